@@ -1,0 +1,244 @@
+"""Facts of one host, as the probe reports them: typed, tolerant of fields it does not know.
+
+The probe (plugins/module_utils/probe.py) writes this; resolve, plan, checks and reports read it. Absent knowledge
+is ``None`` ("could not be read"), never a guess.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Flavour = Literal["open", "proprietary"]
+
+
+class _Facts(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+
+class Os(_Facts):
+    id: str = "ubuntu"
+    version_id: str = "24.04"
+    codename: str = "noble"
+    pretty: str = ""
+
+
+class HostInfo(_Facts):
+    hostname: str = ""
+    os: Os = Os()
+    arch: str = "amd64"  # dpkg's name: amd64, arm64
+    boot_id: str | None = None
+    machine_id: str | None = None
+    uptime_s: float | None = None
+    python: str | None = None
+    is_root: bool = True
+    container: str | None = None
+    systemd: bool = True
+    virtual: str | None = None
+
+
+class Gpu(_Facts):
+    slot: str  # 0000:1b:00.0
+    device: str  # PCI device id, 4 lower-case hex digits
+    subsystem: str | None = None  # "10de:16c1"
+    pci_class: str = "0302"
+    driver: str | None = None  # kernel driver bound to it: nvidia, nouveau, nova_core, vfio-pci, None
+    numa_node: int | None = None
+
+
+class LoadedModule(_Facts):
+    version: str
+    flavour: Flavour | None = None
+    refcount: int | None = None
+    holders: list[str] = Field(default_factory=list)
+
+
+class DiskModule(_Facts):
+    kernel: str
+    path: str
+    version: str | None = None
+    flavour: Flavour | None = None
+    signed: bool = False
+    signer: str | None = None
+    origin: Literal["prebuilt", "dkms", "other"] = "other"  # by its place and by dkms' tree
+    package: str | None = None  # dpkg package that owns the file; None for DKMS builds and foreign files
+
+
+class Module(_Facts):
+    loaded: LoadedModule | None = None
+    nouveau_loaded: bool = False
+    nova_loaded: bool = False
+    on_disk: list[DiskModule] = Field(default_factory=list)
+
+
+class Kernel(_Facts):
+    release: str
+    image: bool = True
+    headers: bool = False  # /usr/src/linux-headers-RELEASE or modules/RELEASE/build is there
+    initrd: bool = True
+    package: str | None = None
+
+
+class Kernels(_Facts):
+    running: str = ""
+    next: str | None = None  # what the boot loader will start; None: not known
+    next_because: str = ""
+    installed: list[Kernel] = Field(default_factory=list)
+    metapackages: list[str] = Field(default_factory=list)  # installed: linux-image-generic-hwe-24.04, …
+
+
+class Package(_Facts):
+    version: str
+    status: str = "ii"  # dpkg's two letters: ii, iU, iF, iHR… ; first letter 'h' is a hold
+    arch: str = "amd64"
+    source: str | None = None
+    depends: str | None = None
+
+    @property
+    def installed(self) -> bool:
+        return self.status[1] == "i"
+
+    @property
+    def held(self) -> bool:
+        return self.status[0] == "h"
+
+    @property
+    def broken(self) -> bool:
+        """Half-installed, unpacked, half-configured or waiting for triggers: dpkg was cut off."""
+        return self.status[1] in "UFHWt"
+
+
+class Library(_Facts):
+    soname: str
+    path: str
+    version: str | None = None
+    package: str | None = None
+
+
+class SmiGpu(_Facts):
+    index: int
+    name: str
+    uuid: str | None = None
+    bus_id: str | None = None
+    driver_version: str | None = None
+    memory_mib: int | None = None
+    persistence: bool | None = None
+    mig: str | None = None
+    ecc: str | None = None
+
+
+class Smi(_Facts):
+    path: str | None = None
+    ran: bool = False
+    rc: int | None = None
+    timed_out: bool = False
+    driver_version: str | None = None
+    cuda_version: str | None = None
+    gpus: list[SmiGpu] = Field(default_factory=list)
+    error: str | None = None  # its own words when it failed
+
+
+class Source(_Facts):
+    file: str
+    line: int | None = None
+    format: Literal["list", "deb822"] = "list"
+    types: list[str] = Field(default_factory=lambda: ["deb"])
+    uris: list[str] = Field(default_factory=list)
+    suites: list[str] = Field(default_factory=list)
+    components: list[str] = Field(default_factory=list)
+    signed_by: str | None = None
+    enabled: bool = True
+    trusted: bool = False
+
+
+class Preference(_Facts):
+    file: str
+    package: str
+    pin: str
+    priority: int
+
+
+class Apt(_Facts):
+    sources: list[Source] = Field(default_factory=list)
+    preferences: list[Preference] = Field(default_factory=list)
+    blacklist: list[str] = Field(default_factory=list)  # Unattended-Upgrade::Package-Blacklist
+    unattended: bool | None = None  # unattended-upgrades switched on
+    lists_age_s: float | None = None
+    lock_holder: str | None = None  # "pid 123 (unattended-upgr)"
+    errors: list[str] = Field(default_factory=list)  # sources that cannot be parsed, Signed-By conflicts
+    own_files: dict[str, str] = Field(default_factory=dict)  # sha256 of files that we manage, by path
+
+
+class SecureBoot(_Facts):
+    efi: bool = False
+    enabled: bool | None = False  # None: EFI host whose variable could not be read
+    mok_key: str | None = None  # DKMS' own certificate on disk
+    mok_enrolled: bool | None = None  # is it among the enrolled keys
+
+
+class GpuUser(_Facts):
+    pid: int
+    comm: str
+    user: str | None = None
+    devices: list[str] = Field(default_factory=list)
+
+
+class Service(_Facts):
+    present: bool = False
+    enabled: bool = False
+    running: bool = False
+
+
+class Runfile(_Facts):
+    uninstaller: str | None = None
+    traces: list[str] = Field(default_factory=list)
+
+
+class RebootRequired(_Facts):
+    required: bool = False
+    packages: list[str] = Field(default_factory=list)
+
+
+class Modprobe(_Facts):
+    blacklisted: list[str] = Field(default_factory=list)  # module names blacklisted anywhere in modprobe.d
+    files: dict[str, str] = Field(default_factory=dict)  # sha256 of our own files, by path
+
+
+class Initrd(_Facts):
+    kernel: str
+    newer_than_blacklist: bool | None = None  # built after the newest nouveau blacklist file was written
+
+
+class Disk(_Facts):
+    path: str
+    free: int  # bytes
+    size: int
+
+
+class Facts(_Facts):
+    """Everything that one read of a host says."""
+
+    host: HostInfo = HostInfo()
+    gpus: list[Gpu] = Field(default_factory=list)
+    nvswitches: list[str] = Field(default_factory=list)  # PCI slots
+    nvlink5_switch: bool = False
+    module: Module = Module()
+    kernels: Kernels = Kernels()
+    packages: dict[str, Package] = Field(default_factory=dict)  # NVIDIA, CUDA, kernel and toolkit names only
+    package_problems: list[str] = Field(default_factory=list)  # any package of the host that dpkg left unfinished
+    libraries: list[Library] = Field(default_factory=list)
+    smi: Smi = Smi()
+    apt: Apt = Apt()
+    runfile: Runfile = Runfile()
+    secure_boot: SecureBoot = SecureBoot()
+    reboot_required: RebootRequired = RebootRequired()
+    gpu_users: list[GpuUser] = Field(default_factory=list)
+    devices: list[str] = Field(default_factory=list)  # /dev/nvidia0, /dev/nvidiactl, …
+    services: dict[str, Service] = Field(default_factory=dict)
+    modprobe: Modprobe = Modprobe()
+    initrds: list[Initrd] = Field(default_factory=list)
+    disks: list[Disk] = Field(default_factory=list)
+    desktop: bool = False  # a display manager or desktop session package is installed
+    cuda_dirs: dict[str, str | None] = Field(default_factory=dict)  # /usr/local/cuda-13.0 -> version
+    unreadable: list[str] = Field(default_factory=list)  # what root would have seen

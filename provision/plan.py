@@ -1,0 +1,66 @@
+"""The plan of one host: what has to change, and why. Data only."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field
+
+from provision.errors import Exit, Issue
+
+Status = Literal["converged", "changes", "blocked", "unreachable", "failed"]
+
+
+class Reason(BaseModel):
+    """One choice that was made: what was decided, its value, and why."""
+
+    what: str
+    value: str
+    because: str
+
+
+class PackageChange(BaseModel):
+    action: Literal["install", "upgrade", "downgrade", "remove"]
+    name: str
+    version: str | None = None  # None for removals
+    from_version: str | None = None
+    download_bytes: int = 0
+
+
+class Step(BaseModel):
+    """One thing that apply will do. id names the role's task file: sources, packages, boot, services, reboot, …"""
+
+    id: str
+    title: str
+    because: str
+    details: list[str] = Field(default_factory=list)
+
+
+class Reboot(BaseModel):
+    needed: bool = False
+    because: list[str] = Field(default_factory=list)
+    policy: str = "when_idle"
+    blocked_by: list[str] = Field(default_factory=list)  # processes that use the GPUs
+
+
+class HostPlan(BaseModel):
+    host: str
+    status: Status
+    gpus: list[str] = Field(default_factory=list)  # "2 x H100 SXM5 80GB"
+    summary: str = ""  # one line: "driver 580.126.20 open, signed modules, from the Ubuntu archive"
+    decisions: list[Reason] = Field(default_factory=list)
+    steps: list[Step] = Field(default_factory=list)
+    packages: list[PackageChange] = Field(default_factory=list)
+    download_bytes: int = 0
+    disk_bytes: int = 0
+    reboot: Reboot = Reboot()
+    blockers: list[Issue] = Field(default_factory=list)
+    warnings: list[Issue] = Field(default_factory=list)
+    spec: dict[str, Any] = Field(default_factory=dict)  # what the roles carry out; see resolve.DriverSpec
+
+    @property
+    def exit_code(self) -> Exit:
+        return {
+            "converged": Exit.OK, "changes": Exit.CHANGES, "blocked": Exit.REFUSED,
+            "unreachable": Exit.UNREACHABLE, "failed": Exit.FAILED,
+        }[self.status]  # fmt: skip
