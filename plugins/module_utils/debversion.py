@@ -1,0 +1,64 @@
+# Copyright (c) the gpu-provision founders
+# Apache-2.0 (see LICENSE)
+"""Order of Debian version numbers, as dpkg has it.
+
+Source of the rule: deb-version(7). Runs on the controller and, standard library only, on hosts with any Python
+from 3.8.
+"""
+
+from __future__ import annotations
+
+import re
+
+_PART = re.compile(r"([^0-9]*)([0-9]*)")
+# What compares like nothing at all: no text, number 0.
+_NOTHING = ((0,), 0)
+
+
+def split(version):
+    """Return (epoch, upstream version, revision) of a version; epoch is an int, a missing revision is ``""``.
+
+    Raises ValueError when the epoch is not a number or nothing follows it.
+    """
+    epoch, colon, rest = version.strip().partition(":")
+    if not colon:
+        epoch, rest = "0", epoch
+    if not epoch.isdigit() or not rest:
+        raise ValueError("not a Debian version: %r" % version)
+    upstream, dash, revision = rest.rpartition("-")
+    if not dash:
+        upstream, revision = rest, ""
+    return int(epoch), upstream, revision
+
+
+def key(version):
+    """Return a sort key: ``sorted(versions, key=debversion.key)``. Equal versions have equal keys.
+
+    Raises ValueError as ``split`` does.
+    """
+    epoch, upstream, revision = split(version)
+    return epoch, _key(upstream), _key(revision)
+
+
+def compare(a, b):
+    """Return -1, 0 or 1 as version a is lower than, equal to or higher than version b."""
+    left, right = key(a), key(b)
+    return (left > right) - (left < right)
+
+
+def _key(text):
+    parts = [
+        (tuple(_order(char) for char in other) + (0,), int(digits or "0"))
+        for other, digits in _PART.findall(text)
+        if other or digits
+    ]
+    while parts and parts[-1] == _NOTHING:
+        parts.pop()
+    return tuple(parts) + (_NOTHING,)
+
+
+def _order(char):
+    """``~`` sorts before the end of a part, letters before everything else."""
+    if char == "~":
+        return -1
+    return ord(char) if char.isalpha() else ord(char) + 256

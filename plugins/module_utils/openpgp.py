@@ -1,0 +1,161 @@
+# Copyright (c) the gpu-provision founders
+# Apache-2.0 (see LICENSE)
+"""Fingerprints of OpenPGP public keys, without gpg: hosts need nothing but Python.
+
+Source of the formats: RFC 9580 (armor 6.2, packets 4.2, fingerprints 5.5.4). Signatures are not checked here: a
+fingerprint that was known before is what makes a key trusted.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import re
+
+_BLOCK = re.compile(
+    rb"^-----BEGIN PGP PUBLIC KEY BLOCK-----[ \t]*\r?\n(.*?)^-----END PGP PUBLIC KEY BLOCK-----", re.M | re.S
+)
+_PUBLIC_KEY, _PUBLIC_SUBKEY = 6, 14
+
+
+def is_armored(data):
+    """True when the bytes hold an armored public key block."""
+    return b"-----BEGIN PGP PUBLIC KEY BLOCK-----" in data
+
+
+def dearmor(data):
+    """Return the binary form of a key ring; several armored blocks are joined, binary data comes back as it is.
+
+    Raises ValueError when a block is cut off, is not base64, or fails its checksum.
+    """
+    if not is_armored(data):
+        return data
+    blocks = _BLOCK.findall(data)
+    if len(blocks) != data.count(b"-----BEGIN PGP PUBLIC KEY BLOCK-----"):
+        raise ValueError("the armored key is cut off: no END line")
+    return b"".join(_dearmor_block(block) for block in blocks)
+
+
+def fingerprints(data):
+    """Return the fingerprints of all primary keys and subkeys of a key ring, in order, upper-case hex.
+
+    Raises ValueError when the data is not a ring of public keys.
+    """
+    return [fingerprint for _, fingerprint in keys(data)]
+
+
+def primaries(data):
+    """Return the fingerprints of the primary keys alone. apt trusts every one of them: check them all."""
+    return [fingerprint for is_primary, fingerprint in keys(data) if is_primary]
+
+
+def keys(data):
+    """Return [(is primary key, fingerprint)] of an armored or binary ring. Raises ValueError as ``fingerprints``."""
+    found = [
+        (tag == _PUBLIC_KEY, _fingerprint(body))
+        for tag, body in _packets(dearmor(data))
+        if tag in (_PUBLIC_KEY, _PUBLIC_SUBKEY)
+    ]
+    if not found or not found[0][0]:
+        raise ValueError("no OpenPGP public key in it")
+    return found
+
+
+def normalize(fingerprint):
+    """Fingerprint as people write it (spaces, colons, 0x, any case) to upper-case hex; ValueError when it is none."""
+    text = re.sub(r"[\s:]", "", fingerprint).upper()
+    if text.startswith("0X"):
+        text = text[2:]
+    if not re.match(r"^(?:[0-9A-F]{40}|[0-9A-F]{64})$", text):
+        raise ValueError("not a full fingerprint (40 or 64 hex digits): %s" % fingerprint)
+    return text
+
+
+def _dearmor_block(block):
+    # Header lines, an empty line, base64, and perhaps "=" with a CRC24.
+    lines = [line.strip() for line in block.splitlines()]
+    if b"" in lines and all(b": " in line or line.endswith(b":") for line in lines[: lines.index(b"")]):
+        lines = lines[lines.index(b"") + 1 :]
+    checksum = None
+    payload = []
+    for line in lines:
+        if line.startswith(b"=") and len(line) == 5:
+            checksum = line[1:]
+        elif line:
+            payload.append(line)
+    try:
+        data = base64.b64decode(b"".join(payload), validate=True)
+        expected = None if checksum is None else base64.b64decode(checksum, validate=True)
+    except binascii.Error as error:
+        raise ValueError("the armored key is not base64: %s" % error) from None
+    if expected is not None and expected != _crc24(data).to_bytes(3, "big"):
+        raise ValueError("the armored key is damaged: its checksum is wrong")
+    return data
+
+
+def _crc24(data):
+    crc = 0xB704CE
+    for byte in data:
+        crc ^= byte << 16
+        for _ in range(8):
+            crc <<= 1
+            if crc & 0x1000000:
+                crc ^= 0x1864CFB
+    return crc & 0xFFFFFF
+
+
+def _packets(data):
+    """Yield (tag, body) of every packet; ValueError when the framing is wrong."""
+    at = 0
+    while at < len(data):
+        head = data[at]
+        if not head & 0x80:
+            raise ValueError("not OpenPGP data")
+        at += 1
+        if head & 0x40:
+            tag = head & 0x3F
+            body = b""
+            partial = True
+            while partial:
+                length, at, partial = _new_length(data, at)
+                body += _take(data, at, length)
+                at += length
+        else:
+            tag = (head >> 2) & 0x0F
+            size = (1, 2, 4, 0)[head & 3]
+            length = int.from_bytes(_take(data, at, size), "big") if size else len(data) - at
+            at += size
+            body = _take(data, at, length)
+            at += length
+        yield tag, body
+
+
+def _new_length(data, at):
+    """Return (length, position after it, is partial) of a new-format length."""
+    first = _take(data, at, 1)[0]
+    if first < 192:
+        return first, at + 1, False
+    if first < 224:
+        return ((first - 192) << 8) + _take(data, at + 1, 1)[0] + 192, at + 2, False
+    if first == 255:
+        return int.from_bytes(_take(data, at + 1, 4), "big"), at + 5, False
+    return 1 << (first & 0x1F), at + 1, True
+
+
+def _take(data, at, length):
+    part = data[at : at + length]
+    if len(part) != length:
+        raise ValueError("the OpenPGP data is cut off")
+    return part
+
+
+def _fingerprint(body):
+    version = body[0] if body else None
+    if version == 4:
+        # OpenPGP defines SHA-1 here; it names the key, apt and gpg check the signatures.
+        return hashlib.sha1(b"\x99" + len(body).to_bytes(2, "big") + body).hexdigest().upper()  # noqa: S324
+    if version in (5, 6):
+        prefix = b"\x9a" if version == 5 else b"\x9b"
+        return hashlib.sha256(prefix + len(body).to_bytes(4, "big") + body).hexdigest().upper()
+    raise ValueError("OpenPGP key of version %s: only 4, 5 and 6 are known" % version)
