@@ -11,8 +11,8 @@ from __future__ import annotations
 import re
 
 _PART = re.compile(r"([^0-9]*)([0-9]*)")
-# What compares like nothing at all: no text, number 0.
-_NOTHING = ((0,), 0)
+# Compares below every text but ``~``, as the end of a version does.
+_END = ((0,), 0)
 
 
 def split(version):
@@ -37,7 +37,7 @@ def key(version):
     Raises ValueError as ``split`` does.
     """
     epoch, upstream, revision = split(version)
-    return epoch, _key(upstream), _key(revision)
+    return epoch, natural_key(upstream), natural_key(revision)
 
 
 def compare(a, b):
@@ -46,15 +46,15 @@ def compare(a, b):
     return (left > right) - (left < right)
 
 
-def _key(text):
+def natural_key(text):
+    """Sort key for anything numbered (kernel releases): the same order, without epoch and revision."""
     parts = [
         (tuple(_order(char) for char in other) + (0,), int(digits or "0"))
-        for other, digits in _PART.findall(text)
-        if other or digits
+        for at, (other, digits) in enumerate(_PART.findall(text))
+        # The number that a part starts with counts as 0 where there is none.
+        if other or digits or not at
     ]
-    while parts and parts[-1] == _NOTHING:
-        parts.pop()
-    return tuple(parts) + (_NOTHING,)
+    return tuple(parts) + (_END,)
 
 
 def _order(char):
