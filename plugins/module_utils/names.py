@@ -44,6 +44,20 @@ COMPANIONS = frozenset({
     "libnvidia-egl-gbm1", "libnvidia-egl-wayland1", "libnvidia-egl-xcb1", "libnvidia-egl-xlib1",
     "libxnvctrl0", "nvidia-modprobe", "nvidia-persistenced", "nvidia-prime", "nvidia-settings", "nvlsm",
 })  # fmt: skip
+# What an update must leave alone: regular expressions, matched from the start of a name, NVIDIA's names only.
+UNATTENDED_PATTERNS = (
+    "nvidia-", "libnvidia-", "cuda-", "libcudnn", "libnccl", "libnvsdm", "libxnvctrl", "nvlsm",
+    "linux-modules-nvidia-", "linux-objects-nvidia-", "linux-signatures-nvidia-", "xserver-xorg-video-nvidia",
+)  # fmt: skip
+# What both the archive and NVIDIA's repository ship under the same names: globs for a pin that keeps them apart.
+PIN_PATTERNS = (
+    "nvidia-driver*", "nvidia-headless*", "nvidia-dkms*", "nvidia-kernel-*", "nvidia-firmware*", "nvidia-utils*",
+    "nvidia-compute-utils*", "nvidia-open*", "nvidia-fabricmanager*", "nvidia-imex*", "nvidia-persistenced",
+    "nvidia-modprobe", "nvidia-settings", "cuda-drivers*", "libnvidia-cfg1*", "libnvidia-common*",
+    "libnvidia-compute*", "libnvidia-decode*", "libnvidia-encode*", "libnvidia-extra*", "libnvidia-fbc1*",
+    "libnvidia-gl*", "libnvidia-gpucomp*", "libnvidia-nscq*", "libnvsdm*", "libxnvctrl*", "xserver-xorg-video-nvidia*",
+    "linux-modules-nvidia-*", "linux-objects-nvidia-*",
+)  # fmt: skip
 # The same prefix, another product: never touched, never held, never removed by the driver role.
 _FOREIGN = re.compile(
     r"^(libnvidia-container|nvidia-container|nvidia-docker|nvidia-cuda-|nvidia-fs|nvidia-gds|"

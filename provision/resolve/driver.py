@@ -1,0 +1,758 @@
+"""Which driver a host should have: branch, version, flavour, build, channel and the exact packages, each with its reason.
+
+The rules are design section 4. Pure: wish + facts + catalog + what apt offers in, a decision out. Where apt has to be
+asked first the decision says so (``ask``), and the caller comes back with the answer.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from datetime import date
+from typing import Any
+
+import provision.collection  # noqa: F401  (makes the collection importable)
+from ansible_collections.gpu.provision.plugins.module_utils import checks, debversion, names
+from provision.catalog import Branch, Catalog, Gpu
+from provision.errors import Issue, UsageError
+from provision.facts import Facts
+from provision.plan import Reason
+from provision.resolve.installed import InstalledDriver, installed_driver
+from provision.resolve.offer import Offer, closure, relations
+
+CHANNELS = {
+    "ubuntu": "the Ubuntu archive",
+    "cuda": "NVIDIA's repository",
+    "ppa": "the graphics-drivers PPA",
+}
+OUT_OF_APT = "nvidia_driver_manage: false accepts the driver as it is; to let apt own it, remove it first"
+
+
+@dataclass(frozen=True)
+class DriverWish:
+    """The inventory's nvidia_driver_* values; see roles/nvidia_driver/meta/argument_specs.yml."""
+
+    manage: bool = True
+    branch: str = "recommended"
+    version: str = ""
+    update: bool = False
+    min_cuda: str = ""
+    channel: str = "auto"
+    modules: str = "auto"
+    build: str = "auto"
+    variant: str = "auto"
+    hold: bool = True
+    hold_kernel: str = "auto"
+    persistence: bool = True
+    fabric_manager: str = "auto"
+    reboot: str = "when_idle"
+    reboot_timeout: int = 900
+    lock_timeout: int = 600
+    repo_url: str = ""
+    repo_key: str = ""
+    repo_key_fingerprint: str = ""
+    ppa_url: str = ""
+    ppa_key: str = ""
+    ppa_key_fingerprint: str = ""
+
+    @classmethod
+    def from_vars(cls, values: dict[str, Any]) -> DriverWish:
+        """Read role variables; missing ones take the defaults."""
+        known = cls.__dataclass_fields__
+        prefix = "nvidia_driver_"
+        return cls(**{
+            key.removeprefix(prefix): value
+            for key, value in values.items()
+            if key.startswith(prefix) and key.removeprefix(prefix) in known
+        })  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Target:
+    """The driver that the host should have. packages: exact Debian versions of what apt is asked for."""
+
+    channel: str
+    series: str
+    version: str
+    flavour: str
+    build: str
+    variant: str
+    fabric: bool = False
+    packages: dict[str, str] = field(default_factory=dict)
+    pinning: tuple[str, str] | None = None  # (package, version), in a transaction of its own first
+    installed: bool = False  # the installed driver already is this one
+
+
+@dataclass
+class Decision:
+    """blockers: nothing may be changed. ask: channel whose offer is needed before this can be decided."""
+
+    target: Target | None = None
+    ask: str | None = None
+    blockers: list[Issue] = field(default_factory=list)
+    warnings: list[Issue] = field(default_factory=list)
+    reasons: list[Reason] = field(default_factory=list)
+    gpus: list[Gpu] = field(default_factory=list)
+    installed: InstalledDriver = InstalledDriver()
+
+    def reason(self, what: str, value: str, because: str) -> None:
+        self.reasons.append(Reason(what=what, value=value, because=because))
+
+    def block(self, code: str, message: str, because: list[str], hint: str) -> None:
+        self.blockers.append(Issue(code=code, message=message, because=because, hint=hint))
+
+    def warn(self, code: str, message: str, because: list[str], hint: str | None = None) -> None:
+        self.warnings.append(Issue(code=code, message=message, because=because, hint=hint))
+
+
+def resolve_driver(
+    wish: DriverWish, facts: Facts, catalog: Catalog, offers: dict[str, Offer], today: date | None = None
+) -> Decision:
+    """Decide the driver of one host.
+
+    offers: what apt offers there, by channel, as far as it has been asked. Returns a Decision with a target, with
+    blockers, or with ``ask`` set to the channel whose offer is needed next.
+    """
+    return _Resolver(wish, facts, catalog, offers, today or date.today()).run()
+
+
+class _Resolver:
+    def __init__(
+        self, wish: DriverWish, facts: Facts, catalog: Catalog, offers: dict[str, Offer], today: date
+    ) -> None:
+        self.wish, self.facts, self.catalog, self.offers, self.today = wish, facts, catalog, offers, today
+        self.out = Decision(installed=installed_driver(facts))
+        self.out.gpus = [catalog.gpu_by_id(gpu.device) for gpu in facts.gpus]
+        self.ubuntu = facts.host.os.version_id
+        self.datacenter = any(gpu.segment == "datacenter" for gpu in self.out.gpus)
+
+    def run(self) -> Decision:
+        if not self.out.gpus:
+            self.out.warn(
+                "gpu.none", "no NVIDIA GPU on the PCI bus", ["nothing to install a driver for"],
+                "look at power, seating and the BIOS; lspci -d 10de: shows what the bus sees",
+            )  # fmt: skip
+            return self.out
+        if not self.wish.manage:
+            self.out.reason("driver", "as it is", "nvidia_driver_manage is false")
+            return self.out
+        self._refuse_foreign_driver()
+        self._refuse_other_systems()
+        allowed = self._allowed_branches()
+        if self.out.blockers:
+            return self.out
+        if self._keeps_installed(allowed):
+            return self.out
+        for channel in self._channels():
+            if channel not in self.offers:
+                self.out.ask = channel
+                return self.out
+            if self._choose_from(channel, allowed):
+                break
+        else:
+            self._say_why_nothing_fits()
+        if self.out.target:
+            self.out.blockers.clear()
+            self._refuse_unsigned()
+        return self.out
+
+    # --- what rules a host out -------------------------------------------------------------------------------
+
+    def _refuse_foreign_driver(self) -> None:
+        runfile, packages = self.facts.runfile, self.out.installed.packages
+        outside = list(runfile.traces)
+        if runfile.uninstaller and runfile.uninstaller not in outside:
+            outside.insert(0, runfile.uninstaller)
+        if not packages and self.facts.module.loaded:
+            outside.append(f"loaded module {self.facts.module.loaded.version}, and no driver package is installed")
+        if not outside:
+            return
+        remove = (
+            f"its own uninstaller does that: {runfile.uninstaller}" if runfile.uninstaller
+            else "whoever put it there knows how"
+        )  # fmt: skip
+        mixed = " beside apt's packages" if packages else ""
+        self.out.block(
+            "driver.outside_apt", f"a driver that apt does not own is on this host{mixed}", outside[:8],
+            f"{OUT_OF_APT} ({remove})",
+        )  # fmt: skip
+
+    def _refuse_other_systems(self) -> None:
+        host = self.facts.host
+        if host.os.id != "ubuntu":
+            self.out.block(
+                "host.not_ubuntu", f"{host.os.pretty or host.os.id} is not Ubuntu", ["this tool provisions Ubuntu hosts"],
+                "take the host out of the inventory group, or set nvidia_driver_manage: false",
+            )  # fmt: skip
+        elif host.container:
+            # A container shares the kernel of its host: a driver installed inside would be loaded by nobody.
+            self.out.warn(
+                "host.container", f"this is a container ({host.container})",
+                ["the kernel module belongs on the machine that runs it"],
+            )  # fmt: skip
+
+    def _allowed_branches(self) -> set[int]:
+        """Branches that drive every GPU here; blockers where there is none or the wished one is not among them."""
+        gpus, catalog = self.out.gpus, self.catalog
+        for gpu in gpus:
+            if gpu.certainty in ("inferred", "unknown"):
+                self.out.warn(
+                    "catalog.uncertain", f"PCI id {', '.join(gpu.ids)} is not in the catalog by itself",
+                    [f"taken for {gpu.architecture or 'an unknown architecture'} by its range ({gpu.certainty})"],
+                )  # fmt: skip
+        allowed = catalog.branches_for(gpus)
+        if not allowed:
+            self._say_which_cards_disagree()
+            return allowed
+        if self.wish.branch != "recommended":
+            self._check_branch_wish(allowed)
+        elif self.wish.version:
+            self.out.block(
+                "driver.version_without_branch", f"version {self.wish.version} is asked for without its branch",
+                ["nvidia_driver_branch is 'recommended'"], f"set nvidia_driver_branch: \"{names.branch(self.wish.version)}\"",
+            )  # fmt: skip
+        return allowed
+
+    def _check_branch_wish(self, allowed: set[int]) -> None:
+        wish = self.wish
+        try:
+            branch = self.catalog.branch(wish.branch)
+        except UsageError as error:
+            self.out.blockers.append(error.issue)
+            return
+        if not re.fullmatch(r"[0-9]{3}(-server)?", str(wish.branch)):
+            self.out.block(
+                "driver.branch_unknown", f"'{wish.branch}' is not a branch", ["a branch is written 580 or 580-server"],
+                f"nvidia_driver_branch: \"{branch.number}\", and nvidia_driver_version for an exact version",
+            )  # fmt: skip
+            return
+        if wish.version and names.branch(wish.version) != str(branch.number):
+            self.out.block(
+                "driver.version_of_other_branch", f"version {wish.version} is not of branch {branch.number}",
+                ["nvidia_driver_version and nvidia_driver_branch contradict each other"],
+                f"set nvidia_driver_branch: \"{names.branch(wish.version)}\", or leave the version out",
+            )  # fmt: skip
+        if branch.number not in allowed:
+            self._refuse_branch(branch)
+            return
+        if wish.min_cuda and _cuda(self.catalog.max_cuda(branch.number)) < _cuda(wish.min_cuda):
+            first = self.catalog.min_branch_for_cuda(wish.min_cuda, self.out.gpus, full=True)
+            self.out.block(
+                "driver.cuda_too_new", f"branch {branch.number} does not carry CUDA {wish.min_cuda}",
+                [f"it carries CUDA up to {self.catalog.max_cuda(branch.number)}"],
+                f"nvidia_driver_branch: \"{first}\" is the first that does" if first else "no branch for these GPUs carries it",
+            )  # fmt: skip
+        flavours = self.catalog.flavours(self.out.gpus, branch.number)
+        if wish.modules != "auto" and wish.modules not in flavours:
+            self._refuse_modules(branch.number, flavours)
+        if branch.is_ended(self.today):
+            self.out.warn(
+                "driver.branch_ended", f"branch {branch.number} gets no more fixes", [f"end of life: {branch.eol}"],
+                f"a living branch for these GPUs: {self._way_out(allowed)}",
+            )  # fmt: skip
+
+    def _refuse_branch(self, branch: Branch) -> None:
+        because = []
+        for gpu in _distinct(self.out.gpus):
+            if gpu.last_branch is not None and branch.number > gpu.last_branch:
+                because.append(f"{gpu.name} ({gpu.architecture}): the last branch that drives it is {gpu.last_branch}")
+            elif gpu.first_branch is not None and branch.number < gpu.first_branch:
+                because.append(f"{gpu.name} ({gpu.architecture}): the first branch that drives it is {gpu.first_branch}")
+        self.out.block(
+            "driver.gpu_not_supported",
+            f"branch {branch.number} does not drive {_and([gpu.name for gpu in _distinct(self.out.gpus)])}",
+            because or ["no flavour of that branch drives all of these GPUs"],
+            f"nvidia_driver_branch: {self._way_out(self.catalog.branches_for(self.out.gpus))}",
+        )  # fmt: skip
+
+    def _refuse_modules(self, number: int, flavours: list[str]) -> None:
+        because = [
+            f"{gpu.name} ({gpu.architecture}): {_and(list(self.catalog.flavours([gpu], number))) or 'none'} only"
+            for gpu in _distinct(self.out.gpus)
+            if self.wish.modules not in self.catalog.flavours([gpu], number)
+        ]
+        self.out.block(
+            "driver.modules_unsupported",
+            f"{self.wish.modules} kernel modules of branch {number} do not drive every GPU of this host", because,
+            f"nvidia_driver_modules: {flavours[0] if flavours else 'auto'}",
+        )  # fmt: skip
+
+    def _say_which_cards_disagree(self) -> None:
+        cards, because = _distinct(self.out.gpus), []
+        by_range: set[int] | None = None
+        for gpu in cards:
+            own = {
+                branch.number for branch in self.catalog.branches
+                if (gpu.first_branch or 0) <= branch.number <= (gpu.last_branch or 10**6)
+            }  # fmt: skip
+            by_range = own if by_range is None else by_range & own
+            newest = max(self.catalog.branches_for([gpu]), default=0)
+            flavour = _and(list(self.catalog.flavours([gpu], newest))) or "no"
+            because.append(
+                f"{gpu.name} ({gpu.architecture}): branches {gpu.first_branch or 'any'} to {gpu.last_branch or 'today'}, "
+                f"{flavour} modules"
+            )
+        hint = "one driver is loaded for a whole host: move one of the cards to another host"
+        if by_range:
+            self.out.block(
+                "driver.no_common_flavour",
+                f"no flavour of the kernel modules drives {_and([gpu.name for gpu in cards])} together", because, hint,
+            )  # fmt: skip
+        else:
+            self.out.block(
+                "driver.no_common_branch", f"no branch drives {_and([gpu.name for gpu in cards])} together", because, hint
+            )
+
+    def _refuse_unsigned(self) -> None:
+        target, secure = self.out.target, self.facts.secure_boot
+        if target is None or not secure.enabled or target.build == "signed" or secure.mok_enrolled:
+            return
+        self.out.target = None
+        self.out.block(
+            "driver.secure_boot_unsigned", "Secure Boot is on and these modules would not be signed by an enrolled key",
+            [
+                f"{target.series} from {CHANNELS[target.channel]} is built by DKMS on the host",
+                "no Machine Owner Key of this host is enrolled",
+            ],
+            "take signed modules (nvidia_driver_channel: ubuntu, nvidia_driver_build: signed), or enroll the key at the "
+            "console (mokutil --import /var/lib/shim-signed/mok/MOK.der, reboot, confirm), or switch Secure Boot off",
+        )  # fmt: skip
+
+    # --- keeping what is there -------------------------------------------------------------------------------
+
+    def _keeps_installed(self, allowed: set[int]) -> bool:
+        """True when the installed driver is what is wanted: versions stay, the repository is not even asked."""
+        have, wish = self.out.installed, self.wish
+        if wish.update or have.version is None or have.series is None or have.flavour is None:
+            return False
+        number = int(names.branch(have.version))
+        because = "it is installed"
+        if wish.branch == "recommended":
+            branch = self.catalog.find_branch(number)
+            if number not in allowed or branch is None or branch.is_ended(self.today):
+                return False
+            if wish.min_cuda and _cuda(self.catalog.max_cuda(number)) < _cuda(wish.min_cuda):
+                return False
+            because = "it is installed, supported, and drives every GPU; nvidia_driver_update: true would move it on"
+        elif not self._is_wished_series(have.series, have.channel):
+            return False
+        if wish.version and wish.version != have.version:
+            return False
+        if wish.modules not in ("auto", have.flavour) or have.flavour not in self.catalog.flavours(self.out.gpus, number):
+            return False
+        if wish.channel not in ("auto", have.channel) or wish.variant not in ("auto", have.variant):
+            return False
+        if have.build is None or wish.build not in ("auto", have.build):
+            return False
+        if any(self.catalog.known_bad("driver", have.version)) and not wish.version:
+            return False
+        if not self._is_whole(have):
+            return False
+        assert have.channel is not None and have.variant is not None  # noqa: S101  (a whole driver has both)
+        self.out.target = Target(
+            channel=have.channel, series=have.series, version=have.version, flavour=have.flavour, build=have.build,
+            variant=have.variant, fabric=self._wants_fabric(), installed=True,
+        )  # fmt: skip
+        self.out.reason("driver", f"{have.version} {have.flavour} ({have.series})", because)
+        return True
+
+    def _is_wished_series(self, series: str, channel: str | None) -> bool:
+        wished = str(self.wish.branch)
+        # "580" is content with 580-server where fabric manager made that choice: see _series_of().
+        return series == wished or (series == wished + "-server" and self._wants_fabric() and channel != "cuda")
+
+    def _is_whole(self, have: InstalledDriver) -> bool:
+        """Nothing half-installed, every top package there, modules for the kernel that boots next, fabric manager fits."""
+        assert have.channel and have.series and have.flavour and have.build and have.variant  # noqa: S101
+        if any(self.facts.packages[name].broken for name in have.packages):
+            return False
+        top = names.top_packages(have.channel, have.series, have.flavour, have.build, have.variant)
+        if not set(top) <= set(have.packages):
+            return False
+        if checks.next_boot_problems(self.facts.model_dump(), have.version):
+            return False
+        if have.build == "dkms" and any(not kernel.headers for kernel in self._kernels_that_matter()):
+            return False
+        fabric = {n: v for n, v in have.packages.items() if n.startswith("nvidia-fabricmanager")}
+        return not self._wants_fabric() or (
+            bool(fabric) and all(names.upstream(version) == have.version for version in fabric.values())
+        )
+
+    # --- choosing ------------------------------------------------------------------------------------------
+
+    def _channels(self) -> list[str]:
+        if self.wish.channel != "auto":
+            return [self.wish.channel]
+        first = [self.out.installed.channel] if self.out.installed.channel else []
+        rest = [channel for channel in ("ubuntu", "cuda") if channel not in first]
+        return [*first, *rest]
+
+    def _choose_from(self, channel: str, allowed: set[int]) -> bool:
+        offer = self.offers[channel]
+        rejected: list[Issue] = []
+        for branch in self._wished_branches(allowed):
+            for series in self._series_of(branch, channel):
+                issue = self._choose_series(channel, offer, branch, series)
+                if issue is None:
+                    self._explain_channel(channel, rejected)
+                    return True
+                rejected.append(issue)
+        self.out.blockers += rejected
+        if not rejected:
+            self.out.block(
+                "driver.not_offered", f"{CHANNELS[channel]} offers no fitting branch",
+                offer.errors[:4] or ["no long-term or production branch for these GPUs there"],
+                "name a branch in nvidia_driver_branch, or another channel in nvidia_driver_channel",
+            )  # fmt: skip
+        return False
+
+    def _wished_branches(self, allowed: set[int]) -> list[Branch]:
+        if self.wish.branch != "recommended":
+            return [self.catalog.branch(self.wish.branch)]
+        fitting = [
+            branch for branch in reversed(self.catalog.branches)
+            if branch.number in allowed and branch.is_long_term_or_production
+            and (not self.wish.min_cuda or _cuda(self.catalog.max_cuda(branch.number)) >= _cuda(self.wish.min_cuda))
+            and (self.wish.modules == "auto" or self.wish.modules in self.catalog.flavours(self.out.gpus, branch.number))
+        ]  # fmt: skip
+        living = [branch for branch in fitting if not branch.is_ended(self.today)]
+        # Old cards have ended branches only (Kepler: 470): better that one than none, and said so.
+        return living or fitting
+
+    def _series_of(self, branch: Branch, channel: str) -> list[str]:
+        plain, server = str(branch.number), f"{branch.number}-server"
+        if channel == "cuda":
+            return [] if str(self.wish.branch).endswith("-server") else [plain]
+        if channel == "ppa":
+            return [plain]
+        if self.wish.branch != "recommended":
+            if str(self.wish.branch) == plain and self._wants_fabric():
+                return [plain, server]
+            return [str(self.wish.branch)]
+        return [server, plain] if self.datacenter else [plain, server]
+
+    def _choose_series(self, channel: str, offer: Offer, branch: Branch, series: str) -> Issue | None:
+        """Set the target to that series, or return why it cannot be."""
+        where = CHANNELS[channel]
+        flavours = self.catalog.flavours(self.out.gpus, branch.number)
+        flavour = flavours[0] if self.wish.modules == "auto" else self.wish.modules
+        module = names.module_package(channel, series, flavour)
+        candidates = [c for c in offer.versions(module) if names.branch(c.version) == str(branch.number)]
+        if not candidates:
+            return self._not_offered(channel, offer, series, module)
+        leads_to = next((c.other_series for c in candidates[:1] if c.other_series), None)
+        if leads_to:
+            return self._transitional(channel, offer, series, module, leads_to)
+        if self.wish.version:
+            candidates = [c for c in candidates if c.upstream == self.wish.version]
+            if not candidates:
+                have = sorted({c.upstream for c in offer.versions(module)}, key=debversion.key, reverse=True)
+                return Issue(
+                    code="driver.version_not_offered", message=f"{where} does not have {series} {self.wish.version}",
+                    because=[f"{module} is there as {', '.join(have[:6])}"],
+                    hint=f'nvidia_driver_version: "{have[0]}", or leave it empty for the newest',
+                )  # fmt: skip
+        else:
+            good = [c for c in candidates if not any(self.catalog.known_bad("driver", c.upstream))]
+            if not good:
+                bad = next(iter(self.catalog.known_bad("driver", candidates[0].upstream)))
+                return Issue(
+                    code="driver.known_bad", message=f"every version of {series} in {where} is known to be bad",
+                    because=[f"{candidates[0].upstream}: {bad.problem}"],
+                    hint="name the version in nvidia_driver_version to take it all the same, or choose another branch",
+                )  # fmt: skip
+            candidates = good
+        fabric: dict[str, str] = {}
+        if self._wants_fabric():
+            fits = [(c, self._fabric_packages(channel, offer, series, c.upstream)) for c in candidates]
+            usable = [(c, packages) for c, packages in fits if packages]
+            if not usable:
+                return self._no_fabric_manager(channel, offer, branch, series, candidates[0].upstream)
+            if usable[0][0] is not candidates[0]:
+                self.out.reason(
+                    "version", usable[0][0].upstream, f"the newest for which {where} has fabric manager at the same version"
+                )
+            candidates, fabric = [usable[0][0]], usable[0][1]
+        self._set_target(channel, offer, series, flavour, candidates[0].upstream, fabric)
+        return None
+
+    def _set_target(
+        self, channel: str, offer: Offer, series: str, flavour: str, version: str, fabric: dict[str, str]
+    ) -> None:
+        variant = self._variant()
+        build, extra = self._build(channel, offer, series, flavour, version)
+        top = names.top_packages(channel, series, flavour, build, variant) + [
+            names.module_package(channel, series, flavour)
+        ] * (build == "dkms")
+        skip = frozenset({"nvidia-dkms"}) if build == "signed" else frozenset()
+        packages = closure(top, offer, version, skip) | fabric | extra
+        pinning = None
+        pinning_name = names.pinning_package(channel, series)
+        if pinning_name and offer.versions(pinning_name):
+            pinning = (pinning_name, offer.versions(pinning_name)[0].version)
+        if self._wants_fabric() and self.facts.nvlink5_switch and offer.versions("nvlsm"):
+            packages["nvlsm"] = offer.versions("nvlsm")[0].version
+        self.out.target = Target(
+            channel=channel, series=series, version=version, flavour=flavour, build=build, variant=variant,
+            fabric=bool(fabric), packages=packages, pinning=pinning,
+        )  # fmt: skip
+        self._explain(channel, series, version, flavour, build, variant)
+
+    def _variant(self) -> str:
+        if self.wish.variant != "auto":
+            return self.wish.variant
+        return self.out.installed.variant or ("desktop" if self.facts.desktop else "headless")
+
+    def _build(
+        self, channel: str, offer: Offer, series: str, flavour: str, version: str
+    ) -> tuple[str, dict[str, str]]:
+        """Return (signed | dkms, packages for it): module packages of kernels, or kernel headers."""
+        signed = self._signed_packages(offer, series, flavour, version) if channel == "ubuntu" else None
+        if self.wish.build != "dkms" and signed:
+            return "signed", signed
+        if self.wish.build == "signed":
+            self.out.warn(
+                "driver.no_signed_modules", "signed modules are asked for and not offered",
+                [f"{CHANNELS[channel]} has none of {series} {version} for every kernel that matters here"],
+                "DKMS builds them on the host instead",
+            )  # fmt: skip
+        headers = {}
+        for kernel in self._kernels_that_matter():
+            candidates = offer.versions(f"linux-headers-{kernel.release}")
+            if candidates and not kernel.headers:
+                headers[candidates[0].name] = candidates[0].version
+        for flavour_name in self.kernel_flavours():
+            candidates = offer.versions(f"linux-headers-{flavour_name}")
+            if candidates and f"linux-headers-{flavour_name}" not in self.facts.packages:
+                headers[candidates[0].name] = candidates[0].version
+        return "dkms", headers
+
+    def _signed_packages(self, offer: Offer, series: str, flavour: str, version: str) -> dict[str, str] | None:
+        """Signed modules for every kernel that matters, or None where one has none at that driver version."""
+        packages = {}
+        for kernel in self._kernels_that_matter():
+            name = names.prebuilt_modules(series, flavour, kernel.release)
+            candidate = next((c for c in offer.versions(name) if _fits_driver(c.depends, version)), None)
+            if candidate is None:
+                return None
+            packages[name] = candidate.version
+            for group in relations(candidate.depends):
+                for relation in group:
+                    part = names.parse(relation.name)
+                    if part and part.base.startswith("linux-") and relation.op == "=" and relation.version:
+                        packages[relation.name] = relation.version
+        for flavour_name in self.kernel_flavours():
+            name = names.prebuilt_modules(series, flavour, flavour_name)
+            candidate = next((c for c in offer.versions(name) if _fits_driver(c.depends, version)), None)
+            if candidate is not None:
+                packages[name] = candidate.version
+        return packages or None
+
+    def _kernels_that_matter(self) -> list[Any]:
+        kernels = self.facts.kernels
+        wanted = {kernels.running, kernels.next}
+        return [kernel for kernel in kernels.installed if kernel.release in wanted]
+
+    def kernel_flavours(self) -> list[str]:
+        """Flavours of the installed kernel metapackages: generic, generic-hwe-24.04, aws, …"""
+        return kernel_flavours(self.facts)
+
+    def _wants_fabric(self) -> bool:
+        return wants_fabric(self.wish, self.facts)
+
+    def _fabric_packages(self, channel: str, offer: Offer, series: str, version: str) -> dict[str, str]:
+        """Fabric manager and its query library at exactly that version; empty where there is none for that series."""
+        for manager, query in names.fabric_packages(channel, series.split("-")[0]):
+            candidate = offer.at(manager, version)
+            if candidate is None:
+                continue
+            # The archive's one is built for one series: it depends on nvidia-kernel-common-580-server-<exact version>.
+            other = {
+                package.series for group in relations(candidate.depends) for relation in group
+                if (package := names.parse(relation.name)) and package.base == "nvidia-kernel-common" and package.series
+            }  # fmt: skip
+            if other and series not in other:
+                continue
+            packages = {manager: candidate.version}
+            library = offer.at(query, version)
+            if library is not None:
+                packages[query] = library.version
+            return packages
+        return {}
+
+    # --- saying why -----------------------------------------------------------------------------------------
+
+    def _explain(self, channel: str, series: str, version: str, flavour: str, build: str, variant: str) -> None:
+        wish, out, number = self.wish, self.out, int(series.split("-")[0])
+        cards = _and([gpu.name for gpu in _distinct(out.gpus)])
+        branch = self.catalog.branch(number)
+        if wish.branch == "recommended":
+            kind = {"LTSB": "long-term", "PB": "production"}.get(branch.type, branch.type)
+            ended = " (it has ended; no living branch drives these GPUs)" if branch.is_ended(self.today) else ""
+            because = f"the newest {kind} branch that {CHANNELS[channel]} offers for Ubuntu {self.ubuntu} and that drives {cards}{ended}"
+        elif series == f"{wish.branch}-server":
+            because = f"asked for {wish.branch}; the archive's fabric manager is built for its data-center series"
+        else:
+            because = "asked for"
+        out.reason("branch", series, because)
+        out.reason("version", version, "asked for" if wish.version else f"the newest of {series} in {CHANNELS[channel]}")
+        both = len(self.catalog.flavours(out.gpus, number)) > 1
+        out.reason(
+            "modules", flavour,
+            "asked for" if wish.modules != "auto"
+            else f"preferred for {cards} from branch 560 on" if both and flavour == "open"
+            else f"what branch {number} prefers for {cards}" if both
+            else f"{cards}: no other flavour of branch {number} drives all of them",
+        )  # fmt: skip
+        out.reason(
+            "build", build,
+            "signed by Canonical: no compiler, works under Secure Boot" if build == "signed"
+            else "asked for" if wish.build == "dkms"
+            else "this channel has no signed modules" if channel != "ubuntu"
+            else "no signed modules for every kernel that matters here",
+        )  # fmt: skip
+        out.reason(
+            "variant", variant,
+            "asked for" if wish.variant != "auto"
+            else "as installed" if out.installed.variant
+            else "a desktop is installed" if variant == "desktop" else "no desktop is installed",
+        )  # fmt: skip
+        if branch.is_ended(self.today) and wish.branch == "recommended":
+            out.warn(
+                "driver.branch_ended", f"branch {number} gets no more fixes", [f"end of life: {branch.eol}"],
+                f"no living branch drives {cards}",
+            )  # fmt: skip
+
+    def _explain_channel(self, channel: str, rejected: list[Issue]) -> None:
+        because = (
+            "asked for" if self.wish.channel != "auto"
+            else "the installed driver came from there" if channel == self.out.installed.channel
+            else "the archive has it, tested with its kernels" if channel == "ubuntu"
+            else "; ".join(issue.message for issue in self.out.blockers[:2]) or "the archive does not have it"
+        )  # fmt: skip
+        self.out.reasons.insert(0, Reason(what="channel", value=CHANNELS[channel], because=because))
+        skipped = [issue for issue in rejected if issue.code != "driver.not_offered"]
+        if skipped:
+            because = "; ".join(issue.message for issue in skipped[:3])
+            self.out.reasons.insert(1, Reason(what="passed over", value=CHANNELS[channel], because=because))
+
+    def _not_offered(self, channel: str, offer: Offer, series: str, module: str) -> Issue:
+        others = sorted({
+            package.series for name in offer.packages
+            if (package := names.parse(name)) and package.base == "nvidia-dkms" and package.series
+            and not any(c.other_series for c in offer.versions(name)[:1])
+        })  # fmt: skip
+        return Issue(
+            code="driver.not_offered",
+            message=f"{CHANNELS[channel]} does not offer {series} for Ubuntu {self.ubuntu} ({module} is not there)",
+            because=[*offer.errors[:3], *([f"it offers {', '.join(others)}"] if others else [])],
+            hint=self._other_channels(channel, offer, series),
+        )
+
+    def _transitional(self, channel: str, offer: Offer, series: str, module: str, leads_to: str) -> Issue:
+        return Issue(
+            code="driver.transitional",
+            message=f"{series} in {CHANNELS[channel]} is only a transitional package: it installs {leads_to}",
+            because=[f"{module} {offer.versions(module)[0].version} depends on the packages of {leads_to} only"],
+            hint=self._other_channels(channel, offer, series),
+        )
+
+    def _other_channels(self, channel: str, offer: Offer, series: str) -> str:
+        """The way out when a series is not to be had: its server series, a living branch, another channel."""
+        allowed = self.catalog.branches_for(self.out.gpus)
+        number = series.split("-")[0]
+        genuine = [
+            other for other in (f"{number}-server", number)
+            if other != series and self._is_genuine(channel, offer, other)
+        ]  # fmt: skip
+        if genuine and channel != "cuda":
+            return f'nvidia_driver_branch: "{genuine[0]}" is the real {number} there'
+        living = [
+            str(branch.number) for branch in reversed(self.catalog.branches)
+            if branch.number in allowed and not branch.is_ended(self.today) and branch.is_long_term_or_production
+            and any(self._is_genuine(channel, offer, s) for s in (str(branch.number), f"{branch.number}-server"))
+        ]  # fmt: skip
+        ways = [f'nvidia_driver_branch: "{living[0]}"'] if living else []
+        if channel != "cuda" and int(number) >= 550 and self.ubuntu != "26.04":
+            ways.append("nvidia_driver_channel: cuda")
+        return ", or ".join(ways) or f"nvidia_driver_branch: {self._way_out(allowed)}"
+
+    def _is_genuine(self, channel: str, offer: Offer, series: str) -> bool:
+        candidates = [
+            c for flavour in ("proprietary", "open")
+            for c in offer.versions(names.module_package(channel, series, flavour))[:1]
+        ]  # fmt: skip
+        return any(c.other_series is None and names.branch(c.version) == series.split("-")[0] for c in candidates)
+
+    def _no_fabric_manager(self, channel: str, offer: Offer, branch: Branch, series: str, version: str) -> Issue:
+        have = sorted(
+            {f"{name} {c.upstream}" for pair in names.fabric_packages(channel, str(branch.number))
+             for name in pair[:1] for c in offer.versions(name)}
+        )  # fmt: skip
+        return Issue(
+            code="driver.fabric_manager_missing",
+            message=f"{CHANNELS[channel]} has no fabric manager at the version of {series} {version}",
+            because=[
+                f"{len(self.facts.nvswitches)} NVSwitches are on the bus: without fabric manager CUDA fails with error 802",
+                f"it offers {', '.join(have)}" if have else "it offers none for that branch",
+            ],
+            hint="take a version that both have (nvidia_driver_version), another branch or channel, or, to do without, "
+            "nvidia_driver_fabric_manager: never",
+        )
+
+    def _say_why_nothing_fits(self) -> None:
+        if self.wish.channel == "auto" and len(self.out.blockers) > 1:
+            # Two channels were asked: lead with the more telling refusal.
+            order = {"driver.not_offered": 1}
+            self.out.blockers.sort(key=lambda issue: order.get(issue.code, 0))
+
+    def _way_out(self, allowed: set[int]) -> str:
+        """The branch to name instead, in the archive's words: ended ones get their -server series where that is real."""
+        fitting = [b for b in reversed(self.catalog.branches) if b.number in allowed and b.is_long_term_or_production]
+        living = [branch for branch in fitting if not branch.is_ended(self.today)]
+        if living:
+            return f'"{living[0].number}"'
+        if not fitting:
+            return "a host with other GPUs"
+        number = fitting[0].number
+        if self.catalog.transitional(str(number), ubuntu=self.ubuntu):
+            return f'"{number}-server" (plain {number} is only a transitional package on Ubuntu {self.ubuntu})'
+        return f'"{number}"'
+
+
+def wants_fabric(wish: DriverWish, facts: Facts) -> bool:
+    """Fabric manager belongs exactly where NVSwitch is (source: Fabric Manager user guide), or where it is asked for."""
+    if wish.fabric_manager == "auto":
+        return bool(facts.nvswitches) or facts.nvlink5_switch
+    return wish.fabric_manager == "always"
+
+
+def kernel_flavours(facts: Facts) -> list[str]:
+    """Flavours of the installed kernel metapackages: generic, generic-hwe-24.04, aws, …"""
+    found = []
+    for name in facts.kernels.metapackages:
+        match = re.fullmatch(r"linux-(?:image-)?([a-z][a-z0-9.-]*)", name)
+        if match and not match[1].startswith(("headers-", "modules-", "tools-", "image-")):
+            found.append(match[1])
+    return sorted(set(found))
+
+
+def _fits_driver(depends: str, version: str) -> bool:
+    """A signed module package names the driver it was built with: nvidia-kernel-common-580 (>= VER)."""
+    bounds = [
+        relation.version for group in relations(depends) for relation in group
+        if relation.name.startswith("nvidia-kernel-common-") and relation.op == ">=" and relation.version
+    ]  # fmt: skip
+    return all(names.upstream(bound + "-0") == version or bound == version for bound in bounds)
+
+
+def _cuda(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(".")[:2])
+
+
+def _distinct(gpus: list[Gpu]) -> list[Gpu]:
+    return list({gpu.name: gpu for gpu in gpus}.values())
+
+
+def _and(items: list[str]) -> str:
+    return items[0] if len(items) == 1 else ", ".join(items[:-1]) + " and " + items[-1] if items else ""
