@@ -1,0 +1,328 @@
+"""What has to change for the driver: the difference between a host and the decision of resolve, as steps and a spec.
+
+Pure. The spec is what roles/nvidia_driver carries out, field by field; the steps and reasons are what people read.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import provision.collection  # noqa: F401  (makes the collection importable)
+from ansible_collections.gpu.provision.plugins.module_utils import aptfiles, checks, names
+from provision.facts import Facts
+from provision.plan import HostPlan, PackageChange, Reboot, Step
+from provision.resolve.driver import CHANNELS, Decision, DriverWish, Target, kernel_flavours, wants_fabric
+from provision.resolve.installed import is_cuda_uri
+
+MODPROBE_PATH = "/etc/modprobe.d/gpu-provision.conf"
+MODPROBE_TEXT = """\
+# written by gpu-provision: keeps nouveau and nova away from the GPUs
+blacklist nouveau
+blacklist nova_core
+blacklist nova
+options nouveau modeset=0
+"""
+LEGACY_NVIDIA_URIS = ("/compute/machine-learning/repos/",)
+
+
+def driver_spec(
+    wish: DriverWish, facts: Facts, decision: Decision, source: dict[str, Any] | None
+) -> tuple[dict[str, Any], list[Step], Reboot]:
+    """Return (spec for the role, steps, reboot) of a decided driver.
+
+    source: the repository that the channel needs as aptquery's SourceSpec, None for the Ubuntu archive.
+    """
+    target = decision.target
+    spec: dict[str, Any] = {
+        "managed": wish.manage and target is not None,
+        "expect": expectation(wish, facts, decision),
+        "apt_files": None, "pinning": None, "install": [], "remove": [], "hold": False, "extra_hold": [],
+        "modprobe": None, "initramfs": False, "services": [], "load_module": False,
+        "reboot": {"needed": False, "policy": wish.reboot, "timeout": wish.reboot_timeout},
+        "lock_timeout": wish.lock_timeout,
+    }  # fmt: skip
+    if target is None:
+        return spec, [], Reboot(policy=wish.reboot)
+    steps: list[Step] = []
+    _apt_files(wish, facts, target, source, spec, steps)
+    _packages(facts, decision, target, spec, steps)
+    _hold(wish, facts, target, spec, steps)
+    _boot(facts, spec, steps)
+    _services(wish, facts, target, spec, steps)
+    reboot = _reboot(wish, facts, target, decision, spec, steps)
+    return spec, steps, reboot
+
+
+def expectation(wish: DriverWish, facts: Facts, decision: Decision) -> dict[str, Any]:
+    """What verify holds the host to; see checks.DEFAULT_EXPECT."""
+    target = decision.target
+    manage = wish.manage and bool(facts.gpus)
+    return {
+        "version": target.version if target else wish.version or None,
+        "branch": names.branch(target.version) if target else _branch_number(wish),
+        "flavour": target.flavour if target else wish.modules if wish.modules != "auto" else None,
+        "manage": manage,
+        "hold": manage and wish.hold,
+        "persistence": wish.persistence,
+        "fabric_manager": wants_fabric(wish, facts),
+        "gpus": 0,
+    }
+
+
+def _branch_number(wish: DriverWish) -> str | None:
+    return None if wish.branch == "recommended" or not wish.manage else str(wish.branch).split("-")[0]
+
+
+def cuda_entries(facts: Facts) -> list[Any]:
+    """Enabled apt entries of NVIDIA's repository that are not in our own file."""
+    own = aptfiles.sources_path("cuda")
+    return [
+        entry for entry in facts.apt.sources
+        if entry.enabled and entry.file != own and "deb" in entry.types
+        and any(is_cuda_uri(uri) or any(old in uri for old in LEGACY_NVIDIA_URIS) for uri in entry.uris)
+    ]  # fmt: skip
+
+
+def conflicting(facts: Facts) -> bool:
+    """True when apt cannot read its sources because entries of NVIDIA's repository contradict each other."""
+    return bool(facts.apt.errors) and len(cuda_entries(facts)) > 0 and any(is_cuda_uri(e) for e in facts.apt.errors)
+
+
+def _apt_files(
+    wish: DriverWish, facts: Facts, target: Target, source: dict[str, Any] | None,
+    spec: dict[str, Any], steps: list[Step],
+) -> None:  # fmt: skip
+    files: dict[str, Any] = {"source": source, "preferences": None, "unattended": []}
+    details, because = [], []
+    have = facts.apt.own_files
+    if source:
+        path = aptfiles.sources_path(source["name"])
+        texts = [
+            aptfiles.render_sources(source["name"], source["uris"], source["suites"], source["components"], armored)
+            for armored in (True, False)
+        ]
+        if have.get(path) not in {aptfiles.sha256(text) for text in texts}:
+            details.append(f"write {path} for {source['uris']}")
+            because.append(f"the driver comes from {CHANNELS[target.channel]}")
+        for entry in cuda_entries(facts) if source["name"] == "cuda" else []:
+            details.append(f"take the entry out of {entry.file}" + (f" line {entry.line}" if entry.line else ""))
+            because.append("one repository, one entry: others of it stand in the way of Signed-By")
+    files["preferences"] = preferences(facts, target)
+    if files["preferences"] and have.get(aptfiles.PREFERENCES) != aptfiles.sha256(files["preferences"]):
+        details.append(f"write {aptfiles.PREFERENCES}")
+        because.append("the archive and NVIDIA's repository carry packages of the same names: one of them must win")
+    if wish.hold:
+        files["unattended"] = list(names.UNATTENDED_PATTERNS)
+        if have.get(aptfiles.UNATTENDED) != aptfiles.sha256(aptfiles.render_unattended(files["unattended"])):
+            details.append(f"write {aptfiles.UNATTENDED}")
+            because.append("unattended-upgrades must not move the driver; it goes on with everything else")
+    if details:
+        spec["apt_files"] = files
+        steps.append(
+            Step(id="sources", title="configure apt", because="; ".join(dict.fromkeys(because)), details=details)
+        )
+
+
+def preferences(facts: Facts, target: Target) -> str | None:
+    """Return the preferences text that keeps the two origins apart, None where only one is there (scenario F7)."""
+    nvidia_there = any(
+        is_cuda_uri(uri) for entry in facts.apt.sources if entry.enabled and "deb" in entry.types for uri in entry.uris
+    )
+    if target.channel == "cuda":
+        because = "the driver of this host comes from NVIDIA's repository"
+        return aptfiles.render_preferences(names.PIN_PATTERNS, "release o=Ubuntu", because)
+    if nvidia_there:
+        because = f"the driver of this host comes from {CHANNELS[target.channel]}"
+        return aptfiles.render_preferences(names.PIN_PATTERNS, "release o=NVIDIA", because)
+    return None
+
+
+def _packages(
+    facts: Facts, decision: Decision, target: Target, spec: dict[str, Any], steps: list[Step]
+) -> None:
+    broken = sorted(facts.package_problems)
+    if target.installed and not broken:
+        return
+    if target.pinning and facts.packages.get(target.pinning[0]) is None:
+        spec["pinning"] = "{}={}".format(*target.pinning)
+    # What is to be installed, changed or kept in this transaction, exactly; and what of the old driver goes.
+    spec["install"] = sorted(f"{name}={version}" for name, version in target.packages.items())
+    spec["remove"] = [] if target.installed else leftovers(decision, target)
+    spec["family_version"] = target.version
+    have = decision.installed
+    because = (
+        "no driver package is installed" if not have.packages
+        else f"installed is {' and '.join(have.versions) or 'a part of a driver'}"
+    )  # fmt: skip
+    if broken:
+        because += f"; dpkg left {len(broken)} packages unfinished ({', '.join(broken[:4])})"
+    title = f"install driver {target.version}" if target.packages else "finish half-installed packages"
+    steps.append(Step(id="packages", title=title, because=because))
+
+
+def leftovers(decision: Decision, target: Target) -> list[str]:
+    """Installed driver packages that do not belong to the target: removed by exact name in the same transaction."""
+    number = names.branch(target.version)
+    gone = []
+    for name in decision.installed.packages:
+        package = names.parse(name)
+        if name in target.packages or package.base in names.COMPANIONS:
+            continue
+        if package.base == "linux-signatures-nvidia":
+            continue
+        if package.base.startswith("nvidia-driver-pinning-"):
+            if target.pinning is None or name != target.pinning[0]:
+                gone.append(name)
+            continue
+        other_series = package.branch is not None and package.series != target.series and not (
+            package.base in ("nvidia-fabricmanager", "libnvidia-nscq", "nvidia-imex", "nvidia-fabricmanager-dev")
+            and package.branch == number
+        )  # fmt: skip
+        carries = package.base in (
+            "nvidia-dkms", "nvidia-driver", "nvidia-headless", "nvidia-headless-no-dkms", "nvidia-kernel-source",
+            "linux-modules-nvidia", "nvidia-open", "cuda-drivers",
+        )  # fmt: skip
+        other_flavour = carries and (package.open or package.base == "nvidia-open") != (target.flavour == "open")
+        other_build = (target.build == "signed" and package.base == "nvidia-dkms") or (
+            target.build == "dkms" and package.base in ("linux-modules-nvidia", "linux-objects-nvidia")
+        )
+        other_version = package.exact is not None and package.exact != target.version
+        other_naming = package.branch is None and target.channel != "cuda" and names.is_version_locked(name)
+        if other_series or other_flavour or other_build or other_version or other_naming:
+            gone.append(name)
+    return sorted(gone)
+
+
+def _hold(wish: DriverWish, facts: Facts, target: Target, spec: dict[str, Any], steps: list[Step]) -> None:
+    spec["hold"] = wish.hold
+    if not wish.hold:
+        return
+    kernels = kernel_metapackages(facts) if holds_kernel(wish, target) else []
+    spec["extra_hold"] = kernels
+    data = facts.model_dump()
+    loose = checks.unheld(data) if target.installed else []
+    loose += [name for name in kernels if not facts.packages[name].held]
+    stale = checks.stale_holds(data)
+    if target.installed and not loose and not stale:
+        return
+    if not target.installed:
+        title, details = "hold every driver package by its exact name", []
+    else:
+        title = f"hold {len(loose)} packages" if loose else f"clear {len(stale)} holds on packages that are not installed"
+        details = [*loose, *[f"not installed: {name}" for name in stale]]
+    because = "an update must not move parts of the driver"
+    if kernels:
+        because += "; signed modules exist for single kernels, so the kernel moves with them, not before them"
+        details += [f"kernel: {name}" for name in kernels] if not target.installed else []
+    steps.append(Step(id="hold", title=title, because=because, details=details))
+
+
+def holds_kernel(wish: DriverWish, target: Target) -> bool:
+    """Whether the kernel metapackages are held as well: see nvidia_driver_hold_kernel."""
+    return wish.hold_kernel == "always" or (wish.hold_kernel == "auto" and target.build == "signed")
+
+
+def kernel_metapackages(facts: Facts) -> list[str]:
+    """Installed metapackages that would bring a new kernel: linux-generic, linux-image-generic, linux-headers-generic, …"""
+    flavours = kernel_flavours(facts)
+    wanted = {f"{prefix}{flavour}" for flavour in flavours for prefix in ("linux-", "linux-image-", "linux-headers-")}
+    return sorted(name for name in wanted if name in facts.packages and facts.packages[name].installed)
+
+
+def _boot(facts: Facts, spec: dict[str, Any], steps: list[Step]) -> None:
+    spec["modprobe"] = {"path": MODPROBE_PATH, "content": MODPROBE_TEXT}
+    written = facts.modprobe.files.get(MODPROBE_PATH) == aptfiles.sha256(MODPROBE_TEXT)
+    stale = sorted(initrd.kernel for initrd in facts.initrds if initrd.newer_than_blacklist is False)
+    spec["modprobe_needed"] = not written
+    spec["initramfs"] = bool(facts.initrds) and (not written or bool(stale))
+    if written and not spec["initramfs"]:
+        return
+    details = ([] if written else [f"write {MODPROBE_PATH}"]) + (
+        ["rebuild the initramfs of every kernel"] if spec["initramfs"] else []
+    )
+    because = "nouveau and nova would take the GPUs" if not written else f"older than the block: initramfs of {', '.join(stale)}"
+    steps.append(Step(id="boot", title="keep nouveau and nova away", because=because, details=details))
+
+
+def _services(wish: DriverWish, facts: Facts, target: Target, spec: dict[str, Any], steps: list[Step]) -> None:
+    wanted = []
+    if wish.persistence:
+        wanted.append(("nvidia-persistenced", "GPUs keep their state between jobs"))
+    if wants_fabric(wish, facts):
+        wanted.append(("nvidia-fabricmanager", "NVSwitch is on the bus"))
+    if not facts.host.systemd:
+        return
+    todo = []
+    for unit, because in wanted:
+        service = facts.services.get(unit)
+        if service is None or not (service.enabled and service.running):
+            todo.append((unit, because))
+    # persistenced runs without an [Install] section where the distribution starts it by udev: enabled or running will do.
+    todo = [
+        (unit, because) for unit, because in todo
+        if not (unit == "nvidia-persistenced" and target.installed and _runs(facts, unit))
+    ]  # fmt: skip
+    if todo:
+        spec["services"] = [unit for unit, _ in todo]
+        steps.append(
+            Step(
+                id="services", title="start " + " and ".join(unit for unit, _ in todo),
+                because="; ".join(because for _, because in todo),
+            )
+        )  # fmt: skip
+
+
+def _runs(facts: Facts, unit: str) -> bool:
+    service = facts.services.get(unit)
+    return service is not None and service.running
+
+
+def _reboot(
+    wish: DriverWish, facts: Facts, target: Target, decision: Decision, spec: dict[str, Any], steps: list[Step]
+) -> Reboot:
+    because = []
+    loaded = facts.module.loaded
+    if loaded and loaded.version != target.version:
+        because.append(f"the loaded module is {loaded.version}, the driver on disk {'is' if target.installed else 'will be'} {target.version}")
+    elif loaded and loaded.flavour and loaded.flavour != target.flavour:
+        because.append(f"the loaded module is the {loaded.flavour} one, wanted is the {target.flavour} one")
+    rivals = sorted({gpu.driver for gpu in facts.gpus if gpu.driver in checks.RIVALS})
+    if rivals:
+        because.append(f"{' and '.join(rivals)} has the GPUs")
+    running = facts.kernels.running
+    if not loaded and not rivals and facts.kernels.installed and running not in {k.release for k in facts.kernels.installed}:
+        because.append(f"the running kernel {running} is no longer installed")
+    users = [f"{user.comm} (pid {user.pid}{', ' + user.user if user.user else ''})" for user in facts.gpu_users]
+    reboot = Reboot(needed=bool(because), because=because, policy=wish.reboot)
+    spec["load_module"] = not loaded and not because
+    spec["reboot"]["needed"] = reboot.needed
+    spec["reboot"]["because"] = because
+    disturbs = bool(because) or (loaded is not None and bool(spec["install"]) and not target.installed)
+    if disturbs and wish.reboot == "when_idle":
+        reboot.blocked_by = users
+    if spec["load_module"] and not steps and facts.gpus:
+        steps.append(Step(id="services", title="load the nvidia module", because="it is on disk and not loaded"))
+    if reboot.needed:
+        title = "reboot" if wish.reboot != "never" else "a reboot is needed, and left to you (nvidia_driver_reboot: never)"
+        steps.append(Step(id="reboot", title=title, because="; ".join(because)))
+    return reboot
+
+
+def apply_simulation(plan: HostPlan, simulation: dict[str, Any]) -> None:
+    """Put what apt said it would do into the plan: packages with versions, removals, sizes."""
+    plan.packages = [
+        PackageChange(
+            action=change["action"], name=change["name"], version=change.get("version"),
+            from_version=change.get("from_version"), download_bytes=int(change.get("download_bytes") or 0),
+        )
+        for change in simulation["changes"]
+    ]  # fmt: skip
+    plan.download_bytes = int(simulation.get("download_bytes") or 0)
+    plan.disk_bytes = int(simulation.get("disk_bytes") or 0)
+    for step in plan.steps:
+        if step.id == "packages":
+            counts: dict[str, int] = {}
+            for package in plan.packages:
+                counts[package.action] = counts.get(package.action, 0) + 1
+            words = {"install": "new", "upgrade": "upgraded", "downgrade": "downgraded", "remove": "removed"}
+            step.details = [f"{count} {words[action]}" for action, count in counts.items()]
