@@ -1,0 +1,57 @@
+# Copyright (c) the gpu-provision founders
+# Apache-2.0 (see LICENSE)
+"""What our action plugins share: they decide on the controller with the Python package ``provision``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from ansible.errors import AnsibleActionFail
+
+# host program of the fast read -> Ansible module that is the same code
+_MODULES = {"probe": "gpu.provision.gpu_facts", "aptquery": "gpu.provision.apt_query"}
+_PREFIXES = ("nvidia_driver_", "gpu_verify_")
+
+
+def import_provision():
+    """Make ``provision`` importable: installed beside Ansible, or lying in this collection (ansible-galaxy)."""
+    root = str(Path(__file__).resolve().parents[2])
+    try:
+        import provision.planning
+    except ImportError as error:
+        if error.name not in ("provision", "provision.planning"):
+            raise AnsibleActionFail(
+                "the controller lacks the Python package %s: pip install pydantic PyYAML" % error.name
+            ) from error
+        sys.path.insert(0, root)
+        import provision.planning  # noqa: F401
+
+
+def role_values(templar, task_vars):
+    """Return the roles' variables of this host, templated."""
+    return {key: templar.template(value) for key, value in task_vars.items() if key.startswith(_PREFIXES)}
+
+
+def module_call(action, task_vars):
+    """Return call(program, args) for planning: runs the module that is the program's code."""
+    from provision.errors import HostFailedError
+
+    def call(program, args):
+        answer = action._execute_module(module_name=_MODULES[program], module_args=args, task_vars=task_vars)
+        if answer.get("failed") or "result" not in answer:
+            said = answer.get("module_stderr") or answer.get("msg") or "no answer"
+            raise HostFailedError(
+                answer.get("code", "host.read_failed"), answer.get("msg", "the host could not be read"),
+                because=answer.get("because") or str(said).strip().splitlines()[-3:], hint=answer.get("hint"),
+            )  # fmt: skip
+        return answer["result"]
+
+    return call
+
+
+def error_result(issue):
+    """Return a failed task result that carries an error's code, reasons and hint."""
+    return {
+        "failed": True, "msg": issue.message, "code": issue.code, "because": issue.because, "hint": issue.hint,
+    }  # fmt: skip
