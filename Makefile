@@ -1,0 +1,53 @@
+# gpu-provision: every target sets itself up on a fresh Debian or Ubuntu machine.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.ready
+export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+
+.PHONY: help demo test unit lint lab-test molecule package bench test-all clean
+
+help:  ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+$(STAMP): pyproject.toml tools/bootstrap.sh
+	tools/bootstrap.sh $(VENV)
+
+demo: $(STAMP)  ## two simulated lab servers go from nothing to a verified driver
+	$(BIN)/python -m tests.lab.demo
+
+test: lint unit lab-test molecule package  ## everything that must pass before a change lands
+
+unit: $(STAMP)  ## unit tests: seconds, no root, no network
+	$(BIN)/python -m pytest tests/unit
+
+lint: $(STAMP)  ## ruff, mypy, yamllint, ansible-lint (profile production)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/yamllint --strict .
+	$(BIN)/ansible-lint --offline --profile production
+
+lab-test: $(STAMP)  ## tests on simulated hosts and real apt (containers, root)
+	$(BIN)/python -m tests.lab setup
+	$(BIN)/python -m pytest tests/apt tests/lab tests/faults
+
+molecule: $(STAMP)  ## the Molecule scenarios of the roles, on the lab's image and repositories
+	$(BIN)/python -m tests.lab setup
+	tools/molecule.sh
+
+package: $(STAMP)  ## wheel and collection, built and run outside this checkout
+	$(BIN)/python -m pytest tests/package
+
+bench: $(STAMP)  ## the figures: each beside its floor in the same run, three rounds, medians and ratios
+	$(BIN)/python -m tests.lab setup
+	$(BIN)/python -m tests.bench
+
+test-all: $(STAMP)  ## unit tests on every supported controller Python that is installed
+	tools/test-all.sh
+
+clean:  ## stop what the lab started, remove what was built here
+	-[ -x $(BIN)/python ] && $(BIN)/python -m tests.lab down
+	rm -rf $(VENV) .venv-* .cache .pytest_cache .mypy_cache .ruff_cache .ansible dist
