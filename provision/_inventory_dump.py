@@ -1,0 +1,320 @@
+"""Reads an Ansible inventory with Ansible's own code and writes it as JSON. Runs as a program of its own.
+
+stdin: one JSON object {sources, limit, extra_vars, vault_password, vault_password_files, basedir}
+stdout: one JSON object, {"ok": true, "hosts": [...], ...} or {"ok": false, "error": {code, message, because, hint}}
+stderr: what Ansible says beside it (warnings)
+
+Ansible's import costs a third of a second and its warnings, signal handlers and global state are its own: a
+process apart keeps both away from the program, which loads other things meanwhile.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
+# Options of the ssh and sudo plugins, looked up as Ansible does: variables, environment, ansible.cfg, default.
+SSH_OPTIONS = (
+    "host", "port", "remote_user", "password", "private_key_file", "private_key", "private_key_passphrase",
+    "ssh_args", "ssh_common_args", "ssh_extra_args", "ssh_executable", "host_key_checking", "timeout",
+    "control_path", "pkcs11_provider",
+)  # fmt: skip
+# Ansible's own variables that mean nothing outside a play.
+NOT_THEIRS = frozenset({
+    "groups", "hostvars", "omit", "vars", "ansible_facts", "ansible_local", "ansible_version", "ansible_config_file",
+    "ansible_playbook_python", "playbook_dir", "inventory_dir", "inventory_file",
+})  # fmt: skip
+SUDO_OPTIONS = ("become_user", "become_exe", "become_flags", "become_pass")
+
+
+class Wrong(Exception):
+    """The inventory cannot be used; the four words of an Issue."""
+
+    def __init__(
+        self, code: str, message: str, because: list[str] | None = None, hint: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.error = {"code": code, "message": message, "because": because or [], "hint": hint}
+
+
+def plain(value: Any) -> Any:
+    """Return value as JSON types: Ansible's tagged, lazy and encrypted values become ordinary ones."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, dict):
+        return {str(key): plain(value[key]) for key in value}
+    if isinstance(value, (list, tuple, set)):
+        return [plain(item) for item in value]
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value)
+    return str(value)
+
+
+def holds_template(value: Any) -> bool:
+    """True when a value or anything inside it may be a Jinja template."""
+    if isinstance(value, str):
+        return "{{" in value or "{%" in value or "{#" in value
+    if isinstance(value, dict):
+        return any(holds_template(item) for item in value.values())
+    return isinstance(value, (list, tuple)) and any(holds_template(item) for item in value)
+
+
+def first_line(error: BaseException) -> str:
+    text = str(error).strip()
+    return " ".join(text.split()) if text else type(error).__name__
+
+
+def choose_sources(wanted: list[str] | None) -> list[str]:
+    """Return the inventory sources: those asked for, else ansible.cfg's, else ./inventory/hosts.yml."""
+    from ansible import constants
+
+    if wanted:
+        sources = list(wanted)
+    else:
+        configured, origin = constants.config.get_config_value_and_origin("DEFAULT_HOST_LIST")
+        sources = [str(source) for source in configured]
+        if origin == "default":
+            own = Path("inventory/hosts.yml")
+            if own.exists():
+                sources = [str(own)]
+            elif not any(Path(source).exists() for source in sources):
+                raise Wrong(
+                    "inventory.missing",
+                    "no inventory: none was given and there is no inventory/hosts.yml here",
+                    hint="name one with -i FILE (or -i HOST,), or write one with: provision init HOST...",
+                )
+    for source in sources:
+        if "," not in source and not os.path.exists(source):
+            raise Wrong(
+                "inventory.missing",
+                "inventory %s does not exist" % source,
+                hint="-i %s, (with the comma) means the host of that name; provision init HOST... writes an "
+                "inventory" % source,
+            )
+    return sources
+
+
+def vault_secrets(request: dict[str, Any], loader: Any) -> list[Any]:
+    """Return Ansible's vault secrets: the prompted one, the given files, and what Ansible itself is set to."""
+    from ansible import constants
+    from ansible.errors import AnsibleError
+    from ansible.parsing.vault import VaultSecret
+
+    found: list[Any] = []
+    if request.get("vault_password") is not None:
+        found.append((constants.DEFAULT_VAULT_IDENTITY, VaultSecret(request["vault_password"].encode())))
+    files = list(request.get("vault_password_files") or [])
+    if files or constants.DEFAULT_VAULT_PASSWORD_FILE or constants.DEFAULT_VAULT_IDENTITY_LIST:
+        from ansible.cli import CLI
+
+        try:
+            found += CLI.setup_vault_secrets(
+                loader,
+                vault_ids=list(constants.DEFAULT_VAULT_IDENTITY_LIST or []),
+                vault_password_files=files,
+                auto_prompt=False,
+            )
+        except AnsibleError as error:
+            raise Wrong(
+                "inventory.vault", "the vault password cannot be read", [first_line(error)],
+                "see --vault-password-file, ANSIBLE_VAULT_PASSWORD_FILE and vault_password_file in ansible.cfg",
+            ) from error  # fmt: skip
+    return found
+
+
+def read_inventory(request: dict[str, Any]) -> dict[str, Any]:
+    """Return the whole answer for a request."""
+    from ansible import constants, context
+    from ansible.errors import AnsibleError
+    from ansible.inventory.manager import InventoryManager
+    from ansible.module_utils.common.collections import ImmutableDict
+    from ansible.parsing.dataloader import DataLoader
+    from ansible.utils.vars import load_extra_vars
+    from ansible.vars.manager import VariableManager
+
+    context.CLIARGS = ImmutableDict(extra_vars=tuple(request.get("extra_vars") or ()))
+    sources = choose_sources(request.get("sources"))
+    loader = DataLoader()
+    if request.get("basedir"):
+        loader.set_basedir(request["basedir"])
+    loader.set_vault_secrets(vault_secrets(request, loader))
+    try:
+        extra_vars = load_extra_vars(loader)
+    except AnsibleError as error:
+        raise Wrong(
+            "vars.extra", "extra variables (-e) cannot be read", [first_line(error)],
+            "write -e key=value, -e '{\"key\": [1, 2]}' or -e @file.yml",
+        ) from error  # fmt: skip
+    try:
+        manager = InventoryManager(loader=loader, sources=sources)
+        variables = VariableManager(loader=loader, inventory=manager)
+        if request.get("limit"):
+            manager.subset(request["limit"])
+        hosts = manager.list_hosts("all")
+        everyone = sorted(manager.hosts)
+        if not everyone and manager.localhost is None:
+            raise Wrong(
+                "inventory.empty", "the inventory %s has no hosts" % ", ".join(sources),
+                hint="add hosts to it; provision init HOST... writes a commented example",
+            )  # fmt: skip
+        if not hosts:
+            raise no_match(str(request["limit"]), everyone, sorted(manager.groups))
+        return {
+            "ok": True,
+            "config_file": constants.CONFIG_FILE,
+            "sources": [s if "," in s else os.path.abspath(s) for s in sources],
+            "extra_vars": plain(extra_vars),
+            "groups": {name: [h.name for h in group.get_hosts()] for name, group in manager.groups.items()},
+            "hosts": [read_host(host, variables, loader, manager) for host in hosts],
+        }
+    except AnsibleError as error:
+        text = first_line(error)
+        if "vault" in text.lower() or "decrypt" in text.lower():
+            raise Wrong(
+                "inventory.vault", "the inventory holds encrypted values that cannot be opened", [text],
+                "give the password with --ask-vault-pass or --vault-password-file FILE",
+            ) from error  # fmt: skip
+        raise Wrong("inventory.invalid", "the inventory cannot be read", [text]) from error
+
+
+def no_match(limit: str, hosts: list[str], groups: list[str]) -> Wrong:
+    near = difflib.get_close_matches(limit, hosts + groups, n=1)
+    known = ", ".join(hosts[:8]) + (", ..." if len(hosts) > 8 else "")
+    return Wrong(
+        "inventory.no_match",
+        "no host matches %r" % limit,
+        ["the inventory has: %s" % known],
+        "did you mean %s?" % near[0] if near else "patterns are Ansible's: gpu01, group, 'gpu*:!gpu03'",
+    )
+
+
+def read_host(host: Any, variables: Any, loader: Any, manager: Any) -> dict[str, Any]:
+    """Return one host: its variables with templates resolved, and how to connect to it."""
+    from ansible.errors import AnsibleError
+    from ansible.template import Templar
+
+    raw = variables.get_vars(host=host, include_hostvars=False)
+    templar: Any = None
+    found: dict[str, Any] = {}
+    unresolved: dict[str, str] = {}
+    for name, value in raw.items():
+        if name in NOT_THEIRS:
+            continue
+        try:
+            if holds_template(value):
+                if templar is None:
+                    # hostvars only now: few inventories template at all.
+                    templar = Templar(loader=loader, variables=variables.get_vars(host=host))
+                value = templar.template(value)
+            found[name] = plain(value)
+        except AnsibleError as error:
+            unresolved[name] = first_line(error)
+    connection = connect_options(found)
+    local = (
+        host.name in LOCAL_NAMES
+        and "ansible_connection" not in found
+        and "ansible_host" not in found
+        and "ansible_port" not in found
+        and named_on_command_line(host.name, manager)
+    )
+    connection["implicit_local"] = local or bool(getattr(host, "implicit", False))
+    return {
+        "name": host.name,
+        "groups": sorted(g.name for g in host.get_groups()),
+        "vars": found,
+        "unresolved": unresolved,
+        "origins": origins(host, variables),
+        "connection": connection,
+    }
+
+
+def origins(host: Any, variables: Any) -> dict[str, str]:
+    """Return where each variable of a host was found: "-e", "host gpu01" or "group gpus"; the winner."""
+    where: dict[str, str] = {}
+    loader, inventory = variables._loader, variables._inventory
+    from ansible.vars.plugins import get_vars_from_path
+
+    for group in sorted(host.get_groups(), key=lambda g: (g.depth, g.priority, g.name)):
+        names = set(group.get_vars())
+        for source in inventory._sources:
+            if "," not in str(source):
+                names |= set(
+                    get_vars_from_path(loader, os.path.dirname(os.path.abspath(source)), [group], "all")
+                )
+        where.update(dict.fromkeys(names, "group %s" % group.name))
+    names = set(host.get_vars())
+    for source in inventory._sources:
+        if "," not in str(source):
+            names |= set(get_vars_from_path(loader, os.path.dirname(os.path.abspath(source)), [host], "all"))
+    where.update(dict.fromkeys(names, "host %s" % host.name))
+    where.update(dict.fromkeys(variables.extra_vars, "-e"))
+    return {str(name): text for name, text in where.items()}
+
+
+def named_on_command_line(name: str, manager: Any) -> bool:
+    """True when a host list such as ``localhost,`` names the host: Ansible's habit there is no ssh to oneself."""
+    return any("," in str(source) and name in str(source).split(",") for source in manager._sources)
+
+
+def connect_options(found: dict[str, Any]) -> dict[str, Any]:
+    """Return how Ansible would connect: every option by its own rules of precedence."""
+    from ansible import constants
+
+    options = {name: option("connection", "ssh", name, found) for name in SSH_OPTIONS}
+    options.update({name: option("become", "sudo", name, found) for name in SUDO_OPTIONS})
+    default, origin = constants.config.get_config_value_and_origin("DEFAULT_BECOME")
+    become = found.get("ansible_become", default if origin != "default" else None)
+    options["become"] = become if become is None else str(become).lower() in ("true", "yes", "1", "on")
+    options["become_method"] = found.get("ansible_become_method", constants.DEFAULT_BECOME_METHOD)
+    options["connection"] = found.get("ansible_connection", constants.DEFAULT_TRANSPORT)
+    options["python"] = found.get(
+        "ansible_python_interpreter", constants.config.get_config_value("INTERPRETER_PYTHON")
+    )
+    return options
+
+
+def option(kind: str, plugin: str, name: str, found: dict[str, Any]) -> Any:
+    from ansible import constants
+    from ansible.errors import AnsibleError
+    from ansible.plugins import loader as plugin_loader
+
+    loaders = {"connection": plugin_loader.connection_loader, "become": plugin_loader.become_loader}
+    if not constants.config.has_configuration_definition(kind, plugin):
+        loaders[kind].get(plugin, class_only=True)
+    if name not in constants.config.get_configuration_definitions(kind, plugin):
+        return None  # this ansible-core does not have the option yet
+    try:
+        value, _ = constants.config.get_config_value_and_origin(
+            name, plugin_type=kind, plugin_name=plugin, variables=found
+        )
+    except AnsibleError as error:
+        raise Wrong(
+            "inventory.invalid", "connection option %s is wrong" % name, [first_line(error)]
+        ) from error
+    return plain(value)
+
+
+def main() -> None:
+    request = json.load(sys.stdin)
+    answer_fd = os.dup(1)
+    os.dup2(2, 1)  # whatever Ansible or an inventory script prints is not the answer
+    # A source that no plugin can read is an error here; Ansible only warns.
+    os.environ.setdefault("ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED", "true")
+    os.environ.setdefault("ANSIBLE_LOCALHOST_WARNING", "false")
+    try:
+        answer = read_inventory(request)
+    except Wrong as wrong:
+        answer = {"ok": False, "error": wrong.error}
+    with os.fdopen(answer_fd, "w", encoding="utf-8") as out:
+        json.dump(answer, out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+# Runs on the host: answers calls that arrive on stdin. Standard library only, Python 3.8 and later.
+# Sent as text by session.py; see there for the frames. TOKEN is set in the namespace before this is executed.
+import importlib.machinery
+import importlib.util
+import json
+import os
+import signal
+import sys
+import traceback
+import zlib
+
+PACKAGE = "ansible_collections.gpu.provision.plugins.module_utils"
+SOURCES = {}
+
+
+class Finder(object):
+    """Imports module_utils from the sources that were sent."""
+
+    def find_spec(self, name, path=None, target=None):
+        if (PACKAGE + ".").startswith(name + "."):
+            return importlib.machinery.ModuleSpec(name, self, is_package=True)
+        if name.startswith(PACKAGE + ".") and name[len(PACKAGE) + 1 :] in SOURCES:
+            return importlib.machinery.ModuleSpec(name, self, origin=name)
+        return None
+
+    def create_module(self, spec):
+        return None
+
+    def exec_module(self, module):
+        name = module.__name__
+        if name in PACKAGE or (PACKAGE + ".").startswith(name + "."):
+            module.__path__ = []
+            return
+        short = name[len(PACKAGE) + 1 :]
+        exec(compile(SOURCES[short], "<%s.py>" % short, "exec"), module.__dict__)  # noqa: S102
+
+
+def answer(request):
+    """Return {"ok": true, "result"} or {"ok": false, "error": {code, message, because, hint}} for one call."""
+    SOURCES.update(request["sources"])
+    try:
+        module = importlib.import_module(PACKAGE + "." + request["module"])
+        return {"ok": True, "result": module.main(request["args"])}
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)[-3:]
+        places = ["%s:%s in %s" % (f.filename.strip("<>"), f.lineno, f.name) for f in frames]
+        because = getattr(error, "because", None)
+        expected = isinstance(getattr(error, "code", None), str)
+        return {
+            "ok": False,
+            "error": {
+                "code": error.code if expected else "host.probe_failed",
+                "message": str(error) if expected else "%s: %s" % (type(error).__name__, error),
+                "because": list(because) if because is not None else ([] if expected else places),
+                "hint": getattr(error, "hint", None),
+            },
+        }
+
+
+def give_up(signum, frame):
+    """The caller stopped waiting: end, and what was started with it."""
+    os.killpg(os.getpgrp(), signal.SIGKILL)
+
+
+def serve():
+    requests = sys.stdin.buffer
+    out = os.fdopen(os.dup(1), "wb")
+    # What a child prints must not get between the frames, and nobody types at it.
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 1)
+    os.dup2(null, 2)
+    os.environ["LC_ALL"] = "C.UTF-8"
+    os.environ.pop("LANGUAGE", None)
+    # sudo's secure_path and a bare ssh PATH may lack where dpkg, modinfo and nvidia-smi live.
+    have = os.environ.get("PATH", "").split(":")
+    more = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"]
+    os.environ["PATH"] = ":".join([p for p in have if p] + [p for p in more if p not in have])
+    sys.meta_path.insert(0, Finder())
+    signal.signal(signal.SIGALRM, give_up)
+    while True:
+        head = requests.readline()
+        if not head:
+            return
+        request = json.loads(zlib.decompress(requests.read(int(head))).decode("utf-8"))
+        signal.alarm(int(request["timeout"]) + 5)
+        body = zlib.compress(json.dumps(answer(request)).encode("utf-8"), 1)
+        signal.alarm(0)
+        out.write(("\n%s %d\n" % (TOKEN, len(body))).encode("ascii"))  # noqa: F821
+        out.write(body)
+        out.flush()
+
+
+serve()

@@ -1,0 +1,79 @@
+"""What is sent to a host: the server and the module_utils that a call needs, read once and kept in memory."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import zlib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from provision.collection import MODULE_UTILS
+
+_PACKAGE = "ansible_collections.gpu.provision.plugins.module_utils"
+_IMPORT = re.compile(
+    rf"^[ \t]*from {re.escape(_PACKAGE)}(?:\.(?P<module>\w+))? import (?:\((?P<many>[^)]*)\)|(?P<names>[^\n]*))",
+    re.MULTILINE,
+)
+_lock = threading.Lock()
+
+
+@cache
+def source(module: str) -> str:
+    """Return the text of one module of plugins/module_utils."""
+    return (MODULE_UTILS / f"{module}.py").read_text(encoding="utf-8")
+
+
+@cache
+def needed(module: str) -> tuple[str, ...]:
+    """Return module and all module_utils that it imports, directly or not."""
+    found: dict[str, None] = {}
+    todo = [module]
+    while todo:
+        name = todo.pop()
+        if name in found:
+            continue
+        found[name] = None
+        for match in _IMPORT.finditer(source(name)):
+            if match["module"]:
+                todo.append(match["module"])
+            else:
+                listed = re.sub(r"#[^\n]*", "", match["many"] or match["names"])
+                todo += [part.split(" as ")[0].strip() for part in listed.split(",") if part.strip()]
+    return tuple(found)
+
+
+@cache
+def server(token: str) -> bytes:
+    """Return the frame that starts the server on the host."""
+    text = Path(__file__).with_name("_server.py").read_text(encoding="utf-8")
+    return _frame(f"TOKEN = {token!r}\n{text}".encode())
+
+
+@cache
+def _first_request(module: str, args: str, timeout: int) -> bytes:
+    return _encode(module, json.loads(args), timeout, needed(module))
+
+
+def request(module: str, args: dict[str, Any], timeout: float, known: set[str]) -> bytes:
+    """Return the frame of one call; sources already known to the host are not sent again (known is updated)."""
+    sources = tuple(name for name in needed(module) if name not in known)
+    if not known:
+        # The same for every host of a fleet: compressed once.
+        known.update(sources)
+        with _lock:
+            return _first_request(module, json.dumps(args, sort_keys=True), int(timeout))
+    known.update(sources)
+    return _encode(module, args, int(timeout), sources)
+
+
+def _encode(module: str, args: dict[str, Any], timeout: int, sources: tuple[str, ...]) -> bytes:
+    body = {"module": module, "args": args, "timeout": timeout, "sources": {s: source(s) for s in sources}}
+    return _frame(json.dumps(body).encode())
+
+
+def _frame(data: bytes) -> bytes:
+    packed = zlib.compress(data, 6)
+    return b"%d\n%b" % (len(packed), packed)

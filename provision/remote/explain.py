@@ -1,0 +1,144 @@
+"""From what sudo, a shell or ssh printed to words that a person understands. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from provision.errors import HostFailedError, ProvisionError, UnreachableError
+
+# (pattern, code, message, hint). {user} is the login user; the first match decides.
+_SUDO: Sequence[tuple[str, str, str, str]] = (
+    (
+        r"not in the sudoers file|is not allowed to (?:execute|run)|may not run sudo|not allowed to run sudo",
+        "become.not_allowed",
+        "{user} may not use sudo here",
+        "allow it in /etc/sudoers.d on the host, or log in as a user who may (ansible_user)",
+    ),
+    (
+        r"must have a tty|a terminal is required to read the password.*askpass|you must have a tty",
+        "become.not_allowed",
+        "sudo on this host wants a terminal",
+        "give the password (-K or ansible_become_password), or remove requiretty from the host's sudoers",
+    ),
+    (
+        r"Sorry, try again|incorrect password attempt|no password was provided|Authentication failure",
+        "become.password_wrong",
+        "wrong sudo password for {user}",
+        "check ansible_become_password in the inventory or vault, or type it with -K",
+    ),
+    (
+        r"a password is required|password is required|no tty present and no askpass",
+        "become.password_needed",
+        "sudo wants a password for {user}",
+        "give it with -K (--ask-become-pass) or ansible_become_password; ansible_become: false reads without root",
+    ),
+    (
+        r"sudo: (?:account|password) .*expired|account validation failure",
+        "become.not_allowed",
+        "the account {user} is locked or expired for sudo",
+        "renew the account on the host",
+    ),
+    (r"sudo: unknown user", "become.not_allowed", "sudo does not know the user to become", "check ansible_become_user"),
+    (
+        r"(?:sudo: (?:command )?not found|sudo['’]?: No such file|exec: \"?sudo\"?: |unknown command: sudo)",
+        "become.not_allowed",
+        "there is no sudo on this host",
+        "install sudo there, or log in as root (ansible_user: root)",
+    ),
+)  # fmt: skip
+_NO_PYTHON = re.compile(
+    r"python[0-9.]*['’]?: (?:command )?not found|python[0-9.]*['’]?: No such file|"
+    r"unknown command:? .*python|Unknown command.*python|command not found: \S*python",
+    re.IGNORECASE,
+)
+_SSH: Sequence[tuple[str, str, str, str | None]] = (
+    (
+        r"REMOTE HOST IDENTIFICATION HAS CHANGED|Host key for .* has changed",
+        "connect.host_key_changed",
+        "THE HOST KEY HAS CHANGED: this may be another machine, or someone between",
+        "if the host was installed anew: ssh-keygen -R {address}, then accept the new key",
+    ),
+    (
+        r"Host key verification failed|No .* host key is known for",
+        "connect.host_key_unknown",
+        "the host key is not known",
+        "look at it and accept it once: ssh {address}",
+    ),
+    (
+        r"Connection refused",
+        "connect.refused",
+        "connection refused",
+        "is sshd running there, and is the port right?",
+    ),
+    (
+        r"timed out|Timeout, server|No route to host|Network is unreachable|Host is down",
+        "connect.timeout",
+        "no answer from the host",
+        "is it switched on, and does a firewall or the network stand between?",
+    ),
+    (
+        r"Could not resolve hostname|Name or service not known|Temporary failure in name resolution",
+        "connect.dns",
+        "the name cannot be resolved",
+        "check ansible_host, or add the name to DNS or ~/.ssh/config",
+    ),
+    (
+        r"Permission denied|Too many authentication failures|no mutual signature|Load key .* invalid|"
+        r"authentication methods",
+        "connect.auth",
+        "login refused",
+        "check ansible_user and the key or password",
+    ),
+    (
+        r"Connection (?:closed|reset)|kex_exchange_identification|banner",
+        "connect.closed",
+        "the host closed the connection",
+        "see the host's sshd log; MaxStartups or a firewall can do that",
+    ),
+)
+
+
+def lacks_python(text: str) -> bool:
+    """True when a shell or sudo said that there is no such Python."""
+    return bool(_NO_PYTHON.search(text))
+
+
+def become_failed(text: str, *, host: str, user: str) -> ProvisionError | None:
+    """Return what sudo's words mean, or None when sudo did not complain."""
+    for pattern, code, message, hint in _SUDO:
+        if re.search(pattern, text, re.IGNORECASE):
+            return UnreachableError(code, message.format(user=user), host=host, because=tail(text), hint=hint)
+    return None
+
+
+def wrong_password(host: str, user: str) -> ProvisionError:
+    """The error of a sudo that asks a second time."""
+    failed = become_failed("Sorry, try again.", host=host, user=user)
+    assert failed is not None
+    return failed
+
+
+def ssh_failed(text: str, *, host: str, address: str) -> ProvisionError:
+    """Return what the OpenSSH client's words mean."""
+    for pattern, code, message, hint in _SSH:
+        if re.search(pattern, text):
+            told = None if hint is None else hint.format(address=address)
+            return UnreachableError(code, message, host=host, because=tail(text), hint=told)
+    return UnreachableError("connect.failed", "no ssh connection", host=host, because=tail(text))
+
+
+def ended(text: str, status: int, *, host: str) -> ProvisionError:
+    """Return the error for a program that ended before it answered."""
+    return HostFailedError(
+        "host.probe_failed",
+        f"the program on the host ended without an answer (status {status})",
+        host=host,
+        because=tail(text),
+        hint="does the login shell print or exit in a non-interactive login? try: ssh HOST python3 --version",
+    )
+
+
+def tail(text: str, lines: int = 3) -> list[str]:
+    """Return the last lines of what was printed, without empty ones and ornaments."""
+    return [line.strip() for line in text.splitlines() if line.strip(" @\r\t")][-lines:]
