@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import re
 
-from ansible_collections.gpu.provision.plugins.module_utils import openpgp
-
 # apt reads only these names in its .d folders (apt-pkg: GetListOfFilesInDir).
 _FILE_NAME = re.compile(r"^[A-Za-z0-9_.-]+$")
 _OPTIONS = re.compile(r"^\s*(\S+)\s+\[([^\]]*)\]\s*(.*)$")
 
 
 def is_read(name, extensions):
-    """True when apt reads a file of this name in a .d folder; extensions like ("list", "sources"), "" for none."""
+    """True when apt reads a file of this name in a .d folder; extensions like ("list", "sources"), "" for
+    none."""
     if not _FILE_NAME.match(name) or name.startswith("."):
         return False
     return (name.rsplit(".", 1)[1] if "." in name else "") in extensions
@@ -72,7 +71,9 @@ def parse_deb822(text, file):
             errors.append("Type '%s' is not known on stanza %d in source list %s" % (odd, at, file))
             continue
         else:
-            wrong = next((w for w in (_wrong_source(uris, [suite], components) for suite in suites or [""]) if w), None)
+            wrong = next(
+                (w for w in (_wrong_source(uris, [suite], components) for suite in suites or [""]) if w), None
+            )
         if wrong:
             errors.append("Malformed entry %d in sources file %s (%s)" % (at, file, wrong))
             continue
@@ -110,7 +111,8 @@ def stanzas(text):
 def conflicts(sources, arch):
     """Return apt's error texts for enabled sources of one repository whose Signed-By differ.
 
-    Sources must stand in the order in which apt reads them: a key named first and left out later is an error, the
+    Sources must stand in the order in which apt reads them: a key named first and left out later is an error,
+    the
     other way round apt takes the key for both.
     """
     seen, errors = {}, []
@@ -139,7 +141,9 @@ def parse_preferences(text, file):
         package, pin = " ".join(fields.get("package", "").split()), " ".join(fields.get("pin", "").split())
         priority = fields.get("pin-priority", "")
         if not package:
-            errors.append("Invalid record in the preferences file %s, no Package header (line %d)" % (file, line))
+            errors.append(
+                "Invalid record in the preferences file %s, no Package header (line %d)" % (file, line)
+            )
         elif not pin or not re.match(r"^[+-]?[0-9]+$", priority):
             what = "no Pin" if not pin else "No priority (or zero) specified for pin"
             errors.append("Invalid record in the preferences file %s: %s (line %d)" % (file, what, line))
@@ -149,7 +153,8 @@ def parse_preferences(text, file):
 
 
 _TOKEN = re.compile(
-    r"""\s+ | //[^\n]* | /\*.*?\*/ | (?P<hash>\#[^\n]*) | "(?P<quoted>[^"\n]*)" | (?P<mark>[{};]) | (?P<word>[^\s"{};]+)""",
+    r"""\s+ | //[^\n]* | /\*.*?\*/ | (?P<hash>\#[^\n]*) | "(?P<quoted>[^"\n]*)" | (?P<mark>[{};]) |
+    (?P<word>[^\s"{};]+)""",
     re.X | re.S,
 )
 
@@ -157,7 +162,8 @@ _TOKEN = re.compile(
 def parse_conf(text, into=None):
     """Add the settings of an apt.conf text to a dict and return it: {"a::b": value, "a::list::": [values]}.
 
-    Names are lower-cased, as apt does not tell them apart. ``#clear NAME;`` is honoured, ``#include`` is not followed.
+    Names are lower-cased, as apt does not tell them apart. ``#clear NAME;`` is honoured, ``#include`` is not
+    followed.
     """
     result = {} if into is None else into
     scope, words = [], []
@@ -201,7 +207,8 @@ def _set(result, scope, words):
 
 
 def truth(value, default=False):
-    """apt's reading of a boolean setting (StringToBool): numbers, yes/no, true/false, on/off, with/without."""
+    """apt's reading of a boolean setting (StringToBool): numbers, yes/no, true/false, on/off,
+    with/without."""
     text = (value or "").strip().lower()
     if re.match(r"^[0-9]+$", text):
         return int(text) != 0
@@ -231,6 +238,9 @@ def _signed_by(value):
         return None
     if "BEGIN PGP" not in value:
         return " ".join(value.split())
+    # Here, because most hosts have no such key and start-up time is counted.
+    from ansible_collections.gpu.provision.plugins.module_utils import openpgp
+
     armor = "\n".join("" if line.strip() == "." else line.strip() for line in value.splitlines())
     try:
         return "embedded:" + ",".join(openpgp.primaries(armor.strip().encode()))

@@ -2,8 +2,10 @@
 # Apache-2.0 (see LICENSE)
 """Which kernel the boot loader will start next.
 
-Sources: grub-mkconfig's 00_header (next_entry, saved_entry, boot_once), GRUB's get_entry_number (a default is a
-number, a title or an id, ``>`` leads into submenus; one that does not exist means the first entry), systemd-boot's
+Sources: grub-mkconfig's 00_header (next_entry, saved_entry, boot_once), GRUB's get_entry_number (a default is
+a
+number, a title or an id, ``>`` leads into submenus; one that does not exist means the first entry), systemd-
+boot's
 loader.conf(5) and LoaderEntryOneShot/LoaderEntryDefault variables.
 """
 
@@ -25,7 +27,8 @@ _RELEASE = re.compile(r"(?:^|/)(?:vmlinuz|vmlinux|kernel|linux)-([0-9][^/]*?)(?:
 def next_kernel(tree, images, running, container):
     """Return (release or None, why) of the kernel that the next boot starts.
 
-    tree: HostTree; images: releases that have a kernel image in /boot; running: release of the running kernel;
+    tree: HostTree; images: releases that have a kernel image in /boot; running: release of the running
+    kernel;
     container: name of the container kind or None (a container without kernels boots the machine's kernel).
     """
     if _loader(tree, "LoaderInfo", "").startswith("systemd-boot"):
@@ -69,7 +72,9 @@ def grub_menu(text):
         if match and line.rstrip().endswith("{"):
             id_ = _ID.search(match.group(4))
             entry = {
-                "title": (match.group(2) or "").replace("'\\''", "'") if match.group(2) is not None else match.group(3),
+                "title": (match.group(2) or "").replace("'\\''", "'")
+                if match.group(2) is not None
+                else match.group(3),
                 "id": next((g for g in id_.groups() if g is not None), None) if id_ else None,
                 "entries": [] if match.group(1) == "submenu" else None,
                 "kernel": None,
@@ -95,22 +100,30 @@ def grub_default(text, env, default_grub):
     if env.get("next_entry"):
         return env["next_entry"], "grubenv's next_entry (one boot only)"
     head = re.split(r"^\s*(?:menuentry|submenu)\s", text, maxsplit=1, flags=re.M)[0]
-    values = [a or b or c for a, b, c in re.findall(r"""^\s*set default=(?:"([^"]*)"|'([^']*)'|(\S+))""", head, re.M)]
+    values = [
+        a or b or c
+        for a, b, c in re.findall(r"""^\s*set default=(?:"([^"]*)"|'([^']*)'|(\S+))""", head, re.M)
+    ]
     values = [value for value in values if "next_entry" not in value]
     if values:
         value = values[-1]
         if "saved_entry" in value:
-            return env.get("saved_entry") or "0", "grubenv's saved_entry" if env.get("saved_entry") else "no saved_entry"
+            return env.get("saved_entry") or "0", "grubenv's saved_entry" if env.get(
+                "saved_entry"
+            ) else "no saved_entry"
         return value, "grub.cfg"
     if default_grub == "saved":
-        return env.get("saved_entry") or "0", "grubenv's saved_entry" if env.get("saved_entry") else "no saved_entry"
+        return env.get("saved_entry") or "0", "grubenv's saved_entry" if env.get(
+            "saved_entry"
+        ) else "no saved_entry"
     if default_grub:
         return default_grub, "/etc/default/grub"
     return "0", "grub.cfg names no default"
 
 
 def grub_pick(menu, default):
-    """Return (entry or None, exact) that a default like ``1>2``, a title or an id selects; else the first entry."""
+    """Return (entry or None, exact) that a default like ``1>2``, a title or an id selects; else the first
+    entry."""
     entry, rest, entries = None, default, menu
     exact = True
     while entries:
@@ -200,11 +213,8 @@ def _systemd_boot(tree):
 
 
 def _bls(text):
-    return dict(
-        (parts[0], parts[1].strip())
-        for parts in (line.strip().split(None, 1) for line in text.splitlines() if not line.startswith("#"))
-        if len(parts) == 2
-    )
+    rows = (line.strip().split(None, 1) for line in text.splitlines() if not line.startswith("#"))
+    return {row[0]: row[1].strip() for row in rows if len(row) == 2}
 
 
 def _loader(tree, name, default):

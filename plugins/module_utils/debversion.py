@@ -2,7 +2,8 @@
 # Apache-2.0 (see LICENSE)
 """Order of Debian version numbers, as dpkg has it.
 
-Source of the rule: deb-version(7). Runs on the controller and, standard library only, on hosts with any Python
+Source of the rule: deb-version(7). Runs on the controller and, standard library only, on hosts with any
+Python
 from 3.8.
 """
 

@@ -15,7 +15,8 @@ import re
 import struct
 
 MAGIC = b"~Module signature appended~\n"
-# nvidia.ko, and Debian's nvidia-current.ko, nvidia-current-open.ko, nvidia-tesla-470.ko, nvidia-legacy-390xx.ko
+# nvidia.ko, and Debian's nvidia-current.ko, nvidia-current-open.ko, nvidia-tesla-470.ko, nvidia-
+# legacy-390xx.ko
 FILE_NAME = re.compile(r"^nvidia(?:-(?:current|tesla|legacy)[a-z0-9-]*)?\.ko(?:\.(?:xz|gz|zst))?$")
 _CN = b"\x06\x03\x55\x04\x03"
 
@@ -144,7 +145,9 @@ def _unpack_zstd_program(path):
     import subprocess
 
     try:
-        done = subprocess.run(["zstd", "-dcq", path], stdin=subprocess.DEVNULL, capture_output=True, timeout=30)
+        done = subprocess.run(
+            ["zstd", "-dcq", path], stdin=subprocess.DEVNULL, capture_output=True, timeout=30
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise KmodError("%s cannot be unpacked: no libzstd, and zstd: %s" % (path, error)) from None
     if done.returncode:
@@ -160,9 +163,15 @@ def _modinfo(data):
     wide = head[4:5] == b"\x02"
     try:
         if wide:
-            (offset,), (size, count, names_at) = struct.unpack_from("<Q", head, 40), struct.unpack_from("<3H", head, 58)
+            (offset,), (size, count, names_at) = (
+                struct.unpack_from("<Q", head, 40),
+                struct.unpack_from("<3H", head, 58),
+            )
         else:
-            (offset,), (size, count, names_at) = struct.unpack_from("<I", head, 32), struct.unpack_from("<3H", head, 46)
+            (offset,), (size, count, names_at) = (
+                struct.unpack_from("<I", head, 32),
+                struct.unpack_from("<3H", head, 46),
+            )
 
         def section(index):
             # (name, offset, size, link)

@@ -2,7 +2,8 @@
 # Apache-2.0 (see LICENSE)
 """Fingerprints of OpenPGP public keys, without gpg: hosts need nothing but Python.
 
-Source of the formats: RFC 9580 (armor 6.2, packets 4.2, fingerprints 5.5.4). Signatures are not checked here: a
+Source of the formats: RFC 9580 (armor 6.2, packets 4.2, fingerprints 5.5.4). Signatures are not checked here:
+a
 fingerprint that was known before is what makes a key trusted.
 """
 
@@ -25,7 +26,8 @@ def is_armored(data):
 
 
 def dearmor(data):
-    """Return the binary form of a key ring; several armored blocks are joined, binary data comes back as it is.
+    """Return the binary form of a key ring; several armored blocks are joined, binary data comes back as it
+    is.
 
     Raises ValueError when a block is cut off, is not base64, or fails its checksum.
     """
@@ -51,7 +53,8 @@ def primaries(data):
 
 
 def keys(data):
-    """Return [(is primary key, fingerprint)] of an armored or binary ring. Raises ValueError as ``fingerprints``."""
+    """Return [(is primary key, fingerprint)] of an armored or binary ring. Raises ValueError as
+    ``fingerprints``."""
     found = [
         (tag == _PUBLIC_KEY, _fingerprint(body))
         for tag, body in _packets(dearmor(data))
@@ -63,7 +66,8 @@ def keys(data):
 
 
 def normalize(fingerprint):
-    """Fingerprint as people write it (spaces, colons, 0x, any case) to upper-case hex; ValueError when it is none."""
+    """Fingerprint as people write it (spaces, colons, 0x, any case) to upper-case hex; ValueError when it is
+    none."""
     text = re.sub(r"[\s:]", "", fingerprint).upper()
     if text.startswith("0X"):
         text = text[2:]

@@ -2,8 +2,10 @@
 # Apache-2.0 (see LICENSE)
 """Read a host: the driver in its layers, and everything that decides about it. One call, no changes.
 
-``collect`` returns a dict in the shape of provision.facts.Facts. Files are read, programs are not started; the one
-exception is nvidia-smi, which runs while the files are read and is given up after a timeout. What may not be read is
+``collect`` returns a dict in the shape of provision.facts.Facts. Files are read, programs are not started;
+the one
+exception is nvidia-smi, which runs while the files are read and is given up after a timeout. What may not be
+read is
 listed under ``unreadable`` and reported as None, never guessed. Standard library only, Python 3.8 and later.
 """
 
@@ -26,19 +28,23 @@ FIRST_NVLINK5_ID = 0x2900
 # They hold GPU devices open on every host and are no work that a reboot would end.
 NOT_USERS = frozenset(["nvidia-persiste", "nv-fabricmanage", "nvidia-smi"])  # comm has 15 characters
 
-INTERESTING = re.compile(
-    rb"^(?:.*nvidia.*|cuda.*|cudnn.*|libnccl.*|libnpp.*|libnv[a-z]+.*|libxnvctrl.*"
-    rb"|libcu(?:blas|da|dla|dnn|dss|fft|file|obj|pti|quantum|rand|solver|sparse|tensor|tlass).*"
-    rb"|nvlsm|nsight.*|tensorrt.*|gds-.*|datacenter-gpu.*|linux-.*|dkms|docker.*|containerd.*|podman|runc|crun|moby-.*"
-    rb"|shim-signed|mokutil|(?:gcc|g\+\+)(?:-[0-9]+)?|make|unattended-upgrades|needrestart|initramfs-tools|dracut"
-    rb"|ubuntu-drivers-common|gdm3|lightdm|sddm|xdm|lxdm|slim|[a-z-]*desktop(?:-minimal)?|gnome-shell|plasma-workspace"
-    rb"|xserver-xorg-core)$"
-)
-DESKTOP = re.compile(
-    r"^(?:gdm3|lightdm|sddm|xdm|lxdm|slim|gnome-shell|plasma-workspace"
-    r"|(?:ubuntu|kubuntu|xubuntu|lubuntu|ubuntu-mate|ubuntu-budgie|ubuntustudio|ubuntu-unity|ubuntucinnamon)"
-    r"-desktop(?:-minimal)?|task-.*-desktop)$"
-)
+# Packages that are reported: the driver, CUDA, kernels, containers, desktops and what builds modules.
+_PREFIXES = (
+    b"cuda", b"cudnn", b"libnccl", b"libnpp", b"libnv", b"libxnvctrl", b"libcublas", b"libcuda", b"libcudla",
+    b"libcudnn",
+    b"libcudss", b"libcufft", b"libcufile", b"libcuobj", b"libcupti", b"libcurand", b"libcusolver",
+    b"libcusparse",
+    b"libcutensor", b"libcutlass", b"nsight", b"tensorrt", b"gds-", b"datacenter-gpu", b"linux-", b"docker",
+    b"containerd", b"moby-", b"gcc-", b"g++-", b"task-",
+)  # fmt: skip
+_NAMES = frozenset([
+    b"nvlsm", b"dkms", b"podman", b"runc", b"crun", b"shim-signed", b"mokutil", b"gcc", b"g++", b"make",
+    b"unattended-upgrades", b"needrestart", b"initramfs-tools", b"dracut", b"ubuntu-drivers-common",
+    b"xserver-xorg-core",
+])  # fmt: skip
+_DESKTOPS = frozenset([
+    "gdm3", "lightdm", "sddm", "xdm", "lxdm", "slim", "gnome-shell", "plasma-workspace",
+])  # fmt: skip
 SERVICES = {
     # service: (name of its main process, pid files)
     "nvidia-persistenced": ("nvidia-persistenced", ["/run/nvidia-persistenced/nvidia-persistenced.pid"]),
@@ -63,14 +69,16 @@ _VERSION_IN_NAME = re.compile(r"[0-9]+\.[0-9]+\.[0-9]+-")
 
 
 def main(args):
-    """Entry of the fast read: args {"smi_timeout": seconds, "root": folder}, both optional; returns the facts."""
+    """Entry of the fast read: args {"smi_timeout": seconds, "root": folder}, both optional; returns the
+    facts."""
     return collect(root=args.get("root") or "/", smi_timeout=float(args.get("smi_timeout") or SMI_TIMEOUT))
 
 
 def collect(root="/", run=None, smi_timeout=SMI_TIMEOUT):
     """Read a host and return its facts as a dict.
 
-    root: folder that stands for ``/``. run: callable(list, timeout) -> (rc, stdout, stderr) that answers in place
+    root: folder that stands for ``/``. run: callable(list, timeout) -> (rc, stdout, stderr) that answers in
+    place
     of nvidia-smi; without it the real program is started on the running host, and none for a recorded one.
     """
     tree = HostTree(root)
@@ -120,13 +128,14 @@ def _collect(tree):
         "modprobe": {"blacklisted": blacklist["names"], "files": blacklist["own_files"]},
         "initrds": read_initrds(tree, kernels, blacklist["newest"]),
         "disks": read_disks(tree),
-        "desktop": any(DESKTOP.match(name) and row["status"][1] == "i" for name, row in packages.items())
+        "desktop": any(_is_desktop(name) and row["status"][1] == "i" for name, row in packages.items())
         or tree.is_link("/etc/systemd/system/display-manager.service"),
         "cuda_dirs": read_cuda_dirs(tree),
     }
 
 
-# --- the host itself -------------------------------------------------------------------------------------------------
+# --- the host itself
+# -------------------------------------------------------------------------------------------------
 
 
 def read_host(tree, arch):
@@ -175,7 +184,10 @@ def _container(tree):
 
 def _virtual(tree):
     """Kind of virtual machine by DMI, else by the processor's hypervisor flag; None on bare metal."""
-    vendor = "%s %s" % (tree.word("/sys/class/dmi/id/sys_vendor"), tree.word("/sys/class/dmi/id/product_name"))
+    vendor = "%s %s" % (
+        tree.word("/sys/class/dmi/id/sys_vendor"),
+        tree.word("/sys/class/dmi/id/product_name"),
+    )
     for word, kind in (
         ("KVM", "kvm"), ("QEMU", "qemu"), ("Amazon EC2", "amazon"), ("Google Compute Engine", "google"),
         ("VMware", "vmware"), ("VirtualBox", "oracle"), ("Virtual Machine", "microsoft"), ("Xen", "xen"),
@@ -189,11 +201,13 @@ def _virtual(tree):
     return "vm-other" if flags and " hypervisor" in flags.group(1) else None
 
 
-# --- GPUs and modules ------------------------------------------------------------------------------------------------
+# --- GPUs and modules
+# ------------------------------------------------------------------------------------------------
 
 
 def read_pci(tree):
-    """Return ([facts.Gpu], [slot of every NVSwitch]); audio and USB functions of cards and virtual functions are not GPUs."""
+    """Return ([facts.Gpu], [slot of every NVSwitch]); audio and USB functions of cards and virtual functions
+    are not GPUs."""
     gpus, switches = [], []
     base = "/sys/bus/pci/devices"
     for slot in tree.names(base):
@@ -222,12 +236,15 @@ def read_pci(tree):
 def read_nvlink5(tree, gpus):
     """True when an InfiniBand function's vital product data says that it manages an NVLink 5 switch.
 
-    Source of the rule: NVIDIA fabric manager's start script (SW_MNG in vpd). Reading vpd is slow: only where it can be.
+    Source of the rule: NVIDIA fabric manager's start script (SW_MNG in vpd). Reading vpd is slow: only where
+    it can be.
     """
     if not any(int(gpu["device"], 16) >= FIRST_NVLINK5_ID and gpu["pci_class"] == "0302" for gpu in gpus):
         return False
     base = "/sys/class/infiniband"
-    return any(b"SW_MNG" in (tree.read_bytes("%s/%s/device/vpd" % (base, n)) or b"") for n in tree.names(base))
+    return any(
+        b"SW_MNG" in (tree.read_bytes("%s/%s/device/vpd" % (base, n)) or b"") for n in tree.names(base)
+    )
 
 
 def read_loaded(tree):
@@ -236,7 +253,9 @@ def read_loaded(tree):
     text = tree.read("/proc/driver/nvidia/version")
     if text is None and not _is_loaded(tree, "nvidia"):
         return None
-    match = re.search(r"^NVRM version:.*?(Open )?Kernel Module(?: for \S+)?\s+([0-9][0-9.]*)", text or "", re.M)
+    match = re.search(
+        r"^NVRM version:.*?(Open )?Kernel Module(?: for \S+)?\s+([0-9][0-9.]*)", text or "", re.M
+    )
     version = tree.word(base + "/version") or (match.group(2) if match else "")
     flavour = None
     taint = tree.word(base + "/taint")
@@ -296,7 +315,8 @@ def _module_folders(tree):
 
 
 def _module_files(tree, base):
-    """Paths of nvidia.ko below base in modprobe's order (updates first): known places, and what modules.dep lists."""
+    """Paths of nvidia.ko below base in modprobe's order (updates first): known places, and what modules.dep
+    lists."""
     places = ["updates/dkms", "updates", "extra", "weak-updates", "misc", "kernel/drivers/video"]
     places += ["kernel/drivers/video/nvidia", "kernel/drivers/char/drm", "kernel/extra", "kernel/misc"]
     places += ["kernel/" + name for name in tree.names(base + "/kernel") if name.startswith("nvidia")]
@@ -343,13 +363,16 @@ def _module_info(tree, path):
     }
 
 
-# --- packages --------------------------------------------------------------------------------------------------------
+# --- packages
+# --------------------------------------------------------------------------------------------------------
 
 
 def read_packages(tree):
-    """Return (packages of interest, problems of any package, dpkg's own architecture) from dpkg's status files.
+    """Return (packages of interest, problems of any package, dpkg's own architecture) from dpkg's status
+    files.
 
-    A foreign architecture's package is named ``name:arch``. Files in updates/ are what an interrupted dpkg had not
+    A foreign architecture's package is named ``name:arch``. Files in updates/ are what an interrupted dpkg
+    had not
     yet merged: they count.
     """
     rows, problems, arch = {}, {}, None
@@ -363,7 +386,7 @@ def read_packages(tree):
             name = stanza[9 : stanza.find(b"\n")].strip()
             if name == b"dpkg":
                 arch = _field(stanza, b"Architecture")
-            wanted = INTERESTING.match(name)
+            wanted = _is_interesting(name)
             if not wanted and not journal and b"\nStatus: install ok installed\n" in stanza:
                 continue
             row, problem = _package(stanza)
@@ -383,6 +406,20 @@ def read_packages(tree):
     if journal:
         found.append("dpkg: interrupted, its journal in %s/updates is not merged" % base)
     return {name: rows[name] for name in sorted(rows)}, found, arch
+
+
+def _is_interesting(name):
+    return (
+        name.startswith(_PREFIXES)
+        or b"nvidia" in name
+        or name in _NAMES
+        or _is_desktop(name.decode("ascii", "replace"))
+    )
+
+
+def _is_desktop(name):
+    """Display managers, session packages, ubuntu-desktop and its relatives."""
+    return name in _DESKTOPS or name.endswith(("-desktop", "-desktop-minimal"))
 
 
 def _package(stanza):
@@ -413,7 +450,8 @@ def _field(stanza, name):
 
 
 class Owners(object):
-    """Which package owns a file, by dpkg's lists of the packages that may. known is False where dpkg has no lists."""
+    """Which package owns a file, by dpkg's lists of the packages that may. known is False where dpkg has no
+    lists."""
 
     def __init__(self, tree, packages):
         self.tree, self.packages = tree, packages
@@ -445,17 +483,22 @@ class Owners(object):
         if name not in self._lists:
             bare, _, arch = name.partition(":")
             info = "/var/lib/dpkg/info/"
-            files = [info + bare + ":" + (arch or self.packages[name]["arch"]) + ".list", info + bare + ".list"]
+            files = [
+                info + bare + ":" + (arch or self.packages[name]["arch"]) + ".list",
+                info + bare + ".list",
+            ]
             data = next((d for d in (self.tree.read_bytes(file) for file in files) if d is not None), b"")
             self._lists[name] = b"\n" + data + b"\n"
         return self._lists[name]
 
 
-# --- kernels ---------------------------------------------------------------------------------------------------------
+# --- kernels
+# ---------------------------------------------------------------------------------------------------------
 
 
 def read_kernels(tree, packages, container):
-    """facts.Kernels: all kernels with an image, a module folder or an image package, and the next one to boot."""
+    """facts.Kernels: all kernels with an image, a module folder or an image package, and the next one to
+    boot."""
     running = tree.word("/proc/sys/kernel/osrelease") or (os.uname().release if tree.live else "")
     in_boot = tree.names("/boot")
     images = [name[8:] for name in in_boot if name.startswith("vmlinuz-") and name[8:9].isdigit()]
@@ -482,18 +525,32 @@ def read_kernels(tree, packages, container):
         "next": next_release,
         "next_because": because,
         "installed": installed,
-        "metapackages": [name for name, row in packages.items() if row["status"][1] == "i" and _is_meta(name, row)],
+        "metapackages": [
+            name for name, row in packages.items() if row["status"][1] == "i" and _is_meta(name, row)
+        ],
     }
 
 
 def _is_meta(name, row):
-    """A kernel metapackage: no release in its name, and it stands for or depends on kernel images or headers."""
+    """A kernel metapackage: no release in its name, and it stands for or depends on kernel images or
+    headers."""
     if not name.startswith("linux-") or _VERSION_IN_NAME.search(name):
         return False
     if re.match(r"^linux-(?:image|headers)-(?!uc-)[a-z]", name):
         return True
     parts = name.split("-")
-    if parts[1] in ("modules", "objects", "signatures", "tools", "cloud", "firmware", "libc", "base", "doc", "source"):
+    if parts[1] in (
+        "modules",
+        "objects",
+        "signatures",
+        "tools",
+        "cloud",
+        "firmware",
+        "libc",
+        "base",
+        "doc",
+        "source",
+    ):
         return False
     return "linux-image-" in (row["depends"] or "") or re.match(
         r"^linux-(?:generic|virtual|lowlatency|aws|gcp|gke|azure|oracle|kvm|ibm|nvidia|oem|raspi|intel)(?:-|$)", name
@@ -501,7 +558,8 @@ def _is_meta(name, row):
 
 
 def read_initrds(tree, kernels, newest):
-    """[facts.Initrd]: was the initial RAM disk built after the newest nouveau blacklist; None without a blacklist."""
+    """[facts.Initrd]: was the initial RAM disk built after the newest nouveau blacklist; None without a
+    blacklist."""
     rows = []
     for kernel in kernels["installed"]:
         found = tree.stat("/boot/initrd.img-" + kernel["release"]) if kernel["initrd"] else None
@@ -517,12 +575,14 @@ _BLACKLIST = re.compile(
 
 
 def read_modprobe(tree):
-    """Return {"names": modules blacklisted, "own_files": {path: sha256}, "newest": time of the newest nouveau entry}.
+    """Return {"names": modules blacklisted, "own_files": {path: sha256}, "newest": time of the newest nouveau
+    entry}.
 
     A file hides those of the same name in later folders (modprobe.d(5)).
     """
     blacklisted, own, newest, seen = set(), {}, None, set()
-    for folder in ("/etc/modprobe.d", "/run/modprobe.d", "/usr/local/lib/modprobe.d", "/usr/lib/modprobe.d", "/lib/modprobe.d"):
+    for base in ("/etc", "/run", "/usr/local/lib", "/usr/lib", "/lib"):
+        folder = base + "/modprobe.d"
         for name in tree.names(folder):
             if not name.endswith(".conf") or name in seen:
                 continue
@@ -541,21 +601,26 @@ def read_modprobe(tree):
                 found = tree.stat(path)
                 if found:
                     written = found.st_mtime
-                    if tree.live and not folder.startswith("/etc"):
+                    if tree.live and base != "/etc":
                         # Shipped by a package: it keeps the date of its build, ctime is when it came here.
                         written = max(written, found.st_ctime)
                     newest = written if newest is None else max(newest, written)
-    for match in re.finditer(r"(?:modprobe\.blacklist|module_blacklist|rd\.driver\.blacklist)=(\S+)", tree.read("/proc/cmdline") or ""):
+    cmdline = tree.read("/proc/cmdline") or ""
+    for match in re.finditer(
+        r"(?:modprobe\.blacklist|module_blacklist|rd\.driver\.blacklist)=(\S+)", cmdline
+    ):
         blacklisted |= {name.replace("-", "_") for name in match.group(1).split(",") if name}
     return {"names": sorted(blacklisted), "own_files": {p: h for p, h in own.items() if h}, "newest": newest}
 
 
-# --- libraries, CUDA, runfile ----------------------------------------------------------------------------------------
+# --- libraries, CUDA, runfile
+# ----------------------------------------------------------------------------------------
 
 
 def read_libraries(tree, owners):
-    """Return ([facts.Library] in the loader's order, first one wins; [paths that no package owns])."""
-    found, foreign, seen = [], [], set()
+    """Return ([facts.Library] that the loader finds, one a name; [paths of all there are that no package
+    owns])."""
+    found, foreign, seen = {}, [], set()
     for folder in library_folders(tree):
         for soname in SONAMES:
             path = "%s/%s" % (folder, soname)
@@ -567,15 +632,21 @@ def read_libraries(tree, owners):
             seen.add(target)
             match = re.search(r"\.so\.([0-9]+\.[0-9.]+)$", target)
             package = owners.of(target)
-            found.append({"soname": soname, "path": path, "version": match.group(1) if match else None, "package": package})
+            row = {
+                "soname": soname,
+                "path": path,
+                "version": match.group(1) if match else None,
+                "package": package,
+            }
+            found.setdefault(soname, row)
             if package is None and owners.known:
                 foreign.append(target)
-    order = {soname: at for at, soname in enumerate(SONAMES)}
-    return sorted(found, key=lambda row: order[row["soname"]]), foreign
+    return [found[soname] for soname in SONAMES if soname in found], foreign
 
 
 def library_folders(tree):
-    """Folders that ld.so.conf names, in its order, then the loader's own (ld.so(8)); 32-bit ones are left out."""
+    """Folders that ld.so.conf names, in its order, then the loader's own (ld.so(8)); 32-bit ones are left
+    out."""
     folders = []
 
     def read(path, depth):
@@ -585,7 +656,9 @@ def library_folders(tree):
                 import fnmatch
 
                 for pattern in words[1:]:
-                    pattern = pattern if pattern.startswith("/") else os.path.join(os.path.dirname(path), pattern)
+                    pattern = (
+                        pattern if pattern.startswith("/") else os.path.join(os.path.dirname(path), pattern)
+                    )
                     parent, wanted = os.path.split(pattern)
                     for name in tree.names(parent):
                         if fnmatch.fnmatch(name, wanted):
@@ -607,26 +680,35 @@ def library_folders(tree):
 
 def read_runfile(tree, owners, foreign):
     """facts.Runfile: what a driver that apt does not own leaves behind."""
-    traces = [path for path in ("/usr/bin/nvidia-installer", "/var/log/nvidia-installer.log", "/var/lib/nvidia") if tree.exists(path)]
-    if tree.is_dir("/usr/local/nvidia"):
-        traces.append("/usr/local/nvidia")
+    places = (
+        "/usr/bin/nvidia-installer",
+        "/var/log/nvidia-installer.log",
+        "/var/lib/nvidia",
+        "/usr/local/nvidia",
+    )
+    traces = [path for path in places if tree.exists(path)]
     traces += foreign
     for name in tree.names("/usr/src"):
         path = "/usr/src/" + name
         if re.match(r"^nvidia-[0-9]+\.[0-9.]+$", name) and owners.known and owners.of(path) is None:
             traces.append(path)
-    uninstaller = next((p for p in ("/usr/bin/nvidia-uninstall",) if tree.exists(p) and owners.of(p) is None), None)
+    uninstaller = "/usr/bin/nvidia-uninstall"
+    if not tree.exists(uninstaller) or owners.of(uninstaller):
+        uninstaller = None
     return {"uninstaller": uninstaller, "traces": list(dict.fromkeys(traces))}
 
 
 def read_cuda_dirs(tree):
-    """{/usr/local/cuda-X.Y: version or None} of real folders; links like cuda and cuda-13 are other names for them."""
+    """{/usr/local/cuda-X.Y: version or None} of real folders; links like cuda and cuda-13 are other names for
+    them."""
     found = {}
     for name in tree.names("/usr/local"):
         path = "/usr/local/" + name
         if not re.match(r"^cuda-[0-9]", name) or tree.is_link(path) or not tree.is_dir(path):
             continue
-        match = re.search(r'"cuda"\s*:\s*\{[^}]*"version"\s*:\s*"([^"]+)"', tree.read(path + "/version.json") or "")
+        match = re.search(
+            r'"cuda"\s*:\s*\{[^}]*"version"\s*:\s*"([^"]+)"', tree.read(path + "/version.json") or ""
+        )
         match = match or re.search(r"CUDA Version ([0-9.]+)", tree.read(path + "/version.txt") or "")
         version = match.group(1) if match else None
         if version is None:
@@ -640,7 +722,8 @@ def read_cuda_dirs(tree):
     return found
 
 
-# --- apt -------------------------------------------------------------------------------------------------------------
+# --- apt ----------------------------------------------------------------------------------------------------
+# ---------
 
 
 def read_apt(tree, packages, arch):
@@ -693,35 +776,48 @@ def _part_files(tree, folder, extensions):
 def _lists_age(tree):
     """Seconds since the package lists were refreshed; None without lists.
 
-    The index files carry the repository's dates, so the folders and apt's own stamp tell when they were fetched.
+    The index files carry the repository's dates, so the folders and apt's own stamp tell when they were
+    fetched.
     """
     base = "/var/lib/apt/lists"
-    if not any(re.search(r"_(?:InRelease|Release|Packages)(?:\.[a-z0-9]+)?$", name) for name in tree.names(base)):
+    if not any(
+        re.search(r"_(?:InRelease|Release|Packages)(?:\.[a-z0-9]+)?$", name) for name in tree.names(base)
+    ):
         return None
-    found = [tree.stat(path) for path in (base, base + "/partial", "/var/lib/apt/periodic/update-success-stamp")]
+    found = [
+        tree.stat(path) for path in (base, base + "/partial", "/var/lib/apt/periodic/update-success-stamp")
+    ]
     return max(0.0, time.time() - max(row.st_mtime for row in found if row))
 
 
 def _lock_holder(tree):
     """'pid 123 (apt-get)' for who holds one of dpkg's or apt's locks, or None."""
-    paths = ("/var/lib/dpkg/lock-frontend", "/var/lib/dpkg/lock", "/var/lib/apt/lists/lock", "/var/cache/apt/archives/lock")
-    locks = None
+    base = "/var/lib/"
+    paths = [
+        base + "dpkg/lock-frontend",
+        base + "dpkg/lock",
+        base + "apt/lists/lock",
+        "/var/cache/apt/archives/lock",
+    ]
+    ask = tree.live and os.geteuid() == 0
+    # Others than root may not ask for the lock, but everyone may read the kernel's table (which is slow to
+    # read).
+    table = "" if ask else tree.read("/proc/locks") or ""
+    rows = re.findall(r"^[0-9]+:.*\s([0-9]+)\s[0-9a-f]+:[0-9a-f]+:([0-9]+)\s", table, re.M)
+    held = {int(inode): int(pid) for pid, inode in rows}
     for path in paths:
         found = tree.stat(path)
         if not found:
             continue
-        pid = _locked_by(path) if tree.live and os.geteuid() == 0 else None
-        if pid is None:
-            if locks is None:
-                locks = re.findall(r"(?m)^\d+:.*\s(\d+)\s[0-9a-f]+:[0-9a-f]+:(\d+)\s", tree.read("/proc/locks") or "")
-            pid = next((int(pid) for pid, inode in locks if int(inode) == found.st_ino), None)
+        pid = _locked_by(path) if ask else held.get(found.st_ino)
         if pid:
             return "pid %d (%s)" % (pid, tree.word("/proc/%d/comm" % pid) or "?")
     return None
 
 
 def _locked_by(path):
-    """Pid of the process with a lock on a file, by asking for that lock without taking it (fcntl(2), F_GETLK)."""
+    """Pid of the process with a lock on a file, by asking for that lock without taking it (fcntl(2),
+    F_GETLK)."""
     import fcntl
     import struct
 
@@ -730,7 +826,9 @@ def _locked_by(path):
     except OSError:
         return None
     try:
-        answer = fcntl.fcntl(handle, fcntl.F_GETLK, struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+        answer = fcntl.fcntl(
+            handle, fcntl.F_GETLK, struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        )
     except OSError:
         return None
     finally:
@@ -739,7 +837,8 @@ def _locked_by(path):
     return pid if kind != fcntl.F_UNLCK and pid > 0 else None
 
 
-# --- Secure Boot -----------------------------------------------------------------------------------------------------
+# --- Secure Boot
+# -----------------------------------------------------------------------------------------------------
 
 _GLOBAL_GUID = "8be4df61-93ca-11d2-aa0d-00e098032b8c"
 _SHIM_GUID = "605dab50-e046-4300-abb6-3dd810dd8b23"
@@ -749,7 +848,8 @@ MOK_FILES = ("/var/lib/shim-signed/mok/MOK.der", "/var/lib/dkms/mok.pub")
 
 
 def read_secure_boot(tree):
-    """facts.SecureBoot. Source: kernel efi_get_secureboot (shim may switch validation off), UEFI 32.4.1 (key lists)."""
+    """facts.SecureBoot. Source: kernel efi_get_secureboot (shim may switch validation off), UEFI 32.4.1 (key
+    lists)."""
     key_file = next((path for path in MOK_FILES if tree.exists(path)), None)
     if not tree.is_dir("/sys/firmware/efi"):
         return {"efi": False, "enabled": False, "mok_key": key_file, "mok_enrolled": None}
@@ -760,12 +860,18 @@ def read_secure_boot(tree):
         value = _efi_byte(tree, name)
         # A firmware that knows no Secure Boot has no such variable.
         enabled = (False if name not in variables else None) if value is None else value == 1
-        if enabled and (_efi_byte(tree, "SetupMode-" + _GLOBAL_GUID) == 1 or _efi_byte(tree, "MokSBStateRT-" + _SHIM_GUID) == 1):
+        off = ("SetupMode-" + _GLOBAL_GUID, "MokSBStateRT-" + _SHIM_GUID)
+        if enabled and any(_efi_byte(tree, switch) == 1 for switch in off):
             enabled = False
     elif _EFIVARS not in tree.unreadable:
         # efivarfs is not mounted here.
         tree.note(_EFIVARS)
-    return {"efi": True, "enabled": enabled, "mok_key": key_file, "mok_enrolled": _enrolled(tree, key_file, variables)}
+    return {
+        "efi": True,
+        "enabled": enabled,
+        "mok_key": key_file,
+        "mok_enrolled": _enrolled(tree, key_file, variables),
+    }
 
 
 def _efi_byte(tree, name):
@@ -811,7 +917,8 @@ def signature_list(data):
     return found
 
 
-# --- what runs -------------------------------------------------------------------------------------------------------
+# --- what runs
+# -------------------------------------------------------------------------------------------------------
 
 
 def read_reboot_required(tree):
@@ -823,11 +930,14 @@ def read_reboot_required(tree):
     return {"required": False, "packages": []}
 
 
-_GPU_DEVICE = re.compile(r"^/dev/(?:nvidia[0-9]+|nvidiactl|nvidia-uvm|nvidia-uvm-tools|nvidia-modeset|nvidia-caps/.*)$")
+_GPU_DEVICE = re.compile(
+    r"^/dev/(?:nvidia[0-9]+|nvidiactl|nvidia-uvm|nvidia-uvm-tools|nvidia-modeset|nvidia-caps/.*)$"
+)
 
 
 def read_gpu_users(tree):
-    """[facts.GpuUser]: processes that have a GPU device open, by name and user; command lines are not looked at."""
+    """[facts.GpuUser]: processes that have a GPU device open, by name and user; command lines are not looked
+    at."""
     if not any(name.startswith("nvidia") for name in tree.names("/dev")):
         return []
     found, users = [], None
@@ -875,7 +985,8 @@ def _users(tree):
 
 
 def read_services(tree, systemd):
-    """{name: facts.Service} of the services that matter here, from unit files, wants links and control groups."""
+    """{name: facts.Service} of the services that matter here, from unit files, wants links and control
+    groups."""
     unit_folders = ("/etc/systemd/system", "/run/systemd/system", "/usr/local/lib/systemd/system")
     unit_folders += ("/usr/lib/systemd/system", "/lib/systemd/system")
     wants = [
@@ -920,14 +1031,17 @@ def _process_is(tree, pid, name):
 
 
 def read_disks(tree):
-    """[facts.Disk] for the file systems that packages, kernels and logs need; bytes free to ordinary users."""
+    """[facts.Disk] for the file systems that packages, kernels and logs need; bytes free to ordinary
+    users."""
     rows = []
     for path in ("/", "/boot", "/var"):
         try:
             found = os.statvfs(tree.real(path))
         except OSError:
             continue
-        rows.append({"path": path, "free": found.f_bavail * found.f_frsize, "size": found.f_blocks * found.f_frsize})
+        rows.append(
+            {"path": path, "free": found.f_bavail * found.f_frsize, "size": found.f_blocks * found.f_frsize}
+        )
     return rows
 
 

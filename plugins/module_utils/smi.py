@@ -2,7 +2,8 @@
 # Apache-2.0 (see LICENSE)
 """Ask nvidia-smi once, beside other work, and never wait for it longer than asked.
 
-``nvidia-smi -q -x`` is the one call that has the driver's version, CUDA's version and every GPU. Exit codes that
+``nvidia-smi -q -x`` is the one call that has the driver's version, CUDA's version and every GPU. Exit codes
+that
 were measured on real drivers: 9 no module, 18 library and module differ, 6 no devices.
 """
 
@@ -18,7 +19,8 @@ FOLDERS = ("/usr/bin", "/usr/local/nvidia/bin", "/usr/local/bin")
 
 
 def find(tree):
-    """Path of nvidia-smi as the host sees it, or None: PATH first (on the running host), then the usual places."""
+    """Path of nvidia-smi as the host sees it, or None: PATH first (on the running host), then the usual
+    places."""
     path = os.environ.get("PATH", "").split(":") if tree.live else []
     for folder in list(path) + list(FOLDERS):
         if folder.startswith("/") and os.access(tree.real(folder + "/nvidia-smi"), os.X_OK):
@@ -60,7 +62,8 @@ class _Injected(_Nothing):
 
 
 class Query(object):
-    """A running nvidia-smi in a process group of its own; its output goes to memory, so that it never blocks on us."""
+    """A running nvidia-smi in a process group of its own; its output goes to memory, so that it never blocks
+    on us."""
 
     def __init__(self, path, timeout):
         self.path, self.deadline = path, time.monotonic() + timeout
@@ -94,14 +97,19 @@ class Query(object):
         if status is None:
             self.abandon()
             return dict(
-                _empty(), path=self.path, ran=True, timed_out=True, error="nvidia-smi did not end and was stopped"
+                _empty(),
+                path=self.path,
+                ran=True,
+                timed_out=True,
+                error="nvidia-smi did not end and was stopped",
             )
         out, err = _content(self.out), _content(self.err)
         rc = os.WEXITSTATUS(status) if os.WIFEXITED(status) else -os.WTERMSIG(status)
         return parse(self.path, rc, out, err)
 
     def abandon(self):
-        """Kill the group. A process that hangs in the driver may stay until that lets it go: it is not waited for."""
+        """Kill the group. A process that hangs in the driver may stay until that lets it go: it is not waited
+        for."""
         try:
             os.killpg(self.pid, signal.SIGKILL)
         except OSError:
@@ -139,7 +147,9 @@ def parse(path, rc, out, err):
     if rc != 0 or not result["gpus"]:
         words = [line.strip() for line in (out + "\n" + err).splitlines() if line.strip()]
         plain = [line for line in words if not line.startswith("<")]
-        result["error"] = " ".join(plain[:6]) or ("nvidia-smi lists no GPU" if rc == 0 else "nvidia-smi ended with %s" % rc)
+        result["error"] = " ".join(plain[:6]) or (
+            "nvidia-smi lists no GPU" if rc == 0 else "nvidia-smi ended with %s" % rc
+        )
     return result
 
 
