@@ -2,7 +2,7 @@
 # Apache-2.0 (see LICENSE)
 """Parse apt's files: sources, preferences, apt.conf. Pure functions of text.
 
-Sources: sources.list(5), apt_preferences(5), apt.conf(5); the error texts are apt's own (apt-pkg/sourcelist.cc).
+Sources: sources.list(5), apt_preferences(5), apt.conf(5); error texts are apt's own (apt-pkg/sourcelist.cc).
 A source is a dict as provision.facts.Source has it.
 """
 
@@ -16,8 +16,7 @@ _OPTIONS = re.compile(r"^\s*(\S+)\s+\[([^\]]*)\]\s*(.*)$")
 
 
 def is_read(name, extensions):
-    """True when apt reads a file of this name in a .d folder; extensions like ("list", "sources"), "" for
-    none."""
+    """True when apt reads a file of this name in a .d folder; extensions like ("list", ""), "" for none."""
     if not _FILE_NAME.match(name) or name.startswith("."):
         return False
     return (name.rsplit(".", 1)[1] if "." in name else "") in extensions
@@ -162,8 +161,8 @@ _TOKEN = re.compile(
 def parse_conf(text, into=None):
     """Add the settings of an apt.conf text to a dict and return it: {"a::b": value, "a::list::": [values]}.
 
-    Names are lower-cased, as apt does not tell them apart. ``#clear NAME;`` is honoured, ``#include`` is not
-    followed.
+    Names are lower-cased, as apt does not tell them apart. ``#clear NAME;`` is honoured,
+    ``#include`` is not followed.
     """
     result = {} if into is None else into
     scope, words = [], []

@@ -3,10 +3,8 @@
 """Which kernel the boot loader will start next.
 
 Sources: grub-mkconfig's 00_header (next_entry, saved_entry, boot_once), GRUB's get_entry_number (a default is
-a
-number, a title or an id, ``>`` leads into submenus; one that does not exist means the first entry), systemd-
-boot's
-loader.conf(5) and LoaderEntryOneShot/LoaderEntryDefault variables.
+a number, a title or an id, ``>`` leads into submenus; one that does not exist means the first entry),
+systemd-boot's loader.conf(5) and LoaderEntryOneShot/LoaderEntryDefault variables.
 """
 
 from __future__ import annotations
@@ -28,8 +26,8 @@ def next_kernel(tree, images, running, container):
     """Return (release or None, why) of the kernel that the next boot starts.
 
     tree: HostTree; images: releases that have a kernel image in /boot; running: release of the running
-    kernel;
-    container: name of the container kind or None (a container without kernels boots the machine's kernel).
+    kernel; container: name of the container kind or None (a container without kernels boots the machine's
+    kernel).
     """
     if _loader(tree, "LoaderInfo", "").startswith("systemd-boot"):
         found = _systemd_boot(tree)
@@ -72,9 +70,7 @@ def grub_menu(text):
         if match and line.rstrip().endswith("{"):
             id_ = _ID.search(match.group(4))
             entry = {
-                "title": (match.group(2) or "").replace("'\\''", "'")
-                if match.group(2) is not None
-                else match.group(3),
+                "title": (match.group(2) or match.group(3) or "").replace("'\\''", "'"),
                 "id": next((g for g in id_.groups() if g is not None), None) if id_ else None,
                 "entries": [] if match.group(1) == "submenu" else None,
                 "kernel": None,
@@ -105,25 +101,19 @@ def grub_default(text, env, default_grub):
         for a, b, c in re.findall(r"""^\s*set default=(?:"([^"]*)"|'([^']*)'|(\S+))""", head, re.M)
     ]
     values = [value for value in values if "next_entry" not in value]
+    value, origin = "0", "GRUB's own"
     if values:
-        value = values[-1]
-        if "saved_entry" in value:
-            return env.get("saved_entry") or "0", "grubenv's saved_entry" if env.get(
-                "saved_entry"
-            ) else "no saved_entry"
-        return value, "grub.cfg"
-    if default_grub == "saved":
-        return env.get("saved_entry") or "0", "grubenv's saved_entry" if env.get(
-            "saved_entry"
-        ) else "no saved_entry"
-    if default_grub:
-        return default_grub, "/etc/default/grub"
-    return "0", "grub.cfg names no default"
+        value, origin = values[-1], "grub.cfg"
+    elif default_grub:
+        value, origin = default_grub, "/etc/default/grub"
+    if value == "saved" or "saved_entry" in value:
+        saved = env.get("saved_entry")
+        return saved or "0", "grubenv's saved_entry" if saved else "GRUB's own, as nothing was saved"
+    return value, origin
 
 
 def grub_pick(menu, default):
-    """Return (entry or None, exact) that a default like ``1>2``, a title or an id selects; else the first
-    entry."""
+    """Return (entry or None, exact) that a default (``1>2``, a title, an id) selects; else the first."""
     entry, rest, entries = None, default, menu
     exact = True
     while entries:
@@ -155,9 +145,9 @@ def _grub(tree, text):
     entry, exact = grub_pick(grub_menu(text), default)
     if entry is None:
         return None, "grub.cfg has no menu entry"
-    because = "GRUB starts '%s' (default '%s' from %s)" % (entry["title"], default, origin)
+    because = "GRUB starts '%s' (default '%s', %s)" % (entry["title"], default, origin)
     if not exact:
-        because = "GRUB starts its first entry '%s': the default '%s' from %s is not in the menu" % (
+        because = "GRUB starts its first entry '%s': the default '%s' (%s) is not in the menu" % (
             entry["title"], default, origin,
         )  # fmt: skip
     kernel = entry["kernel"]

@@ -3,8 +3,7 @@
 """Order of Debian version numbers, as dpkg has it.
 
 Source of the rule: deb-version(7). Runs on the controller and, standard library only, on hosts with any
-Python
-from 3.8.
+Python from 3.8.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ import re
 import struct
 
 MAGIC = b"~Module signature appended~\n"
-# nvidia.ko, and Debian's nvidia-current.ko, nvidia-current-open.ko, nvidia-tesla-470.ko, nvidia-
-# legacy-390xx.ko
+# nvidia.ko, and Debian's nvidia-current.ko, nvidia-current-open.ko, nvidia-tesla-470.ko,
+# nvidia-legacy-390xx.ko
 FILE_NAME = re.compile(r"^nvidia(?:-(?:current|tesla|legacy)[a-z0-9-]*)?\.ko(?:\.(?:xz|gz|zst))?$")
 _CN = b"\x06\x03\x55\x04\x03"
 

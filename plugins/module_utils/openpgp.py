@@ -26,8 +26,7 @@ def is_armored(data):
 
 
 def dearmor(data):
-    """Return the binary form of a key ring; several armored blocks are joined, binary data comes back as it
-    is.
+    """Return the binary form of a key ring; several armored blocks are joined, binary data is returned.
 
     Raises ValueError when a block is cut off, is not base64, or fails its checksum.
     """
@@ -53,8 +52,7 @@ def primaries(data):
 
 
 def keys(data):
-    """Return [(is primary key, fingerprint)] of an armored or binary ring. Raises ValueError as
-    ``fingerprints``."""
+    """Return [(is primary key, fingerprint)] of an armored or binary ring. ValueError when it is none."""
     found = [
         (tag == _PUBLIC_KEY, _fingerprint(body))
         for tag, body in _packets(dearmor(data))
@@ -66,8 +64,7 @@ def keys(data):
 
 
 def normalize(fingerprint):
-    """Fingerprint as people write it (spaces, colons, 0x, any case) to upper-case hex; ValueError when it is
-    none."""
+    """Fingerprint as people write it (spaces, colons, 0x, any case) to upper-case hex; else ValueError."""
     text = re.sub(r"[\s:]", "", fingerprint).upper()
     if text.startswith("0X"):
         text = text[2:]

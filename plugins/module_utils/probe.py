@@ -3,10 +3,9 @@
 """Read a host: the driver in its layers, and everything that decides about it. One call, no changes.
 
 ``collect`` returns a dict in the shape of provision.facts.Facts. Files are read, programs are not started;
-the one
-exception is nvidia-smi, which runs while the files are read and is given up after a timeout. What may not be
-read is
-listed under ``unreadable`` and reported as None, never guessed. Standard library only, Python 3.8 and later.
+the one exception is nvidia-smi, which runs while the files are read and is given up after a timeout. What may
+not be read is listed under ``unreadable`` and reported as None, never guessed. Standard library only, Python
+3.8 and later.
 """
 
 from __future__ import annotations
@@ -65,12 +64,18 @@ _STATE = {
     "not-installed": "n", "config-files": "c", "half-installed": "H", "unpacked": "U", "half-configured": "F",
     "triggers-awaited": "W", "triggers-pending": "t", "installed": "i",
 }  # fmt: skip
+_FLAVOURS = frozenset([
+    "generic", "virtual", "lowlatency", "aws", "gcp", "gke", "azure", "oracle", "kvm", "ibm", "nvidia", "oem",
+    "raspi", "intel",
+])  # fmt: skip
+_NO_KERNELS = frozenset([
+    "modules", "objects", "signatures", "tools", "cloud", "firmware", "libc", "base", "doc", "source",
+])  # fmt: skip
 _VERSION_IN_NAME = re.compile(r"[0-9]+\.[0-9]+\.[0-9]+-")
 
 
 def main(args):
-    """Entry of the fast read: args {"smi_timeout": seconds, "root": folder}, both optional; returns the
-    facts."""
+    """Entry of the fast read: args {"smi_timeout": seconds, "root": folder}, both optional; returns facts."""
     return collect(root=args.get("root") or "/", smi_timeout=float(args.get("smi_timeout") or SMI_TIMEOUT))
 
 
@@ -78,8 +83,8 @@ def collect(root="/", run=None, smi_timeout=SMI_TIMEOUT):
     """Read a host and return its facts as a dict.
 
     root: folder that stands for ``/``. run: callable(list, timeout) -> (rc, stdout, stderr) that answers in
-    place
-    of nvidia-smi; without it the real program is started on the running host, and none for a recorded one.
+    place of nvidia-smi; without it the real program is started on the running host, and none for a recorded
+    one.
     """
     tree = HostTree(root)
     query = smi.start(tree, run, smi_timeout)
@@ -134,8 +139,7 @@ def _collect(tree):
     }
 
 
-# --- the host itself
-# -------------------------------------------------------------------------------------------------
+# --- the host itself ---------------------------------------------------------------------------------------
 
 
 def read_host(tree, arch):
@@ -201,13 +205,11 @@ def _virtual(tree):
     return "vm-other" if flags and " hypervisor" in flags.group(1) else None
 
 
-# --- GPUs and modules
-# ------------------------------------------------------------------------------------------------
+# --- GPUs and modules --------------------------------------------------------------------------------------
 
 
 def read_pci(tree):
-    """Return ([facts.Gpu], [slot of every NVSwitch]); audio and USB functions of cards and virtual functions
-    are not GPUs."""
+    """Return ([facts.Gpu], [slot of every NVSwitch]). Audio, USB and virtual functions do not count."""
     gpus, switches = [], []
     base = "/sys/bus/pci/devices"
     for slot in tree.names(base):
@@ -236,8 +238,8 @@ def read_pci(tree):
 def read_nvlink5(tree, gpus):
     """True when an InfiniBand function's vital product data says that it manages an NVLink 5 switch.
 
-    Source of the rule: NVIDIA fabric manager's start script (SW_MNG in vpd). Reading vpd is slow: only where
-    it can be.
+    Source of the rule: NVIDIA fabric manager's start script (SW_MNG in vpd). Reading vpd is slow:
+    it is done only where such a switch can be.
     """
     if not any(int(gpu["device"], 16) >= FIRST_NVLINK5_ID and gpu["pci_class"] == "0302" for gpu in gpus):
         return False
@@ -315,8 +317,7 @@ def _module_folders(tree):
 
 
 def _module_files(tree, base):
-    """Paths of nvidia.ko below base in modprobe's order (updates first): known places, and what modules.dep
-    lists."""
+    """Paths of nvidia.ko below base in modprobe's order (updates first): known places and modules.dep."""
     places = ["updates/dkms", "updates", "extra", "weak-updates", "misc", "kernel/drivers/video"]
     places += ["kernel/drivers/video/nvidia", "kernel/drivers/char/drm", "kernel/extra", "kernel/misc"]
     places += ["kernel/" + name for name in tree.names(base + "/kernel") if name.startswith("nvidia")]
@@ -363,17 +364,14 @@ def _module_info(tree, path):
     }
 
 
-# --- packages
-# --------------------------------------------------------------------------------------------------------
+# --- packages ----------------------------------------------------------------------------------------------
 
 
 def read_packages(tree):
-    """Return (packages of interest, problems of any package, dpkg's own architecture) from dpkg's status
-    files.
+    """Return (packages of interest, problems of any package, dpkg's own architecture) from dpkg's files.
 
     A foreign architecture's package is named ``name:arch``. Files in updates/ are what an interrupted dpkg
-    had not
-    yet merged: they count.
+    had not yet merged: they count.
     """
     rows, problems, arch = {}, {}, None
     base = "/var/lib/dpkg"
@@ -450,8 +448,7 @@ def _field(stanza, name):
 
 
 class Owners(object):
-    """Which package owns a file, by dpkg's lists of the packages that may. known is False where dpkg has no
-    lists."""
+    """Which package owns a file, by dpkg's lists of the packages that may. known: dpkg has lists at all."""
 
     def __init__(self, tree, packages):
         self.tree, self.packages = tree, packages
@@ -492,13 +489,11 @@ class Owners(object):
         return self._lists[name]
 
 
-# --- kernels
-# ---------------------------------------------------------------------------------------------------------
+# --- kernels -----------------------------------------------------------------------------------------------
 
 
 def read_kernels(tree, packages, container):
-    """facts.Kernels: all kernels with an image, a module folder or an image package, and the next one to
-    boot."""
+    """facts.Kernels: all kernels with an image, a module folder or an image package; the next one."""
     running = tree.word("/proc/sys/kernel/osrelease") or (os.uname().release if tree.live else "")
     in_boot = tree.names("/boot")
     images = [name[8:] for name in in_boot if name.startswith("vmlinuz-") and name[8:9].isdigit()]
@@ -532,34 +527,17 @@ def read_kernels(tree, packages, container):
 
 
 def _is_meta(name, row):
-    """A kernel metapackage: no release in its name, and it stands for or depends on kernel images or
-    headers."""
+    """A kernel metapackage: no release in its name, and it stands for or needs images or headers."""
     if not name.startswith("linux-") or _VERSION_IN_NAME.search(name):
         return False
     if re.match(r"^linux-(?:image|headers)-(?!uc-)[a-z]", name):
         return True
-    parts = name.split("-")
-    if parts[1] in (
-        "modules",
-        "objects",
-        "signatures",
-        "tools",
-        "cloud",
-        "firmware",
-        "libc",
-        "base",
-        "doc",
-        "source",
-    ):
-        return False
-    return "linux-image-" in (row["depends"] or "") or re.match(
-        r"^linux-(?:generic|virtual|lowlatency|aws|gcp|gke|azure|oracle|kvm|ibm|nvidia|oem|raspi|intel)(?:-|$)", name
-    ) is not None  # fmt: skip
+    kind = name.split("-")[1]
+    return kind in _FLAVOURS or (kind not in _NO_KERNELS and "linux-image-" in (row["depends"] or ""))
 
 
 def read_initrds(tree, kernels, newest):
-    """[facts.Initrd]: was the initial RAM disk built after the newest nouveau blacklist; None without a
-    blacklist."""
+    """[facts.Initrd]: was it built after the newest nouveau blacklist (None: there is no blacklist)."""
     rows = []
     for kernel in kernels["installed"]:
         found = tree.stat("/boot/initrd.img-" + kernel["release"]) if kernel["initrd"] else None
@@ -575,8 +553,7 @@ _BLACKLIST = re.compile(
 
 
 def read_modprobe(tree):
-    """Return {"names": modules blacklisted, "own_files": {path: sha256}, "newest": time of the newest nouveau
-    entry}.
+    """Return {"names": modules blacklisted, "own_files": {path: sha256}, "newest": time of a nouveau entry}.
 
     A file hides those of the same name in later folders (modprobe.d(5)).
     """
@@ -613,13 +590,11 @@ def read_modprobe(tree):
     return {"names": sorted(blacklisted), "own_files": {p: h for p, h in own.items() if h}, "newest": newest}
 
 
-# --- libraries, CUDA, runfile
-# ----------------------------------------------------------------------------------------
+# --- libraries, CUDA, runfile ------------------------------------------------------------------------------
 
 
 def read_libraries(tree, owners):
-    """Return ([facts.Library] that the loader finds, one a name; [paths of all there are that no package
-    owns])."""
+    """Return ([facts.Library] that the loader finds, one a name; [all paths without a package])."""
     found, foreign, seen = {}, [], set()
     for folder in library_folders(tree):
         for soname in SONAMES:
@@ -645,8 +620,7 @@ def read_libraries(tree, owners):
 
 
 def library_folders(tree):
-    """Folders that ld.so.conf names, in its order, then the loader's own (ld.so(8)); 32-bit ones are left
-    out."""
+    """Folders that ld.so.conf names, in its order, then the loader's own (ld.so(8)); without 32-bit ones."""
     folders = []
 
     def read(path, depth):
@@ -699,8 +673,7 @@ def read_runfile(tree, owners, foreign):
 
 
 def read_cuda_dirs(tree):
-    """{/usr/local/cuda-X.Y: version or None} of real folders; links like cuda and cuda-13 are other names for
-    them."""
+    """{/usr/local/cuda-X.Y: version or None} of real folders; links like cuda and cuda-13 are other names."""
     found = {}
     for name in tree.names("/usr/local"):
         path = "/usr/local/" + name
@@ -723,7 +696,6 @@ def read_cuda_dirs(tree):
 
 
 # --- apt ----------------------------------------------------------------------------------------------------
-# ---------
 
 
 def read_apt(tree, packages, arch):
@@ -776,8 +748,7 @@ def _part_files(tree, folder, extensions):
 def _lists_age(tree):
     """Seconds since the package lists were refreshed; None without lists.
 
-    The index files carry the repository's dates, so the folders and apt's own stamp tell when they were
-    fetched.
+    The index files carry the repository's dates, so the folders and apt's own stamp tell the age.
     """
     base = "/var/lib/apt/lists"
     if not any(
@@ -800,8 +771,7 @@ def _lock_holder(tree):
         "/var/cache/apt/archives/lock",
     ]
     ask = tree.live and os.geteuid() == 0
-    # Others than root may not ask for the lock, but everyone may read the kernel's table (which is slow to
-    # read).
+    # Others than root may not ask for the lock, but everyone may read the kernel's table (slow to read).
     table = "" if ask else tree.read("/proc/locks") or ""
     rows = re.findall(r"^[0-9]+:.*\s([0-9]+)\s[0-9a-f]+:[0-9a-f]+:([0-9]+)\s", table, re.M)
     held = {int(inode): int(pid) for pid, inode in rows}
@@ -837,8 +807,7 @@ def _locked_by(path):
     return pid if kind != fcntl.F_UNLCK and pid > 0 else None
 
 
-# --- Secure Boot
-# -----------------------------------------------------------------------------------------------------
+# --- Secure Boot -------------------------------------------------------------------------------------------
 
 _GLOBAL_GUID = "8be4df61-93ca-11d2-aa0d-00e098032b8c"
 _SHIM_GUID = "605dab50-e046-4300-abb6-3dd810dd8b23"
@@ -848,8 +817,7 @@ MOK_FILES = ("/var/lib/shim-signed/mok/MOK.der", "/var/lib/dkms/mok.pub")
 
 
 def read_secure_boot(tree):
-    """facts.SecureBoot. Source: kernel efi_get_secureboot (shim may switch validation off), UEFI 32.4.1 (key
-    lists)."""
+    """facts.SecureBoot. Source: kernel efi_get_secureboot (shim may switch validation off), UEFI 32.4.1."""
     key_file = next((path for path in MOK_FILES if tree.exists(path)), None)
     if not tree.is_dir("/sys/firmware/efi"):
         return {"efi": False, "enabled": False, "mok_key": key_file, "mok_enrolled": None}
@@ -917,8 +885,7 @@ def signature_list(data):
     return found
 
 
-# --- what runs
-# -------------------------------------------------------------------------------------------------------
+# --- what runs ---------------------------------------------------------------------------------------------
 
 
 def read_reboot_required(tree):
@@ -936,8 +903,7 @@ _GPU_DEVICE = re.compile(
 
 
 def read_gpu_users(tree):
-    """[facts.GpuUser]: processes that have a GPU device open, by name and user; command lines are not looked
-    at."""
+    """[facts.GpuUser]: processes that have a GPU device open, by name and user; command lines stay unread."""
     if not any(name.startswith("nvidia") for name in tree.names("/dev")):
         return []
     found, users = [], None
@@ -985,8 +951,7 @@ def _users(tree):
 
 
 def read_services(tree, systemd):
-    """{name: facts.Service} of the services that matter here, from unit files, wants links and control
-    groups."""
+    """{name: facts.Service} of the services that matter here, from unit files, links and control groups."""
     unit_folders = ("/etc/systemd/system", "/run/systemd/system", "/usr/local/lib/systemd/system")
     unit_folders += ("/usr/lib/systemd/system", "/lib/systemd/system")
     wants = [
@@ -1031,8 +996,7 @@ def _process_is(tree, pid, name):
 
 
 def read_disks(tree):
-    """[facts.Disk] for the file systems that packages, kernels and logs need; bytes free to ordinary
-    users."""
+    """[facts.Disk] for the file systems that packages, kernels and logs need; free for ordinary users."""
     rows = []
     for path in ("/", "/boot", "/var"):
         try:

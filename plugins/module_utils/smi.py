@@ -3,8 +3,7 @@
 """Ask nvidia-smi once, beside other work, and never wait for it longer than asked.
 
 ``nvidia-smi -q -x`` is the one call that has the driver's version, CUDA's version and every GPU. Exit codes
-that
-were measured on real drivers: 9 no module, 18 library and module differ, 6 no devices.
+that were measured on real drivers: 9 no module, 18 library and module differ, 6 no devices.
 """
 
 from __future__ import annotations
@@ -19,8 +18,7 @@ FOLDERS = ("/usr/bin", "/usr/local/nvidia/bin", "/usr/local/bin")
 
 
 def find(tree):
-    """Path of nvidia-smi as the host sees it, or None: PATH first (on the running host), then the usual
-    places."""
+    """Path of nvidia-smi as the host sees it, or None: PATH first (on a running host), then usual places."""
     path = os.environ.get("PATH", "").split(":") if tree.live else []
     for folder in list(path) + list(FOLDERS):
         if folder.startswith("/") and os.access(tree.real(folder + "/nvidia-smi"), os.X_OK):
@@ -62,8 +60,7 @@ class _Injected(_Nothing):
 
 
 class Query(object):
-    """A running nvidia-smi in a process group of its own; its output goes to memory, so that it never blocks
-    on us."""
+    """A running nvidia-smi in its own process group; its output goes to memory, so it never waits for us."""
 
     def __init__(self, path, timeout):
         self.path, self.deadline = path, time.monotonic() + timeout
@@ -108,17 +105,11 @@ class Query(object):
         return parse(self.path, rc, out, err)
 
     def abandon(self):
-        """Kill the group. A process that hangs in the driver may stay until that lets it go: it is not waited
-        for."""
-        try:
-            os.killpg(self.pid, signal.SIGKILL)
-        except OSError:
-            pass
+        """Kill the group. What hangs in the driver may stay until that lets it go: it is not awaited."""
+        # Not yet reaped, so the group is still there.
+        os.killpg(self.pid, signal.SIGKILL)
         for _ in range(20):
-            try:
-                if os.waitpid(self.pid, os.WNOHANG)[0]:
-                    break
-            except ChildProcessError:
+            if os.waitpid(self.pid, os.WNOHANG)[0]:
                 break
             time.sleep(0.005)
         for handle in (self.out, self.err):
@@ -155,8 +146,8 @@ def parse(path, rc, out, err):
 
 def _empty():
     return {
-        "path": None, "ran": False, "rc": None, "timed_out": False, "driver_version": None, "cuda_version": None,
-        "gpus": [], "error": None,
+        "path": None, "ran": False, "rc": None, "timed_out": False, "driver_version": None,
+        "cuda_version": None, "gpus": [], "error": None,
     }  # fmt: skip
 
 

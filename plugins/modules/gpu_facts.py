@@ -8,16 +8,16 @@ DOCUMENTATION = r"""
 module: gpu_facts
 short_description: Read what a host has of NVIDIA GPUs and their driver, layer by layer
 description:
-  - Reads GPUs on the PCI bus, the loaded kernel module, modules on disk for every kernel, packages and their states,
-    libraries, repositories and pins, holds, the next kernel, Secure Boot, traces of other installers, processes that
-    use a GPU, and what C(nvidia-smi) says.
-  - Reads files and starts no program but C(nvidia-smi). Changes nothing. Works without root; what only root may read is
-    then listed under C(unreadable) and reported as unknown.
-  - Facts are returned as a result and not put among the host's variables, because a play reads them more than once
-    (before and after a change) and must not mix the two.
+  - Reads GPUs on the PCI bus, the loaded kernel module, modules on disk for every kernel, packages and their
+    states, libraries, repositories and pins, holds, the next kernel, Secure Boot, traces of other installers,
+    processes that use a GPU, and what C(nvidia-smi) says.
+  - Reads files and starts no program but C(nvidia-smi). Changes nothing. Works without root; what only root
+    may read is then listed under C(unreadable) and reported as unknown.
+  - Facts are returned as a result and not put among the host's variables, because a play reads them more than
+    once (before and after a change) and must not mix the two.
 options:
   smi_timeout:
-    description: Seconds after which a C(nvidia-smi) that does not answer is stopped and reported as timed out.
+    description: Seconds after which a C(nvidia-smi) that does not answer is stopped and reported.
     type: float
     default: 20
 attributes:
@@ -59,7 +59,7 @@ gpu_facts:
       description: Name, operating system, architecture, boot id, container or virtual machine.
       returned: always
       type: dict
-      sample: {hostname: gpu01, os: {id: ubuntu, version_id: "24.04"}, arch: amd64, container: null, systemd: true}
+      sample: {hostname: gpu01, os: {id: ubuntu, version_id: "24.04"}, arch: amd64, container: null}
     gpus:
       description: NVIDIA GPUs on the PCI bus and the kernel driver that each is bound to.
       returned: always
@@ -67,19 +67,19 @@ gpu_facts:
       elements: dict
       sample: [{slot: "0000:1b:00.0", device: "2330", pci_class: "0302", driver: nvidia}]
     module:
-      description: The module that is loaded, and the modules on disk of every kernel, those that modprobe prefers first.
+      description: The module that is loaded, and the modules on disk of every kernel, in modprobe's order.
       returned: always
       type: dict
       sample:
         loaded: {version: 580.126.20, flavour: open}
-        on_disk: [{kernel: 6.8.0-45-generic, version: 580.126.20, flavour: open, signed: true, origin: prebuilt}]
+        on_disk: [{kernel: 6.8.0-45-generic, version: 580.126.20, flavour: open, signed: true}]
     kernels:
       description: Running, installed and next kernel, and why it is the next.
       returned: always
       type: dict
       sample: {running: 6.8.0-45-generic, next: 6.8.0-45-generic, next_because: "GRUB starts 'Ubuntu'"}
     packages:
-      description: Packages of NVIDIA, CUDA, kernels and containers by name; C(status) as C(dpkg -l) prints it.
+      description: Packages of NVIDIA, CUDA, kernels and containers; C(status) as C(dpkg -l) prints it.
       returned: always
       type: dict
       sample: {nvidia-utils-580-server: {version: 580.126.20-0ubuntu0.24.04.1, status: hi}}
@@ -102,16 +102,18 @@ gpu_facts:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-
 from ansible_collections.gpu.provision.plugins.module_utils import probe
 
 
 def main():
     module = AnsibleModule(
-        argument_spec={"smi_timeout": {"type": "float", "default": probe.SMI_TIMEOUT}}, supports_check_mode=True
+        argument_spec={"smi_timeout": {"type": "float", "default": probe.SMI_TIMEOUT}},
+        supports_check_mode=True,
     )
     if module.params["smi_timeout"] <= 0:
-        module.fail_json(msg="smi_timeout must be more than 0", code="facts.bad_timeout", hint="leave it out for 20")
+        module.fail_json(
+            msg="smi_timeout must be more than 0", code="facts.bad_timeout", hint="leave it out for 20"
+        )
     module.exit_json(changed=False, gpu_facts=probe.collect(smi_timeout=module.params["smi_timeout"]))
 
 
