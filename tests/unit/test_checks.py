@@ -1,0 +1,83 @@
+"""The checks of verify, from a table: one good host, changed in one way at a time."""
+
+import copy
+from pathlib import Path
+
+import pytest
+import yaml
+
+import provision.collection  # noqa: F401
+from ansible_collections.gpu.provision.plugins.module_utils import checks
+from provision.facts import Facts
+
+CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/checks.yml").read_text())
+KERNEL = "6.8.0-48-generic"
+GOOD = Facts.model_validate({
+    "gpus": [{"slot": f"0000:{bus}:00.0", "device": "2330", "driver": "nvidia"} for bus in ("1b", "43")],
+    "module": {
+        "loaded": {"version": "580.126.20", "flavour": "open"},
+        "on_disk": [{
+            "kernel": KERNEL, "path": f"/lib/modules/{KERNEL}/kernel/nvidia-580-server-open/nvidia.ko",
+            "version": "580.126.20", "flavour": "open", "signed": True, "origin": "prebuilt",
+        }],
+    },
+    "kernels": {"running": KERNEL, "next": KERNEL, "installed": [{"release": KERNEL, "headers": True}]},
+    "packages": {
+        name: {"version": "580.126.20-0ubuntu0.24.04.2", "status": "hi"}
+        for name in ("libnvidia-compute-580-server", "nvidia-utils-580-server", "nvidia-headless-no-dkms-580-server-open")
+    },
+    "libraries": [{"soname": "libcuda.so.1", "path": "/usr/lib/libcuda.so.580.126.20", "version": "580.126.20"}],
+    "smi": {
+        "path": "/usr/bin/nvidia-smi", "ran": True, "rc": 0, "driver_version": "580.126.20",
+        "gpus": [
+            {"index": 0, "name": "NVIDIA H100 80GB HBM3", "bus_id": "00000000:1B:00.0", "persistence": True},
+            {"index": 1, "name": "NVIDIA H100 80GB HBM3", "bus_id": "00000000:43:00.0", "persistence": True},
+        ],
+    },
+    "devices": ["/dev/nvidiactl", "/dev/nvidia0", "/dev/nvidia1", "/dev/nvidia-uvm"],
+    "services": {"nvidia-persistenced": {"present": True, "enabled": True, "running": True}},
+    "modprobe": {"blacklisted": ["nouveau", "nova_core"]},
+    "initrds": [{"kernel": KERNEL, "newer_than_blacklist": True}],
+}).model_dump()  # fmt: skip
+WANT = {"version": "580.126.20", "branch": "580", "flavour": "open", "manage": True, "hold": True, "persistence": True}
+
+
+def changed(facts, change):
+    """Return facts with dotted paths replaced; package names may contain dots only as the last part."""
+    facts = copy.deepcopy(facts)
+    for path, value in change.items():
+        *parents, last = path.split(".")
+        node = facts
+        for part in parents:
+            node = node[int(part) if isinstance(node, list) else part]
+        node[int(last) if isinstance(node, list) else last] = value
+    return Facts.model_validate(facts).model_dump()
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
+def test_checks(case):
+    verdicts = {v["id"]: v for v in checks.run(changed(GOOD, case["change"]), {**WANT, **case.get("want", {})})}
+    for check, (status, *words) in case["expect"].items():
+        verdict = verdicts[check]
+        assert verdict["status"] == status, verdict
+        said = " ".join([verdict["message"], *verdict["evidence"], verdict["hint"] or ""])
+        assert all(str(word) in said for word in words), said
+        assert status in ("pass", "skip") or verdict["hint"], "what is wrong comes with a way out"
+    others = [v for check, v in verdicts.items() if check not in case["expect"]]
+    assert not [v for v in others if v["status"] in ("warn", "fail")], others
+
+
+def test_the_good_host_skips_only_what_it_does_not_have():
+    verdicts = checks.run(GOOD, WANT)
+    assert [v["id"] for v in verdicts if v["status"] != "pass"] == ["service.fabric_manager"]
+    assert checks.worst(verdicts) == "pass"
+
+
+def test_modules_under_updates_win():
+    # depmod's default search order: updates before the built-in tree.
+    facts = changed(GOOD, {})
+    facts["module"]["on_disk"].append(
+        dict(facts["module"]["on_disk"][0], path=f"/lib/modules/{KERNEL}/updates/dkms/nvidia.ko", version="550.1")
+    )
+    assert checks.modules_of(facts, KERNEL)[0]["version"] == "550.1"
+    assert "550.1" in checks.next_boot_problems(facts)[0]
