@@ -1,0 +1,187 @@
+#!/usr/bin/python
+# Copyright (c) the gpu-provision founders
+# Apache-2.0 (see LICENSE)
+"""Ansible module: what apt offers and what it would do. The work is in module_utils/aptquery.py."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: apt_query
+short_description: Ask apt what is offered and what a change would do, without changing the host
+version_added: "0.1.0"
+description:
+  - Asks apt in private folders, with the host's own configuration, proxies, credentials and pins.
+  - Works without root. Repositories that the host has fetched already are not fetched again.
+attributes:
+  check_mode:
+    description: Never changes anything.
+    support: full
+  diff_mode:
+    description: There is nothing to compare.
+    support: none
+options:
+  op:
+    description:
+      - V(offer) lists versions of packages, V(simulate) asks apt's solver what a change would do.
+    type: str
+    choices: [offer, simulate]
+    required: true
+  sources:
+    description: Sources to add to the host's own, for V(offer).
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      name:
+        description: Short name, as in C(gpu-provision-NAME.sources).
+        type: str
+        required: true
+      uris:
+        description: Address of the repository.
+        type: str
+        required: true
+      suites:
+        description: Suites, or C(/) for a flat repository.
+        type: str
+        default: /
+      components:
+        description: Components; empty for a flat repository.
+        type: str
+        default: ""
+      architectures:
+        description: Architectures, when not all are wanted.
+        type: str
+      key:
+        description: The key, armored or as base64 of the binary form.
+        type: str
+      key_url:
+        description: Where the key can be fetched; needs O(sources[].fingerprint).
+        type: str
+      fingerprint:
+        description: Full fingerprint that the key must have.
+        type: str
+  omit:
+    description: Entries of the host's sources to leave out, each with C(file) and C(line), for V(offer).
+    type: list
+    elements: dict
+    default: []
+  patterns:
+    description: Regular expressions that names must match as a whole, for V(offer).
+    type: list
+    elements: str
+    default: []
+  refresh:
+    description: When to fetch lists.
+    type: str
+    choices: [if_stale, always, never]
+    default: if_stale
+  max_age_s:
+    description: Age in seconds from which lists are stale.
+    type: int
+    default: 21600
+  workdir:
+    description: Work folder of an earlier V(offer); without it V(simulate) uses the host's own sources.
+    type: str
+  install:
+    description: Packages as C(name=version), for V(simulate).
+    type: list
+    elements: str
+    default: []
+  remove:
+    description: Packages to remove, for V(simulate).
+    type: list
+    elements: str
+    default: []
+  unhold:
+    description: Names whose hold does not count; without it those of every driver package.
+    type: list
+    elements: str
+  keep:
+    description: Keep the work folder for one more question.
+    type: bool
+    default: false
+author:
+  - the gpu-provision founders (@gpu-provision)
+"""
+
+EXAMPLES = r"""
+- name: Which drivers does this host's apt offer
+  gpu.provision.apt_query:
+    op: offer
+    patterns: ["nvidia-headless-.*"]
+  register: offer
+
+- name: What would this install do
+  gpu.provision.apt_query:
+    op: simulate
+    workdir: "{{ offer.result.workdir }}"
+    install: ["nvidia-utils-580-server=580.126.20-0ubuntu0.24.04.1"]
+"""
+
+RETURN = r"""
+result:
+  description: The answer. For V(offer) workdir, packages, refreshed, errors and problems; for V(simulate) ok, code,
+    error, because, unmet, changes, download_bytes and disk_bytes.
+  returned: success
+  type: dict
+  sample:
+    ok: true
+    changes: [{action: install, name: nvidia-utils-580, version: 580.126.20-0ubuntu1, download_bytes: 1048576}]
+code:
+  description: Stable name of the failure.
+  returned: failure
+  type: str
+  sample: apt.sources
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ansible_collections.gpu.provision.plugins.module_utils import aptquery
+from ansible_collections.gpu.provision.plugins.module_utils.aptcommon import AptError
+
+SOURCE = {
+    "name": {"type": "str", "required": True},
+    "uris": {"type": "str", "required": True},
+    "suites": {"type": "str", "default": "/"},
+    "components": {"type": "str", "default": ""},
+    "architectures": {"type": "str"},
+    "key": {"type": "str", "no_log": False},
+    "key_url": {"type": "str", "no_log": False},
+    "fingerprint": {"type": "str"},
+}
+_OFFER = ("sources", "omit", "patterns", "refresh", "max_age_s")
+_SIMULATE = ("workdir", "install", "remove", "keep")
+
+
+def main():
+    module = AnsibleModule(
+        argument_spec={
+            "op": {"type": "str", "choices": ["offer", "simulate"], "required": True},
+            "sources": {"type": "list", "elements": "dict", "default": [], "options": SOURCE},
+            "omit": {"type": "list", "elements": "dict", "default": []},
+            "patterns": {"type": "list", "elements": "str", "default": []},
+            "refresh": {"type": "str", "choices": ["if_stale", "always", "never"], "default": "if_stale"},
+            "max_age_s": {"type": "int", "default": 21600},
+            "workdir": {"type": "str"},
+            "install": {"type": "list", "elements": "str", "default": []},
+            "remove": {"type": "list", "elements": "str", "default": []},
+            "unhold": {"type": "list", "elements": "str"},
+            "keep": {"type": "bool", "default": False},
+        },
+        supports_check_mode=True,
+    )
+    operation = module.params["op"]
+    args = {name: module.params[name] for name in (_OFFER if operation == "offer" else _SIMULATE)}
+    if operation == "simulate":
+        unhold = module.params["unhold"]
+        args["unhold"] = "all_driver" if unhold is None else unhold
+    try:
+        result = aptquery.main(dict(args, op=operation))
+    except AptError as error:
+        module.fail_json(msg=error.message, **error.as_dict())
+    module.exit_json(changed=False, result=result)
+
+
+if __name__ == "__main__":
+    main()
