@@ -33,3 +33,656 @@ Gpu: ids, name, chip, architecture, cc, segment, mobile, mig, fabric, first_bran
 Branch: number, type, max_cuda, last_version, last_date, eol, supported_now, open, oldest_architecture, max_kernel,
 is_long_term_or_production, is_ended(date).
 """
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Sequence
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+
+from provision.catalog import models
+from provision.catalog._gpus import GpuIndex
+from provision.catalog.models import (
+    SUPPORT_ORDER, UNSURE, AndCuda, ArchList, Branch, Channel, CudaMinor, CudaRange, CudnnPair, Fabric, Flavour, Gpu,
+    GpuMatch, KnownBad, NcclPair, Offer, Repository, Support, TensorflowRelease, TorchRelease, Transitional, Trap,
+    UbuntuRelease,
+)  # fmt: skip
+from provision.catalog.versions import between, key, minor, same
+from provision.errors import UsageError
+
+__all__ = [
+    "SUPPORT_ORDER", "UNSURE", "Branch", "Catalog", "CudaMinor", "CudaRange", "CudnnPair", "Gpu", "GpuMatch", "KnownBad",
+    "NcclPair", "Offer", "Repository", "Support", "TensorflowRelease", "TorchRelease", "Transitional", "Trap",
+    "UbuntuRelease", "load_catalog",
+]  # fmt: skip
+
+_FOLDER = Path(__file__).resolve().parent
+# libyaml reads ten times faster; PyYAML may have been built without it.
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_Topic = TypeVar("_Topic", bound=models.Data)
+# Compute capabilities of the architectures that began with CUDA 12.8 and need driver 570 at least.
+_BLACKWELL_FROM = (10, 0)
+
+
+@cache
+def load_catalog() -> Catalog:
+    """Return the catalog of this package: one object a process, each file read when first asked for."""
+    return Catalog(_FOLDER)
+
+
+class Catalog:
+    """The catalog's questions. ``folder`` holds the data files. See the summary at the top of this module."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def _read(self, name: str, model: type[_Topic]) -> _Topic:
+        with (self._folder / f"{name}.yml").open(encoding="utf-8") as stream:
+            return model.model_validate(yaml.load(stream, Loader=_LOADER))  # noqa: S506 -- a safe loader
+
+    # The files, as they are.
+    @cached_property
+    def gpu_data(self) -> models.Gpus:
+        return self._read("gpus", models.Gpus)
+
+    @cached_property
+    def architectures(self) -> models.Architectures:
+        return self._read("architectures", models.Architectures)
+
+    @cached_property
+    def drivers(self) -> models.Drivers:
+        return self._read("drivers", models.Drivers)
+
+    @cached_property
+    def cuda_data(self) -> models.Cuda:
+        return self._read("cuda", models.Cuda)
+
+    @cached_property
+    def cudnn_data(self) -> models.Cudnn:
+        return self._read("cudnn", models.Cudnn)
+
+    @cached_property
+    def nccl_data(self) -> models.Nccl:
+        return self._read("nccl", models.Nccl)
+
+    @cached_property
+    def frameworks(self) -> models.Frameworks:
+        return self._read("frameworks", models.Frameworks)
+
+    @cached_property
+    def ubuntu_data(self) -> models.Ubuntu:
+        return self._read("ubuntu", models.Ubuntu)
+
+    @cached_property
+    def repositories(self) -> models.Repositories:
+        return self._read("repositories", models.Repositories)
+
+    @cached_property
+    def container_toolkit(self) -> models.ContainerToolkit:
+        return self._read("container_toolkit", models.ContainerToolkit)
+
+    @cached_property
+    def conda(self) -> models.Conda:
+        return self._read("conda", models.Conda)
+
+    @cached_property
+    def traps(self) -> tuple[Trap, ...]:
+        """Known failures by their text; ids are stable."""
+        return self._read("traps", models.Traps).traps
+
+    @cached_property
+    def _known_bad(self) -> tuple[KnownBad, ...]:
+        return self._read("known_bad", models.KnownBadFile).known_bad
+
+    # GPUs ---------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _index(self) -> GpuIndex:
+        return GpuIndex(self.gpu_data, self.architectures)
+
+    def gpu_by_id(self, device_id: str, subsystem: str | None = None) -> Gpu:
+        """Return the GPU with a PCI device id ("2330", "0x2330", "10de:2330").
+
+        An id that is not listed is judged by its range (certainty "inferred"), else it is unknown (architecture None,
+        certainty "unknown"; ``turing_or_newer`` by the number). Raises ValueError for what is no id.
+        """
+        return self._index.by_id(device_id, subsystem)
+
+    def find_gpu(self, text: str) -> GpuMatch:
+        """Return what a name ("RTX 3090", "h100", "NVIDIA A100-SXM4-80GB") or an id means: one GPU or family,
+        candidates of differing compute capability, or the nearest names."""
+        return self._index.find(text)
+
+    @cached_property
+    def nvswitch_ids(self) -> dict[str, str]:
+        """PCI device ids of NVSwitch (before NVLink 5, whose switches are no PCI devices of this vendor)."""
+        return dict(self.architectures.nvswitch.pci_ids)
+
+    def fabric(self, gpu: Gpu) -> Fabric:
+        """Whether a GPU's boards need fabric manager: where "nvswitch", only if NVSwitch is found on the host."""
+        return gpu.fabric
+
+    # Driver branches ----------------------------------------------------------------------------------------------
+
+    @cached_property
+    def branches(self) -> tuple[Branch, ...]:
+        """All known branches, oldest first."""
+        rows = sorted(self.drivers.branches.items())
+        return tuple(Branch.model_validate({"number": n, **row.model_dump()}) for n, row in rows)
+
+    def find_branch(self, text: str | int) -> Branch | None:
+        """Branch of "580", 580, "580-server" or "580.95.05"; None when the catalog has no such branch."""
+        match = re.match(r"^(\d{3})(?:-server|(?:\.\d+)+)?$", str(text).strip())
+        number = int(match.group(1)) if match else -1
+        return next((branch for branch in self.branches if branch.number == number), None)
+
+    def branch(self, text: str | int) -> Branch:
+        """As find_branch; raises UsageError (catalog.unknown_branch) that names the nearest branches."""
+        found = self.find_branch(text)
+        if found is None:
+            raise _unknown("branch", "driver branch", str(text), [str(b.number) for b in self.branches])
+        return found
+
+    def branches_for(self, gpus: Iterable[Gpu]) -> set[int]:
+        """Branches that drive every one of these GPUs, with at least one module flavour for all of them together."""
+        listed = list(gpus)
+        return {branch.number for branch in self.branches if self.flavours(listed, branch.number)}
+
+    def flavours(self, gpus: Iterable[Gpu], branch: str | int) -> list[Flavour]:
+        """Module flavours with which a branch drives every one of these GPUs, preferred first; empty: it does not.
+
+        Before Turing proprietary only, up to the last branch of the architecture. Turing to Hopper either, open
+        preferred from 560, open only from 620. Blackwell and newer, and Grace Hopper: open only (source: driver
+        installation guide 610 and 620). Without GPUs: what the branch offers at all.
+        """
+        row = self.branch(branch)
+        listed = list(gpus)
+        offered: list[Flavour] = {
+            "none": ["proprietary"], "available": ["proprietary", "open"],
+            "default": ["open", "proprietary"], "only": ["open"],
+        }[row.open]  # type: ignore[assignment]  # fmt: skip
+        if row.open_segments and any(gpu.segment not in row.open_segments for gpu in listed):
+            offered = [f for f in offered if f != "open"]
+        if not all(self._drives(row, gpu) for gpu in listed):
+            return []
+        return [f for f in offered if all(f in gpu.modules for gpu in listed)]
+
+    def _drives(self, branch: Branch, gpu: Gpu) -> bool:
+        if gpu.architecture is None:
+            # Not listed and newer than the catalog: only what is still maintained can be expected to know it.
+            return gpu.turing_or_newer and branch.supported_now and branch.oldest_architecture == "Turing"
+        return (gpu.first_branch or 0) <= branch.number <= (gpu.last_branch or 10_000)
+
+    def max_cuda(self, branch: str | int) -> str:
+        """Highest CUDA that a branch runs in full: what nvidia-smi shows."""
+        return self.branch(branch).max_cuda
+
+    def min_driver_for_cuda(self, cuda: str, *, full: bool = False) -> str | None:
+        """Oldest driver version for a CUDA ("12", "12.4", "12.4.1").
+
+        By default by minor-version compatibility (compiled code, no PTX from that toolkit); ``full``: the driver that
+        came with the release (of a minor: with its first one), None where that is not known.
+        """
+        if not full:
+            return self.cuda_data.minor_version_compatibility[key(cuda)[0]].min_driver
+        rows = [row for v, row in self.cuda_data.releases.items() if same(cuda, v) and not row.preview]
+        return rows[0].driver if rows else None
+
+    def min_branch_for_cuda(self, cuda: str, gpus: Iterable[Gpu] = (), *, full: bool = False) -> int | None:
+        """Oldest branch that runs a CUDA on all these GPUs; None when none does. ``full``: without relying on
+        minor-version compatibility (its max_cuda is at least that CUDA)."""
+        listed = list(gpus)
+        able = self.branches_for(listed) if listed else {b.number for b in self.branches}
+        floor = self.cuda_data.minor_version_compatibility[key(cuda)[0]].branch
+        fit = [
+            b.number for b in self.branches
+            if b.number in able and b.number >= floor and (not full or key(b.max_cuda) >= key(minor(cuda)))
+        ]  # fmt: skip
+        return min(fit, default=None)
+
+    def offers(self, branch: str | int, *, ubuntu: str) -> list[Offer]:
+        """Where a branch is known to be offered for an Ubuntu release as itself (not as a transitional package).
+
+        Catalog knowledge: what the host's own lists say wins.
+        """
+        number, release = self.branch(branch).number, self.ubuntu(ubuntu).version
+        found = [
+            Offer(channel="ubuntu", series=o.series, version=o.version, certainty=o.certainty, note=o.note)
+            for o in self.drivers.archive.offers
+            if o.ubuntu == release and int(o.series[:3]) == number
+            and not any(t.from_ == o.series and release in t.ubuntu for t in self.drivers.archive.transitional)
+        ]  # fmt: skip
+        for row in self.drivers.nvidia.offers:
+            if row.ubuntu == release and number in row.branches:
+                sure = "inferred" if number in row.inferred else row.certainty
+                found.append(Offer(channel="cuda", series=str(number), certainty=sure, note=row.note))
+        return found
+
+    def transitional(self, series: str, *, ubuntu: str) -> Transitional | None:
+        """The entry that says a series is only a transitional package in that Ubuntu release's archive, or None."""
+        release = self.ubuntu(ubuntu).version
+        for row in self.drivers.archive.transitional:
+            if row.from_ == series and release in row.ubuntu:
+                return row
+        return None
+
+    # CUDA ---------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def cuda_minors(self) -> tuple[CudaMinor, ...]:
+        """All CUDA minors with a toolkit, oldest first."""
+        apt = self.cuda_data.apt.toolkit
+        releases = self.cuda_data.releases
+        found = []
+        for version, row in sorted(self.cuda_data.minors.items(), key=lambda item: key(item[0])):
+            major, small = version.split(".")
+            plain = tuple(_sm_to_cc(sm) for sm in row.sm if sm.isdigit())
+            found.append(CudaMinor.model_validate({
+                **row.model_dump(), "version": version, "ccs": plain,
+                "toolkit_package": apt.format(major=major, minor=small),
+                "min_driver": self.cuda_data.minor_version_compatibility[int(major)].min_driver,
+                "releases": tuple(v for v, r in releases.items() if minor(v) == version and not r.preview),
+            }))  # fmt: skip
+        return tuple(found)
+
+    def cuda(self, text: str) -> CudaMinor:
+        """CUDA minor of "12.4" or "12.4.1"; "13" gives the newest 13.x. UsageError names the nearest ones."""
+        wanted = text.strip()
+        fit = (
+            [m for m in self.cuda_minors if same(wanted, m.version)]
+            if re.match(r"^\d+(\.\d+){0,3}$", wanted)
+            else []
+        )
+        if not fit and wanted.count(".") >= 2:
+            fit = [m for m in self.cuda_minors if any(same(wanted, v) for v in m.releases)]
+        if fit:
+            return fit[-1]
+        because = []
+        if minor(wanted) in self.cuda_data.no_release:
+            because = [
+                f"{minor(wanted)} is only a number that nvidia-smi shows (driver branch 565): it has no toolkit"
+            ]
+        known = [m.version for m in self.cuda_minors]
+        if wanted.count(".") >= 2:
+            known = [v for m in self.cuda_minors for v in m.releases if m.version == minor(wanted)] or known
+        raise _unknown("cuda", "CUDA toolkit", text, known, because)
+
+    def cuda_range(self, gpus: Iterable[Gpu]) -> CudaRange | None:
+        """CUDA minors whose compiler targets every one of these GPUs; None: no toolkit of the catalog does."""
+        listed = [gpu.cc for gpu in gpus if gpu.cc]
+        fit = [
+            m.version
+            for m in self.cuda_minors
+            if all(self._toolkit(m, cc) in ("native", "binary") for cc in listed)
+        ]
+        return CudaRange(first=fit[0], last=fit[-1]) if fit else None
+
+    def toolkit_support(self, cuda: str, gpu: Gpu) -> Support:
+        """Degree to which programs built by a toolkit run on a GPU.
+
+        native: it compiles for this compute capability; binary: for a lower minor of the same major; jit: the GPU is
+        newer, PTX has to be compiled by the driver (which must know that CUDA in full); none: the GPU is too old for
+        it. An unknown compute capability counts as newer than all. (source: ptxas lists, NVIDIA compatibility guides)
+        """
+        return self._toolkit(self.cuda(cuda), gpu.cc)
+
+    def _toolkit(self, toolkit: CudaMinor, cc: str | None) -> Support:
+        top = max(toolkit.ccs, key=key)
+        return _degree(cc, toolkit.ccs, ptx=top)
+
+    # cuDNN, NCCL --------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def cudnn_versions(self) -> dict[str, tuple[int, ...]]:
+        """Every known cuDNN version with the CUDA majors it is offered for, newest first."""
+        found: dict[str, set[int]] = {}
+        for row in self.cudnn_data.versions:
+            for version in row.list:
+                found.setdefault(version, set()).update(row.cuda_majors)
+        for pair in self.cudnn_data.pairs:
+            found.setdefault(pair.cudnn, set()).add(key(pair.cuda)[0])
+        return {v: tuple(sorted(found[v])) for v in sorted(found, key=key, reverse=True)}
+
+    def cudnn_min_cc(self, version: str) -> tuple[str, bool] | None:
+        """Oldest compute capability that a cuDNN drives, and whether that is sure; None: not known."""
+        for row in self.cudnn_data.min_cc:
+            if between(version, row.first, row.last):
+                return row.cc, row.certainty not in UNSURE
+        return None
+
+    def cudnn_for(
+        self, cuda: str, gpus: Iterable[Gpu] = (), *, version: str | None = None
+    ) -> CudnnPair | None:
+        """cuDNN that goes with a CUDA on these GPUs, with exact apt pins; None when there is none.
+
+        Without ``version``: what NVIDIA's images of that CUDA install, or the newest older one that drives the GPUs.
+        ``version`` ("9", "9.10", exact) narrows the choice.
+        """
+        toolkit = self.cuda(cuda)
+        listed = [gpu.cc for gpu in gpus if gpu.cc]
+
+        def drives(candidate: str) -> bool:
+            low = self.cudnn_min_cc(candidate)
+            return low is None or all(key(cc) >= key(low[0]) for cc in listed)
+
+        pairs = [p for p in self.cudnn_data.pairs if minor(p.cuda) == toolkit.version]
+        pairs += [p for p in self.cudnn_data.pairs if p.cuda == str(toolkit.major)]
+        for pair in reversed(
+            pairs[:-1] if len(pairs) > 1 and pairs[-1].cuda == str(toolkit.major) else pairs
+        ):
+            if drives(pair.cudnn) and (version is None or same(version, pair.cudnn)):
+                because = f"what NVIDIA's images of CUDA {pair.cuda} install"
+                return self._cudnn_pair(pair.cudnn, toolkit, pair.suffix, because, pair.certainty)
+        for candidate, majors in self.cudnn_versions.items():
+            if (
+                toolkit.major in majors
+                and drives(candidate)
+                and (version is None or same(version, candidate))
+            ):
+                because = f"the newest cuDNN for CUDA {toolkit.major} that drives these GPUs"
+                # Which single versions exist as .deb was not enumerated.
+                return self._cudnn_pair(candidate, toolkit, None, because, "inferred")
+        return None
+
+    def _cudnn_pair(
+        self, version: str, toolkit: CudaMinor, suffix: str | None, because: str, certainty: models.Certainty
+    ) -> CudnnPair:
+        apt = self.cudnn_data.apt
+        if key(version)[0] >= 9:
+            full = apt.v9.version.format(cudnn=version)
+            names = [text.format(major=toolkit.major) for text in (apt.v9.runtime, apt.v9.dev)]
+        else:
+            full = apt.v8.version.format(cudnn=version, cuda=suffix or toolkit.version)
+            names = [apt.v8.runtime, apt.v8.dev]
+        pins = tuple(f"{name}={full}" for name in names)
+        return CudnnPair(
+            version=version,
+            cuda=toolkit.version,
+            packages=tuple(names),
+            pins=pins,
+            certainty=certainty,
+            because=because,
+        )
+
+    def nccl_for(self, cuda: str, *, ubuntu: str | None = None) -> NcclPair | None:
+        """NCCL for a CUDA with exact apt pins: the highest whose +cuda suffix has that major and no higher minor."""
+        toolkit = self.cuda(cuda)
+        release = self.ubuntu(ubuntu).version if ubuntu else None
+        fit = [
+            p for p in self.nccl_data.pairs
+            if key(p.cuda)[0] == toolkit.major and key(p.cuda) <= key(toolkit.version)
+            and (p.ubuntu is None or release is None or p.ubuntu == release)
+        ]  # fmt: skip
+        if not fit:
+            return None
+        suffix = max((p.cuda for p in fit), key=key)
+        pair = max((p for p in fit if p.cuda == suffix), key=lambda p: (p.ubuntu != "20.04", key(p.nccl)))
+        exact = suffix == toolkit.version
+        full = self.nccl_data.apt.version.format(nccl=pair.nccl, cuda=suffix)
+        names = (self.nccl_data.apt.runtime, self.nccl_data.apt.dev)
+        because = (
+            f"built for CUDA {suffix}"
+            if exact
+            else f"no pair is known for {toolkit.version}: that of {suffix} runs"
+        )
+        return NcclPair(
+            version=pair.nccl, cuda=suffix, packages=names, pins=tuple(f"{n}={full}" for n in names),
+            certainty=pair.certainty if exact else "inferred", because=because,
+        )  # fmt: skip
+
+    # Frameworks ---------------------------------------------------------------------------------------------------
+
+    def torch(self, text: str) -> TorchRelease:
+        """PyTorch release of "2.6.0", "2.6" (its newest), "2" or "1.12"; UsageError names the nearest."""
+        rows = self.frameworks.torch.releases
+        wanted = text.strip().removeprefix("v").split("+")[0]
+        exact = [v for v, row in rows.items() if v == wanted or (row.covers and same(row.covers, wanted))]
+        fit = exact or [v for v in rows if re.match(r"^\d+(\.\d+)*$", wanted) and same(wanted, v)]
+        if not fit:
+            raise _unknown("torch", "PyTorch release", text, list(rows))
+        version = max(fit, key=key)
+        return TorchRelease.model_validate({"version": version, **rows[version].model_dump()})
+
+    def torch_arch_list(self, version: str, tag: str, machine: str = "x86_64") -> ArchList | None:
+        """What the wheels of a PyTorch release and CUDA tag hold; None: not known."""
+        for row in self.frameworks.torch.arch_lists:
+            if tag in row.tags and row.machine == machine and between(minor(version), row.first, row.last):
+                return row
+        return None
+
+    def torch_support(self, version: str, tag: str, gpu: Gpu) -> Support:
+        """Degree to which a PyTorch wheel runs on a GPU; "none" where its list is not known or the GPU's cc is not."""
+        row = self.torch_arch_list(version, tag)
+        return _degree(gpu.cc, row.cc, ptx=row.ptx) if row and gpu.cc else "none"
+
+    def tensorflow(self, text: str) -> TensorflowRelease:
+        """TensorFlow release of "2.18", "2.18.1" or "2.16"; UsageError names the nearest."""
+        rows = self.frameworks.tensorflow.releases
+        wanted = text.strip().removeprefix("v")
+        valid = re.match(r"^\d+(\.\d+)*$", wanted)
+        fit = [v for v in rows if valid and (same(wanted, v) or minor(v) == minor(wanted))]
+        if not fit or (wanted.count(".") == 0 and not same(wanted, fit[-1])):
+            raise _unknown("tensorflow", "TensorFlow release", text, list(rows))
+        version = max(fit, key=key)
+        extra: dict[str, AndCuda] = {
+            v: row for v, row in self.frameworks.tensorflow.and_cuda.items() if minor(v) == minor(version)
+        }
+        chosen = extra.get(wanted) or (extra[max(extra, key=key)] if extra else None)
+        data = rows[version].model_dump()
+        return TensorflowRelease.model_validate(
+            {"version": version, **data, "extra": chosen and chosen.model_dump()}
+        )
+
+    def tensorflow_support(self, version: str, gpu: Gpu) -> Support:
+        """Degree to which a TensorFlow release runs on a GPU, judged by the CUDA that it was built with.
+
+        What its wheels really hold was not verified (``frameworks.tensorflow.compute``): newer GPUs count as jit.
+        """
+        release, compute = self.tensorflow(version), self.frameworks.tensorflow.compute
+        if gpu.cc is None or key(gpu.cc) < key(compute.first):
+            return "none"
+        ccs = [cc for cc in self.cuda(release.cuda).ccs if key(cc) <= key(compute.last)]
+        return _degree(gpu.cc, ccs, ptx=max(ccs, key=key))
+
+    # Ubuntu, repositories, known-bad versions -------------------------------------------------------------------------
+
+    def ubuntu(self, text: str) -> UbuntuRelease:
+        """Ubuntu release of "24.04" or "noble"; UsageError names the nearest ones."""
+        wanted = text.strip().lower().removeprefix("ubuntu").strip()
+        for version, row in self.ubuntu_data.releases.items():
+            if wanted in (version, row.codename, version.replace(".", "")):
+                span = self.cuda_data.repository_ranges.get(version)
+                return UbuntuRelease.model_validate({
+                    **row.model_dump(), "version": version,
+                    "cuda_first": span.first if span else None, "cuda_last": span.last if span else None,
+                })  # fmt: skip
+        known = list(self.ubuntu_data.releases)
+        raise _unknown(
+            "ubuntu", "Ubuntu release", text, known + [r.codename for r in self.ubuntu_data.releases.values()]
+        )
+
+    def cuda_in_repository(self, cuda: str, *, ubuntu: str) -> bool:
+        """True when NVIDIA's repository of that Ubuntu release holds the toolkit (source: cuda.yml, ranges)."""
+        release, toolkit = self.ubuntu(ubuntu), self.cuda(cuda)
+        if release.cuda_first is None:
+            return False
+        return between(toolkit.version, release.cuda_first, release.cuda_last)
+
+    def repository(self, name: str, *, ubuntu: str, arch: str = "amd64") -> Repository:
+        """apt repository "cuda", "container_toolkit" or "ppa" for an Ubuntu release and dpkg architecture.
+
+        fingerprint is None where no source names the key (cuda on 26.04). UsageError for combinations there are not.
+        """
+        rows = self.repositories.repositories
+        if name not in rows:
+            raise _unknown("repository", "repository", name, list(rows))
+        row, release = rows[name], self.ubuntu(ubuntu)
+        if arch not in row.machines:
+            raise _unknown("architecture", f"architecture of repository {name}", arch, list(row.machines))
+        if release.version not in row.ubuntu:
+            raise _unknown("ubuntu", f"Ubuntu release in repository {name}", ubuntu, list(row.ubuntu))
+        words = {
+            "base_url": row.base_url, "yymm": release.yymm, "machine": row.machines[arch], "codename": release.codename,
+        }  # fmt: skip
+        url = row.url.format(**words)
+        key_name = row.keys.get(release.version)
+        found = self.repositories.keys[key_name] if key_name else None
+        key_url = row.key_url
+        if key_url is None and row.key_file and found:
+            key_url = url + row.key_file.format(short=found.short)
+        note = None
+        if found is None:
+            note = next(
+                (k.note for k in self.repositories.unknown_keys if k.repository == f"ubuntu{release.yymm}"),
+                None,
+            )
+        return Repository(
+            name=name, url=url, suite=row.suite.format(**words), components=row.components, architecture=arch,
+            fingerprint=found.fingerprint if found else None, key_url=key_url,
+            key_certainty=found.certainty if found else "unknown", note=note or row.note, certainty=row.certainty,
+        )  # fmt: skip
+
+    def known_bad(
+        self, component: str, version: str, *, ubuntu: str | None = None, channel: Channel | None = None,
+        kernel: str | None = None,
+    ) -> list[KnownBad]:  # fmt: skip
+        """Entries against a version ("driver", "580.119.02"). Conditions that are not given count as met."""
+        release = self.ubuntu(ubuntu).version if ubuntu else None
+        return [
+            bad for bad in self._known_bad
+            if bad.component == component
+            and (bad.any_version or any(same(v, version) for v in bad.versions)
+                 or (bad.below is not None and key(version) < key(bad.below)))
+            and (bad.ubuntu is None or release is None or release in bad.ubuntu)
+            and (bad.channels is None or channel is None or channel in bad.channels)
+            and (bad.kernel_from is None or kernel is None or key(kernel.split("-")[0]) >= key(bad.kernel_from))
+        ]  # fmt: skip
+
+    # ----------------------------------------------------------------------------------------------------------------
+
+    def check(self) -> list[str]:
+        """Read every file and return what does not fit together across files; empty when all does."""
+        problems: list[str] = []
+
+        def need(kind: str, where: str, names: Iterable[object], known: Iterable[object]) -> None:
+            have = set(known)
+            problems.extend(f"{where}: unknown {kind} {name!r}" for name in names if name not in have)
+
+        arch = self.architectures
+        numbers = {b.number for b in self.branches}
+        ccs, releases = set(arch.compute_capabilities), set(self.ubuntu_data.releases)
+        minors, tags = set(self.cuda_data.minors), set(self.frameworks.torch.tags)
+        names = set(arch.architectures)
+        for chip, row in self.gpu_data.chips.items():
+            need("compute capability", f"chip {chip}", [row.cc], ccs)
+            if row.cc in ccs and arch.compute_capabilities[row.cc].architecture != row.architecture:
+                problems.append(f"chip {chip}: {row.cc} is not {row.architecture}")
+        for span in self.gpu_data.id_ranges:
+            need("architecture", f"id range {span.first}", [span.architecture], names)
+            need("compute capability", f"id range {span.first}", [span.cc] if span.cc else [], ccs)
+            need("chip", f"id range {span.first}", span.chips, self.gpu_data.chips)
+        for name, architecture in arch.architectures.items():
+            need("branch", name, [architecture.last_branch] if architecture.last_branch else [], numbers)
+        for cc, capability in arch.compute_capabilities.items():
+            need("branch", f"cc {cc}", [capability.first_branch] if capability.first_branch else [], numbers)
+        for branch in self.branches:
+            need("architecture", f"branch {branch.number}", [branch.oldest_architecture], names)
+        for offer in self.drivers.archive.offers:
+            need("Ubuntu release", f"archive {offer.series}", [offer.ubuntu], releases)
+            need("branch", f"archive {offer.series}", [int(offer.series[:3])], numbers)
+        for moved in self.drivers.archive.transitional:
+            where = f"transitional {moved.from_}"
+            need("Ubuntu release", where, moved.ubuntu, releases)
+            need("branch", where, [int(s[:3]) for s in (moved.from_, moved.to) if s], numbers)
+            need("codename", where, moved.codenames, self.ubuntu_data.other_codenames)
+        for nvidia in self.drivers.nvidia.offers:
+            need("Ubuntu release", "nvidia offers", [nvidia.ubuntu], releases)
+            need("branch", f"nvidia {nvidia.ubuntu}", (*nvidia.branches, *nvidia.inferred), numbers)
+        for version, toolkit in self.cuda_data.minors.items():
+            need("Ubuntu release", f"CUDA {version}", toolkit.ubuntu, releases)
+            plain = [_sm_to_cc(sm.rstrip("af")) for sm in toolkit.sm]
+            need("compute capability", f"CUDA {version}", [cc for cc in plain if cc != "10.1"], ccs)
+            ranges = {u for u in releases if self.cuda_in_repository(version, ubuntu=u)}
+            if ranges != set(toolkit.ubuntu):
+                problems.append(
+                    f"CUDA {version}: minors and repository ranges disagree about Ubuntu releases"
+                )
+        for version, release in self.cuda_data.releases.items():
+            need("CUDA minor", f"release {version}", [minor(version)], minors)
+            need("branch", f"release {version}", [release.branch] if release.branch else [], numbers)
+        need("CUDA minor", "nccl pairs", [p.cuda for p in self.nccl_data.pairs], minors)
+        need(
+            "CUDA minor",
+            "cudnn pairs",
+            [minor(p.cuda) for p in self.cudnn_data.pairs if "." in p.cuda],
+            minors,
+        )
+        for version, torch in self.frameworks.torch.releases.items():
+            need("tag", f"torch {version}", (torch.default, *torch.offered), tags)
+            for tag in torch.offered:
+                if self.torch_arch_list(version, tag) is None:
+                    problems.append(f"torch {version}: no arch list for {tag}")
+        for row_ in self.frameworks.torch.arch_lists:
+            need("tag", "arch lists", row_.tags, tags)
+            need("compute capability", "arch lists", row_.cc, ccs)
+        for tested in self.frameworks.tensorflow.releases.values():
+            need("CUDA minor", "tensorflow", [tested.cuda], minors)
+        for name, repository in self.repositories.repositories.items():
+            need("Ubuntu release", name, (*repository.ubuntu, *repository.keys), releases)
+            need("key", name, [k for k in repository.keys.values() if k], self.repositories.keys)
+        ids = [trap.id for trap in self.traps]
+        problems.extend(f"trap {i} is there twice" for i in set(ids) if ids.count(i) > 1)
+        for bad in self._known_bad:
+            need(
+                "branch", "known bad", [key(v)[0] for v in bad.versions if bad.component == "driver"], numbers
+            )
+        _ = (self.container_toolkit, self.conda)  # read and validated
+        return problems
+
+
+def _sm_to_cc(sm: str) -> str:
+    return f"{sm[:-1]}.{sm[-1]}"
+
+
+def _degree(cc: str | None, compiled: Sequence[str], *, ptx: str | None) -> Support:
+    """Support of a compute capability by compiled code and by PTX for ``ptx`` (None: no PTX in it)."""
+    if cc is not None:
+        if cc in compiled:
+            return "native"
+        wanted = key(cc)
+        if any(key(c)[0] == wanted[0] and key(c) <= wanted for c in compiled):
+            return "binary"
+        if ptx is None or wanted < key(ptx):
+            return "none"
+    return "jit" if ptx is not None else "none"
+
+
+def _unknown(
+    what: str, title: str, value: str, known: Sequence[str], because: Iterable[str] = ()
+) -> UsageError:
+    """UsageError for a value that the catalog does not have, with the nearest that it has."""
+    numbers = key(value)
+    near = difflib.get_close_matches(value.strip().lower(), known, n=3, cutoff=0.5)
+    if numbers and not near:
+        dotted = [k for k in known if k[:1].isdigit()]
+        near = sorted(dotted, key=lambda k: _distance(key(k), numbers))[:3]
+    elif numbers:
+        dotted = [k for k in known if k[:1].isdigit()]
+        below = [k for k in dotted if key(k) < numbers]
+        above = [k for k in dotted if key(k) > numbers]
+        near = [*([max(below, key=key)] if below else []), *([min(above, key=key)] if above else [])] or near
+    hint = "nearest known: " + ", ".join(near) if near else "known: " + ", ".join(known[-8:])
+    return UsageError(
+        f"catalog.unknown_{what}", f"there is no {title} {value!r} in the catalog", because=because, hint=hint
+    )
+
+
+def _distance(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
+    width = max(len(one), len(other))
+    pad = (0,) * width
+    return tuple(abs(a - b) for a, b in zip((one + pad)[:width], (other + pad)[:width], strict=True))
