@@ -168,7 +168,7 @@ def read_inventory(request: dict[str, Any]) -> dict[str, Any]:
             raise no_match(str(request["limit"]), everyone, sorted(manager.groups))
         return {
             "ok": True,
-            "config_file": constants.CONFIG_FILE,
+            "settings": settings(),
             "sources": [s if "," in s else os.path.abspath(s) for s in sources],
             "extra_vars": plain(extra_vars),
             "groups": {name: [h.name for h in group.get_hosts()] for name, group in manager.groups.items()},
@@ -182,6 +182,20 @@ def read_inventory(request: dict[str, Any]) -> dict[str, Any]:
                 "give the password with --ask-vault-pass or --vault-password-file FILE",
             ) from error  # fmt: skip
         raise Wrong("inventory.invalid", "the inventory cannot be read", [text]) from error
+
+
+def settings() -> dict[str, Any]:
+    """Return what Ansible is set to beside the hosts, so that a run can add to it instead of replacing it."""
+    from ansible import constants
+
+    pipelining, origin = constants.config.get_config_value_and_origin("ANSIBLE_PIPELINING")
+    return {
+        "collections_paths": plain(constants.COLLECTIONS_PATHS),
+        "roles_path": plain(constants.DEFAULT_ROLES_PATH),
+        "callbacks_enabled": plain(constants.CALLBACKS_ENABLED),
+        "pipelining_configured": origin != "default",
+        "ssh_args": option("connection", "ssh", "ssh_args", {}),
+    }
 
 
 def no_match(limit: str, hosts: list[str], groups: list[str]) -> Wrong:

@@ -88,6 +88,7 @@ class Inventory:
     )  # for ansible-playbook, which reads it all again
     vault_password_files: list[str] = field(default_factory=list)
     become_password: str | None = field(default=None, repr=False)  # typed by the user (-K)
+    settings: dict[str, Any] = field(default_factory=dict)  # Ansible's own, for a run: collections_paths, ssh_args, ...
 
     def host(self, name: str) -> Host:
         return next(host for host in self.hosts if host.name == name)
@@ -161,6 +162,7 @@ class Loading:
             vault_password=self._vault_password,
             vault_password_files=self._vault_files,
             become_password=self._become_password,
+            settings=answer["settings"],
         )
 
 

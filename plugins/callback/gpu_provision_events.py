@@ -1,0 +1,86 @@
+# Copyright (c) the gpu-provision founders
+# Apache-2.0 (see LICENSE)
+"""Writes what a run does as JSON lines to the file named by GPU_PROVISION_EVENTS, for ``provision`` to show."""
+
+from __future__ import annotations
+
+DOCUMENTATION = """
+name: gpu_provision_events
+type: notification
+short_description: JSON lines of a run, for the command provision
+description:
+  - One object a line, with the key C(event) (play_start, task_start, host_start, ok, failed, unreachable, skipped, stats).
+  - Results of tasks with C(no_log) carry no message.
+requirements:
+  - GPU_PROVISION_EVENTS in the environment names the file; without it nothing is written.
+"""
+
+import json
+import os
+import time
+
+from ansible.plugins.callback import CallbackBase
+
+# What our modules say beside their message; an Issue's words.
+WORDS = ("code", "because", "hint")
+
+
+class CallbackModule(CallbackBase):
+    CALLBACK_VERSION = 2.0
+    CALLBACK_TYPE = "notification"
+    CALLBACK_NAME = "gpu.provision.gpu_provision_events"
+    CALLBACK_NEEDS_ENABLED = True
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        path = os.environ.get("GPU_PROVISION_EVENTS")
+        # Appended to, a line at a time: whoever reads it while it grows sees whole lines.
+        self._out = open(path, "a", encoding="utf-8", buffering=1) if path else None
+        self._started = {}
+
+    def _write(self, event, **fields):
+        if self._out is not None:
+            self._out.write(json.dumps(dict(fields, event=event, time=time.time()), default=str) + "\n")
+
+    def _result(self, event, result, **fields):
+        task, host, data = result.task, result.host.get_name(), result.result
+        started = self._started.pop((host, task._uuid), None)
+        fields.update(
+            host=host, task=task.get_name(), role=task._role.get_name() if task._role else None, action=task.action,
+            changed=bool(data.get("changed")), duration=round(time.time() - started, 3) if started else None,
+        )  # fmt: skip
+        if not (task.no_log or data.get("_ansible_no_log")) and event in ("failed", "unreachable"):
+            fields["message"] = str(data.get("msg") or data.get("stderr") or data.get("module_stderr") or "")[:2000]
+            fields.update({word: data[word] for word in WORDS if data.get(word)})
+        facts = data.get("ansible_facts") or {}
+        if any(key.endswith("_reboot_required") and facts[key] is True for key in facts):
+            fields["reboot_required"] = True
+        self._write(event, **fields)
+
+    def v2_playbook_on_play_start(self, play):
+        self._write("play_start", play=play.get_name())
+
+    def v2_playbook_on_task_start(self, task, is_conditional):
+        self._write("task_start", task=task.get_name(), role=task._role.get_name() if task._role else None)
+
+    def v2_playbook_on_handler_task_start(self, task):
+        self.v2_playbook_on_task_start(task, False)
+
+    def v2_runner_on_start(self, host, task):
+        self._started[(host.get_name(), task._uuid)] = time.time()
+        self._write("host_start", host=host.get_name(), task=task.get_name(), action=task.action)
+
+    def v2_runner_on_ok(self, result):
+        self._result("ok", result)
+
+    def v2_runner_on_failed(self, result, ignore_errors=False):
+        self._result("failed", result, ignored=bool(ignore_errors))
+
+    def v2_runner_on_unreachable(self, result):
+        self._result("unreachable", result)
+
+    def v2_runner_on_skipped(self, result):
+        self._result("skipped", result)
+
+    def v2_playbook_on_stats(self, stats):
+        self._write("stats", hosts={host: stats.summarize(host) for host in sorted(stats.processed)})
