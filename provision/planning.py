@@ -114,12 +114,14 @@ def source_spec(channel: str, wish: DriverWish, facts: Facts, catalog: Catalog) 
     text, key_url = _load_key(key)
     base = (url or repository.url).rstrip("/")
     if not text and not key_url:
-        key_url = repository.key_url if not url else f"{base}/{Path(repository.key_url or '3bf863cc.pub').name}"
+        key_url = (
+            repository.key_url if not url else f"{base}/{Path(repository.key_url or '3bf863cc.pub').name}"
+        )
     return {
         "name": kind,
         "uris": base + "/",
         "suites": repository.suite,
-        "components": repository.components or "",
+        "components": " ".join(repository.components),
         "key": text,
         "key_url": key_url,
         "fingerprint": (fingerprint or repository.fingerprint or "").replace(" ", "").upper() or None,
@@ -149,7 +151,11 @@ def offer_args(
 ) -> dict[str, Any]:
     """Return aptquery's arguments for one channel: sources to add, entries to leave out, names to look at."""
     source = source_spec(channel, wish, facts, catalog)
-    omit = [{"file": e.file, "line": e.line} for e in cuda_entries(facts)] if source and source["name"] == "cuda" else []
+    omit = (
+        [{"file": e.file, "line": e.line} for e in cuda_entries(facts)]
+        if source and source["name"] == "cuda"
+        else []
+    )
     kernels = {facts.kernels.running, facts.kernels.next} - {None, ""}
     patterns = [
         r"^(nvidia|libnvidia|xserver-xorg-video-nvidia|cuda-drivers|linux-modules-nvidia|linux-objects-nvidia"
@@ -217,7 +223,9 @@ def _plan(name: str, wish: DriverWish, facts: Facts, decision: Decision, catalog
         plan.status = "changes"
     if target:
         signed = "signed" if target.build == "signed" else "DKMS"
-        plan.summary = f"driver {target.version} {target.flavour}, {signed} modules, from {CHANNELS[target.channel]}"
+        plan.summary = (
+            f"driver {target.version} {target.flavour}, {signed} modules, from {CHANNELS[target.channel]}"
+        )
     elif not facts.gpus:
         plan.summary = "no NVIDIA GPU"
     elif not wish.manage:
@@ -249,8 +257,14 @@ def _simulate(plan: HostPlan, facts: Facts, call: Call, workdir: str | None) -> 
         )  # fmt: skip
     else:
         apply_simulation(plan, answer)
-        allowed = [name for name, package in facts.packages.items() if package.installed and names.is_driver_package(name)]
-        for problem in aptquery.judge(answer["changes"], allowed_remove=allowed, family_version=spec.get("family_version")):
+        allowed = [
+            name
+            for name, package in facts.packages.items()
+            if package.installed and names.is_driver_package(name)
+        ]
+        for problem in aptquery.judge(
+            answer["changes"], allowed_remove=allowed, family_version=spec.get("family_version")
+        ):
             plan.blockers.append(
                 Issue(
                     code=problem["code"], host=plan.host, message=problem["message"],

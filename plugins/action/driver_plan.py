@@ -10,7 +10,12 @@ from pathlib import Path
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
-from ansible_collections.gpu.provision.plugins.plugin_utils.controller import error_result, import_provision, module_call, role_values
+from ansible_collections.gpu.provision.plugins.plugin_utils.controller import (
+    error_result,
+    import_provision,
+    module_call,
+    role_values,
+)
 
 
 class ActionModule(ActionBase):
@@ -30,7 +35,9 @@ class ActionModule(ActionBase):
         shown = task_vars.get("gpu_provision_plan_file")
         try:
             if shown:
-                plan = json.loads(Path(self._templar.template(shown)).read_text(encoding="utf-8"))["hosts"][host]
+                plan = json.loads(Path(self._templar.template(shown)).read_text(encoding="utf-8"))["hosts"][
+                    host
+                ]
             else:
                 values = role_values(self._templar, task_vars)
                 plan = plan_host(host, module_call(self, task_vars), values).model_dump(mode="json")

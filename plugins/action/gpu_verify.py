@@ -34,4 +34,9 @@ class ActionModule(ActionBase):
                 args["expect"] = expect_of(facts, role_values(self._templar, task_vars))
             except ProvisionError as error:
                 return dict(result, **error_result(error.issue))
-        return dict(result, **self._execute_module(module_name="gpu.provision.gpu_verify", module_args=args, task_vars=task_vars))
+        return dict(
+            result,
+            **self._execute_module(
+                module_name="gpu.provision.gpu_verify", module_args=args, task_vars=task_vars
+            ),
+        )

@@ -85,7 +85,8 @@ def next_boot_problems(facts, version=None):
     version = version or library_version(facts)
     if version and module["version"] and module["version"] != version:
         problems.append(
-            "kernel %s boots next and its module is %s, the libraries are %s" % (kernel, module["version"], version)
+            "kernel %s boots next and its module is %s, the libraries are %s"
+            % (kernel, module["version"], version)
         )
     if facts["secure_boot"].get("enabled"):
         if not module["signed"]:
@@ -103,7 +104,9 @@ def library_version(facts):
     for library in facts.get("libraries", []):
         if library.get("version"):
             return library["version"]
-    versions = [names.upstream(v) for n, v in installed_driver(facts).items() if n.startswith("libnvidia-compute")]
+    versions = [
+        names.upstream(v) for n, v in installed_driver(facts).items() if n.startswith("libnvidia-compute")
+    ]
     return versions[0] if versions else None
 
 
@@ -136,12 +139,16 @@ def bound(facts, want):
     if any(gpu["driver"] in RIVALS for gpu in others):
         hint = "block nouveau and nova, rebuild every initramfs, reboot: provision apply does it"
     elif any((gpu["driver"] or "").startswith("vfio") for gpu in others):
-        hint = "the card is set aside for a virtual machine (vfio): remove that setting if the host shall use it"
+        hint = (
+            "the card is set aside for a virtual machine (vfio): remove that setting if the host shall use it"
+        )
     elif facts["module"]["loaded"] is None:
         hint = "the nvidia module is not loaded: see driver.next_boot, then modprobe nvidia or reboot"
     else:
         hint = "the loaded module does not drive this card: look at 'dmesg | grep NVRM' and at branch and flavour"
-    return _verdict(check, "fail", "%d of %d GPUs not bound to nvidia" % (len(others), len(facts["gpus"])), evidence, hint)
+    return _verdict(
+        check, "fail", "%d of %d GPUs not bound to nvidia" % (len(others), len(facts["gpus"])), evidence, hint
+    )
 
 
 def versions_agree(facts, want):
@@ -154,9 +161,15 @@ def versions_agree(facts, want):
     on_disk = modules_of(facts, facts["kernels"]["running"])
     if on_disk and on_disk[0]["version"]:
         seen.append(("module on disk for %s" % facts["kernels"]["running"], on_disk[0]["version"]))
-    seen += [(lib["soname"] + " (" + lib["path"] + ")", lib["version"]) for lib in facts["libraries"] if lib["version"]]
+    seen += [
+        (lib["soname"] + " (" + lib["path"] + ")", lib["version"])
+        for lib in facts["libraries"]
+        if lib["version"]
+    ]
     packages = {
-        names.upstream(version) for name, version in installed_driver(facts).items() if names.is_version_locked(name)
+        names.upstream(version)
+        for name, version in installed_driver(facts).items()
+        if names.is_version_locked(name)
     }
     seen += [("packages", version) for version in sorted(packages)]
     if facts["smi"].get("driver_version"):
@@ -195,7 +208,9 @@ def smi_answers(facts, want):
     """nvidia-smi answers in time and sees every GPU of the bus."""
     check, smi, count = "driver.smi", facts["smi"], len(facts["gpus"])
     if not smi.get("path"):
-        return _verdict(check, "fail", "nvidia-smi is not installed", (), "provision plan shows the missing package")
+        return _verdict(
+            check, "fail", "nvidia-smi is not installed", (), "provision plan shows the missing package"
+        )
     if smi["timed_out"]:
         return _verdict(check, "fail", "nvidia-smi did not answer in time", (),
                         "a GPU hangs: look at 'dmesg | grep -e NVRM -e Xid'; a reboot, often a power cycle, is needed")  # fmt: skip
@@ -230,7 +245,9 @@ def packages_whole(facts, want):
             return _verdict(check, "fail", "no driver package is installed", facts["runfile"]["traces"][:8],
                             "the driver came from outside apt: nvidia_driver_manage: false accepts it as it is"
                             if facts["module"]["loaded"] else "provision apply installs it")  # fmt: skip
-        return _verdict(check, "skip", "the driver is not from apt, and not managed", facts["runfile"]["traces"][:8])
+        return _verdict(
+            check, "skip", "the driver is not from apt, and not managed", facts["runfile"]["traces"][:8]
+        )
     return _verdict(check, "pass", "%d driver packages, all configured" % len(driver))
 
 
@@ -253,7 +270,12 @@ def next_boot(facts, want):
     """The kernel that boots next has a module of the right version, signed where Secure Boot asks for it."""
     check, kernels = "boot.next", facts["kernels"]
     if kernels.get("next") is None:
-        return _verdict(check, "skip", "what boots next is not known here", [kernels.get("next_because") or "no boot loader found"])
+        return _verdict(
+            check,
+            "skip",
+            "what boots next is not known here",
+            [kernels.get("next_because") or "no boot loader found"],
+        )
     evidence = ["next: %s (%s)" % (kernels["next"], kernels.get("next_because") or "running")]
     problems = next_boot_problems(facts)
     if problems:
@@ -261,7 +283,9 @@ def next_boot(facts, want):
                         "do not reboot before provision apply has put a module there")  # fmt: skip
     module = modules_of(facts, kernels["next"])[0]
     if module["origin"] == "dkms":
-        without = [k["release"] for k in kernels["installed"] if k["release"] == kernels["next"] and not k["headers"]]
+        without = [
+            k["release"] for k in kernels["installed"] if k["release"] == kernels["next"] and not k["headers"]
+        ]
         if without:
             return _verdict(check, "warn", "the headers of %s are not installed" % without[0], evidence,
                             "DKMS cannot rebuild the module for it: install linux-headers-%s" % without[0])  # fmt: skip
@@ -276,7 +300,9 @@ def rivals_blocked(facts, want):
     if not want["manage"]:
         return _verdict(check, "skip", "the driver is not managed")
     if "nouveau" not in blocked:
-        return _verdict(check, "warn", "nouveau is not blocked", (), "provision apply blocks it in every initramfs")
+        return _verdict(
+            check, "warn", "nouveau is not blocked", (), "provision apply blocks it in every initramfs"
+        )
     old = [i["kernel"] for i in facts["initrds"] if i["newer_than_blacklist"] is False]
     if facts["kernels"].get("next") in old:
         return _verdict(check, "warn", "the initramfs of %s is older than the block" % facts["kernels"]["next"], old,
@@ -296,7 +322,9 @@ def device_nodes(facts, want):
         return _verdict(check, "fail", "device nodes are missing", missing,
                         "nvidia-modprobe -c 0 -u makes them; nvidia-persistenced keeps them")  # fmt: skip
     if "/dev/nvidia-uvm" not in nodes:
-        return _verdict(check, "warn", "/dev/nvidia-uvm is missing", (), "nvidia-modprobe -u makes it; CUDA needs it")
+        return _verdict(
+            check, "warn", "/dev/nvidia-uvm is missing", (), "nvidia-modprobe -u makes it; CUDA needs it"
+        )
     return _verdict(check, "pass", "%d nodes" % len(nodes))
 
 
@@ -310,7 +338,12 @@ def persistence(facts, want):
     if off:
         hint = "systemctl enable --now nvidia-persistenced" if daemon.get("present") else "nvidia-smi -pm 1"
         return _verdict(check, "warn", "persistence is off", off, hint)
-    if facts["host"]["systemd"] and daemon.get("present") and not daemon.get("enabled") and not daemon.get("running"):
+    if (
+        facts["host"]["systemd"]
+        and daemon.get("present")
+        and not daemon.get("enabled")
+        and not daemon.get("running")
+    ):
         return _verdict(check, "warn", "persistence is on, nvidia-persistenced is not", (),
                         "it will be off after the next boot: systemctl enable --now nvidia-persistenced")  # fmt: skip
     return _verdict(check, "pass", "on")
@@ -326,13 +359,16 @@ def fabric_manager(facts, want):
         if names.parse(name).base == "nvidia-fabricmanager"
     }  # fmt: skip
     loaded = facts["module"]["loaded"]
-    evidence = ["%s %s" % pair for pair in sorted(packages.items())] + ["%d NVSwitches" % len(facts["nvswitches"])]
+    evidence = ["%s %s" % pair for pair in sorted(packages.items())] + [
+        "%d NVSwitches" % len(facts["nvswitches"])
+    ]
     if not packages:
         return _verdict(check, "fail", "fabric manager is not installed", evidence,
                         "CUDA fails with error 802 on NVSwitch without it: provision apply installs it")  # fmt: skip
     wrong = [name for name, version in packages.items() if loaded and version != loaded["version"]]
     if wrong:
-        return _verdict(check, "fail", "fabric manager is not of the driver's version", evidence + ["driver %s" % loaded["version"]],
+        evidence.append("driver %s" % loaded["version"])
+        return _verdict(check, "fail", "fabric manager is not of the driver's version", evidence,
                         "they must be equal to the last digit: provision apply aligns them")  # fmt: skip
     if not facts["services"].get("nvidia-fabricmanager", {}).get("running"):
         return _verdict(check, "fail", "nvidia-fabricmanager does not run", evidence,
@@ -344,7 +380,9 @@ def apt_sources(facts, want):
     """apt can read its sources."""
     check, errors = "apt.sources", facts["apt"]["errors"]
     if errors:
-        return _verdict(check, "fail", "apt cannot read its sources", errors, "every apt call fails until this is mended")
+        return _verdict(
+            check, "fail", "apt cannot read its sources", errors, "every apt call fails until this is mended"
+        )
     return _verdict(check, "pass", "%d entries, no conflict" % len(facts["apt"]["sources"]))
 
 

@@ -113,8 +113,10 @@ def is_driver_package(name):
 def is_version_locked(name):
     """True when the package must carry the driver's own upstream version (not companions, not kernel-versioned ones)."""
     package = parse(name)
-    return bool(package) and package.base not in COMPANIONS and not package.base.startswith(
-        ("linux-", "nvidia-driver-pinning-")
+    return (
+        bool(package)
+        and package.base not in COMPANIONS
+        and not package.base.startswith(("linux-", "nvidia-driver-pinning-"))
     )
 
 

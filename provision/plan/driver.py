@@ -85,7 +85,11 @@ def cuda_entries(facts: Facts) -> list[Any]:
 
 def conflicting(facts: Facts) -> bool:
     """True when apt cannot read its sources because entries of NVIDIA's repository contradict each other."""
-    return bool(facts.apt.errors) and len(cuda_entries(facts)) > 0 and any(is_cuda_uri(e) for e in facts.apt.errors)
+    return (
+        bool(facts.apt.errors)
+        and len(cuda_entries(facts)) > 0
+        and any(is_cuda_uri(e) for e in facts.apt.errors)
+    )
 
 
 def _apt_files(
@@ -98,19 +102,25 @@ def _apt_files(
     if source:
         path = aptfiles.sources_path(source["name"])
         texts = [
-            aptfiles.render_sources(source["name"], source["uris"], source["suites"], source["components"], armored)
+            aptfiles.render_sources(
+                source["name"], source["uris"], source["suites"], source["components"], armored
+            )
             for armored in (True, False)
         ]
         if have.get(path) not in {aptfiles.sha256(text) for text in texts}:
             details.append(f"write {path} for {source['uris']}")
             because.append(f"the driver comes from {CHANNELS[target.channel]}")
         for entry in cuda_entries(facts) if source["name"] == "cuda" else []:
-            details.append(f"take the entry out of {entry.file}" + (f" line {entry.line}" if entry.line else ""))
+            details.append(
+                f"take the entry out of {entry.file}" + (f" line {entry.line}" if entry.line else "")
+            )
             because.append("one repository, one entry: others of it stand in the way of Signed-By")
     files["preferences"] = preferences(facts, target)
     if files["preferences"] and have.get(aptfiles.PREFERENCES) != aptfiles.sha256(files["preferences"]):
         details.append(f"write {aptfiles.PREFERENCES}")
-        because.append("the archive and NVIDIA's repository carry packages of the same names: one of them must win")
+        because.append(
+            "the archive and NVIDIA's repository carry packages of the same names: one of them must win"
+        )
     if wish.hold:
         files["unattended"] = list(names.UNATTENDED_PATTERNS)
         if have.get(aptfiles.UNATTENDED) != aptfiles.sha256(aptfiles.render_unattended(files["unattended"])):
@@ -119,21 +129,29 @@ def _apt_files(
     if details:
         spec["apt_files"] = files
         steps.append(
-            Step(id="sources", title="configure apt", because="; ".join(dict.fromkeys(because)), details=details)
+            Step(
+                id="sources",
+                title="configure apt",
+                because="; ".join(dict.fromkeys(because)),
+                details=details,
+            )
         )
 
 
 def preferences(facts: Facts, target: Target) -> str | None:
     """Return the preferences text that keeps the two origins apart, None where only one is there (scenario F7)."""
     nvidia_there = any(
-        is_cuda_uri(uri) for entry in facts.apt.sources if entry.enabled and "deb" in entry.types for uri in entry.uris
+        is_cuda_uri(uri)
+        for entry in facts.apt.sources
+        if entry.enabled and "deb" in entry.types
+        for uri in entry.uris
     )
     if target.channel == "cuda":
         because = "the driver of this host comes from NVIDIA's repository"
-        return aptfiles.render_preferences(names.PIN_PATTERNS, "release o=Ubuntu", because)
+        return str(aptfiles.render_preferences(names.PIN_PATTERNS, "release o=Ubuntu", because))
     if nvidia_there:
         because = f"the driver of this host comes from {CHANNELS[target.channel]}"
-        return aptfiles.render_preferences(names.PIN_PATTERNS, "release o=NVIDIA", because)
+        return str(aptfiles.render_preferences(names.PIN_PATTERNS, "release o=NVIDIA", because))
     return None
 
 
@@ -182,7 +200,9 @@ def leftovers(decision: Decision, target: Target) -> list[str]:
             "nvidia-dkms", "nvidia-driver", "nvidia-headless", "nvidia-headless-no-dkms", "nvidia-kernel-source",
             "linux-modules-nvidia", "nvidia-open", "cuda-drivers",
         )  # fmt: skip
-        other_flavour = carries and (package.open or package.base == "nvidia-open") != (target.flavour == "open")
+        other_flavour = carries and (package.open or package.base == "nvidia-open") != (
+            target.flavour == "open"
+        )
         other_build = (target.build == "signed" and package.base == "nvidia-dkms") or (
             target.build == "dkms" and package.base in ("linux-modules-nvidia", "linux-objects-nvidia")
         )
@@ -208,7 +228,11 @@ def _hold(wish: DriverWish, facts: Facts, target: Target, spec: dict[str, Any], 
     if not target.installed:
         title, details = "hold every driver package by its exact name", []
     else:
-        title = f"hold {len(loose)} packages" if loose else f"clear {len(stale)} holds on packages that are not installed"
+        title = (
+            f"hold {len(loose)} packages"
+            if loose
+            else f"clear {len(stale)} holds on packages that are not installed"
+        )
         details = [*loose, *[f"not installed: {name}" for name in stale]]
     because = "an update must not move parts of the driver"
     if kernels:
@@ -225,7 +249,11 @@ def holds_kernel(wish: DriverWish, target: Target) -> bool:
 def kernel_metapackages(facts: Facts) -> list[str]:
     """Installed metapackages that would bring a new kernel: linux-generic, linux-image-generic, linux-headers-generic, …"""
     flavours = kernel_flavours(facts)
-    wanted = {f"{prefix}{flavour}" for flavour in flavours for prefix in ("linux-", "linux-image-", "linux-headers-")}
+    wanted = {
+        f"{prefix}{flavour}"
+        for flavour in flavours
+        for prefix in ("linux-", "linux-image-", "linux-headers-")
+    }
     return sorted(name for name in wanted if name in facts.packages and facts.packages[name].installed)
 
 
@@ -240,11 +268,17 @@ def _boot(facts: Facts, spec: dict[str, Any], steps: list[Step]) -> None:
     details = ([] if written else [f"write {MODPROBE_PATH}"]) + (
         ["rebuild the initramfs of every kernel"] if spec["initramfs"] else []
     )
-    because = "nouveau and nova would take the GPUs" if not written else f"older than the block: initramfs of {', '.join(stale)}"
+    because = (
+        "nouveau and nova would take the GPUs"
+        if not written
+        else f"older than the block: initramfs of {', '.join(stale)}"
+    )
     steps.append(Step(id="boot", title="keep nouveau and nova away", because=because, details=details))
 
 
-def _services(wish: DriverWish, facts: Facts, target: Target, spec: dict[str, Any], steps: list[Step]) -> None:
+def _services(
+    wish: DriverWish, facts: Facts, target: Target, spec: dict[str, Any], steps: list[Step]
+) -> None:
     wanted = []
     if wish.persistence:
         wanted.append(("nvidia-persistenced", "GPUs keep their state between jobs"))
@@ -278,21 +312,35 @@ def _runs(facts: Facts, unit: str) -> bool:
 
 
 def _reboot(
-    wish: DriverWish, facts: Facts, target: Target, decision: Decision, spec: dict[str, Any], steps: list[Step]
+    wish: DriverWish,
+    facts: Facts,
+    target: Target,
+    decision: Decision,
+    spec: dict[str, Any],
+    steps: list[Step],
 ) -> Reboot:
     because = []
     loaded = facts.module.loaded
     if loaded and loaded.version != target.version:
-        because.append(f"the loaded module is {loaded.version}, the driver on disk {'is' if target.installed else 'will be'} {target.version}")
+        because.append(
+            f"the loaded module is {loaded.version}, the driver on disk {'is' if target.installed else 'will be'} {target.version}"
+        )
     elif loaded and loaded.flavour and loaded.flavour != target.flavour:
         because.append(f"the loaded module is the {loaded.flavour} one, wanted is the {target.flavour} one")
     rivals = sorted({gpu.driver for gpu in facts.gpus if gpu.driver in checks.RIVALS})
     if rivals:
         because.append(f"{' and '.join(rivals)} has the GPUs")
     running = facts.kernels.running
-    if not loaded and not rivals and facts.kernels.installed and running not in {k.release for k in facts.kernels.installed}:
+    if (
+        not loaded
+        and not rivals
+        and facts.kernels.installed
+        and running not in {k.release for k in facts.kernels.installed}
+    ):
         because.append(f"the running kernel {running} is no longer installed")
-    users = [f"{user.comm} (pid {user.pid}{', ' + user.user if user.user else ''})" for user in facts.gpu_users]
+    users = [
+        f"{user.comm} (pid {user.pid}{', ' + user.user if user.user else ''})" for user in facts.gpu_users
+    ]
     reboot = Reboot(needed=bool(because), because=because, policy=wish.reboot)
     spec["load_module"] = not loaded and not because
     spec["reboot"]["needed"] = reboot.needed
@@ -301,9 +349,15 @@ def _reboot(
     if disturbs and wish.reboot == "when_idle":
         reboot.blocked_by = users
     if spec["load_module"] and not steps and facts.gpus:
-        steps.append(Step(id="services", title="load the nvidia module", because="it is on disk and not loaded"))
+        steps.append(
+            Step(id="services", title="load the nvidia module", because="it is on disk and not loaded")
+        )
     if reboot.needed:
-        title = "reboot" if wish.reboot != "never" else "a reboot is needed, and left to you (nvidia_driver_reboot: never)"
+        title = (
+            "reboot"
+            if wish.reboot != "never"
+            else "a reboot is needed, and left to you (nvidia_driver_reboot: never)"
+        )
         steps.append(Step(id="reboot", title=title, because="; ".join(because)))
     return reboot
 

@@ -1,4 +1,4 @@
-"""Which driver a host should have: branch, version, flavour, build, channel and the exact packages, each with its reason.
+"""Which driver a host should have: branch, version, flavour, build, channel, exact packages, each with its reason.
 
 The rules are design section 4. Pure: wish + facts + catalog + what apt offers in, a decision out. Where apt has to be
 asked first the decision says so (``ask``), and the caller comes back with the answer.
@@ -7,13 +7,14 @@ asked first the decision says so (``ask``), and the caller comes back with the a
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import date
-from typing import Any
+from typing import Any, cast
 
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils import checks, debversion, names
-from provision.catalog import Branch, Catalog, Gpu
+from provision.catalog import Branch, Catalog, Gpu, KnownBad
 from provision.errors import Issue, UsageError
 from provision.facts import Facts
 from provision.plan import Reason
@@ -121,10 +122,17 @@ class _Resolver:
         self, wish: DriverWish, facts: Facts, catalog: Catalog, offers: dict[str, Offer], today: date
     ) -> None:
         self.wish, self.facts, self.catalog, self.offers, self.today = wish, facts, catalog, offers, today
+        self.refusals: list[
+            Issue
+        ] = []  # why channels and branches were passed over; they count when nothing fits
         self.out = Decision(installed=installed_driver(facts))
         self.out.gpus = [catalog.gpu_by_id(gpu.device) for gpu in facts.gpus]
         self.ubuntu = facts.host.os.version_id
         self.datacenter = any(gpu.segment == "datacenter" for gpu in self.out.gpus)
+        try:
+            self.release: str | None = catalog.ubuntu(self.ubuntu).version
+        except UsageError:
+            self.release = None
 
     def run(self) -> Decision:
         if not self.out.gpus:
@@ -152,7 +160,6 @@ class _Resolver:
         else:
             self._say_why_nothing_fits()
         if self.out.target:
-            self.out.blockers.clear()
             self._refuse_unsigned()
         return self.out
 
@@ -164,7 +171,9 @@ class _Resolver:
         if runfile.uninstaller and runfile.uninstaller not in outside:
             outside.insert(0, runfile.uninstaller)
         if not packages and self.facts.module.loaded:
-            outside.append(f"loaded module {self.facts.module.loaded.version}, and no driver package is installed")
+            outside.append(
+                f"loaded module {self.facts.module.loaded.version}, and no driver package is installed"
+            )
         if not outside:
             return
         remove = (
@@ -255,9 +264,13 @@ class _Resolver:
         because = []
         for gpu in _distinct(self.out.gpus):
             if gpu.last_branch is not None and branch.number > gpu.last_branch:
-                because.append(f"{gpu.name} ({gpu.architecture}): the last branch that drives it is {gpu.last_branch}")
+                because.append(
+                    f"{gpu.name} ({gpu.architecture}): the last branch that drives it is {gpu.last_branch}"
+                )
             elif gpu.first_branch is not None and branch.number < gpu.first_branch:
-                because.append(f"{gpu.name} ({gpu.architecture}): the first branch that drives it is {gpu.first_branch}")
+                because.append(
+                    f"{gpu.name} ({gpu.architecture}): the first branch that drives it is {gpu.first_branch}"
+                )
         self.out.block(
             "driver.gpu_not_supported",
             f"branch {branch.number} does not drive {_and([gpu.name for gpu in _distinct(self.out.gpus)])}",
@@ -265,7 +278,7 @@ class _Resolver:
             f"nvidia_driver_branch: {self._way_out(self.catalog.branches_for(self.out.gpus))}",
         )  # fmt: skip
 
-    def _refuse_modules(self, number: int, flavours: list[str]) -> None:
+    def _refuse_modules(self, number: int, flavours: Sequence[str]) -> None:
         because = [
             f"{gpu.name} ({gpu.architecture}): {_and(list(self.catalog.flavours([gpu], number))) or 'none'} only"
             for gpu in _distinct(self.out.gpus)
@@ -300,7 +313,10 @@ class _Resolver:
             )  # fmt: skip
         else:
             self.out.block(
-                "driver.no_common_branch", f"no branch drives {_and([gpu.name for gpu in cards])} together", because, hint
+                "driver.no_common_branch",
+                f"no branch drives {_and([gpu.name for gpu in cards])} together",
+                because,
+                hint,
             )
 
     def _refuse_unsigned(self) -> None:
@@ -317,6 +333,25 @@ class _Resolver:
             "take signed modules (nvidia_driver_channel: ubuntu, nvidia_driver_build: signed), or enroll the key at the "
             "console (mokutil --import /var/lib/shim-signed/mok/MOK.der, reboot, confirm), or switch Secure Boot off",
         )  # fmt: skip
+
+    def _known_bad(
+        self, version: str, channel: str | None, flavour: str, severity: str = "avoid"
+    ) -> list[KnownBad]:
+        """The catalog's entries against a version on this Ubuntu, channel, flavour and next kernel."""
+        if self.release is None:
+            return []
+        entries = self.catalog.known_bad(
+            "driver",
+            version,
+            ubuntu=self.release,
+            channel=cast(Any, channel),
+            kernel=self.facts.kernels.next,
+        )
+        return [
+            bad
+            for bad in entries
+            if bad.severity == severity and (bad.modules is None or flavour in bad.modules)
+        ]
 
     # --- keeping what is there -------------------------------------------------------------------------------
 
@@ -338,13 +373,15 @@ class _Resolver:
             return False
         if wish.version and wish.version != have.version:
             return False
-        if wish.modules not in ("auto", have.flavour) or have.flavour not in self.catalog.flavours(self.out.gpus, number):
+        if wish.modules not in ("auto", have.flavour) or have.flavour not in self.catalog.flavours(
+            self.out.gpus, number
+        ):
             return False
         if wish.channel not in ("auto", have.channel) or wish.variant not in ("auto", have.variant):
             return False
         if have.build is None or wish.build not in ("auto", have.build):
             return False
-        if any(self.catalog.known_bad("driver", have.version)) and not wish.version:
+        if self._known_bad(have.version, have.channel, have.flavour) and not wish.version:
             return False
         if not self._is_whole(have):
             return False
@@ -359,7 +396,9 @@ class _Resolver:
     def _is_wished_series(self, series: str, channel: str | None) -> bool:
         wished = str(self.wish.branch)
         # "580" is content with 580-server where fabric manager made that choice: see _series_of().
-        return series == wished or (series == wished + "-server" and self._wants_fabric() and channel != "cuda")
+        return series == wished or (
+            series == wished + "-server" and self._wants_fabric() and channel != "cuda"
+        )
 
     def _is_whole(self, have: InstalledDriver) -> bool:
         """Nothing half-installed, every top package there, modules for the kernel that boots next, fabric manager fits."""
@@ -397,13 +436,14 @@ class _Resolver:
                     self._explain_channel(channel, rejected)
                     return True
                 rejected.append(issue)
-        self.out.blockers += rejected
-        if not rejected:
-            self.out.block(
-                "driver.not_offered", f"{CHANNELS[channel]} offers no fitting branch",
-                offer.errors[:4] or ["no long-term or production branch for these GPUs there"],
-                "name a branch in nvidia_driver_branch, or another channel in nvidia_driver_channel",
-            )  # fmt: skip
+        self.refusals += rejected or [
+            Issue(
+                code="driver.not_offered", message=f"{CHANNELS[channel]} offers no fitting branch",
+                because=offer.errors[:4] or ["it has no such series" if self.wish.branch != "recommended"
+                                             else "no long-term or production branch for these GPUs there"],
+                hint="name another branch in nvidia_driver_branch, or another channel in nvidia_driver_channel",
+            )
+        ]  # fmt: skip
         return False
 
     def _wished_branches(self, allowed: set[int]) -> list[Branch]:
@@ -453,12 +493,12 @@ class _Resolver:
                     hint=f'nvidia_driver_version: "{have[0]}", or leave it empty for the newest',
                 )  # fmt: skip
         else:
-            good = [c for c in candidates if not any(self.catalog.known_bad("driver", c.upstream))]
+            good = [c for c in candidates if not self._known_bad(c.upstream, channel, flavour)]
             if not good:
-                bad = next(iter(self.catalog.known_bad("driver", candidates[0].upstream)))
+                bad = self._known_bad(candidates[0].upstream, channel, flavour)[0]
                 return Issue(
                     code="driver.known_bad", message=f"every version of {series} in {where} is known to be bad",
-                    because=[f"{candidates[0].upstream}: {bad.problem}"],
+                    because=[f"{candidates[0].upstream}: {bad.symptom}", f"known way out: {bad.fix}"],
                     hint="name the version in nvidia_driver_version to take it all the same, or choose another branch",
                 )  # fmt: skip
             candidates = good
@@ -470,7 +510,9 @@ class _Resolver:
                 return self._no_fabric_manager(channel, offer, branch, series, candidates[0].upstream)
             if usable[0][0] is not candidates[0]:
                 self.out.reason(
-                    "version", usable[0][0].upstream, f"the newest for which {where} has fabric manager at the same version"
+                    "version",
+                    usable[0][0].upstream,
+                    f"the newest for which {where} has fabric manager at the same version",
                 )
             candidates, fabric = [usable[0][0]], usable[0][1]
         self._set_target(channel, offer, series, flavour, candidates[0].upstream, fabric)
@@ -527,7 +569,9 @@ class _Resolver:
                 headers[candidates[0].name] = candidates[0].version
         return "dkms", headers
 
-    def _signed_packages(self, offer: Offer, series: str, flavour: str, version: str) -> dict[str, str] | None:
+    def _signed_packages(
+        self, offer: Offer, series: str, flavour: str, version: str
+    ) -> dict[str, str] | None:
         """Signed modules for every kernel that matters, or None where one has none at that driver version."""
         packages = {}
         for kernel in self._kernels_that_matter():
@@ -582,20 +626,31 @@ class _Resolver:
 
     # --- saying why -----------------------------------------------------------------------------------------
 
-    def _explain(self, channel: str, series: str, version: str, flavour: str, build: str, variant: str) -> None:
+    def _explain(
+        self, channel: str, series: str, version: str, flavour: str, build: str, variant: str
+    ) -> None:
         wish, out, number = self.wish, self.out, int(series.split("-")[0])
         cards = _and([gpu.name for gpu in _distinct(out.gpus)])
         branch = self.catalog.branch(number)
         if wish.branch == "recommended":
             kind = {"LTSB": "long-term", "PB": "production"}.get(branch.type, branch.type)
-            ended = " (it has ended; no living branch drives these GPUs)" if branch.is_ended(self.today) else ""
-            because = f"the newest {kind} branch that {CHANNELS[channel]} offers for Ubuntu {self.ubuntu} and that drives {cards}{ended}"
+            ended = (
+                " (it has ended; no living branch drives these GPUs)" if branch.is_ended(self.today) else ""
+            )
+            where = f"{CHANNELS[channel]} offers for Ubuntu {self.ubuntu}"
+            because = f"the newest {kind} branch that {where} and that drives {cards}{ended}"
         elif series == f"{wish.branch}-server":
-            because = f"asked for {wish.branch}; the archive's fabric manager is built for its data-center series"
+            because = (
+                f"asked for {wish.branch}; the archive's fabric manager is built for its data-center series"
+            )
         else:
             because = "asked for"
         out.reason("branch", series, because)
-        out.reason("version", version, "asked for" if wish.version else f"the newest of {series} in {CHANNELS[channel]}")
+        out.reason(
+            "version",
+            version,
+            "asked for" if wish.version else f"the newest of {series} in {CHANNELS[channel]}",
+        )
         both = len(self.catalog.flavours(out.gpus, number)) > 1
         out.reason(
             "modules", flavour,
@@ -617,6 +672,18 @@ class _Resolver:
             else "as installed" if out.installed.variant
             else "a desktop is installed" if variant == "desktop" else "no desktop is installed",
         )  # fmt: skip
+        for bad in self._known_bad(version, channel, flavour, "care"):
+            out.warn(
+                "driver.known_trouble",
+                f"{version} has a known trouble",
+                [bad.symptom],
+                f"known way out: {bad.fix}",
+            )
+        if self.release is None:
+            out.warn(
+                "catalog.uncertain", f"Ubuntu {self.ubuntu} is not in the catalog",
+                ["what is said here rests on what its repository offers alone"],
+            )  # fmt: skip
         if branch.is_ended(self.today) and wish.branch == "recommended":
             out.warn(
                 "driver.branch_ended", f"branch {number} gets no more fixes", [f"end of life: {branch.eol}"],
@@ -628,7 +695,7 @@ class _Resolver:
             "asked for" if self.wish.channel != "auto"
             else "the installed driver came from there" if channel == self.out.installed.channel
             else "the archive has it, tested with its kernels" if channel == "ubuntu"
-            else "; ".join(issue.message for issue in self.out.blockers[:2]) or "the archive does not have it"
+            else "; ".join(issue.message for issue in self.refusals[:1]) or "the archive does not have it"
         )  # fmt: skip
         self.out.reasons.insert(0, Reason(what="channel", value=CHANNELS[channel], because=because))
         skipped = [issue for issue in rejected if issue.code != "driver.not_offered"]
@@ -653,7 +720,9 @@ class _Resolver:
         return Issue(
             code="driver.transitional",
             message=f"{series} in {CHANNELS[channel]} is only a transitional package: it installs {leads_to}",
-            because=[f"{module} {offer.versions(module)[0].version} depends on the packages of {leads_to} only"],
+            because=[
+                f"{module} {offer.versions(module)[0].version} depends on the packages of {leads_to} only"
+            ],
             hint=self._other_channels(channel, offer, series),
         )
 
@@ -682,9 +751,13 @@ class _Resolver:
             c for flavour in ("proprietary", "open")
             for c in offer.versions(names.module_package(channel, series, flavour))[:1]
         ]  # fmt: skip
-        return any(c.other_series is None and names.branch(c.version) == series.split("-")[0] for c in candidates)
+        return any(
+            c.other_series is None and names.branch(c.version) == series.split("-")[0] for c in candidates
+        )
 
-    def _no_fabric_manager(self, channel: str, offer: Offer, branch: Branch, series: str, version: str) -> Issue:
+    def _no_fabric_manager(
+        self, channel: str, offer: Offer, branch: Branch, series: str, version: str
+    ) -> Issue:
         have = sorted(
             {f"{name} {c.upstream}" for pair in names.fabric_packages(channel, str(branch.number))
              for name in pair[:1] for c in offer.versions(name)}
@@ -701,22 +774,24 @@ class _Resolver:
         )
 
     def _say_why_nothing_fits(self) -> None:
-        if self.wish.channel == "auto" and len(self.out.blockers) > 1:
-            # Two channels were asked: lead with the more telling refusal.
-            order = {"driver.not_offered": 1}
-            self.out.blockers.sort(key=lambda issue: order.get(issue.code, 0))
+        # Lead with the most telling refusal: "is not there" says less than "is only a transitional package".
+        self.out.blockers += sorted(self.refusals, key=lambda issue: issue.code == "driver.not_offered")
 
     def _way_out(self, allowed: set[int]) -> str:
         """The branch to name instead, in the archive's words: ended ones get their -server series where that is real."""
-        fitting = [b for b in reversed(self.catalog.branches) if b.number in allowed and b.is_long_term_or_production]
+        fitting = [
+            b for b in reversed(self.catalog.branches) if b.number in allowed and b.is_long_term_or_production
+        ]
         living = [branch for branch in fitting if not branch.is_ended(self.today)]
         if living:
             return f'"{living[0].number}"'
         if not fitting:
             return "a host with other GPUs"
         number = fitting[0].number
-        if self.catalog.transitional(str(number), ubuntu=self.ubuntu):
-            return f'"{number}-server" (plain {number} is only a transitional package on Ubuntu {self.ubuntu})'
+        if self.release and self.catalog.transitional(str(number), ubuntu=self.release):
+            return (
+                f'"{number}-server" (plain {number} is only a transitional package on Ubuntu {self.ubuntu})'
+            )
         return f'"{number}"'
 
 

@@ -82,7 +82,9 @@ def _only_fabric(parsed: dict[str, names.DriverPackage], series: str) -> bool:
 
 
 def _has_desktop_parts(bases: set[str]) -> bool:
-    return bool(bases & {"nvidia-driver", "libnvidia-gl", "xserver-xorg-video-nvidia", "nvidia-open", "cuda-drivers"})
+    return bool(
+        bases & {"nvidia-driver", "libnvidia-gl", "xserver-xorg-video-nvidia", "nvidia-open", "cuda-drivers"}
+    )
 
 
 def channel_of(facts: Facts, locked: dict[str, str]) -> str | None:
@@ -99,7 +101,9 @@ def channel_of(facts: Facts, locked: dict[str, str]) -> str | None:
         return "ppa"
     if re.fullmatch(r"\d+ubuntu\d+\.\d\d\.\d\d(\.\d+)?|0ubuntu\d+\.\d+(\.\d+)*", revision):
         return "ubuntu"
-    return "cuda" if any(is_cuda_uri(uri) for source in facts.apt.sources for uri in source.uris) else "ubuntu"
+    return (
+        "cuda" if any(is_cuda_uri(uri) for source in facts.apt.sources for uri in source.uris) else "ubuntu"
+    )
 
 
 def is_cuda_uri(uri: str) -> bool:

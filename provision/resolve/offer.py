@@ -10,7 +10,9 @@ from typing import Any
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils import debversion, names
 
-_RELATION = re.compile(r"^\s*(?P<name>[^\s:(]+)(?::\S+)?\s*(?:\(\s*(?P<op><<|<=|=|>=|>>)\s*(?P<version>[^)\s]+)\s*\))?")
+_RELATION = re.compile(
+    r"^\s*(?P<name>[^\s:(]+)(?::\S+)?\s*(?:\(\s*(?P<op><<|<=|=|>=|>>)\s*(?P<version>[^)\s]+)\s*\))?"
+)
 
 
 @dataclass(frozen=True)
@@ -26,9 +28,9 @@ class Relation:
         if self.op is None or self.version is None:
             return True
         order = debversion.compare(version, self.version)
-        return {
-            "<<": order < 0, "<=": order <= 0, "=": order == 0, ">=": order >= 0, ">>": order > 0,
-        }[self.op]  # fmt: skip
+        return bool(
+            {"<<": order < 0, "<=": order <= 0, "=": order == 0, ">=": order >= 0, ">>": order > 0}[self.op]
+        )  # fmt: skip
 
 
 def relations(text: str | None) -> list[list[Relation]]:
@@ -126,7 +128,9 @@ class Offer:
         return (name for name in self.packages if expression.fullmatch(name))
 
 
-def closure(top: Iterable[str], offer: Offer, upstream: str, skip_bases: frozenset[str] = frozenset()) -> dict[str, str]:
+def closure(
+    top: Iterable[str], offer: Offer, upstream: str, skip_bases: frozenset[str] = frozenset()
+) -> dict[str, str]:
     """Return {package: Debian version} for the driver packages that ``top`` needs, all at one upstream version.
 
     A version on the metapackage alone lets its dependencies float (scenario G4), so every package of the family that

@@ -65,8 +65,14 @@ def _install(base: dict[str, Any], text: str) -> None:
     packages = {name: {"version": f"{version}-{revision}", "status": status} for name in wanted}
     if build == "signed":
         for kernel in KERNELS:
-            packages[f"linux-modules-nvidia-{series}{suffix}-{kernel}"] = {"version": "6.8.0-48.48", "status": status}
-        packages[f"linux-modules-nvidia-{series}{suffix}-generic"] = {"version": "6.8.0-48.48", "status": status}
+            packages[f"linux-modules-nvidia-{series}{suffix}-{kernel}"] = {
+                "version": "6.8.0-48.48",
+                "status": status,
+            }
+        packages[f"linux-modules-nvidia-{series}{suffix}-generic"] = {
+            "version": "6.8.0-48.48",
+            "status": status,
+        }
         base["packages"]["linux-generic"]["status"] = status
         base["packages"]["linux-image-generic"]["status"] = status
     base["packages"].update(packages)
@@ -79,7 +85,9 @@ def _install(base: dict[str, Any], text: str) -> None:
             for kernel in KERNELS
         ],
     }  # fmt: skip
-    base["libraries"] = [{"soname": "libcuda.so.1", "path": f"/usr/lib/libcuda.so.{version}", "version": version}]
+    base["libraries"] = [
+        {"soname": "libcuda.so.1", "path": f"/usr/lib/libcuda.so.{version}", "version": version}
+    ]
     for gpu in base["gpus"]:
         gpu["driver"] = "nvidia"
 

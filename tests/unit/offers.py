@@ -23,7 +23,9 @@ def archive(series: str, upstream: str, revision: str = "0ubuntu0.24.04.1") -> l
     number = int(series.split("-")[0])
 
     def make(name: str, depends: str = "", provides: str = "") -> Candidate:
-        return Candidate(name, version, depends, provides, ARCHIVE_URI, "noble-updates", "restricted", "Ubuntu", 1000)
+        return Candidate(
+            name, version, depends, provides, ARCHIVE_URI, "noble-updates", "restricted", "Ubuntu", 1000
+        )
 
     rows = [
         make(f"nvidia-kernel-common-{series}", f"nvidia-firmware-{series}-{upstream}", exact),
@@ -36,7 +38,9 @@ def archive(series: str, upstream: str, revision: str = "0ubuntu0.24.04.1") -> l
         make(f"libnvidia-common-{series}", exact),
     ]
     for flavour in ("", "-open") if number >= 515 else ("",):
-        common = f"nvidia-kernel-common-{series} (<= {upstream}-1), nvidia-kernel-common-{series} (>= {upstream})"
+        common = (
+            f"nvidia-kernel-common-{series} (<= {upstream}-1), nvidia-kernel-common-{series} (>= {upstream})"
+        )
         source = f"nvidia-kernel-source-{series}{flavour} (= {version})"
         rows += [
             make(f"nvidia-kernel-source-{series}{flavour}"),
@@ -67,7 +71,9 @@ def transitional(series: str, to: str, version: str) -> list[Candidate]:
     rows = []
     for base in bases:
         for flavour in ("", "-open") if base in flavours and int(series.split("-")[0]) >= 515 else ("",):
-            rows.append(Candidate(f"{base}-{series}{flavour}", version, f"{base}-{to}{flavour}", uri=ARCHIVE_URI))
+            rows.append(
+                Candidate(f"{base}-{series}{flavour}", version, f"{base}-{to}{flavour}", uri=ARCHIVE_URI)
+            )
     return rows
 
 
@@ -87,7 +93,9 @@ def signed(series: str, upstream: str, *kernels: str, meta: str = "generic") -> 
                     uri=ARCHIVE_URI,
                 )
             )  # fmt: skip
-            rows.append(Candidate(f"linux-objects-nvidia-{series}{flavour}-{kernel}", version, uri=ARCHIVE_URI))
+            rows.append(
+                Candidate(f"linux-objects-nvidia-{series}{flavour}-{kernel}", version, uri=ARCHIVE_URI)
+            )
         rows.append(
             Candidate(
                 f"linux-modules-nvidia-{series}{flavour}-{meta}", "6.8.0-48.48",
@@ -120,7 +128,9 @@ def cuda_suffixed(series: str, upstream: str) -> list[Candidate]:
         Candidate(f"nvidia-open-{series}", version, f"nvidia-driver-{series}-open (>= {upstream})"),
         Candidate(f"cuda-drivers-{series}", version, f"nvidia-driver-{series} (>= {upstream})"),
     ]
-    return [Candidate(c.name, c.version, c.depends, c.provides, CUDA_URI, "/", "", "NVIDIA", 1000) for c in rows]
+    return [
+        Candidate(c.name, c.version, c.depends, c.provides, CUDA_URI, "/", "", "NVIDIA", 1000) for c in rows
+    ]
 
 
 def cuda_plain(upstream: str, proprietary: bool = True) -> list[Candidate]:

@@ -39,7 +39,14 @@ GOOD = Facts.model_validate({
     "modprobe": {"blacklisted": ["nouveau", "nova_core"]},
     "initrds": [{"kernel": KERNEL, "newer_than_blacklist": True}],
 }).model_dump()  # fmt: skip
-WANT = {"version": "580.126.20", "branch": "580", "flavour": "open", "manage": True, "hold": True, "persistence": True}
+WANT = {
+    "version": "580.126.20",
+    "branch": "580",
+    "flavour": "open",
+    "manage": True,
+    "hold": True,
+    "persistence": True,
+}
 
 
 def changed(facts, change):
@@ -56,7 +63,9 @@ def changed(facts, change):
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
 def test_checks(case):
-    verdicts = {v["id"]: v for v in checks.run(changed(GOOD, case["change"]), {**WANT, **case.get("want", {})})}
+    verdicts = {
+        v["id"]: v for v in checks.run(changed(GOOD, case["change"]), {**WANT, **case.get("want", {})})
+    }
     for check, (status, *words) in case["expect"].items():
         verdict = verdicts[check]
         assert verdict["status"] == status, verdict
@@ -77,7 +86,11 @@ def test_modules_under_updates_win():
     # depmod's default search order: updates before the built-in tree.
     facts = changed(GOOD, {})
     facts["module"]["on_disk"].append(
-        dict(facts["module"]["on_disk"][0], path=f"/lib/modules/{KERNEL}/updates/dkms/nvidia.ko", version="550.1")
+        dict(
+            facts["module"]["on_disk"][0],
+            path=f"/lib/modules/{KERNEL}/updates/dkms/nvidia.ko",
+            version="550.1",
+        )
     )
     assert checks.modules_of(facts, KERNEL)[0]["version"] == "550.1"
     assert "550.1" in checks.next_boot_problems(facts)[0]

@@ -18,7 +18,11 @@ TODAY = date(2026, 11, 28)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
 def test_resolve_driver(case):
     facts = host(
-        case["gpus"], case.get("installed"), case.get("nvswitches", 0), case.get("secure_boot"), **case.get("facts", {})
+        case["gpus"],
+        case.get("installed"),
+        case.get("nvswitches", 0),
+        case.get("secure_boot"),
+        **case.get("facts", {}),
     )
     offers = {channel: OFFERS[name] for channel, name in case.get("offers", {}).items()}
     decision = resolve_driver(DriverWish(**case.get("wish", {})), facts, load_catalog(), offers, TODAY)
@@ -54,4 +58,6 @@ def test_resolve_driver(case):
         assert (target.pinning[0] if target.pinning else None) == wanted
     for field, value in expect.items():
         assert getattr(target, field) == value, field
-    assert target.installed or {"channel", "branch", "version", "modules", "build"} <= {r.what for r in decision.reasons}
+    assert target.installed or {"channel", "branch", "version", "modules", "build"} <= {
+        r.what for r in decision.reasons
+    }
