@@ -17,7 +17,7 @@ from provision.errors import Issue, ProvisionError, UsageError
 from provision.facts import Facts
 from provision.plan import HostPlan
 from provision.plan.driver import apply_simulation, conflicting, cuda_entries, driver_spec, expectation
-from provision.resolve.driver import CHANNELS, Decision, DriverWish, resolve_driver
+from provision.resolve.driver import CHANNELS, Decision, DriverWish, kernel_flavours, resolve_driver
 from provision.resolve.installed import is_cuda_uri, is_ppa_uri
 from provision.resolve.offer import Candidate, Offer
 
@@ -44,7 +44,7 @@ def plan_from_facts(
     catalog = catalog or load_catalog()
     wish = DriverWish.from_vars(values)
     offers: dict[str, Offer] = {}
-    workdir = None
+    workdirs: dict[str, str] = {}  # on the host, by channel: apt's private folders
     decision = resolve_driver(wish, facts, catalog, offers)
     try:
         while decision.ask is not None:
@@ -52,17 +52,18 @@ def plan_from_facts(
             _refuse_unreadable_sources(facts, decision)
             if decision.blockers:
                 break
-            answer = call("aptquery", offer_args(channel, wish, facts, catalog, workdir))
-            workdir = answer["workdir"]
+            answer = call("aptquery", offer_args(channel, wish, facts, catalog))
+            workdirs[channel] = answer["workdir"]
             source = source_spec(channel, wish, facts, catalog)
             offers[channel] = Offer.from_json(answer, keep=lambda c, s=source, k=channel: _is_from(c, k, s))
             decision = resolve_driver(wish, facts, catalog, offers)
         plan = _plan(name, wish, facts, decision, catalog)
         if plan.status != "blocked" and (plan.spec["install"] or plan.spec["remove"]):
-            _simulate(plan, facts, call, workdir)
+            channel = decision.target.channel if decision.target else ""
+            _simulate(plan, facts, call, workdirs.pop(channel, None))
     finally:
-        if workdir is not None:
-            call("aptquery", {"op": "cleanup", "workdir": workdir})
+        if workdirs:
+            call("aptquery", {"op": "cleanup", "workdirs": list(workdirs.values())})
     return plan
 
 
@@ -146,9 +147,7 @@ def _load_key(key: str) -> tuple[str | None, str | None]:
         ) from error  # fmt: skip
 
 
-def offer_args(
-    channel: str, wish: DriverWish, facts: Facts, catalog: Catalog, workdir: str | None
-) -> dict[str, Any]:
+def offer_args(channel: str, wish: DriverWish, facts: Facts, catalog: Catalog) -> dict[str, Any]:
     """Return aptquery's arguments for one channel: sources to add, entries to leave out, names to look at."""
     source = source_spec(channel, wish, facts, catalog)
     omit = (
@@ -156,17 +155,15 @@ def offer_args(
         if source and source["name"] == "cuda"
         else []
     )
-    kernels = {facts.kernels.running, facts.kernels.next} - {None, ""}
+    kernels = {kernel for kernel in (facts.kernels.running, facts.kernels.next) if kernel}
     patterns = [
-        r"^(nvidia|libnvidia|xserver-xorg-video-nvidia|cuda-drivers|linux-modules-nvidia|linux-objects-nvidia"
-        r"|linux-signatures-nvidia)(-|$)",
-        r"^(libnvsdm|nvlsm)$",
-        r"^linux-headers-[a-z]",
-        *[rf"^linux-headers-{kernel}$" for kernel in sorted(filter(None, kernels))],
+        r"(nvidia|libnvidia|xserver-xorg-video-nvidia|cuda-drivers|linux-modules-nvidia|linux-objects-nvidia"
+        r"|linux-signatures-nvidia)(-.*)?",
+        r"libnvsdm|nvlsm",
+        *[f"linux-headers-{kernel}" for kernel in sorted({*kernel_flavours(facts), *kernels})],
     ]
     return {
         "op": "offer",
-        "workdir": workdir,
         "sources": [source] if source else [],
         "omit": omit,
         "patterns": patterns,
@@ -244,8 +241,8 @@ def _simulate(plan: HostPlan, facts: Facts, call: Call, workdir: str | None) -> 
     install = [*([spec["pinning"]] if spec["pinning"] else []), *spec["install"]]
     answer = call(
         "aptquery",
-        {"op": "simulate", "workdir": workdir, "install": install, "remove": spec["remove"], "unhold": "all_driver",
-         "keep": True},
+        {"op": "simulate", "workdir": workdir, "install": install, "remove": spec["remove"],
+         "unhold": "all_driver"},
     )  # fmt: skip
     if not answer["ok"]:
         plan.blockers.append(

@@ -46,13 +46,15 @@ _DESKTOP = re.compile(
 
 
 def main(args):
-    """Entry of the fast read: args["op"] is ``offer`` or ``simulate``; see those functions. Raises AptError."""
+    """Entry of the fast read: args["op"] is ``offer``, ``simulate`` or ``cleanup``; see those. Raises AptError."""
     args = dict(args)
     operation = args.pop("op", None)
     if operation == "offer":
         return offer(**args)
     if operation == "simulate":
         return simulate(**args)
+    if operation == "cleanup":
+        return cleanup(**args)
     raise AptError("apt.usage", "unknown operation %r" % operation)
 
 
@@ -300,6 +302,13 @@ def simulate(workdir=None, install=(), remove=(), unhold="all_driver", keep=Fals
     finally:
         if own or not keep:
             shutil.rmtree(work)
+
+
+def cleanup(workdirs):
+    """Remove the folders of offers that no simulation took over."""
+    for workdir in workdirs:
+        shutil.rmtree(_checked_workdir(workdir))
+    return {"removed": len(workdirs)}
 
 
 def change_args(install, remove, downgrade):

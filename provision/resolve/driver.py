@@ -586,8 +586,21 @@ class _Resolver:
                     if part and part.base.startswith("linux-") and relation.op == "=" and relation.version:
                         packages[relation.name] = relation.version
         for flavour_name in self.kernel_flavours():
+            # The metapackage leads to the archive's newest kernel: only where that kernel is here already, since a new
+            # kernel is nothing that a driver plan may bring along.
             name = names.prebuilt_modules(series, flavour, flavour_name)
-            candidate = next((c for c in offer.versions(name) if _fits_driver(c.depends, version)), None)
+            here = {
+                names.prebuilt_modules(series, flavour, kernel.release)
+                for kernel in self.facts.kernels.installed
+            }
+            candidate = next(
+                (
+                    c
+                    for c in offer.versions(name)
+                    if _fits_driver(c.depends, version) and _leads_to(c.depends) <= here
+                ),
+                None,
+            )
             if candidate is not None:
                 packages[name] = candidate.version
         return packages or None
@@ -819,6 +832,14 @@ def _fits_driver(depends: str, version: str) -> bool:
         if relation.name.startswith("nvidia-kernel-common-") and relation.op == ">=" and relation.version
     ]  # fmt: skip
     return all(names.upstream(bound + "-0") == version or bound == version for bound in bounds)
+
+
+def _leads_to(depends: str) -> set[str]:
+    """The per-kernel module packages that a module metapackage depends on."""
+    return {
+        relation.name for group in relations(depends) for relation in group
+        if (package := names.parse(relation.name)) and package.base == "linux-modules-nvidia"
+    }  # fmt: skip
 
 
 def _cuda(text: str) -> tuple[int, ...]:
