@@ -254,14 +254,18 @@ def _simulate(plan: HostPlan, facts: Facts, call: Call, workdir: str | None) -> 
         )  # fmt: skip
     else:
         apply_simulation(plan, answer)
-        allowed = [
-            name
-            for name, package in facts.packages.items()
-            if package.installed and names.is_driver_package(name)
-        ]
-        for problem in aptquery.judge(
-            answer["changes"], allowed_remove=allowed, family_version=spec.get("family_version")
-        ):
+        installed = {
+            name: package.version for name, package in facts.packages.items() if package.status[1] not in "nc"
+        }
+        problems = aptquery.judge(
+            answer["changes"],
+            allowed_remove=[*spec["remove"], *filter(names.is_driver_package, installed)],
+            family_version=spec.get("family_version"),
+            requested=install,
+            installed=installed,
+            running_kernel=facts.kernels.running,
+        )
+        for problem in problems:
             plan.blockers.append(
                 Issue(
                     code=problem["code"], host=plan.host, message=problem["message"],
