@@ -685,7 +685,7 @@ def read_cuda_dirs(tree):
         match = match or re.search(r"CUDA Version ([0-9.]+)", tree.read(path + "/version.txt") or "")
         version = match.group(1) if match else None
         if version is None:
-            header = tree.read(path + "/include/cuda.h") or ""
+            header = tree.read(path + "/include/cuda.h", 65536) or ""
             number = re.search(r"^#define\s+CUDA_VERSION\s+([0-9]+)", header, re.M)
             if number:
                 version = "%d.%d" % (int(number.group(1)) // 1000, int(number.group(1)) % 1000 // 10)

@@ -1,0 +1,50 @@
+"""What the probe says of recorded and described hosts (tests/cases/probe.yml)."""
+
+import pytest
+import trees
+import yaml
+
+from provision.collection import ROOT
+from provision.facts import Facts
+
+from ansible_collections.gpu.provision.plugins.module_utils import probe
+
+CASES = yaml.safe_load((ROOT / "tests/cases/probe.yml").read_text(encoding="utf-8"))
+
+
+def pick(data, path):
+    """Value at a dotted path; a part may hold dots itself (package names), the longest that exists is taken."""
+    if not path:
+        return data
+    parts = path.split(".")
+    for size in range(len(parts), 0, -1):
+        name, rest = ".".join(parts[:size]), ".".join(parts[size:])
+        if isinstance(data, list) and name.isdigit():
+            return pick(data[int(name)], rest)
+        if isinstance(data, dict) and name in data:
+            return pick(data[name], rest)
+    raise AssertionError(f"no {path} in {sorted(data) if isinstance(data, dict) else data}")
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
+def test_host_state(case, tmp_path):
+    root = trees.build(tmp_path / "host", case["tree"])
+    facts = probe.collect(root=str(root), run=trees.runner(case["tree"]))
+    Facts.model_validate(facts, strict=True)
+    assert set(facts) == set(Facts.model_fields)
+    for path, wanted in case["expect"].items():
+        value = pick(facts, path)
+        if isinstance(wanted, dict) and "contains" in wanted:
+            assert wanted["contains"] in value, path
+        elif isinstance(wanted, dict) and "length" in wanted:
+            assert len(value) == wanted["length"], (path, value)
+        else:
+            assert value == wanted, path
+
+
+def test_empty_tree_guesses_nothing(tmp_path):
+    facts = probe.collect(root=str(tmp_path))
+    parsed = Facts.model_validate(facts, strict=True)
+    assert parsed.gpus == [] and parsed.module.loaded is None and parsed.kernels.next is None
+    assert parsed.smi.path is None and parsed.secure_boot.enabled is False and parsed.packages == {}
+    assert parsed.host.uptime_s is None and parsed.host.boot_id is None
