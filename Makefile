@@ -7,7 +7,7 @@ STAMP := $(VENV)/.ready
 export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help demo test unit lint lab-test molecule package bench test-all clean
+.PHONY: docs help demo test unit lint lab-test molecule package bench test-all clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -19,6 +19,9 @@ demo: $(STAMP)  ## two simulated lab servers go from nothing to a verified drive
 	$(BIN)/python -m tests.lab.demo
 
 test: lint unit lab-test molecule package  ## everything that must pass before a change lands
+
+docs: $(STAMP)  ## write the READMEs of the roles from their argument specs
+	$(BIN)/python -m tools.role_readme
 
 unit: $(STAMP)  ## unit tests: seconds, no root, no network
 	$(BIN)/python -m pytest tests/unit

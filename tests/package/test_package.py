@@ -1,0 +1,105 @@
+"""Wheel and collection, built from this checkout and used outside it."""
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+import yaml
+
+import provision
+
+ROOT = Path(__file__).parents[2]
+BIN = Path(sys.executable).parent
+
+
+def run(*argv, cwd, **env):
+    # What makes the checkout importable must not help here.
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("ANSIBLE_", "PYTHONPATH"))}
+    done = subprocess.run(
+        [str(item) for item in argv], cwd=cwd, env={**clean, "HOME": str(cwd), **env}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory):
+    """The wheel's content in a folder of its own, as pip would install it."""
+    out = tmp_path_factory.mktemp("wheel")
+    run(BIN / "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", out, ROOT, cwd=out)
+    (path,) = out.glob("gpu_provision-*.whl")
+    site = out / "site"
+    with zipfile.ZipFile(path) as archive:
+        archive.extractall(site)
+    return site
+
+
+@pytest.fixture(scope="session")
+def collection(tmp_path_factory):
+    """The collection, built and installed by ansible-galaxy."""
+    out = tmp_path_factory.mktemp("collection")
+    run(BIN / "ansible-galaxy", "collection", "build", "--output-path", out, ROOT, cwd=out)
+    (path,) = out.glob("gpu-provision-*.tar.gz")
+    run(BIN / "ansible-galaxy", "collection", "install", "--offline", "-p", out / "collections", path, cwd=out)
+    return out / "collections"
+
+
+def test_one_version():
+    galaxy = yaml.safe_load((ROOT / "galaxy.yml").read_text())
+    changelog = (ROOT / "CHANGELOG.md").read_text()
+    assert galaxy["version"] == provision.__version__
+    assert f"## {provision.__version__}" in changelog
+
+
+def test_wheel_runs_without_the_checkout(wheel, tmp_path):
+    # The editable install's path hook would find the checkout first: -S leaves it out, PYTHONPATH brings the rest.
+    site = next(path for path in sys.path if path.endswith("site-packages"))
+    code = "import provision, provision.collection as c; print(provision.__file__); print(c.ROOT)"
+    out = run(sys.executable, "-S", "-c", code, cwd=tmp_path, PYTHONPATH=f"{wheel}:{site}")
+    package, root = out.split()
+    assert package.startswith(str(wheel))
+    assert root.startswith(str(wheel))
+    shipped = Path(root)
+    for name in ("roles/nvidia_driver/tasks/main.yml", "playbooks/site.yml", "plugins/module_utils/probe.py"):
+        assert (shipped / name).read_bytes() == (ROOT / name).read_bytes()
+    out = run(
+        sys.executable, "-S", "-m", "provision", "-i", "localhost,", "--json", "scan", cwd=tmp_path,
+        PYTHONPATH=f"{wheel}:{site}",
+    )  # fmt: skip
+    assert json.loads(out)["hosts"]["localhost"]
+
+
+def test_collection_runs_without_the_checkout(collection, tmp_path):
+    play = tmp_path / "play.yml"
+    play.write_text(
+        "- hosts: localhost\n  gather_facts: false\n  tasks:\n"
+        "    - gpu.provision.gpu_facts:\n      register: read\n"
+        "    - ansible.builtin.assert:\n        that: read.gpu_facts.host.boot_id | length > 0\n"
+    )
+    env = {"ANSIBLE_COLLECTIONS_PATH": str(collection), "ANSIBLE_PYTHON_INTERPRETER": sys.executable}
+    run(BIN / "ansible-playbook", "-i", "localhost,", "-c", "local", play, cwd=tmp_path, **env)
+    run(BIN / "ansible-playbook", "-i", "localhost,", "--syntax-check", "gpu.provision.site", cwd=tmp_path, **env)
+    run(BIN / "ansible-playbook", "-i", "localhost,", "--syntax-check", "gpu.provision.verify", cwd=tmp_path, **env)
+    shipped = collection / "ansible_collections/gpu/provision"
+    assert (shipped / "provision/catalog/gpus.yml").is_file()
+    assert not (shipped / ".collections").exists()
+    assert not (shipped / ".venv").exists()
+
+
+def test_modules_are_documented(collection, tmp_path):
+    names = [path.stem for path in (ROOT / "plugins/modules").glob("*.py")]
+    assert names
+    out = run(
+        BIN / "ansible-doc", "--json", "-t", "module", *[f"gpu.provision.{name}" for name in names], cwd=tmp_path,
+        ANSIBLE_COLLECTIONS_PATH=str(collection),
+    )  # fmt: skip
+    docs = json.loads(out)
+    for name in names:
+        doc = docs[f"gpu.provision.{name}"]
+        assert doc["doc"]["short_description"]
+        assert {"check_mode", "diff_mode"} <= set(doc["doc"]["attributes"])
+        assert doc["examples"] and doc["return"]

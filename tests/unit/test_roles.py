@@ -1,0 +1,53 @@
+"""The roles keep their own promises: defaults, argument_specs, task files and READMEs agree."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from provision.resolve.driver import DriverWish
+from tools.role_readme import render
+
+ROOT = Path(__file__).parents[2]
+ROLES = sorted(path.name for path in (ROOT / "roles").iterdir() if path.is_dir())
+
+
+def load(role, *parts):
+    return yaml.safe_load((ROOT / "roles" / role).joinpath(*parts).read_text())
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_defaults_and_argument_specs_say_the_same(role):
+    options = load(role, "meta", "argument_specs.yml")["argument_specs"]["main"]["options"]
+    defaults = load(role, "defaults", "main.yml")
+    assert {name: spec.get("default") for name, spec in options.items()} == defaults
+    assert all(name.startswith(role + "_") for name in defaults)
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_readme_is_rendered_from_the_argument_specs(role):
+    assert (ROOT / "roles" / role / "README.md").read_text() == render(ROOT / "roles" / role), "run: make docs"
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_main_is_a_table_of_contents(role):
+    assert len((ROOT / "roles" / role / "tasks/main.yml").read_text().splitlines()) <= 40
+    included = {
+        task["ansible.builtin.include_tasks"] for task in load(role, "tasks", "main.yml")
+        if "ansible.builtin.include_tasks" in task
+    }  # fmt: skip
+    assert included == {p.name for p in (ROOT / "roles" / role / "tasks").glob("*.yml")} - {"main.yml"}
+
+
+def test_every_driver_variable_reaches_resolve_and_nothing_else_does():
+    defaults = load("nvidia_driver", "defaults", "main.yml")
+    fields = DriverWish.__dataclass_fields__
+    assert set(fields) == {name.removeprefix("nvidia_driver_") for name in defaults}
+    assert {name: getattr(DriverWish(), name) for name in fields} == {
+        name.removeprefix("nvidia_driver_"): value for name, value in defaults.items()
+    }
+
+
+def test_playbooks_are_short():
+    for path in (ROOT / "playbooks").glob("*.yml"):
+        assert len(path.read_text().splitlines()) <= 30, path
