@@ -23,9 +23,10 @@ attributes:
 options:
   op:
     description:
-      - V(offer) lists versions of packages, V(simulate) asks apt's solver what a change would do.
+      - V(offer) lists versions of packages, V(simulate) asks apt's solver what a change would do, V(cleanup) removes the
+        folders of offers that no simulation took over.
     type: str
-    choices: [offer, simulate]
+    choices: [offer, simulate, cleanup]
     required: true
   sources:
     description: Sources to add to the host's own, for V(offer).
@@ -83,6 +84,11 @@ options:
   workdir:
     description: Work folder of an earlier V(offer); without it V(simulate) uses the host's own sources.
     type: str
+  workdirs:
+    description: Work folders to remove, for V(cleanup).
+    type: list
+    elements: str
+    default: []
   install:
     description: Packages as C(name=version), for V(simulate).
     type: list
@@ -152,18 +158,20 @@ SOURCE = {
 }
 _OFFER = ("sources", "omit", "patterns", "refresh", "max_age_s")
 _SIMULATE = ("workdir", "install", "remove", "keep")
+_CLEANUP = ("workdirs",)
 
 
 def main():
     module = AnsibleModule(
         argument_spec={
-            "op": {"type": "str", "choices": ["offer", "simulate"], "required": True},
+            "op": {"type": "str", "choices": ["offer", "simulate", "cleanup"], "required": True},
             "sources": {"type": "list", "elements": "dict", "default": [], "options": SOURCE},
             "omit": {"type": "list", "elements": "dict", "default": []},
             "patterns": {"type": "list", "elements": "str", "default": []},
             "refresh": {"type": "str", "choices": ["if_stale", "always", "never"], "default": "if_stale"},
             "max_age_s": {"type": "int", "default": 21600},
             "workdir": {"type": "str"},
+            "workdirs": {"type": "list", "elements": "str", "default": []},
             "install": {"type": "list", "elements": "str", "default": []},
             "remove": {"type": "list", "elements": "str", "default": []},
             "unhold": {"type": "list", "elements": "str"},
@@ -172,7 +180,8 @@ def main():
         supports_check_mode=True,
     )
     operation = module.params["op"]
-    args = {name: module.params[name] for name in (_OFFER if operation == "offer" else _SIMULATE)}
+    wanted = {"offer": _OFFER, "simulate": _SIMULATE, "cleanup": _CLEANUP}[operation]
+    args = {name: module.params[name] for name in wanted}
     if operation == "simulate":
         unhold = module.params["unhold"]
         args["unhold"] = "all_driver" if unhold is None else unhold

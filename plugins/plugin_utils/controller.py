@@ -9,8 +9,11 @@ from pathlib import Path
 
 from ansible.errors import AnsibleActionFail
 
-# host program of the fast read -> Ansible module that is the same code
-_MODULES = {"probe": "gpu.provision.gpu_facts", "aptquery": "gpu.provision.apt_query"}
+# host program of the fast read -> (Ansible module that is the same code, key of its answer)
+_MODULES = {
+    "probe": ("gpu.provision.gpu_facts", "gpu_facts"),
+    "aptquery": ("gpu.provision.apt_query", "result"),
+}
 _PREFIXES = ("nvidia_driver_", "gpu_verify_")
 
 
@@ -38,14 +41,17 @@ def module_call(action, task_vars):
     from provision.errors import HostFailedError
 
     def call(program, args):
-        answer = action._execute_module(module_name=_MODULES[program], module_args=args, task_vars=task_vars)
-        if answer.get("failed") or "result" not in answer:
+        module, key = _MODULES[program]
+        if args.get("unhold") == "all_driver":
+            args = {name: value for name, value in args.items() if name != "unhold"}  # the module's default
+        answer = action._execute_module(module_name=module, module_args=args, task_vars=task_vars)
+        if answer.get("failed") or key not in answer:
             said = answer.get("module_stderr") or answer.get("msg") or "no answer"
             raise HostFailedError(
                 answer.get("code", "host.read_failed"), answer.get("msg", "the host could not be read"),
                 because=answer.get("because") or str(said).strip().splitlines()[-3:], hint=answer.get("hint"),
             )  # fmt: skip
-        return answer["result"]
+        return answer[key]
 
     return call
 
