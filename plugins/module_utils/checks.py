@@ -72,7 +72,7 @@ def next_boot_problems(facts, version=None):
     Source of the rules: design section 5; scenarios A4, B1, B2, C1.
     """
     kernel = facts["kernels"].get("next")
-    if kernel is None:
+    if kernel is None or not facts["kernels"]["installed"]:
         return []
     candidates = modules_of(facts, kernel)
     if not candidates:
@@ -176,6 +176,8 @@ def versions_agree(facts, want):
         seen.append(("nvidia-smi", facts["smi"]["driver_version"]))
     evidence = ["%s: %s" % pair for pair in seen]
     versions = {version for _, version in seen}
+    if loaded is None and not facts["gpus"]:
+        return _verdict(check, "skip", "no GPU, and no driver is loaded", evidence)
     if loaded is None:
         return _verdict(check, "fail", "the nvidia module is not loaded", evidence,
                         "modprobe nvidia shows why; provision plan shows what is missing")  # fmt: skip
@@ -207,6 +209,8 @@ def wanted_version(facts, want):
 def smi_answers(facts, want):
     """nvidia-smi answers in time and sees every GPU of the bus."""
     check, smi, count = "driver.smi", facts["smi"], len(facts["gpus"])
+    if not count:
+        return _verdict(check, "skip", "no GPU")
     if not smi.get("path"):
         return _verdict(
             check, "fail", "nvidia-smi is not installed", (), "provision plan shows the missing package"
@@ -269,6 +273,11 @@ def held(facts, want):
 def next_boot(facts, want):
     """The kernel that boots next has a module of the right version, signed where Secure Boot asks for it."""
     check, kernels = "boot.next", facts["kernels"]
+    if not facts["gpus"]:
+        return _verdict(check, "skip", "no GPU")
+    if not kernels["installed"]:
+        because = ["no kernel image is installed here: what boots comes from outside", kernels.get("next_because") or ""]
+        return _verdict(check, "skip", "what boots next is not known here", [line for line in because if line])
     if kernels.get("next") is None:
         return _verdict(
             check,
