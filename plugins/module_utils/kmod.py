@@ -17,7 +17,9 @@ import struct
 MAGIC = b"~Module signature appended~\n"
 # nvidia.ko, and Debian's nvidia-current.ko, nvidia-current-open.ko, nvidia-tesla-470.ko,
 # nvidia-legacy-390xx.ko
-FILE_NAME = re.compile(r"^nvidia(?:-(?:current|tesla|legacy)[a-z0-9-]*)?\.ko(?:\.(?:xz|gz|zst))?$")
+FILE_NAME = re.compile(
+    r"^nvidia(?:-current(?:-open)?|-tesla(?:-[0-9]+)?|-legacy-[0-9]+xx)?\.ko(?:\.(?:xz|gz|zst))?$"
+)
 _CN = b"\x06\x03\x55\x04\x03"
 
 

@@ -136,8 +136,9 @@ def parse(path, rc, out, err):
             "ecc": _tag(body, "current_ecc"),
         })  # fmt: skip
     if rc != 0 or not result["gpus"]:
-        words = [line.strip() for line in (out + "\n" + err).splitlines() if line.strip()]
-        plain = [line for line in words if not line.startswith("<")]
+        words = re.sub(r"<\?xml.*</nvidia_smi_log>", "", out, flags=re.S) + "\n" + err
+        lines = [line.strip() for line in words.splitlines()]
+        plain = [line for line in lines if line and not line.startswith("<")]
         result["error"] = " ".join(plain[:6]) or (
             "nvidia-smi lists no GPU" if rc == 0 else "nvidia-smi ended with %s" % rc
         )

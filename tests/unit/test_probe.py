@@ -4,10 +4,9 @@ import pytest
 import trees
 import yaml
 
+from ansible_collections.gpu.provision.plugins.module_utils import probe
 from provision.collection import ROOT
 from provision.facts import Facts
-
-from ansible_collections.gpu.provision.plugins.module_utils import probe
 
 CASES = yaml.safe_load((ROOT / "tests/cases/probe.yml").read_text(encoding="utf-8"))
 

@@ -8,11 +8,11 @@ Keys of a description, all optional:
     pci ["slot vendor:device class [driver]"] · efi {variable name without GUID: hex or number} · smi {rc, out, err}
 """
 
+import ctypes
 import gzip
 import lzma
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -21,6 +21,7 @@ FIXTURES = ROOT / "tests" / "fixtures"
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
+import provision.collection  # noqa: E402, F401 - makes the collection importable
 from tests.lab import kofile  # noqa: E402
 
 GLOBAL_GUID = "8be4df61-93ca-11d2-aa0d-00e098032b8c"
@@ -106,7 +107,11 @@ def stanza(line, tree):
     """One paragraph of dpkg's status file."""
     name, version, status, *arch = line.split()
     words = [_WANT[status[0]], "reinstreq" if status.endswith("R") else "ok", _STATE[status[1]]]
-    lines = [f"Package: {name}", "Status: " + " ".join(words), f"Architecture: {arch[0] if arch else 'amd64'}"]
+    lines = [
+        f"Package: {name}",
+        "Status: " + " ".join(words),
+        f"Architecture: {arch[0] if arch else 'amd64'}",
+    ]
     if version != "-":
         lines.append(f"Version: {version}")
     if name in tree.get("depends", {}):
@@ -123,8 +128,17 @@ def write_module(root, path, version=None, license="Dual MIT/GPL", signed_by=Non
     elif pack == "gz":
         data = gzip.compress(data)
     elif pack == "zst":
-        data = subprocess.run(["zstd", "-q", "-c"], input=data, stdout=subprocess.PIPE, check=True).stdout
+        data = zstd(data)
     return write(root, path, data)
+
+
+def zstd(data):
+    """Compress by libzstd, which dpkg brings along."""
+    library = ctypes.CDLL("libzstd.so.1")
+    library.ZSTD_compressBound.restype = library.ZSTD_compress.restype = ctypes.c_size_t
+    room = ctypes.create_string_buffer(library.ZSTD_compressBound(ctypes.c_size_t(len(data))))
+    size = library.ZSTD_compress(room, ctypes.c_size_t(len(room)), data, ctypes.c_size_t(len(data)), 3)
+    return room.raw[:size]
 
 
 def _pci(root, slot, identity, class_, driver=None):
@@ -138,7 +152,9 @@ def _pci(root, slot, identity, class_, driver=None):
 
 def _loaded(root, version, open=True, refcnt=0, holders=()):
     kind = "Open Kernel Module for x86_64" if open else "x86_64 Kernel Module"
-    write(root, "/proc/driver/nvidia/version", f"NVRM version: NVIDIA UNIX {kind}  {version}  Release Build\n")
+    write(
+        root, "/proc/driver/nvidia/version", f"NVRM version: NVIDIA UNIX {kind}  {version}  Release Build\n"
+    )
     write(root, "/sys/module/nvidia/version", version + "\n")
     write(root, "/sys/module/nvidia/refcnt", f"{refcnt}\n")
     for name in holders:

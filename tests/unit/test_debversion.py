@@ -1,0 +1,64 @@
+"""Order of Debian versions: a table, and dpkg itself where it is."""
+
+import itertools
+import shutil
+import subprocess
+
+import pytest
+import trees  # noqa: F401 - makes the collection importable
+
+from ansible_collections.gpu.provision.plugins.module_utils import debversion
+
+# Strictly rising.
+RISING = [
+    "0~", "0", "0.1", "1~~", "1~rc1", "1~rc1-1", "1", "1a", "1+b1", "1.0~rc1", "1.0-0~", "1.0", "1.0-1~bpo12+1",
+    "1.0-1", "1.0-1ubuntu1", "1.0-1+cuda11.8", "1.0-1+cuda12.2", "1.0-1.1", "1.0-2", "1.0a", "1.0+git", "1.2-1", "1.10-1",
+    "470.256.02-0ubuntu0.24.04.1", "580.65.06-0ubuntu0.24.04.1", "580.65.06-0ubuntu1", "580.65.06-1",
+    "580.126.20-0ubuntu0.22.04.1", "580.126.20-0ubuntu0.24.04.1", "580.126.20-1ubuntu1", "590.44.01-1", "1:0", "1:1.0", "2:0~",
+]  # fmt: skip
+EQUAL = [
+    ("1", "1-0"),
+    ("1.0", "0:1.0"),
+    ("1.0-1", "1.0-01"),
+    ("580.65.06-1", "580.65.6-1"),
+    ("1-", "1"),
+    ("1.", "1.0"),
+]
+
+
+@pytest.mark.parametrize(("low", "high"), list(itertools.combinations(RISING, 2)))
+def test_order(low, high):
+    assert debversion.compare(low, high) == -1 and debversion.compare(high, low) == 1
+
+
+@pytest.mark.parametrize(("one", "other"), EQUAL)
+def test_equal(one, other):
+    assert debversion.compare(one, other) == 0 and debversion.key(one) == debversion.key(other)
+
+
+def test_key_sorts():
+    assert sorted(RISING[::-1], key=debversion.key) == RISING
+
+
+@pytest.mark.parametrize("bad", ["", ":", "1:", "x:1", ":1"])
+def test_no_version(bad):
+    with pytest.raises(ValueError, match="not a Debian version"):
+        debversion.compare(bad, "1")
+
+
+@pytest.mark.skipif(shutil.which("dpkg") is None, reason="no dpkg here to compare with")
+def test_agrees_with_dpkg():
+    pairs = list(zip(RISING, RISING[1:], strict=False)) + [
+        pair for pair in EQUAL if not pair[0].endswith("-")
+    ]
+    for one, other in pairs:
+        relation = {-1: "lt", 0: "eq", 1: "gt"}[debversion.compare(one, other)]
+        assert subprocess.run(["dpkg", "--compare-versions", one, relation, other]).returncode == 0, (
+            one,
+            other,
+        )
+
+
+def test_kernel_releases():
+    releases = ["5.15.0-94-generic", "5.15.0-138-generic", "6.8.0-9-generic", "6.8.0-45-generic", "6.18.44"]
+    assert sorted(releases[::-1], key=debversion.natural_key) == releases

@@ -1,0 +1,146 @@
+"""Kernel module files: fields, licence, signature, every packing."""
+
+import os
+import shutil
+import struct
+import subprocess
+import sys
+
+import pytest
+import trees
+
+from ansible_collections.gpu.provision.plugins.module_utils import kmod
+from provision.collection import ROOT
+from tests.lab import kofile
+
+OPEN = [
+    ("version", "580.65.06"),
+    ("license", "Dual MIT/GPL"),
+    ("version", "later"),
+    ("alias", "pci:v000010DEd*"),
+]
+
+
+def _wide(data):
+    """The same file as ELF with more sections than 16 bits can count: the numbers move to section 0."""
+    offset = struct.unpack_from("<Q", data, 40)[0]
+    count, names = struct.unpack_from("<HH", data, 60)
+    head = bytearray(data)
+    struct.pack_into("<HH", head, 60, 0, 0xFFFF)
+    struct.pack_into("<Q", head, offset + 32, count)
+    struct.pack_into("<I", head, offset + 40, names)
+    return bytes(head)
+
+
+@pytest.mark.parametrize("pack", [None, "xz", "gz", "zst"])
+def test_every_packing(tmp_path, pack):
+    path = trees.write_module(
+        tmp_path, "/nvidia.ko" + (f".{pack}" if pack else ""), "580.65.06", "NVIDIA", "A signer, Ltd.", pack
+    )
+    assert kmod.info(str(path)) == {
+        "version": "580.65.06", "license": "NVIDIA", "flavour": "proprietary", "signed": True,
+        "signer": "A signer, Ltd.",
+    }  # fmt: skip
+
+
+def test_zst_of_many_frames_and_blocks(tmp_path):
+    data = kofile.build(OPEN) + b"\0" * 5_000_000
+    packed = b"".join(trees.zstd(part) for part in (data[:3_000_000], data[3_000_000:]))
+    (tmp_path / "nvidia.ko.zst").write_bytes(packed)
+    assert kmod.unpack(str(tmp_path / "nvidia.ko.zst"), "zst") == data
+
+
+@pytest.mark.skipif(shutil.which("zstd") is None, reason="no zstd program here")
+def test_zst_by_program_where_no_library_is(tmp_path, monkeypatch):
+    path = trees.write_module(tmp_path, "/nvidia.ko.zst", "580.65.06", pack="zst")
+    import ctypes
+
+    def missing(name):
+        raise OSError(name)
+
+    monkeypatch.setattr(ctypes, "CDLL", missing)
+    assert kmod.info(str(path))["version"] == "580.65.06"
+
+
+@pytest.mark.parametrize("change", [lambda data: data, _wide], ids=["plain", "many sections"])
+def test_open_module_without_signature(change):
+    info = kmod.describe(change(kofile.build(OPEN)))
+    assert info == {
+        "version": "580.65.06", "license": "Dual MIT/GPL", "flavour": "open", "signed": False, "signer": None,
+    }  # fmt: skip
+
+
+def test_old_signature_names_its_signer():
+    body = kofile.build(OPEN)
+    old = b"Some key" + b"ID" + b"S" * 64 + struct.pack(">5B3xI", 1, 4, 1, 8, 2, 64) + kofile.MARKER
+    assert kmod.describe(body + old)["signer"] == "Some key"
+
+
+def test_damaged_signature_is_still_one():
+    info = kmod.describe(
+        kofile.build(OPEN) + b"\x30\x82" + struct.pack(">5B3xI", 0, 0, 2, 0, 0, 2) + kofile.MARKER
+    )
+    assert info["signed"] and info["signer"] is None
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("nvidia.ko", b""),
+        ("nvidia.ko", b"\x7fELF"),
+        ("nvidia.ko", b"not an ELF file" * 10),
+        ("nvidia.ko", kofile.build(OPEN)[:200]),
+        ("nvidia.ko", kofile.build(OPEN).replace(b".modinfo", b".modinfx")),
+        ("nvidia.ko.xz", b"\xfd7zXZ\0 damaged"),
+        ("nvidia.ko.gz", b"damaged"),
+        ("nvidia.ko.zst", b"damaged"),
+        ("nvidia.ko.zst", b"\x28\xb5\x2f\xfd"),
+        ("nvidia.ko.lz4", b"x"),
+    ],
+)
+def test_damaged_files_are_refused(tmp_path, name, data):
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(kmod.KmodError):
+        kmod.info(str(tmp_path / name))
+
+
+@pytest.mark.skipif(shutil.which("modinfo") is None, reason="no modinfo here to compare with")
+@pytest.mark.parametrize("signer", [None, "Canonical Ltd. Secure Boot Signing"])
+def test_agrees_with_modinfo(tmp_path, signer):
+    path = trees.write_module(tmp_path, "/nvidia.ko", "580.65.06", "NVIDIA", signer)
+    info = kmod.info(str(path))
+    for field in ("version", "license", "signer"):
+        shown = subprocess.run(
+            ["modinfo", "-F", field, str(path)], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        assert (info[field] or "") == shown
+
+
+@pytest.mark.parametrize(
+    ("name", "is_one"),
+    [
+        ("nvidia.ko", True), ("nvidia.ko.zst", True), ("nvidia-current.ko", True), ("nvidia-current-open.ko.xz", True),
+        ("nvidia-tesla-470.ko", True), ("nvidia-legacy-390xx.ko", True), ("nvidia-uvm.ko", False),
+        ("nvidia-drm.ko", False), ("nvidia-modeset.ko", False), ("nvidia.ko.bak", False), ("nvidiafb.ko", False),
+        ("nvidia-current-uvm.ko", False), ("nvidia-current-drm.ko", False),
+    ],
+)  # fmt: skip
+def test_names(name, is_one):
+    assert bool(kmod.FILE_NAME.match(name)) is is_one
+
+
+def test_large_files_are_not_read_whole(tmp_path):
+    path = tmp_path / "nvidia.ko"
+    path.write_bytes(kofile.build(OPEN))
+    os.truncate(path, 400_000_000)  # sparse
+    code = (
+        "import resource, sys\n"
+        f"sys.path.insert(0, {str(ROOT / '.collections')!r})\n"
+        "from ansible_collections.gpu.provision.plugins.module_utils import kmod\n"
+        f"assert kmod.info({str(path)!r})['version'] == '580.65.06'\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    )
+    used = subprocess.run(
+        [sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True
+    ).stdout
+    assert int(used) < 100_000
