@@ -1,0 +1,1 @@
+"""One module a command: each returns a document and never prints."""

@@ -1,0 +1,96 @@
+"""init: a starter inventory, commented so that it teaches."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from provision.documents import InitDocument
+from provision.errors import UsageError
+
+# RFC 1123 labels, or an IPv4 or IPv6 address; Ansible's ranges (gpu[01:04]) are allowed in names.
+_NAME = re.compile(r"^[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?$")
+_RANGE = re.compile(r"\[[A-Za-z0-9]+:[A-Za-z0-9]+(?::[0-9]+)?\]")
+_IPV6 = re.compile(r"^[0-9a-fA-F:]*:[0-9a-fA-F:.]+$")
+# YAML 1.1 reads these as something else than a text.
+_YAML_WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
+_LOCAL = ("localhost", "127.0.0.1", "::1")
+
+_TEXT = """\
+# GPU hosts, as an ordinary Ansible inventory. Look at them:   provision scan
+# What would change, and why:   provision plan                 Do it:   provision apply
+---
+all:
+  children:
+    gpus:
+      hosts:
+{hosts}
+      vars:
+        # How to log in; what ~/.ssh/config says holds too.
+{login}
+        # ansible_ssh_private_key_file: ~/.ssh/id_ed25519
+        # sudo with a password: type it with -K, or keep it in a vault (ansible-vault encrypt_string).
+        # ansible_become_password: !vault |
+
+        # Which driver. "recommended" keeps a supported driver, and installs the newest long-term or production
+        # branch that this Ubuntu offers and every GPU of the host can run.
+        nvidia_driver_branch: recommended
+        # nvidia_driver_branch: "580"          # a branch
+        # nvidia_driver_version: 580.126.20    # exactly this one
+        # nvidia_driver_manage: false          # leave the driver alone, only look
+
+        # Reboots that the driver needs: when_idle (never under a running job), always, never (you do it).
+        nvidia_driver_reboot: when_idle
+
+        # Every host must have this many GPUs; 0 takes what the PCI bus shows.
+        # gpu_verify_expected_gpus: 8
+"""
+
+
+def run(hosts: Sequence[str], path: Path, *, user: str | None = None, force: bool = False) -> InitDocument:
+    """Write an inventory for the named hosts to path; UsageError for a bad name or a file that is there."""
+    names = list(dict.fromkeys(hosts))
+    for name in names:
+        check_name(name)
+    content = text(names, user)
+    if path.exists() and not force:
+        raise UsageError(
+            "init.exists", f"{path} is there already", hint="--force overwrites it; -o FILE writes another file"
+        )
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        scratch = path.with_name(path.name + ".new")
+        scratch.write_text(content, encoding="utf-8")
+        os.replace(scratch, path)
+    except OSError as error:
+        raise UsageError("init.not_written", f"{path} cannot be written", because=[str(error)]) from error
+    return InitDocument(path=str(path), content=content)
+
+
+def check_name(name: str) -> None:
+    """Raise UsageError for what is no host name, address or range of names."""
+    plain = _RANGE.sub("0", name)
+    if _IPV6.match(name) or (_NAME.match(plain) and len(plain) <= 253 and ".." not in plain):
+        return
+    user, at, rest = name.partition("@")
+    hint = f"write the host as {rest}, and the user with --user {user}" if at else "letters, digits, dots and hyphens"
+    raise UsageError("init.bad_name", f"{name!r} is no host name", hint=hint)
+
+
+def text(hosts: Sequence[str], user: str | None) -> str:
+    """Return the inventory."""
+    lines = []
+    for name in hosts:
+        lines.append(f"        {_quoted(name)}:")
+        if name in _LOCAL:
+            lines.append("          ansible_connection: local   # this machine: no ssh")
+    login = f"        ansible_user: {_quoted(user)}" if user else "        # ansible_user: ubuntu"
+    return _TEXT.format(hosts="\n".join(lines), login=login)
+
+
+def _quoted(name: str) -> str:
+    plain = re.fullmatch(r"[A-Za-z][A-Za-z0-9_.-]*", name) and name.lower() not in _YAML_WORDS
+    return name if plain else json.dumps(name)

@@ -1,0 +1,80 @@
+"""scan: the facts of every host. Reads only."""
+
+from __future__ import annotations
+
+from provision.catalog import load_catalog
+from provision.commands.fleet import Fleet, Silent, Talk, ask_all
+from provision.documents import ScanDocument, ScannedHost
+from provision.errors import Exit, ProvisionError
+from provision.facts import Facts
+from provision.planning import describe_gpus
+
+
+def run(fleet: Fleet, talk: Talk | None = None) -> ScanDocument:
+    """Read every host once. Unreachable and failed hosts are told apart; the others have their facts."""
+    answers = ask_all(
+        fleet, fleet.hosts, "reading hosts", lambda host, session: session.call("probe", {}), talk or Silent()
+    )
+    document = ScanDocument()
+    codes: list[Exit] = []
+    for name, answer in answers.items():
+        if isinstance(answer, ProvisionError):
+            status = "unreachable" if answer.exit_code == Exit.UNREACHABLE else "failed"
+            document.hosts[name] = ScannedHost(status=status, summary=answer.issue.message)
+            document.errors.append(answer.issue)
+            codes.append(answer.exit_code)
+        else:
+            document.hosts[name] = describe(Facts.model_validate(answer))
+    return document.conclude(codes)
+
+
+def describe(facts: Facts) -> ScannedHost:
+    """Return a host's facts with the words that a table shows."""
+    driver = driver_in_words(facts)
+    return ScannedHost(
+        status="ok",
+        gpus=describe_gpus(facts, load_catalog()),
+        driver=driver,
+        summary="; ".join(remarks(facts)),
+        facts=facts,
+    )
+
+
+def driver_in_words(facts: Facts) -> str | None:
+    """Return the loaded module's version and flavour; without one, what is on disk for the running kernel."""
+    loaded = facts.module.loaded
+    if loaded is not None:
+        return " ".join(filter(None, (loaded.version, loaded.flavour)))
+    for module in facts.module.on_disk:
+        if module.kernel == facts.kernels.running and module.version:
+            return f"{module.version} {module.flavour or ''}".strip() + " (not loaded)"
+    return None
+
+
+def remarks(facts: Facts) -> list[str]:
+    """Return what a person should notice, gravest first."""
+    found: list[str] = []
+    unfinished = [name for name, package in facts.packages.items() if package.broken]
+    if unfinished or facts.package_problems:
+        found.append("dpkg unfinished: " + ", ".join((unfinished + facts.package_problems)[:3]))
+    if facts.smi.path and facts.smi.timed_out:
+        found.append("nvidia-smi hangs")
+    elif facts.smi.ran and facts.smi.rc:
+        found.append(f"nvidia-smi fails ({facts.smi.rc})")
+    others = sorted({gpu.driver or "nothing" for gpu in facts.gpus if gpu.driver != "nvidia"})
+    if others and facts.gpus:
+        found.append(f"GPUs bound to {', '.join(others)}")
+    if facts.runfile.uninstaller:
+        found.append("driver from a runfile")
+    held = sum(package.held for package in facts.packages.values())
+    if held:
+        found.append(f"{held} held")
+    if facts.reboot_required.required:
+        found.append("reboot pending")
+    if facts.gpu_users:
+        found.append(f"{len(facts.gpu_users)} processes on the GPUs")
+    if facts.apt.errors:
+        found.append("apt sources broken")
+    if facts.unreadable:
+        found.append(f"{len(facts.unreadable)} things need root to be read")
+    return found

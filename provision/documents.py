@@ -1,0 +1,115 @@
+"""What every command returns: one document, the same for people (render) and programs (--json).
+
+``schema`` names the shape and its version; a field is added freely, changed or removed only with a new number.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from provision.errors import Exit, Issue, ProvisionError, worst
+from provision.facts import Facts
+from provision.plan import HostPlan
+
+CheckStatus = Literal["pass", "warn", "fail", "skip"]
+T = TypeVar("T", bound="Document")
+
+
+class Document(BaseModel):
+    """Base of all documents. ok is true exactly when exit_code is 0."""
+
+    model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
+
+    schema_id: str = Field(alias="schema")
+    ok: bool = True
+    exit_code: int = 0
+    hosts: dict[str, Any] = Field(default_factory=dict)
+    errors: list[Issue] = Field(default_factory=list)
+
+    def conclude(self: T, codes: list[Exit]) -> T:
+        """Set exit_code and ok from the codes of the hosts; return self."""
+        self.exit_code = int(worst(codes))
+        self.ok = self.exit_code == 0
+        return self
+
+    def to_json(self) -> str:
+        return self.model_dump_json(by_alias=True, indent=2)
+
+
+class ErrorDocument(Document):
+    """A command that could not start: wrong usage, inventory or variables; or a defect."""
+
+    schema_id: str = Field("provision/error/1", alias="schema")
+
+
+class ScannedHost(BaseModel):
+    status: Literal["ok", "unreachable", "failed"]
+    gpus: list[str] = Field(default_factory=list)
+    driver: str | None = None  # "580.126.20 open": the module that is loaded, else what is installed
+    summary: str = ""
+    facts: Facts | None = None
+
+
+class ScanDocument(Document):
+    schema_id: str = Field("provision/scan/1", alias="schema")
+    hosts: dict[str, ScannedHost] = Field(default_factory=dict)
+
+
+class PlanDocument(Document):
+    schema_id: str = Field("provision/plan/1", alias="schema")
+    hosts: dict[str, HostPlan] = Field(default_factory=dict)
+
+
+class Check(BaseModel):
+    id: str
+    status: CheckStatus
+    message: str
+    evidence: list[str] = Field(default_factory=list)
+    hint: str | None = None
+
+
+class VerifiedHost(BaseModel):
+    status: Literal["pass", "warn", "fail", "skip", "unreachable", "failed"]
+    checks: list[Check] = Field(default_factory=list)
+
+
+class VerifyDocument(Document):
+    schema_id: str = Field("provision/verify/1", alias="schema")
+    hosts: dict[str, VerifiedHost] = Field(default_factory=dict)
+
+
+class AppliedHost(BaseModel):
+    status: Literal[
+        "done", "unchanged", "checked", "reboot_needed", "check_failed", "failed", "unreachable", "blocked",
+        "interrupted", "not_started",
+    ]  # fmt: skip
+    summary: str = ""
+    changed: list[str] = Field(default_factory=list)  # tasks that changed something
+    failed_task: str | None = None
+    checks: list[Check] = Field(default_factory=list)
+
+
+class ApplyDocument(Document):
+    schema_id: str = Field("provision/apply/1", alias="schema")
+    hosts: dict[str, AppliedHost] = Field(default_factory=dict)
+    run_dir: str | None = None
+    seconds: float | None = None
+
+
+class InitDocument(Document):
+    schema_id: str = Field("provision/init/1", alias="schema")
+    path: str = ""
+    content: str = ""
+
+
+def error_document(error: ProvisionError) -> ErrorDocument:
+    """Return the document of an error that ends a command."""
+    issues = getattr(error, "issues", None) or [error.issue]
+    return ErrorDocument(errors=issues).conclude([error.exit_code])
+
+
+DOCUMENTS: tuple[type[Document], ...] = (
+    ErrorDocument, InitDocument, ScanDocument, PlanDocument, ApplyDocument, VerifyDocument,
+)  # fmt: skip
