@@ -1,0 +1,253 @@
+"""The spine, end to end on simulated hosts: from nothing to a held driver, and what may go wrong on the way."""
+
+import signal
+import time
+
+import pytest
+
+from tests.faults.conftest import driver_packages, holds, transactions
+
+pytestmark = pytest.mark.lab
+
+
+def test_from_nothing_to_verified_and_then_nothing_more(fleet):
+    command = fleet(
+        {"name": "gpu01", "gpus": ["H100 PCIe x2"], "nouveau": True},
+        {"name": "gpu02", "gpus": ["RTX 4090"], "nouveau": True},
+    )
+    lab = command.lab
+    before = command.json("plan", rc=2)
+    assert {host["status"] for host in before["hosts"].values()} == {"changes"}
+    boots = {name: lab.host(name).run("cat /proc/sys/kernel/random/boot_id").stdout for name in ("gpu01", "gpu02")}
+
+    applied = command.json("apply", "--yes")
+    assert {host["status"] for host in applied["hosts"].values()} == {"done"}
+    assert applied["run_dir"]
+    for name in ("gpu01", "gpu02"):
+        host = lab.host(name)
+        assert host.run("cat /proc/sys/kernel/random/boot_id").stdout != boots[name], "nouveau had the GPU: a reboot"
+        assert host.run("nvidia-smi -L").stdout.count("GPU ") == (2 if name == "gpu01" else 1)
+        assert set(driver_packages(host)) <= holds(host)
+        installed = {f"{p['name']}" for p in before["hosts"][name]["packages"] if p["action"] == "install"}
+        assert installed <= set(host.run("dpkg-query -W -f '${Package}\\n'").stdout.split())
+
+    checks = command.json("verify")
+    assert all(v["status"] in ("pass", "skip") for host in checks["hosts"].values() for v in host["checks"])
+
+    # A second run: no playbook, no change; the plan agrees; plain Ansible agrees.
+    again = command.json("apply", "--yes")
+    assert again["run_dir"] is None
+    assert {host["status"] for host in again["hosts"].values()} == {"unchanged"}
+    assert {host["status"] for host in command.json("plan")["hosts"].values()} == {"converged"}
+    plain = command.ansible("site.yml")
+    assert plain.returncode == 0, plain.stdout + plain.stderr
+    assert plain.stdout.count("changed=0") == 2, plain.stdout
+
+    # Newer versions appear: everything else moves, nothing of NVIDIA's.
+    lab.publish("drivers", "security")
+    for name in ("gpu01", "gpu02"):
+        host = lab.host(name)
+        host.run("apt-get update -qq")
+        moved = [line.split()[1] for line in host.run("apt-get -s dist-upgrade").stdout.splitlines() if line.startswith("Inst")]
+        assert moved, "the security updates must move"
+        assert not [package for package in moved if "nvidia" in package]
+        unattended = host.run("unattended-upgrade --dry-run --verbose 2>&1", timeout=300).stdout
+        upgraded = [line for line in unattended.splitlines() if "Packages that will be upgraded" in line]
+        assert upgraded and "nvidia" not in upgraded[0], unattended
+    assert {host["status"] for host in command.json("plan")["hosts"].values()} == {"converged"}
+
+
+def test_plain_ansible_alone_does_the_same(fleet):
+    command = fleet({"name": "gpu01", "gpus": ["RTX 4090"], "nouveau": False})
+    checked = command.ansible("site.yml", "--check", "--diff")
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    assert "changed=0" not in checked.stdout
+    assert not driver_packages(command.lab.host("gpu01")), "check mode changed something"
+    first = command.ansible("site.yml")
+    assert first.returncode == 0, first.stdout + first.stderr
+    second = command.ansible("site.yml")
+    assert "changed=0" in second.stdout, second.stdout
+    assert "failed=0" in second.stdout
+    assert command.ansible("verify.yml").returncode == 0
+    command.run("plan")
+
+
+def test_held_550_moves_to_580_in_one_transaction(fleet):
+    command = fleet({"name": "gpu01", "gpus": ["A100 PCIe"], "installed": ["550 open dkms held"]})
+    host = command.lab.host("gpu01")
+    everything = host.run("dpkg-query -W -f '${Package} ${Version}\\n'").stdout.splitlines()
+    before, count = driver_packages(host), int(transactions(host))
+    assert all("550" in version for name, version in before.items() if name.startswith("libnvidia-compute"))
+
+    command.run("apply", "--yes", "-e", "nvidia_driver_branch=580-server")
+
+    after = driver_packages(host)
+    assert int(transactions(host)) == count + 1
+    assert set(after) <= holds(host)
+    assert not [name for name in after if "550" in name]
+    others = {row for row in everything if row.split()[0] not in before}
+    now = set(host.run("dpkg-query -W -f '${Package} ${Version}\\n'").stdout.splitlines())
+    assert others <= now, "something else was touched"
+    command.run("plan", "-e", "nvidia_driver_branch=580-server")
+
+
+def test_apt_fails_in_the_middle_and_the_next_run_finishes(fleet):
+    command = fleet({"name": "gpu01", "gpus": ["A100 PCIe"], "installed": ["550 open dkms held"]})
+    host = command.lab.host("gpu01")
+    host.fail_postinst("nvidia-kernel-common-580-server")
+    failed = command.run("apply", "--yes", "-e", "nvidia_driver_branch=580-server", rc=1)
+    assert "gpu01" in failed.stderr and "nvidia-kernel-common-580-server" in failed.stderr
+    assert "hint:" in failed.stderr
+    assert set(driver_packages(host)) <= holds(host), "the holds are back"
+    unfinished = host.run("dpkg --audit").stdout
+    assert unfinished
+    planned = command.json("plan", "-e", "nvidia_driver_branch=580-server", rc=2)
+    assert planned["hosts"]["gpu01"]["status"] == "changes"
+
+    host.fail_postinst()
+    command.run("apply", "--yes", "-e", "nvidia_driver_branch=580-server")
+    assert not host.run("dpkg --audit").stdout
+    assert set(driver_packages(host)) <= holds(host)
+    command.run("verify", "-e", "nvidia_driver_branch=580-server")
+
+
+def test_interrupted_in_the_middle(fleet):
+    command = fleet({"name": "gpu01", "gpus": ["A100 PCIe"], "installed": ["550 open dkms held"]})
+    host = command.lab.host("gpu01")
+    process = command.start("apply", "--yes", "-e", "nvidia_driver_branch=580-server")
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and not host.run("pgrep -x dpkg", check=False).stdout:
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    said, _ = process.communicate(timeout=120)
+    assert process.returncode == 130, said
+    assert "Traceback" not in said
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not set(driver_packages(host)) <= holds(host):
+        time.sleep(0.5)
+    assert set(driver_packages(host)) <= holds(host), "a hold was lost"
+    command.run("apply", "--yes", "-e", "nvidia_driver_branch=580-server")
+    assert not host.run("dpkg --audit").stdout
+    assert set(driver_packages(host)) <= holds(host)
+    command.run("verify", "-e", "nvidia_driver_branch=580-server")
+
+
+def test_three_hosts_three_fates(fleet):
+    command = fleet(
+        {"name": "fine", "gpus": ["RTX 4090"], "nouveau": False},
+        {"name": "gone", "gpus": ["RTX 4090"]},
+        {"name": "wrong", "gpus": ["RTX 4090"], "sudo": "password"},
+    )
+    command.lab.host("gone").stop()
+    inventory = command.lab.inventory
+    inventory.write_text(inventory.read_text().replace("ansible_become_password: correct horse", "ansible_become_password: nope"))
+    done = command.run("apply", "--yes", rc=4)
+    assert "error: gone:" in done.stderr and "error: wrong:" in done.stderr
+    gone = next(line for line in done.stderr.splitlines() if line.startswith("error: gone:"))
+    wrong = next(line for line in done.stderr.splitlines() if line.startswith("error: wrong:"))
+    assert "sudo" in wrong and "password" in wrong
+    assert "sudo" not in gone and ("refused" in gone or "reach" in gone or "answer" in gone)
+    assert "nope" not in done.stdout + done.stderr, "a password was printed"
+    assert driver_packages(command.lab.host("fine"))
+    assert command.lab.host("fine").run("nvidia-smi -L").stdout.startswith("GPU 0")
+
+
+def test_a_misspelt_variable(fleet):
+    command = fleet({"name": "gpu01", "gpus": ["RTX 4090"]})
+    for verb in ("plan", "apply", "verify"):
+        done = command.run(verb, "-e", "nvidia_driver_brnach=580", rc=64)
+        assert "nvidia_driver_brnach" in done.stderr and "nvidia_driver_branch" in done.stderr
+
+
+REFUSALS = [
+    ("P100 with 595", {"gpus": ["P100 PCIe"]}, ["nvidia_driver_branch=595"], ["P100", "Pascal", "580"]),
+    (
+        "RTX 5090 with proprietary modules", {"gpus": ["RTX 5090"]},
+        ["nvidia_driver_branch=580", "nvidia_driver_modules=proprietary"], ["5090", "open"],
+    ),
+    ("V100 beside RTX 5090", {"gpus": ["V100 PCIe", "RTX 5090"]}, [], ["V100", "5090", "host"]),
+    ("K80 with 535", {"gpus": ["K80"]}, ["nvidia_driver_branch=535"], ["K80", "470-server"]),
+    ("K80 with a transitional 470", {"gpus": ["K80"]}, ["nvidia_driver_branch=470"], ["transitional", "470-server"]),
+    (
+        "a branch that is only a transitional package", {"gpus": ["RTX 4090"]},
+        ["nvidia_driver_branch=590", "nvidia_driver_channel=ubuntu"], ["transitional", "595"],
+    ),
+    (
+        "a fabric manager that the repository lacks", {"gpus": ["H100 x8"], "nvswitch": 4},
+        ["nvidia_driver_branch=595-server", "nvidia_driver_channel=ubuntu"], ["fabric manager", "595.58.03"],
+    ),
+    (
+        "Secure Boot, unsigned modules and no enrolled key", {"gpus": ["RTX 4090"], "secure_boot": True},
+        ["nvidia_driver_branch=580", "nvidia_driver_channel=cuda"], ["Secure Boot", "mokutil"],
+    ),
+    ("a driver from a runfile", {"gpus": ["RTX 4090"], "runfile": "570.86.10"}, [], ["nvidia-uninstall", "nvidia_driver_manage: false"]),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def refusal_fleet(tmp_path_factory):
+    from tests.faults.conftest import Command
+    from tests.lab import Lab
+
+    hosts = [{"name": f"host{i}", **spec} for i, (_, spec, _, _) in enumerate(REFUSALS)]
+    with Lab.start(hosts) as lab:
+        yield Command(lab, tmp_path_factory.mktemp("state"))
+
+
+@pytest.mark.parametrize("number", range(len(REFUSALS)), ids=[row[0] for row in REFUSALS])
+def test_refused_at_plan_time(refusal_fleet, number):
+    _, _, variables, words = REFUSALS[number]
+    extra = [word for variable in variables for word in ("-e", variable)]
+    host = refusal_fleet.lab.host(f"host{number}")
+    before = host.run("cat /var/lib/dpkg/status | sha256sum; ls -laR /etc/apt /tmp | sha256sum").stdout
+    done = refusal_fleet.run("plan", "-l", f"host{number}", *extra, rc=5)
+    assert all(word in done.stderr + done.stdout for word in words), done.stderr + done.stdout
+    assert "hint:" in done.stderr
+    refusal_fleet.run("apply", "--yes", "-l", f"host{number}", *extra, rc=5)
+    assert host.run("cat /var/lib/dpkg/status | sha256sum; ls -laR /etc/apt /tmp | sha256sum").stdout == before
+
+
+def test_a_runfile_driver_is_accepted_as_it_is(refusal_fleet):
+    last = len(REFUSALS) - 1
+    accepted = ["-l", f"host{last}", "-e", "nvidia_driver_manage=false"]
+    refusal_fleet.run("plan", *accepted)
+    verdicts = refusal_fleet.json("verify", *accepted)["hosts"][f"host{last}"]["checks"]
+    judged = {v["id"]: v["status"] for v in verdicts}
+    assert judged["driver.versions"] == "pass" and judged["apt.hold"] == "skip"
+
+
+def test_nvswitch_gets_fabric_manager_at_the_drivers_version(fleet):
+    command = fleet({"name": "gpu01", "gpus": ["H100 x8"], "nvswitch": 4, "nouveau": False})
+    command.run("apply", "--yes")
+    host = command.lab.host("gpu01")
+    packages = driver_packages(host)
+    manager = {version.split("-")[0] for name, version in packages.items() if name.startswith("nvidia-fabricmanager")}
+    driver = {version.split("-")[0] for name, version in packages.items() if name.startswith("libnvidia-compute")}
+    assert manager == driver != set()
+    assert host.run("systemctl is-active nvidia-fabricmanager").stdout.strip() == "active"
+
+
+def test_v100_beside_rtx_4090_gets_proprietary_580(fleet):
+    command = fleet({"name": "gpu01", "gpus": ["V100 PCIe", "RTX 4090"], "nouveau": False})
+    command.run("apply", "--yes")
+    host = command.lab.host("gpu01")
+    assert host.run("nvidia-smi -L").stdout.count("GPU ") == 2
+    assert "Open Kernel Module" not in host.run("cat /proc/driver/nvidia/version").stdout
+    assert not [name for name in driver_packages(host) if name.endswith("-open")]
+
+
+def test_nvidias_repository_from_590_on_pins_first(fleet):
+    command = fleet({"name": "gpu01", "gpus": ["RTX 4090"], "nouveau": False})
+    extra = ["-e", "nvidia_driver_branch=595", "-e", "nvidia_driver_channel=cuda"]
+    command.run("apply", "--yes", *extra)
+    host = command.lab.host("gpu01")
+    installed = driver_packages(host)
+    assert "nvidia-driver-pinning-595" in installed
+    history = host.run("cat /var/log/apt/history.log").stdout
+    order = [history.index(f"nvidia-driver-pinning-595:"), history.index("nvidia-dkms-open:")]
+    assert order == sorted(order)
+    command.run("plan", *extra)
+    command.lab.publish("drivers")
+    host.run("apt-get update -qq")
+    assert not [line for line in host.run("apt-get -s dist-upgrade").stdout.splitlines() if line.startswith("Inst") and "nvidia" in line]
