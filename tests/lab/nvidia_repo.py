@@ -1,0 +1,208 @@
+"""Packages of the NVIDIA-like repository: branch-suffixed names before 590, none from 590 on, and pinning packages.
+
+Relations below 590 are those of the archive's packaging of the same branch (both come from one source); from 590 on
+they are those of 595 without the branch. Facts: NVIDIA's driver installation guide 580 to 620, as of 2026-11. The
+program ``nvidia-smi`` is in ``nvidia-utils`` here from 590 on: the real name is not documented.
+"""
+
+from __future__ import annotations
+
+import re
+
+from . import archive, contents
+from .debfile import Package
+
+SUFFIXED = {  # branch -> versions on the first day; versions published later
+    "550": (["550.54.15", "550.163.01"], []),
+    "570": (["570.172.08", "570.211.01"], []),
+    "580": (["580.95.05", "580.126.20"], ["580.173.02", "580.178.04"]),
+}
+UNSUFFIXED = {
+    "590": (["590.48.01"], []),
+    "595": (["595.58.03", "595.71.05"], ["595.91.07"]),
+    "610": (["610.43.02"], ["610.57.04"]),
+    "615": (["615.71.09"], []),
+    "620": (["620.70.06"], []),
+}
+_PIN = """\
+# Keeps the NVIDIA driver at %(what)s. Installed by nvidia-driver-pinning-%(what)s.
+Package: nvidia-* libnvidia-* libnvsdm* libxnvctrl* cuda-drivers* xserver-xorg-video-nvidia*
+Pin: version %(glob)s
+Pin-Priority: 1000
+"""
+_TOOLKITS = {"12-4": "12.4.1-1", "12-8": "12.8.1-1", "13-0": "13.0.2-1", "13-2": "13.2.0-1"}
+
+
+def packages(ubuntu: str, *, drivers: bool = False) -> list[Package]:
+    """All packages of the repository for an Ubuntu release; drivers: with the point releases published later."""
+    built: list[Package] = []
+    newest = ""
+    if ubuntu != "26.04":  # NVIDIA's repository for 26.04 starts at 595
+        for branch, (first, later) in SUFFIXED.items():
+            for upstream in first + (later if drivers else []):
+                built += _suffixed(branch, upstream)
+    for branch, (first, later) in UNSUFFIXED.items():
+        if ubuntu == "26.04" and int(branch) < 595:
+            continue
+        for upstream in first + (later if drivers else []):
+            built += _unsuffixed(branch, upstream)
+            newest = upstream
+    built += _pinning(ubuntu, drivers) + _toolkits(ubuntu, newest)
+    return built
+
+
+def _version(upstream: str) -> str:
+    return upstream + "-1ubuntu1"
+
+
+def _relations(branch: str) -> dict:
+    noble = archive.relations()
+    return noble["550-noble"] if branch == "550" else noble["580-noble"]
+
+
+def _rewritten(data: dict, branch: str, upstream: str):  # type: ignore[no-untyped-def]
+    """Yield (name, fields) of a source under another branch and version."""
+    old_upstream = data["version"].rsplit("-", 1)[0]
+    old_branch = old_upstream.split(".")[0]
+
+    def rename(text: str) -> str:
+        text = text.replace(data["version"], _version(upstream)).replace(old_upstream, upstream)
+        return re.sub(rf"-{old_branch}(?=[-, )]|$)", f"-{branch}", text)
+
+    for name, fields in data["packages"].items():
+        yield rename(name), {
+            key: rename(", ".join(value) if isinstance(value, list) else str(value)) for key, value in fields.items()
+        }
+
+
+def _suffixed(branch: str, upstream: str) -> list[Package]:
+    version = _version(upstream)
+    built = []
+    for name, fields in _rewritten(_relations(branch), branch, upstream):
+        flavour = "open" if name.endswith("-open") else "proprietary"
+        base = re.sub(rf"-{branch}.*$", "", name)
+        files, scripts, conffiles = contents.fill(base, branch, upstream, flavour, cuda=True)
+        built.append(_package(name, version, fields, files, scripts, conffiles))
+    for flavour, meta in (("", "cuda-drivers"), ("-open", "nvidia-open")):
+        driver = f"nvidia-driver-{branch}{flavour} (>= {upstream})"
+        built.append(_package(f"{meta}-{branch}", version, {"Depends": f"{driver}, nvidia-settings, nvidia-modprobe"}))
+    common = f"nvidia-kernel-common-{branch} (>= {upstream}), nvidia-kernel-common-{branch} (<= {upstream}-999)"
+    built += _companions(branch, upstream, common)
+    return built
+
+
+def _companions(branch: str, upstream: str, depends: str) -> list[Package]:
+    """Fabric manager and its like, which must equal the driver's version; no branch in the name from 590 on."""
+    suffix = f"-{branch}" if int(branch) < 590 else ""
+    built = []
+    for base in ("nvidia-fabricmanager", "nvidia-fabricmanager-dev", "libnvidia-nscq", "nvidia-imex", "libnvsdm"):
+        if base == "libnvsdm" and int(branch) < 570:
+            continue
+        files, scripts, conffiles = contents.fill(base, branch, upstream, "proprietary", cuda=True)
+        fields = {"Depends": depends} if base == "nvidia-fabricmanager" else {}
+        if suffix:
+            fields |= {"Provides": base, "Conflicts": base}
+        built.append(_package(base + suffix, _version(upstream), fields, files, scripts, conffiles))
+    return built
+
+
+def _unsuffixed(branch: str, upstream: str) -> list[Package]:
+    version = _version(upstream)
+    number = int(branch)
+    built = []
+    for name, fields in _rewritten(archive.relations()["595-noble"], "595", upstream):
+        if name.endswith("-open"):
+            flavour = "open"
+        elif number >= 620 and name.startswith(("nvidia-driver", "nvidia-dkms", "nvidia-kernel-source", "nvidia-headless")):
+            continue  # the 620 guide: proprietary kernel modules removed
+        else:
+            flavour = "proprietary"
+        plain = _plain(name, upstream)
+        relations = {key: _strip(plain, value, upstream) for key, value in fields.items()}
+        base = re.sub(r"-open$", "", plain)
+        files, scripts, conffiles = contents.fill(base, branch, upstream, flavour, cuda=True)
+        built.append(_package(plain, version, {k: v for k, v in relations.items() if v}, files, scripts, conffiles))
+    if number < 620:
+        built.append(
+            _package(
+                "cuda-drivers", version,
+                {
+                    "Provides": f"cuda-drivers-{branch}",
+                    "Depends": f"nvidia-driver (>= {upstream}), nvidia-settings, nvidia-modprobe",
+                    "Conflicts": "nvidia-driver-open",
+                },
+            )  # fmt: skip
+        )
+    built.append(
+        _package(
+            "nvidia-open", version,
+            {
+                "Provides": f"nvidia-open-{branch}",
+                "Depends": f"nvidia-driver-open (>= {upstream}), nvidia-settings, nvidia-modprobe",
+                "Conflicts": "nvidia-driver" if number < 620 else "nvidia-driver (<< 620)",
+            },
+        )  # fmt: skip
+    )
+    built += _companions(branch, upstream, f"nvidia-kernel-common (= {version})")
+    return built
+
+
+def _plain(name: str, upstream: str) -> str:
+    name = re.sub(rf"-595-{re.escape(upstream)}$", "", name)
+    name = re.sub(r"-595(?=-|$)", "", name)
+    return "nvidia-persistenced" if name == "nvidia-compute-utils" else name
+
+
+def _strip(owner: str, relation: str, upstream: str) -> str:
+    """Remove the branch from the names in a relation, and what then points to the package itself."""
+    items: list[str] = []
+    for item in relation.split(", "):
+        name, _, rest = item.partition(" ")
+        plain = _plain(name, upstream)
+        text = plain + (" " + rest if rest else "")
+        if plain != owner and text not in items:
+            items.append(text)
+    return ", ".join(items)
+
+
+def _pinning(ubuntu: str, drivers: bool) -> list[Package]:
+    built = []
+    for branch, (first, later) in {**SUFFIXED, **UNSUFFIXED}.items():
+        if int(branch) < 580 or (ubuntu == "26.04" and int(branch) < 595):
+            continue
+        versions = first + (later if drivers else [])
+        for what, glob, version in [(branch, f"{branch}.*", f"{branch}-1ubuntu1")] + [
+            (upstream, f"{upstream}-*", _version(upstream)) for upstream in versions
+        ]:
+            path = f"/etc/apt/preferences.d/nvidia-driver-pinning-{what}"
+            fields = {
+                "Provides": "nvidia-driver-pinning",
+                "Conflicts": "nvidia-driver-pinning",
+                "Replaces": "nvidia-driver-pinning",
+            }
+            files = {path: _PIN % {"what": what, "glob": glob}}
+            package = _package(f"nvidia-driver-pinning-{what}", version, fields, files, {}, [path])
+            package.arch = "all"
+            built.append(package)
+    return built
+
+
+def _toolkits(ubuntu: str, newest: str) -> list[Package]:
+    built = [
+        _package("nvidia-modprobe", "620.70.06-1ubuntu1", {}),
+        _package("nvidia-settings", "620.70.06-1ubuntu1", {}),
+        _package("nvlsm", "2026.03.1-1", {}),
+    ]
+    for name, version in _TOOLKITS.items():
+        dotted = name.replace("-", ".")
+        files = {f"/usr/local/cuda-{dotted}/version.json": f'{{"cuda": {{"version": "{version[:-2]}"}}}}\n'}
+        built.append(_package(f"cuda-toolkit-{name}", version, {}, files))
+        # The trap: the metapackage that looks like the toolkit brings the newest driver.
+        built.append(_package(f"cuda-{name}", version, {"Depends": f"cuda-toolkit-{name} (>= {version}), nvidia-open (>= 590)"}))
+    return built
+
+
+def _package(name, version, fields, files=None, scripts=None, conffiles=None) -> Package:  # type: ignore[no-untyped-def]
+    return Package(
+        name, version, "amd64", {"Section": "multiverse/devel", **fields}, files or {}, scripts or {}, conffiles or [], name, ""
+    )
