@@ -1,37 +1,37 @@
-"""Catalog: what can exist. Facts about GPUs, drivers, CUDA and what goes with them, and the questions they answer.
+"""Catalog: what can exist. Facts about GPUs, drivers, CUDA and what goes with them, and what follows from
+them.
 
-The data lies beside this file as ``*.yml``, one topic a file, each with its sources, and is read when it is first
-asked for. Nothing here reads a host. API, short::
+The data lies beside this file as ``*.yml``, one topic a file, each with its sources, and is read when it is
+first asked for. Nothing here reads a host. API, short::
 
-    catalog = load_catalog()                          # one object a process
-    catalog.gpu_by_id("2330") -> Gpu                  # exact id; else by id range (certainty "inferred"); else
-                                                      # certainty "unknown", architecture None
-    catalog.find_gpu("rtx3090") -> GpuMatch           # .gpu (one answer or a family) | .candidates | .nearest
-    catalog.branches -> tuple[Branch, ...]            # oldest first
+    catalog = load_catalog()                         # one object a process
+    catalog.gpu_by_id("2330") -> Gpu                 # exact id; else by range (certainty "inferred"); else
+                                                     # certainty "unknown", architecture None
+    catalog.find_gpu("rtx3090") -> GpuMatch          # .gpu (one, or a family) | .candidates | .nearest
+    catalog.branches -> tuple[Branch, ...]           # oldest first
     catalog.branch("580" | 580 | "580-server" | "580.95.05") -> Branch     # UsageError names the nearest
     catalog.find_branch(...) -> Branch | None
-    catalog.branches_for([gpu, ...]) -> set[int]      # branches that drive every one of them with one flavour
-    catalog.flavours([gpu, ...], 580) -> list         # "open" / "proprietary", preferred first; [] = none
+    catalog.branches_for([gpu, ...]) -> set[int]     # that drive every one of them with one flavour
+    catalog.flavours([gpu, ...], 580) -> list        # "open" / "proprietary", preferred first; [] = none
     catalog.max_cuda(580) -> "13.0"
-    catalog.min_driver_for_cuda("12.8") -> "525.60.13"            # full=True: the version the toolkit came with
-    catalog.min_branch_for_cuda("12.8", gpus) -> int | None       # by minor-version compatibility; full=True: without
-    catalog.cuda("12.4") -> CudaMinor ; catalog.cuda_range([gpu, ...]) -> CudaRange(first, last) | None
-    catalog.toolkit_support("11.3", gpu) -> "native" | "binary" | "jit" | "none"
+    catalog.min_driver_for_cuda("12.8") -> "525.60.13"         # full=True: what the toolkit came with
+    catalog.min_branch_for_cuda("12.8", gpus) -> int | None    # full=True: without minor-version
+    compatibility catalog.cuda("12.4") -> CudaMinor ; catalog.cuda_range([gpu, ...]) -> CudaRange(first, last)
+    | None catalog.toolkit_support("11.3", gpu) -> "native" | "binary" | "jit" | "none"
     catalog.torch_support("2.6.0", "cu124", gpu), catalog.tensorflow_support("2.18", gpu) -> the same
-    catalog.cudnn_for("12.4", gpus) -> CudnnPair | None ; catalog.nccl_for("12.4", ubuntu="22.04") -> NcclPair | None
-    catalog.torch("2.6") -> TorchRelease ; catalog.tensorflow("2.18") -> TensorflowRelease
-    catalog.ubuntu("24.04" | "noble") -> UbuntuRelease
-    catalog.offers(580, ubuntu="24.04") -> list[Offer]            # where the branch is known to be offered
-    catalog.transitional("570", ubuntu="24.04") -> Transitional | None
-    catalog.repository("cuda", ubuntu="24.04", arch="amd64") -> Repository(url, suite, components, fingerprint, ...)
+    catalog.cudnn_for("12.4", gpus) -> CudnnPair | None catalog.nccl_for("12.4", ubuntu="22.04") -> NcclPair |
+    None catalog.torch("2.6") -> TorchRelease ; catalog.tensorflow("2.18") -> TensorflowRelease
+    catalog.ubuntu("24.04" | "noble") -> UbuntuRelease catalog.offers(580, ubuntu="24.04") -> list[Offer]
+    # where the branch is known to be offered catalog.transitional("570", ubuntu="24.04") -> Transitional |
+    None catalog.repository("cuda", ubuntu="24.04", arch="amd64") -> Repository(url, suite, fingerprint, ...)
     catalog.fabric(gpu) -> "never" | "nvswitch" | "nvswitch+nvlsm" | "nvl72" | "depends" | "unknown"
-    catalog.nvswitch_ids -> {"1af1": "GA100 ...", ...}
-    catalog.known_bad("driver", "580.119.02") -> list[KnownBad]
-    catalog.traps -> tuple[Trap, ...]
+    catalog.nvswitch_ids -> {"1af1": "GA100 ...", ...} catalog.known_bad("driver", "580.119.02") ->
+    list[KnownBad] catalog.traps -> tuple[Trap, ...] catalog.architectures, .drivers, .cuda_data, .frameworks,
+    .repositories, .conda, ...: the files as they are
 
-Gpu: ids, name, chip, architecture, cc, segment, mobile, mig, fabric, first_branch, last_branch, certainty, note.
-Branch: number, type, max_cuda, last_version, last_date, eol, supported_now, open, oldest_architecture, max_kernel,
-is_long_term_or_production, is_ended(date).
+Gpu: ids, name, chip, architecture, cc, segment, mobile, mig, fabric, modules, first_branch, last_branch,
+certainty, note. Branch: number, type, max_cuda, last_version, last_date, eol, supported_now, open,
+oldest_architecture, max_kernel, is_long_term_or_production, is_ended(date).
 """
 
 from __future__ import annotations
@@ -48,18 +48,55 @@ import yaml
 from provision.catalog import models
 from provision.catalog._gpus import GpuIndex
 from provision.catalog.models import (
-    SUPPORT_ORDER, UNSURE, AndCuda, ArchList, Branch, Channel, CudaMinor, CudaRange, CudnnPair, Fabric, Flavour, Gpu,
-    GpuMatch, KnownBad, NcclPair, Offer, Repository, Support, TensorflowRelease, TorchRelease, Transitional, Trap,
+    SUPPORT_ORDER,
+    UNSURE,
+    AndCuda,
+    ArchList,
+    Branch,
+    Channel,
+    CudaMinor,
+    CudaRange,
+    CudnnPair,
+    Fabric,
+    Flavour,
+    Gpu,
+    GpuMatch,
+    KnownBad,
+    NcclPair,
+    Offer,
+    Repository,
+    Support,
+    TensorflowRelease,
+    TorchRelease,
+    Transitional,
+    Trap,
     UbuntuRelease,
-)  # fmt: skip
+)
 from provision.catalog.versions import between, key, minor, same
 from provision.errors import UsageError
 
 __all__ = [
-    "SUPPORT_ORDER", "UNSURE", "Branch", "Catalog", "CudaMinor", "CudaRange", "CudnnPair", "Gpu", "GpuMatch", "KnownBad",
-    "NcclPair", "Offer", "Repository", "Support", "TensorflowRelease", "TorchRelease", "Transitional", "Trap",
-    "UbuntuRelease", "load_catalog",
-]  # fmt: skip
+    "SUPPORT_ORDER",
+    "UNSURE",
+    "Branch",
+    "Catalog",
+    "CudaMinor",
+    "CudaRange",
+    "CudnnPair",
+    "Gpu",
+    "GpuMatch",
+    "KnownBad",
+    "NcclPair",
+    "Offer",
+    "Repository",
+    "Support",
+    "TensorflowRelease",
+    "TorchRelease",
+    "Transitional",
+    "Trap",
+    "UbuntuRelease",
+    "load_catalog",
+]
 
 _FOLDER = Path(__file__).resolve().parent
 # libyaml reads ten times faster; PyYAML may have been built without it.
@@ -148,8 +185,9 @@ class Catalog:
     def gpu_by_id(self, device_id: str, subsystem: str | None = None) -> Gpu:
         """Return the GPU with a PCI device id ("2330", "0x2330", "10de:2330").
 
-        An id that is not listed is judged by its range (certainty "inferred"), else it is unknown (architecture None,
-        certainty "unknown"; ``turing_or_newer`` by the number). Raises ValueError for what is no id.
+        An id that is not listed is judged by its range (certainty "inferred"), else it is unknown
+        (architecture None, certainty "unknown"; ``turing_or_newer`` by the number). Raises ValueError for
+        what is no id.
         """
         return self._index.by_id(device_id, subsystem)
 
@@ -164,7 +202,8 @@ class Catalog:
         return dict(self.architectures.nvswitch.pci_ids)
 
     def fabric(self, gpu: Gpu) -> Fabric:
-        """Whether a GPU's boards need fabric manager: where "nvswitch", only if NVSwitch is found on the host."""
+        """Whether a GPU's boards need fabric manager: where "nvswitch", only if NVSwitch is found on the
+        host."""
         return gpu.fabric
 
     # Driver branches ----------------------------------------------------------------------------------------------
@@ -189,16 +228,18 @@ class Catalog:
         return found
 
     def branches_for(self, gpus: Iterable[Gpu]) -> set[int]:
-        """Branches that drive every one of these GPUs, with at least one module flavour for all of them together."""
+        """Branches that drive every one of these GPUs, with at least one module flavour for all of them
+        together."""
         listed = list(gpus)
         return {branch.number for branch in self.branches if self.flavours(listed, branch.number)}
 
     def flavours(self, gpus: Iterable[Gpu], branch: str | int) -> list[Flavour]:
-        """Module flavours with which a branch drives every one of these GPUs, preferred first; empty: it does not.
+        """Module flavours with which a branch drives every one of these GPUs, preferred first; empty: it does
+        not.
 
-        Before Turing proprietary only, up to the last branch of the architecture. Turing to Hopper either, open
-        preferred from 560, open only from 620. Blackwell and newer, and Grace Hopper: open only (source: driver
-        installation guide 610 and 620). Without GPUs: what the branch offers at all.
+        Before Turing proprietary only, up to the last branch of the architecture. Turing to Hopper either,
+        open preferred from 560, open only from 620. Blackwell and newer, and Grace Hopper: open only (source:
+        driver installation guide 610 and 620). Without GPUs: what the branch offers at all.
         """
         row = self.branch(branch)
         listed = list(gpus)
@@ -225,8 +266,8 @@ class Catalog:
     def min_driver_for_cuda(self, cuda: str, *, full: bool = False) -> str | None:
         """Oldest driver version for a CUDA ("12", "12.4", "12.4.1").
 
-        By default by minor-version compatibility (compiled code, no PTX from that toolkit); ``full``: the driver that
-        came with the release (of a minor: with its first one), None where that is not known.
+        By default by minor-version compatibility (compiled code, no PTX from that toolkit); ``full``: the
+        driver that came with the release (of a minor: with its first one), None where that is not known.
         """
         if not full:
             return self.cuda_data.minor_version_compatibility[key(cuda)[0]].min_driver
@@ -246,7 +287,8 @@ class Catalog:
         return min(fit, default=None)
 
     def offers(self, branch: str | int, *, ubuntu: str) -> list[Offer]:
-        """Where a branch is known to be offered for an Ubuntu release as itself (not as a transitional package).
+        """Where a branch is known to be offered for an Ubuntu release as itself (not as a transitional
+        package).
 
         Catalog knowledge: what the host's own lists say wins.
         """
@@ -264,7 +306,8 @@ class Catalog:
         return found
 
     def transitional(self, series: str, *, ubuntu: str) -> Transitional | None:
-        """The entry that says a series is only a transitional package in that Ubuntu release's archive, or None."""
+        """The entry that says a series is only a transitional package in that Ubuntu release's archive, or
+        None."""
         release = self.ubuntu(ubuntu).version
         for row in self.drivers.archive.transitional:
             if row.from_ == series and release in row.ubuntu:
@@ -290,6 +333,10 @@ class Catalog:
             }))  # fmt: skip
         return tuple(found)
 
+    @cached_property
+    def _minors_by_version(self) -> dict[str, CudaMinor]:
+        return {m.version: m for m in self.cuda_minors}
+
     def cuda(self, text: str) -> CudaMinor:
         """CUDA minor of "12.4" or "12.4.1"; "13" gives the newest 13.x. UsageError names the nearest ones."""
         wanted = text.strip()
@@ -313,7 +360,8 @@ class Catalog:
         raise _unknown("cuda", "CUDA toolkit", text, known, because)
 
     def cuda_range(self, gpus: Iterable[Gpu]) -> CudaRange | None:
-        """CUDA minors whose compiler targets every one of these GPUs; None: no toolkit of the catalog does."""
+        """CUDA minors whose compiler targets every one of these GPUs; None: no toolkit of the catalog
+        does."""
         listed = [gpu.cc for gpu in gpus if gpu.cc]
         fit = [
             m.version
@@ -325,9 +373,10 @@ class Catalog:
     def toolkit_support(self, cuda: str, gpu: Gpu) -> Support:
         """Degree to which programs built by a toolkit run on a GPU.
 
-        native: it compiles for this compute capability; binary: for a lower minor of the same major; jit: the GPU is
-        newer, PTX has to be compiled by the driver (which must know that CUDA in full); none: the GPU is too old for
-        it. An unknown compute capability counts as newer than all. (source: ptxas lists, NVIDIA compatibility guides)
+        native: it compiles for this compute capability; binary: for a lower minor of the same major; jit: the
+        GPU is newer, PTX has to be compiled by the driver (which must know that CUDA in full); none: the GPU
+        is too old for it. An unknown compute capability counts as newer than all. (source: ptxas lists,
+        NVIDIA compatibility guides)
         """
         return self._toolkit(self.cuda(cuda), gpu.cc)
 
@@ -348,6 +397,17 @@ class Catalog:
             found.setdefault(pair.cudnn, set()).add(key(pair.cuda)[0])
         return {v: tuple(sorted(found[v])) for v in sorted(found, key=key, reverse=True)}
 
+    def cudnn_drives(self, version: str, cc: str) -> bool:
+        """True when a cuDNN has code for a compute capability, as far as the support matrices say."""
+        low = self.cudnn_min_cc(version)
+        if low is not None and key(cc) < key(low[0]):
+            return False
+        tops = [row for row in self.cudnn_data.max_cc if row.cc and between(version, row.first, row.last)]
+        if not tops:
+            # Before cuDNN 9 nothing newer than Hopper existed.
+            return key(cc) < _BLACKWELL_FROM
+        return key(cc)[0] <= max(key(top)[0] for row in tops for top in row.cc or ())
+
     def cudnn_min_cc(self, version: str) -> tuple[str, bool] | None:
         """Oldest compute capability that a cuDNN drives, and whether that is sure; None: not known."""
         for row in self.cudnn_data.min_cc:
@@ -360,21 +420,18 @@ class Catalog:
     ) -> CudnnPair | None:
         """cuDNN that goes with a CUDA on these GPUs, with exact apt pins; None when there is none.
 
-        Without ``version``: what NVIDIA's images of that CUDA install, or the newest older one that drives the GPUs.
-        ``version`` ("9", "9.10", exact) narrows the choice.
+        Without ``version``: what NVIDIA's images of that CUDA install, or the newest older one that drives
+        the GPUs. ``version`` ("9", "9.10", exact) narrows the choice.
         """
         toolkit = self.cuda(cuda)
         listed = [gpu.cc for gpu in gpus if gpu.cc]
 
         def drives(candidate: str) -> bool:
-            low = self.cudnn_min_cc(candidate)
-            return low is None or all(key(cc) >= key(low[0]) for cc in listed)
+            return all(self.cudnn_drives(candidate, cc) for cc in listed)
 
-        pairs = [p for p in self.cudnn_data.pairs if minor(p.cuda) == toolkit.version]
-        pairs += [p for p in self.cudnn_data.pairs if p.cuda == str(toolkit.major)]
-        for pair in reversed(
-            pairs[:-1] if len(pairs) > 1 and pairs[-1].cuda == str(toolkit.major) else pairs
-        ):
+        own = [p for p in self.cudnn_data.pairs if minor(p.cuda) == toolkit.version]
+        general = [p for p in self.cudnn_data.pairs if p.cuda == str(toolkit.major)]
+        for pair in reversed(own or general):
             if drives(pair.cudnn) and (version is None or same(version, pair.cudnn)):
                 because = f"what NVIDIA's images of CUDA {pair.cuda} install"
                 return self._cudnn_pair(pair.cudnn, toolkit, pair.suffix, because, pair.certainty)
@@ -410,7 +467,8 @@ class Catalog:
         )
 
     def nccl_for(self, cuda: str, *, ubuntu: str | None = None) -> NcclPair | None:
-        """NCCL for a CUDA with exact apt pins: the highest whose +cuda suffix has that major and no higher minor."""
+        """NCCL for a CUDA with exact apt pins: the highest whose +cuda suffix has that major and no higher
+        minor."""
         toolkit = self.cuda(cuda)
         release = self.ubuntu(ubuntu).version if ubuntu else None
         fit = [
@@ -456,9 +514,9 @@ class Catalog:
         return None
 
     def torch_support(self, version: str, tag: str, gpu: Gpu) -> Support:
-        """Degree to which a PyTorch wheel runs on a GPU; "none" where its list is not known or the GPU's cc is not."""
+        """Degree to which a PyTorch wheel runs on a GPU; "none" where its list is not known."""
         row = self.torch_arch_list(version, tag)
-        return _degree(gpu.cc, row.cc, ptx=row.ptx) if row and gpu.cc else "none"
+        return _degree(gpu.cc, row.cc, ptx=row.ptx) if row else "none"
 
     def tensorflow(self, text: str) -> TensorflowRelease:
         """TensorFlow release of "2.18", "2.18.1" or "2.16"; UsageError names the nearest."""
@@ -481,7 +539,8 @@ class Catalog:
     def tensorflow_support(self, version: str, gpu: Gpu) -> Support:
         """Degree to which a TensorFlow release runs on a GPU, judged by the CUDA that it was built with.
 
-        What its wheels really hold was not verified (``frameworks.tensorflow.compute``): newer GPUs count as jit.
+        What its wheels really hold was not verified (``frameworks.tensorflow.compute``): newer GPUs count as
+        jit.
         """
         release, compute = self.tensorflow(version), self.frameworks.tensorflow.compute
         if gpu.cc is None or key(gpu.cc) < key(compute.first):
@@ -494,20 +553,28 @@ class Catalog:
     def ubuntu(self, text: str) -> UbuntuRelease:
         """Ubuntu release of "24.04" or "noble"; UsageError names the nearest ones."""
         wanted = text.strip().lower().removeprefix("ubuntu").strip()
+        for version, release in self._ubuntu_releases.items():
+            if wanted in (version, release.codename, release.yymm):
+                return release
+        codenames = [release.codename for release in self._ubuntu_releases.values()]
+        raise _unknown("ubuntu", "Ubuntu release", text, [*self._ubuntu_releases, *codenames])
+
+    @cached_property
+    def _ubuntu_releases(self) -> dict[str, UbuntuRelease]:
+        found = {}
         for version, row in self.ubuntu_data.releases.items():
-            if wanted in (version, row.codename, version.replace(".", "")):
-                span = self.cuda_data.repository_ranges.get(version)
-                return UbuntuRelease.model_validate({
-                    **row.model_dump(), "version": version,
-                    "cuda_first": span.first if span else None, "cuda_last": span.last if span else None,
-                })  # fmt: skip
-        known = list(self.ubuntu_data.releases)
-        raise _unknown(
-            "ubuntu", "Ubuntu release", text, known + [r.codename for r in self.ubuntu_data.releases.values()]
-        )
+            span = self.cuda_data.repository_ranges.get(version)
+            found[version] = UbuntuRelease(
+                **row.model_dump(),
+                version=version,
+                cuda_first=span.first if span else None,
+                cuda_last=span.last if span else None,
+            )
+        return found
 
     def cuda_in_repository(self, cuda: str, *, ubuntu: str) -> bool:
-        """True when NVIDIA's repository of that Ubuntu release holds the toolkit (source: cuda.yml, ranges)."""
+        """True when NVIDIA's repository of that Ubuntu release holds the toolkit (source: cuda.yml,
+        ranges)."""
         release, toolkit = self.ubuntu(ubuntu), self.cuda(cuda)
         if release.cuda_first is None:
             return False
@@ -516,7 +583,8 @@ class Catalog:
     def repository(self, name: str, *, ubuntu: str, arch: str = "amd64") -> Repository:
         """apt repository "cuda", "container_toolkit" or "ppa" for an Ubuntu release and dpkg architecture.
 
-        fingerprint is None where no source names the key (cuda on 26.04). UsageError for combinations there are not.
+        fingerprint is None where no source names the key (cuda on 26.04). UsageError for combinations there
+        are not.
         """
         rows = self.repositories.repositories
         if name not in rows:
@@ -542,28 +610,33 @@ class Catalog:
                 None,
             )
         return Repository(
-            name=name, url=url, suite=row.suite.format(**words), components=row.components, architecture=arch,
+            name=name, url=url, suite=row.suite.format(**words), components=" ".join(row.components), architecture=arch,
             fingerprint=found.fingerprint if found else None, key_url=key_url,
             key_certainty=found.certainty if found else "unknown", note=note or row.note, certainty=row.certainty,
         )  # fmt: skip
 
     def known_bad(
         self, component: str, version: str, *, ubuntu: str | None = None, channel: Channel | None = None,
-        kernel: str | None = None,
+        kernel: str | None = None, care: bool = False,
     ) -> list[KnownBad]:  # fmt: skip
-        """Entries against a version ("driver", "580.119.02"). Conditions that are not given count as met."""
+        """Entries against a version ("driver", "580.119.02"): those to avoid; ``care`` adds those with a
+        workaround.
+
+        An entry that is about one Ubuntu release or channel counts only when that one is given; one about
+        kernels counts also when no kernel is given.
+        """
         release = self.ubuntu(ubuntu).version if ubuntu else None
         return [
             bad for bad in self._known_bad
-            if bad.component == component
+            if bad.component == component and (care or bad.severity == "avoid")
             and (bad.any_version or any(same(v, version) for v in bad.versions)
                  or (bad.below is not None and key(version) < key(bad.below)))
-            and (bad.ubuntu is None or release is None or release in bad.ubuntu)
-            and (bad.channels is None or channel is None or channel in bad.channels)
+            and (bad.ubuntu is None or release in bad.ubuntu)
+            and (bad.channels is None or channel in bad.channels)
             and (bad.kernel_from is None or kernel is None or key(kernel.split("-")[0]) >= key(bad.kernel_from))
         ]  # fmt: skip
 
-    # ----------------------------------------------------------------------------------------------------------------
+    # --------------------------------------------------------------------------------------------------------
 
     def check(self) -> list[str]:
         """Read every file and return what does not fit together across files; empty when all does."""

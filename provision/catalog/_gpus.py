@@ -1,4 +1,5 @@
-"""GPUs by PCI id and by the names that people write. Pure functions of the data in gpus.yml and architectures.yml."""
+"""GPUs by PCI id and by the names that people write. Pure functions of the data in gpus.yml and
+architectures.yml."""
 
 from __future__ import annotations
 
@@ -12,17 +13,19 @@ from provision.catalog.models import Architectures, Board, Device, Fabric, Flavo
 from provision.catalog.versions import key
 
 # Words that tell one board of a product from another: a name without them means any of those boards.
-_BRANDS = frozenset(
-    "nvidia geforce tesla quadro gpu graphics card generation edition ada blackwell pro rtx gtx gt hgx".split()
-)
-_FORMS = frozenset(
-    "sxm pcie nvl cnx hbm2 hbm2e hbm3 hbm3e active server workstation sff grace fhhl ac jm lc dgxs".split()
-)
+_BRANDS = frozenset({
+    "ada", "blackwell", "card", "edition", "geforce", "generation", "gpu", "graphics", "gt", "gtx", "hgx", "nvidia", "pro",
+    "quadro", "rtx", "tesla",
+})  # fmt: skip
+_FORMS = frozenset({
+    "ac", "active", "cnx", "dgxs", "fhhl", "grace", "hbm2", "hbm2e", "hbm3", "hbm3e", "jm", "lc", "nvl", "pcie", "server",
+    "sff", "sxm", "workstation",
+})  # fmt: skip
 # A name with one of these is meant only by somebody who writes it.
-_RARE = frozenset(
-    "mobile laptop max-q maxq oem mac rev a es sample engineering embedded vgpu drive usm int sku mining refresh "
-    "lite hash rate lhr reserved".split()
-)
+_RARE = frozenset({
+    "a", "drive", "embedded", "engineering", "es", "hash", "int", "laptop", "lhr", "lite", "mac", "maxq", "mining", "mobile",
+    "oem", "rate", "refresh", "reserved", "rev", "sample", "sku", "usm", "vgpu",
+})  # fmt: skip
 _QUALIFIER = re.compile(r"^(\d+gb|sxm\d*|hbm\d\w*)$")
 _HEAD = re.compile(r"^(rtx|gtx|gt)(?:(pro))?(\d.*)$")
 _TAIL = re.compile(r"^(.*\d[a-z]?)(super|ti|sxm\d?|pcie|nvl)$")
@@ -50,8 +53,9 @@ class GpuIndex:
     def by_id(self, device_id: str, subsystem: str | None = None) -> Gpu:
         """Return the GPU of a PCI device id ("2330", "0x2330", "10de:2330").
 
-        An id that is not listed is answered from its range (certainty "inferred"), or as unknown: architecture None,
-        with ``turing_or_newer`` by the number. ``subsystem`` ("10de:157e") tells boards that share an id apart.
+        An id that is not listed is answered from its range (certainty "inferred"), or as unknown:
+        architecture None, with ``turing_or_newer`` by the number. ``subsystem`` ("10de:157e") tells boards
+        that share an id apart.
         """
         match = _ID.match(device_id.strip())
         if not match:
@@ -123,8 +127,9 @@ class GpuIndex:
     def find(self, text: str) -> GpuMatch:
         """Return what a name, an id or an nvidia-smi name means.
 
-        Names win over bare hexadecimal ("2080" is a GeForce). Boards that differ only in form factor or memory are
-        one family when architecture and compute capability are the same, else they are the candidates.
+        Names win over bare hexadecimal ("2080" is a GeForce). Boards that differ only in form factor or
+        memory are one family when architecture and compute capability are the same, else they are the
+        candidates.
         """
         core, qualifiers = _tokens(text)
         found = [n for n in self._names if n.core == core and qualifiers <= n.qualifiers] if core else []
@@ -221,7 +226,8 @@ def _common_segment(members: list[Gpu]) -> str:
 
 
 def _variants(name: str) -> Iterable[str]:
-    """Names that a combined one stands for: ``GeForce 945M / 945A`` gives ``GeForce 945M``, ``GeForce 945A``."""
+    """Names that a combined one stands for: ``GeForce 945M / 945A`` gives ``GeForce 945M``, ``GeForce
+    945A``."""
     parts = [part.strip() for part in name.split(" / ")]
     if len(parts) == 1:
         return parts

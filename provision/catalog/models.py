@@ -1,7 +1,8 @@
 """Shapes of the catalog's data files, and of the answers that the catalog gives.
 
-Every file is validated when it is read: unknown keys are an error, every ``source`` must be named in the file's own
-``sources``. Cross references between files are checked by ``Catalog.check()``, which the tests run.
+Every file is validated when it is read: unknown keys are an error, every ``source`` must be named in the
+file's own ``sources``. Cross references between files are checked by ``Catalog.check()``, which the tests
+run.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ def _named_sources(value: Any) -> set[str]:
     return found
 
 
-# --- gpus.yml -----------------------------------------------------------------------------------------------------
+# --- gpus.yml -----------------------------------------------------------------------------------------------
 
 
 class Chip(Fact):
@@ -146,7 +147,7 @@ class Gpus(Topic):
         return self
 
 
-# --- architectures.yml --------------------------------------------------------------------------------------------
+# --- architectures.yml --------------------------------------------------------------------------------------
 
 
 class ArchitectureRow(Fact):
@@ -217,7 +218,7 @@ class Architectures(Topic):
         return self
 
 
-# --- drivers.yml --------------------------------------------------------------------------------------------------
+# --- drivers.yml --------------------------------------------------------------------------------------------
 
 BranchType = Literal["LTSB", "PB", "NFB", "unknown"]
 
@@ -403,7 +404,7 @@ class Drivers(Topic):
     fabric: FabricFacts
 
 
-# --- cuda.yml -----------------------------------------------------------------------------------------------------
+# --- cuda.yml -----------------------------------------------------------------------------------------------
 
 
 class Newest(Data):
@@ -511,7 +512,7 @@ class Cuda(Topic):
     ml_py: MlPy
 
 
-# --- cudnn.yml, nccl.yml ------------------------------------------------------------------------------------------
+# --- cudnn.yml, nccl.yml ------------------------------------------------------------------------------------
 
 
 class CudnnDriver(Fact):
@@ -645,7 +646,7 @@ class Nccl(Topic):
     wheels_source: str
 
 
-# --- frameworks.yml -----------------------------------------------------------------------------------------------
+# --- frameworks.yml -----------------------------------------------------------------------------------------
 
 
 class TorchRow(Fact):
@@ -743,7 +744,7 @@ class Frameworks(Topic):
     tensorflow: Tensorflow
 
 
-# --- ubuntu.yml, repositories.yml ---------------------------------------------------------------------------------
+# --- ubuntu.yml, repositories.yml ---------------------------------------------------------------------------
 
 
 class UbuntuRow(Fact):
@@ -883,7 +884,7 @@ class Repositories(Topic):
     kernel_coupling: KernelCoupling
 
 
-# --- container_toolkit.yml, conda.yml -----------------------------------------------------------------------------
+# --- container_toolkit.yml, conda.yml -----------------------------------------------------------------------
 
 
 class ToolkitVersions(Fact):
@@ -1099,7 +1100,7 @@ class Conda(Topic):
     pytorch_channel: PytorchChannel
 
 
-# --- traps.yml, known_bad.yml -------------------------------------------------------------------------------------
+# --- traps.yml, known_bad.yml -------------------------------------------------------------------------------
 
 
 class Trap(Data):
@@ -1144,16 +1145,16 @@ class KnownBadFile(Topic):
     known_bad: tuple[KnownBad, ...]
 
 
-# --- answers ------------------------------------------------------------------------------------------------------
+# --- answers ------------------------------------------------------------------------------------------------
 
 
 class Gpu(Data):
     """A GPU, or a family of boards that get the same answers.
 
-    ids: PCI device ids (one for a device, several for a family). cc: compute capability ("9.0"), None where not known.
-    architecture: None only for an id that the catalog does not know. first_branch None: older than the catalog's
-    branches. last_branch None: still driven. modules: flavours that drive it at all, preferred first.
-    fabric: "depends" for a family of which only some boards sit on NVSwitch. mig: None = not known.
+    ids: PCI device ids (one for a device, several for a family). cc: compute capability ("9.0"), None where
+    not known. architecture: None only for an id that the catalog does not know. first_branch None: older than
+    the catalog's branches. last_branch None: still driven. modules: flavours that drive it at all, preferred
+    first. fabric: "depends" for a family of which only some boards sit on NVSwitch. mig: None = not known.
     turing_or_newer: by the id where nothing else is known.
     """
 
@@ -1184,7 +1185,8 @@ class Gpu(Data):
 
 
 class GpuMatch(Data):
-    """What a person's words mean. Exactly one of gpu, candidates (ambiguous) and nearest (unknown) is filled."""
+    """What a person's words mean. Exactly one of gpu, candidates (ambiguous) and nearest (unknown) is
+    filled."""
 
     text: str
     gpu: Gpu | None = None
@@ -1288,12 +1290,13 @@ class Offer(Data):
 
 
 class Repository(Data):
-    """An apt repository for one Ubuntu release and dpkg architecture. fingerprint None: the key is not known."""
+    """An apt repository for one Ubuntu release and dpkg architecture. fingerprint None: the key is not
+    known."""
 
     name: str
     url: str
     suite: str
-    components: tuple[str, ...]
+    components: str  # separated by spaces; empty for a flat repository
     architecture: str
     fingerprint: str | None
     key_url: str | None

@@ -6,12 +6,14 @@ import re
 
 
 def key(version: str) -> tuple[int, ...]:
-    """Sort key of a dotted version: ``580.95.05`` gives (580, 95, 5); a ``.post1`` counts as one more part."""
+    """Sort key of a dotted version: ``580.95.05`` gives (580, 95, 5); a ``.post1`` counts as one more
+    part."""
     return tuple(int(part) for part in re.findall(r"\d+", version))
 
 
 def same(wanted: str, version: str) -> bool:
-    """True when ``version`` is ``wanted`` or begins with all its parts: ``12.4`` covers ``12.4.1``, not ``12.40``."""
+    """True when ``version`` is ``wanted`` or begins with all its parts: ``12.4`` covers ``12.4.1``, not
+    ``12.40``."""
     parts = key(wanted)
     return key(version)[: len(parts)] == parts
 
@@ -22,7 +24,8 @@ def minor(version: str) -> str:
 
 
 def between(version: str, first: str | None, last: str | None) -> bool:
-    """True for first <= version <= last, where ``last`` covers everything that begins with it (9.10.2 has 9.10.2.21)."""
+    """True for first <= version <= last, where ``last`` covers everything that begins with it (9.10.2 has
+    9.10.2.21)."""
     if first is not None and key(version) < key(first):
         return False
     return last is None or key(version) <= key(last) or same(last, version)
