@@ -95,8 +95,8 @@ def choose_sources(wanted: list[str] | None) -> list[str]:
             raise Wrong(
                 "inventory.missing",
                 "inventory %s does not exist" % source,
-                hint="-i %s, (with the comma) means the host of that name; provision init HOST... writes an "
-                "inventory" % source,
+                hint="provision init HOST... writes an inventory"
+                + ("" if "/" in source else "; -i %s, (with the comma) means the host of that name" % source),
             )
     return sources
 

@@ -7,6 +7,7 @@ prints results: commands return documents, render prints them.
 from __future__ import annotations
 
 import difflib
+import importlib
 import inspect
 import os
 import re
@@ -245,7 +246,7 @@ def init(
 @_command("provision scan", "provision -i localhost, scan", "provision scan -l 'gpu*:!gpu03' --json")
 def scan(settings: Settings) -> int:
     """Show the facts of every host: GPUs, driver in its layers, holds, kernel, sources. Changes nothing."""
-    fleet, renderer = _fleet(settings)
+    fleet, renderer = _fleet(settings, "scan")
     from provision.commands import scan as command
 
     return _finish(settings, command.run(fleet, renderer.progress()), renderer)
@@ -254,7 +255,7 @@ def scan(settings: Settings) -> int:
 @_command("provision plan", "provision plan -l gpu01 -v", "provision plan -e nvidia_driver_branch=580")
 def plan(settings: Settings) -> int:
     """Show what apply would do: packages, download, restarts, reboots, and the reason of each. Changes nothing."""
-    fleet, renderer = _fleet(settings)
+    fleet, renderer = _fleet(settings, "plan")
     from provision.commands import plan as command
 
     return _finish(settings, command.run(fleet, renderer.progress()), renderer)
@@ -272,7 +273,7 @@ def apply(
 
     if no_reboot:
         settings = replace(settings, extra_vars=[*settings.extra_vars, '{"nvidia_driver_reboot": "never"}'])
-    fleet, renderer = _fleet(settings)
+    fleet, renderer = _fleet(settings, "apply")
     from provision.commands import apply as command
     from provision.commands import plan as planning
 
@@ -293,10 +294,41 @@ def apply(
 @_command("provision verify", "provision verify -l gpu01 -v", "provision verify --json")
 def verify(settings: Settings) -> int:
     """Run the checks and print pass, warn, fail or skip with the evidence. Changes nothing."""
-    fleet, renderer = _fleet(settings)
+    fleet, renderer = _fleet(settings, "verify")
     from provision.commands import verify as command
 
     return _finish(settings, command.run(fleet, renderer.progress()), renderer)
+
+
+@_command(
+    "provision compat --gpu 'RTX 3090' --cuda 12.4",
+    "provision compat --gpu H100 --torch 2.6 --ubuntu 24.04",
+    "provision compat --gpu V100 --gpu 'RTX 4090' --driver 580 --json",
+)
+def compat(
+    settings: Settings,
+    gpu: Annotated[
+        list[str] | None, typer.Option("--gpu", metavar="NAME", help="GPU by name or PCI id; repeatable.")
+    ] = None,
+    driver: Annotated[str | None, typer.Option("--driver", metavar="580", help="Branch or version.")] = None,
+    cuda: Annotated[str | None, typer.Option("--cuda", metavar="12.4", help="CUDA toolkit.")] = None,
+    cudnn: Annotated[str | None, typer.Option("--cudnn", metavar="9", help="cuDNN.")] = None,
+    torch: Annotated[str | None, typer.Option("--torch", metavar="2.6", help="PyTorch.")] = None,
+    tensorflow: Annotated[str | None, typer.Option("--tensorflow", metavar="2.18", help="TensorFlow.")] = None,
+    ubuntu: Annotated[str | None, typer.Option("--ubuntu", metavar="24.04", help="Ubuntu release.")] = None,
+    modules: Annotated[
+        str | None, typer.Option("--modules", metavar="FLAVOUR", help="Kernel modules: open or proprietary.")
+    ] = None,
+) -> int:
+    """Answer from the catalog alone what fits together, what does not, and why. Asks no host."""
+    from provision.commands import compat as command
+    from provision.compat import Wishes
+
+    wishes = Wishes(
+        gpu=tuple(gpu or ()), driver=driver, cuda=cuda, cudnn=cudnn, torch=torch, tensorflow=tensorflow, ubuntu=ubuntu,
+        modules=modules,
+    )  # fmt: skip
+    return _finish(settings, command.run(wishes))
 
 
 def _agreed(renderer: Renderer, count: int) -> bool:
@@ -310,13 +342,17 @@ def _agreed(renderer: Renderer, count: int) -> bool:
     return renderer.confirm(f"Change {count} host{'' if count == 1 else 's'}?")
 
 
-def _fleet(settings: Settings) -> tuple[Fleet, Renderer]:
+def _fleet(settings: Settings, command: str) -> tuple[Fleet, Renderer]:
     """Read the inventory while the rest of the program loads; return the fleet and what prints."""
     loading = _start(settings)
-    from provision.commands.fleet import fleet_of  # paramiko and the catalog load while Ansible reads
+    # Half a second of Ansible in a process of its own: meanwhile this one loads all that the command will need.
+    importlib.import_module(f"provision.commands.{command}")
+    importlib.import_module("provision.remote.client")
+    from provision.commands.fleet import fleet_of, warm_up
     from provision.render import Renderer
 
     renderer = Renderer(as_json=settings.json, verbosity=settings.verbose)
+    warm_up()
     inventory = loading.result()
     if not settings.json:
         renderer.warnings(inventory.warnings)

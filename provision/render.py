@@ -15,7 +15,6 @@ from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -96,6 +95,8 @@ class Renderer:
             self._verify(document)
         elif isinstance(document, ApplyDocument):
             self._apply(document)
+        elif document.schema_id == "provision/compat/1":
+            self._compat(document)
         elif isinstance(document, InitDocument):
             self.out.print(Text(f"wrote {document.path}"))
             self.say(f"look at it, then: provision -i {document.path} scan")
@@ -141,7 +142,7 @@ class Renderer:
     def _line(self, parts: Sequence[tuple[str, str]], indent: int = 2) -> None:
         text = Text.assemble(*((clean(part), style) for part, style in parts))
         if self.err.is_terminal:
-            self.err.print(Padding(text, (0, 0, 0, indent)))
+            self.err.print(Padding(text, (0, 0, 0, indent), expand=False))
         else:
             self.err.print(Text(" " * indent) + text, soft_wrap=True)
 
@@ -168,7 +169,7 @@ class Renderer:
         for name, *cells, status in rows:
             self._out(Text(clean(name), style="bold" if status == "ok" else "bold red"))
             for cell in filter(None, cells):
-                self._out(Padding(Text(clean(cell)), (0, 0, 0, 2)))
+                self._out(Padding(Text(clean(cell)), (0, 0, 0, 2), expand=False))
 
     # ---- plan ------------------------------------------------------------------------------------------------
 
@@ -233,21 +234,43 @@ class Renderer:
         line = Text.assemble(
             (f"{check.status:<4}  ", _STYLES[check.status]), (check.id, "bold"), "  ", clean(check.message)
         )
-        self._out(Padding(line, (0, 0, 0, 2)))
+        self._out(Padding(line, (0, 0, 0, 2), expand=False))
         wrong = check.status in ("warn", "fail")
         evidence = check.evidence if wrong or self.verbosity else check.evidence[:3]
         for fact in evidence if check.status != "skip" or self.verbosity else ():
-            self._out(Padding(Text(clean(fact), style="dim"), (0, 0, 0, 8)))
+            self._out(Padding(Text(clean(fact), style="dim"), (0, 0, 0, 8), expand=False))
         if wrong and check.hint:
-            self._out(Padding(_t("hint: ", check.hint, styles=("cyan", "")), (0, 0, 0, 8)))
+            self._out(Padding(_t("hint: ", check.hint, styles=("cyan", "")), (0, 0, 0, 8), expand=False))
 
     def _apply(self, document: ApplyDocument) -> None:
         for name, host in document.hosts.items():
             self._out(_head([name], host.status, host.summary))
             for line in _applied_lines(host):
-                self._out(Padding(Text(clean(line)), (0, 0, 0, 2)))
+                self._out(Padding(Text(clean(line)), (0, 0, 0, 2), expand=False))
         if document.run_dir:
             self.say(f"log, events and result: {document.run_dir}")
+
+    # ---- compat ----------------------------------------------------------------------------------------------------
+
+    def _compat(self, answer: Any) -> None:
+        verdict = ("it fits", "bold green") if answer.fits else ("it does not fit", "bold red")
+        support = f"  support: {answer.support}" if answer.support else ""
+        self._out(Text.assemble(verdict, support))
+        table = Table.grid(padding=(0, 2))
+        table.add_column(style="bold", no_wrap=True)
+        table.add_column(overflow="fold")
+        for title, told in _compat_rows(answer):
+            table.add_row(title, clean(told))
+        if table.row_count:
+            self._out(table)
+        for warning in answer.warnings:
+            self._out(_t("warning: ", warning.message, styles=("yellow", "")))
+            for reason in warning.because:
+                self._out(Padding(_t("because: ", reason, styles=("dim", "")), (0, 0, 0, 2), expand=False))
+            if warning.hint:
+                self._out(Padding(_t("hint: ", warning.hint, styles=("cyan", "")), (0, 0, 0, 2), expand=False))
+        for near in answer.nearest:
+            self._out(_t("would fit: " if near.fits_all else "one step: ", near.text, styles=("green", "")))
 
     def _out(self, thing: Any) -> None:
         self.out.print(thing)
@@ -256,7 +279,7 @@ class Renderer:
 def _console(file: Any, *, stderr: bool) -> Console:
     terminal = file.isatty()
     width = None if terminal or "COLUMNS" in os.environ else _PIPE_WIDTH
-    return Console(stderr=stderr, highlight=False, emoji=False, markup=False, width=width, soft_wrap=False)
+    return Console(stderr=stderr, highlight=False, emoji=False, markup=False, width=width)
 
 
 def _t(*parts: object, styles: Sequence[str] = ()) -> Text:
@@ -316,6 +339,35 @@ def _applied_lines(host: AppliedHost) -> list[str]:
     return lines
 
 
+def _compat_rows(answer: Any) -> list[tuple[str, str]]:
+    rows: list[tuple[str, str]] = []
+    for gpu in answer.gpus:
+        facts = [gpu.name, gpu.architecture, f"compute capability {gpu.cc}" if gpu.cc else None, gpu.support]
+        rows.append(("GPU", ", ".join(fact for fact in facts if fact)))
+    driver = answer.driver
+    if driver.branches:
+        told = f"{driver.recommended} recommended; fit: " if driver.recommended else "fit: "
+        rows.append(("driver", told + ", ".join(str(branch) for branch in driver.branches)))
+        if driver.minimum:
+            rows.append(("", f"at least {driver.minimum}"))
+        if driver.modules:
+            rows.append(("modules", ", ".join(driver.modules)))
+    cuda = answer.cuda
+    if cuda.chosen or cuda.range:
+        parts = [cuda.release or cuda.chosen, cuda.package, f"range {' to '.join(cuda.range)}" if cuda.range else None]
+        rows.append(("CUDA", ", ".join(part for part in parts if part)))
+    for title, library in (("cuDNN", answer.cudnn), ("NCCL", answer.nccl)):
+        if library:
+            rows.append((title, f"{library.version} for CUDA {library.cuda}: {', '.join(library.pins)}"))
+    if answer.torch:
+        rows.append(("torch", f"{answer.torch.version}+{answer.torch.tag}, {answer.torch.index_url}"))
+    if answer.tensorflow:
+        rows.append(("TensorFlow", f"{answer.tensorflow.version}, CUDA {answer.tensorflow.cuda}"))
+    if answer.python:
+        rows.append(("Python", ", ".join(answer.python)))
+    return rows
+
+
 class Progress:
     """A live list of hosts on a terminal, a line an event elsewhere. Implements commands.fleet.Talk."""
 
@@ -356,25 +408,20 @@ class Progress:
         self._console.print(Text(text), soft_wrap=True)
 
     def _picture(self) -> Group:
-        finished = sum(state in ("ok", "failed") for state, _, _ in self._hosts.values())
+        finished = sum(state in ("ok", "failed", "unread") for state, _, _ in self._hosts.values())
         now = time.monotonic()
         head = f"{self._title}  {finished}/{len(self._hosts)}  {now - self._started:.0f} s"
         table = Table.grid(padding=(0, 2))
         table.add_column(no_wrap=True, max_width=max(10, self._console.width // 3), overflow="ellipsis")
         table.add_column(no_wrap=True, overflow="ellipsis")
         # Those that run first: with a long fleet the quiet ones are not drawn.
-        order = {"failed": 0, "running": 1, "changed": 1, "waiting": 2, "ok": 3}
+        order = {"failed": 0, "unread": 0, "running": 1, "changed": 1, "waiting": 2, "ok": 3}
         rows = sorted(self._hosts.items(), key=lambda item: order.get(item[1][0], 1))
         room = max(3, min(self._ROWS, self._console.height - 3))
         for name, (state, text, since) in rows[:room]:
-            style = {"failed": "red", "ok": "green", "changed": "yellow", "waiting": "dim"}.get(state, "")
+            style = {"failed": "red", "unread": "red", "ok": "green", "changed": "yellow", "waiting": "dim"}.get(state, "")
             told = text if state in ("ok", "waiting") else f"{text}  {now - since:.0f} s"
             table.add_row(Text(name, style="bold"), Text(told, style=style))
         rest = len(rows) - room
         more = Text(f"... and {rest} more", style="dim") if rest > 0 else Text("")
         return Group(Text(head, style="bold"), table, more)
-
-
-def escape_markup(text: str) -> str:
-    """Return text for a place that reads rich's markup (help texts)."""
-    return escape(text)

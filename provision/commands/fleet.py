@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from provision import remote, variables
+from provision.catalog import load_catalog
 from provision.errors import ProvisionError
 from provision.inventory import Host, Inventory
 
@@ -20,7 +21,7 @@ class Talk(Protocol):
     def begin(self, title: str, hosts: Sequence[str]) -> None: ...
 
     def host(self, name: str, text: str, *, state: str = "running") -> None:
-        """Say what a host does. state: running, ok, changed, failed."""
+        """Say what a host does. state: running, ok, changed, failed; unread: its error is in the document."""
         ...
 
     def end(self) -> None: ...
@@ -57,6 +58,14 @@ def fleet_of(inventory: Inventory, forks: int | None = None) -> Fleet:
     return Fleet(inventory, variables.effective_all(inventory.hosts), forks)
 
 
+def warm_up() -> None:
+    """Read the parts of the catalog that every plan asks for, before threads do it at the same time."""
+    catalog = load_catalog()
+    catalog.gpu_by_id("2330")
+    for part in ("branches", "drivers", "cuda_data", "ubuntu_data", "repositories", "architectures"):
+        getattr(catalog, part)
+
+
 @contextmanager
 def session(host: Host) -> Iterator[remote.Session]:
     """A session that is closed at the end."""
@@ -78,7 +87,7 @@ def ask_all(
 
     def done(host: Host, result: T | ProvisionError) -> None:
         if isinstance(result, ProvisionError):
-            talk.host(host.name, result.issue.message, state="failed")
+            talk.host(host.name, result.issue.message, state="unread")
         else:
             talk.host(host.name, "read", state="ok")
 
