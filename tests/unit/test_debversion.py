@@ -37,7 +37,8 @@ def test_equal(one, other):
 
 
 def test_key_sorts():
-    assert sorted(RISING[::-1], key=debversion.key) == RISING
+    falling = RISING[::-1]
+    assert sorted(falling, key=debversion.key) == RISING
 
 
 @pytest.mark.parametrize("bad", ["", ":", "1:", "x:1", ":1"])
@@ -61,4 +62,5 @@ def test_agrees_with_dpkg():
 
 def test_kernel_releases():
     releases = ["5.15.0-94-generic", "5.15.0-138-generic", "6.8.0-9-generic", "6.8.0-45-generic", "6.18.44"]
-    assert sorted(releases[::-1], key=debversion.natural_key) == releases
+    falling = releases[::-1]
+    assert sorted(falling, key=debversion.natural_key) == releases

@@ -1,0 +1,141 @@
+"""apt's files (tests/cases/probe_apt.yml), and who holds its locks."""
+
+import fcntl
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+import trees
+import yaml
+
+from ansible_collections.gpu.provision.plugins.module_utils import aptconf, probe
+from ansible_collections.gpu.provision.plugins.module_utils.hosttree import HostTree
+from provision.collection import ROOT
+
+CASES = yaml.safe_load((ROOT / "tests/cases/probe_apt.yml").read_text(encoding="utf-8"))
+
+
+def _names(kind):
+    return {"argvalues": CASES[kind], "ids": [case["name"] for case in CASES[kind]]}
+
+
+@pytest.mark.parametrize("kind", ["list", "deb822"])
+def test_sources(kind):
+    parse = {"list": aptconf.parse_list, "deb822": aptconf.parse_deb822}[kind]
+    for case in CASES[kind]:
+        file = "X.list" if kind == "list" else "X.sources"
+        sources, errors = parse(case["text"], file)
+        assert errors == case.get("errors", []), case["name"]
+        for found, wanted in zip(sources, case.get("sources", []), strict=True):
+            wanted = {"file": file, "format": kind, "enabled": True, **wanted}
+            if wanted["signed_by"] == "EMBEDDED":
+                assert found["signed_by"].startswith("embedded:") and len(found["signed_by"]) == 49
+                wanted["signed_by"] = found["signed_by"]
+            assert found == wanted, case["name"]
+
+
+@pytest.mark.parametrize("case", **_names("conflicts"))
+def test_conflicts(case):
+    rows = [
+        {"enabled": True, "uris": [uri], "suites": [suite], "signed_by": key}
+        for uri, suite, key in case["rows"]
+    ]
+    assert aptconf.conflicts(rows, "amd64") == case["errors"]
+    assert aptconf.conflicts([dict(row, enabled=False) for row in rows], "amd64") == []
+
+
+@pytest.mark.parametrize("case", **_names("conf"))
+def test_conf(case):
+    assert aptconf.parse_conf(case["text"]) == case["wanted"]
+
+
+@pytest.mark.parametrize(
+    ("name", "read"),
+    [
+        ("cuda.list", True), ("a-b_c.1.list", True), ("ubuntu.sources", True), ("cuda.list.save", False),
+        ("cuda.list~", False), (".hidden.list", False), ("no extension", False), ("plain", False), ("x.dpkg-old", False),
+    ],
+)  # fmt: skip
+def test_file_names(name, read):
+    assert aptconf.is_read(name, ("list", "sources")) is read
+
+
+def test_file_names_without_extension():
+    assert aptconf.is_read("20auto-upgrades", ("", "conf")) and not aptconf.is_read(
+        "20auto.bak", ("", "conf")
+    )
+
+
+def test_order_of_files_decides(tmp_path):
+    files = {
+        "/etc/apt/sources.list": "deb http://z/ /\n",
+        "/etc/apt/sources.list.d/b.list": "deb [signed-by=/k] http://b/ /\n",
+        "/etc/apt/sources.list.d/a.sources": "Types: deb\nURIs: http://b/\nSuites: /\n",
+    }
+    found = probe.read_apt(HostTree(str(trees.build(tmp_path, {"files": files}))), {}, "amd64")
+    assert [source["file"].rsplit("/", 1)[1] for source in found["sources"]] == [
+        "sources.list",
+        "a.sources",
+        "b.list",
+    ]
+    assert found["errors"] == []
+
+
+def test_age_of_the_lists(tmp_path):
+    old, now = time.time() - 90000, time.time()
+    name = "/var/lib/apt/lists/archive_dists_noble_InRelease"
+    tree = {"files": {name: ""}, "dirs": ["/var/lib/apt/lists/partial"]}
+    root = trees.build(tmp_path, tree)
+    for path in ("/var/lib/apt/lists/partial", "/var/lib/apt/lists"):
+        os.utime(trees.at(root, path), (old, old))
+    assert 89990 < probe._lists_age(HostTree(str(root))) < 90100
+    trees.write(root, "/var/lib/apt/periodic/update-success-stamp", "")
+    assert 0 <= probe._lists_age(HostTree(str(root))) <= time.time() - now + 5
+
+
+HOLDER = """
+import fcntl, os, sys, time
+handle = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+fcntl.lockf(handle, fcntl.LOCK_EX)
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def held(tmp_path):
+    """A file that another process has locked as apt does, and that process."""
+    path = tmp_path / "var/lib/dpkg/lock-frontend"
+    path.parent.mkdir(parents=True)
+    process = subprocess.Popen([sys.executable, "-c", HOLDER, str(path)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "held\n"
+    yield path, process
+    process.kill()
+    process.wait()
+    process.stdout.close()
+
+
+def test_lock_is_asked_for_and_not_taken(held):
+    path, process = held
+    assert probe._locked_by(str(path)) == process.pid
+    with open(path, "r+") as file, pytest.raises(BlockingIOError):
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_free_and_missing_locks_have_no_holder(tmp_path):
+    (tmp_path / "lock").write_text("")
+    assert (
+        probe._locked_by(str(tmp_path / "lock")) is None and probe._locked_by(str(tmp_path / "none")) is None
+    )
+
+
+def test_lock_by_the_kernels_table(tmp_path):
+    root = trees.build(
+        tmp_path, {"files": {"/var/lib/dpkg/lock-frontend": "", "/proc/812/comm": "unattended-upgr\n"}}
+    )
+    inode = trees.at(root, "/var/lib/dpkg/lock-frontend").stat().st_ino
+    table = f"1: FLOCK  ADVISORY  WRITE 7 fe:00:{inode + 1} 0 EOF\n2: POSIX  ADVISORY  WRITE 812 fe:00:{inode} 0 EOF\n"
+    trees.write(root, "/proc/locks", table)
+    assert probe._lock_holder(HostTree(str(root))) == "pid 812 (unattended-upgr)"
