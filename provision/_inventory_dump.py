@@ -91,12 +91,12 @@ def choose_sources(wanted: list[str] | None) -> list[str]:
                     hint="name one with -i FILE (or -i HOST,), or write one with: provision init HOST...",
                 )
     for source in sources:
-        if "," not in source and not os.path.exists(source):
+        if "," not in source and not Path(source).exists():
             raise Wrong(
                 "inventory.missing",
-                "inventory %s does not exist" % source,
+                f"inventory {source} does not exist",
                 hint="provision init HOST... writes an inventory"
-                + ("" if "/" in source else "; -i %s, (with the comma) means the host of that name" % source),
+                + ("" if "/" in source else f"; -i {source}, (with the comma) means the host of that name"),
             )
     return sources
 
@@ -131,7 +131,7 @@ def vault_secrets(request: dict[str, Any], loader: Any) -> list[Any]:
 
 def read_inventory(request: dict[str, Any]) -> dict[str, Any]:
     """Return the whole answer for a request."""
-    from ansible import constants, context
+    from ansible import context
     from ansible.errors import AnsibleError
     from ansible.inventory.manager import InventoryManager
     from ansible.module_utils.common.collections import ImmutableDict
@@ -161,7 +161,7 @@ def read_inventory(request: dict[str, Any]) -> dict[str, Any]:
         everyone = sorted(manager.hosts)
         if not everyone and manager.localhost is None:
             raise Wrong(
-                "inventory.empty", "the inventory %s has no hosts" % ", ".join(sources),
+                "inventory.empty", f"the inventory {', '.join(sources)} has no hosts",
                 hint="add hosts to it; provision init HOST... writes a commented example",
             )  # fmt: skip
         if not hosts:
@@ -169,7 +169,7 @@ def read_inventory(request: dict[str, Any]) -> dict[str, Any]:
         return {
             "ok": True,
             "settings": settings(),
-            "sources": [s if "," in s else os.path.abspath(s) for s in sources],
+            "sources": [s if "," in s else str(Path(s).absolute()) for s in sources],
             "extra_vars": plain(extra_vars),
             "groups": {name: [h.name for h in group.get_hosts()] for name, group in manager.groups.items()},
             "hosts": [read_host(host, variables, loader, manager) for host in hosts],
@@ -203,9 +203,9 @@ def no_match(limit: str, hosts: list[str], groups: list[str]) -> Wrong:
     known = ", ".join(hosts[:8]) + (", ..." if len(hosts) > 8 else "")
     return Wrong(
         "inventory.no_match",
-        "no host matches %r" % limit,
-        ["the inventory has: %s" % known],
-        "did you mean %s?" % near[0] if near else "patterns are Ansible's: gpu01, group, 'gpu*:!gpu03'",
+        f"no host matches {limit!r}",
+        [f"the inventory has: {known}"],
+        f"did you mean {near[0]}?" if near else "patterns are Ansible's: gpu01, group, 'gpu*:!gpu03'",
     )
 
 
@@ -259,15 +259,13 @@ def origins(host: Any, variables: Any) -> dict[str, str]:
         names = set(group.get_vars())
         for source in inventory._sources:
             if "," not in str(source):
-                names |= set(
-                    get_vars_from_path(loader, os.path.dirname(os.path.abspath(source)), [group], "all")
-                )
-        where.update(dict.fromkeys(names, "group %s" % group.name))
+                names |= set(get_vars_from_path(loader, str(Path(source).absolute().parent), [group], "all"))
+        where.update(dict.fromkeys(names, f"group {group.name}"))
     names = set(host.get_vars())
     for source in inventory._sources:
         if "," not in str(source):
-            names |= set(get_vars_from_path(loader, os.path.dirname(os.path.abspath(source)), [host], "all"))
-    where.update(dict.fromkeys(names, "host %s" % host.name))
+            names |= set(get_vars_from_path(loader, str(Path(source).absolute().parent), [host], "all"))
+    where.update(dict.fromkeys(names, f"host {host.name}"))
     where.update(dict.fromkeys(variables.extra_vars, "-e"))
     return {str(name): text for name, text in where.items()}
 
@@ -309,9 +307,7 @@ def option(kind: str, plugin: str, name: str, found: dict[str, Any]) -> Any:
             name, plugin_type=kind, plugin_name=plugin, variables=found
         )
     except AnsibleError as error:
-        raise Wrong(
-            "inventory.invalid", "connection option %s is wrong" % name, [first_line(error)]
-        ) from error
+        raise Wrong("inventory.invalid", f"connection option {name} is wrong", [first_line(error)]) from error
     return plain(value)
 
 

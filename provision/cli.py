@@ -215,7 +215,9 @@ def _root(ctx: typer.Context, version: bool = False, **values: Any) -> None:
     ctx.obj = _ACTIVE["settings"] = Settings().merged(values)
 
 
-_VERSION = Annotated[bool, typer.Option("--version", rich_help_panel=_GLOBAL, help="Print the version.", is_eager=True)]
+_VERSION = Annotated[
+    bool, typer.Option("--version", rich_help_panel=_GLOBAL, help="Print the version.", is_eager=True)
+]
 _root.__signature__ = _signature(  # type: ignore[attr-defined]
     [inspect.Parameter("version", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=_VERSION)],
     [inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)],
@@ -227,14 +229,22 @@ app.callback()(_root)
 # ---- commands ----------------------------------------------------------------------------------------------------
 
 
-@_command("provision init gpu01 gpu02", "provision init 'gpu[01:40]' --user ubuntu -o fleet.yml", "provision init localhost")
+@_command(
+    "provision init gpu01 gpu02",
+    "provision init 'gpu[01:40]' --user ubuntu -o fleet.yml",
+    "provision init localhost",
+)
 def init(
     settings: Settings,
-    hosts: Annotated[list[str], typer.Argument(metavar="HOST...", help="Names or addresses; ranges as gpu[01:40].")],
+    hosts: Annotated[
+        list[str], typer.Argument(metavar="HOST...", help="Names or addresses; ranges as gpu[01:40].")
+    ],
     output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="File to write.")] = Path(
         "inventory/hosts.yml"
     ),
-    user: Annotated[str | None, typer.Option("-u", "--user", metavar="NAME", help="User to log in as.")] = None,
+    user: Annotated[
+        str | None, typer.Option("-u", "--user", metavar="NAME", help="User to log in as.")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file if it is there.")] = False,
 ) -> int:
     """Write a commented starter inventory for the named hosts."""
@@ -261,12 +271,21 @@ def plan(settings: Settings) -> int:
     return _finish(settings, command.run(fleet, renderer.progress()), renderer)
 
 
-@_command("provision apply", "provision apply -l gpu01 --yes", "provision apply --no-reboot", "provision apply --check")
+@_command(
+    "provision apply",
+    "provision apply -l gpu01 --yes",
+    "provision apply --no-reboot",
+    "provision apply --check",
+)
 def apply(
     settings: Settings,
     yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
-    check: Annotated[bool, typer.Option("--check", help="Ansible's check mode: say what would change, change nothing.")] = False,
-    no_reboot: Annotated[bool, typer.Option("--no-reboot", help="Leave needed reboots to you (exit code 6).")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Ansible's check mode: say what would change, change nothing.")
+    ] = False,
+    no_reboot: Annotated[
+        bool, typer.Option("--no-reboot", help="Leave needed reboots to you (exit code 6).")
+    ] = False,
 ) -> int:
     """Plan, ask, change the hosts that need it (with reboots where allowed), and verify them by a fresh read."""
     from dataclasses import replace
@@ -286,7 +305,12 @@ def apply(
         renderer.say("nothing was changed")
         return planned.exit_code
     done = command.run(
-        fleet, planned, renderer.progress(), run_base=settings.run_dir, check=check, verbosity=settings.verbose
+        fleet,
+        planned,
+        renderer.progress(),
+        run_base=settings.run_dir,
+        check=check,
+        verbosity=settings.verbose,
     )
     return _finish(settings, done, renderer)
 
@@ -314,7 +338,9 @@ def compat(
     cuda: Annotated[str | None, typer.Option("--cuda", metavar="12.4", help="CUDA toolkit.")] = None,
     cudnn: Annotated[str | None, typer.Option("--cudnn", metavar="9", help="cuDNN.")] = None,
     torch: Annotated[str | None, typer.Option("--torch", metavar="2.6", help="PyTorch.")] = None,
-    tensorflow: Annotated[str | None, typer.Option("--tensorflow", metavar="2.18", help="TensorFlow.")] = None,
+    tensorflow: Annotated[
+        str | None, typer.Option("--tensorflow", metavar="2.18", help="TensorFlow.")
+    ] = None,
     ubuntu: Annotated[str | None, typer.Option("--ubuntu", metavar="24.04", help="Ubuntu release.")] = None,
     modules: Annotated[
         str | None, typer.Option("--modules", metavar="FLAVOUR", help="Kernel modules: open or proprietary.")
@@ -425,7 +451,9 @@ def _interrupt(number: int, frame: Any) -> None:
 
 
 def _interrupted() -> ProvisionError:
-    error = ProvisionError("run.interrupted", "interrupted", hint="run the command again: it goes on where it was cut off")
+    error = ProvisionError(
+        "run.interrupted", "interrupted", hint="run the command again: it goes on where it was cut off"
+    )
     error.exit_code = Exit.INTERRUPTED
     return error
 
@@ -449,7 +477,9 @@ def _fail(error: ProvisionError, arguments: Sequence[str], cause: BaseException 
     verbose = settings.verbose if settings else 0
     Renderer(as_json=as_json or "--json" in arguments, verbosity=verbose).document(error_document(error))
     cause = cause or error.__cause__
-    if cause is not None and (verbose and error.issue.code == "internal.error" or os.environ.get("PROVISION_TRACEBACK")):
+    if cause is not None and (
+        verbose and error.issue.code == "internal.error" or os.environ.get("PROVISION_TRACEBACK")
+    ):
         import traceback
 
         traceback.print_exception(cause, file=sys.stderr)
@@ -476,7 +506,9 @@ def _usage_error(error: Exception, arguments: Sequence[str]) -> UsageError | Non
     option = getattr(error, "option_name", None)
     if option and message.startswith("No such option"):
         known = [name for param in getattr(command, "params", []) for name in getattr(param, "opts", [])]
-        return UsageError("usage.option", f"no such option: {option}", hint=_nearest(option, known, f"{path} --help"))
+        return UsageError(
+            "usage.option", f"no such option: {option}", hint=_nearest(option, known, f"{path} --help")
+        )
     return UsageError("usage.arguments", message[:1].lower() + message[1:].rstrip("."), hint=f"{path} --help")
 
 

@@ -22,7 +22,7 @@ class Document(BaseModel):
 
     model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
 
-    schema_id: str = Field(alias="schema")
+    schema_id: str = Field(default="", alias="schema")
     ok: bool = True
     exit_code: int = 0
     hosts: dict[str, Any] = Field(default_factory=dict)
@@ -41,7 +41,7 @@ class Document(BaseModel):
 class ErrorDocument(Document):
     """A command that could not start: wrong usage, inventory or variables; or a defect."""
 
-    schema_id: str = Field("provision/error/1", alias="schema")
+    schema_id: str = Field(default="provision/error/1", alias="schema")
 
 
 class ScannedHost(BaseModel):
@@ -53,12 +53,12 @@ class ScannedHost(BaseModel):
 
 
 class ScanDocument(Document):
-    schema_id: str = Field("provision/scan/1", alias="schema")
+    schema_id: str = Field(default="provision/scan/1", alias="schema")
     hosts: dict[str, ScannedHost] = Field(default_factory=dict)
 
 
 class PlanDocument(Document):
-    schema_id: str = Field("provision/plan/1", alias="schema")
+    schema_id: str = Field(default="provision/plan/1", alias="schema")
     hosts: dict[str, HostPlan] = Field(default_factory=dict)
 
 
@@ -76,7 +76,7 @@ class VerifiedHost(BaseModel):
 
 
 class VerifyDocument(Document):
-    schema_id: str = Field("provision/verify/1", alias="schema")
+    schema_id: str = Field(default="provision/verify/1", alias="schema")
     hosts: dict[str, VerifiedHost] = Field(default_factory=dict)
 
 
@@ -92,14 +92,14 @@ class AppliedHost(BaseModel):
 
 
 class ApplyDocument(Document):
-    schema_id: str = Field("provision/apply/1", alias="schema")
+    schema_id: str = Field(default="provision/apply/1", alias="schema")
     hosts: dict[str, AppliedHost] = Field(default_factory=dict)
     run_dir: str | None = None
     seconds: float | None = None
 
 
 class InitDocument(Document):
-    schema_id: str = Field("provision/init/1", alias="schema")
+    schema_id: str = Field(default="provision/init/1", alias="schema")
     path: str = ""
     content: str = ""
 

@@ -176,7 +176,9 @@ def _command(
 
 def _local_vars(host: Host) -> dict[str, str]:
     """The system's Python first: apt and dpkg belong to it, and this program's may lie in a virtual environment."""
-    python = host.connection.python or ("/usr/bin/python3" if Path("/usr/bin/python3").exists() else sys.executable)
+    python = host.connection.python or (
+        "/usr/bin/python3" if Path("/usr/bin/python3").exists() else sys.executable
+    )
     return {"ansible_connection": "local", "ansible_python_interpreter": python}
 
 
@@ -234,7 +236,11 @@ def _send_password(process: subprocess.Popen[bytes], password: str | None) -> No
 
 
 def _watch(
-    process: subprocess.Popen[bytes], events: Path, scratch: Path, state: _State, on_event: Callable[[Event], None]
+    process: subprocess.Popen[bytes],
+    events: Path,
+    scratch: Path,
+    state: _State,
+    on_event: Callable[[Event], None],
 ) -> bool:
     """Follow the events until the process ends; return whether the user interrupted."""
     interrupts = 0
@@ -278,7 +284,11 @@ def _complete_lines(read: Callable[[], str]) -> Iterator[list[str]]:
 
 def _last_words(log: Path) -> list[str]:
     """Return the error lines of ansible-playbook's output, or its last lines."""
-    lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    lines = [
+        line.strip()
+        for line in log.read_text(encoding="utf-8", errors="replace").splitlines()
+        if line.strip()
+    ]
     errors = [line for line in lines if line.startswith(("ERROR!", "[ERROR]"))]
     return (errors or lines)[-4:]
 
@@ -347,7 +357,9 @@ class _State:
 
 
 def _issue(event: Event) -> Issue:
-    first, *rest = str(event.get("message") or "failed (its output is not shown: no_log)").strip().splitlines() or [""]
+    first, *rest = str(
+        event.get("message") or "failed (its output is not shown: no_log)"
+    ).strip().splitlines() or [""]
     because = event.get("because") or [line.strip() for line in rest if line.strip()][:8]
     unreachable = event["event"] == "unreachable"
     return Issue(

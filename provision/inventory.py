@@ -88,7 +88,9 @@ class Inventory:
     )  # for ansible-playbook, which reads it all again
     vault_password_files: list[str] = field(default_factory=list)
     become_password: str | None = field(default=None, repr=False)  # typed by the user (-K)
-    settings: dict[str, Any] = field(default_factory=dict)  # Ansible's own, for a run: collections_paths, ssh_args, ...
+    settings: dict[str, Any] = field(
+        default_factory=dict
+    )  # Ansible's own, for a run: collections_paths, ssh_args, ...
 
     def host(self, name: str) -> Host:
         return next(host for host in self.hosts if host.name == name)
@@ -123,10 +125,10 @@ class Loading:
             [sys.executable, "-P", str(Path(__file__).with_name("_inventory_dump.py"))],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(request))
-        self._process.stdin.close()
-        self._process.stdin = None
+        stdin, self._process.stdin = self._process.stdin, None
+        if stdin is not None:
+            stdin.write(json.dumps(request))
+            stdin.close()
 
     def result(self, timeout: float = 300) -> Inventory:
         """Wait and return the inventory; UsageError when it cannot be used."""
@@ -149,8 +151,8 @@ class Loading:
             raise UsageError("inventory.invalid", "the inventory cannot be read", because=lines[-3:])
         answer = json.loads(out)
         if not answer["ok"]:
-            error = answer["error"]
-            raise UsageError(error["code"], error["message"], because=error["because"], hint=error["hint"])
+            wrong = answer["error"]
+            raise UsageError(wrong["code"], wrong["message"], because=wrong["because"], hint=wrong["hint"])
         hosts = [_host(data, self._become_password) for data in answer["hosts"]]
         _refuse_unresolved(hosts)
         return Inventory(

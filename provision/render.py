@@ -192,7 +192,14 @@ class Renderer:
             tree.add(_t(plan.summary))
         if plan.status == "changes" or self.verbosity:
             for reason in plan.decisions:
-                tree.add(_t(f"{reason.what} ", f"{reason.value}", f" because {reason.because}", styles=("", "bold", "dim")))
+                tree.add(
+                    _t(
+                        f"{reason.what} ",
+                        f"{reason.value}",
+                        f" because {reason.because}",
+                        styles=("", "bold", "dim"),
+                    )
+                )
         for step in plan.steps:
             branch = tree.add(_t(step.title, f"  because {step.because}", styles=("bold", "dim")))
             for line in self._some(step.details):
@@ -268,7 +275,9 @@ class Renderer:
             for reason in warning.because:
                 self._out(Padding(_t("because: ", reason, styles=("dim", "")), (0, 0, 0, 2), expand=False))
             if warning.hint:
-                self._out(Padding(_t("hint: ", warning.hint, styles=("cyan", "")), (0, 0, 0, 2), expand=False))
+                self._out(
+                    Padding(_t("hint: ", warning.hint, styles=("cyan", "")), (0, 0, 0, 2), expand=False)
+                )
         for near in answer.nearest:
             self._out(_t("would fit: " if near.fits_all else "one step: ", near.text, styles=("green", "")))
 
@@ -334,7 +343,9 @@ def _applied_lines(host: AppliedHost) -> list[str]:
         counts: dict[str, int] = {}
         for check in host.checks:
             counts[check.status] = counts.get(check.status, 0) + 1
-        told = ", ".join(f"{counts[status]} {status}" for status in ("pass", "warn", "fail", "skip") if status in counts)
+        told = ", ".join(
+            f"{counts[status]} {status}" for status in ("pass", "warn", "fail", "skip") if status in counts
+        )
         lines.append(f"verified: {told}")
     return lines
 
@@ -354,7 +365,11 @@ def _compat_rows(answer: Any) -> list[tuple[str, str]]:
             rows.append(("modules", ", ".join(driver.modules)))
     cuda = answer.cuda
     if cuda.chosen or cuda.range:
-        parts = [cuda.release or cuda.chosen, cuda.package, f"range {' to '.join(cuda.range)}" if cuda.range else None]
+        parts = [
+            cuda.release or cuda.chosen,
+            cuda.package,
+            f"range {' to '.join(cuda.range)}" if cuda.range else None,
+        ]
         rows.append(("CUDA", ", ".join(part for part in parts if part)))
     for title, library in (("cuDNN", answer.cudnn), ("NCCL", answer.nccl)):
         if library:
@@ -382,7 +397,7 @@ class Progress:
 
     def begin(self, title: str, hosts: Sequence[str]) -> None:
         self._title, self._started = title, time.monotonic()
-        self._hosts = {name: ("waiting", "waiting", self._started) for name in hosts}
+        self._hosts = dict.fromkeys(hosts, ("waiting", "waiting", self._started))
         if self._silent:
             return
         if self._console.is_terminal:
@@ -419,7 +434,13 @@ class Progress:
         rows = sorted(self._hosts.items(), key=lambda item: order.get(item[1][0], 1))
         room = max(3, min(self._ROWS, self._console.height - 3))
         for name, (state, text, since) in rows[:room]:
-            style = {"failed": "red", "unread": "red", "ok": "green", "changed": "yellow", "waiting": "dim"}.get(state, "")
+            style = {
+                "failed": "red",
+                "unread": "red",
+                "ok": "green",
+                "changed": "yellow",
+                "waiting": "dim",
+            }.get(state, "")
             told = text if state in ("ok", "waiting") else f"{text}  {now - since:.0f} s"
             table.add_row(Text(name, style="bold"), Text(told, style=style))
         rest = len(rows) - room

@@ -199,7 +199,9 @@ def _typed(kind: str, value: Any) -> Any:
         raise ValueError(f"{value!r} is not {_ARTICLE[kind]}")
     if kind in ("str", "path"):
         if isinstance(value, (list, dict)):
-            raise ValueError(f"{_ARTICLE['list' if isinstance(value, list) else 'dict']} where a text belongs")
+            raise ValueError(
+                f"{_ARTICLE['list' if isinstance(value, list) else 'dict']} where a text belongs"
+            )
         text = str(value).lower() if isinstance(value, bool) else str(value)
         return str(Path(text).expanduser()) if kind == "path" and text else text
     if kind == "list":
@@ -234,7 +236,11 @@ def _allowed(variable: Variable) -> str:
     else:
         text = _ARTICLE.get(variable.type, "a value")
     default = variable.default
-    shown = "" if default in (None, "", [], {}) else f" (default {str(default).lower() if isinstance(default, bool) else default})"
+    shown = (
+        ""
+        if default in (None, "", [], {})
+        else f" (default {str(default).lower() if isinstance(default, bool) else default})"
+    )
     return f"allowed: {text}{shown}"
 
 
@@ -252,5 +258,7 @@ def _variable(name: str, role: str, spec: Mapping[str, Any]) -> Variable:
 
 
 def _yaml(file: Path) -> Any:
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C one is ten times faster, where it was built
+    loader = getattr(
+        yaml, "CSafeLoader", yaml.SafeLoader
+    )  # the C one is ten times faster, where it was built
     return yaml.load(file.read_text(encoding="utf-8"), Loader=loader)  # noqa: S506 - a safe loader

@@ -1,5 +1,6 @@
 # Copyright (c) the gpu-provision founders
 # Apache-2.0 (see LICENSE)
+# ruff: noqa: E402 - DOCUMENTATION comes before the imports
 """Writes what a run does as JSON lines to the file named by GPU_PROVISION_EVENTS, for ``provision`` to show."""
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class CallbackModule(CallbackBase):
         super().__init__(*args, **kwargs)
         path = os.environ.get("GPU_PROVISION_EVENTS")
         # Appended to, a line at a time: whoever reads it while it grows sees whole lines.
-        self._out = open(path, "a", encoding="utf-8", buffering=1) if path else None
+        self._out = open(path, "a", encoding="utf-8", buffering=1) if path else None  # noqa: SIM115 - open for the whole run
         self._started = {}
 
     def _write(self, event, **fields):
@@ -50,7 +51,9 @@ class CallbackModule(CallbackBase):
             changed=bool(data.get("changed")), duration=round(time.time() - started, 3) if started else None,
         )  # fmt: skip
         if not (task.no_log or data.get("_ansible_no_log")) and event in ("failed", "unreachable"):
-            fields["message"] = str(data.get("msg") or data.get("stderr") or data.get("module_stderr") or "")[:2000]
+            fields["message"] = str(data.get("msg") or data.get("stderr") or data.get("module_stderr") or "")[
+                :2000
+            ]
             fields.update({word: data[word] for word in WORDS if data.get(word)})
         facts = data.get("ansible_facts") or {}
         if any(key.endswith("_reboot_required") and facts[key] is True for key in facts):

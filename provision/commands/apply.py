@@ -14,7 +14,12 @@ from provision.errors import Exit, Issue
 
 _PLAYBOOK = ROOT / "playbooks/site.yml"
 # How a plan's status reads once nothing is done about the host.
-_UNTOUCHED = {"converged": "unchanged", "blocked": "blocked", "unreachable": "unreachable", "failed": "failed"}
+_UNTOUCHED = {
+    "converged": "unchanged",
+    "blocked": "blocked",
+    "unreachable": "unreachable",
+    "failed": "failed",
+}
 
 
 def to_change(plan: PlanDocument) -> list[str]:

@@ -24,7 +24,7 @@ from provision.errors import Exit, Issue, UsageError
 class CompatDocument(Document):
     """compat's answer as a command's document; errors holds the conflicts, hosts is empty."""
 
-    schema_id: str = Field("provision/compat/1", alias="schema")
+    schema_id: str = Field(default="provision/compat/1", alias="schema")
     wishes: Wishes
     fits: bool
     support: Support | None
@@ -45,10 +45,13 @@ def run(wishes: Wishes) -> CompatDocument:
     """Answer what fits: exit code 0 when it does, 5 when wishes clash. UsageError for what does not exist."""
     if not any(wishes.model_dump().values()):
         raise UsageError(
-            "usage.arguments", "nothing to compare", hint="provision compat --gpu 'RTX 3090' --cuda 12.4 --torch 2.6"
+            "usage.arguments",
+            "nothing to compare",
+            hint="provision compat --gpu 'RTX 3090' --cuda 12.4 --torch 2.6",
         )
     answer = compat(wishes, load_catalog())
     document = CompatDocument(
-        errors=answer.conflicts, **{name: getattr(answer, name) for name in CompatAnswer.model_fields if name != "schema_"}
+        errors=answer.conflicts,
+        **{name: getattr(answer, name) for name in CompatAnswer.model_fields if name != "schema_"},
     )
     return document.conclude([Exit.OK if answer.fits else Exit.REFUSED])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -58,13 +57,15 @@ def run(hosts: Sequence[str], path: Path, *, user: str | None = None, force: boo
     content = text(names, user)
     if path.exists() and not force:
         raise UsageError(
-            "init.exists", f"{path} is there already", hint="--force overwrites it; -o FILE writes another file"
+            "init.exists",
+            f"{path} is there already",
+            hint="--force overwrites it; -o FILE writes another file",
         )
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         scratch = path.with_name(path.name + ".new")
         scratch.write_text(content, encoding="utf-8")
-        os.replace(scratch, path)
+        scratch.replace(path)
     except OSError as error:
         raise UsageError("init.not_written", f"{path} cannot be written", because=[str(error)]) from error
     return InitDocument(path=str(path), content=content)
@@ -76,7 +77,11 @@ def check_name(name: str) -> None:
     if _IPV6.match(name) or (_NAME.match(plain) and len(plain) <= 253 and ".." not in plain):
         return
     user, at, rest = name.partition("@")
-    hint = f"write the host as {rest}, and the user with --user {user}" if at else "letters, digits, dots and hyphens"
+    hint = (
+        f"write the host as {rest}, and the user with --user {user}"
+        if at
+        else "letters, digits, dots and hyphens"
+    )
     raise UsageError("init.bad_name", f"{name!r} is no host name", hint=hint)
 
 

@@ -19,8 +19,10 @@ def run(fleet: Fleet, talk: Talk | None = None) -> ScanDocument:
     codes: list[Exit] = []
     for name, answer in answers.items():
         if isinstance(answer, ProvisionError):
-            status = "unreachable" if answer.exit_code == Exit.UNREACHABLE else "failed"
-            document.hosts[name] = ScannedHost(status=status, summary=answer.issue.message)
+            unreachable = answer.exit_code == Exit.UNREACHABLE
+            document.hosts[name] = ScannedHost(
+                status="unreachable" if unreachable else "failed", summary=answer.issue.message
+            )
             document.errors.append(answer.issue)
             codes.append(answer.exit_code)
         else:

@@ -28,8 +28,8 @@ def run(fleet: Fleet, talk: Talk | None = None, hosts: Sequence[Host] | None = N
     codes: list[Exit] = []
     for name, answer in answers.items():
         if isinstance(answer, ProvisionError):
-            status = "unreachable" if answer.exit_code == Exit.UNREACHABLE else "failed"
-            document.hosts[name] = VerifiedHost(status=status)
+            unreachable = answer.exit_code == Exit.UNREACHABLE
+            document.hosts[name] = VerifiedHost(status="unreachable" if unreachable else "failed")
             document.errors.append(answer.issue)
             codes.append(answer.exit_code)
             continue

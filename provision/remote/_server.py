@@ -1,3 +1,5 @@
+# mypy: ignore-errors
+# ruff: noqa: UP031, UP004, UP032
 # Runs on the host: answers calls that arrive on stdin. Standard library only, Python 3.8 and later.
 # Sent as text by session.py; see there for the frames. TOKEN is set in the namespace before this is executed.
 import importlib.machinery
@@ -13,7 +15,7 @@ PACKAGE = "ansible_collections.gpu.provision.plugins.module_utils"
 SOURCES = {}
 
 
-class Finder(object):
+class Finder:
     """Imports module_utils from the sources that were sent."""
 
     def find_spec(self, name, path=None, target=None):

@@ -465,10 +465,9 @@ def _identities(host: Host, goal: Target, tried: list[str]) -> Iterator[paramiko
 def _named(key: paramiko.AgentKey, goal: Target) -> bool:
     """True when a key of the agent is one of the identity files, by its .pub file."""
     for path in goal.keys:
-        with contextlib.suppress(OSError):
-            with open(f"{path}.pub", encoding="utf-8") as public:
-                if key.get_base64() in public.read().split():
-                    return True
+        with contextlib.suppress(OSError), open(f"{path}.pub", encoding="utf-8") as public:
+            if key.get_base64() in public.read().split():
+                return True
     return False
 
 

@@ -114,9 +114,8 @@ def become_failed(text: str, *, host: str, user: str) -> ProvisionError | None:
 
 def wrong_password(host: str, user: str) -> ProvisionError:
     """The error of a sudo that asks a second time."""
-    failed = become_failed("Sorry, try again.", host=host, user=user)
-    assert failed is not None
-    return failed
+    _, code, message, hint = next(row for row in _SUDO if row[1] == "become.password_wrong")
+    return UnreachableError(code, message.format(user=user), host=host, hint=hint)
 
 
 def ssh_failed(text: str, *, host: str, address: str) -> ProvisionError:

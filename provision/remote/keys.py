@@ -34,7 +34,9 @@ def _load(path: str, passphrase: str | None) -> paramiko.PKey | Unusable | None:
     if not Path(path).is_file():
         return None
     try:
-        key = paramiko.PKey.from_path(path, passphrase.encode() if passphrase is not None else None)
+        # cryptography below wants bytes, whatever paramiko's annotation says.
+        secret: Any = passphrase.encode() if passphrase is not None else None
+        key = paramiko.PKey.from_path(path, secret)
     except (paramiko.PasswordRequiredException, TypeError):
         return Unusable(path, "it has a passphrase: ssh-add it, or set ansible_ssh_private_key_passphrase")
     except (paramiko.SSHException, UnsupportedAlgorithm, ValueError, OSError) as error:

@@ -93,9 +93,9 @@ class ProgramSession:
             ) from error
         if answer["ok"]:
             return answer["result"]
-        error = answer["error"]
+        wrong = answer["error"]
         raise HostFailedError(
-            error["code"], error["message"], host=self.host.name, because=error["because"], hint=error["hint"]
+            wrong["code"], wrong["message"], host=self.host.name, because=wrong["because"], hint=wrong["hint"]
         )
 
     def close(self) -> None:
@@ -159,8 +159,7 @@ class ProgramSession:
         return [*sudo, "-S", "-p", prompt, "--", *python], prompt.encode()
 
     def _answer_sudo(self, prompt: bytes, deadline: float) -> None:
-        password = self.host.connection.become_password
-        assert password is not None
+        password = self.host.connection.become_password or ""
         ready = f"\n{TOKEN}-ready\n".encode()
         asked = False
         while True:
@@ -190,15 +189,15 @@ class ProgramSession:
 
     def _more(self, deadline: float) -> None:
         """Read more, or raise what the end of the program means."""
-        assert self._stream is not None
-        data = self._stream.recv(deadline - time.monotonic())
+        stream = self._running()
+        data = stream.recv(deadline - time.monotonic())
         if data:
             self._buffer += data
             return
-        status = self._stream.status()
+        status = stream.status()
         text = self._text()
         ready = f"{TOKEN}-ready" in text
-        self._stream.close()
+        stream.close()
         self._stream = None
         lost = self._lost(text, status)
         if lost is not None:
@@ -212,13 +211,17 @@ class ProgramSession:
         raise explain.ended(text.replace(f"{TOKEN}-ready", ""), status, host=self.host.name)
 
     def _send(self, data: bytes) -> None:
-        assert self._stream is not None
         try:
-            self._stream.send(data)
+            self._running().send(data)
         except TimeoutError:
             raise
         except OSError:
             return  # it ended already; what it said is read next and explains it
+
+    def _running(self) -> Stream:
+        if self._stream is None:
+            raise RuntimeError("no program runs in this session")
+        return self._stream
 
     def _text(self) -> str:
         return self._buffer[-_NOISE:].decode("utf-8", "replace")

@@ -7,7 +7,7 @@ import os
 import select
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import IO, Protocol, cast
 
 
 class Stream(Protocol):
@@ -40,8 +40,8 @@ class ProcessStream:
             list(argv), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env,
             start_new_session=True, bufsize=0,
         )  # fmt: skip
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._in, self._out = self._process.stdin, self._process.stdout
+        self._in = cast("IO[bytes]", self._process.stdin)
+        self._out = cast("IO[bytes]", self._process.stdout)
 
     def send(self, data: bytes) -> None:
         view = memoryview(data)

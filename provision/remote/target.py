@@ -31,26 +31,29 @@ _USER_KNOWN_HOSTS = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2")
 _DEFAULT_KEYS = ("~/.ssh/id_rsa", "~/.ssh/id_ecdsa", "~/.ssh/id_ed25519")
 
 # Without effect on a command without a terminal, forwarding or a file that ssh would write.
-_WITHOUT_EFFECT = frozenset(
-    """host match addkeystoagent batchmode canonicaldomains canonicalizemaxdots checkhostip clearallforwardings compression
-    controlmaster controlpersist dynamicforward enableescapecommandline escapechar exitonforwardfailure
-    fingerprinthash forkafterauthentication forwardagent forwardx11 forwardx11timeout forwardx11trusted
-    gatewayports gssapidelegatecredentials ignoreunknown ipqos
-    challengeresponseauthentication localforward loglevel logverbose
-    numberofpasswordprompts permitlocalcommand permitremoteopen
-    rekeylimit remoteforward requesttty rsaauthentication
-    sendenv serveralivecountmax sessiontype stdinnull streamlocalbindmask streamlocalbindunlink syslogfacility
-    tcpkeepalive updatehostkeys useroaming verifyhostkeydns visualhostkey xauthlocation tag
-    warnweakcrypto obscurekeystroketiming protocol useprivilegedport""".split()
-)
-_UNDERSTOOD = frozenset(
-    """hostname port user identityfile identitiesonly certificatefile identityagent userknownhostsfile
-    globalknownhostsfile stricthostkeychecking hostkeyalias proxycommand proxyjump connecttimeout
-    connectionattempts serveraliveinterval controlpath ciphers macs kexalgorithms hostkeyalgorithms
-    pubkeyacceptedalgorithms pubkeyacceptedkeytypes gssapiauthentication hostbasedauthentication
-    gssapikeyexchange pkcs11provider addressfamily canonicalizehostname hashknownhosts
-    passwordauthentication kbdinteractiveauthentication pubkeyauthentication preferredauthentications""".split()
-)  # fmt: skip
+_WITHOUT_EFFECT = frozenset({
+    "addkeystoagent", "batchmode", "canonicaldomains", "canonicalizemaxdots",
+    "challengeresponseauthentication", "checkhostip", "clearallforwardings", "compression",
+    "controlmaster", "controlpersist", "dynamicforward", "enableescapecommandline", "escapechar",
+    "exitonforwardfailure", "fingerprinthash", "forkafterauthentication", "forwardagent", "forwardx11",
+    "forwardx11timeout", "forwardx11trusted", "gatewayports", "gssapidelegatecredentials", "host",
+    "ignoreunknown", "ipqos", "localforward", "loglevel", "logverbose", "match",
+    "numberofpasswordprompts", "obscurekeystroketiming", "permitlocalcommand", "permitremoteopen",
+    "protocol", "rekeylimit", "remoteforward", "requesttty", "rsaauthentication", "sendenv",
+    "serveralivecountmax", "sessiontype", "stdinnull", "streamlocalbindmask", "streamlocalbindunlink",
+    "syslogfacility", "tag", "tcpkeepalive", "updatehostkeys", "useprivilegedport", "useroaming",
+    "verifyhostkeydns", "visualhostkey", "warnweakcrypto", "xauthlocation",
+})  # fmt: skip
+_UNDERSTOOD = frozenset({
+    "addressfamily", "canonicalizehostname", "certificatefile", "ciphers", "connectionattempts",
+    "connecttimeout", "controlpath", "globalknownhostsfile", "gssapiauthentication",
+    "gssapikeyexchange", "hashknownhosts", "hostbasedauthentication", "hostkeyalgorithms",
+    "hostkeyalias", "hostname", "identitiesonly", "identityagent", "identityfile",
+    "kbdinteractiveauthentication", "kexalgorithms", "macs", "passwordauthentication", "pkcs11provider",
+    "port", "preferredauthentications", "proxycommand", "proxyjump", "pubkeyacceptedalgorithms",
+    "pubkeyacceptedkeytypes", "pubkeyauthentication", "serveraliveinterval", "stricthostkeychecking",
+    "user", "userknownhostsfile",
+})  # fmt: skip
 _ALGORITHMS = {
     "ciphers": "ciphers", "macs": "digests", "kexalgorithms": "kex", "hostkeyalgorithms": "key_types",
 }  # fmt: skip
@@ -201,7 +204,8 @@ def _lines(path: Path, base: Path, depth: int) -> list[str]:
         if key == "include" and len(words) == 2:
             for pattern in shlex.split(words[1]):
                 full = Path(pattern).expanduser()
-                for match in sorted(glob.glob(str(full if full.is_absolute() else base / full))):
+                # Path.glob takes no absolute pattern.
+                for match in sorted(glob.glob(str(full if full.is_absolute() else base / full))):  # noqa: PTH207
                     found += _lines(Path(match), base, depth + 1)
             found.append(block)  # an included file's last block ends with it
             continue
