@@ -87,7 +87,7 @@ _MASKED = (
 ).split()
 _BUILD = r"""
 set -eu
-cp -a /stage/tree/. /
+tar -C /stage/tree -c . | tar -C / -x --keep-directory-symlink --no-same-owner
 ldconfig
 for name in modprobe rmmod lsmod; do
     dpkg-divert --quiet --add --rename --divert /usr/sbin/$name.real /usr/sbin/$name 2>/dev/null || exit 1

@@ -99,8 +99,7 @@ def _kernel(release: Release, kernel: Kernel) -> list[Package]:
 
 
 def _metapackages(release: Release, kernel: Kernel) -> list[Package]:
-    version = kernel.version.replace("-", ".", 1) if False else kernel.version
-    suites, name, meta = _suites(release, kernel), kernel.release, kernel.meta
+    version, suites, name, meta = kernel.version, _suites(release, kernel), kernel.release, kernel.meta
     rows = {
         f"linux-image-{meta}": f"linux-image-{name}, linux-modules-extra-{name}, linux-firmware",
         f"linux-headers-{meta}": f"linux-headers-{name}",
@@ -194,6 +193,8 @@ def transitional_signed(release: Release, pairs: list[tuple[str, str]]) -> list[
         for old, new in pairs:
             for suffix in ("", "-open"):
                 if old.startswith("470") and suffix:
+                    continue
+                if not contents.supports_kernel(new.split("-")[0], kernel.release):
                     continue
                 name = f"linux-modules-nvidia-{old}{suffix}-{kernel.meta}"
                 target = f"linux-modules-nvidia-{new}{suffix}-{kernel.meta}"

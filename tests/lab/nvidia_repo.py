@@ -52,7 +52,8 @@ def packages(ubuntu: str, *, drivers: bool = False) -> list[Package]:
 
 
 def _version(upstream: str) -> str:
-    return upstream + "-1ubuntu1"
+    """Debian version; the revision changed with the naming (seen: 575.57.08-0ubuntu1, 595.71.05-1ubuntu1)."""
+    return upstream + ("-0ubuntu1" if int(upstream.split(".")[0]) < 590 else "-1ubuntu1")
 
 
 def _relations(branch: str) -> dict:
@@ -118,7 +119,11 @@ def _unsuffixed(branch: str, upstream: str) -> list[Package]:
         else:
             flavour = "proprietary"
         plain = _plain(name, upstream)
-        relations = {key: _strip(plain, value, upstream) for key, value in fields.items()}
+        # The archive clamps with "<= VERSION-1", which a revision of 1ubuntu1 would not meet.
+        relations = {
+            key: _strip(plain, value, upstream).replace(f"(<= {upstream}-1)", f"(<= {version})")
+            for key, value in fields.items()
+        }
         base = re.sub(r"-open$", "", plain)
         files, scripts, conffiles = contents.fill(base, branch, upstream, flavour, cuda=True)
         built.append(_package(plain, version, {k: v for k, v in relations.items() if v}, files, scripts, conffiles))

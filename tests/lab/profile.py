@@ -185,7 +185,7 @@ def script(spec: HostSpec) -> str:
     held = any("held" in text.split() for text in spec.installed)
     lines = [
         "set -eu",
-        "cp -a /stage/tree/. /",
+        "tar -C /stage/tree -c . | tar -C / -x --keep-directory-symlink --no-same-owner",
         "cp -a /usr/lib/os-release /etc/os-release.new && mv /etc/os-release.new /etc/os-release && ln -sf ../usr/lib/os-release /etc/os-release",
         "mkdir -p /etc/sim /run/sim && cp -a /stage/sim/. /etc/sim/",
         f"echo {spec.all_kernels[-1]} > /run/sim/release",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import json
 import os
 import signal
 import sys
@@ -64,7 +65,10 @@ def fabricmanager(argv, package_version):
 
 def job(argv):
     """Hold the GPUs as a training job does (a process named python3)."""
-    _hold(["/dev/nvidiactl", "/dev/nvidia-uvm", *sorted(glob.glob("/dev/nvidia[0-9]*"))])
+    paths = ["/dev/nvidiactl", "/dev/nvidia-uvm", *sorted(glob.glob("/dev/nvidia[0-9]*"))]
+    state.write(state.RUN + "/job.json", json.dumps({os.getpid(): paths}))
+    _hold(paths)
+    os.unlink(state.RUN + "/job.json")
     return 0
 
 

@@ -6,6 +6,7 @@ branch and a flavour drive a GPU is written in host.json for each GPU by the lab
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import stat
@@ -186,21 +187,27 @@ def bound_to(slot):
 
 
 def users():
-    """Processes that hold an /dev/nvidia* node open: {pid: [paths]}."""
-    found = {}
+    """Processes that hold an /dev/nvidia* node open: {pid: [paths]}.
+
+    Only root can see other users' open files; for anyone else the job of a busy host says itself what it holds, since
+    the real nvidia-smi asks the driver and shows everybody the same.
+    """
+    found = {int(pid): paths for pid, paths in json.loads(state.read(state.RUN + "/job.json", "{}")).items()}
     for pid in filter(str.isdigit, os.listdir("/proc")):
         folder = "/proc/%s/fd" % pid
         try:
             entries = os.listdir(folder)
-        except (FileNotFoundError, ProcessLookupError):
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
             continue
         for entry in entries:
             try:
                 target = os.readlink("%s/%s" % (folder, entry))
             except (FileNotFoundError, ProcessLookupError):
                 continue
-            if target.startswith("/dev/nvidia"):
-                found.setdefault(int(pid), []).append(target)
+            if target.startswith("/dev/nvidia") and target not in found.setdefault(int(pid), []):
+                found[int(pid)].append(target)
+        if not found.get(int(pid), True):
+            del found[int(pid)]
     return found
 
 

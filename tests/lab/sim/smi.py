@@ -145,6 +145,10 @@ def main(argv):
 
 
 def _persistence(shown, argv):
+    if os.geteuid():
+        print("Unable to set persistence mode for GPU %s: Insufficient Permissions" % shown[0]["bus_id"])
+        print("Terminating early due to previous error.")
+        return 4
     value = next(word for word in argv if word in ("0", "1", "DISABLED", "ENABLED"))
     kept = set((state.read(PERSISTENCE, "") or "").split())
     for gpu in shown:
