@@ -55,7 +55,13 @@ class ProvisionError(Exception):
     exit_code: Exit = Exit.FAILED
 
     def __init__(
-        self, code: str, message: str, *, host: str | None = None, because: Iterable[str] = (), hint: str | None = None
+        self,
+        code: str,
+        message: str,
+        *,
+        host: str | None = None,
+        because: Iterable[str] = (),
+        hint: str | None = None,
     ) -> None:
         super().__init__(message)
         self.issue = Issue(code=code, message=message, host=host, because=list(because), hint=hint)

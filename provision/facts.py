@@ -226,7 +226,9 @@ class Facts(_Facts):
     module: Module = Module()
     kernels: Kernels = Kernels()
     packages: dict[str, Package] = Field(default_factory=dict)  # NVIDIA, CUDA, kernel and toolkit names only
-    package_problems: list[str] = Field(default_factory=list)  # any package of the host that dpkg left unfinished
+    package_problems: list[str] = Field(
+        default_factory=list
+    )  # any package of the host that dpkg left unfinished
     libraries: list[Library] = Field(default_factory=list)
     smi: Smi = Smi()
     apt: Apt = Apt()

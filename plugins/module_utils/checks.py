@@ -37,12 +37,13 @@ def worst(verdicts):
 
 
 def installed_driver(facts):
-    """Return {package name: version} of every installed driver package."""
-    return {
+    """Return {package name: version} of every installed driver package; companions alone are no driver."""
+    found = {
         name: package["version"]
         for name, package in facts.get("packages", {}).items()
-        if package["status"][1] != "n" and package["status"][1] != "c" and names.is_driver_package(name)
+        if package["status"][1] not in "nc" and names.is_driver_package(name)
     }
+    return found if any(names.is_version_locked(name) for name in found) else {}
 
 
 def unheld(facts):

@@ -44,6 +44,7 @@ _NAMES = frozenset([
 _DESKTOPS = frozenset([
     "gdm3", "lightdm", "sddm", "xdm", "lxdm", "slim", "gnome-shell", "plasma-workspace",
 ])  # fmt: skip
+_SESSIONS = ("ubuntu", "kubuntu", "xubuntu", "lubuntu", "edubuntu", "task-")
 SERVICES = {
     # service: (name of its main process, pid files)
     "nvidia-persistenced": ("nvidia-persistenced", ["/run/nvidia-persistenced/nvidia-persistenced.pid"]),
@@ -183,7 +184,11 @@ def _container(tree):
         return kind
     if tree.exists("/run/.containerenv"):
         return "podman"
-    return "docker" if tree.exists("/.dockerenv") else None
+    # Images carry /.dockerenv into virtual machines that are made from them. The first process namespace of a kernel
+    # has a fixed number (PROC_PID_INIT_INO of the kernel's proc_ns.h), so who is in it is in no container.
+    if not tree.exists("/.dockerenv") or tree.link("/proc/self/ns/pid") == "pid:[4026531836]":
+        return None
+    return "docker"
 
 
 def _virtual(tree):
@@ -416,8 +421,9 @@ def _is_interesting(name):
 
 
 def _is_desktop(name):
-    """Display managers, session packages, ubuntu-desktop and its relatives."""
-    return name in _DESKTOPS or name.endswith(("-desktop", "-desktop-minimal"))
+    """Display managers, and the session packages of Ubuntu's flavours (docker-desktop is none)."""
+    session = name.startswith(_SESSIONS) and name.endswith(("-desktop", "-desktop-minimal"))
+    return session or name in _DESKTOPS
 
 
 def _package(stanza):
@@ -431,7 +437,7 @@ def _package(stanza):
         "version": _field(stanza, b"Version") or "",
         "status": _WANT.get(want, "u") + _STATE.get(state, "n") + ("R" if flag == "reinstreq" else ""),
         "arch": _field(stanza, b"Architecture") or "",
-        "source": _field(stanza, b"Source"),
+        "source": (_field(stanza, b"Source") or "").split(" ")[0] or None,
         "depends": _field(stanza, b"Depends"),
     }
     return row, problem

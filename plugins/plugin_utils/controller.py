@@ -14,7 +14,8 @@ _MODULES = {
     "probe": ("gpu.provision.gpu_facts", "gpu_facts"),
     "aptquery": ("gpu.provision.apt_query", "result"),
 }
-_PREFIXES = ("nvidia_driver_", "gpu_verify_")
+# What a role reports to the play, and no wish: see roles/nvidia_driver/tasks/reboot.yml.
+_REPORTED = {"nvidia_driver_reboot_required"}
 
 
 def import_provision():
@@ -32,8 +33,19 @@ def import_provision():
 
 
 def role_values(templar, task_vars):
-    """Return the roles' variables of this host, templated."""
-    return {key: templar.template(value) for key, value in task_vars.items() if key.startswith(_PREFIXES)}
+    """Return the roles' variables of this host: templated, converted to their types, checked as the command does.
+
+    Raises VariablesError for a variable that no role knows.
+    """
+    from provision.inventory import PREFIXES, Host
+    from provision.variables import effective
+
+    found = {
+        key: templar.template(value)
+        for key, value in task_vars.items()
+        if key.startswith(PREFIXES) and key not in _REPORTED
+    }
+    return effective(Host(name=task_vars["inventory_hostname"], vars=found))
 
 
 def module_call(action, task_vars):

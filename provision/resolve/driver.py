@@ -193,7 +193,7 @@ class _Resolver:
                 "host.not_ubuntu", f"{host.os.pretty or host.os.id} is not Ubuntu", ["this tool provisions Ubuntu hosts"],
                 "take the host out of the inventory group, or set nvidia_driver_manage: false",
             )  # fmt: skip
-        elif host.container:
+        elif host.container and not self.facts.kernels.installed:
             # A container shares the kernel of its host: a driver installed inside would be loaded by nobody.
             self.out.warn(
                 "host.container", f"this is a container ({host.container})",

@@ -50,6 +50,8 @@ def installed_driver(facts: Facts) -> InstalledDriver:
     }
     parsed = {name: names.parse(name) for name in rows}
     locked = {name: version for name, version in rows.items() if names.is_version_locked(name)}
+    if not locked:
+        return InstalledDriver()  # companions alone (libxnvctrl0, nvidia-prime, …) are no driver
     versions = tuple(sorted({names.upstream(version) for version in locked.values()}))
     series = {parsed[name].series or names.branch(version) for name, version in locked.items()}
     carriers = [package for package in parsed.values() if package.base in _CARRIES_FLAVOUR]

@@ -36,6 +36,7 @@ def test_resolve_driver(case):
         assert code in ("any", first.code), decision.blockers
         said = " ".join([first.message, *first.because, first.hint or ""])
         assert all(word in said for word in expect.get("words", [])), said
+        assert "beside apt's packages" not in said or case.get("installed")
         assert first.hint, "every refusal names a way out"
         assert decision.target is None
         return
