@@ -102,6 +102,7 @@ gpu_facts:
 """
 
 from ansible.module_utils.basic import AnsibleModule
+
 from ansible_collections.gpu.provision.plugins.module_utils import probe
 
 
