@@ -92,7 +92,9 @@ def environment():
     for name in ("DEBCONF_PIPE", "DPKG_FRONTEND_LOCKED", "APT_CONFIG"):
         env.pop(name, None)
     path = env.get("PATH", "").split(":")
-    path += [part for part in ("/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/bin", "/bin") if part not in path]
+    path += [
+        part for part in ("/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/bin", "/bin") if part not in path
+    ]
     env["PATH"] = ":".join(part for part in path if part)
     return env
 
@@ -116,7 +118,9 @@ def run(argv, timeout, stdin=None, log=None, cwd="/"):
             stderr=subprocess.PIPE if log is None else subprocess.STDOUT,
         )  # fmt: skip
     except FileNotFoundError:
-        raise AptError("apt.no_program", "%s is not installed" % argv[0], hint="only hosts with apt are managed") from None
+        raise AptError(
+            "apt.no_program", "%s is not installed" % argv[0], hint="only hosts with apt are managed"
+        ) from None
     timed_out = False
     data = None if stdin is None else stdin.encode("utf-8")
     try:
@@ -232,7 +236,7 @@ def read_status(path=DPKG_STATUS):
         with open(path, "rb") as handle:
             return parse_status(handle.read().decode("utf-8", "replace"))
     except (IOError, OSError) as error:
-        raise AptError("apt.no_dpkg", "dpkg's status file cannot be read: %s" % error)
+        raise AptError("apt.no_dpkg", "dpkg's status file cannot be read: %s" % error) from None
 
 
 def native_arch(packages):
@@ -263,7 +267,9 @@ def lock_holder(path):
     except FileNotFoundError:
         return None
     except PermissionError:
-        raise AptError("apt.not_root", "the lock %s can be read by root only" % path, hint="become: true")
+        raise AptError(
+            "apt.not_root", "the lock %s can be read by root only" % path, hint="become: true"
+        ) from None
     try:
         request = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
         kind, _, _, _, pid = struct.unpack("hhqqi", fcntl.fcntl(handle, fcntl.F_GETLK, request))
@@ -305,7 +311,8 @@ def wait_for_locks(paths, timeout, poll=0.5, clock=time.monotonic, sleep=time.sl
         if waited >= timeout:
             raise AptError(
                 "apt.lock_timeout",
-                "%s is still held by process %d (%s) after %d s" % (busy["lock"], busy["pid"], busy["comm"], waited),
+                "%s is still held by process %d (%s) after %d s"
+                % (busy["lock"], busy["pid"], busy["comm"], waited),
                 hint="wait for it to end, or give more time (lock_timeout); never remove lock files",
                 holder=busy,
             )

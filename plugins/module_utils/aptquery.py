@@ -76,7 +76,7 @@ def offer(sources=(), omit=(), patterns=(), refresh="if_stale", max_age_s=21600,
     _clean_old_workdirs()
     work = tempfile.mkdtemp(prefix=_WORKDIR)
     try:
-        os.chmod(work, 0o755)  # apt's _apt user reads keys and lists here
+        os.chmod(work, 0o755)  # noqa: S103 - apt's _apt user reads keys and lists here
         return _offer(work, list(sources), list(omit), list(patterns), refresh, max_age_s, timeout)
     except BaseException:
         shutil.rmtree(work)
@@ -110,7 +110,11 @@ def _write_sources(work, sources, omit):
                 or ours & set(aptsources.repositories(source))
             )
         ]  # fmt: skip
-        target = os.path.join(work, "sources.list") if path == aptsources.MAIN else os.path.join(parts, os.path.basename(path))
+        target = (
+            os.path.join(work, "sources.list")
+            if path == aptsources.MAIN
+            else os.path.join(parts, os.path.basename(path))
+        )
         _write(target, aptsources.without(text, path, dropped))
     for spec in sources:
         _write(_own_file(work, spec), aptsources.render(spec, signed_by=_private_key(work, spec)))
@@ -176,7 +180,11 @@ def _refresh(work, config, sources, refresh, max_age_s, timeout, errors):
     if only_ours:
         missing = [spec for spec in sources if not _has_lists(work, spec)]
         for spec in missing:
-            only = ["Dir::Etc::sourcelist=" + _own_file(work, spec), "Dir::Etc::sourceparts=-", "APT::Get::List-Cleanup=0"]
+            only = [
+                "Dir::Etc::sourcelist=" + _own_file(work, spec),
+                "Dir::Etc::sourceparts=-",
+                "APT::Get::List-Cleanup=0",
+            ]
             problems += _update(argv + aptcommon.option_args(only), timeout, errors)
         return bool(missing), problems
     return True, _update(argv, timeout, errors)
@@ -225,7 +233,11 @@ def list_name(uri, suite):
 def lists_age():
     """Seconds since the lists of the host were refreshed; None when they never were."""
     stamps = []
-    for path in ("/var/lib/apt/periodic/update-success-stamp", "/var/lib/apt/lists/partial", "/var/lib/apt/lists"):
+    for path in (
+        "/var/lib/apt/periodic/update-success-stamp",
+        "/var/lib/apt/lists/partial",
+        "/var/lib/apt/lists",
+    ):
         try:
             stamps.append(os.stat(path).st_mtime)
         except OSError:
@@ -336,13 +348,17 @@ def _write_host_config(work):
 def _checked_workdir(workdir):
     """The folder comes back over the wire: only one of ours, made by this user, is used and removed."""
     path = os.path.abspath(workdir)
-    name_ok = os.path.basename(path).startswith(_WORKDIR) and os.path.dirname(path) == os.path.abspath(tempfile.gettempdir())
+    name_ok = os.path.basename(path).startswith(_WORKDIR) and os.path.dirname(path) == os.path.abspath(
+        tempfile.gettempdir()
+    )
     try:
         info = os.lstat(path)
     except OSError:
         info = None
     if not name_ok or info is None or not stat.S_ISDIR(info.st_mode) or info.st_uid != os.geteuid():
-        raise AptError("apt.workdir_gone", "the work folder %s is not there (any more)" % workdir, hint="ask again")
+        raise AptError(
+            "apt.workdir_gone", "the work folder %s is not there (any more)" % workdir, hint="ask again"
+        )
     return path
 
 
@@ -354,7 +370,11 @@ def _clean_old_workdirs(older_than_s=86400):
         if not name.startswith(_WORKDIR):
             continue
         info = os.lstat(path)
-        if stat.S_ISDIR(info.st_mode) and info.st_uid == os.geteuid() and time.time() - info.st_mtime > older_than_s:
+        if (
+            stat.S_ISDIR(info.st_mode)
+            and info.st_uid == os.geteuid()
+            and time.time() - info.st_mtime > older_than_s
+        ):
             shutil.rmtree(path)
 
 
@@ -390,7 +410,11 @@ def _add_sizes(config, changes, status):
 def _is_cached(stanza, size):
     if not stanza.get("Version"):
         return False
-    name = "%s_%s_%s.deb" % (stanza["Package"], stanza["Version"].replace(":", "%3a"), stanza.get("Architecture"))
+    name = "%s_%s_%s.deb" % (
+        stanza["Package"],
+        stanza["Version"].replace(":", "%3a"),
+        stanza.get("Architecture"),
+    )
     try:
         return os.stat(os.path.join(aptcommon.ARCHIVES, name)).st_size == size
     except OSError:
@@ -417,7 +441,9 @@ def without_holds(status, unhold):
 
     # Only the line changes, so that everything else stays as dpkg wrote it.
     stanza = re.compile(r"^(Package: (\S+)\n(?:[^\n]+\n)*?Status: )hold ", re.M)
-    return stanza.sub(lambda found: found.group(1) + ("install " if is_free(found.group(2)) else "hold "), status)
+    return stanza.sub(
+        lambda found: found.group(1) + ("install " if is_free(found.group(2)) else "hold "), status
+    )
 
 
 _INST = re.compile(r"^Inst (\S+)(?: \[([^\]]+)\])? \((\S+) (.*?)\[([^\]]+)\]\)")
@@ -485,49 +511,75 @@ def error_lines(text):
     """apt's own words: its E: lines and the list of unmet dependencies, without repeats."""
     lines = []
     for line in text.split("\n"):
-        if (line.startswith("E: ") or _UNMET_HEAD.match(line) or _UNMET_MORE.match(line)) and line not in lines:
+        if (
+            line.startswith("E: ") or _UNMET_HEAD.match(line) or _UNMET_MORE.match(line)
+        ) and line not in lines:
             lines.append(line.rstrip())
     return lines
 
 
 # In the order in which they are looked for: the first that is in the text names the failure.
 _CLASSES = (
-    (r"Conflicting values set for option Signed-By", "apt.signed_by_conflict", "one repository stands in two sources files with different keys"),
-    (r"The list of sources could not be read", "apt.sources", "a sources file cannot be read"),
-    (r"No space left on device|don't have enough free space", "apt.disk_full", "the disk is full"),
-    (r"Could not get lock|Unable to acquire the dpkg frontend lock|Unable to lock", "apt.lock_timeout", "another program holds apt's lock"),
-    (r"dpkg was interrupted", "apt.dpkg_interrupted", "dpkg was cut off earlier and is not finished"),
-    (r"Version '[^']*' for '[^']*' was not found", "apt.version_not_found", "a version that was asked for is not in any repository"),
-    (r"Unable to locate package|has no installation candidate", "apt.package_not_found", "a package that was asked for is not in any repository"),
-    (r"Held packages were changed", "apt.held", "a package that is on hold would have to change"),
-    (r"(?:need|needs) to be reinstalled, but I can't find an archive", "apt.needs_reinstall", "a half-installed package is in no repository"),
-    (r"Unmet dependencies|unmet dependencies|held broken packages|Unable to satisfy dependencies", "apt.unmet", "the packages cannot be installed together"),
-    (r"unauthenticated|cannot be authenticated", "apt.key", "a repository is not signed by a key that is trusted"),
-    (r"Failed to fetch|Unable to fetch some archives|Hash Sum mismatch|unexpected size", "apt.fetch", "packages could not be fetched"),
-    (r"Sub-process .* returned an error code|dpkg: error processing", "apt.dpkg_failed", "a package failed while it was set up"),
-)  # fmt: skip
+    ("apt.signed_by_conflict", r"Conflicting values set for option Signed-By"),
+    ("apt.sources", r"The list of sources could not be read"),
+    ("apt.disk_full", r"No space left on device|don't have enough free space"),
+    ("apt.lock_timeout", r"Could not get lock|Unable to acquire the dpkg frontend lock|Unable to lock"),
+    ("apt.dpkg_interrupted", r"dpkg was interrupted"),
+    ("apt.version_not_found", r"Version '[^']*' for '[^']*' was not found"),
+    ("apt.package_not_found", r"Unable to locate package|has no installation candidate"),
+    ("apt.held", r"Held packages were changed"),
+    ("apt.needs_reinstall", r"needs? to be reinstalled, but I can't find an archive"),
+    (
+        "apt.unmet",
+        r"[Uu]nmet dependencies|held broken packages|Unable to satisfy dependencies|generated breaks",
+    ),
+    ("apt.key", r"unauthenticated|cannot be authenticated"),
+    ("apt.fetch", r"Failed to fetch|Unable to fetch some archives|Hash Sum mismatch|unexpected size"),
+    ("apt.dpkg_failed", r"Sub-process .* returned an error code|dpkg: error processing"),
+)
+_WORDS = {
+    "apt.signed_by_conflict": "one repository stands in two sources files with different keys",
+    "apt.sources": "a sources file cannot be read",
+    "apt.disk_full": "the disk is full",
+    "apt.lock_timeout": "another program holds apt's lock",
+    "apt.dpkg_interrupted": "dpkg was cut off earlier and is not finished",
+    "apt.version_not_found": "a version that was asked for is not in any repository",
+    "apt.package_not_found": "a package that was asked for is not in any repository",
+    "apt.held": "a package that is on hold would have to change",
+    "apt.needs_reinstall": "a half-installed package is in no repository",
+    "apt.unmet": "the packages cannot be installed together",
+    "apt.key": "a repository is not signed by a key that is trusted",
+    "apt.fetch": "packages could not be fetched",
+    "apt.dpkg_failed": "a package failed while it was set up",
+}
 
 
 def classify(text):
     """Return (stable code, one line in plain words) for the output of a failed apt-get; ``apt.failed`` when new."""
-    for pattern, code, message in _CLASSES:
+    for code, pattern in _CLASSES:
         if re.search(pattern, text):
-            return code, message
+            return code, _WORDS[code]
     return "apt.failed", "apt-get failed"
 
 
 _URL = r"(?P<uri>[a-z][a-z0-9+.-]*:/\S*?)"
-_UPDATE_ERRORS = (
-    ("apt.signed_by_conflict", re.compile(r"Conflicting values set for option (?:Signed-By|Trusted) regarding source " + _URL + r" (?P<suite>\S+): (?P<detail>.*)")),
-    ("apt.key", re.compile(r"GPG error: " + _URL + r"(?: +(?P<suite>(?!(?:In)?Release)\S+))? +(?:In)?Release(?:\.gpg)?: (?P<detail>.*)")),
-    ("apt.no_release", re.compile(r"The repository '" + _URL + r"(?: +(?P<suite>(?!(?:In)?Release)\S+))? +(?:In)?Release' (?P<detail>(?:does not have|no longer has) a Release file.*)")),
-    ("apt.key", re.compile(r"The repository '" + _URL + r"(?: +(?P<suite>(?!(?:In)?Release)\S+))? +(?:In)?Release' (?P<detail>is (?:not|no longer) signed.*)")),
-    ("apt.expired", re.compile(r"Release file for " + _URL + r" (?P<detail>is (?:expired|not valid yet).*)")),
-    ("apt.release_changed", re.compile(r"Repository '" + _URL + r"(?: +(?P<suite>(?!(?:In)?Release)\S+))? +(?:In)?Release' (?P<detail>changed its .*)")),
-    ("apt.fetch", re.compile(r"Failed to fetch " + _URL + r"\s+(?P<detail>.*)")),
-    ("apt.sources", re.compile(r"(?P<detail>Malformed (?:entry|line|stanza) .*|Type '.*' is not known on .*|Unable to parse .*sources.*)")),
-    ("apt.lock_timeout", re.compile(r"(?P<detail>Could not get lock .*)")),
-)  # fmt: skip
+# "URI SUITE InRelease"; a flat repository has two spaces where the suite would be.
+_RELEASE = _URL + r"(?: +(?P<suite>(?!(?:In)?Release)\S+))? +(?:In)?Release"
+_UPDATE_ERRORS = tuple((code, re.compile(pattern)) for code, pattern in (
+    (
+        "apt.signed_by_conflict",
+        r"Conflicting values set for option (?:Signed-By|Trusted) regarding source "
+        + _URL + r" (?P<suite>\S+): (?P<detail>.*)",
+    ),
+    ("apt.key", r"GPG error: " + _RELEASE + r"(?:\.gpg)?: (?P<detail>.*)"),
+    ("apt.no_release", r"The repository '" + _RELEASE + r"' (?P<detail>(?:does not have|no longer has) a Release file.*)"),
+    ("apt.key", r"The repository '" + _RELEASE + r"' (?P<detail>is (?:not|no longer) signed.*)"),
+    ("apt.expired", r"Release file for " + _URL + r" (?P<detail>is (?:expired|not valid yet).*)"),
+    ("apt.release_changed", r"Repository '" + _RELEASE + r"' (?P<detail>changed its .*)"),
+    ("apt.fetch", r"Failed to fetch " + _URL + r"\s+(?P<detail>.*)"),
+    ("apt.sources", r"(?P<detail>Malformed (?:entry|line|stanza) .*|Type '.*' is not known on .*)"),
+    ("apt.lock_timeout", r"(?P<detail>Could not get lock .*)"),
+))  # fmt: skip
 _KEY_ID = re.compile(
     r"(?:NO_PUBKEY|EXPKEYSIG|REVKEYSIG|KEYEXPIRED|BADSIG|Missing key|Signing key on|key) ([0-9A-F]{16,40})"
 )
@@ -646,7 +698,13 @@ def versions_offered(tables, stanzas, origins):
 
 
 def judge(
-    changes, allowed_remove=(), family_version=None, requested=(), installed=None, essential=(), running_kernel=None
+    changes,
+    allowed_remove=(),
+    family_version=None,
+    requested=(),
+    installed=None,
+    essential=(),
+    running_kernel=None,
 ):
     """Return the problems of a simulation, [{"code", "message", "because", "hint"}]; an empty list means safe.
 
@@ -656,7 +714,11 @@ def judge(
     running_kernel: its release (optional). Source of the rules: field reports G1, G4, G6, G8, F8.
     """
     problems = []
-    allowed_remove, requested, essential = set(allowed_remove), {_bare(name) for name in requested}, set(essential)
+    allowed_remove, requested, essential = (
+        set(allowed_remove),
+        {_bare(name) for name in requested},
+        set(essential),
+    )
     for change in changes:
         name = _bare(change["name"])
         if change["action"] == "remove":
@@ -674,7 +736,11 @@ def _protection(name, essential, running_kernel):
     """Return (why a package is protected, whether even a named removal is refused), or None."""
     if name in essential or name in _NEVER_REMOVED:
         return "the machine cannot do without it", True
-    if (_KERNEL.match(name) or _HEADERS.match(name)) and running_kernel and name.endswith("-" + running_kernel):
+    if (
+        (_KERNEL.match(name) or _HEADERS.match(name))
+        and running_kernel
+        and name.endswith("-" + running_kernel)
+    ):
         return "it belongs to the running kernel", True
     if _KERNEL.match(name) or _KERNEL_META.match(name):
         return "it is a kernel package", True
@@ -716,7 +782,11 @@ def _judge_change(change, name):
             change["version"],
         )  # fmt: skip
         because = "it is no part of what was asked for"
-    return [_problem("apt.unrelated", message, because, "upgrade it on its own first, or name it with its version")]
+    return [
+        _problem(
+            "apt.unrelated", message, because, "upgrade it on its own first, or name it with its version"
+        )
+    ]
 
 
 def _judge_family(changes, family_version, installed):

@@ -126,7 +126,9 @@ def render(spec, signed_by=None):
     source = spec_source(spec)
     name = spec["name"]
     if not re.match(r"^[a-z0-9][a-z0-9.-]*$", name):
-        raise AptError("apt.usage", "a source name has small letters, digits, dots and dashes only: %r" % name)
+        raise AptError(
+            "apt.usage", "a source name has small letters, digits, dots and dashes only: %r" % name
+        )
     text = aptfiles.render_sources(
         name, " ".join(source["uris"]), " ".join(source["suites"]), " ".join(source["components"]), False
     )
@@ -182,7 +184,9 @@ def key_bytes(spec, fetch=None):
     if data is not None and key_is(data, fingerprint):
         return openpgp.dearmor(data)
     if not spec.get("key_url"):
-        raise AptError("apt.key", "there is no key for the source %s" % name, hint="give the key itself, or its URL")
+        raise AptError(
+            "apt.key", "there is no key for the source %s" % name, hint="give the key itself, or its URL"
+        )
     data = (fetch or fetch_key)(spec["key_url"])
     check_key(data, fingerprint, "the key at %s" % aptcommon.redact(spec["key_url"]))
     return openpgp.dearmor(data)
@@ -196,9 +200,12 @@ def check_key(data, fingerprint, what):
     """
     try:
         found = openpgp.primaries(data)
-        wanted = [openpgp.normalize(item) for item in ([fingerprint] if isinstance(fingerprint, str) else fingerprint or [])]
+        wanted = [
+            openpgp.normalize(item)
+            for item in ([fingerprint] if isinstance(fingerprint, str) else fingerprint or [])
+        ]
     except ValueError as error:
-        raise AptError("apt.key", "%s cannot be used: %s" % (what, error))
+        raise AptError("apt.key", "%s cannot be used: %s" % (what, error)) from None
     strange = [item for item in found if wanted and item not in wanted]
     if strange:
         raise AptError(
@@ -219,7 +226,7 @@ def fetch_key(url, timeout=30):
         raise AptError(
             "apt.key", "the key at %s cannot be fetched: %s" % (aptcommon.redact(url), error),
             hint="give the key itself, or a URL that this host can reach; proxies come from the environment",
-        )  # fmt: skip
+        ) from None  # fmt: skip
 
 
 def _decode(text, name):
@@ -229,7 +236,7 @@ def _decode(text, name):
     try:
         return base64.b64decode(b"".join(data.split()), validate=True)
     except binascii.Error:
-        raise AptError("apt.key", "the key of %s is neither armored nor base64" % name)
+        raise AptError("apt.key", "the key of %s is neither armored nor base64" % name) from None
 
 
 def key_is(data, fingerprint):

@@ -66,8 +66,14 @@ class _Task(object):
         self.expect, self.family = params.get("expect"), params.get("family_version")
         self.hold, self.release = bool(params.get("hold", True)), bool(params.get("release", False))
         self.extra_hold = list(params.get("extra_hold") or ())
-        self.update_cache, self.own_uris = bool(params.get("update_cache")), list(params.get("own_uris") or ())
-        self.lock_timeout, self.timeout = int(params.get("lock_timeout", 600)), int(params.get("timeout", 3600))
+        self.update_cache, self.own_uris = (
+            bool(params.get("update_cache")),
+            list(params.get("own_uris") or ()),
+        )
+        self.lock_timeout, self.timeout = (
+            int(params.get("lock_timeout", 600)),
+            int(params.get("timeout", 3600)),
+        )
         self.reserve = params.get("reserve_mib")
         self.check, self.log_dir = check, log_dir
         self.log_path, self.waited_for, self.recovered, self.warnings = None, None, None, []
@@ -97,7 +103,9 @@ class _Task(object):
                 break
             self._wait()  # somebody else changed packages between the look and the change: look again
         else:
-            raise AptError("apt.busy", "another program keeps changing packages", hint="run it again when that is done")
+            raise AptError(
+                "apt.busy", "another program keeps changing packages", hint="run it again when that is done"
+            )
         after = aptcommon.read_status()
         return self._result(before, after, differences(before, after))
 
@@ -111,14 +119,16 @@ class _Task(object):
             changes = self._simulate(before)
         for package in before:
             if package.unfinished:
-                self.warnings.append("%s is %s: dpkg --configure -a would run first" % (package.name, package.state))
+                self.warnings.append(
+                    "%s is %s: dpkg --configure -a would run first" % (package.name, package.state)
+                )
         after = applied(before, changes)
         return self._result(before, after, changes, assume_holds=True)
 
     def _take_turn(self):
         """One transaction a host: wait for a worker that an earlier, killed run left behind."""
         _make_dir(STATE, 0o755)
-        self.lock_file = open(LOCK, "a+")
+        self.lock_file = open(LOCK, "a+")  # noqa: SIM115 - closed by close(), with the run
         deadline = time.monotonic() + self.lock_timeout
         while True:
             try:
@@ -132,7 +142,11 @@ class _Task(object):
                     "apt.lock_timeout", "an earlier transaction of gpu-provision is still running after %d s"
                     % self.lock_timeout, hint="look into the newest log in %s" % self.log_dir,
                 )  # fmt: skip
-            self.waited_for = {"pid": (_read_json(JOURNAL) or {}).get("pid", 0), "comm": "gpu-provision", "lock": LOCK}
+            self.waited_for = {
+                "pid": (_read_json(JOURNAL) or {}).get("pid", 0),
+                "comm": "gpu-provision",
+                "lock": LOCK,
+            }
             time.sleep(0.5)
 
     def close(self):
@@ -200,7 +214,9 @@ class _Task(object):
             return []
         asked = [item.partition("=")[0] for item in self.install]
         answer = aptquery.simulate(
-            install=self.install, remove=present_names(packages, self.remove), unhold=self._may_unhold(packages)
+            install=self.install,
+            remove=present_names(packages, self.remove),
+            unhold=self._may_unhold(packages),
         )
         if not answer["ok"]:
             raise self._refused(answer, packages)
@@ -225,15 +241,19 @@ class _Task(object):
             reserve(self.reserve), os.statvfs, _device,
         )  # fmt: skip
         if full:
-            raise AptError("apt.disk_full", "not enough free disk space", because=full, hint="free some space first")
+            raise AptError(
+                "apt.disk_full", "not enough free disk space", because=full, hint="free some space first"
+            )
         return answer["changes"]
 
     def _refused(self, answer, packages):
         code, message, because = answer["code"], answer["error"], answer["because"]
         hint = _HINTS.get(code)
         if code in ("apt.version_not_found", "apt.package_not_found") and self.update_problems:
-            # A repository that could not be read is the cause, not a missing package (F4).
-            code, hint = self.update_problems[0]["code"], _UPDATE_HINTS.get(self.update_problems[0]["code"])
+            # A repository that could not be read is the likely cause, not a missing package (F4); a key most of all.
+            likely = min(self.update_problems, key=lambda problem: list(_UPDATE_WORDS).index(problem["code"]))
+            code, hint = likely["code"], _UPDATE_HINTS.get(likely["code"])
+            message += " that could be read"
             because = because + [describe_update_problem(problem) for problem in self.update_problems]
         others = sorted(p.name for p in packages if p.held and p.name not in self._may_unhold(packages))
         if code in ("apt.unmet", "apt.held") and others:
@@ -243,13 +263,17 @@ class _Task(object):
     def _may_unhold(self, packages):
         """Names whose hold is ours to lift: the driver, what we were told to hold, what was asked for by name."""
         named = set(self.extra_hold) | {item.partition("=")[0] for item in self.install} | set(self.remove)
-        return sorted({p.name for p in packages if p.held and (p.name in named or names.is_driver_package(p.name))})
+        return sorted(
+            {p.name for p in packages if p.held and (p.name in named or names.is_driver_package(p.name))}
+        )
 
     def _change(self, packages, changes, stamp):
         """Unhold, change, hold again, in the worker. Returns False when the packages moved meanwhile."""
         native = aptcommon.native_arch(packages)
         free = set(self._may_unhold(packages))
-        unhold = [(aptcommon.selection_name(p, native), "install") for p in packages if p.held and p.name in free]
+        unhold = [
+            (aptcommon.selection_name(p, native), "install") for p in packages if p.held and p.name in free
+        ]
         downgrade = any(change["action"] == "downgrade" for change in changes)
         options = aptcommon.option_args(self._apt_options())
         argv = ["apt-get"] + options + ["-y"] + aptquery.change_args(
@@ -269,7 +293,9 @@ class _Task(object):
         if result.get("moved"):
             return False
         if result["rc"] != 0:
-            raise failure(result["text"], result["timed_out"], self.timeout, self.log_path, result.get("held") or [])
+            raise failure(
+                result["text"], result["timed_out"], self.timeout, self.log_path, result.get("held") or []
+            )
         return True
 
     # -- the worker
@@ -308,7 +334,13 @@ class _Task(object):
             log.close()
         if "error" in result:
             error = dict(result["error"], log=self.log_path)
-            raise AptError(error.pop("code"), error.pop("message"), error.pop("because", ()), error.pop("hint", None), **error)
+            raise AptError(
+                error.pop("code"),
+                error.pop("message"),
+                error.pop("because", ()),
+                error.pop("hint", None),
+                **error,
+            )
         return result
 
     def _set_selections(self, pairs):
@@ -390,12 +422,16 @@ def packages_done(packages, install, remove):
 
 def is_done(packages, install, remove, hold, release, extra_hold):
     """True when packages and holds are as wanted: the test that lets a second run start nothing."""
-    return packages_done(packages, install, remove) and not holds_from_status(packages, hold, release, extra_hold)
+    return packages_done(packages, install, remove) and not holds_from_status(
+        packages, hold, release, extra_hold
+    )
 
 
 def present_names(packages, wanted):
     """Those of the wanted names of which something is on the disk, in their order."""
-    present = {p.name for p in packages if p.present} | {"%s:%s" % (p.name, p.arch) for p in packages if p.present}
+    present = {p.name for p in packages if p.present} | {
+        "%s:%s" % (p.name, p.arch) for p in packages if p.present
+    }
     return [name for name in wanted if name in present]
 
 
@@ -434,12 +470,15 @@ def restore_holds(journal, packages, write):
         packages, journal["hold"], journal["release"], journal["extra_hold"], journal["held_before"]
     )
     write(selections)
-    now = {p.name for p in packages if p.held} | {name.split(":")[0] for name, how in selections if how == "hold"}
+    now = {p.name for p in packages if p.held} | {
+        name.split(":")[0] for name, how in selections if how == "hold"
+    }
     return sorted(now - {name.split(":")[0] for name, how in selections if how != "hold"})
 
 
 def differences(before, after):
     """Return the changes between two readings of dpkg's status, as simulate words them."""
+
     def table(packages):
         native = aptcommon.native_arch(packages)
         return {aptcommon.selection_name(p, native): p for p in packages if p.present}
@@ -448,7 +487,11 @@ def differences(before, after):
     changes = []
     for name in sorted(set(old) | set(new)):
         was, now = old.get(name), new.get(name)
-        if was is not None and now is not None and (was.version, was.unfinished) == (now.version, now.unfinished):
+        if (
+            was is not None
+            and now is not None
+            and (was.version, was.unfinished) == (now.version, now.unfinished)
+        ):
             continue
         if now is None:
             action = "remove"
@@ -488,12 +531,18 @@ def diff_text(packages, held):
         if package.present:
             name = aptcommon.selection_name(package, native)
             state = "" if not package.unfinished else " (%s)" % package.state
-            lines[name] = "%s %s%s%s\n" % (name, package.version, state, " held" if package.name in held else "")
+            lines[name] = "%s %s%s%s\n" % (
+                name,
+                package.version,
+                state,
+                " held" if package.name in held else "",
+            )
     return lines
 
 
 def compare_with_plan(expect, changes):
     """Return what differs between a plan's changes and a simulation, as lines; empty when they agree."""
+
     def table(items):
         return {item["name"]: (item["action"], item.get("version")) for item in items}
 
@@ -517,7 +566,9 @@ def reserve(mib=None):
 def disk_needs(changes, download_bytes, disk_bytes, largest_initrd):
     """Return {path: bytes} that a transaction needs at most while it runs."""
     needs = {"/": max(0, disk_bytes), "/var": max(0, download_bytes), "/boot": 0}
-    growing = [names.parse(change["name"].split(":")[0]) for change in changes if change["action"] != "remove"]
+    growing = [
+        names.parse(change["name"].split(":")[0]) for change in changes if change["action"] != "remove"
+    ]
     if any(package and package.base in ("nvidia-dkms", "nvidia-kernel-source") for package in growing):
         needs["/var"] += DKMS_BUILD
     if any(growing):
@@ -571,14 +622,19 @@ def parse_dpkg_failure(text):
         return result
     own = text[: first.start()].rstrip("\n").split("\n")
     for at in range(len(own) - 1, -1, -1):
-        if re.match(r"^(Setting up|Unpacking|Preparing to unpack|Removing|Processing triggers for) ", own[at]):
+        if re.match(
+            r"^(Setting up|Unpacking|Preparing to unpack|Removing|Processing triggers for) ", own[at]
+        ):
             own = own[at + 1 :]
             break
     result["lines"] = [line.rstrip() for line in own if line.strip()][-15:]
     rest = text[first.end() :]
     script = _SCRIPT.match(rest.lstrip("\n"))
     if script:
-        result["script"], result["status"] = script.group(2), int(script.group(3)) if script.group(3) else None
+        result["script"], result["status"] = (
+            script.group(2),
+            int(script.group(3)) if script.group(3) else None,
+        )
         result["signal"] = script.group(4)
     else:
         result["lines"] += [line.strip() for line in rest.split("\n")[1:2] if line.strip()]
@@ -616,7 +672,9 @@ def _script_words(found):
 def own_repositories(own_uris=()):
     """Normalised URIs of the repositories whose failure is fatal: those in our own files, and own_uris."""
     sources, _, _ = aptsources.read_sources()
-    ours = [s for s in sources if os.path.basename(s["file"]).startswith(aptcommon.OWN_PREFIX) and s["enabled"]]
+    ours = [
+        s for s in sources if os.path.basename(s["file"]).startswith(aptcommon.OWN_PREFIX) and s["enabled"]
+    ]
     uris = [uri for source in ours for uri in source["uris"]] + list(own_uris)
     return {aptsources.normalise(uri) for uri in uris}
 
@@ -625,7 +683,11 @@ def describe_update_problem(problem):
     """One line in plain words: which repository, what, which key."""
     where = "the repository %s" % problem["repository"] if problem["repository"] else "apt's sources"
     if problem["key"]:
-        return "%s could not be refreshed: key %s (%s)" % (where, problem["key"], _UPDATE_WORDS[problem["code"]])
+        return "%s could not be refreshed: key %s (%s)" % (
+            where,
+            problem["key"],
+            _UPDATE_WORDS[problem["code"]],
+        )
     return "%s could not be refreshed: %s" % (where, _UPDATE_WORDS[problem["code"]])
 
 
@@ -793,5 +855,7 @@ def _device(path):
 
 
 def _largest_initrd():
-    sizes = [os.stat("/boot/" + name).st_size for name in os.listdir("/boot") if name.startswith("initrd.img")]
+    sizes = [
+        os.stat("/boot/" + name).st_size for name in os.listdir("/boot") if name.startswith("initrd.img")
+    ]
     return max(sizes) if sizes else 0

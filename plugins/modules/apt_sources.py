@@ -183,8 +183,12 @@ def apply(params, check):
         patterns = params["unattended_blacklist"]
         odd = [pattern for pattern in patterns if re.search(r'["\\\n]', pattern)]
         if odd:
-            raise AptError("apt.usage", "a pattern may not hold quotes, backslashes or line breaks: %r" % odd[0])
-        wanted[aptfiles.UNATTENDED] = aptfiles.render_unattended(patterns).encode("utf-8") if patterns else None
+            raise AptError(
+                "apt.usage", "a pattern may not hold quotes, backslashes or line breaks: %r" % odd[0]
+            )
+        wanted[aptfiles.UNATTENDED] = (
+            aptfiles.render_unattended(patterns).encode("utf-8") if patterns else None
+        )
     migrated = []
     if params["name"] and params["state"] == "present" and params["migrate"]:
         migrated = _migrate(params, wanted)
@@ -194,7 +198,11 @@ def apply(params, check):
 def _repository(params, wanted, check):
     """Add the files of the repository itself; returns False when the key is not known yet (check mode)."""
     name = params["name"]
-    files = [aptfiles.sources_path(name), aptfiles.keyring_path(name, True), aptfiles.keyring_path(name, False)]
+    files = [
+        aptfiles.sources_path(name),
+        aptfiles.keyring_path(name, True),
+        aptfiles.keyring_path(name, False),
+    ]
     if params["state"] == "absent":
         wanted.update(dict.fromkeys(files))
         return True
@@ -237,7 +245,11 @@ def _migrate(params, wanted):
         empty = path != aptsources.MAIN and aptsources.is_empty(text, path)
         wanted[path] = None if empty else text.encode("utf-8")
     return [
-        {"file": source["file"], "line": source["line"], "uris": [aptcommon.redact(uri) for uri in source["uris"]]}
+        {
+            "file": source["file"],
+            "line": source["line"],
+            "uris": [aptcommon.redact(uri) for uri in source["uris"]],
+        }
         for entries in per_file.values()
         for source in entries
     ]
@@ -288,7 +300,7 @@ def _write(path, data):
     folder = os.path.dirname(path)
     if not os.path.isdir(folder):
         os.makedirs(folder, 0o755)
-        os.chmod(folder, 0o755)
+        os.chmod(folder, 0o755)  # noqa: S103 - apt's _apt user must get in
     # apt reads no names with a tilde, so a file left by a power cut does no harm.
     temporary = path + "~%d" % os.getpid()
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)

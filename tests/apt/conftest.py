@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from . import rootfs
+from . import packages, rootfs
 
 
 @pytest.fixture(scope="session")
@@ -20,13 +20,22 @@ def other_key(tmp_path_factory: pytest.TempPathFactory) -> rootfs.Key:
     return rootfs.Key(tmp_path_factory.mktemp("gpg") / "other", "other")
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Iterator[rootfs.Root]:
+@pytest.fixture(scope="session")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The base with our code inside, prepared once."""
     try:
         rootfs.base()
     except rootfs.NoBase as reason:
         pytest.skip(str(reason))
-    made = rootfs.Root(tmp_path / "root")
+    made = rootfs.Root(tmp_path_factory.mktemp("template") / "root")
+    made.unmount()
+    yield made.path
+    made.close()
+
+
+@pytest.fixture
+def root(template: Path, tmp_path: Path) -> Iterator[rootfs.Root]:
+    made = rootfs.Root(tmp_path / "root", template)
     yield made
     made.close()
 
@@ -34,3 +43,20 @@ def root(tmp_path: Path) -> Iterator[rootfs.Root]:
 @pytest.fixture
 def repo(root: rootfs.Root, key: rootfs.Key) -> rootfs.Repo:
     return rootfs.Repo(root, key)
+
+
+@pytest.fixture
+def host(root: rootfs.Root, repo: rootfs.Repo) -> rootfs.Root:
+    """Branch 550 is installed and held, 580 is offered beside it."""
+    repo.add("lab-tool", "1.0")
+    packages.driver(repo, "550", packages.OLD)
+    packages.driver(repo, "580", packages.NEW)
+    repo.publish()
+    made = root.module("apt_sources", **repo.spec())
+    assert made["changed"], made
+    first = root.module(
+        "apt_transaction", install=packages.pinned("550", packages.OLD), family_version="550.163.01",
+        update_cache=True, reserve_mib=1,
+    )  # fmt: skip
+    assert first.get("changed"), first
+    return root

@@ -1,6 +1,6 @@
 """A root file system with real apt and dpkg: throw-away copies, small packages, signed repositories.
 
-Base: LAB_ROOTFS (a folder or a tar archive), else debootstrap from this machine's own mirror. Needs root.
+Base: LAB_APT_ROOTFS or LAB_ROOTFS (a folder or a tar archive; no init system is needed), else debootstrap from this machine's own mirror. Needs root.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def base() -> Path:
     """Return the unpacked base, made once for a machine."""
     if os.geteuid() != 0:
         raise NoBase("a root file system needs root (chroot, mount)")
-    given = os.environ.get("LAB_ROOTFS")
+    given = os.environ.get("LAB_APT_ROOTFS") or os.environ.get("LAB_ROOTFS")
     if given and Path(given).is_dir():
         return Path(given)
     mark = hashlib.sha256((given or "debootstrap").encode()).hexdigest()[:12]
@@ -66,25 +66,37 @@ def base() -> Path:
 
 def _debootstrap(target: Path) -> None:
     if shutil.which("debootstrap") is None:
-        raise NoBase("neither LAB_ROOTFS nor debootstrap")
+        raise NoBase("neither LAB_APT_ROOTFS nor debootstrap")
+    release = Path("/etc/os-release").read_text()
+    codename = re.search(r"^VERSION_CODENAME=(\S+)", release, re.M)
     listed = subprocess.run(["apt-cache", "policy"], capture_output=True, text=True, check=True).stdout
-    mirror = re.search(r"^ *[0-9]+ (https?://\S+) (\S+)/main ", listed, re.M)
-    if mirror is None:
+    mirror = codename and re.search(rf"^ *[0-9]+ (https?://\S+) {codename[1]}/main ", listed, re.M)
+    if not mirror:
         raise NoBase("this machine's apt has no mirror to debootstrap from")
-    argv = ["debootstrap", "--variant=minbase", "--include=python3,gnupg,ca-certificates", mirror[2], str(target), mirror[1]]
+    include = "--include=python3,gnupg,ca-certificates"
+    argv = ["debootstrap", "--variant=minbase", include, codename[1], str(target), mirror[1]]
     made = subprocess.run(argv, capture_output=True, text=True)
     if made.returncode:
         shutil.rmtree(target)
         raise NoBase("debootstrap failed: " + made.stdout[-400:])
 
 
-def deb(name: str, version: str, *, scripts: dict[str, str] | None = None, size: int = 0, **fields: str) -> bytes:
+def deb(
+    name: str, version: str, *, scripts: dict[str, str] | None = None, size: int = 0, **fields: str
+) -> bytes:
     """Return a .deb. fields: Depends="…", Pre_Depends="…"; scripts: postinst and the like as shell text."""
-    control = {"Package": name, "Version": version, "Architecture": "amd64", "Maintainer": "Lab <lab@example.org>"}
+    control = {
+        "Package": name,
+        "Version": version,
+        "Architecture": "amd64",
+        "Maintainer": "Lab <lab@example.org>",
+    }
     control |= {key.replace("_", "-"): value for key, value in fields.items()}
     control["Description"] = control.pop("Description", "test package")
     text = "".join(f"{key}: {value}\n" for key, value in control.items())
-    members = {"control": text.encode()} | {key: b"#!/bin/sh\n" + value.encode() for key, value in (scripts or {}).items()}
+    members = {"control": text.encode()} | {
+        key: b"#!/bin/sh\n" + value.encode() for key, value in (scripts or {}).items()
+    }
     content = {f"usr/share/{name}/version": version.encode() + b"\n" + os.urandom(size)}
     parts = [("debian-binary", b"2.0\n"), ("control.tar.gz", _tar(members)), ("data.tar.gz", _tar(content))]
     out = b"!<arch>\n"
@@ -106,7 +118,10 @@ def _tar(members: dict[str, bytes]) -> bytes:
                     folder.type, folder.mode = tarfile.DIRTYPE, 0o755
                     tar.addfile(folder)
             info = tarfile.TarInfo(f"./{path}")
-            info.size, info.mode = len(data), 0o755 if path in ("preinst", "postinst", "prerm", "postrm") else 0o644
+            info.size, info.mode = (
+                len(data),
+                0o755 if path in ("preinst", "postinst", "prerm", "postrm") else 0o644,
+            )
             tar.addfile(info, io.BytesIO(data))
     return packed.getvalue()
 
@@ -118,10 +133,16 @@ class Key:
         self.home = home
         home.mkdir(mode=0o700)
         gpg = ["gpg", "--homedir", str(home), "--batch", "--quiet"]
-        subprocess.run([*gpg, "--passphrase", "", "--quick-gen-key", name, "ed25519", "sign", "0"], check=True)
-        listed = subprocess.run([*gpg, "--with-colons", "--list-keys"], check=True, capture_output=True, text=True).stdout
+        subprocess.run(
+            [*gpg, "--passphrase", "", "--quick-gen-key", name, "ed25519", "sign", "0"], check=True
+        )
+        listed = subprocess.run(
+            [*gpg, "--with-colons", "--list-keys"], check=True, capture_output=True, text=True
+        ).stdout
         self.fingerprint = re.findall(r"^fpr:+([0-9A-F]+):", listed, re.M)[0]
-        self.armored = subprocess.run([*gpg, "--armor", "--export"], check=True, capture_output=True, text=True).stdout
+        self.armored = subprocess.run(
+            [*gpg, "--armor", "--export"], check=True, capture_output=True, text=True
+        ).stdout
 
     def sign(self, text: str) -> str:
         argv = ["gpg", "--homedir", str(self.home), "--batch", "--quiet", "--clearsign", "-o", "-"]
@@ -159,7 +180,13 @@ class Repo:
         (self.folder / "InRelease").write_text(self.key.sign(text))
 
     def spec(self, name: str = "lab") -> dict[str, object]:
-        return {"name": name, "uris": self.uri, "suites": "/", "key": self.key.armored, "fingerprint": self.key.fingerprint}
+        return {
+            "name": name,
+            "uris": self.uri,
+            "suites": "/",
+            "key": self.key.armored,
+            "fingerprint": self.key.fingerprint,
+        }
 
 
 def _member(data: bytes, wanted: bytes) -> bytes:
@@ -175,22 +202,38 @@ def _member(data: bytes, wanted: bytes) -> bytes:
 class Root:
     """One throw-away copy of the base, with the collection and Ansible's module_utils inside."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, template: Path | None = None) -> None:
         self.path = path
-        subprocess.run(["cp", "-a", "--reflink=auto", f"{base()}/.", str(path)], check=True)
-        for name, device in (("null", (1, 3)), ("zero", (1, 5)), ("urandom", (1, 9)), ("tty", (5, 0)), ("ptmx", (5, 2))):
-            node = path / "dev" / name
+        path.mkdir()
+        subprocess.run(["cp", "-a", "--reflink=auto", f"{template or base()}/.", str(path)], check=True)
+        self.mounts: list[Path] = []
+        self.mount("-t", "proc", "proc", "/proc")
+        if template is None:
+            self._prepare()
+
+    def _prepare(self) -> None:
+        devices = {"null": (1, 3), "zero": (1, 5), "urandom": (1, 9), "tty": (5, 0), "ptmx": (5, 2)}
+        for name, device in devices.items():
+            node = self.path / "dev" / name
             node.unlink(missing_ok=True)
             os.mknod(node, stat.S_IFCHR | 0o666, os.makedev(*device))
             node.chmod(0o666)
-        subprocess.run(["mount", "-t", "proc", "proc", str(path / "proc")], check=True)
         self._install_code()
-        # The host's own archive is of no use here, and unreachable on most test machines.
-        for listed in [*(path / "etc/apt/sources.list.d").glob("*"), path / "etc/apt/sources.list"]:
+        # The base's own archive is of no use here, and unreachable on most test machines.
+        for listed in [*(self.path / "etc/apt/sources.list.d").glob("*"), self.path / "etc/apt/sources.list"]:
             listed.unlink(missing_ok=True)
-        (path / "usr/sbin/policy-rc.d").write_text("#!/bin/sh\nexit 101\n")
-        (path / "usr/sbin/policy-rc.d").chmod(0o755)
+        self.write("/usr/sbin/policy-rc.d", "#!/bin/sh\nexit 101\n")
+        (self.path / "usr/sbin/policy-rc.d").chmod(0o755)
         self.sh("dpkg --configure -a")
+        # Leaves the compiled code behind, so that the copies start faster.
+        self.sh("python3 -m compileall -q /opt/test")
+
+    def mount(self, *argv: str) -> None:
+        """Mount something inside; the last word is the place there. It goes away with the root."""
+        place = self.path / argv[-1].lstrip("/")
+        place.mkdir(parents=True, exist_ok=True)
+        subprocess.run(["mount", *argv[:-1], str(place)], check=True)
+        self.mounts.append(place)
 
     def _install_code(self) -> None:
         opt = self.path / "opt/test"
@@ -206,8 +249,13 @@ class Root:
             shutil.copy(ansible / file, opt / "ansible" / file)
         (opt / "driver.py").write_text(DRIVER)
 
+    def unmount(self) -> None:
+        """Take away every mount, so that the folder can be copied or removed."""
+        while self.mounts:
+            subprocess.run(["umount", str(self.mounts.pop())], check=True)
+
     def close(self) -> None:
-        subprocess.run(["umount", str(self.path / "proc")], check=True)
+        self.unmount()
         shutil.rmtree(self.path)
 
     def argv(self, *argv: str) -> list[str]:
@@ -215,7 +263,12 @@ class Root:
 
     def sh(self, text: str, check: bool = True) -> str:
         """Run a shell text inside; returns what it printed."""
-        env = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C", "DEBIAN_FRONTEND": "noninteractive", "HOME": "/root"}
+        env = {
+            "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
+            "LC_ALL": "C",
+            "DEBIAN_FRONTEND": "noninteractive",
+            "HOME": "/root",
+        }
         done = subprocess.run(
             self.argv("sh", "-ec", text), capture_output=True, text=True, stdin=subprocess.DEVNULL, env=env
         )
@@ -223,13 +276,22 @@ class Root:
             raise AssertionError(f"{text!r} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
         return done.stdout + done.stderr
 
-    def start(self, module: str, args: dict[str, object], *, check: bool = False, user: int = 0) -> subprocess.Popen[str]:
+    def start(
+        self,
+        module: str,
+        args: dict[str, object],
+        *,
+        check: bool = False,
+        user: int = 0,
+        env: dict[str, str] | None = None,
+    ) -> subprocess.Popen[str]:
         """Start a module inside, in a session of its own (so that it can be killed as a dropped ssh connection is)."""
         given = dict(args) | {"_ansible_check_mode": check, "_ansible_diff": True}
         chroot = ["chroot", f"--userspec={user}:{user}", str(self.path)]
         process = subprocess.Popen(
             [*chroot, "python3", "/opt/test/driver.py", module], start_new_session=True, text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd="/",
+            env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root"} | (env or {}),
         )  # fmt: skip
         assert process.stdin is not None
         process.stdin.write(json.dumps(given))
@@ -237,13 +299,24 @@ class Root:
         process.stdin = None
         return process
 
-    def module(self, module: str, *, check: bool = False, user: int = 0, timeout: float = 120, **args: object) -> dict:
-        """Run a module inside and return its result; ``failed`` and ``msg`` as Ansible has them."""
-        process = self.start(module, args, check=check, user=user)
-        out, err = process.communicate(timeout=timeout)
+    def module(
+        self,
+        module: str,
+        *,
+        check: bool = False,
+        user: int = 0,
+        env: dict[str, str] | None = None,
+        **args: object,
+    ) -> dict:
+        """Run a module inside and return its result; ``failed`` and ``msg`` as Ansible has them, warnings as text."""
+        process = self.start(module, args, check=check, user=user, env=env)
+        out, err = process.communicate(timeout=120)
         lines = [line for line in out.split("\n") if line.startswith("{")]
         assert lines, f"no result from {module}: {out}{err}"
-        return json.loads(lines[-1])
+        result = json.loads(lines[-1])
+        warnings = result.get("warnings", [])
+        result["warnings"] = [w if isinstance(w, str) else w["event"]["msg"] for w in warnings]
+        return result
 
     def selections(self) -> dict[str, str]:
         """{name: dpkg's two letters and the version} of the test's own packages."""

@@ -1,66 +1,324 @@
-"""apt_transaction with real apt and dpkg."""
+"""apt_transaction with real apt and dpkg: what keeps a box alive."""
 
 from __future__ import annotations
 
+import fcntl
+import json
+import os
+import subprocess
+import time
+from pathlib import Path
+
 import pytest
 
-from .rootfs import Repo, Root
+from .packages import NEW, OLD, driver, names, pinned
+from .rootfs import Repo, Root, kill_session
 
 pytestmark = pytest.mark.rootfs
-OLD, NEW = "550.163.01-0ubuntu1", "580.126.20-0ubuntu1"
+SWITCH = {
+    "install": pinned("580", NEW),
+    "remove": names("550"),
+    "family_version": "580.126.20",
+    "reserve_mib": 1,
+}
 
 
-def driver(repo: Repo, branch: str, version: str, **scripts: str) -> None:
-    """A small driver of one branch with the archive's relations: equal versions, and a conflict over the name."""
-    same = f"(= {version})"
-    repo.add(f"libnvidia-compute-{branch}", version, Provides="libnvidia-compute", Conflicts="libnvidia-compute")
-    repo.add(f"nvidia-kernel-common-{branch}", version, Provides="nvidia-kernel-common", Conflicts="nvidia-kernel-common")
-    repo.add(
-        f"nvidia-dkms-{branch}-open", version, Depends=f"nvidia-kernel-common-{branch} {same}",
-        Provides="nvidia-dkms-kernel", Conflicts="nvidia-dkms-kernel", scripts=dict(scripts),
-    )  # fmt: skip
-    repo.add(
-        f"nvidia-utils-{branch}", version, Depends=f"libnvidia-compute-{branch} {same}, lab-tool",
-        Provides="nvidia-utils", Conflicts="nvidia-utils",
-    )  # fmt: skip
-
-
-NAMES = ["nvidia-dkms-{}-open", "nvidia-kernel-common-{}", "nvidia-utils-{}", "libnvidia-compute-{}"]
-
-
-def names(branch: str) -> list[str]:
-    return sorted(name.format(branch) for name in NAMES)
-
-
-def pinned(branch: str, version: str) -> list[str]:
-    return [f"{name}={version}" for name in names(branch)]
-
-
-@pytest.fixture
-def host(root: Root, repo: Repo) -> Root:
-    """Branch 550 is installed and held, 580 is offered beside it."""
-    repo.add("lab-tool", "1.0")
-    driver(repo, "550", OLD)
-    driver(repo, "580", NEW)
-    repo.publish()
-    made = root.module("apt_sources", **repo.spec())
-    assert made["changed"], made
-    first = root.module("apt_transaction", install=pinned("550", OLD), family_version="550.163.01", update_cache=True, reserve_mib=1)
-    assert first.get("changed"), first
-    return root
+def held(root: Root, wanted: list[str]) -> dict[str, str]:
+    """dpkg's view of some packages."""
+    now = root.selections()
+    return {name: now.get(name, "absent") for name in wanted}
 
 
 def test_branch_switch_in_one_transaction(host: Root) -> None:
-    assert {name: host.selections()[name] for name in names("550")} == dict.fromkeys(names("550"), f"hi {OLD}")
-    result = host.module(
-        "apt_transaction", install=pinned("580", NEW), remove=names("550"), family_version="580.126.20", reserve_mib=1
-    )
+    assert held(host, names("550")) == dict.fromkeys(names("550"), f"hi {OLD}")
+    result = host.module("apt_transaction", **SWITCH)
     assert result.get("changed"), result
     assert result["held"] == names("580")
     assert result["unheld"] == names("550")
-    now = host.selections()
-    assert {name: now[name] for name in names("580")} == dict.fromkeys(names("580"), f"hi {NEW}")
-    assert now["lab-tool"] == "ii 1.0"
-    assert not any(name in now and now[name][1] == "i" for name in names("550"))
-    log = host.read(result["log"])
-    assert log.count("Setting up nvidia-dkms-580-open") == 1
+    assert held(host, names("580")) == dict.fromkeys(names("580"), f"hi {NEW}")
+    assert host.selections()["lab-tool"] == "ii 1.0"
+    assert not [name for name, state in held(host, names("550")).items() if state[1] == "i"]
+    log = host.path / result["log"].lstrip("/")
+    assert log.read_text().count("Setting up nvidia-dkms-580-open") == 1
+    assert log.stat().st_mode & 0o777 == 0o640
+    assert not (host.path / "var/lib/gpu-provision/transaction.json").exists()
+
+
+def test_second_run_starts_nothing(host: Root) -> None:
+    # Any program that is started would fail: apt, dpkg and apt-cache are gone.
+    for program in ("apt-get", "apt-cache", "dpkg", "apt-mark"):
+        (host.path / "usr/bin" / program).rename(host.path / "usr/bin" / (program + ".away"))
+    logs = sorted((host.path / "var/log/gpu-provision").iterdir())
+    result = host.module(
+        "apt_transaction", install=pinned("550", OLD), remove=names("580"), update_cache=True
+    )
+    assert result["changed"] is False, result
+    assert (result["changes"], result["held"], result["unheld"], result["log"]) == ([], [], [], None)
+    assert result["diff"]["before"] == result["diff"]["after"] == ""
+    assert sorted((host.path / "var/log/gpu-provision").iterdir()) == logs
+
+
+def test_check_mode_tells_what_a_run_does(host: Root) -> None:
+    before = (host.path / "var/lib/dpkg/status").read_bytes()
+    told = host.module("apt_transaction", check=True, **SWITCH)
+    assert told.get("changed"), told
+    assert (host.path / "var/lib/dpkg/status").read_bytes() == before
+    done = host.module("apt_transaction", **SWITCH)
+    assert {(c["action"], c["name"], c["version"]) for c in told["changes"]} == {
+        (c["action"], c["name"], c["version"]) for c in done["changes"]
+    }
+    for part in ("held", "unheld"):
+        assert told[part] == done[part]
+    assert told["diff"] == done["diff"]
+    assert "nvidia-utils-580 580.126.20-0ubuntu1 held\n" in done["diff"]["after"]
+    again = host.module("apt_transaction", check=True, **SWITCH)
+    assert again["changed"] is False
+
+
+def test_failing_script_gives_the_holds_back_and_the_next_run_finishes(root: Root, repo: Repo) -> None:
+    script = """
+echo "Building module nvidia"
+if [ ! -e /cured ]; then
+  echo "Error! Bad return status for module build on kernel: 6.8.0-45-generic (x86_64)"
+  echo "Consult /var/lib/dkms/nvidia/580.126.20/build/make.log for more information."
+  exit 10
+fi
+"""
+    repo.add("lab-tool", "1.0")
+    driver(repo, "550", OLD)
+    driver(repo, "580", NEW, postinst=script)
+    repo.publish()
+    root.module("apt_sources", **repo.spec())
+    first = root.module("apt_transaction", install=pinned("550", OLD), update_cache=True, reserve_mib=1)
+    assert first.get("changed"), first
+    result = root.module("apt_transaction", **SWITCH)
+    assert result.get("failed"), result
+    assert result["code"] == "apt.dpkg_failed"
+    assert (
+        result["msg"] == "nvidia-dkms-580-open failed: its post-installation script ended with exit status 10"
+    )
+    assert (
+        "Error! Bad return status for module build on kernel: 6.8.0-45-generic (x86_64)" in result["because"]
+    )
+    assert "the compiler's messages: /var/lib/dkms/nvidia/580.126.20/build/make.log" in result["because"]
+    assert result["hint"]
+    states = held(root, names("580"))
+    assert {state[0] for state in states.values()} == {"h"}, states
+    assert states["nvidia-dkms-580-open"] == f"hF {NEW}"
+
+    root.write("/cured", "")
+    finished = root.module("apt_transaction", **SWITCH)
+    assert finished.get("changed"), finished
+    assert held(root, names("580")) == dict.fromkeys(names("580"), f"hi {NEW}")
+
+
+def test_a_broken_old_package_is_replaced(root: Root, repo: Repo) -> None:
+    # B4: the package that cannot be configured is the one that the transaction takes away.
+    repo.add("lab-tool", "1.0")
+    driver(repo, "550", OLD, postinst="exit 10")
+    driver(repo, "580", NEW)
+    repo.publish()
+    root.module("apt_sources", **repo.spec())
+    first = root.module("apt_transaction", install=pinned("550", OLD), update_cache=True, reserve_mib=1)
+    assert first["code"] == "apt.dpkg_failed", first
+    result = root.module("apt_transaction", **SWITCH)
+    assert result.get("changed"), result
+    assert result["warnings"] == ["nvidia-dkms-550-open could not be finished before the change"]
+    assert held(root, names("580")) == dict.fromkeys(names("580"), f"hi {NEW}")
+
+
+def test_killed_in_the_middle_the_worker_finishes_and_holds(root: Root, repo: Repo) -> None:
+    script = "touch /reached\nn=0\nwhile [ ! -e /go ] && [ $n -lt 300 ]; do sleep 0.1; n=$((n+1)); done"
+    repo.add("lab-tool", "1.0")
+    driver(repo, "580", NEW, postinst=script)
+    repo.publish()
+    root.module("apt_sources", **repo.spec())
+    process = root.start(
+        "apt_transaction", {"install": pinned("580", NEW), "update_cache": True, "reserve_mib": 1}
+    )
+    root.wait_for((root.path / "reached").exists)
+    kill_session(process)
+    journal = root.path / "var/lib/gpu-provision/transaction.json"
+    assert journal.exists()
+    root.write("/go", "")
+    root.wait_for(lambda: not journal.exists())
+    assert held(root, names("580")) == dict.fromkeys(names("580"), f"hi {NEW}")
+    again = root.module("apt_transaction", install=pinned("580", NEW))
+    assert again["changed"] is False, again
+
+
+def test_the_next_run_waits_for_the_worker_of_a_killed_one(root: Root, repo: Repo) -> None:
+    repo.add("lab-tool", "1.0")
+    driver(repo, "580", NEW, postinst="touch /reached; sleep 4")
+    repo.publish()
+    root.module("apt_sources", **repo.spec())
+    process = root.start(
+        "apt_transaction", {"install": pinned("580", NEW), "update_cache": True, "reserve_mib": 1}
+    )
+    root.wait_for((root.path / "reached").exists)
+    kill_session(process)
+    result = root.module("apt_transaction", install=pinned("580", NEW))
+    assert not result.get("failed"), result
+    assert result["waited_for"]["comm"] == "gpu-provision"
+    assert held(root, names("580")) == dict.fromkeys(names("580"), f"hi {NEW}")
+
+
+def test_a_journal_without_a_worker_is_recovered(host: Root) -> None:
+    # As after a power cut between unhold and hold: a journal, no worker, no holds.
+    host.sh("for p in " + " ".join(names("550")) + "; do echo $p install; done | dpkg --set-selections")
+    journal = {
+        "started": "2026-11-28T03:12:00Z", "hold": True, "release": False, "extra_hold": [], "log": None,
+        "held_before": names("550"), "install": [], "remove": [], "boot_id": None, "pid": 1,
+    }  # fmt: skip
+    host.write("/var/lib/gpu-provision/transaction.json", json.dumps(journal))
+    result = host.module("apt_transaction", install=pinned("550", OLD))
+    assert result.get("changed"), result
+    assert result["recovered"] == {"started": "2026-11-28T03:12:00Z", "log": None, "held": names("550")}
+    assert held(host, names("550")) == dict.fromkeys(names("550"), f"hi {OLD}")
+    assert host.module("apt_transaction", install=pinned("550", OLD))["changed"] is False
+
+
+def test_lock_is_waited_for_and_its_holder_named(host: Root) -> None:
+    with open(host.path / "var/lib/dpkg/lock-frontend", "r+b") as lock:
+        fcntl.lockf(lock, fcntl.LOCK_EX)
+        late = host.module("apt_transaction", **SWITCH, lock_timeout=1)
+        assert late["code"] == "apt.lock_timeout", late
+        own = Path("/proc/self/comm").read_text().strip()
+        assert f"process {os.getpid()} ({own})" in late["msg"]
+        process = host.start("apt_transaction", SWITCH)
+        time.sleep(2)
+    out, _ = process.communicate(timeout=60)
+    result = json.loads(out)
+    assert result.get("changed"), result
+    assert (result["waited_for"]["pid"], result["waited_for"]["comm"]) == (os.getpid(), own)
+    assert result["waited_for"]["seconds"] > 0
+
+
+PROMPTS = {
+    "stdin": "echo 'MOK password:'; read answer && exit 3; exit 0",
+    "terminal": "echo 'MOK password:'; (read answer </dev/tty) 2>/dev/null && exit 3; exit 0",
+    "debconf": ". /usr/share/debconf/confmodule; db_input critical lab/secret || true; db_go || true; "
+    '[ "$DEBIAN_FRONTEND" = noninteractive ]',
+}
+
+
+@pytest.mark.parametrize("kind", PROMPTS)
+def test_nothing_can_prompt(root: Root, repo: Repo, kind: str) -> None:
+    repo.add("lab-prompt", "1.0", scripts={"postinst": PROMPTS[kind]})
+    repo.publish()
+    root.module("apt_sources", **repo.spec())
+    # With a terminal to sit at, as a person has one, so that a prompt would really find it.
+    args = json.dumps({"install": ["lab-prompt=1.0"], "update_cache": True, "reserve_mib": 1})
+    argv = " ".join(root.argv("python3", "/opt/test/driver.py", "apt_transaction"))
+    done = subprocess.run(
+        ["script", "-qec", f"echo '{args}' | {argv}", "/dev/null"], capture_output=True, text=True, timeout=60,
+        stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    result = json.loads(next(line for line in done.stdout.split("\n") if line.startswith("{")))
+    assert result.get("changed"), result
+    assert root.selections()["lab-prompt"] == "ii 1.0"
+
+
+def test_a_script_that_never_ends_is_stopped_and_held(root: Root, repo: Repo) -> None:
+    repo.add("lab-tool", "1.0")
+    driver(repo, "580", NEW, postinst="[ -e /cured ] || sleep 600")
+    repo.publish()
+    root.module("apt_sources", **repo.spec())
+    asked = {"install": pinned("580", NEW), "reserve_mib": 1}
+    result = root.module("apt_transaction", **asked, update_cache=True, timeout=8)
+    assert result["code"] == "apt.timeout", result
+    assert {state[0] for state in held(root, names("580")).values() if state != "absent"} == {"h"}
+    root.write("/cured", "")
+    assert root.module("apt_transaction", **asked).get("changed")
+    assert held(root, names("580")) == dict.fromkeys(names("580"), f"hi {NEW}")
+
+
+def test_stale_hold_on_an_absent_package_is_cleared(root: Root, repo: Repo) -> None:
+    # G2: 'hold ok not-installed' makes every later install fail.
+    driver(repo, "580", NEW)
+    repo.add("lab-tool", "1.0")
+    repo.publish()
+    root.module("apt_sources", **repo.spec())
+    with open(root.path / "var/lib/dpkg/status", "a") as status:
+        status.write(
+            "Package: libnvidia-compute-580\nStatus: hold ok not-installed\nPriority: optional\nSection: misc\n\n"
+        )
+    cleared = root.module("apt_transaction")
+    assert (cleared["changed"], cleared["unheld"]) == (True, ["libnvidia-compute-580"]), cleared
+    assert root.module("apt_transaction")["changed"] is False
+    result = root.module("apt_transaction", install=pinned("580", NEW), update_cache=True, reserve_mib=1)
+    assert result.get("changed"), result
+
+
+def test_holds_of_other_people_stay(host: Root) -> None:
+    host.sh("echo lab-tool hold | dpkg --set-selections")
+    assert host.module("apt_transaction", **SWITCH).get("changed")
+    assert host.selections()["lab-tool"] == "hi 1.0"
+    released = host.module("apt_transaction", release=True, hold=False)
+    assert released["unheld"] == names("580")
+    assert host.selections()["lab-tool"] == "hi 1.0"
+    extra = host.module("apt_transaction", hold=True, extra_hold=["lab-tool", "not-there"])
+    assert extra["held"] == names("580")
+
+
+def test_upgrade_of_somebody_elses_package_is_refused(host: Root, repo: Repo) -> None:
+    repo.add("lab-tool", "2.0")
+    repo.add(
+        "nvidia-utils-580",
+        "580.126.21-0ubuntu1",
+        Depends="lab-tool (>= 2.0)",
+        Conflicts="nvidia-utils",
+        Provides="nvidia-utils",
+    )
+    repo.publish()
+    asked = {
+        "install": ["nvidia-utils-580=580.126.21-0ubuntu1"],
+        "remove": ["nvidia-utils-550"],
+        "reserve_mib": 1,
+    }
+    status = (host.path / "var/lib/dpkg/status").read_bytes()
+    result = host.module("apt_transaction", **asked, update_cache=True)
+    assert result["code"] == "apt.unrelated", result
+    assert "apt would upgrade lab-tool from 1.0 to 2.0" in result["msg"]
+    assert (host.path / "var/lib/dpkg/status").read_bytes() == status
+    named = asked | {"install": [*asked["install"], "lab-tool=2.0"]}
+    assert host.module("apt_transaction", **named).get("changed")
+
+
+def test_removal_that_nobody_named_is_refused(host: Root) -> None:
+    status = (host.path / "var/lib/dpkg/status").read_bytes()
+    result = host.module("apt_transaction", **SWITCH | {"remove": names("550")[:1]})
+    assert result["code"] == "apt.removes", result
+    assert (host.path / "var/lib/dpkg/status").read_bytes() == status
+
+
+def test_moved_repository_is_refused(host: Root) -> None:
+    plan = host.module("apt_transaction", check=True, **SWITCH)["changes"]
+    stale = [
+        dict(change, version="580.126.09-0ubuntu1") if change["version"] == NEW else change for change in plan
+    ]
+    result = host.module("apt_transaction", **SWITCH, expect=stale)
+    assert result["code"] == "apt.plan_moved", result
+    assert (
+        "nvidia-utils-580: planned install 580.126.09-0ubuntu1, now install 580.126.20-0ubuntu1"
+        in result["because"]
+    )
+    assert host.module("apt_transaction", **SWITCH, expect=plan).get("changed")
+
+
+def test_full_boot_is_refused_before_anything_is_touched(host: Root) -> None:
+    host.mount("-t", "tmpfs", "-o", "size=3m", "tmpfs", "/boot")
+    (host.path / "boot/initrd.img-6.8.0-45-generic").write_bytes(b"x" * 1700000)
+    result = host.module("apt_transaction", **SWITCH)
+    assert result["code"] == "apt.disk_full", result
+    assert result["because"] == ["/boot: 1 MiB free, 2 MiB needed, 1 MiB must stay free"]
+    assert held(host, names("550")) == dict.fromkeys(names("550"), f"hi {OLD}")
+
+
+def test_disk_that_fills_while_it_runs(host: Root, repo: Repo) -> None:
+    repo.add("lab-big", "1.0", size=2 << 20, Installed_Size="1")
+    repo.publish()
+    host.mount("-t", "tmpfs", "-o", "size=1m", "tmpfs", "/usr/share/lab-big")
+    result = host.module("apt_transaction", install=["lab-big=1.0"], update_cache=True, reserve_mib=1)
+    assert result["code"] == "apt.disk_full", result
+    assert held(host, names("550")) == dict.fromkeys(names("550"), f"hi {OLD}")

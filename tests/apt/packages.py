@@ -1,0 +1,43 @@
+"""The small driver that these tests install: real names and relations, no content."""
+
+from __future__ import annotations
+
+from .rootfs import Repo
+
+OLD, NEW = "550.163.01-0ubuntu1", "580.126.20-0ubuntu1"
+_NAMES = ["nvidia-dkms-{}-open", "nvidia-kernel-common-{}", "nvidia-utils-{}", "libnvidia-compute-{}"]
+
+
+def driver(repo: Repo, branch: str, version: str, **scripts: str) -> None:
+    """Add one branch with the archive's relations: equal versions inside, conflicts with every other branch.
+
+    scripts: maintainer scripts of the DKMS package.
+    """
+    same = f"(= {version})"
+    repo.add(
+        f"libnvidia-compute-{branch}", version, Provides="libnvidia-compute", Conflicts="libnvidia-compute"
+    )
+    repo.add(
+        f"nvidia-kernel-common-{branch}",
+        version,
+        Provides="nvidia-kernel-common",
+        Conflicts="nvidia-kernel-common",
+    )
+    repo.add(
+        f"nvidia-dkms-{branch}-open", version, Depends=f"nvidia-kernel-common-{branch} {same}",
+        Provides="nvidia-dkms-kernel", Conflicts="nvidia-dkms-kernel", scripts=dict(scripts),
+    )  # fmt: skip
+    repo.add(
+        f"nvidia-utils-{branch}", version, Depends=f"libnvidia-compute-{branch} {same}, lab-tool",
+        Provides="nvidia-utils", Conflicts="nvidia-utils",
+    )  # fmt: skip
+
+
+def names(branch: str) -> list[str]:
+    """Names of the packages of a branch, sorted."""
+    return sorted(name.format(branch) for name in _NAMES)
+
+
+def pinned(branch: str, version: str) -> list[str]:
+    """What to install for a branch at a version."""
+    return [f"{name}={version}" for name in names(branch)]

@@ -1,0 +1,196 @@
+"""Pure parts of aptquery, aptcommon and aptsources: tables in tests/cases/apt_*.yml."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from apt_cases import table
+
+import provision.collection  # noqa: F401  (makes the collection importable)
+from ansible_collections.gpu.provision.plugins.module_utils import aptcommon, aptquery, aptsources
+from ansible_collections.gpu.provision.plugins.module_utils.aptcommon import AptError
+
+
+@pytest.mark.parametrize("case", table("simulation"))
+def test_parse_simulation(case: dict[str, Any]) -> None:
+    assert aptquery.parse_simulation(case["text"]) == case["changes"]
+
+
+@pytest.mark.parametrize("case", table("update_errors"))
+def test_parse_update_errors(case: dict[str, Any]) -> None:
+    found = aptquery.parse_update_errors(case["text"])
+    assert [
+        {key: problem[key] for key in wanted} for problem, wanted in zip(found, case["problems"], strict=True)
+    ] == (case["problems"])
+    assert all(problem["message"] in case["text"] for problem in found)
+
+
+@pytest.mark.parametrize("case", table("unmet"))
+def test_parse_unmet(case: dict[str, Any]) -> None:
+    assert aptquery.parse_unmet(case["text"]) == case["unmet"]
+
+
+def change(text: str) -> dict[str, Any]:
+    action, name, *versions = text.split()
+    old = versions[0] if action in ("remove", "upgrade", "downgrade") else None
+    return {
+        "action": action, "name": name, "version": None if action == "remove" else versions[-1], "from_version": old,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("case", table("judge"))
+def test_judge(case: dict[str, Any]) -> None:
+    options = {key: case[key] for key in case if key not in ("name", "changes", "problems")}
+    problems = aptquery.judge([change(text) for text in case["changes"]], **options)
+    assert len(problems) == len(case["problems"]), problems
+    for problem, wanted in zip(problems, case["problems"], strict=True):
+        code, word = wanted.split()
+        assert problem["code"] == code
+        assert word in " ".join([problem["message"], *problem["because"]])
+        assert problem["hint"]
+
+
+STATUS = """\
+Package: nvidia-utils-580
+Status: hold ok installed
+Priority: optional
+Version: 580.1-1
+Description: x
+ hold ok installed
+
+Package: libnvidia-gl-550
+Status: hold ok not-installed
+
+Package: bash
+Essential: yes
+Status: hold ok installed
+Architecture: amd64
+Version: 5.2-1
+"""
+
+
+@pytest.mark.parametrize(("unhold", "still"), [
+    ("all_driver", ["bash"]),
+    (["bash"], ["nvidia-utils-580", "libnvidia-gl-550"]),
+    ([], ["nvidia-utils-580", "libnvidia-gl-550", "bash"]),
+])  # fmt: skip
+def test_without_holds(unhold: Any, still: list[str]) -> None:
+    text = aptquery.without_holds(STATUS, unhold)
+    packages = aptcommon.parse_status(text)
+    assert [package.name for package in packages if package.held] == still
+    assert len(text.splitlines()) == len(STATUS.splitlines())
+    assert " hold ok installed\n\n" in text
+
+
+def test_parse_status() -> None:
+    utils, library, bash = aptcommon.parse_status(STATUS)
+    assert (utils.held, utils.installed, utils.unfinished, utils.version) == (True, True, False, "580.1-1")
+    assert (library.held, library.present) == (True, False)
+    assert bash.essential
+
+
+POLICY = """\
+nvidia-utils-580:
+  Installed: 580.1-1
+  Candidate: 580.2-1
+  Version table:
+     580.2-1 500 (phased 10%)
+        500 http://archive.example/ubuntu noble-updates/restricted amd64 Packages
+        500 http://archive.example/ubuntu noble-security/restricted amd64 Packages
+ *** 580.1-1 100
+        100 /var/lib/dpkg/status
+     580.0-1 -1
+        600 https://nvidia.example/ubuntu2404/x86_64  Packages
+gone:
+  Installed: (none)
+  Candidate: (none)
+  Version table:
+"""
+RELEASES = """\
+Package files:
+ 100 /var/lib/dpkg/status
+     release a=now
+ 500 http://archive.example/ubuntu noble-updates/restricted amd64 Packages
+     release v=24.04,o=Ubuntu,a=noble-updates,n=noble,l=Ubuntu,c=restricted,b=amd64
+     origin archive.example
+ 600 https://nvidia.example/ubuntu2404/x86_64  Packages
+     release o=NVIDIA,l=NVIDIA CUDA,c=
+     origin nvidia.example
+Pinned packages:
+"""
+
+
+def test_versions_offered() -> None:
+    tables = aptquery.parse_policy(POLICY)
+    stanzas = [
+        {
+            "Package": "nvidia-utils-580",
+            "Version": version,
+            "Size": "10",
+            "Installed-Size": "2",
+            "Depends": "a | b",
+        }
+        for version in ("580.2-1", "580.1-1", "580.0-1")
+    ]
+    offered = aptquery.versions_offered(tables, stanzas, aptquery.parse_releases(RELEASES))
+    assert list(offered) == ["nvidia-utils-580"]
+    newest, oldest = offered["nvidia-utils-580"]
+    assert (newest["version"], newest["candidate"], newest["origin"]) == ("580.2-1", True, "Ubuntu")
+    assert (newest["uri"], newest["suite"], newest["component"]) == (
+        "http://archive.example/ubuntu", "noble-updates", "restricted",
+    )  # fmt: skip
+    assert (oldest["version"], oldest["priority"], oldest["origin"]) == ("580.0-1", -1, "NVIDIA")
+    assert (oldest["installed_size"], oldest["depends"]) == (2048, "a | b")
+
+
+@pytest.mark.parametrize(("uri", "suite", "name"), [
+    ("https://developer.download.nvidia.com/compute/cuda/repos/ubuntu2404/x86_64/", "/",
+     "developer.download.nvidia.com_compute_cuda_repos_ubuntu2404_x86%5f64_"),
+    ("http://user:secret@archive.example/ubuntu", "noble-updates", "archive.example_ubuntu_dists_noble-updates_"),
+    ("file:/srv/repo", "/", "_srv_repo_"),
+    ("http://h.example/r", "./", "h.example_r_._"),
+])  # fmt: skip
+def test_list_name(uri: str, suite: str, name: str) -> None:
+    assert aptquery.list_name(uri, suite) == name
+
+
+@pytest.mark.parametrize(("a", "b", "same"), [
+    ("https://Nvidia.example/x/", "http://nvidia.example:80//x", True),
+    ("https://user:pw@nvidia.example/x", "https://nvidia.example/x", True),
+    ("https://nvidia.example/$(ARCH)", "https://nvidia.example/amd64/", True),
+    ("https://nvidia.example/x", "https://nvidia.example/y", False),
+    ("https://nvidia.example/x", "https://nvidia.example/x86_64", False),
+    ("file:/srv/a", "file:///srv/a/", True),
+    ("file:/srv/a", "copy:/srv/a", False),
+])  # fmt: skip
+def test_normalise(a: str, b: str, same: bool) -> None:
+    assert (aptsources.normalise(a) == aptsources.normalise(b)) is same
+
+
+@pytest.mark.parametrize(
+    "item", ["-o Dpkg::x=1", "nvidia-utils-580=1 2", "../x", "a=b=c", "nvidia*", "^nvidia-.*", ""]
+)
+def test_only_exact_packages_reach_apt(item: str) -> None:
+    with pytest.raises(AptError) as error:
+        aptquery.change_args([item], [], False)
+    assert error.value.code == "apt.usage"
+
+
+def test_render_refuses_what_apt_cannot_read() -> None:
+    good = {"name": "cuda", "uris": "https://nvidia.example/x/", "suites": "/"}
+    assert "Signed-By: /etc/apt/keyrings/gpu-provision-cuda.gpg\n" in aptsources.render(good)
+    assert "Signed-By" not in aptsources.render(good, signed_by=False)
+    for wrong in (
+        {"uris": ""},
+        {"components": "main"},
+        {"suites": "noble"},
+        {"name": "../cuda"},
+        {"uris": "nowhere"},
+    ):
+        with pytest.raises(AptError):
+            aptsources.render(good | wrong)
+
+
+def test_redact() -> None:
+    assert aptcommon.redact("Get:1 https://me:pw@h.example/x") == "Get:1 https://h.example/x"

@@ -1,0 +1,164 @@
+"""Pure parts of apttransaction: tables in tests/cases/apt_*.yml."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from apt_cases import table
+
+import provision.collection  # noqa: F401  (makes the collection importable)
+from ansible_collections.gpu.provision.plugins.module_utils import apttransaction
+from ansible_collections.gpu.provision.plugins.module_utils.aptcommon import (
+    AptError,
+    Installed,
+    wait_for_locks,
+)
+
+
+def installed(name: str, status: str, version: str = "1-1") -> Installed:
+    name, _, arch = name.partition(":")
+    return Installed({"Package": name, "Status": status, "Version": version, "Architecture": arch or "amd64"})
+
+
+def host(status: dict[str, str]) -> list[Installed]:
+    return [
+        installed("dpkg", "install ok installed"),
+        *(installed(name, text) for name, text in status.items()),
+    ]
+
+
+@pytest.mark.parametrize("case", table("holds"))
+def test_holds_from_status(case: dict[str, Any]) -> None:
+    options = {key: case[key] for key in ("release", "extra_hold", "held_before") if key in case}
+    found = apttransaction.holds_from_status(host(case["status"]), case.get("hold", True), **options)
+    assert [list(pair) for pair in found] == case["selections"]
+
+
+@pytest.mark.parametrize("case", table("failures"))
+def test_failure(case: dict[str, Any]) -> None:
+    found = apttransaction.parse_dpkg_failure(case["text"])
+    assert found["packages"] == case["packages"]
+    for part in ("script", "status", "signal", "make_log", "lines"):
+        if part in case:
+            assert found[part] == case[part]
+    error = apttransaction.failure(case["text"], False, 3600, "/var/log/x.log", [])
+    assert error.code == case["code"]
+    assert error.because
+    assert error.data["log"] == "/var/log/x.log"
+
+
+def test_failure_after_the_time_is_over() -> None:
+    error = apttransaction.failure("Setting up nvidia-dkms-580 ...\n", True, 60, "/log", ["nvidia-dkms-580"])
+    assert (error.code, error.because) == ("apt.timeout", ["Setting up nvidia-dkms-580 ..."])
+    assert error.data["held"] == ["nvidia-dkms-580"]
+
+
+def test_restore_takes_a_failed_removal_back() -> None:
+    journal = {"hold": True, "release": False, "extra_hold": [], "held_before": ["tool"]}
+    written: list[tuple[str, str]] = []
+    packages = host(
+        {
+            "nvidia-utils-550": "deinstall ok installed",
+            "tool": "install ok installed",
+            "x": "hold ok installed",
+        }
+    )
+    names = apttransaction.restore_holds(journal, packages, written.extend)
+    assert written == [("nvidia-utils-550", "hold"), ("tool", "hold")]
+    assert names == ["nvidia-utils-550", "tool", "x"]
+
+
+@pytest.mark.parametrize(("install", "remove", "extra", "done"), [
+    (["a=1-1"], [], [], True),
+    (["a"], ["absent", "rc"], [], True),
+    (["a=1-2"], [], [], False),
+    (["absent=1"], [], [], False),
+    ([], ["a"], [], False),
+    ([], [], ["a"], False),
+    (["rc=1-1"], [], [], False),
+])  # fmt: skip
+def test_is_done(install: list[str], remove: list[str], extra: list[str], done: bool) -> None:
+    packages = host(
+        {"a": "install ok installed", "rc": "deinstall ok config-files", "nvidia-prime": "hold ok installed"}
+    )
+    assert apttransaction.is_done(packages, install, remove, True, False, extra) is done
+
+
+@pytest.mark.parametrize(
+    "state", ["install ok half-configured", "install reinstreq half-installed", "install ok triggers-pending"]
+)
+def test_unfinished_packages_are_never_done(state: str) -> None:
+    assert apttransaction.is_done(host({"other": state}), [], [], True, False, []) is False
+
+
+def test_compare_with_plan() -> None:
+    plan = [
+        {"action": "install", "name": "a", "version": "1"},
+        {"action": "remove", "name": "b", "version": None},
+    ]
+    assert apttransaction.compare_with_plan(plan, [dict(item, origin="x") for item in plan]) == []
+    now = [
+        {"action": "install", "name": "a", "version": "2"},
+        {"action": "upgrade", "name": "c", "version": "3"},
+    ]
+    assert apttransaction.compare_with_plan(plan, now) == [
+        "a: planned install 1, now install 2", "b: planned remove, now nothing", "c: planned nothing, now upgrade 3",
+    ]  # fmt: skip
+
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize(("free", "devices", "lines"), [
+    ({"/": 2000, "/var": 2000, "/boot": 200}, {"/": 1, "/var": 2, "/boot": 3}, []),
+    ({"/": 2000, "/var": 2000, "/boot": 90}, {"/": 1, "/var": 2, "/boot": 3},
+     ["/boot: 90 MiB free, 60 MiB needed, 64 MiB must stay free"]),
+    # One file system for all: what each needs adds up.
+    ({"/": 1500}, {"/": 1, "/var": 1, "/boot": 1},
+     ["/ and /boot and /var: 1500 MiB free, 1160 MiB needed, 512 MiB must stay free"]),
+])  # fmt: skip
+def test_disk_problems(free: dict[str, int], devices: dict[str, int], lines: list[str]) -> None:
+    changes = [{"action": "install", "name": "nvidia-dkms-580-open"}]
+    needs = apttransaction.disk_needs(changes, 100 * MIB, 300 * MIB, 60 * MIB)
+    assert needs == {"/": 300 * MIB, "/var": 800 * MIB, "/boot": 60 * MIB}
+
+    def statvfs(path: str) -> Any:
+        return SimpleNamespace(f_bavail=free[path] * 256, f_frsize=4096)
+
+    assert apttransaction.disk_problems(needs, apttransaction.reserve(), statvfs, devices.get) == lines
+
+
+def test_removals_need_no_disk() -> None:
+    needs = apttransaction.disk_needs(
+        [{"action": "remove", "name": "nvidia-dkms-580"}], 0, -5 * MIB, 60 * MIB
+    )
+    full = SimpleNamespace(f_bavail=0, f_frsize=4096)
+    assert (
+        apttransaction.disk_problems(needs, apttransaction.reserve(), lambda path: full, lambda path: 1) == []
+    )
+
+
+def test_lock_wait_names_the_holder(monkeypatch: pytest.MonkeyPatch) -> None:
+    holders = iter([(24459, "unattended-upgr"), (24459, "unattended-upgr"), None])
+    monkeypatch.setattr(
+        "ansible_collections.gpu.provision.plugins.module_utils.aptcommon.lock_holder",
+        lambda path: next(holders),
+    )
+    clock = iter(range(0, 1000, 5))
+    waited = wait_for_locks(["/lock"], 60, clock=lambda: next(clock), sleep=lambda seconds: None)
+    assert waited == {"pid": 24459, "comm": "unattended-upgr", "lock": "/lock", "seconds": 15}
+
+
+def test_lock_wait_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "ansible_collections.gpu.provision.plugins.module_utils.aptcommon.lock_holder",
+        lambda path: (7, "apt-get"),
+    )
+    clock = iter(range(0, 1000, 5))
+    with pytest.raises(AptError) as error:
+        wait_for_locks(["/lock"], 20, clock=lambda: next(clock), sleep=lambda seconds: None)
+    assert error.value.code == "apt.lock_timeout"
+    assert "process 7 (apt-get)" in error.value.message
+    assert error.value.hint
