@@ -33,15 +33,19 @@ def start(tree, run, timeout):
         return _Injected(run, path, timeout)
     if path is None or not tree.live:
         return _Nothing(path)
-    return Query(path, timeout)
+    try:
+        return Query(path, timeout)
+    except OSError as error:
+        # Of another architecture, damaged, no memory: the rest of the host is still worth reading.
+        return _Nothing(path, "%s cannot be started: %s" % (path, error.strerror))
 
 
 class _Nothing(object):
-    def __init__(self, path):
-        self.path = path
+    def __init__(self, path, error=None):
+        self.path, self.error = path, error
 
     def result(self):
-        return dict(_empty(), path=self.path)
+        return dict(_empty(), path=self.path, error=self.error)
 
     def abandon(self):
         """Nothing was started."""

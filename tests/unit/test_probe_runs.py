@@ -81,8 +81,14 @@ def test_every_python_reads_the_same(python, tmp_path):
 
 
 @pytest.mark.parametrize("python", _pythons())
-def test_every_python_reads_the_running_host(python):
-    Facts.model_validate(_run(python, {"smi_timeout": 5})["facts"], strict=True)
+def test_every_python_reads_the_running_host(python, tmp_path):
+    program = trees.write(
+        tmp_path, "/nvidia-smi", f"#!/bin/sh\nexec cat {trees.FIXTURES}/h100x2/nvidia-smi.xml\n"
+    )
+    program.chmod(0o755)
+    environment = dict(os.environ, PATH=f"{tmp_path}:{os.environ['PATH']}")
+    parsed = Facts.model_validate(_run(python, {"smi_timeout": 5}, env=environment)["facts"], strict=True)
+    assert len(parsed.smi.gpus) == 2 and parsed.smi.path == str(program)
 
 
 def test_start_needs_no_slow_module():

@@ -92,6 +92,15 @@ def test_failing_probe_leaves_nothing_running(tmp_path, monkeypatch):
     assert not _alive(int(pid.read_text()))
 
 
+def test_program_of_another_architecture(tmp_path, monkeypatch):
+    (tmp_path / "nvidia-smi").write_bytes(b"\x7fELF\x02\x01\x01" + b"\0" * 60)
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    facts = probe.collect()
+    Smi.model_validate(facts["smi"], strict=True)
+    assert facts["smi"]["ran"] is False and "cannot be started: Exec format error" in facts["smi"]["error"]
+
+
 def test_long_answers_do_not_block(tmp_path):
     path = _script(tmp_path, f"exec {sys.executable} -c 'print(\"x\" * 3000000)'\n")
     assert smi.Query(path, 20).result()["rc"] == 0
