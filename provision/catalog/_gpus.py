@@ -14,8 +14,8 @@ from provision.catalog.versions import key
 
 # Words that tell one board of a product from another: a name without them means any of those boards.
 _BRANDS = frozenset({
-    "ada", "blackwell", "card", "edition", "geforce", "generation", "gpu", "graphics", "gt", "gtx", "hgx", "nvidia", "pro",
-    "quadro", "rtx", "tesla",
+    "ada", "ampere", "blackwell", "card", "edition", "geforce", "generation", "gpu", "graphics", "gt", "gtx", "hgx",
+    "kepler", "lovelace", "maxwell", "nvidia", "pascal", "pro", "quadro", "rtx", "tesla", "turing", "volta",
 })  # fmt: skip
 _FORMS = frozenset({
     "ac", "active", "cnx", "dgxs", "fhhl", "grace", "hbm2", "hbm2e", "hbm3", "hbm3e", "jm", "lc", "nvl", "pcie", "server",
@@ -183,7 +183,7 @@ class GpuIndex:
         known = {" ".join(sorted(n.core)): n for n in self._names if not n.qualifiers & _RARE}
         core = " ".join(sorted(_tokens(text)[0])) or wanted
         hits = difflib.get_close_matches(core, known, n=4, cutoff=0.5)
-        return tuple(dict.fromkeys(known[hit].text.removeprefix("NVIDIA ") for hit in hits))
+        return tuple(dict.fromkeys(_family_name(known[hit].text.removeprefix("NVIDIA ")) for hit in hits))
 
     @cached_property
     def _names(self) -> list[_Name]:
@@ -191,8 +191,10 @@ class GpuIndex:
         for device_id, device in self.data.devices.items():
             board = self._boards.get(device_id)
             extra = (board.name, *board.aliases) if board else ()
+            architecture = frozenset(self.data.chips[device.chip].architecture.lower().split())
             for text in dict.fromkeys((*_variants(device.name), *device.also, *extra)):
                 core, qualifiers = _tokens(text)
+                qualifiers |= architecture  # "Titan X Pascal", "RTX 6000 Turing"
                 if device.mobile and not qualifiers & _RARE:
                     qualifiers |= {"mobile"}
                 if core:
