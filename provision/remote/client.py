@@ -20,8 +20,8 @@ from provision.remote import keys, knownhosts, target
 from provision.remote.stream import Stream
 from provision.remote.target import Target
 
-# Cheapest first (measured on OpenSSH 9.2 with paramiko 5.1: key exchange 3 ms with curve25519, 8 ms with the
-# post-quantum hybrid, which costs more packets too); the rest stays as the fallback.
+# The fewest bytes first; the rest stays as the fallback. Measured with paramiko 5.1 against OpenSSH 9.2: no choice of
+# key exchange or cipher makes 40 parallel logins faster than another, sshd's own work is the floor.
 _FIRST_KEX = ("curve25519-sha256@libssh.org",)
 _FIRST_CIPHERS = ("aes128-gcm@openssh.com", "aes128-ctr")
 # The key exchange and login of a healthy host take milliseconds; sshd under load or with slow DNS takes seconds.

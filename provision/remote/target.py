@@ -41,8 +41,7 @@ _WITHOUT_EFFECT = frozenset({
     "numberofpasswordprompts", "obscurekeystroketiming", "permitlocalcommand", "permitremoteopen",
     "protocol", "rekeylimit", "remoteforward", "requesttty", "rsaauthentication", "sendenv",
     "serveralivecountmax", "sessiontype", "stdinnull", "streamlocalbindmask", "streamlocalbindunlink",
-    "syslogfacility", "tag", "tcpkeepalive", "updatehostkeys", "useprivilegedport", "useroaming",
-    "verifyhostkeydns", "visualhostkey", "warnweakcrypto", "xauthlocation",
+    "syslogfacility", "tag", "tcpkeepalive", "updatehostkeys", "useprivilegedport", "useroaming", "visualhostkey", "warnweakcrypto", "xauthlocation",
 })  # fmt: skip
 _UNDERSTOOD = frozenset({
     "addressfamily", "canonicalizehostname", "certificatefile", "ciphers", "connectionattempts",
@@ -52,7 +51,7 @@ _UNDERSTOOD = frozenset({
     "kbdinteractiveauthentication", "kexalgorithms", "macs", "passwordauthentication", "pkcs11provider",
     "port", "preferredauthentications", "proxycommand", "proxyjump", "pubkeyacceptedalgorithms",
     "pubkeyacceptedkeytypes", "pubkeyauthentication", "serveraliveinterval", "stricthostkeychecking",
-    "user", "userknownhostsfile",
+    "user", "userknownhostsfile", "verifyhostkeydns",
 })  # fmt: skip
 _ALGORITHMS = {
     "ciphers": "ciphers", "macs": "digests", "kexalgorithms": "kex", "hostkeyalgorithms": "key_types",
@@ -170,7 +169,9 @@ def _assignment(text: str) -> tuple[str, str]:
     key, separator, value = text.strip().partition("=")
     if not separator or " " in key.strip():
         key, _, value = text.strip().partition(" ")
-    return key.strip().lower(), value.strip().strip('"')
+    key, value = key.strip().lower(), value.strip()
+    # Lists of files keep their quotes, which hold a name with spaces together.
+    return key, value if key in ("userknownhostsfile", "globalknownhostsfile") else value.strip('"')
 
 
 @cache
@@ -201,6 +202,7 @@ def _lines(path: Path, base: Path, depth: int) -> list[str]:
             continue
         if key in ("host", "match"):
             block = line
+            _refuse_unknown_match(key, words)
         if key == "include" and len(words) == 2:
             for pattern in shlex.split(words[1]):
                 full = Path(pattern).expanduser()
@@ -211,6 +213,20 @@ def _lines(path: Path, base: Path, depth: int) -> list[str]:
             continue
         found.append(line)
     return found
+
+
+def _refuse_unknown_match(key: str, words: list[str]) -> None:
+    """paramiko takes a Match keyword that it does not know for a match, and knows no user but the local one."""
+    if key != "match" or len(words) < 2:
+        return
+    given = shlex.split(words[1])
+    while given:
+        word = given.pop(0).lstrip("!").lower()
+        if word in ("all", "canonical", "final"):
+            continue
+        if word not in ("host", "originalhost", "localuser", "exec"):
+            raise ValueError(f"Match {word}")
+        given[:1] = []
 
 
 def _configured(
@@ -240,6 +256,11 @@ def _target(connection: Connection, options: dict[str, Any], reasons: list[str])
         reasons.append("CanonicalizeHostname")
     if _yes(options.get("gssapikeyexchange")) and has_kerberos_ticket():
         reasons.append("GSSAPIKeyExchange")
+    if str(options.get("verifyhostkeydns", "no")) != "no":
+        reasons.append("VerifyHostKeyDNS")
+    accepted = str(options.get("pubkeyacceptedalgorithms", options.get("pubkeyacceptedkeytypes", "+")))
+    if not accepted.startswith("+"):
+        reasons.append("PubkeyAcceptedAlgorithms")
     agent = str(options.get("identityagent", "SSH_AUTH_SOCK"))
     if agent not in ("SSH_AUTH_SOCK", "none", "$SSH_AUTH_SOCK", os.environ.get("SSH_AUTH_SOCK")):
         reasons.append("IdentityAgent")

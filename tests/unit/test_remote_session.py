@@ -1,0 +1,294 @@
+"""The protocol of a session, over a local process: calls, errors, noise, time limits, sudo's questions."""
+
+import os
+import sys
+import time
+
+import pytest
+
+from provision import remote
+from provision.errors import HostFailedError, ProvisionError, UnreachableError
+from provision.inventory import Connection, Host
+from provision.remote import bundle, explain, for_each
+
+MODULES = {
+    "add": """
+from ansible_collections.gpu.provision.plugins.module_utils import words
+from ansible_collections.gpu.provision.plugins.module_utils.numbers import (
+    double,  # a comment
+    triple as thrice,
+)
+CALLS = []
+def main(args):
+    CALLS.append(1)
+    return {"sum": double(args["a"]) + thrice(args["b"]), "word": words.WORD, "calls": len(CALLS)}
+""",
+    "words": 'WORD = "grün"\n',
+    "numbers": "def double(n):\n    return 2 * n\ndef triple(n):\n    return 3 * n\n",
+    "other": "from ansible_collections.gpu.provision.plugins.module_utils import words\ndef main(args):\n    return words.WORD\n",
+    "broken": "def main(args):\n    return {}['missing']\n",
+    "refuses": """
+class Refused(Exception):
+    code, because, hint = "apt.locked", ["pid 1"], "wait"
+def main(args):
+    raise Refused("the lock is held")
+""",
+    "noisy": """
+import os, subprocess, sys
+def main(args):
+    print("printed"); os.write(1, b"written\\n"); os.write(2, b"complained\\n")
+    subprocess.call(["echo", "from a child"])
+    return os.environ["LC_ALL"]
+""",
+    "sleeps": "import time\ndef main(args):\n    time.sleep(args['s'])\n    return True\n",
+    "dies": "import os\ndef main(args):\n    os._exit(7)\n",
+    "big": "def main(args):\n    return 'x' * args['n']\n",
+}
+
+
+@pytest.fixture(autouse=True)
+def modules(monkeypatch, tmp_path):
+    for name, text in MODULES.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    monkeypatch.setattr(bundle, "MODULE_UTILS", tmp_path)
+    caches = (bundle.source, bundle.needed, bundle._first_request)
+    for cache in caches:
+        cache.cache_clear()
+    yield
+    for cache in caches:
+        cache.cache_clear()
+
+
+@pytest.fixture
+def local():
+    sessions = []
+
+    def start(**connection):
+        options = {"kind": "local", "become": False, "python": sys.executable, **connection}
+        sessions.append(remote.open_session(Host(name="gpu01", connection=Connection(**options))))
+        return sessions[-1]
+
+    yield start
+    for session in sessions:
+        session.close()
+
+
+def test_calls_share_a_process_and_sources_are_sent_once(local):
+    session = local()
+    assert session.call("add", {"a": 1, "b": 2}) == {"sum": 8, "word": "grün", "calls": 1}
+    assert session.call("other", {}) == "grün"
+    assert session.call("add", {"a": 0, "b": 1})["calls"] == 2
+    assert bundle.needed("add") == ("add", "numbers", "words") or set(bundle.needed("add")) == {"add", "numbers", "words"}
+
+
+def test_what_is_sent_fits_what_is_known():
+    known: set[str] = set()
+    first = bundle.request("add", {}, 60, known)
+    assert known == {"add", "words", "numbers"}
+    assert len(bundle.request("add", {}, 60, known)) < len(first)
+
+
+def test_a_failure_in_the_module_says_where(local):
+    with pytest.raises(HostFailedError) as caught:
+        local().call("broken", {})
+    issue = caught.value.issue
+    assert (issue.code, issue.host) == ("host.probe_failed", "gpu01")
+    assert "KeyError" in issue.message
+    assert any("broken.py:2" in line for line in issue.because)
+
+
+def test_a_modules_own_words_are_kept(local):
+    with pytest.raises(HostFailedError) as caught:
+        local().call("refuses", {})
+    issue = caught.value.issue
+    assert (issue.code, issue.message, issue.because, issue.hint) == ("apt.locked", "the lock is held", ["pid 1"], "wait")
+
+
+def test_a_session_goes_on_after_a_failure(local):
+    session = local()
+    with pytest.raises(HostFailedError):
+        session.call("broken", {})
+    assert session.call("other", {}) == "grün"
+
+
+def test_prints_do_not_disturb(local):
+    assert local().call("noisy", {}) == "C.UTF-8"
+
+
+def test_large_answers(local):
+    assert len(local().call("big", {"n": 3_000_000})) == 3_000_000
+
+
+def test_time_limit(local):
+    started = time.monotonic()
+    with pytest.raises(HostFailedError) as caught:
+        local().call("sleeps", {"s": 30}, timeout=1)
+    assert caught.value.issue.code == "host.timeout"
+    assert time.monotonic() - started < 5
+
+
+def test_a_program_that_ends(local):
+    with pytest.raises(HostFailedError) as caught:
+        local().call("dies", {})
+    assert caught.value.issue.code == "host.probe_failed"
+    assert "status 7" in caught.value.issue.message
+
+
+def test_no_python(local):
+    with pytest.raises(HostFailedError) as caught:
+        local(python="/nonexistent/python3").call("other", {})
+    assert caught.value.issue.code == "host.no_python"
+
+
+def test_python_is_found_where_the_path_has_none(local, monkeypatch, tmp_path):
+    bare = tmp_path / "bin"
+    bare.mkdir()
+    (bare / "sh").symlink_to("/bin/sh")
+    monkeypatch.setenv("PATH", str(bare))
+    if not os.path.exists("/usr/bin/python3"):
+        pytest.skip("no /usr/bin/python3 to be found")
+    assert local(python=None).call("other", {}) == "grün"
+
+
+def test_unknown_connection():
+    with pytest.raises(UnreachableError) as caught:
+        remote.open_session(Host(name="c", connection=Connection(kind="docker")))
+    assert caught.value.issue.code == "connect.unsupported"
+
+
+# A stand-in that asks and refuses in sudo's words (those of the real one: test_remote_ssh.py).
+SUDO = """#!/bin/sh
+prompt= ; interactive=yes
+while [ $# -gt 0 ]; do
+  case "$1" in
+    -n) interactive=no ;;
+    -p) prompt=$2; shift ;;
+    -u) shift ;;
+    --) shift; break ;;
+  esac
+  shift
+done
+{body}
+exec "$@"
+"""
+ASKS = """
+if [ $interactive = no ]; then echo "sudo: a password is required" >&2; exit 1; fi
+for try in 1 2 3; do
+  printf '%s' "$prompt" >&2
+  IFS= read -r password || { echo "sudo: no password was provided" >&2; exit 1; }
+  [ "$password" = 'right one' ] && break
+  echo "Sorry, try again." >&2
+  [ $try = 3 ] && { echo "sudo: 3 incorrect password attempts" >&2; exit 1; }
+done
+"""
+
+
+@pytest.fixture
+def sudo(local, tmp_path):
+    def start(body, **connection):
+        path = tmp_path / "sudo"
+        path.write_text(SUDO.replace("{body}", body))
+        path.chmod(0o755)
+        return local(become=True, become_exe=str(path), become_user="other", **connection)
+
+    return start
+
+
+@pytest.mark.parametrize(
+    ("body", "password", "code"),
+    [
+        (ASKS, None, "become.password_needed"),
+        (ASKS, "wrong one", "become.password_wrong"),
+        ('echo "gpu is not in the sudoers file." >&2; exit 1', None, "become.not_allowed"),
+        ('echo "gpu is not in the sudoers file.  This incident will be reported." >&2; exit 1', "x", "become.not_allowed"),
+        ('echo "sudo: sorry, you must have a tty to run sudo" >&2; exit 1', None, "become.not_allowed"),
+        ('echo "sudo: python3: command not found" >&2; exit 1', None, "host.no_python"),
+    ],
+)
+def test_sudo_says_no(sudo, body, password, code):
+    with pytest.raises(ProvisionError) as caught:
+        sudo(body, become_password=password).call("other", {})
+    assert caught.value.issue.code == code
+    assert caught.value.issue.host == "gpu01"
+    assert caught.value.issue.hint
+
+
+def test_sudo_asks_and_gets_its_answer(sudo):
+    assert sudo(ASKS, become_password="right one").call("other", {}) == "grün"
+
+
+def test_sudo_that_does_not_ask_gets_no_password(sudo):
+    session = sudo("", become_password="right one")
+    assert session.call("add", {"a": 1, "b": 1})["sum"] == 5
+
+
+def test_other_become_methods_are_refused(local):
+    with pytest.raises(UnreachableError) as caught:
+        local(become=True, become_method="su", become_user="other").call("other", {})
+    assert caught.value.issue.code == "become.unsupported"
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("ssh: connect to host 10.0.0.1 port 22: Connection refused", "connect.refused"),
+        ("ssh: connect to host 10.0.0.1 port 22: Connection timed out", "connect.timeout"),
+        ("ssh: connect to host 10.0.0.1 port 22: No route to host", "connect.timeout"),
+        ("ssh: Could not resolve hostname x: Name or service not known", "connect.dns"),
+        ("No ED25519 host key is known for x and you have requested strict checking.\nHost key verification failed.", "connect.host_key_unknown"),
+        ("@  WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!  @\nHost key verification failed.", "connect.host_key_changed"),
+        ("me@x: Permission denied (publickey,password).", "connect.auth"),
+        ("kex_exchange_identification: Connection closed by remote host", "connect.closed"),
+        ("something new", "connect.failed"),
+    ],
+)  # fmt: skip
+def test_words_of_the_openssh_client(text, code):
+    error = explain.ssh_failed(text, host="gpu01", address="x")
+    assert isinstance(error, UnreachableError)
+    assert error.issue.code == code
+
+
+def test_for_each_keeps_failures_apart():
+    def work(host):
+        if host.name == "b":
+            raise UnreachableError("connect.refused", "no")
+        if host.name == "c":
+            raise ZeroDivisionError("a defect")
+        return host.name.upper()
+
+    found = for_each([Host(name=name) for name in "abc"], work, forks=2)
+    assert found["a"] == "A"
+    assert (found["b"].issue.code, found["b"].issue.host) == ("connect.refused", "b")
+    assert found["c"].issue.code == "internal.error"
+    assert isinstance(found["c"].__cause__, ZeroDivisionError)
+
+
+def test_for_each_never_runs_more_than_forks():
+    running, most = [], []
+
+    def work(host):
+        running.append(host.name)
+        most.append(len(running))
+        time.sleep(0.02)
+        running.remove(host.name)
+
+    for_each([Host(name=str(n)) for n in range(12)], work, forks=3)
+    assert max(most) <= 3
+
+
+def test_for_each_ends_at_once_on_ctrl_c():
+    started = []
+
+    def work(host):
+        started.append(host.name)
+        time.sleep(0.2)
+
+    def interrupt(host, result):
+        raise KeyboardInterrupt
+
+    before = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        for_each([Host(name=str(n)) for n in range(50)], work, forks=2, on_done=interrupt)
+    assert time.monotonic() - before < 2
+    time.sleep(0.5)
+    assert len(started) <= 6
