@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import date
+from functools import cached_property
 from itertools import combinations
 from typing import Literal
 
@@ -167,6 +168,11 @@ class _Wish:
     ubuntu: UbuntuRelease | None = None
     modules: Flavour | None = None
 
+    @cached_property
+    def covers(self) -> frozenset[str]:
+        """CUDA minors that are meant."""
+        return frozenset(toolkit.version for toolkit in self.toolkits)
+
     @property
     def title(self) -> str:
         """As messages name it."""
@@ -303,9 +309,9 @@ class _Judge:
         return list(self._left(wished))
 
     def fits(self, wished: _Wished) -> bool:
-        return next(self._left(wished), None) is not None
+        return next(self._left(wished, every_toolkit=False), None) is not None
 
-    def _left(self, wished: _Wished) -> Iterator[_Left]:
+    def _left(self, wished: _Wished, *, every_toolkit: bool = True) -> Iterator[_Left]:
         gpus = _gpus(wished)
         needs_toolkit = "cuda" in wished or "cudnn" in wished
         for branch in self.catalog.branches:
@@ -316,7 +322,9 @@ class _Judge:
                 flavours = [f for f in flavours if f == wished["modules"].modules]
             if not flavours:
                 continue
-            toolkits = [t for t in self.catalog.cuda_minors if self._toolkit_ok(t, branch, wished, gpus)]
+            toolkits: list[CudaMinor] = []
+            if needs_toolkit or every_toolkit:
+                toolkits = [t for t in self.catalog.cuda_minors if self._toolkit_ok(t, branch, wished, gpus)]
             if needs_toolkit and not toolkits:
                 continue
             tags = self._tags(branch, wished, gpus)
@@ -355,7 +363,7 @@ class _Judge:
         return branch.number >= key(least)[0]
 
     def _toolkit_ok(self, toolkit: CudaMinor, branch: Branch, wished: _Wished, gpus: list[Gpu]) -> bool:
-        if "cuda" in wished and toolkit not in wished["cuda"].toolkits:
+        if "cuda" in wished and toolkit.version not in wished["cuda"].covers:
             return False
         if not self._runs(branch, wished, toolkit.min_driver):
             return False
@@ -730,7 +738,7 @@ class _Judge:
             left = self.left(others)
             return [str(self._recommend(left).branch.number)] if left else []
         if wish.kind == "cuda":
-            versions = [t.version for t in catalog.cuda_minors if t not in wish.toolkits]
+            versions = [t.version for t in catalog.cuda_minors if t.version not in wish.covers]
             order = [t.version for t in catalog.cuda_minors]
             compiled = [t.version for t in catalog.cuda_minors if self._compiled(t)]
             near = _by_position(versions, order, wish.toolkits[-1].version, wish.toolkits[0].version)
@@ -1097,6 +1105,13 @@ class _Warnings:
         """Warnings about wishes by themselves, whether or not all fits."""
         driver = wished.get("driver")
         ubuntu = wished["ubuntu"].ubuntu if "ubuntu" in wished else None
+        if "tensorflow" in wished and _gpus(wished):
+            compute = self.catalog.frameworks.tensorflow.compute
+            self.uncertain(
+                f"which GPUs the wheels of {wished['tensorflow'].title} hold code for",
+                compute.certainty,
+                compute.note,
+            )
         if driver and driver.branch:
             self._driver(driver, driver.branch, ubuntu)
         if ubuntu and ubuntu.support != "standard":

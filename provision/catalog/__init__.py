@@ -340,6 +340,8 @@ class Catalog:
     def cuda(self, text: str) -> CudaMinor:
         """CUDA minor of "12.4" or "12.4.1"; "13" gives the newest 13.x. UsageError names the nearest ones."""
         wanted = text.strip()
+        if wanted in self._minors_by_version:
+            return self._minors_by_version[wanted]
         fit = (
             [m for m in self.cuda_minors if same(wanted, m.version)]
             if re.match(r"^\d+(\.\d+){0,3}$", wanted)

@@ -792,6 +792,7 @@ class RepositoryRow(Fact):
     keys: dict[str, str | None]
     key_url: str | None = None
     key_file: str | None = None
+    list_url: str | None = None
     keyring_path: str | None = None
     list_file: str | None = None
     pin_file: PinFile | None = None

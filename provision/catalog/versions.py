@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 
+@lru_cache(maxsize=4096)
 def key(version: str) -> tuple[int, ...]:
     """Sort key of a dotted version: ``580.95.05`` gives (580, 95, 5); a ``.post1`` counts as one more
     part."""

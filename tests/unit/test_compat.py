@@ -1,0 +1,192 @@
+"""compat: a table of combinations, and what must hold for any combination."""
+
+from __future__ import annotations
+
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from provision.catalog import SUPPORT_ORDER, load_catalog
+from provision.compat import CompatAnswer, Wishes, compat
+from provision.errors import UsageError
+
+CASES: list[dict[str, Any]] = yaml.safe_load((Path(__file__).parents[1] / "cases/compat.yml").read_text())
+CATALOG = load_catalog()
+TODAY = date(2026, 11, 28)
+KNOWN = {
+    "fits", "support", "branches", "recommended", "minimum", "modules", "cuda", "release", "range", "cudnn", "nccl", "tag",
+    "python", "offers", "conflicts", "because", "warnings", "no_warnings", "nearest", "error", "hint",
+}  # fmt: skip
+
+
+def name(case: dict[str, Any]) -> str:
+    return (
+        " ".join(f"{k}={'+'.join(v) if isinstance(v, list) else v}" for k, v in case["wish"].items())
+        or "nothing"
+    )
+
+
+def said(answer: CompatAnswer) -> dict[str, Any]:
+    """The answer as the table writes it."""
+    driver = answer.driver
+    return {
+        "fits": answer.fits,
+        "support": answer.support,
+        "branches": [driver.branches[0], driver.branches[-1]] if driver.branches else [],
+        "recommended": driver.recommended,
+        "minimum": driver.minimum,
+        "modules": driver.modules,
+        "offers": [f"{o.channel}/{o.series}" for o in driver.offers],
+        "cuda": answer.cuda.chosen,
+        "release": answer.cuda.release,
+        "range": answer.cuda.range,
+        "cudnn": answer.cudnn.version if answer.cudnn else None,
+        "nccl": answer.nccl.version if answer.nccl else None,
+        "tag": answer.torch.tag if answer.torch else None,
+        "python": answer.python,
+        "conflicts": sorted(issue.code for issue in answer.conflicts),
+    }
+
+
+@pytest.mark.parametrize("case", CASES, ids=name)
+def test_compat(case: dict[str, Any]) -> None:
+    expect = case["expect"]
+    assert set(expect) <= KNOWN
+    if "error" in expect:
+        with pytest.raises(UsageError) as caught:
+            compat(Wishes(**case["wish"]), CATALOG, today=TODAY)
+        assert caught.value.issue.code == expect["error"]
+        assert expect.get("hint", "") in (caught.value.issue.hint or "")
+        return
+    answer = compat(Wishes(**case["wish"]), CATALOG, today=TODAY)
+    got = said(answer)
+    wanted = {k: v for k, v in expect.items() if k in got}
+    if "conflicts" in wanted:
+        wanted["conflicts"] = sorted(wanted["conflicts"])
+    assert {k: got[k] for k in wanted} == wanted
+    codes = {issue.code for issue in answer.warnings}
+    assert set(expect.get("warnings", [])) <= codes
+    assert not set(expect.get("no_warnings", [])) & codes
+    if "because" in expect:
+        assert any(expect["because"] in line for issue in answer.conflicts for line in issue.because)
+    changes = [near.change for near in answer.nearest]
+    for change in expect.get("nearest", []):
+        assert change in changes
+
+
+def test_the_table_is_large_and_says_nothing_twice() -> None:
+    names = [name(case) for case in CASES]
+    assert len(names) >= 60
+    assert len(set(names)) == len(names)
+
+
+def test_the_schema_has_its_name_in_json() -> None:
+    data = compat(Wishes(gpu=("H100",)), CATALOG, today=TODAY).model_dump(mode="json", by_alias=True)
+    assert data["schema"] == "provision/compat/1"
+    assert {"fits", "support", "conflicts", "warnings", "driver", "cuda", "cudnn", "nccl", "python"} <= set(
+        data
+    )
+    assert {"branches", "recommended", "minimum", "modules"} <= set(data["driver"])
+    assert {"chosen", "range"} <= set(data["cuda"])
+    assert CompatAnswer.model_validate(data).fits
+
+
+def test_without_a_day_the_catalogs_own_counts() -> None:
+    wishes = Wishes(driver="595")
+    assert not compat(wishes, CATALOG).warnings
+    late = compat(wishes, CATALOG, today=date(2027, 4, 1))
+    assert [issue.code for issue in late.warnings] == ["driver.ended"]
+
+
+def test_an_ended_branch_is_not_recommended() -> None:
+    wishes = Wishes(gpu=("V100", "T4"))
+    assert compat(wishes, CATALOG, today=date(2028, 1, 1)).driver.recommended == 580
+    after = compat(Wishes(gpu=("T4",), modules="proprietary"), CATALOG, today=date(2027, 4, 1))
+    assert after.driver.recommended == 580
+
+
+# --- what must hold for any combination -------------------------------------------------------------------------------
+
+GPUS = (
+    "K80",
+    "GTX 680",
+    "P100",
+    "V100",
+    "T4",
+    "A100",
+    "RTX 3090",
+    "RTX 4060",
+    "H100",
+    "GH200",
+    "RTX 5090",
+    "B300",
+    "GB10",
+)
+WISHES = st.fixed_dictionaries(
+    {},
+    optional={
+        "gpu": st.lists(st.sampled_from(GPUS), min_size=1, max_size=3, unique=True).map(tuple),
+        "driver": st.sampled_from(
+            ["470", "470-server", "535", "550.163.01", "570", "580", "580.65.05", "595", "610", "615", "620"]
+        ),
+        "cuda": st.sampled_from(
+            ["11", "11.0", "11.3", "11.8", "12.0", "12.4.1", "12.8", "12", "13", "13.0", "13.5"]
+        ),
+        "cudnn": st.sampled_from(["8", "8.9.7.29", "9", "9.5", "9.10.2.21", "9.11", "9.17.0.29", "9.28.1.4"]),
+        "torch": st.sampled_from(
+            ["1.12", "2.0", "2.6", "2.6+cu118", "2.7", "2.8+cu128", "2.11", "2.14", "2.15"]
+        ),
+        "tensorflow": st.sampled_from(["2.10", "2.14", "2.15", "2.17", "2.18", "2.21"]),
+        "ubuntu": st.sampled_from(["20.04", "22.04", "24.04", "26.04", "noble"]),
+        "modules": st.sampled_from(["open", "proprietary"]),
+    },
+)
+
+
+@settings(max_examples=80, deadline=None, database=None)
+@given(WISHES)
+def test_any_combination_gets_an_answer_that_agrees_with_itself(wish: dict[str, Any]) -> None:
+    answer = compat(Wishes(**wish), CATALOG, today=TODAY)
+    driver = answer.driver
+    if answer.fits:
+        assert not answer.conflicts
+        assert not answer.nearest
+        assert driver.recommended in driver.branches
+        assert driver.modules
+        assert driver.branches == sorted(driver.branches)
+        assert answer.support in (*SUPPORT_ORDER[:3], None)
+        if "cuda" in wish or "cudnn" in wish:
+            assert answer.cuda.chosen
+    else:
+        assert answer.conflicts
+        assert all(issue.because or issue.hint for issue in answer.conflicts)
+        assert driver.branches == []
+        assert driver.recommended is None
+
+
+@settings(max_examples=50, deadline=None, database=None)
+@given(WISHES, st.data())
+def test_fewer_wishes_fit_at_least_as_well(wish: dict[str, Any], data: st.DataObject) -> None:
+    if not wish:
+        return
+    fewer = {k: v for k, v in wish.items() if k != data.draw(st.sampled_from(sorted(wish)))}
+    all_of_them = compat(Wishes(**wish), CATALOG, today=TODAY)
+    rest = compat(Wishes(**fewer), CATALOG, today=TODAY)
+    assert set(all_of_them.driver.branches) <= set(rest.driver.branches)
+
+
+@settings(max_examples=50, deadline=None, database=None)
+@given(WISHES)
+def test_what_is_offered_as_nearest_works(wish: dict[str, Any]) -> None:
+    answer = compat(Wishes(**wish), CATALOG, today=TODAY)
+    for near in answer.nearest:
+        if near.fits_all:
+            change: dict[str, Any] = dict(near.change)
+            if "gpu" in change:
+                change["gpu"] = tuple(change["gpu"].split(", "))
+            assert compat(Wishes(**{**wish, **change}), CATALOG, today=TODAY).fits, near
