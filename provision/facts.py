@@ -167,7 +167,6 @@ class Apt(_Facts):
     lists_age_s: float | None = None
     lock_holder: str | None = None  # "pid 123 (unattended-upgr)"
     errors: list[str] = Field(default_factory=list)  # sources that cannot be parsed, Signed-By conflicts
-    own_files: dict[str, str] = Field(default_factory=dict)  # sha256 of files that we manage, by path
 
 
 class SecureBoot(_Facts):
@@ -202,7 +201,6 @@ class RebootRequired(_Facts):
 
 class Modprobe(_Facts):
     blacklisted: list[str] = Field(default_factory=list)  # module names blacklisted anywhere in modprobe.d
-    files: dict[str, str] = Field(default_factory=dict)  # sha256 of our own files, by path
 
 
 class Initrd(_Facts):
@@ -238,6 +236,7 @@ class Facts(_Facts):
     gpu_users: list[GpuUser] = Field(default_factory=list)
     devices: list[str] = Field(default_factory=list)  # /dev/nvidia0, /dev/nvidiactl, …
     services: dict[str, Service] = Field(default_factory=dict)
+    own_files: dict[str, str] = Field(default_factory=dict)  # sha256 of the files that the roles write, by path
     modprobe: Modprobe = Modprobe()
     initrds: list[Initrd] = Field(default_factory=list)
     disks: list[Disk] = Field(default_factory=list)

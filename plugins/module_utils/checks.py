@@ -346,16 +346,12 @@ def persistence(facts, want):
     off = ["GPU %s" % gpu["index"] for gpu in facts["smi"]["gpus"] if gpu.get("persistence") is False]
     daemon = facts["services"].get("nvidia-persistenced", {})
     if off:
-        hint = "systemctl enable --now nvidia-persistenced" if daemon.get("present") else "nvidia-smi -pm 1"
+        # Ubuntu's unit runs the daemon with --no-persistence-mode: starting it is not enough.
+        hint = "provision apply switches it on for good; nvidia-smi -pm 1 does until the next boot"
         return _verdict(check, "warn", "persistence is off", off, hint)
-    if (
-        facts["host"]["systemd"]
-        and daemon.get("present")
-        and not daemon.get("enabled")
-        and not daemon.get("running")
-    ):
-        return _verdict(check, "warn", "persistence is on, nvidia-persistenced is not", (),
-                        "it will be off after the next boot: systemctl enable --now nvidia-persistenced")  # fmt: skip
+    if want["manage"] and facts["host"]["systemd"] and daemon.get("present") and not daemon.get("running"):
+        return _verdict(check, "warn", "persistence is on, and nvidia-persistenced does not run", (),
+                        "it will be off after the next boot: provision apply makes it last")  # fmt: skip
     return _verdict(check, "pass", "on")
 
 

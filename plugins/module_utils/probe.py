@@ -25,7 +25,10 @@ NVSWITCH_IDS = ("1af1", "22a3")
 # Blackwell and later are the machines that may have an NVLink 5 switch behind InfiniBand functions.
 FIRST_NVLINK5_ID = 0x2900
 # They hold GPU devices open on every host and are no work that a reboot would end.
-NOT_USERS = frozenset(["nvidia-persiste", "nv-fabricmanage", "nvidia-smi"])  # comm has 15 characters
+# Monitors (DCGM and its exporter) watch day and night: counted as work, they would put off every reboot for ever.
+NOT_USERS = frozenset((
+    "nvidia-persiste", "nv-fabricmanage", "nvidia-smi", "nv-hostengine", "dcgm-exporter", "dcgmi", "nvidia-imex",
+))  # fmt: skip  (comm has 15 characters)
 
 # Packages that are reported: the driver, CUDA, kernels, containers, desktops and what builds modules.
 _PREFIXES = (
@@ -59,6 +62,8 @@ OWN_FILES = (
     ("/etc/apt/preferences.d", r"gpu-provision"),
     ("/etc/apt/keyrings", r"gpu-provision"),
     ("/etc/apt/apt.conf.d", r".*gpu-provision"),
+    ("/etc/modprobe.d", r"gpu-provision"),
+    ("/etc/systemd/system/nvidia-persistenced.service.d", r"gpu-provision"),
 )
 _WANT = {"install": "i", "hold": "h", "deinstall": "r", "purge": "p", "unknown": "u"}
 _STATE = {
@@ -131,7 +136,8 @@ def _collect(tree):
         "gpu_users": read_gpu_users(tree),
         "devices": ["/dev/" + name for name in tree.names("/dev") if name.startswith("nvidia")],
         "services": read_services(tree, host["systemd"]),
-        "modprobe": {"blacklisted": blacklist["names"], "files": blacklist["own_files"]},
+        "own_files": read_own_files(tree),
+        "modprobe": {"blacklisted": blacklist["names"]},
         "initrds": read_initrds(tree, kernels, blacklist["newest"]),
         "disks": read_disks(tree),
         "desktop": any(_is_desktop(name) and row["status"][1] == "i" for name, row in packages.items())
@@ -559,11 +565,11 @@ _BLACKLIST = re.compile(
 
 
 def read_modprobe(tree):
-    """Return {"names": modules blacklisted, "own_files": {path: sha256}, "newest": time of a nouveau entry}.
+    """Return {"names": modules blacklisted, "newest": time of a nouveau entry}.
 
     A file hides those of the same name in later folders (modprobe.d(5)).
     """
-    blacklisted, own, newest, seen = set(), {}, None, set()
+    blacklisted, newest, seen = set(), None, set()
     for base in ("/etc", "/run", "/usr/local/lib", "/usr/lib", "/lib"):
         folder = base + "/modprobe.d"
         for name in tree.names(folder):
@@ -578,8 +584,6 @@ def read_modprobe(tree):
                 if match:
                     hits.add(next(group for group in match.groups() if group).replace("-", "_"))
             blacklisted |= hits
-            if name.startswith("gpu-provision"):
-                own[path] = _sha256(tree, path)
             if hits & {"nouveau", "nova_core", "nova"}:
                 found = tree.stat(path)
                 if found:
@@ -593,7 +597,7 @@ def read_modprobe(tree):
         r"(?:modprobe\.blacklist|module_blacklist|rd\.driver\.blacklist)=(\S+)", cmdline
     ):
         blacklisted |= {name.replace("-", "_") for name in match.group(1).split(",") if name}
-    return {"names": sorted(blacklisted), "own_files": {p: h for p, h in own.items() if h}, "newest": newest}
+    return {"names": sorted(blacklisted), "newest": newest}
 
 
 # --- libraries, CUDA, runfile ------------------------------------------------------------------------------
@@ -724,11 +728,6 @@ def read_apt(tree, packages, arch):
     conf = {}
     for path in _part_files(tree, "/etc/apt/apt.conf.d", ("", "conf")) + ["/etc/apt/apt.conf"]:
         aptconf.parse_conf(tree.read(path) or "", conf)
-    own = {}
-    for folder, pattern in OWN_FILES:
-        for name in tree.names(folder):
-            if re.match(pattern, name):
-                own["%s/%s" % (folder, name)] = _sha256(tree, "%s/%s" % (folder, name))
     unattended = packages.get("unattended-upgrades", {}).get("status", "un")[1] == "i" and (
         aptconf.truth(conf.get("apt::periodic::unattended-upgrade"))
         and aptconf.truth(conf.get("apt::periodic::enable"), default=True)
@@ -743,8 +742,17 @@ def read_apt(tree, packages, arch):
         "lists_age_s": _lists_age(tree),
         "lock_holder": _lock_holder(tree),
         "errors": errors,
-        "own_files": {path: hash_ for path, hash_ in own.items() if hash_},
     }
+
+
+def read_own_files(tree):
+    """Return {path: sha256} of the files that the roles write: what the plan compares with what they should be."""
+    own = {}
+    for folder, pattern in OWN_FILES:
+        for name in tree.names(folder):
+            if re.match(pattern, name):
+                own["%s/%s" % (folder, name)] = _sha256(tree, "%s/%s" % (folder, name))
+    return {path: hash_ for path, hash_ in own.items() if hash_}
 
 
 def _part_files(tree, folder, extensions):

@@ -22,6 +22,17 @@ blacklist nova_core
 blacklist nova
 options nouveau modeset=0
 """
+PERSISTENCE_PATH = "/etc/systemd/system/nvidia-persistenced.service.d/gpu-provision.conf"
+# Ubuntu's unit starts the daemon with --no-persistence-mode, which keeps device files open and switches nothing on, and
+# lets systemd stop it; it is static, so a boot does not start it by itself. Source: nvidia-compute-utils' unit, 2023-2026.
+PERSISTENCE_TEXT = """\
+# written by gpu-provision: persistence mode on, from every boot on
+[Unit]
+StopWhenUnneeded=false
+[Service]
+ExecStart=
+ExecStart=/usr/bin/nvidia-persistenced --user nvidia-persistenced --persistence-mode --verbose
+"""
 LEGACY_NVIDIA_URIS = ("/compute/machine-learning/repos/",)
 
 
@@ -98,7 +109,7 @@ def _apt_files(
 ) -> None:  # fmt: skip
     files: dict[str, Any] = {"source": source, "preferences": None, "unattended": []}
     details, because = [], []
-    have = facts.apt.own_files
+    have = facts.own_files
     if source:
         path = aptfiles.sources_path(source["name"])
         texts = [
@@ -259,7 +270,7 @@ def kernel_metapackages(facts: Facts) -> list[str]:
 
 def _boot(facts: Facts, spec: dict[str, Any], steps: list[Step]) -> None:
     spec["modprobe"] = {"path": MODPROBE_PATH, "content": MODPROBE_TEXT}
-    written = facts.modprobe.files.get(MODPROBE_PATH) == aptfiles.sha256(MODPROBE_TEXT)
+    written = facts.own_files.get(MODPROBE_PATH) == aptfiles.sha256(MODPROBE_TEXT)
     stale = sorted(initrd.kernel for initrd in facts.initrds if initrd.newer_than_blacklist is False)
     spec["modprobe_needed"] = not written
     spec["initramfs"] = bool(facts.initrds) and (not written or bool(stale))
@@ -276,34 +287,31 @@ def _boot(facts: Facts, spec: dict[str, Any], steps: list[Step]) -> None:
     steps.append(Step(id="boot", title="keep nouveau and nova away", because=because, details=details))
 
 
-def _services(
-    wish: DriverWish, facts: Facts, target: Target, spec: dict[str, Any], steps: list[Step]
-) -> None:
-    wanted = []
-    if wish.persistence:
-        wanted.append(("nvidia-persistenced", "GPUs keep their state between jobs"))
-    if wants_fabric(wish, facts):
-        wanted.append(("nvidia-fabricmanager", "NVSwitch is on the bus"))
+def _services(wish: DriverWish, facts: Facts, target: Target, spec: dict[str, Any], steps: list[Step]) -> None:
+    """Units that must run, each told whether a drop-in of ours comes first; see roles/nvidia_driver/tasks/services.yml."""
     if not facts.host.systemd:
         return
-    todo = []
-    for unit, because in wanted:
-        service = facts.services.get(unit)
-        if service is None or not (service.enabled and service.running):
-            todo.append((unit, because))
-    # persistenced runs without an [Install] section where the distribution starts it by udev: enabled or running will do.
-    todo = [
-        (unit, because) for unit, because in todo
-        if not (unit == "nvidia-persistenced" and target.installed and _runs(facts, unit))
-    ]  # fmt: skip
+    todo, because = [], []
+    if wish.persistence:
+        written = facts.own_files.get(PERSISTENCE_PATH) == aptfiles.sha256(PERSISTENCE_TEXT)
+        off = any(gpu.persistence is False for gpu in facts.smi.gpus)
+        if not (target.installed and written and not off and _runs(facts, "nvidia-persistenced")):
+            drop_in = None if written else {"path": PERSISTENCE_PATH, "content": PERSISTENCE_TEXT}
+            todo.append({"name": "nvidia-persistenced", "drop_in": drop_in})
+            because.append("GPUs keep their state between jobs; Ubuntu's own unit leaves persistence mode off")
+    if wants_fabric(wish, facts) and not (target.installed and _runs(facts, "nvidia-fabricmanager")):
+        todo.append({"name": "nvidia-fabricmanager", "drop_in": None})
+        because.append("NVSwitch is on the bus")
     if todo:
-        spec["services"] = [unit for unit, _ in todo]
+        spec["services"] = todo
         steps.append(
             Step(
-                id="services", title="start " + " and ".join(unit for unit, _ in todo),
-                because="; ".join(because for _, because in todo),
+                id="services",
+                title="start " + " and ".join(str(unit["name"]) for unit in todo),
+                because="; ".join(because),
+                details=[f"write {PERSISTENCE_PATH}" for unit in todo if unit["drop_in"]],
             )
-        )  # fmt: skip
+        )
 
 
 def _runs(facts: Facts, unit: str) -> bool:
