@@ -464,7 +464,7 @@ class _Judge:
         toolkit = self._choose_toolkit(chosen, tag)
         answer.driver = DriverAnswer(
             branches=[item.branch.number for item in left], recommended=branch.number,
-            minimum=self._minimum(left[0], toolkit, tag), modules=chosen.flavours, offers=self._offers(branch),
+            minimum=self._minimum(left[0]), modules=chosen.flavours, offers=self._offers(branch),
         )  # fmt: skip
         without = {k: w for k, w in self.wished.items() if k != "cuda"}
         fit = {t.version for item in self.left(without) for t in item.toolkits if self._compiled(t)}
@@ -568,15 +568,18 @@ class _Judge:
         pool = full or (pool if self._explicit_toolkit else [])
         return pool[-1] if pool else None
 
-    def _minimum(self, first: _Left, toolkit: CudaMinor | None, tag: str | None) -> str:
+    def _minimum(self, first: _Left) -> str:
         """Oldest driver that fits: a version where a rule names one within the oldest branch, else the
         branch."""
         driver = self.wished.get("driver")
         if driver and driver.version:
             return driver.version
-        least = [toolkit.min_driver] if toolkit and self._explicit_toolkit else []
-        if tag:
-            least.append(self.catalog.frameworks.torch.tags[tag].min_driver)
+        tags = self.catalog.frameworks.torch.tags
+        least = []
+        if self._explicit_toolkit:
+            least.append(min((toolkit.min_driver for toolkit in first.toolkits), key=key))
+        if first.tags:
+            least.append(min((tags[tag].min_driver for tag in first.tags), key=key))
         tensorflow = self.wished["tensorflow"].tensorflow if "tensorflow" in self.wished else None
         if tensorflow:
             least.append(self.catalog.frameworks.tensorflow.min_driver[str(key(tensorflow.cuda)[0])])

@@ -270,16 +270,23 @@ class Catalog:
         driver that came with the release (of a minor: with its first one), None where that is not known.
         """
         if not full:
-            return self.cuda_data.minor_version_compatibility[key(cuda)[0]].min_driver
+            return self._minor_compatibility(cuda).min_driver
         rows = [row for v, row in self.cuda_data.releases.items() if same(cuda, v) and not row.preview]
         return rows[0].driver if rows else None
+
+    def _minor_compatibility(self, cuda: str) -> models.MinorCompat:
+        rows = self.cuda_data.minor_version_compatibility
+        major = int(cuda.split(".")[0]) if re.match(r"^\d+(\.\d+)*$", cuda) else None
+        if major not in rows:
+            raise _unknown("cuda", "CUDA toolkit", cuda, [m.version for m in self.cuda_minors])
+        return rows[major]
 
     def min_branch_for_cuda(self, cuda: str, gpus: Iterable[Gpu] = (), *, full: bool = False) -> int | None:
         """Oldest branch that runs a CUDA on all these GPUs; None when none does. ``full``: without relying on
         minor-version compatibility (its max_cuda is at least that CUDA)."""
         listed = list(gpus)
         able = self.branches_for(listed) if listed else {b.number for b in self.branches}
-        floor = self.cuda_data.minor_version_compatibility[key(cuda)[0]].branch
+        floor = self._minor_compatibility(cuda).branch
         fit = [
             b.number for b in self.branches
             if b.number in able and b.number >= floor and (not full or key(b.max_cuda) >= key(minor(cuda)))

@@ -79,10 +79,7 @@ class GpuIndex:
         name = device.name
         if board:
             fabric = board.fabric
-            # pci.ids' name of a data-center board is often an internal one; the board's is what people know.
-            name = (
-                device.also[0].removeprefix("NVIDIA ") if device.also and len(board.ids) > 1 else board.name
-            )
+            name = self._board_name(device, board)
             name = board.subsystems.get(subsystem or "", name)
         notes = [
             n for n in (board.note if board else None, board.fabric_note if board else None, chip.note) if n
@@ -96,6 +93,17 @@ class GpuIndex:
             last_branch=architecture.last_branch, modules=modules, modules_certainty=certainty,
             turing_or_newer=self._turing(device_id), certainty=chip.certainty, note="; ".join(notes) or None,
         )  # fmt: skip
+
+    @staticmethod
+    def _board_name(device: Device, board: Board) -> str:
+        """The device's own name, which also tells the memory, where it is the product's: pci.ids has internal and
+        combined ones ("PCIe Faber", "H100L 94GB", "A2 / A16"), and there NVIDIA's or the board's is better."""
+        product = {word for text in (board.name, *board.aliases) for word in _tokens(text)[0]}
+        if " / " not in device.name and _tokens(device.name)[0] & product:
+            return device.name
+        if len(board.ids) == 1 or not device.also:
+            return board.name
+        return device.also[0].removeprefix("NVIDIA ")
 
     def _turing(self, device_id: str) -> bool:
         return int(device_id, 16) >= int(self.arch.turing_or_newer.first_id, 16)

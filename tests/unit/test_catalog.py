@@ -416,6 +416,14 @@ def test_oldest_driver_for_a_cuda(cuda: str, full: bool, version: str | None) ->
     assert CATALOG.min_driver_for_cuda(cuda, full=full) == version
 
 
+@pytest.mark.parametrize("cuda", ["10.2", "14.0", "x", ""])
+def test_no_driver_is_known_for_a_cuda_that_there_is_not(cuda: str) -> None:
+    with pytest.raises(UsageError):
+        CATALOG.min_driver_for_cuda(cuda)
+    with pytest.raises(UsageError):
+        CATALOG.min_branch_for_cuda(cuda)
+
+
 @pytest.mark.parametrize(
     ("texts", "first", "last"),
     [(["K80"], "11.0", "11.8"), (["V100"], "11.0", "12.9"), (["H100"], "11.8", "13.5"), (["RTX 5090"], "12.8", "13.5"),

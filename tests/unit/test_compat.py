@@ -190,3 +190,37 @@ def test_what_is_offered_as_nearest_works(wish: dict[str, Any]) -> None:
             if "gpu" in change:
                 change["gpu"] = tuple(change["gpu"].split(", "))
             assert compat(Wishes(**{**wish, **change}), CATALOG, today=TODAY).fits, near
+
+
+WORDS = st.one_of(
+    st.text(max_size=12),
+    st.text(alphabet="0123456789.+-cu", max_size=10),
+    st.sampled_from(
+        [
+            "RTX",
+            "GeForce",
+            "SXM",
+            "580-",
+            "580.",
+            "12.",
+            ".4",
+            "+cu124",
+            "2.6+",
+            "v2",
+            "10de:",
+            "0x",
+            "R580",
+            "v",
+        ]
+    ),
+)
+
+
+@settings(max_examples=150, deadline=None, database=None)
+@given(st.sampled_from(["driver", "cuda", "cudnn", "torch", "tensorflow", "ubuntu", "modules", "gpu"]), WORDS)
+def test_nonsense_is_wrong_usage_and_nothing_else(kind: str, text: str) -> None:
+    wishes = Wishes(gpu=(text,)) if kind == "gpu" else Wishes(**{kind: text})
+    try:
+        assert compat(wishes, CATALOG, today=TODAY).fits is not None
+    except UsageError as error:
+        assert error.issue.message
