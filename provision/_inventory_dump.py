@@ -120,6 +120,7 @@ def vault_secrets(request: dict[str, Any], loader: Any) -> list[Any]:
                 vault_ids=list(constants.DEFAULT_VAULT_IDENTITY_LIST or []),
                 vault_password_files=files,
                 auto_prompt=False,
+                initialize_context=False,
             )
         except AnsibleError as error:
             raise Wrong(
@@ -136,15 +137,21 @@ def read_inventory(request: dict[str, Any]) -> dict[str, Any]:
     from ansible.inventory.manager import InventoryManager
     from ansible.module_utils.common.collections import ImmutableDict
     from ansible.parsing.dataloader import DataLoader
+    from ansible.parsing.vault import VaultSecretsContext
+    from ansible.template import trust_as_template
     from ansible.utils.vars import load_extra_vars
     from ansible.vars.manager import VariableManager
 
-    context.CLIARGS = ImmutableDict(extra_vars=tuple(request.get("extra_vars") or ()))
+    # As ansible's own command line does: what the user typed may be a template.
+    given = tuple(trust_as_template(text) for text in request.get("extra_vars") or ())
+    context.CLIARGS = ImmutableDict(extra_vars=given)
     sources = choose_sources(request.get("sources"))
     loader = DataLoader()
     if request.get("basedir"):
         loader.set_basedir(request["basedir"])
-    loader.set_vault_secrets(vault_secrets(request, loader))
+    found_secrets = vault_secrets(request, loader)
+    loader.set_vault_secrets(found_secrets)
+    VaultSecretsContext.initialize(VaultSecretsContext(found_secrets))
     try:
         extra_vars = load_extra_vars(loader)
     except AnsibleError as error:
@@ -159,7 +166,7 @@ def read_inventory(request: dict[str, Any]) -> dict[str, Any]:
             manager.subset(request["limit"])
         hosts = manager.list_hosts("all")
         everyone = sorted(manager.hosts)
-        if not everyone and manager.localhost is None:
+        if not everyone and not hosts:
             raise Wrong(
                 "inventory.empty", f"the inventory {', '.join(sources)} has no hosts",
                 hint="add hosts to it; provision init HOST... writes a commented example",
@@ -188,13 +195,16 @@ def settings() -> dict[str, Any]:
     """Return what Ansible is set to beside the hosts, so that a run can add to it instead of replacing it."""
     from ansible import constants
 
-    pipelining, origin = constants.config.get_config_value_and_origin("ANSIBLE_PIPELINING")
+    ssh_args = option("connection", "ssh", "ssh_args", {})
+    _, origin = constants.config.get_config_value_and_origin(
+        "pipelining", plugin_type="connection", plugin_name="ssh"
+    )
     return {
         "collections_paths": plain(constants.COLLECTIONS_PATHS),
         "roles_path": plain(constants.DEFAULT_ROLES_PATH),
         "callbacks_enabled": plain(constants.CALLBACKS_ENABLED),
         "pipelining_configured": origin != "default",
-        "ssh_args": option("connection", "ssh", "ssh_args", {}),
+        "ssh_args": ssh_args,
     }
 
 

@@ -275,14 +275,24 @@ def _refuse_unresolved(hosts: list[Host]) -> None:
     """A template that has no value is an error where it is ours or connects; others may need a play's facts."""
     for host in hosts:
         for name, why in sorted(host.unresolved.items()):
-            if is_ours(name) or name.startswith(_CONNECTION_PREFIX):
+            if not is_ours(name) and not name.startswith(_CONNECTION_PREFIX):
+                continue
+            where = f"{name} ({host.origins.get(name, 'inventory')})"
+            if "vault" in why.lower() or "decrypt" in why.lower():
                 raise UsageError(
-                    "vars.template",
-                    f"variable {name} cannot be resolved ({host.origins.get(name, 'inventory')})",
+                    "inventory.vault",
+                    f"the encrypted variable {where} cannot be opened",
                     host=host.name,
                     because=[why],
-                    hint="facts of the host (ansible_facts, gathered later) cannot decide what is wanted",
+                    hint="give the vault password with --ask-vault-pass or --vault-password-file FILE",
                 )
+            raise UsageError(
+                "vars.template",
+                f"variable {where} cannot be resolved",
+                host=host.name,
+                because=[why],
+                hint="facts of the host (ansible_facts, gathered later) cannot decide what is wanted",
+            )
 
 
 def _warnings(talk: str) -> list[str]:

@@ -62,7 +62,8 @@ def _openssh(host: Host, *reasons: str) -> Session:
 
     goal = replace(target.resolve(host.connection), reasons=reasons)
     ssh = openssh.OpenSsh(host, goal)
-    return ProgramSession(host, ssh.start, user=goal.user, is_root=goal.user == "root", lost=ssh.lost)
+    user = ssh.user()
+    return ProgramSession(host, ssh.start, user=user, is_root=user == "root", lost=ssh.lost)
 
 
 def _local(host: Host) -> Session:

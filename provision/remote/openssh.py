@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+import subprocess
 import tempfile
 import threading
 from pathlib import Path
@@ -30,7 +31,21 @@ class OpenSsh:
     def __init__(self, host: Host, goal: Target) -> None:
         self._host, self._target = host, goal
 
+    def user(self) -> str:
+        """Who logs in, by ssh's own reading of its configuration (which may be what paramiko cannot read)."""
+        command = [self._program(), *self._arguments(), "-G", "--", self._host.connection.address]
+        told = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False).stdout
+        found = [line.split(" ", 1)[1] for line in told.splitlines() if line.startswith("user ")]
+        return found[0] if found else self._target.user
+
     def start(self, argv: list[str]) -> Stream:
+        connection = self._host.connection
+        command = [self._program(), *self._arguments(), "--", connection.address, shlex.join(argv)]
+        if connection.password is None:
+            return ProcessStream(command)
+        return _with_password(command, connection.password)
+
+    def _program(self) -> str:
         connection = self._host.connection
         program = shutil.which(connection.ssh_executable)
         if program is None:
@@ -41,10 +56,7 @@ class OpenSsh:
                 because=[f"it is needed for: {', '.join(self._target.reasons)}"],
                 hint="apt-get install openssh-client",
             )
-        command = [program, *self._arguments(), "--", connection.address, shlex.join(argv)]
-        if connection.password is None:
-            return ProcessStream(command)
-        return _with_password(command, connection.password)
+        return program
 
     def _arguments(self) -> list[str]:
         """The order of Ansible: the first value of an option wins."""
