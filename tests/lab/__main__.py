@@ -35,8 +35,9 @@ def main(argv: list[str] | None = None) -> int:
     up = commands.add_parser("up", help="start the hosts of a file")
     up.add_argument("hosts", type=Path, help="YAML file, or - for stdin")
     up.add_argument("--name", default="lab")
-    down = commands.add_parser("down", help="stop a lab, or all of them and what was left behind")
-    down.add_argument("name", nargs="?")
+    down = commands.add_parser("down", help="stop a lab")
+    down.add_argument("name", nargs="?", default="lab")
+    down.add_argument("--all", action="store_true", help="all labs, and whatever they left behind")
     commands.add_parser("list", help="labs and their hosts")
     publish = commands.add_parser("publish", help="publish newer versions: drivers, kernel, security (all when none is named)")
     publish.add_argument("what", nargs="*", choices=["drivers", "kernel", "security", []])
@@ -80,11 +81,11 @@ def _act(options: argparse.Namespace) -> int:
         setup.say(f"{len(lab.hosts)} hosts up in {time.monotonic() - started:.1f} s")
         print(lab.inventory)
     elif command == "down":
-        for name in [options.name] if options.name else labs():
+        for name in labs() if options.all else [options.name]:
             Lab.attach(name).down()
-        if not options.name:
+        if options.all:
             engine().remove(engine().containers(f"label={LABEL}"))
-            engine().remove(engine().containers("label=gpu-lab-build"))
+            engine().remove(engine().containers("name=gpulab-build-"))
     elif command == "list":
         for name in labs():
             lab = Lab.attach(name)

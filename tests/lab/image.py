@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import uuid
 from pathlib import Path
 
 from .engine import LabError, as_root, engine, run
@@ -253,7 +254,7 @@ def _compile(target: Path) -> None:
 def _commit(source: str, command: list[str], tag: str, flags: list[str], *, required: bool = True) -> bool:
     """Run a command in a container of an image and keep the result as a new image that boots systemd."""
     podman = engine()
-    container = podman("create", *podman.run_flags, "--privileged", "--network", "host", "--label", "gpu-lab-build=1", *flags, source, *command).stdout.split()[-1]
+    container = podman("create", *podman.run_flags, "--privileged", "--network", "host", "--name", f"gpulab-build-{uuid.uuid4().hex[:8]}", *flags, source, *command).stdout.split()[-1]
     try:
         done = podman("start", "--attach", container, check=False)
         if done.returncode:

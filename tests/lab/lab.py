@@ -127,12 +127,16 @@ class LabHost:
                 with socket.create_connection((self.address, self.port), timeout=2) as connection:
                     connection.settimeout(3)
                     if connection.recv(4) == b"SSH-":
-                        return
+                        break
             except OSError:
                 pass  # not up yet: the deadline ends this
             time.sleep(0.05)
-        journal = engine()("exec", self.container, "systemctl", "list-jobs", "--no-pager", check=False)
-        raise LabError(f"{self.name} did not answer on {self.address}:{self.port} in {timeout:.0f} s: {(journal.stdout + journal.stderr)[-600:]}")
+        else:
+            jobs = engine()("exec", self.container, "systemctl", "list-jobs", "--no-pager", check=False)
+            raise LabError(f"{self.name} did not answer on {self.address}:{self.port} in {timeout:.0f} s: {(jobs.stdout + jobs.stderr)[-600:]}")
+        error = self.folder / "boot-error"
+        if error.exists():
+            raise LabError(f"the boot simulator failed on {self.name}: {error.read_text()}")
 
 
 @dataclass
@@ -146,21 +150,27 @@ class Lab:
     server: str = ""
     server_address: str = ""
     base: str = ""
+    owner: int | None = None
     hosts: dict[str, LabHost] = field(default_factory=dict)
 
     @classmethod
     @contextmanager
     def start(cls, hosts: list[dict[str, Any] | HostSpec], name: str | None = None, *, release: str | None = None) -> Iterator[Lab]:
         """Start hosts and stop them at the end, also after Ctrl-C or an error. release: Ubuntu of hosts that name none."""
-        lab = cls.up(hosts, name, release=release)
+        lab = cls.up(hosts, name, release=release, owner=os.getpid())
         try:
             yield lab
         finally:
             lab.down()
 
     @classmethod
-    def up(cls, hosts: list[dict[str, Any] | HostSpec], name: str | None = None, *, release: str | None = None) -> Lab:
-        """Start hosts and leave them running; ``Lab.attach(name)`` finds them again."""
+    def up(
+        cls, hosts: list[dict[str, Any] | HostSpec], name: str | None = None, *, release: str | None = None, owner: int | None = None
+    ) -> Lab:
+        """Start hosts and leave them running; ``Lab.attach(name)`` finds them again.
+
+        owner: id of the process that will stop them; should it die, the next lab to start cleans up.
+        """
         if release:
             hosts = [{"ubuntu": release, **host} if isinstance(host, dict) else host for host in hosts]
         specs = read_specs(hosts)
@@ -168,18 +178,19 @@ class Lab:
         with repos.locked("image"):
             _, what = image()
         say(f"simulated hosts; base: {what}")
-        lab = cls._claim(name or f"lab-{uuid.uuid4().hex[:6]}")
+        _sweep()
+        lab = cls._claim(name or f"lab-{uuid.uuid4().hex[:6]}", owner)
         lab.base = what
         try:
             lab._serve(sorted({spec.ubuntu for spec in specs}))
-            lab.add(specs)
+            lab.add(list(specs))
         except BaseException:
             lab.down()
             raise
         return lab
 
     @classmethod
-    def _claim(cls, name: str) -> Lab:
+    def _claim(cls, name: str, owner: int | None) -> Lab:
         folder = LABS / name
         with repos.locked("labs"):
             if (folder / "lab.json").exists():
@@ -189,7 +200,7 @@ class Lab:
             if network is None:
                 raise LabError("no free loopback network 127.0.N.0 is left")
             folder.mkdir(parents=True, exist_ok=True)
-            lab = cls(name, folder, network, _port(network))
+            lab = cls(name, folder, network, _port(network), owner=owner)
             lab.save()
         return lab
 
@@ -201,7 +212,7 @@ class Lab:
             known = ", ".join(labs()) or "none"
             raise LabError(f"no lab named {name} (there: {known})")
         kept = json.loads(path.read_text())
-        lab = cls(name, path.parent, kept["network"], kept["port"], kept["server"], kept["server_address"], kept["base"])
+        lab = cls(name, path.parent, kept["network"], kept["port"], kept["server"], kept["server_address"], kept["base"], kept.get("owner"))
         for row in kept["hosts"]:
             spec = HostSpec.model_validate(row["spec"])
             lab.hosts[spec.name] = LabHost(lab, spec, row["address"], row["port"], row["container"], row["image"])
@@ -214,7 +225,7 @@ class Lab:
             for h in self.hosts.values()
         ]
         kept = {"network": self.network, "port": self.port, "server": self.server, "server_address": self.server_address,
-                "base": self.base, "hosts": rows}  # fmt: skip
+                "base": self.base, "owner": self.owner, "hosts": rows}  # fmt: skip
         temporary = self.folder / "lab.json.new"
         temporary.write_text(json.dumps(kept, indent=1))
         temporary.replace(self.folder / "lab.json")
@@ -236,22 +247,27 @@ class Lab:
         """Publish newer versions in this lab's repositories; see repos.Served.publish."""
         self.served.publish(*what, packages=packages, nvidia=nvidia)
 
-    def add(self, specs: list[HostSpec]) -> None:
+    def add(self, hosts: list[dict[str, Any] | HostSpec]) -> list[LabHost]:
         """Start further hosts, in parallel, and wait until all answer."""
+        specs = read_specs(hosts)
         for spec in specs:
             self.served.add_release(spec.ubuntu)
         images: dict[str, str] = {}
         by_profile: dict[str, HostSpec] = {json.dumps([spec.profile(), spec.runfile and spec.gpus]): spec for spec in specs}
         with concurrent.futures.ThreadPoolExecutor(max_workers=2) as pool:
-            for key, tag in zip(by_profile, pool.map(lambda spec: profile.prepare(spec, self.server_address), by_profile.values()), strict=True):
+            for key, tag in zip(by_profile, pool.map(lambda spec: profile.prepare(spec, self.server_address, self.served.state()), by_profile.values()), strict=True):
                 images[key] = tag
         self._key()
-        first = len(self.hosts) + 1
-        if first + len(specs) > 250:
-            raise LabError("a lab has at most 249 hosts")
+        clash = {spec.name for spec in specs} & set(self.hosts)
+        if clash:
+            raise LabError(f"the lab {self.name} has {', '.join(sorted(clash))} already")
+        used = {host.address for host in self.hosts.values()}
+        free = (address for n in range(1, 255) if (address := f"127.0.{self.network}.{n}") not in used)
+        places = list(zip(free, specs, strict=False))
+        if len(places) < len(specs):
+            raise LabError("a lab has at most 254 hosts")
 
-        def start(position: int, spec: HostSpec) -> LabHost:
-            address = f"127.0.{self.network}.{position}"
+        def start(address: str, spec: HostSpec) -> LabHost:
             tag = images[json.dumps([spec.profile(), spec.runfile and spec.gpus])]
             folder = self.folder / "hosts" / spec.name
             folder.mkdir(parents=True)
@@ -260,7 +276,7 @@ class Lab:
             return LabHost(self, spec, address, self.port, container, tag)
 
         with concurrent.futures.ThreadPoolExecutor(max_workers=4) as pool:
-            jobs = [pool.submit(start, first + n, spec) for n, spec in enumerate(specs)]
+            jobs = [pool.submit(start, address, spec) for address, spec in places]
             for job in jobs:
                 host = job.result()
                 self.hosts[host.name] = host
@@ -268,6 +284,18 @@ class Lab:
         self.save()
         for spec in specs:
             self.hosts[spec.name].wait(90)
+        return [self.hosts[spec.name] for spec in specs]
+
+    def remove(self, *names: str) -> None:
+        """Stop hosts and forget them."""
+        gone = [self.hosts.pop(name) for name in names]
+        engine().remove([host.container for host in gone])
+        for host in gone:
+            shutil.rmtree(host.folder)
+            for suffix in ("", ".pub"):
+                (self.folder / "host-keys" / f"{host.name}{suffix}").unlink()
+        self._write_inventory()
+        self.save()
 
     def start_container(self, spec: HostSpec, address: str, port: int, tag: str) -> str:
         """Start the container of one host; returns its id."""
@@ -294,6 +322,7 @@ class Lab:
 
     def _serve(self, releases: list[str]) -> None:
         """Start the package server: a container of the lab's own image, seen by hosts under both repositories' names."""
+        self.served.root.mkdir(parents=True, exist_ok=True)
         for ubuntu in releases:
             self.served.add_release(ubuntu)
         tag, _ = image()
@@ -387,6 +416,15 @@ class Lab:
 def labs() -> list[str]:
     """Names of the labs of this user that are up."""
     return sorted(path.parent.name for path in LABS.glob("*/lab.json"))
+
+
+def _sweep() -> None:
+    """Stop labs whose owner has died without stopping them (kill -9, power cut)."""
+    for name in labs():
+        owner = json.loads((LABS / name / "lab.json").read_text()).get("owner")
+        if owner is not None and not Path(f"/proc/{owner}").exists():
+            say(f"cleaning up {name}, whose owner {owner} is gone")
+            Lab.attach(name).down()
 
 
 def _free(network: int) -> bool:

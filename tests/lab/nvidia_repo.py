@@ -104,6 +104,8 @@ def _companions(branch: str, upstream: str, depends: str) -> list[Package]:
         if suffix:
             fields |= {"Provides": base, "Conflicts": base}
         built.append(_package(base + suffix, _version(upstream), fields, files, scripts, conffiles))
+    # No branch in these names at any age.
+    built += [_package(name, _version(upstream), {}) for name in ("nvidia-modprobe", "nvidia-settings", "libxnvctrl0")]
     return built
 
 
@@ -194,8 +196,6 @@ def _pinning(ubuntu: str, drivers: bool) -> list[Package]:
 
 def _toolkits(ubuntu: str, newest: str) -> list[Package]:
     built = [
-        _package("nvidia-modprobe", "620.70.06-1ubuntu1", {}),
-        _package("nvidia-settings", "620.70.06-1ubuntu1", {}),
         _package("nvlsm", "2026.03.1-1", {}),
     ]
     for name, version in _TOOLKITS.items():

@@ -216,12 +216,15 @@ def script(spec: HostSpec) -> str:
     return "\n".join(lines) + "\n"
 
 
-def prepare(spec: HostSpec, repository_address: str) -> str:
-    """Return the tag of the prepared image; repository_address: IP of the lab's package server."""
+def prepare(spec: HostSpec, repository_address: str, repository_state: str) -> str:
+    """Return the tag of the prepared image.
+
+    repository_address: IP of the lab's package server; repository_state: what its repositories hold, as a hash.
+    """
     source, _ = image()
     described = json.dumps(spec.profile(), sort_keys=True)
     hardware = spec.runfile and str(spec.machine()["gpus"])
-    extra = f"{source} {repos.recipe()} {described} {hardware} {repos.keys()}"
+    extra = f"{source} {repository_state} {described} {hardware} {repos.keys()}"
     tag = f"localhost/gpu-lab-host:{fingerprint_of('profile.py', extra=extra)}"
     with repos.locked("profile-" + tag.rsplit(":", 1)[1]):
         if engine().image_exists(tag):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import shutil
@@ -122,6 +123,15 @@ class Served:
 
     def releases(self) -> list[str]:
         return [path.name[len("index-archive-") : -len(".json")] for path in self.root.glob("index-archive-*.json")]
+
+    def state(self) -> str:
+        """Hash of what the repositories hold: their recipe, or their lists once something was published."""
+        if not (self.root / "published.json").exists():
+            return recipe()
+        digest = hashlib.sha256()
+        for path in sorted(self.root.glob("index-*.json")):
+            digest.update(path.read_bytes())
+        return digest.hexdigest()[:12]
 
     def publish(self, *what: str, packages: list[Package] | None = None, nvidia: list[Package] | None = None) -> None:
         """Add newer packages and sign again.

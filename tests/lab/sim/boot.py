@@ -9,6 +9,7 @@ import struct
 import subprocess
 import tarfile
 import time
+import traceback
 
 from . import grub, initramfs, kmod, state
 from .modprobe_conf import blacklisted
@@ -20,6 +21,18 @@ _X509_GUID = bytes.fromhex("a159c0a5e494a74a87b5ab155c2bf072")
 
 
 def main():
+    """Boot; what goes wrong is left where the lab looks for it."""
+    error = state.ETC + "/boot-error"
+    if os.path.exists(error):
+        os.unlink(error)
+    try:
+        _boot()
+    except Exception:
+        state.write(error, traceback.format_exc())
+        raise
+
+
+def _boot():
     first = state.ETC + "/first.tar"
     if os.path.exists(first) and not os.path.exists("/var/lib/sim/first-done"):
         with tarfile.open(first) as archive:

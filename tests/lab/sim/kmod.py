@@ -11,6 +11,9 @@ from .modprobe_conf import blacklisted
 from .nvidia import CannotLoad
 
 
+SUFFIXES = (".ko", ".ko.zst", ".ko.xz", ".ko.gz")
+
+
 def find(name, release):
     """Path of a module in /lib/modules/RELEASE, ``updates`` before the rest as depmod searches; None when absent."""
     top = "/lib/modules/" + release
@@ -18,7 +21,7 @@ def find(name, release):
     hits = []
     for folder, _, files in os.walk(top):
         for file in files:
-            if file.partition(".ko")[0].replace("-", "_") == wanted and ".ko" in file:
+            if file.endswith(SUFFIXES) and file.partition(".ko")[0].replace("-", "_") == wanted:
                 hits.append(os.path.join(folder, file))
     return min(hits, key=lambda path: (not path.startswith(top + "/updates"), path), default=None)
 
@@ -163,7 +166,7 @@ def modprobe(argv):
 def _on_disk():
     names = set()
     for _, _, files in os.walk("/lib/modules/" + state.release()):
-        names.update(file.partition(".ko")[0].replace("-", "_") for file in files if ".ko" in file)
+        names.update(file.partition(".ko")[0].replace("-", "_") for file in files if file.endswith(SUFFIXES))
     return names
 
 

@@ -1,0 +1,47 @@
+"""Fixtures that need more than one file: the lab of simulated hosts, shared by a whole test run."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.lab import Lab, LabHost
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def lab() -> Iterator[Lab]:
+    """A lab without hosts; it ends with the test run. What a test publishes here, later tests see: see own_lab."""
+    from tests.lab import Lab
+
+    with Lab.start([]) as started:
+        yield started
+
+
+@pytest.fixture
+def own_lab() -> Iterator[Lab]:
+    """A lab of one test's own, for tests that publish."""
+    from tests.lab import Lab
+
+    with Lab.start([]) as started:
+        yield started
+
+
+@pytest.fixture
+def new_host(lab: Lab) -> Iterator[Callable[..., LabHost]]:
+    """Start one host for one test: ``new_host(gpus=["H100 x2"], installed=["550 open signed held"])``."""
+    started: list[str] = []
+
+    def start(**spec: Any) -> LabHost:
+        spec.setdefault("name", f"host{next(_numbers)}")
+        (host,) = lab.add([spec])
+        started.append(host.name)
+        return host
+
+    yield start
+    lab.remove(*started)
