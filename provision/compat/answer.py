@@ -1,0 +1,110 @@
+"""The shape of compat's answer and of what is asked. Data only."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from provision.catalog import Offer, Support
+from provision.catalog.models import Flavour
+from provision.errors import Issue
+
+SCHEMA: Literal["provision/compat/1"] = "provision/compat/1"
+
+
+class Wishes(BaseModel):
+    """What is asked for; everything optional. gpu: names or PCI ids, one for each kind of GPU in the host."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    gpu: tuple[str, ...] = ()
+    driver: str | None = None  # "580", "580-server", "580.95.05"
+    cuda: str | None = None  # "12.4", "12.4.1", "13"
+    cudnn: str | None = None  # "9", "9.10", "9.10.2.21"
+    torch: str | None = None  # "2.6", "2.6.0", "2.6+cu124"
+    tensorflow: str | None = None  # "2.18"
+    ubuntu: str | None = None  # "22.04", "jammy"
+    modules: str | None = None  # "open", "proprietary"
+
+
+class GpuAnswer(BaseModel):
+    asked: str
+    name: str
+    architecture: str | None
+    cc: str | None
+    ids: list[str]
+    fabric: str
+    support: Support | None  # weakest over what was asked; None: nothing that runs on it was asked
+
+
+class DriverAnswer(BaseModel):
+    branches: list[int] = Field(default_factory=list)  # that fit, oldest first
+    recommended: int | None = None
+    minimum: str | None = None  # version where one is known ("525.60.13"), else a branch ("520")
+    modules: list[Flavour] = Field(default_factory=list)  # for the recommended branch, preferred first
+    offers: list[Offer] = Field(
+        default_factory=list
+    )  # where that branch is known to be, for the Ubuntu that is asked
+
+
+class CudaAnswer(BaseModel):
+    chosen: str | None = None
+    release: str | None = None  # "12.4.1": the one asked for, else the newest of the chosen minor
+    package: str | None = None
+    range: list[str] | None = None  # first and last that fit everything else
+
+
+class LibraryAnswer(BaseModel):
+    """cuDNN or NCCL from apt: pins are exact (runtime and headers)."""
+
+    version: str
+    cuda: str
+    pins: list[str]
+    because: str
+
+
+class TorchAnswer(BaseModel):
+    version: str
+    tag: str
+    cuda: str
+    cudnn: str | None
+    nccl: str | None
+    index_url: str
+
+
+class TensorflowAnswer(BaseModel):
+    version: str
+    cuda: str
+    cudnn: str
+    extra: str | None  # what pip installs, None where there is no extra
+
+
+class Nearest(BaseModel):
+    """One change of one wish that makes things work: wish name to its new value."""
+
+    change: dict[str, str]
+    text: str
+    fits_all: bool  # False: it ends this clash, another one stays
+
+
+class CompatAnswer(BaseModel):
+    """The answer. Dump with ``by_alias=True``: the schema's name is under "schema"."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    schema_: Literal["provision/compat/1"] = Field(default=SCHEMA, alias="schema")
+    wishes: Wishes
+    fits: bool
+    support: Support | None
+    conflicts: list[Issue] = Field(default_factory=list)
+    warnings: list[Issue] = Field(default_factory=list)
+    nearest: list[Nearest] = Field(default_factory=list)
+    gpus: list[GpuAnswer] = Field(default_factory=list)
+    driver: DriverAnswer = DriverAnswer()
+    cuda: CudaAnswer = CudaAnswer()
+    cudnn: LibraryAnswer | None = None
+    nccl: LibraryAnswer | None = None
+    torch: TorchAnswer | None = None
+    tensorflow: TensorflowAnswer | None = None
+    python: list[str] = Field(default_factory=list)  # that every asked framework has wheels for
