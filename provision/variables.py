@@ -126,7 +126,12 @@ def _of_host(host: Host, variables: Mapping[str, Variable]) -> tuple[dict[str, A
 def unknown(name: str, origin: str, variables: Mapping[str, Variable]) -> Issue | None:
     """Return the issue of a variable that no role knows; None when it is none of our business."""
     ours = name.startswith(PREFIXES)
-    near = difflib.get_close_matches(name, variables, n=1, cutoff=0.5 if ours else _SLIP)
+    near = difflib.get_close_matches(name, variables, n=1, cutoff=_SLIP)
+    if ours and not near:
+        # Without the prefix, which makes everything look alike.
+        prefix = next(prefix for prefix in PREFIXES if name.startswith(prefix))
+        endings = [known.removeprefix(prefix) for known in variables if known.startswith(prefix)]
+        near = [prefix + ending for ending in difflib.get_close_matches(name.removeprefix(prefix), endings, n=1)]
     if not ours and not near:
         return None
     return Issue(
@@ -230,7 +235,7 @@ def _bool(value: Any) -> bool:
 def _allowed(variable: Variable) -> str:
     """What may be written, in a few words."""
     if variable.choices:
-        text = "one of: " + ", ".join(str(choice) for choice in variable.choices)
+        text = "one of " + ", ".join(str(choice) for choice in variable.choices)
     elif variable.type == "list" and variable.elements:
         text = f"a list, each item {_ARTICLE.get(variable.elements, 'a value')}"
     else:
