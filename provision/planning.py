@@ -122,7 +122,7 @@ def source_spec(channel: str, wish: DriverWish, facts: Facts, catalog: Catalog) 
         "name": kind,
         "uris": base + "/",
         "suites": repository.suite,
-        "components": " ".join(repository.components),
+        "components": repository.components,
         "key": text,
         "key_url": key_url,
         "fingerprint": (fingerprint or repository.fingerprint or "").replace(" ", "").upper() or None,

@@ -346,6 +346,7 @@ class _Resolver:
             ubuntu=self.release,
             channel=cast(Any, channel),
             kernel=self.facts.kernels.next,
+            care=severity == "care",
         )
         return [
             bad

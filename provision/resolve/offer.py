@@ -135,19 +135,24 @@ def closure(
 
     A version on the metapackage alone lets its dependencies float (scenario G4), so every package of the family that
     must carry the driver's version is pinned. skip_bases: bases that another chosen package provides (the DKMS
-    package, where signed modules are installed). Names that are not offered at that version are left to apt.
+    package, where signed modules are installed). Companions (nvidia-persistenced, …) are pinned where a member of the
+    family asks for an exact version of them. Names that are not offered so are left to apt.
     """
     chosen: dict[str, str] = {}
-    todo = list(top)
+    todo: list[Relation] = [Relation(name) for name in top]
     while todo:
-        name = todo.pop()
-        package = names.parse(name)
-        if name in chosen or package is None or package.base in skip_bases:
+        wanted = todo.pop()
+        package = names.parse(wanted.name)
+        if wanted.name in chosen or package is None or package.base in skip_bases:
             continue
-        candidate = offer.at(name, upstream) if names.is_version_locked(name) else None
+        if names.is_version_locked(wanted.name):
+            candidate = offer.at(wanted.name, upstream)
+        else:
+            exact = (c for c in offer.versions(wanted.name) if wanted.op == "=" and wanted.allows(c.version))
+            candidate = next(exact, None)
         if candidate is None:
             continue
-        chosen[name] = candidate.version
+        chosen[wanted.name] = candidate.version
         for group in relations(candidate.depends):
-            todo += [relation.name for relation in group]
+            todo += group
     return chosen

@@ -43,12 +43,11 @@ class Command:
     def ansible(self, playbook, *words):
         """Plain ansible-playbook, no command of ours."""
         env = {**self.env, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg")}
-        done = subprocess.run(
+        return subprocess.run(
             [str(Path(sys.executable).parent / "ansible-playbook"), "-i", str(self.lab.inventory),
              str(ROOT / "playbooks" / playbook), *words],
             capture_output=True, text=True, env=env, cwd=ROOT, timeout=300,
         )  # fmt: skip
-        return done
 
 
 @pytest.fixture
