@@ -188,7 +188,10 @@ def _command(*examples: str) -> Callable[[Callable[..., int]], Callable[..., int
             later = {name: values.pop(name) for name in _OPTIONS}
             settings = ctx.obj.merged(later)
             _ACTIVE["settings"] = settings
-            return fn(settings, **values)
+            try:
+                return fn(settings, **values)
+            except KeyboardInterrupt:
+                raise _interrupted() from None  # typer would end without a word
 
         signature = _signature(own, [context])
         call.__signature__ = signature  # type: ignore[attr-defined]
@@ -206,17 +209,23 @@ def _command(*examples: str) -> Callable[[Callable[..., int]], Callable[..., int
 _ACTIVE: dict[str, Settings] = {}
 
 
-def _root(ctx: typer.Context, version: bool = False, **values: Any) -> None:
-    if version:
+def _show_version(wanted: bool) -> None:
+    if wanted:
         from provision import __version__
 
         typer.echo(f"provision {__version__}")
         raise typer.Exit
+
+
+def _root(ctx: typer.Context, version: bool = False, **values: Any) -> None:
     ctx.obj = _ACTIVE["settings"] = Settings().merged(values)
 
 
 _VERSION = Annotated[
-    bool, typer.Option("--version", rich_help_panel=_GLOBAL, help="Print the version.", is_eager=True)
+    bool,
+    typer.Option(
+        "--version", rich_help_panel=_GLOBAL, help="Print the version.", is_eager=True, callback=_show_version
+    ),
 ]
 _root.__signature__ = _signature(  # type: ignore[attr-defined]
     [inspect.Parameter("version", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=_VERSION)],
@@ -422,8 +431,15 @@ def _finish(settings: Settings, document: Document, renderer: Renderer | None = 
 def run(arguments: Sequence[str]) -> int:
     """Run a command line; return its exit code. Every error is printed as what, why and a way out."""
     _ACTIVE.clear()
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _interrupt)
+    before = {number: signal.signal(number, _interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        return _run(arguments)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _run(arguments: Sequence[str]) -> int:
     try:
         code = app(args=list(arguments), prog_name="provision", standalone_mode=False)
         sys.stdout.flush()

@@ -38,7 +38,9 @@ _TABLE_WIDTH = 90
 # A pipe has no width; wide enough that hardly anything is folded.
 _PIPE_WIDTH = 160
 _SHOWN = 8
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]|\x1b\[[0-9;?]*[A-Za-z]")
+_CONTROL = re.compile(
+    r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
+)
 _STYLES = {
     "pass": "green", "ok": "green", "done": "green", "converged": "green", "unchanged": "green", "checked": "green",
     "warn": "yellow", "changes": "yellow", "changed": "yellow", "reboot_needed": "yellow", "interrupted": "yellow",

@@ -131,7 +131,9 @@ def unknown(name: str, origin: str, variables: Mapping[str, Variable]) -> Issue 
         # Without the prefix, which makes everything look alike.
         prefix = next(prefix for prefix in PREFIXES if name.startswith(prefix))
         endings = [known.removeprefix(prefix) for known in variables if known.startswith(prefix)]
-        near = [prefix + ending for ending in difflib.get_close_matches(name.removeprefix(prefix), endings, n=1)]
+        near = [
+            prefix + ending for ending in difflib.get_close_matches(name.removeprefix(prefix), endings, n=1)
+        ]
     if not ours and not near:
         return None
     return Issue(

@@ -107,7 +107,12 @@ def test_our_modules_words_become_the_issue(tmp_path):
     )
     result = play(tmp_path, "- hosts: all\n  gather_facts: false\n  tasks:\n    - name: Ask\n      refuse:\n")
     issue = result.hosts["a"].issue
-    assert (issue.code, issue.message, issue.because, issue.hint) == ("apt.locked", "Ask: held", ["pid 1"], "wait")
+    assert (issue.code, issue.message, issue.because, issue.hint) == (
+        "apt.locked",
+        "Ask: held",
+        ["pid 1"],
+        "wait",
+    )
 
 
 def test_a_playbook_that_cannot_be_read_is_no_unreachable_host(tmp_path):
@@ -197,7 +202,9 @@ def test_settings_of_the_user_are_added_to(tmp_path, monkeypatch):
     assert made["ANSIBLE_CALLBACKS_ENABLED"] == "gpu.provision.gpu_provision_events,ansible.builtin.timer"
     assert "ANSIBLE_SSH_ARGS" not in made
     assert made["ANSIBLE_PIPELINING"] == "true"
-    (tmp_path / "ansible.cfg").write_text("[ssh_connection]\nssh_args = -o ControlMaster=no\npipelining = false\n")
+    (tmp_path / "ansible.cfg").write_text(
+        "[ssh_connection]\nssh_args = -o ControlMaster=no\npipelining = false\n"
+    )
     made = engine._environment(inventory.load(["a,"]), tmp_path / "events")
     assert made["ANSIBLE_SSH_ARGS"].startswith("-o ControlMaster=no -o ServerAliveInterval")
     assert "ANSIBLE_PIPELINING" not in made
@@ -211,7 +218,14 @@ def test_events_that_come_in_pieces():
 
 @pytest.mark.parametrize(
     ("status", "reboot", "code"),
-    [("ok", False, 0), ("changed", True, 6), ("failed", True, 1), ("unreachable", False, 4), ("interrupted", False, 130), ("not_started", False, 1)],
+    [
+        ("ok", False, 0),
+        ("changed", True, 6),
+        ("failed", True, 1),
+        ("unreachable", False, 4),
+        ("interrupted", False, 130),
+        ("not_started", False, 1),
+    ],
 )
 def test_exit_codes(status, reboot, code):
     assert HostOutcome(status=status, reboot_required=reboot).exit_code == code

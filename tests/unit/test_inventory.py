@@ -202,7 +202,10 @@ def test_passwords_are_not_shown(fleet):
     found = loaded.hosts[0].connection
     # The inventory's own password goes before the one that was typed, as with Ansible.
     assert (found.password, found.become_password) == ("geheim1", "geheim2")
-    assert inventory.load([fleet], "gpu02", become_password="geheim3").hosts[0].connection.become_password == "geheim3"
+    assert (
+        inventory.load([fleet], "gpu02", become_password="geheim3").hosts[0].connection.become_password
+        == "geheim3"
+    )
     assert "geheim" not in repr(loaded)
 
 

@@ -78,7 +78,11 @@ def test_calls_share_a_process_and_sources_are_sent_once(local):
     assert session.call("add", {"a": 1, "b": 2}) == {"sum": 8, "word": "grün", "calls": 1}
     assert session.call("other", {}) == "grün"
     assert session.call("add", {"a": 0, "b": 1})["calls"] == 2
-    assert bundle.needed("add") == ("add", "numbers", "words") or set(bundle.needed("add")) == {"add", "numbers", "words"}
+    assert bundle.needed("add") == ("add", "numbers", "words") or set(bundle.needed("add")) == {
+        "add",
+        "numbers",
+        "words",
+    }
 
 
 def test_what_is_sent_fits_what_is_known():
@@ -101,7 +105,12 @@ def test_a_modules_own_words_are_kept(local):
     with pytest.raises(HostFailedError) as caught:
         local().call("refuses", {})
     issue = caught.value.issue
-    assert (issue.code, issue.message, issue.because, issue.hint) == ("apt.locked", "the lock is held", ["pid 1"], "wait")
+    assert (issue.code, issue.message, issue.because, issue.hint) == (
+        "apt.locked",
+        "the lock is held",
+        ["pid 1"],
+        "wait",
+    )
 
 
 def test_a_session_goes_on_after_a_failure(local):
@@ -200,7 +209,11 @@ def sudo(local, tmp_path):
         (ASKS, None, "become.password_needed"),
         (ASKS, "wrong one", "become.password_wrong"),
         ('echo "gpu is not in the sudoers file." >&2; exit 1', None, "become.not_allowed"),
-        ('echo "gpu is not in the sudoers file.  This incident will be reported." >&2; exit 1', "x", "become.not_allowed"),
+        (
+            'echo "gpu is not in the sudoers file.  This incident will be reported." >&2; exit 1',
+            "x",
+            "become.not_allowed",
+        ),
         ('echo "sudo: sorry, you must have a tty to run sudo" >&2; exit 1', None, "become.not_allowed"),
         ('echo "sudo: python3: command not found" >&2; exit 1', None, "host.no_python"),
     ],

@@ -43,7 +43,15 @@ def clean(monkeypatch, tmp_path):
     monkeypatch.setattr(target, "_USER_KNOWN_HOSTS", (str(tmp_path / "known_hosts"),))
     monkeypatch.setattr(target, "_DEFAULT_KEYS", ())
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
-    caches = (target._config, knownhosts.read, keys._load, keys.agent, bundle.source, bundle.needed, bundle._first_request)
+    caches = (
+        target._config,
+        knownhosts.read,
+        keys._load,
+        keys.agent,
+        bundle.source,
+        bundle.needed,
+        bundle._first_request,
+    )
     for cache in caches:
         cache.cache_clear()
     yield
@@ -79,7 +87,14 @@ def refusal(host):
 
 def through_openssh(server, **connection):
     """An option that is understood by OpenSSH only, and changes nothing."""
-    extra = ("-o", f"UserKnownHostsFile={server.known_hosts}", "-o", "NoHostAuthenticationForLocalhost=no", "-F", "none")
+    extra = (
+        "-o",
+        f"UserKnownHostsFile={server.known_hosts}",
+        "-o",
+        "NoHostAuthenticationForLocalhost=no",
+        "-F",
+        "none",
+    )
     return host_of(server, ssh_extra_args=extra, **connection)
 
 
@@ -107,7 +122,9 @@ def test_openssh_gives_the_same(server):
 def test_many_hosts_in_order(server):
     hosts = [Host(name=f"gpu{n:02d}", connection=host_of(server).connection) for n in range(12)]
     seen = []
-    answers = for_each(hosts, lambda host: ask(host, name=host.name), forks=6, on_done=lambda host, _: seen.append(host.name))
+    answers = for_each(
+        hosts, lambda host: ask(host, name=host.name), forks=6, on_done=lambda host, _: seen.append(host.name)
+    )
     assert list(answers) == [host.name for host in hosts]
     assert [answer["args"]["name"] for answer in answers.values()] == list(answers)
     assert sorted(seen) == sorted(answers)
@@ -140,9 +157,15 @@ def test_changed_host_key_says_where_the_old_one_stands(server, tmp_path):
 def test_changed_host_key_never_gets_a_password(server, tmp_path):
     sshd.keygen(tmp_path / "other")
     known = tmp_path / "kh"
-    known.write_text(f"[{server.address}]:{server.port} {' '.join((tmp_path / 'other.pub').read_text().split()[:2])}\n")
+    known.write_text(
+        f"[{server.address}]:{server.port} {' '.join((tmp_path / 'other.pub').read_text().split()[:2])}\n"
+    )
     host = host_of(
-        server, ssh_extra_args=("-o", f"UserKnownHostsFile={known}"), host_key_checking=False, key_file=None, password="x"
+        server,
+        ssh_extra_args=("-o", f"UserKnownHostsFile={known}"),
+        host_key_checking=False,
+        key_file=None,
+        password="x",
     )
     error = refusal(host)
     assert error.issue.code == "connect.auth"
@@ -154,7 +177,9 @@ def test_openssh_says_unknown_and_changed_too(server, tmp_path):
     known = tmp_path / "kh"
     options = ("-o", f"UserKnownHostsFile={known}", "-o", "NoHostAuthenticationForLocalhost=no", "-F", "none")
     assert refusal(host_of(server, ssh_extra_args=options)).issue.code == "connect.host_key_unknown"
-    known.write_text(f"[{server.address}]:{server.port} {' '.join((tmp_path / 'other.pub').read_text().split()[:2])}\n")
+    known.write_text(
+        f"[{server.address}]:{server.port} {' '.join((tmp_path / 'other.pub').read_text().split()[:2])}\n"
+    )
     assert refusal(host_of(server, ssh_extra_args=options)).issue.code == "connect.host_key_changed"
 
 
@@ -168,7 +193,14 @@ def test_revoked_host_key(server, tmp_path):
 @pytest.mark.parametrize("hashed", ["no", "yes"])
 def test_accept_new_writes_the_key_once(server, tmp_path, hashed):
     known = tmp_path / "kh"
-    options = ("-o", f"UserKnownHostsFile={known}", "-o", "StrictHostKeyChecking=accept-new", "-o", f"HashKnownHosts={hashed}")
+    options = (
+        "-o",
+        f"UserKnownHostsFile={known}",
+        "-o",
+        "StrictHostKeyChecking=accept-new",
+        "-o",
+        f"HashKnownHosts={hashed}",
+    )
     ask(host_of(server, ssh_extra_args=options))
     knownhosts.read.cache_clear()
     ask(host_of(server, ssh_extra_args=("-o", f"UserKnownHostsFile={known}")))
@@ -176,13 +208,18 @@ def test_accept_new_writes_the_key_once(server, tmp_path, hashed):
     assert len(lines) == 1
     assert lines[0].startswith("|1|") is (hashed == "yes")
     found = subprocess.run(
-        ["ssh-keygen", "-F", f"[{server.address}]:{server.port}", "-f", str(known)], capture_output=True, text=True, check=False
+        ["ssh-keygen", "-F", f"[{server.address}]:{server.port}", "-f", str(known)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert found.returncode == 0, "OpenSSH does not find what was written"
 
 
 def test_host_key_checking_off_goes_on(server, tmp_path):
-    host = host_of(server, host_key_checking=False, ssh_extra_args=("-o", f"UserKnownHostsFile={tmp_path / 'kh'}"))
+    host = host_of(
+        server, host_key_checking=False, ssh_extra_args=("-o", f"UserKnownHostsFile={tmp_path / 'kh'}")
+    )
     assert ask(host)["args"] == {}
 
 
@@ -226,7 +263,13 @@ def test_agent_signs_for_many_hosts_at_once(server, monkeypatch, tmp_path):
         hosts = [Host(name=f"h{n}", connection=host.connection) for n in range(8)]
         assert all(isinstance(answer, dict) for answer in for_each(hosts, ask).values())
         keys.agent.cache_clear()
-        only = (*host.connection.ssh_extra_args, "-o", "IdentitiesOnly=yes", "-o", "IdentityFile=/nonexistent")
+        only = (
+            *host.connection.ssh_extra_args,
+            "-o",
+            "IdentitiesOnly=yes",
+            "-o",
+            "IdentityFile=/nonexistent",
+        )
         assert refusal(host_of(server, key_file=None, ssh_extra_args=only)).issue.code == "connect.auth"
     finally:
         os.kill(int(pid), 15)
@@ -248,7 +291,11 @@ def test_refused_timeout_dns(server, tmp_path):
 
 def test_algorithms_of_the_configuration(server):
     extra = host_of(server).connection.ssh_extra_args
-    for options in (("Ciphers=aes256-ctr", "MACs=hmac-sha2-512"), ("KexAlgorithms=^ecdh-sha2-nistp256",), ("Ciphers=-aes128-ctr",)):
+    for options in (
+        ("Ciphers=aes256-ctr", "MACs=hmac-sha2-512"),
+        ("KexAlgorithms=^ecdh-sha2-nistp256",),
+        ("Ciphers=-aes128-ctr",),
+    ):
         wanted = tuple(part for option in options for part in ("-o", option))
         assert ask(host_of(server, ssh_extra_args=(*extra, *wanted)))["args"] == {}
     # paramiko has no chacha20: the OpenSSH client does it.
@@ -304,7 +351,21 @@ def test_a_live_control_master_is_used(server, tmp_path):
     path = tmp_path / "master"
     base = ["-F", "none", "-o", f"UserKnownHostsFile={server.known_hosts}", "-o", f"ControlPath={path}"]
     place = ["-p", str(server.port), f"{server.user}@{server.address}"]
-    subprocess.run(["ssh", *base, "-i", str(server.key), "-o", "ControlMaster=yes", "-o", "ControlPersist=30", "-fN", *place], check=True)
+    subprocess.run(
+        [
+            "ssh",
+            *base,
+            "-i",
+            str(server.key),
+            "-o",
+            "ControlMaster=yes",
+            "-o",
+            "ControlPersist=30",
+            "-fN",
+            *place,
+        ],
+        check=True,
+    )
     try:
         # No key: only the master lets it in.
         host = host_of(server, key_file=None, ssh_extra_args=tuple(base))
@@ -329,7 +390,9 @@ def test_interpreter_of_the_inventory(server):
 
 # ---- sudo: a user of our own, as root only ------------------------------------------------------------------------------
 
-ROOT_TOOLS = os.geteuid() == 0 and all(shutil.which(tool) for tool in ("sudo", "useradd", "chpasswd", "userdel"))
+ROOT_TOOLS = os.geteuid() == 0 and all(
+    shutil.which(tool) for tool in ("sudo", "useradd", "chpasswd", "userdel")
+)
 needs_sudo = pytest.mark.skipif(not ROOT_TOOLS, reason="needs root, sudo and useradd")
 
 
@@ -356,7 +419,10 @@ def test_login_and_sudo_with_passwords(server, worker, make):
     host = make(server, user=name, key_file=None, password=password, become=True, become_password=password)
     assert ask(host)["uid"] == 0
     assert ask(make(server, user=name, key_file=None, password=password, become=False))["uid"] != 0
-    assert refusal(make(server, user=name, key_file=None, password="no", become=False)).issue.code == "connect.auth"
+    assert (
+        refusal(make(server, user=name, key_file=None, password="no", become=False)).issue.code
+        == "connect.auth"
+    )
 
 
 @needs_sudo
@@ -401,7 +467,9 @@ def test_secrets_are_in_no_argument_list(server, worker, tmp_path):
     )
     half = len(password) // 2
     for make in (host_of, through_openssh):
-        session = open_session(make(server, user=name, key_file=None, password=password, become=True, become_password=password))
+        session = open_session(
+            make(server, user=name, key_file=None, password=password, become=True, become_password=password)
+        )
         try:
             assert session.call("look", {"a": password[:half], "b": password[half:]}) == []
         finally:
@@ -411,7 +479,9 @@ def test_secrets_are_in_no_argument_list(server, worker, tmp_path):
 def test_hint_of_a_changed_key_is_a_command_that_works(server, tmp_path):
     sshd.keygen(tmp_path / "other")
     known = tmp_path / "known hosts"
-    known.write_text(f"[{server.address}]:{server.port} {' '.join((tmp_path / 'other.pub').read_text().split()[:2])}\n")
+    known.write_text(
+        f"[{server.address}]:{server.port} {' '.join((tmp_path / 'other.pub').read_text().split()[:2])}\n"
+    )
     error = refusal(host_of(server, ssh_extra_args=("-o", f'UserKnownHostsFile="{known}"')))
     command = error.issue.hint.split(": ", 1)[1].split(", then")[0]
     subprocess.run(shlex.split(command), check=True, capture_output=True)

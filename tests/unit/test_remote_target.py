@@ -29,7 +29,9 @@ def own_configuration(monkeypatch, tmp_path):
 def test_target(case, tmp_path):
     if "config" in case:
         (tmp_path / "config").write_text(case["config"])
-    given = {key: tuple(value) if isinstance(value, list) else value for key, value in case["connection"].items()}
+    given = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in case["connection"].items()
+    }
     found = target.resolve(Connection(**given))
     for key, value in case.get("want", {}).items():
         have = getattr(found, key)
@@ -65,7 +67,11 @@ def test_include_ends_with_its_file(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "want"),
-    [("bastion", ("bastion", 22)), ("me@bastion:2222", ("bastion", 2222)), ("me@[fe80::1]:22", ("fe80::1", 22))],
+    [
+        ("bastion", ("bastion", 22)),
+        ("me@bastion:2222", ("bastion", 2222)),
+        ("me@[fe80::1]:22", ("fe80::1", 22)),
+    ],
 )
 def test_jump_names(text, want):
     found = target.resolve_name(text)

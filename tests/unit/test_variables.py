@@ -67,7 +67,11 @@ def test_variables_of_our_roles(case):
         ("cuda_toolkit_ratio", "0.25", 0.25),
         ("cuda_toolkit_prefix", "~/x", str(Path("~/x").expanduser())),
         ("cuda_toolkit_extra", {"k": 1}, {"k": 1}),
-        ("miniconda_environments", [{"name": "a", "gpu": "no"}], [{"name": "a", "gpu": False, "python": "3.12"}]),
+        (
+            "miniconda_environments",
+            [{"name": "a", "gpu": "no"}],
+            [{"name": "a", "gpu": False, "python": "3.12"}],
+        ),
     ],
 )
 def test_conversions(roles, name, value, want):
@@ -100,7 +104,11 @@ def test_defaults_file_is_the_default(roles):
 
 def test_a_groups_variable_is_wrong_once(roles):
     hosts = [
-        Host(name=f"gpu{n}", vars={"cuda_toolkit_version": "12", "gpu_verify_x": 1}, origins={"cuda_toolkit_version": "group gpus"})
+        Host(
+            name=f"gpu{n}",
+            vars={"cuda_toolkit_version": "12", "gpu_verify_x": 1},
+            origins={"cuda_toolkit_version": "group gpus"},
+        )
         for n in range(6)
     ]
     with pytest.raises(variables.VariablesError) as caught:

@@ -1,0 +1,180 @@
+"""What people see: small terminals, no colour where none is wanted, nothing from a host that steers the terminal."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from provision.documents import (
+    DOCUMENTS,
+    ApplyDocument,
+    Document,
+    PlanDocument,
+    ScanDocument,
+    ScannedHost,
+    VerifyDocument,
+)
+from provision.errors import Exit, Issue
+from provision.plan import HostPlan, PackageChange, Reason, Step
+from provision.render import Progress, Renderer, clean, size
+
+LONG = "a reason that goes on for quite some time so that it has to be folded on every small terminal " * 2
+
+SCAN = ScanDocument(
+    hosts={
+        "gpu-node-01.rack-7.example.org": ScannedHost(
+            status="ok",
+            gpus=["8 x H100 SXM5 80GB"],
+            driver="580.126.20 open",
+            summary="12 held; reboot pending",
+        ),
+        "gpu02": ScannedHost(status="unreachable", summary=LONG),
+    }
+)
+PLAN = PlanDocument(
+    hosts={
+        "gpu01": HostPlan(
+            host="gpu01", status="changes", gpus=["8 x H100 SXM5 80GB"], summary="driver 580.126.20 open, " + LONG,
+            decisions=[Reason(what="branch", value="580", because=LONG)],
+            steps=[Step(id="packages", title="Install", because=LONG, details=[LONG])],
+            packages=[PackageChange(action="install", name="linux-modules-nvidia-580-server-open-6.8.0-48-generic", version="6.8.0-48.48+2")],
+            warnings=[Issue(code="w", message=LONG, hint=LONG)],
+        )
+    }
+)  # fmt: skip
+VERIFY = VerifyDocument.model_validate(
+    {"hosts": {"gpu01": {"status": "fail", "checks": [
+        {"id": "driver.versions", "status": "fail", "message": LONG, "evidence": [LONG], "hint": LONG}]}}}
+)  # fmt: skip
+APPLY = ApplyDocument.model_validate(
+    {"hosts": {"gpu01": {"status": "done", "summary": LONG, "changed": [LONG]}}, "run_dir": "/x/" + "y" * 30}
+)
+
+
+def renderer(width, terminal=False):
+    made = Renderer()
+    made.out = Console(
+        file=io.StringIO(),
+        width=width,
+        force_terminal=terminal,
+        highlight=False,
+        markup=False,
+        color_system="standard" if terminal else None,
+    )
+    made.err = Console(
+        file=io.StringIO(),
+        width=width,
+        force_terminal=terminal,
+        highlight=False,
+        markup=False,
+        color_system="standard" if terminal else None,
+    )
+    return made
+
+
+def text_of(console):
+    return console.file.getvalue()
+
+
+@pytest.mark.parametrize("document", [SCAN, PLAN, VERIFY, APPLY], ids=["scan", "plan", "verify", "apply"])
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_nothing_is_wider_than_the_terminal_and_nothing_is_lost(document, width):
+    made = renderer(width)
+    made.show(document)
+    printed = text_of(made.out)
+    assert max(len(line) for line in printed.splitlines()) <= width
+    squeezed = "".join(printed.split())
+    for name in document.hosts:
+        assert name in squeezed
+    assert "..." not in printed
+
+
+def test_errors_are_folded_on_a_terminal_and_whole_in_a_pipe():
+    issue = Issue(code="x", host="gpu01", message=LONG.strip(), because=[LONG.strip()], hint=LONG.strip())
+    made = renderer(60)
+    made.issue(issue)
+    assert [line.split(":")[0].strip() for line in text_of(made.err).splitlines()] == [
+        "error",
+        "because",
+        "hint",
+    ]
+    made = renderer(60, terminal=True)
+    made.issue(issue)
+    assert max(len(line) for line in clean(text_of(made.err)).splitlines()) <= 60
+
+
+def test_a_host_does_not_steer_the_terminal():
+    made = renderer(100)
+    bad = "\x1b]0;title\x07\x1b[2Jevil\x1b[31m [bold]not markup[/bold]\r\x9b31m"
+    made.issue(Issue(code="x", host="gpu01", message=bad, because=[bad], hint=bad))
+    made.show(ScanDocument(hosts={"gpu01": ScannedHost(status="ok", summary=bad, driver=bad)}))
+    printed = text_of(made.err) + text_of(made.out)
+    assert not set("\x1b\x07\r\x9b") & set(printed)
+    assert "[bold]not markup[/bold]" in printed
+
+
+def test_no_color(monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    console = Console(file=io.StringIO(), force_terminal=True, width=80)
+    made = renderer(80)
+    made.err = console
+    made.issue(Issue(code="x", message="m"))
+    assert "\x1b[31" not in console.file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (310_000_000, "310 MB"), (2_340_000_000, "2.3 GB")],
+)
+def test_sizes(count, text):
+    assert size(count) == text
+
+
+def test_progress_on_a_terminal_leaves_nothing_behind():
+    console = Console(file=io.StringIO(), force_terminal=True, width=60, height=12)
+    progress = Progress(console)
+    progress.begin("applying", [f"gpu{n:02d}" for n in range(40)])
+    progress.host("gpu00", "Install packages " * 10)
+    progress.host("gpu01", "broke", state="failed")
+    console.print(progress._picture())
+    progress.end()
+    printed = console.file.getvalue()
+    assert "gpu01" in printed
+    assert "... and" in printed
+    assert printed.count("\x1b[?25l") == printed.count("\x1b[?25h"), "the cursor is shown again"
+
+
+def test_progress_in_a_pipe_is_a_line_an_event():
+    console = Console(file=io.StringIO(), width=60)
+    progress = Progress(console)
+    progress.begin("applying", ["gpu01"])
+    progress.host("gpu01", "Ask")
+    progress.host("gpu01", "Install", state="changed")
+    progress.host("gpu01", "broke", state="failed")
+    progress.end()
+    assert console.file.getvalue() == "applying: 1 host\ngpu01: changed: Install\ngpu01: failed: broke\n"
+
+
+def test_every_schema_has_the_common_fields_and_its_own_name():
+    names = []
+    for model in DOCUMENTS:
+        schema = model.model_json_schema(by_alias=True)
+        assert {"schema", "ok", "exit_code", "hosts", "errors"} <= set(schema["properties"])
+        names.append(schema["properties"]["schema"]["default"])
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize(
+    ("codes", "want"),
+    [
+        ([], 0),
+        ([Exit.OK], 0),
+        ([Exit.CHANGES, Exit.UNREACHABLE, Exit.FAILED], 4),
+        ([Exit.REFUSED, Exit.CHECK_FAILED], 5),
+        ([Exit.REBOOT_NEEDED, Exit.CHANGES], 6),
+        ([Exit.USAGE, Exit.UNREACHABLE], 64),
+    ],
+)
+def test_conclusion(codes, want):
+    document = Document().conclude(codes)
+    assert (document.exit_code, document.ok) == (want, want == 0)
