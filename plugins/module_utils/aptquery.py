@@ -276,9 +276,10 @@ def _cache(config, args, may_fail=False):
     argv = ["apt-cache"] + (["-c", config] if config else []) + aptcommon.option_args() + args
     result = aptcommon.run(argv, 120)
     if result.rc != 0 and not may_fail:
+        code, message = classify(result.text)
         raise AptError(
-            "apt.sources", "apt cannot read its sources or lists", because=error_lines(result.text),
-            hint="run apt-get check on the host", problems=parse_update_errors(result.text),
+            code, "apt cannot read its sources or lists: %s" % message, because=error_lines(result.text),
+            hint="correct what apt-get check on the host complains of", problems=parse_update_errors(result.text),
         )  # fmt: skip
     return result
 
@@ -287,8 +288,10 @@ def _cache(config, args, may_fail=False):
 
 
 def simulate(workdir=None, install=(), remove=(), unhold="all_driver", keep=False, timeout=120):
-    """Return what apt would do, from its own solver: {"ok", "code", "error", "unmet", "changes", "download_bytes",
-    "disk_bytes"}.
+    """Return what apt would do, from its own solver.
+
+    {"ok", "changes", "download_bytes", "disk_bytes"} and, when it finds no way, "code" (stable), "message" (one
+    line), "because" (apt's own lines), "error" (both as one text) and "unmet" (see parse_unmet).
 
     workdir: from ``offer``, removed afterwards unless keep; None asks with the host's own sources and lists.
     install: ["name=version" or "name"]; remove: names; unhold: names whose hold does not count, or "all_driver".
@@ -307,7 +310,7 @@ def simulate(workdir=None, install=(), remove=(), unhold="all_driver", keep=Fals
         changes = parse_simulation(result.out)
         _add_sizes(config, changes, status)
         return {
-            "ok": True, "code": None, "error": None, "unmet": [], "changes": changes,
+            "ok": True, "code": None, "message": None, "because": [], "error": None, "unmet": [], "changes": changes,
             "download_bytes": sum(change["download_bytes"] for change in changes),
             "disk_bytes": sum(change["disk_bytes"] for change in changes),
         }  # fmt: skip
@@ -331,7 +334,6 @@ def change_args(install, remove, downgrade):
     args = aptcommon.option_args() + ["--no-install-recommends", "--fix-broken"]
     if downgrade:
         args.append("--allow-downgrades")
-    # A name that ends in "-" or "+" is a command to apt, so no name from outside may end so unless it exists so.
     return args + ["install"] + list(install) + [name + "-" for name in remove]
 
 
@@ -383,9 +385,10 @@ def _refusal(result, timeout):
     code, message = classify(text)
     if result.timed_out:
         code, message = "apt.timeout", "apt's simulation did not end within %d s" % timeout
+    lines = error_lines(text)
     return {
-        "ok": False, "code": code, "error": message, "because": error_lines(text), "unmet": parse_unmet(text),
-        "changes": [], "download_bytes": 0, "disk_bytes": 0,
+        "ok": False, "code": code, "message": message, "because": lines, "error": "\n".join([message] + lines),
+        "unmet": parse_unmet(text), "changes": [], "download_bytes": 0, "disk_bytes": 0,
     }  # fmt: skip
 
 

@@ -39,6 +39,9 @@ LOGS = "/var/log/gpu-provision"
 RESERVE = {"/": 512 << 20, "/var": 256 << 20, "/boot": 64 << 20}
 # A DKMS build of the NVIDIA modules unpacks and links in /var/lib/dkms (measured, 580 open: below 600 MB).
 DKMS_BUILD = 700 << 20
+_TEXT = 60000  # characters of apt's output that are looked through for a cause
+# Held while packages are unpacked, and while they are fetched (unattended-upgrades fetches ahead).
+_LOCKS = aptcommon.DPKG_LOCKS + (aptcommon.ARCHIVES + "/lock",)
 
 
 def run(params, check=False, log_dir=LOGS):
@@ -77,7 +80,7 @@ class _Task(object):
         self.reserve = params.get("reserve_mib")
         self.check, self.log_dir = check, log_dir
         self.log_path, self.waited_for, self.recovered, self.warnings = None, None, None, []
-        self.update_problems, self.lock_file = [], None
+        self.update_problems, self.lock_file, self.unfinished = [], None, None
 
     # -- steps
 
@@ -91,7 +94,7 @@ class _Task(object):
         self._recover()
         self._wait()
         self._finish_packages()
-        if self.update_cache:
+        if self.update_cache and not packages_done(aptcommon.read_status(), self.install, self.remove):
             self._update()
         for _ in range(3):
             packages = aptcommon.read_status()
@@ -107,6 +110,11 @@ class _Task(object):
                 "apt.busy", "another program keeps changing packages", hint="run it again when that is done"
             )
         after = aptcommon.read_status()
+        if self.unfinished is not None and any(package.unfinished for package in after):
+            # The packages are there, so apt had nothing to change, but they still cannot be set up.
+            raise failure(
+                self.unfinished, False, self.timeout, self.log_path, sorted(p.name for p in after if p.held)
+            )
         return self._result(before, after, differences(before, after))
 
     def _is_done(self, packages):
@@ -163,7 +171,7 @@ class _Task(object):
         self.recovered = {"started": journal.get("started"), "log": journal.get("log"), "held": held}
 
     def _wait(self):
-        waited = aptcommon.wait_for_locks(aptcommon.DPKG_LOCKS, self.lock_timeout)
+        waited = aptcommon.wait_for_locks(_LOCKS, self.lock_timeout)
         self.waited_for = waited or self.waited_for
 
     def _finish_packages(self):
@@ -173,7 +181,8 @@ class _Task(object):
             return
         result = self._in_worker(self._configure_pending, aptcommon.read_status())
         if result["rc"] != 0:
-            broken = ", ".join(result["failure"]["packages"]) or "dpkg --configure -a"
+            self.unfinished = result["text"]
+            broken = ", ".join(parse_dpkg_failure(result["text"])["packages"]) or "dpkg --configure -a"
             self.warnings.append("%s could not be finished before the change" % broken)
 
     def _configure_pending(self, log):
@@ -183,14 +192,14 @@ class _Task(object):
         self._set_selections([(aptcommon.selection_name(p, native), "install") for p in held])
         argv = ["dpkg", "--force-confdef", "--force-confold", "--configure", "-a"]
         result = aptcommon.run(argv, self.timeout, log=log)
-        return {"rc": result.rc, "failure": parse_dpkg_failure(result.out)}
+        return {"rc": 1 if result.timed_out else result.rc, "text": result.out[-_TEXT:]}
 
     def _update(self):
         waited = aptcommon.wait_for_locks((aptcommon.LISTS_LOCK,), self.lock_timeout)
         self.waited_for = waited or self.waited_for
         with self._log() as log:
             argv = ["apt-get"] + aptcommon.option_args(self._apt_options()) + ["update"]
-            result = aptquery.update(argv, max(self.timeout, 60), log=log)
+            result = aptquery.update(argv, min(self.timeout, 900), log=log)
         self.update_problems = aptquery.parse_update_errors(result.text)
         own = own_repositories(self.own_uris)
         for problem in self.update_problems:
@@ -221,8 +230,14 @@ class _Task(object):
         if not answer["ok"]:
             raise self._refused(answer, packages)
         installed = {p.name: p.version for p in packages if p.present}
+        # A removal that stood in the plan was agreed to, as long as it is the driver's own.
+        planned = [
+            c["name"]
+            for c in self.expect or ()
+            if c["action"] == "remove" and names.is_driver_package(c["name"])
+        ]
         problems = aptquery.judge(
-            answer["changes"], allowed_remove=self.remove, family_version=self.family, requested=asked,
+            answer["changes"], allowed_remove=self.remove + planned, family_version=self.family, requested=asked,
             installed=installed, essential=[p.name for p in packages if p.essential], running_kernel=os.uname()[2],
         )  # fmt: skip
         if problems:
@@ -247,7 +262,7 @@ class _Task(object):
         return answer["changes"]
 
     def _refused(self, answer, packages):
-        code, message, because = answer["code"], answer["error"], answer["because"]
+        code, message, because = answer["code"], answer["message"], answer["because"]
         hint = _HINTS.get(code)
         if code in ("apt.version_not_found", "apt.package_not_found") and self.update_problems:
             # A repository that could not be read is the likely cause, not a missing package (F4); a key most of all.
@@ -255,7 +270,8 @@ class _Task(object):
             code, hint = likely["code"], _UPDATE_HINTS.get(likely["code"])
             message += " that could be read"
             because = because + [describe_update_problem(problem) for problem in self.update_problems]
-        others = sorted(p.name for p in packages if p.held and p.name not in self._may_unhold(packages))
+        ours = set(self._may_unhold(packages))
+        others = sorted(p.name for p in packages if p.held and p.name not in ours)
         if code in ("apt.unmet", "apt.held") and others:
             hint = "these are on hold and not ours to change: %s; %s" % (", ".join(others), hint)
         return AptError(code, message, because=because, hint=hint, unmet=answer["unmet"])
@@ -287,7 +303,7 @@ class _Task(object):
                 return {"rc": 0}
             self._set_selections(unhold)
             result = aptcommon.run(argv, self.timeout, log=log)
-            return {"rc": result.rc, "timed_out": result.timed_out, "text": result.out[-60000:]}
+            return {"rc": result.rc, "timed_out": result.timed_out, "text": result.out[-_TEXT:]}
 
         result = self._in_worker(work, packages)
         if result.get("moved"):
@@ -322,10 +338,12 @@ class _Task(object):
                 result = {"error": error.as_dict()}
             except Exception:  # the holds come first; the trace goes to the log and to the caller
                 result = {"error": {"code": "apt.worker", "message": traceback.format_exc()}}
-            # Another apt may have slipped in; its end is waited for, or the holds could not be written.
-            aptcommon.wait_for_locks(aptcommon.DPKG_LOCKS, self.lock_timeout)
-            result["held"] = restore_holds(journal, aptcommon.read_status(), self._set_selections)
-            os.unlink(JOURNAL)
+            try:
+                result["held"] = restore_holds(journal, aptcommon.read_status(), self._set_selections)
+                os.unlink(JOURNAL)
+            except AptError as error:
+                # The journal stays: the next run holds again.
+                result["error"] = error.as_dict()
             return result
 
         try:
@@ -348,9 +366,16 @@ class _Task(object):
         if not pairs:
             return
         text = "".join("%s %s\n" % pair for pair in pairs)
-        result = aptcommon.run(["dpkg", "--set-selections"], 120, stdin=text)
-        if result.rc != 0:
-            raise AptError("apt.hold", "the holds could not be written", because=result.text.split("\n")[-5:])
+        for _ in range(5):
+            # Another apt may have slipped in; its end is waited for, or the holds could not be written.
+            aptcommon.wait_for_locks(aptcommon.DPKG_LOCKS, self.lock_timeout)
+            result = aptcommon.run(["dpkg", "--set-selections"], 120, stdin=text)
+            if result.rc == 0:
+                return
+        raise AptError(
+            "apt.hold", "the holds could not be written", because=result.text.strip().split("\n")[-5:],
+            hint="run it again: the next run writes them",
+        )  # fmt: skip
 
     def _apt_options(self):
         # Locks were waited for above; this is the second belt, for who slips in between (apt from 1.9.11 knows it).
@@ -372,26 +397,21 @@ class _Task(object):
     # -- the answer
 
     def _result(self, before, after, changes, assume_holds=False):
-        wanted_holds = None
-        if assume_holds:
-            wanted_holds = {name for name, how in self._selections(after) if how == "hold"}
-            dropped = {name for name, how in self._selections(after) if how != "hold"}
+        """The module's answer. assume_holds: count the holds that a run would write (check mode)."""
         held_before = {p.name for p in before if p.held}
         held_after = {p.name for p in after if p.held}
-        if wanted_holds is not None:
-            held_after = (held_after | wanted_holds) - dropped
-        text_before, text_after = diff_text(before, held_before), diff_text(after, held_after)
-        changed_names = {change["name"] for change in changes} | (held_before ^ held_after)
-        lines = lambda text: "".join(text[name] for name in sorted(text) if name.split(":")[0] in bare)  # noqa: E731
-        bare = {name.split(":")[0] for name in changed_names}
+        if assume_holds:
+            for name, selection in self._selections(after):
+                (held_after.add if selection == "hold" else held_after.discard)(name.split(":")[0])
+        touched = {change["name"].split(":")[0] for change in changes} | (held_before ^ held_after)
         return {
-            "changed": bool(changes) or held_before != held_after or self.recovered is not None,
+            "changed": bool(touched) or self.recovered is not None,
             "changes": changes, "held": sorted(held_after - held_before), "unheld": sorted(held_before - held_after),
             "holds": sorted(held_after), "waited_for": self.waited_for, "log": self.log_path,
             "recovered": self.recovered, "warnings": self.warnings,
             "diff": {
                 "before_header": "packages", "after_header": "packages",
-                "before": lines(text_before), "after": lines(text_after),
+                "before": diff_text(before, held_before, touched), "after": diff_text(after, held_after, touched),
             },
         }  # fmt: skip
 
@@ -523,21 +543,18 @@ def applied(packages, changes):
     return list(table.values())
 
 
-def diff_text(packages, held):
-    """Return {name: line} of the present packages: name, version, and whether it is on hold."""
+def diff_text(packages, held, names_shown):
+    """Return one line for each present package of the given names: name, version, and whether it is on hold."""
     native = aptcommon.native_arch(packages)
-    lines = {}
+    lines = []
     for package in packages:
-        if package.present:
-            name = aptcommon.selection_name(package, native)
-            state = "" if not package.unfinished else " (%s)" % package.state
-            lines[name] = "%s %s%s%s\n" % (
-                name,
-                package.version,
-                state,
-                " held" if package.name in held else "",
+        if package.present and package.name in names_shown:
+            state = " (%s)" % package.state if package.unfinished else ""
+            hold = " held" if package.name in held else ""
+            lines.append(
+                "%s %s%s%s\n" % (aptcommon.selection_name(package, native), package.version, state, hold)
             )
-    return lines
+    return "".join(sorted(lines))
 
 
 def compare_with_plan(expect, changes):

@@ -1,6 +1,7 @@
 """A root file system with real apt and dpkg: throw-away copies, small packages, signed repositories.
 
-Base: LAB_APT_ROOTFS or LAB_ROOTFS (a folder or a tar archive; no init system is needed), else debootstrap from this machine's own mirror. Needs root.
+Base: LAB_APT_ROOTFS or LAB_ROOTFS (a folder or a tar archive; no init system is needed), else debootstrap
+from this machine's own mirror. Needs root.
 """
 
 from __future__ import annotations
@@ -204,12 +205,25 @@ class Root:
 
     def __init__(self, path: Path, template: Path | None = None) -> None:
         self.path = path
-        path.mkdir()
-        subprocess.run(["cp", "-a", "--reflink=auto", f"{template or base()}/.", str(path)], check=True)
         self.mounts: list[Path] = []
+        path.mkdir()
+        if template is None or not self._overlay(template):
+            subprocess.run(["cp", "-a", "--reflink=auto", f"{template or base()}/.", str(path)], check=True)
         self.mount("-t", "proc", "proc", "/proc")
         if template is None:
             self._prepare()
+
+    def _overlay(self, template: Path) -> bool:
+        """Lay an empty layer over the template: costs nothing, where the kernel and the file system allow it."""
+        upper, work = (self.path.with_name(f"{self.path.name}.{part}") for part in ("upper", "work"))
+        for folder in (upper, work):
+            folder.mkdir()
+        options = f"lowerdir={template},upperdir={upper},workdir={work}"
+        argv = ["mount", "-t", "overlay", "overlay", "-o", options, str(self.path)]
+        if subprocess.run(argv, capture_output=True).returncode:
+            return False
+        self.mounts.append(self.path)
+        return True
 
     def _prepare(self) -> None:
         devices = {"null": (1, 3), "zero": (1, 5), "urandom": (1, 9), "tty": (5, 0), "ptmx": (5, 2)}
@@ -256,7 +270,8 @@ class Root:
 
     def close(self) -> None:
         self.unmount()
-        shutil.rmtree(self.path)
+        for folder in self.path.parent.glob(f"{self.path.name}*"):
+            shutil.rmtree(folder)
 
     def argv(self, *argv: str) -> list[str]:
         return ["chroot", str(self.path), *argv]

@@ -87,6 +87,20 @@ def test_own_source_steps_in_for_the_hosts_and_unchanged_lists_are_reused(host: 
     assert tree(host, *WATCHED) == before
 
 
+def test_only_the_new_source_is_fetched_while_lists_are_fresh(host: Root, key: Key) -> None:
+    second = Repo(host, key, "second")
+    second.add("nvidia-utils-590", "590.1-1")
+    second.publish()
+    # The host's own repository has lost its signature: asking it again would be an error.
+    (host.path / "srv/repo/InRelease").unlink()
+    before = tree(host, *WATCHED)
+    spec = second.spec("second")
+    answer = host.module("apt_query", op="offer", sources=[spec], patterns=["nvidia-utils-.*"])["result"]
+    assert (answer["refreshed"], answer["errors"]) == (True, [])
+    assert sorted(answer["packages"]) == ["nvidia-utils-550", "nvidia-utils-580", "nvidia-utils-590"]
+    assert tree(host, *WATCHED) == before
+
+
 def test_simulation_sees_through_holds_of_the_driver_only(host: Root) -> None:
     asked = {"op": "simulate", "install": pinned("580", NEW), "remove": names("550")}
     switched = host.module("apt_query", **asked)["result"]

@@ -106,6 +106,12 @@ fi
     assert {state[0] for state in states.values()} == {"h"}, states
     assert states["nvidia-dkms-580-open"] == f"hF {NEW}"
 
+    # Nothing is left to change, only to set up: that it still fails must not look like success.
+    again = root.module("apt_transaction", **SWITCH)
+    assert (again.get("failed"), again["code"]) == (True, "apt.dpkg_failed"), again
+    assert again["msg"] == result["msg"]
+    assert {state[0] for state in held(root, names("580")).values()} == {"h"}
+
     root.write("/cured", "")
     finished = root.module("apt_transaction", **SWITCH)
     assert finished.get("changed"), finished
