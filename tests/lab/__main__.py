@@ -29,7 +29,9 @@ def main(argv: list[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("setup", help="install what the lab needs")
     commands.add_parser("image", help="build the image and print its tag")
-    repo = commands.add_parser("repo", help="build the repositories; print their folder, or serve them until Ctrl-C")
+    repo = commands.add_parser(
+        "repo", help="build the repositories; print their folder, or serve them until Ctrl-C"
+    )
     repo.add_argument("--ubuntu", default="24.04")
     repo.add_argument("--serve", action="store_true")
     up = commands.add_parser("up", help="start the hosts of a file")
@@ -39,14 +41,20 @@ def main(argv: list[str] | None = None) -> int:
     down.add_argument("name", nargs="?", default="lab")
     down.add_argument("--all", action="store_true", help="all labs, and whatever they left behind")
     commands.add_parser("list", help="labs and their hosts")
-    publish = commands.add_parser("publish", help="publish newer versions: drivers, kernel, security (all when none is named)")
+    publish = commands.add_parser(
+        "publish", help="publish newer versions: drivers, kernel, security (all when none is named)"
+    )
     publish.add_argument("what", nargs="*", choices=["drivers", "kernel", "security", []])
     publish.add_argument("--name", default="lab")
     run_ = commands.add_parser("run", help="run a command on a host as root")
     run_.add_argument("host")
     run_.add_argument("words", nargs=argparse.REMAINDER)
     run_.add_argument("--name", default="lab")
-    for verb, text in (("reboot", "restart hosts"), ("reset", "start hosts again from their prepared image"), ("shell", "log in over ssh")):
+    for verb, text in (
+        ("reboot", "restart hosts"),
+        ("reset", "start hosts again from their prepared image"),
+        ("shell", "log in over ssh"),
+    ):
         one = commands.add_parser(verb, help=text)
         one.add_argument("host", nargs="?" if verb != "shell" else None)
         one.add_argument("--name", default="lab")
@@ -91,7 +99,10 @@ def _act(options: argparse.Namespace) -> int:
             lab = Lab.attach(name)
             print(f"{name}  {lab.inventory}")
             for host in lab.hosts.values():
-                print(f"  {host.name:12} {host.address}:{host.port}  Ubuntu {host.spec.ubuntu}  {', '.join(host.spec.gpus) or 'no GPU'}")
+                print(
+                    f"  {host.name:12} {host.address}:{host.port}  Ubuntu {host.spec.ubuntu}  "
+                    + (", ".join(host.spec.gpus) or "no GPU")
+                )
     elif command == "publish":
         Lab.attach(options.name).publish(*options.what)
     elif command == "run":
@@ -114,7 +125,10 @@ def _serve(ubuntu: str) -> None:
         print(json.dumps({
             "address": lab.server_address, "archive": repos.archive_url(), "nvidia": repos.nvidia_url(ubuntu),
             "hosts": [repos.ARCHIVE_HOST, repos.NVIDIA_HOST],
-            "keys": {name: {"file": str(key.public), "fingerprint": key.fingerprint} for name, key in zip(("archive", "nvidia"), repos.keys(), strict=True)},
+            "keys": {
+                name: {"file": str(key.public), "fingerprint": key.fingerprint}
+                for name, key in zip(("archive", "nvidia"), repos.keys(), strict=True)
+            },
         }, indent=1), flush=True)  # fmt: skip
         signal.sigwait({signal.SIGINT, signal.SIGTERM})
 

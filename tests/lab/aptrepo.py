@@ -33,14 +33,18 @@ def make_key(folder: Path, name: str) -> Key:
         _gpg(home, "--quick-gen-key", f"{name} <{folder.name}@example.invalid>", "rsa2048", "sign", "never")
         public.write_bytes(_gpg(home, "--armor", "--export"))
     fingerprint = next(
-        line.split(":")[9] for line in _gpg(home, "--with-colons", "--list-keys").decode().splitlines() if line.startswith("fpr")
+        line.split(":")[9]
+        for line in _gpg(home, "--with-colons", "--list-keys").decode().splitlines()
+        if line.startswith("fpr")
     )
     return Key(home, fingerprint, public)
 
 
 def _gpg(home: Path, *words: str, data: bytes | None = None) -> bytes:
     command = ["gpg", "--homedir", str(home), "--batch", "--no-tty", "--quiet", "--pinentry-mode", "loopback"]
-    done = subprocess.run([*command, "--passphrase", "", *words], input=data, capture_output=True, check=False)
+    done = subprocess.run(
+        [*command, "--passphrase", "", *words], input=data, capture_output=True, check=False
+    )
     if done.returncode:
         raise RuntimeError(f"gpg {words[0]}: {done.stderr.decode().strip()}")
     return done.stdout
@@ -77,7 +81,9 @@ def add_to_pool(root: Path, packages: list[Package], index: Index) -> None:
 
     def one(package: Package) -> str:
         if package.suites:
-            folder = f"pool/{package.component}/{package.fields.get('Source', package.name)[:1]}/{package.name}"
+            folder = (
+                f"pool/{package.component}/{package.fields.get('Source', package.name)[:1]}/{package.name}"
+            )
         else:
             folder = "."
         path = os.path.normpath(f"{folder}/{package.file_name}")
@@ -92,7 +98,9 @@ def add_to_pool(root: Path, packages: list[Package], index: Index) -> None:
         index.add(package, one(package))
 
 
-def publish(root: Path, index: Index, key: Key, *, origin: str, label: str, codename: str = "", version: str = "") -> None:
+def publish(
+    root: Path, index: Index, key: Key, *, origin: str, label: str, codename: str = "", version: str = ""
+) -> None:
     """Write Packages, Release and InRelease of every suite; clients see the old state until the last rename."""
     with concurrent.futures.ThreadPoolExecutor() as pool:
         jobs = [
@@ -103,7 +111,16 @@ def publish(root: Path, index: Index, key: Key, *, origin: str, label: str, code
         job.result()
 
 
-def _suite(root: Path, suite: str, components: dict[str, list[str]], key: Key, origin: str, label: str, codename: str, version: str) -> None:
+def _suite(
+    root: Path,
+    suite: str,
+    components: dict[str, list[str]],
+    key: Key,
+    origin: str,
+    label: str,
+    codename: str,
+    version: str,
+) -> None:
     flat = suite == "/"
     folder = root if flat else root / "dists" / suite
     lists: dict[str, bytes] = {}
@@ -122,13 +139,28 @@ def _suite(root: Path, suite: str, components: dict[str, list[str]], key: Key, o
             by_hash.write_bytes(data)
     lines = [f"Origin: {origin}", f"Label: {label}"]
     if not flat:
-        lines += [f"Suite: {suite}", f"Version: {version}", f"Codename: {codename}", f"Components: {' '.join(components)}"]
-    lines += [f"Date: {formatdate(time.time(), usegmt=True)}", "Architectures: amd64", "Acquire-By-Hash: yes", "SHA256:"]
-    lines += [f" {hashlib.sha256(data).hexdigest()} {len(data):16d} {name}" for name, data in sorted(lists.items())]
+        lines += [
+            f"Suite: {suite}",
+            f"Version: {version}",
+            f"Codename: {codename}",
+            f"Components: {' '.join(components)}",
+        ]
+    lines += [
+        f"Date: {formatdate(time.time(), usegmt=True)}",
+        "Architectures: amd64",
+        "Acquire-By-Hash: yes",
+        "SHA256:",
+    ]
+    lines += [
+        f" {hashlib.sha256(data).hexdigest()} {len(data):16d} {name}" for name, data in sorted(lists.items())
+    ]
     text = ("\n".join(lines) + "\n").encode()
     _replace(folder / "Release", text)
     _replace(folder / "InRelease", _gpg(key.home, "--digest-algo", "SHA512", "--clearsign", data=text))
-    _replace(folder / "Release.gpg", _gpg(key.home, "--digest-algo", "SHA512", "--armor", "--detach-sign", data=text))
+    _replace(
+        folder / "Release.gpg",
+        _gpg(key.home, "--digest-algo", "SHA512", "--armor", "--detach-sign", data=text),
+    )
 
 
 def _replace(path: Path, data: bytes) -> None:

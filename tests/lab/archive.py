@@ -53,17 +53,21 @@ _DERIVED = {
 MULTIVERSE = {"610", "615"}
 # Fabric managers in the archive; 595 is left out on purpose: a driver whose fabric manager the repository lacks.
 FABRIC = {"470-server": "470", "535-server": "535", "580-server": "580"}
-_NAME = re.compile(r"^(?P<base>[a-z0-9-]+?)-(?P<branch>[0-9]{3})(?P<server>-server)?(?P<open>-open)?(?:-[0-9.]+)?$")
+_NAME = re.compile(
+    r"^(?P<base>[a-z0-9-]+?)-(?P<branch>[0-9]{3})(?P<server>-server)?(?P<open>-open)?(?:-[0-9.]+)?$"
+)
 
 
 @cache
 def relations() -> dict[str, dict]:
     """The data file."""
     with (DATA / "ubuntu_packages.yml").open() as handle:
-        return yaml.load(handle, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        return yaml.load(handle, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - a safe loader, the faster one
 
 
-def packages(version: str, *, drivers: bool = False, kernel: bool = False, security: bool = False) -> list[Package]:
+def packages(
+    version: str, *, drivers: bool = False, kernel: bool = False, security: bool = False
+) -> list[Package]:
     """All packages of a release's archive on its first day, with what was published since where asked for."""
     release = RELEASES[version]
     built: list[Package] = []
@@ -79,7 +83,11 @@ def packages(version: str, *, drivers: bool = False, kernel: bool = False, secur
     built += kernels.packages(release, published=kernel)
     built += kernels.signed(release, series_versions, published_kernel=kernel, respin=0)
     if drivers:
-        newer = [(s, POINT_RELEASES[s], new_version(POINT_RELEASES[s], release)) for s, _, _ in series_versions if s in POINT_RELEASES]
+        newer = [
+            (s, POINT_RELEASES[s], new_version(POINT_RELEASES[s], release))
+            for s, _, _ in series_versions
+            if s in POINT_RELEASES
+        ]
         built += kernels.signed(release, newer, published_kernel=kernel, respin=1)
     built += kernels.transitional_signed(release, _transitions(release))
     built += fabric(release, drivers)
@@ -101,7 +109,9 @@ def sources(release: Release) -> list[tuple[str, dict, str, bool]]:
     return found
 
 
-def driver_set(release: Release, series: str, data: dict, upstream: str, derived: bool, *, newer: bool = False) -> list[Package]:
+def driver_set(
+    release: Release, series: str, data: dict, upstream: str, derived: bool, *, newer: bool = False
+) -> list[Package]:
     """The packages of one driver source at one version."""
     version = new_version(upstream, release) if newer else full_version(data, upstream, release)
     old, old_upstream = data["version"], _upstream(data["version"])
@@ -110,14 +120,22 @@ def driver_set(release: Release, series: str, data: dict, upstream: str, derived
         if re.match(r"^libnvidia-common-\d+", name) and "Depends" not in fields and not fields:
             continue
         control = {
-            field: ", ".join(value) if isinstance(value, list) else str(value) for field, value in fields.items()
+            field: ", ".join(value) if isinstance(value, list) else str(value)
+            for field, value in fields.items()
         }
-        control = {field: value.replace(old, version).replace(old_upstream, upstream) for field, value in control.items()}
+        control = {
+            field: value.replace(old, version).replace(old_upstream, upstream)
+            for field, value in control.items()
+        }
         control = {"Source": data["source"], "Section": "restricted/libs", **control}
         control["X-Lab"] = "derived" if derived else SOURCE_OF_RELATIONS
         new_name = name.replace(old_upstream, upstream)
         match = _NAME.match(new_name)
-        base, flavour = (match["base"], "open" if match["open"] else "proprietary") if match else (new_name, "proprietary")
+        base, flavour = (
+            (match["base"], "open" if match["open"] else "proprietary")
+            if match
+            else (new_name, "proprietary")
+        )
         files: dict = {}
         scripts: dict = {}
         conffiles: list = []
@@ -126,8 +144,16 @@ def driver_set(release: Release, series: str, data: dict, upstream: str, derived
         component = "multiverse" if series in MULTIVERSE else "restricted"
         built.append(
             Package(
-                new_name, version, "amd64", control, files, scripts, conffiles,
-                f"NVIDIA driver {series}: {base}", component, _pockets(release, newer),
+                new_name,
+                version,
+                "amd64",
+                control,
+                files,
+                scripts,
+                conffiles,
+                f"NVIDIA driver {series}: {base}",
+                component,
+                _pockets(release, newer),
             )  # fmt: skip
         )
     return built
@@ -162,7 +188,18 @@ def fabric(release: Release, drivers: bool) -> list[Package]:
                         "Conflicts": base,
                     }
                     built.append(
-                        Package(name, version, "amd64", control, files, scripts, conffiles, base, "multiverse", suites)
+                        Package(
+                            name,
+                            version,
+                            "amd64",
+                            control,
+                            files,
+                            scripts,
+                            conffiles,
+                            base,
+                            "multiverse",
+                            suites,
+                        )
                     )
     return built
 
@@ -171,7 +208,13 @@ def ordinary(release: Release, security: bool) -> list[Package]:
     """Small packages of everyday life, which get security updates, and what the driver's packages lean on."""
     first, later = (release.codename,), (f"{release.codename}-updates", f"{release.codename}-security")
     tag = f"ubuntu0.{release.version}"
-    everyday = {"jq": "1.7.1-3", "rsync": "3.2.7-1", "tmux": "3.4-1", "wget": "1.21.4-1", "libxml2": "2.9.14+dfsg-1.3"}
+    everyday = {
+        "jq": "1.7.1-3",
+        "rsync": "3.2.7-1",
+        "tmux": "3.4-1",
+        "wget": "1.21.4-1",
+        "libxml2": "2.9.14+dfsg-1.3",
+    }
     built = []
     for name, version in everyday.items():
         files = {f"/usr/share/doc/{name}/changelog": f"{name} {version}\n"}
@@ -218,7 +261,8 @@ def _renamed(data: dict, series: str, upstream: str) -> dict:
         if series.startswith("470") and "-open" in name:
             continue
         packages[rename(name)] = {
-            key: [rename(item) for item in value] if isinstance(value, list) else value for key, value in fields.items()
+            key: [rename(item) for item in value] if isinstance(value, list) else value
+            for key, value in fields.items()
         }
     return {
         "source": f"nvidia-graphics-drivers-{series}", "version": version, "suite": "", "packages": packages,

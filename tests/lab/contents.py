@@ -86,7 +86,9 @@ fi
 """
 
 
-def fill(base: str, series: str, version: str, flavour: str, *, cuda: bool = False) -> tuple[dict[str, File | str], dict[str, str], list[str]]:
+def fill(
+    base: str, series: str, version: str, flavour: str, *, cuda: bool = False
+) -> tuple[dict[str, File | str], dict[str, str], list[str]]:
     """Return (files, scripts, conffiles) of one driver package; cuda: as in NVIDIA's repository."""
     files: dict[str, File | str] = {}
     after, before_removal, after_removal = "", "", ""
@@ -108,7 +110,8 @@ def fill(base: str, series: str, version: str, flavour: str, *, cuda: bool = Fal
             "--shell /usr/sbin/nologin nvidia-persistenced\n"
         )
         if cuda:
-            after += 'if [ -d /run/systemd/system ] || [ -z "$2" ]; then systemctl enable nvidia-persistenced.service >/dev/null 2>&1; fi\n'
+            # As NVIDIA's package: switched on at the first installation, left alone at an upgrade.
+            after += 'if [ -z "$2" ]; then systemctl --quiet enable nvidia-persistenced.service; fi\n'
     elif base == "nvidia-kernel-common":
         files["/usr/lib/modprobe.d/nvidia-graphics-drivers.conf"] = BLACKLIST
         files["/usr/lib/udev/rules.d/71-nvidia.rules"] = (
@@ -119,13 +122,15 @@ def fill(base: str, series: str, version: str, flavour: str, *, cuda: bool = Fal
         after = after_removal = "if command -v update-initramfs >/dev/null; then update-initramfs -u; fi\n"
     elif base == "nvidia-firmware":
         for chip in ("ga10x", "tu10x"):
-            files[f"/usr/lib/firmware/nvidia/{version}/gsp_{chip}.bin"] = f"simulated GSP firmware {version}\n"
+            files[f"/usr/lib/firmware/nvidia/{version}/gsp_{chip}.bin"] = (
+                f"simulated GSP firmware {version}\n"
+            )
     elif base == "nvidia-kernel-source":
         files[f"/usr/src/nvidia-{version}/dkms.conf"] = dkms_conf(version, flavour)
         files[f"/usr/src/nvidia-{version}/Kbuild"] = "# simulated source\n"
     elif base == "nvidia-dkms":
         after = f'/usr/lib/dkms/common.postinst nvidia {version} /usr/share/nvidia "" "$2" || exit $?\nupdate-initramfs -u\n'
-        before_removal = f'dkms remove nvidia/{version} --all >/dev/null 2>&1 || echo "dkms: nvidia/{version} was not in the tree"\n'
+        before_removal = f"if [ -d /var/lib/dkms/nvidia/{version} ]; then dkms remove nvidia/{version} --all >/dev/null; fi\n"
     elif base == "nvidia-fabricmanager":
         files["/usr/bin/nv-fabricmanager"] = File((_FABRIC_PROGRAM % version).encode(), 0o755)
         files["/usr/share/nvidia/nvswitch/fabricmanager.cfg"] = "LOG_LEVEL=4\nFABRIC_MODE=0\n"
@@ -135,14 +140,18 @@ def fill(base: str, series: str, version: str, flavour: str, *, cuda: bool = Fal
     return files, scripts_for(base, series, flavour, after, before_removal, after_removal), conffiles
 
 
-def scripts_for(base: str, series: str, flavour: str, after: str, before_removal: str = "", after_removal: str = "") -> dict[str, str]:
+def scripts_for(
+    base: str, series: str, flavour: str, after: str, before_removal: str = "", after_removal: str = ""
+) -> dict[str, str]:
     """Maintainer scripts: configuration can be made to fail by a test, removal runs when the package goes."""
     name = base
     scripts = {"postinst": (_FAIL % ("$DPKG_MAINTSCRIPT_PACKAGE", name))}
     if after:
         scripts["postinst"] += f'if [ "$1" = configure ]; then\n{after}fi\n'
     if before_removal:
-        scripts["prerm"] = f'#!/bin/sh\nset -e\nif [ "$1" = remove ] || [ "$1" = upgrade ] || [ "$1" = deconfigure ]; then\n{before_removal}fi\n'
+        scripts["prerm"] = (
+            f'#!/bin/sh\nset -e\nif [ "$1" = remove ] || [ "$1" = upgrade ] || [ "$1" = deconfigure ]; then\n{before_removal}fi\n'
+        )
     if after_removal:
         scripts["postrm"] = f'#!/bin/sh\nset -e\nif [ "$1" = remove ]; then\n{after_removal}fi\n'
     return scripts

@@ -22,10 +22,14 @@ def as_root(command: list[str]) -> list[str]:
     return command if os.geteuid() == 0 else ["sudo", "-n", *command]
 
 
-def run(command: list[str], *, check: bool = True, timeout: float | None = None, data: str | None = None) -> subprocess.CompletedProcess[str]:
+def run(
+    command: list[str], *, check: bool = True, timeout: float | None = None, data: str | None = None
+) -> subprocess.CompletedProcess[str]:
     """Run a command; a failure carries its last words."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, input=data, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=timeout, input=data, check=False
+        )
     except subprocess.TimeoutExpired as problem:
         raise LabError(f"{' '.join(command[:4])} … did not end within {timeout:.0f} s") from problem
     if check and done.returncode:
@@ -40,7 +44,9 @@ class Engine:
 
     program: str
 
-    def __call__(self, *words: str, check: bool = True, timeout: float | None = None) -> subprocess.CompletedProcess[str]:
+    def __call__(
+        self, *words: str, check: bool = True, timeout: float | None = None
+    ) -> subprocess.CompletedProcess[str]:
         return run(as_root([self.program, *words]), check=check, timeout=timeout)
 
     @property
@@ -57,7 +63,16 @@ class Engine:
         flags = ["--privileged", "--restart=always"]
         if self.program == "podman":
             return [*flags, "--systemd=always"]
-        return [*flags, "--cgroupns=private", "--tmpfs", "/run", "--tmpfs", "/tmp", "--stop-signal", "SIGRTMIN+3"]
+        return [
+            *flags,
+            "--cgroupns=private",
+            "--tmpfs",
+            "/run",
+            "--tmpfs",
+            "/tmp",
+            "--stop-signal",
+            "SIGRTMIN+3",
+        ]
 
     def image_exists(self, tag: str) -> bool:
         return self("image", "inspect", tag, check=False).returncode == 0
@@ -74,7 +89,10 @@ class Engine:
     def address(self, container: str) -> str:
         """IP address of a container on the engine's network."""
         settings = self.inspect(container)["NetworkSettings"]
-        addresses = [settings.get("IPAddress"), *(net.get("IPAddress") for net in (settings.get("Networks") or {}).values())]
+        addresses = [
+            settings.get("IPAddress"),
+            *(net.get("IPAddress") for net in (settings.get("Networks") or {}).values()),
+        ]
         found = next((address for address in addresses if address), None)
         if not found:
             raise LabError(f"container {container[:12]} has no address")

@@ -21,9 +21,10 @@ from .sim.standin import program
 
 REPOSITORY = "localhost/gpu-lab"
 PACKAGES = (
-    "systemd systemd-sysv dbus libpam-systemd openssh-server python3 sudo iproute2 ca-certificates gnupg kmod pciutils procps "
-    "unattended-upgrades needrestart debconf-utils zstd lsb-release adduser iputils-ping apt-utils"
-).split()
+    "systemd systemd-sysv dbus libpam-systemd openssh-server python3 sudo iproute2 ca-certificates "
+    "gnupg kmod pciutils procps unattended-upgrades needrestart debconf-utils zstd lsb-release "
+    "adduser iputils-ping apt-utils"
+)
 _FAKEUNAME = r"""
 /* /etc/ld.so.preload: uname() tells the release of the simulated kernel. No headers needed, any C compiler will do. */
 struct uts { char sysname[65], nodename[65], release[65], version[65], machine[65], domain[65]; };
@@ -81,11 +82,12 @@ ExecStart=/usr/local/lib/sim/bin/sim-job
 """,
 }
 _MASKED = (
-    "systemd-networkd.service systemd-networkd.socket systemd-resolved.service systemd-timesyncd.service apt-daily.timer "
-    "apt-daily-upgrade.timer e2scrub_all.timer e2scrub_reap.service fstrim.timer dpkg-db-backup.timer getty.target "
-    "systemd-pstore.service systemd-udevd.service systemd-udev-trigger.service systemd-udevd-control.socket "
+    "systemd-networkd.service systemd-networkd.socket systemd-resolved.service "
+    "systemd-timesyncd.service apt-daily.timer apt-daily-upgrade.timer e2scrub_all.timer "
+    "e2scrub_reap.service fstrim.timer dpkg-db-backup.timer getty.target systemd-pstore.service "
+    "systemd-udevd.service systemd-udev-trigger.service systemd-udevd-control.socket "
     "systemd-udevd-kernel.socket unattended-upgrades.service systemd-binfmt.service"
-).split()
+)
 _BUILD = r"""
 set -eu
 tar -C /stage/tree -c . | tar -C / -x --keep-directory-symlink --no-same-owner
@@ -120,7 +122,7 @@ def base() -> tuple[str, str]:
     rootfs = os.environ.get("LAB_ROOTFS")
     if rootfs:
         return _from_rootfs(Path(rootfs))
-    tag = f"{REPOSITORY}-base:{fingerprint_of(extra=' '.join(PACKAGES))}"
+    tag = f"{REPOSITORY}-base:{fingerprint_of(extra=PACKAGES)}"
     note = CACHE / "base" / tag.rsplit(":", 1)[1]
     if engine().image_exists(tag) and note.exists():
         return tag, note.read_text()
@@ -139,7 +141,16 @@ def _from_rootfs(path: Path) -> tuple[str, str]:
     if not engine().image_exists(tag):
         say(f"importing {path}")
         _import(path, tag)
-    check = engine()("run", "--rm", *engine().run_flags, tag, "sh", "-c", "test -x /sbin/init && test -x /usr/sbin/sshd", check=False)
+    check = engine()(
+        "run",
+        "--rm",
+        *engine().run_flags,
+        tag,
+        "sh",
+        "-c",
+        "test -x /sbin/init && test -x /usr/sbin/sshd",
+        check=False,
+    )
     if check.returncode:
         raise LabError(f"LAB_ROOTFS={path} cannot boot: it lacks /sbin/init (systemd) or /usr/sbin/sshd")
     return tag, f"the root file system {path} (LAB_ROOTFS)"
@@ -150,7 +161,13 @@ def _import(path: Path, tag: str) -> None:
     if path.suffix == ".xz":
         words = ["xz", "-dc", str(path)]
     with subprocess.Popen(words, stdout=subprocess.PIPE) as source:
-        done = subprocess.run(as_root([engine().program, "import", "-", tag]), stdin=source.stdout, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            as_root([engine().program, "import", "-", tag]),
+            stdin=source.stdout,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
     if done.returncode or source.returncode:
         raise LabError(f"importing {path} failed: {done.stderr.strip()[-400:]}")
 
@@ -168,7 +185,7 @@ def _from_registry(tag: str) -> str | None:
         return None
     script = (
         "set -e; apt-get -o Acquire::Retries=0 -o Acquire::http::Timeout=10 update -qq; "
-        f"DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends {' '.join(PACKAGES)}"
+        f"DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends {PACKAGES}"
     )
     if not _commit(name, ["sh", "-c", script], tag, [], required=False):
         say(f"{name} is there, but its archive cannot be reached")
@@ -179,7 +196,9 @@ def _from_registry(tag: str) -> str | None:
 def _from_debootstrap(tag: str) -> str:
     """Debian or Ubuntu by debootstrap from the mirror that this machine's apt uses, with Ubuntu's identity."""
     mirror, suite, keyring = machine_mirror()
-    say(f"building the base image with debootstrap ({suite}, from this machine's own apt mirror): about a minute")
+    say(
+        f"building the base image with debootstrap ({suite}, from this machine's own apt mirror): about a minute"
+    )
     folder = Path(tempfile.mkdtemp(prefix="gpu-lab-", dir=_scratch()))
     root = folder / "root"
     options = [f"--keyring={keyring}"] if keyring else []
@@ -187,8 +206,15 @@ def _from_debootstrap(tag: str) -> str:
         environment = ["env", "PATH=/usr/sbin:/usr/bin:/sbin:/bin"]
         components = "main,universe" if "ubuntu" in Path("/etc/os-release").read_text().lower() else "main"
         run(as_root([*environment, "debootstrap", "--variant=minbase", f"--components={components}", *options,
-                     f"--include={','.join(PACKAGES)}", suite, str(root), mirror]))  # fmt: skip
-        for waste in ("var/cache/apt/archives", "var/lib/apt/lists", "usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/info"):
+                     f"--include={','.join(PACKAGES.split())}", suite, str(root), mirror]))  # fmt: skip
+        for waste in (
+            "var/cache/apt/archives",
+            "var/lib/apt/lists",
+            "usr/share/doc",
+            "usr/share/man",
+            "usr/share/locale",
+            "usr/share/info",
+        ):
             run(as_root(["find", str(root / waste), "-mindepth", "1", "-delete"]))
         _import(root, tag)
     finally:
@@ -206,12 +232,22 @@ def machine_mirror() -> tuple[str, str, str | None]:
     """(mirror, suite, keyring) from this machine's apt configuration: the source of its own release."""
     release = dict(re.findall(r'^(\w+)="?([^"\n]*)"?$', Path("/etc/os-release").read_text(), re.M))
     codename = release.get("VERSION_CODENAME", "")
-    for line in run(["apt-get", "indextargets", "--format", "$(REPO_URI)|$(RELEASE)|$(COMPONENT)|$(SIGNED_BY)", "Created-By: Packages"]).stdout.splitlines():
+    for line in run(
+        [
+            "apt-get",
+            "indextargets",
+            "--format",
+            "$(REPO_URI)|$(RELEASE)|$(COMPONENT)|$(SIGNED_BY)",
+            "Created-By: Packages",
+        ]
+    ).stdout.splitlines():
         uri, suite, component, signed_by = line.split("|")
         if suite == codename and component == "main":
             keyring = signed_by.split(",")[0] if signed_by.startswith("/") else None
             return uri, codename, keyring
-    raise LabError(f"apt on this machine has no source of {codename} main to make a base image from; give LAB_IMAGE or LAB_ROOTFS")
+    raise LabError(
+        f"apt on this machine has no source of {codename} main to make a base image from; give LAB_IMAGE or LAB_ROOTFS"
+    )
 
 
 def image() -> tuple[str, str]:
@@ -225,10 +261,21 @@ def image() -> tuple[str, str]:
     with tempfile.TemporaryDirectory(prefix="stage-", dir=_scratch()) as name:
         stage = Path(name)
         tree = stage / "tree"
-        shutil.copytree(HERE / "sim", tree / "usr/local/lib/sim", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            HERE / "sim", tree / "usr/local/lib/sim", ignore=shutil.ignore_patterns("__pycache__")
+        )
         programs = tree / "usr/local/lib/sim/bin"
         programs.mkdir()
-        for standin in ("sim-boot", "sim-late", "sim-job", "sim-describe", "modprobe", "rmmod", "lsmod", "dmesg"):
+        for standin in (
+            "sim-boot",
+            "sim-late",
+            "sim-job",
+            "sim-describe",
+            "modprobe",
+            "rmmod",
+            "lsmod",
+            "dmesg",
+        ):
             (programs / standin).write_text(program(standin))
             (programs / standin).chmod(0o755)
         units = tree / "etc/systemd/system"
@@ -236,7 +283,7 @@ def image() -> tuple[str, str]:
         for unit, text in _UNITS.items():
             (units / unit).write_text(text)
         _compile(tree / "usr/local/lib/libfakeuname.so")
-        (stage / "build.sh").write_text(f"MASKED='{' '.join(_MASKED)}'\n{_BUILD}")
+        (stage / "build.sh").write_text(f"MASKED='{_MASKED}'\n{_BUILD}")
         _commit(source, ["sh", "/stage/build.sh"], tag, ["-v", f"{stage}:/stage:ro"])
     return tag, what
 
@@ -254,7 +301,18 @@ def _compile(target: Path) -> None:
 def _commit(source: str, command: list[str], tag: str, flags: list[str], *, required: bool = True) -> bool:
     """Run a command in a container of an image and keep the result as a new image that boots systemd."""
     podman = engine()
-    container = podman("create", *podman.run_flags, "--privileged", "--network", "host", "--name", f"gpulab-build-{uuid.uuid4().hex[:8]}", *flags, source, *command).stdout.split()[-1]
+    container = podman(
+        "create",
+        *podman.run_flags,
+        "--privileged",
+        "--network",
+        "host",
+        "--name",
+        f"gpulab-build-{uuid.uuid4().hex[:8]}",
+        *flags,
+        source,
+        *command,
+    ).stdout.split()[-1]
     try:
         done = podman("start", "--attach", container, check=False)
         if done.returncode:

@@ -61,7 +61,18 @@ def _kernel(release: Release, kernel: Kernel) -> list[Package]:
 
     def package(title: str, depends: str, files: dict, scripts: dict, arch: str = "amd64") -> Package:
         fields = {"Source": "linux", "Section": "kernel", "Depends": depends}
-        return Package(title, version, arch, {k: v for k, v in fields.items() if v}, files, scripts, [], title, "main", suites)
+        return Package(
+            title,
+            version,
+            arch,
+            {k: v for k, v in fields.items() if v},
+            files,
+            scripts,
+            [],
+            title,
+            "main",
+            suites,
+        )
 
     return [
         package(
@@ -107,7 +118,10 @@ def _metapackages(release: Release, kernel: Kernel) -> list[Package]:
     }
     return [
         Package(
-            title, version, fields={"Source": "linux-meta", "Section": "kernel", "Depends": depends}, suites=suites,
+            title,
+            version,
+            fields={"Source": "linux-meta", "Section": "kernel", "Depends": depends},
+            suites=suites,
             description=title,
         )  # fmt: skip
         for title, depends in rows.items()
@@ -131,7 +145,9 @@ def signed(
                 built += _modules(kernel, series, flavour, upstream, full, version, suites, signatures)
         if series_versions:
             built.append(
-                _restricted(f"linux-signatures-nvidia-{kernel.release}", version, "", {}, signatures, {}, suites)
+                _restricted(
+                    f"linux-signatures-nvidia-{kernel.release}", version, "", {}, signatures, {}, suites
+                )
             )
     return built
 
@@ -142,12 +158,13 @@ def _modules(kernel, series, flavour, upstream, full, version, suites, signature
     tree = f"/lib/modules/{name}/kernel/nvidia-{label}"
     common = f"nvidia-kernel-common-{series} (<= {upstream}-1), nvidia-kernel-common-{series} (>= {upstream})"
     built = []
-    after = f"depmod {name}\nif command -v update-initramfs >/dev/null && [ -e /boot/initrd.img-{name} ]; then update-initramfs -u -k {name}; fi\n"
+    after = f"depmod {name}\nif [ -e /boot/initrd.img-{name} ]; then update-initramfs -u -k {name}; fi\n"
     clean = ""
     if flavour == "open":
         depends = common
         files: dict[str, File | str] = {
-            f"{tree}/{file}": File(data) for file, data in contents.signed_modules(upstream, flavour, name).items()
+            f"{tree}/{file}": File(data)
+            for file, data in contents.signed_modules(upstream, flavour, name).items()
         }
     else:
         objects = f"linux-objects-nvidia-{label}-{name}"
@@ -166,9 +183,16 @@ def _modules(kernel, series, flavour, upstream, full, version, suites, signature
         )
         clean = f"rm -f {tree}/*.ko\n"
     scripts = contents.scripts_for(
-        "linux-modules-nvidia", series, flavour, after, clean, f"if [ -d /lib/modules/{name} ]; then depmod {name}; fi\n"
+        "linux-modules-nvidia",
+        series,
+        flavour,
+        after,
+        clean,
+        f"if [ -d /lib/modules/{name} ]; then depmod {name}; fi\n",
     )
-    built.append(_restricted(f"linux-modules-nvidia-{label}-{name}", version, depends, {}, files, scripts, suites))
+    built.append(
+        _restricted(f"linux-modules-nvidia-{label}-{name}", version, depends, {}, files, scripts, suites)
+    )
     if kernel.current or kernel.published:
         built.append(
             _restricted(
@@ -204,7 +228,12 @@ def transitional_signed(release: Release, pairs: list[tuple[str, str]]) -> list[
 
 
 def _restricted(name, version, depends, more, files, scripts, suites) -> Package:  # type: ignore[no-untyped-def]
-    fields = {"Source": "linux-restricted-modules", "Section": "restricted/kernel", "X-Lab": "derived", **more}
+    fields = {
+        "Source": "linux-restricted-modules",
+        "Section": "restricted/kernel",
+        "X-Lab": "derived",
+        **more,
+    }
     if depends:
         fields["Depends"] = depends
     return Package(name, version, "amd64", fields, files, scripts, [], name, "restricted", suites)
@@ -218,7 +247,9 @@ def tools(release: Release) -> list[Package]:
 
     def tool(name: str, version: str, files: dict, scripts: dict | None = None, **fields: str) -> Package:
         control = {key.replace("_", "-"): value for key, value in fields.items()}
-        return Package(name, version, "all", control, files, scripts or {}, [], name, "main", (release.codename,))
+        return Package(
+            name, version, "all", control, files, scripts or {}, [], name, "main", (release.codename,)
+        )
 
     dkms_common = (
         "#!/bin/bash\n# common.postinst NAME VERSION SHARE ARCH OLD: add, build and install for every kernel\n"

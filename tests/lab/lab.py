@@ -61,13 +61,17 @@ class LabHost:
         """What the host sees as /etc/sim: host.json (its hardware), fail-postinst."""
         return self.lab.folder / "hosts" / self.name
 
-    def run(self, command: str | list[str], *, check: bool = True, timeout: float = 120, user: str | None = None) -> Result:
+    def run(
+        self, command: str | list[str], *, check: bool = True, timeout: float = 120, user: str | None = None
+    ) -> Result:
         """Run a command inside the host, as root and without ssh; a string goes to sh. Raises LabError when it fails."""
         words = ["sh", "-c", command] if isinstance(command, str) else command
         options = ["--user", user] if user else []
         done = engine()("exec", *options, self.container, *words, check=False, timeout=timeout)
         if check and done.returncode:
-            raise LabError(f"{self.name}: {command!r} ended with {done.returncode}: {(done.stdout + done.stderr).strip()[-2000:]}")
+            raise LabError(
+                f"{self.name}: {command!r} ended with {done.returncode}: {(done.stdout + done.stderr).strip()[-2000:]}"
+            )
         return Result(done.returncode, done.stdout, done.stderr)
 
     def ssh_command(self, *words: str) -> list[str]:
@@ -78,7 +82,9 @@ class LabHost:
         """Run a command over ssh as the login user."""
         done = run(self.ssh_command(command), check=False, timeout=timeout)
         if check and done.returncode:
-            raise LabError(f"{self.name}: {command!r} over ssh ended with {done.returncode}: {done.stderr.strip()[-800:]}")
+            raise LabError(
+                f"{self.name}: {command!r} over ssh ended with {done.returncode}: {done.stderr.strip()[-800:]}"
+            )
         return Result(done.returncode, done.stdout, done.stderr)
 
     def describe(self) -> dict[str, Any]:
@@ -133,7 +139,9 @@ class LabHost:
             time.sleep(0.05)
         else:
             jobs = engine()("exec", self.container, "systemctl", "list-jobs", "--no-pager", check=False)
-            raise LabError(f"{self.name} did not answer on {self.address}:{self.port} in {timeout:.0f} s: {(jobs.stdout + jobs.stderr)[-600:]}")
+            raise LabError(
+                f"{self.name} did not answer on {self.address}:{self.port} in {timeout:.0f} s: {(jobs.stdout + jobs.stderr)[-600:]}"
+            )
         error = self.folder / "boot-error"
         if error.exists():
             raise LabError(f"the boot simulator failed on {self.name}: {error.read_text()}")
@@ -155,7 +163,9 @@ class Lab:
 
     @classmethod
     @contextmanager
-    def start(cls, hosts: list[dict[str, Any] | HostSpec], name: str | None = None, *, release: str | None = None) -> Iterator[Lab]:
+    def start(
+        cls, hosts: list[dict[str, Any] | HostSpec], name: str | None = None, *, release: str | None = None
+    ) -> Iterator[Lab]:
         """Start hosts and stop them at the end, also after Ctrl-C or an error. release: Ubuntu of hosts that name none."""
         lab = cls.up(hosts, name, release=release, owner=os.getpid())
         try:
@@ -165,7 +175,12 @@ class Lab:
 
     @classmethod
     def up(
-        cls, hosts: list[dict[str, Any] | HostSpec], name: str | None = None, *, release: str | None = None, owner: int | None = None
+        cls,
+        hosts: list[dict[str, Any] | HostSpec],
+        name: str | None = None,
+        *,
+        release: str | None = None,
+        owner: int | None = None,
     ) -> Lab:
         """Start hosts and leave them running; ``Lab.attach(name)`` finds them again.
 
@@ -212,16 +227,33 @@ class Lab:
             known = ", ".join(labs()) or "none"
             raise LabError(f"no lab named {name} (there: {known})")
         kept = json.loads(path.read_text())
-        lab = cls(name, path.parent, kept["network"], kept["port"], kept["server"], kept["server_address"], kept["base"], kept.get("owner"))
+        lab = cls(
+            name,
+            path.parent,
+            kept["network"],
+            kept["port"],
+            kept["server"],
+            kept["server_address"],
+            kept["base"],
+            kept.get("owner"),
+        )
         for row in kept["hosts"]:
             spec = HostSpec.model_validate(row["spec"])
-            lab.hosts[spec.name] = LabHost(lab, spec, row["address"], row["port"], row["container"], row["image"])
+            lab.hosts[spec.name] = LabHost(
+                lab, spec, row["address"], row["port"], row["container"], row["image"]
+            )
         return lab
 
     def save(self) -> None:
         """Keep what ``attach`` and ``down`` need."""
         rows = [
-            {"spec": h.spec.model_dump(), "address": h.address, "port": h.port, "container": h.container, "image": h.image}
+            {
+                "spec": h.spec.model_dump(),
+                "address": h.address,
+                "port": h.port,
+                "container": h.container,
+                "image": h.image,
+            }
             for h in self.hosts.values()
         ]
         kept = {"network": self.network, "port": self.port, "server": self.server, "server_address": self.server_address,
@@ -243,7 +275,9 @@ class Lab:
     def served(self) -> repos.Served:
         return repos.Served(self.folder / "www")
 
-    def publish(self, *what: str, packages: list[Package] | None = None, nvidia: list[Package] | None = None) -> None:
+    def publish(
+        self, *what: str, packages: list[Package] | None = None, nvidia: list[Package] | None = None
+    ) -> None:
         """Publish newer versions in this lab's repositories; see repos.Served.publish."""
         self.served.publish(*what, packages=packages, nvidia=nvidia)
 
@@ -253,9 +287,18 @@ class Lab:
         for spec in specs:
             self.served.add_release(spec.ubuntu)
         images: dict[str, str] = {}
-        by_profile: dict[str, HostSpec] = {json.dumps([spec.profile(), spec.runfile and spec.gpus]): spec for spec in specs}
+        by_profile: dict[str, HostSpec] = {
+            json.dumps([spec.profile(), spec.runfile and spec.gpus]): spec for spec in specs
+        }
         with concurrent.futures.ThreadPoolExecutor(max_workers=2) as pool:
-            for key, tag in zip(by_profile, pool.map(lambda spec: profile.prepare(spec, self.server_address, self.served.state()), by_profile.values()), strict=True):
+            for key, tag in zip(
+                by_profile,
+                pool.map(
+                    lambda spec: profile.prepare(spec, self.server_address, self.served.state()),
+                    by_profile.values(),
+                ),
+                strict=True,
+            ):
                 images[key] = tag
         self._key()
         clash = {spec.name for spec in specs} & set(self.hosts)
@@ -300,10 +343,15 @@ class Lab:
     def start_container(self, spec: HostSpec, address: str, port: int, tag: str) -> str:
         """Start the container of one host; returns its id."""
         podman = engine()
-        names = [word for host in (repos.ARCHIVE_HOST, repos.NVIDIA_HOST) for word in ("--add-host", f"{host}:{self.server_address}")]
+        names = [
+            word
+            for host in (repos.ARCHIVE_HOST, repos.NVIDIA_HOST)
+            for word in ("--add-host", f"{host}:{self.server_address}")
+        ]
         done = podman(
             "run", "-d", "--name", f"gpulab-{self.name}-{spec.name}", "--hostname", spec.name, "--label", f"{LABEL}={self.name}",
-            *podman.run_flags, *podman.boot_flags, *names, "-p", f"{address}:{port}:22", "-v", f"{self.folder / 'hosts' / spec.name}:/etc/sim",
+            *podman.run_flags, *podman.boot_flags, *names, "-p", f"{address}:{port}:22",
+            "-v", f"{self.folder / 'hosts' / spec.name}:/etc/sim",
             tag,
         )  # fmt: skip
         return done.stdout.split()[-1]
@@ -342,7 +390,9 @@ class Lab:
                 return
             except OSError as problem:
                 if time.monotonic() > deadline:
-                    raise LabError(f"{SERVER} does not answer on {self.server_address}: {problem}") from problem
+                    raise LabError(
+                        f"{SERVER} does not answer on {self.server_address}: {problem}"
+                    ) from problem
                 time.sleep(0.05)
 
     def _key(self) -> Path:
@@ -372,7 +422,13 @@ class Lab:
                     entry.type, entry.mode, entry.uid, entry.gid = tarfile.DIRTYPE, 0o700, owner, owner
                     archive.addfile(entry)
                 entry = tarfile.TarInfo(path)
-                entry.size, entry.mode, entry.uid, entry.gid, entry.mtime = len(data), mode, owner, owner, int(time.time())
+                entry.size, entry.mode, entry.uid, entry.gid, entry.mtime = (
+                    len(data),
+                    mode,
+                    owner,
+                    owner,
+                    int(time.time()),
+                )
                 archive.addfile(entry, BytesIO(data))
 
     def _write_inventory(self) -> None:
@@ -386,7 +442,10 @@ class Lab:
             target = host.address if host.port == 22 else f"[{host.address}]:{host.port}"
             known.append(f"{target} {public[0]} {public[1]}")
             config.append(f"Host {host.name}\n  HostName {host.address}\n  Port {host.port}\n")
-            row: dict[str, Any] = {"ansible_host": host.address, "nvidia_driver_repo_url": repos.nvidia_url(host.spec.ubuntu)}
+            row: dict[str, Any] = {
+                "ansible_host": host.address,
+                "nvidia_driver_repo_url": repos.nvidia_url(host.spec.ubuntu),
+            }
             if host.port != 22:
                 row["ansible_port"] = host.port
             if host.spec.sudo == "password":
@@ -394,7 +453,11 @@ class Lab:
             rows[host.name] = row
         known_hosts = self.folder / "known_hosts"
         known_hosts.write_text("\n".join(known) + "\n")
-        options = {"UserKnownHostsFile": str(known_hosts), "StrictHostKeyChecking": "yes", "IdentitiesOnly": "yes"}
+        options = {
+            "UserKnownHostsFile": str(known_hosts),
+            "StrictHostKeyChecking": "yes",
+            "IdentitiesOnly": "yes",
+        }
         (self.folder / "ssh_config").write_text(
             "".join(config)
             + f"Host *\n  User {USER}\n  IdentityFile {self.folder / 'key'}\n"
@@ -409,7 +472,8 @@ class Lab:
         }
         inventory = {"all": {"children": {"gpu": {"hosts": rows, "vars": variables}}}}
         self.inventory.write_text(
-            f"# Simulated hosts of the lab {self.name}; base: {self.base}\n" + yaml.safe_dump(inventory, sort_keys=False)
+            f"# Simulated hosts of the lab {self.name}; base: {self.base}\n"
+            + yaml.safe_dump(inventory, sort_keys=False)
         )
 
 

@@ -71,9 +71,13 @@ def _rewritten(data: dict, branch: str, upstream: str):  # type: ignore[no-untyp
         return re.sub(rf"-{old_branch}(?=[-, )]|$)", f"-{branch}", text)
 
     for name, fields in data["packages"].items():
-        yield rename(name), {
-            key: rename(", ".join(value) if isinstance(value, list) else str(value)) for key, value in fields.items()
-        }
+        yield (
+            rename(name),
+            {
+                key: rename(", ".join(value) if isinstance(value, list) else str(value))
+                for key, value in fields.items()
+            },
+        )
 
 
 def _suffixed(branch: str, upstream: str) -> list[Package]:
@@ -86,8 +90,12 @@ def _suffixed(branch: str, upstream: str) -> list[Package]:
         built.append(_package(name, version, fields, files, scripts, conffiles))
     for flavour, meta in (("", "cuda-drivers"), ("-open", "nvidia-open")):
         driver = f"nvidia-driver-{branch}{flavour} (>= {upstream})"
-        built.append(_package(f"{meta}-{branch}", version, {"Depends": f"{driver}, nvidia-settings, nvidia-modprobe"}))
-    common = f"nvidia-kernel-common-{branch} (>= {upstream}), nvidia-kernel-common-{branch} (<= {upstream}-999)"
+        built.append(
+            _package(f"{meta}-{branch}", version, {"Depends": f"{driver}, nvidia-settings, nvidia-modprobe"})
+        )
+    common = (
+        f"nvidia-kernel-common-{branch} (>= {upstream}), nvidia-kernel-common-{branch} (<= {upstream}-999)"
+    )
     built += _companions(branch, upstream, common)
     return built
 
@@ -96,7 +104,13 @@ def _companions(branch: str, upstream: str, depends: str) -> list[Package]:
     """Fabric manager and its like, which must equal the driver's version; no branch in the name from 590 on."""
     suffix = f"-{branch}" if int(branch) < 590 else ""
     built = []
-    for base in ("nvidia-fabricmanager", "nvidia-fabricmanager-dev", "libnvidia-nscq", "nvidia-imex", "libnvsdm"):
+    for base in (
+        "nvidia-fabricmanager",
+        "nvidia-fabricmanager-dev",
+        "libnvidia-nscq",
+        "nvidia-imex",
+        "libnvsdm",
+    ):
         if base == "libnvsdm" and int(branch) < 570:
             continue
         files, scripts, conffiles = contents.fill(base, branch, upstream, "proprietary", cuda=True)
@@ -105,7 +119,10 @@ def _companions(branch: str, upstream: str, depends: str) -> list[Package]:
             fields |= {"Provides": base, "Conflicts": base}
         built.append(_package(base + suffix, _version(upstream), fields, files, scripts, conffiles))
     # No branch in these names at any age.
-    built += [_package(name, _version(upstream), {}) for name in ("nvidia-modprobe", "nvidia-settings", "libxnvctrl0")]
+    built += [
+        _package(name, _version(upstream), {})
+        for name in ("nvidia-modprobe", "nvidia-settings", "libxnvctrl0")
+    ]
     return built
 
 
@@ -116,7 +133,9 @@ def _unsuffixed(branch: str, upstream: str) -> list[Package]:
     for name, fields in _rewritten(archive.relations()["595-noble"], "595", upstream):
         if name.endswith("-open"):
             flavour = "open"
-        elif number >= 620 and name.startswith(("nvidia-driver", "nvidia-dkms", "nvidia-kernel-source", "nvidia-headless")):
+        elif number >= 620 and name.startswith(
+            ("nvidia-driver", "nvidia-dkms", "nvidia-kernel-source", "nvidia-headless")
+        ):
             continue  # the 620 guide: proprietary kernel modules removed
         else:
             flavour = "proprietary"
@@ -128,11 +147,14 @@ def _unsuffixed(branch: str, upstream: str) -> list[Package]:
         }
         base = re.sub(r"-open$", "", plain)
         files, scripts, conffiles = contents.fill(base, branch, upstream, flavour, cuda=True)
-        built.append(_package(plain, version, {k: v for k, v in relations.items() if v}, files, scripts, conffiles))
+        built.append(
+            _package(plain, version, {k: v for k, v in relations.items() if v}, files, scripts, conffiles)
+        )
     if number < 620:
         built.append(
             _package(
-                "cuda-drivers", version,
+                "cuda-drivers",
+                version,
                 {
                     "Provides": f"cuda-drivers-{branch}",
                     "Depends": f"nvidia-driver (>= {upstream}), nvidia-settings, nvidia-modprobe",
@@ -142,7 +164,8 @@ def _unsuffixed(branch: str, upstream: str) -> list[Package]:
         )
     built.append(
         _package(
-            "nvidia-open", version,
+            "nvidia-open",
+            version,
             {
                 "Provides": f"nvidia-open-{branch}",
                 "Depends": f"nvidia-driver-open (>= {upstream}), nvidia-settings, nvidia-modprobe",
@@ -203,11 +226,25 @@ def _toolkits(ubuntu: str, newest: str) -> list[Package]:
         files = {f"/usr/local/cuda-{dotted}/version.json": f'{{"cuda": {{"version": "{version[:-2]}"}}}}\n'}
         built.append(_package(f"cuda-toolkit-{name}", version, {}, files))
         # The trap: the metapackage that looks like the toolkit brings the newest driver.
-        built.append(_package(f"cuda-{name}", version, {"Depends": f"cuda-toolkit-{name} (>= {version}), nvidia-open (>= 590)"}))
+        built.append(
+            _package(
+                f"cuda-{name}",
+                version,
+                {"Depends": f"cuda-toolkit-{name} (>= {version}), nvidia-open (>= 590)"},
+            )
+        )
     return built
 
 
 def _package(name, version, fields, files=None, scripts=None, conffiles=None) -> Package:  # type: ignore[no-untyped-def]
     return Package(
-        name, version, "amd64", {"Section": "multiverse/devel", **fields}, files or {}, scripts or {}, conffiles or [], name, ""
+        name,
+        version,
+        "amd64",
+        {"Section": "multiverse/devel", **fields},
+        files or {},
+        scripts or {},
+        conffiles or [],
+        name,
+        "",
     )

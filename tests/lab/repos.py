@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import archive, aptrepo, nvidia_repo
+from . import aptrepo, archive, nvidia_repo
 from .aptrepo import Key
 from .debfile import Package
 from .paths import CACHE, KEYS, REPOSITORIES, fingerprint_of
@@ -71,12 +71,21 @@ def built(ubuntu: str) -> Path:
             return target
         say(f"building the package repositories of {ubuntu}")
         shutil.rmtree(target, ignore_errors=True)
-        _write(target, ubuntu, archive.packages(ubuntu), nvidia_repo.packages(ubuntu), archive_key, nvidia_key)
+        _write(
+            target, ubuntu, archive.packages(ubuntu), nvidia_repo.packages(ubuntu), archive_key, nvidia_key
+        )
         (target / "done").touch()
     return target
 
 
-def _write(root: Path, ubuntu: str, of_archive: list[Package], of_nvidia: list[Package], archive_key: Key, nvidia_key: Key) -> None:
+def _write(
+    root: Path,
+    ubuntu: str,
+    of_archive: list[Package],
+    of_nvidia: list[Package],
+    archive_key: Key,
+    nvidia_key: Key,
+) -> None:
     for name, folder, packages in (
         ("archive", "ubuntu", of_archive),
         ("nvidia", nvidia_path(ubuntu), of_nvidia),
@@ -97,7 +106,15 @@ def sign(root: Path, ubuntu: str, name: str, index: aptrepo.Index, key: Key) -> 
             components = index.paragraphs.setdefault(release.codename + suite, {})
             for component in ("main", "universe", "restricted", "multiverse"):
                 components.setdefault(component, [])
-        aptrepo.publish(root / "ubuntu", index, key, origin="Ubuntu", label="Ubuntu", codename=release.codename, version=ubuntu)
+        aptrepo.publish(
+            root / "ubuntu",
+            index,
+            key,
+            origin="Ubuntu",
+            label="Ubuntu",
+            codename=release.codename,
+            version=ubuntu,
+        )
     else:
         aptrepo.publish(root / nvidia_path(ubuntu), index, key, origin="NVIDIA", label="NVIDIA CUDA")
 
@@ -122,7 +139,10 @@ class Served:
                     os.link(Path(folder) / file, destination)
 
     def releases(self) -> list[str]:
-        return [path.name[len("index-archive-") : -len(".json")] for path in self.root.glob("index-archive-*.json")]
+        return [
+            path.name[len("index-archive-") : -len(".json")]
+            for path in self.root.glob("index-archive-*.json")
+        ]
 
     def state(self) -> str:
         """Hash of what the repositories hold: their recipe, or their lists once something was published."""
@@ -133,7 +153,9 @@ class Served:
             digest.update(path.read_bytes())
         return digest.hexdigest()[:12]
 
-    def publish(self, *what: str, packages: list[Package] | None = None, nvidia: list[Package] | None = None) -> None:
+    def publish(
+        self, *what: str, packages: list[Package] | None = None, nvidia: list[Package] | None = None
+    ) -> None:
         """Add newer packages and sign again.
 
         what: any of ``drivers`` (point releases in both repositories, with signed modules), ``kernel`` (newer kernels
@@ -150,7 +172,7 @@ class Served:
         chosen |= set(json.loads(log.read_text())) if log.exists() else set()
         log.write_text(json.dumps(sorted(chosen)))
         for ubuntu in self.releases():
-            options = {name: True for name in chosen}
+            options = dict.fromkeys(chosen, True)
             of_archive = archive.packages(ubuntu, **options) + list(packages or [])
             of_nvidia = nvidia_repo.packages(ubuntu, drivers="drivers" in chosen) + list(nvidia or [])
             for name, folder, all_packages, key in (
@@ -165,7 +187,9 @@ class Served:
                     for texts in components.values()
                     for text in texts
                 }
-                fresh = [p for p in all_packages if (f"Package: {p.name}", f"Version: {p.version}") not in listed]
+                fresh = [
+                    p for p in all_packages if (f"Package: {p.name}", f"Version: {p.version}") not in listed
+                ]
                 if fresh:
                     aptrepo.add_to_pool(self.root / folder, fresh, index)
                     index_file.unlink()

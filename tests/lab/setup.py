@@ -45,7 +45,9 @@ def ensure() -> None:
     wanted = missing()
     if wanted:
         if not shutil.which("apt-get"):
-            raise LabError(f"the lab needs {', '.join(wanted)}, and this machine has no apt-get to install them with")
+            raise LabError(
+                f"the lab needs {', '.join(wanted)}, and this machine has no apt-get to install them with"
+            )
         if os.geteuid() and not shutil.which("sudo"):
             raise LabError(f"the lab needs {', '.join(wanted)}: become root or install sudo")
         how = "apt-get" if os.geteuid() == 0 else "sudo apt-get"
@@ -53,7 +55,9 @@ def ensure() -> None:
         environment = ["env", "DEBIAN_FRONTEND=noninteractive", "NEEDRESTART_MODE=a"]
         for words in (["update", "-qq"], ["install", "-y", "-qq", "--no-install-recommends", *wanted]):
             command = as_root([*environment, "apt-get", "-o", "DPkg::Lock::Timeout=300", *words])
-            done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
+            done = subprocess.run(
+                command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False
+            )
             # An index that one foreign source cannot refresh must not stop the lab; a failed install does.
             if done.returncode and words[0] == "install":
                 raise LabError(f"apt-get install {' '.join(wanted)} failed: {done.stderr.strip()[-600:]}")
@@ -67,6 +71,8 @@ def raise_limits() -> None:
         if not path.exists() or int(path.read_text()) >= value:
             continue
         key = name.replace("/", ".")
-        done = subprocess.run(as_root(["sysctl", "-q", "-w", f"{key}={value}"]), capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            as_root(["sysctl", "-q", "-w", f"{key}={value}"]), capture_output=True, text=True, check=False
+        )
         if done.returncode:
             say(f"cannot set {key}={value} ({done.stderr.strip()}); more than 25 hosts may not start")

@@ -37,7 +37,9 @@ class HostSpec(BaseModel):
     efi: bool = True
     nvswitch: int = 0
     nouveau: bool = True  # the kernel has nouveau and it takes the GPUs unless blacklisted
-    installed: list[str] = Field(default_factory=list)  # "550 open signed held", "580-server open dkms", "jq=1.7…"
+    installed: list[str] = Field(
+        default_factory=list
+    )  # "550 open signed held", "580-server open dkms", "jq=1.7…"
     runfile: str | None = None  # version of a driver installed by NVIDIA's .run file
     sources: list[str] = Field(default_factory=lambda: ["archive"])
     sudo: str = "nopasswd"  # nopasswd | password
@@ -78,7 +80,9 @@ class HostSpec(BaseModel):
         names = [name for text in self.gpus for name in _expand(text)]
         for position, name in enumerate(names):
             gpus.append(_gpu(name, position, self.name))
-        switch = next((NVSWITCH[gpu["architecture"]] for gpu in gpus if gpu["architecture"] in NVSWITCH), "22a3")
+        switch = next(
+            (NVSWITCH[gpu["architecture"]] for gpu in gpus if gpu["architecture"] in NVSWITCH), "22a3"
+        )
         return {
             "name": self.name,
             "gpus": gpus,
@@ -93,7 +97,19 @@ class HostSpec(BaseModel):
 
     def profile(self) -> dict[str, Any]:
         """What decides the image that the host starts from: everything but its name and its hardware's identity."""
-        keep = ("ubuntu", "headers", "next", "saved", "installed", "runfile", "sources", "unattended", "extra", "run", "desktop")
+        keep = (
+            "ubuntu",
+            "headers",
+            "next",
+            "saved",
+            "installed",
+            "runfile",
+            "sources",
+            "unattended",
+            "extra",
+            "run",
+            "desktop",
+        )
         described = self.model_dump(include=set(keep))
         # DKMS signs with a key of the machine where Secure Boot is on, so that is part of the image.
         return {**described, "kernels": self.all_kernels, "secure_boot": bool(self.secure_boot)}

@@ -11,9 +11,7 @@ from tests.lab import Lab, LabError
 
 pytestmark = pytest.mark.lab
 APT = "DEBIAN_FRONTEND=noninteractive NEEDRESTART_SUSPEND=1 apt-get -q -y"
-SIGNED_580 = (
-    "linux-modules-nvidia-580-server-open-generic nvidia-headless-no-dkms-580-server-open nvidia-utils-580-server"
-)
+SIGNED_580 = "linux-modules-nvidia-580-server-open-generic nvidia-headless-no-dkms-580-server-open nvidia-utils-580-server"
 
 
 def candidate(host, package):
@@ -32,7 +30,9 @@ def test_a_person_installs_a_signed_driver_and_reboots(new_host):
     while host.ssh("cat /proc/sys/kernel/random/boot_id", check=False).stdout in ("", before):
         assert time.monotonic() < deadline
         time.sleep(0.2)
-    listed = host.ssh("nvidia-smi --query-gpu=index,name,driver_version,memory.total --format=csv").stdout.splitlines()
+    listed = host.ssh(
+        "nvidia-smi --query-gpu=index,name,driver_version,memory.total --format=csv"
+    ).stdout.splitlines()
     assert listed == [
         "index, name, driver_version, memory.total [MiB]",
         "0, NVIDIA H100 80GB HBM3, 580.126.20, 81559 MiB",
@@ -52,14 +52,26 @@ def test_new_libraries_on_an_old_module_end_in_the_known_error(own_lab):
     host.run(f"apt-get -q update && {APT} dist-upgrade")
     failed = host.ssh("nvidia-smi", check=False)
     assert failed.rc == 18
-    assert failed.stdout == "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 580.173\n"
+    assert (
+        failed.stdout
+        == "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 580.173\n"
+    )
     assert "API mismatch" in host.run("dmesg").stdout
     host.restart()
     assert "580.173.02" in host.run("nvidia-smi").stdout
 
 
 def test_publishing_moves_candidates_and_unattended_upgrades_takes_them(own_lab):
-    (host,) = own_lab.add([{"name": "later", "gpus": ["A100"], "installed": ["580-server open signed"], "sources": ["archive", "cuda"]}])
+    (host,) = own_lab.add(
+        [
+            {
+                "name": "later",
+                "gpus": ["A100"],
+                "installed": ["580-server open signed"],
+                "sources": ["archive", "cuda"],
+            }
+        ]
+    )
     before = {name: candidate(host, name) for name in ("linux-generic", "jq", "nvidia-driver-595")}
     own_lab.publish()
     host.run("apt-get -q update")
@@ -73,7 +85,9 @@ def test_publishing_moves_candidates_and_unattended_upgrades_takes_them(own_lab)
 
 def test_nouveau_comes_back_when_the_initramfs_was_not_rebuilt(new_host):
     host = new_host(gpus=["RTX 3090"])
-    host.run("printf 'blacklist nouveau\\noptions nouveau modeset=0\\n' > /etc/modprobe.d/blacklist-nouveau.conf")
+    host.run(
+        "printf 'blacklist nouveau\\noptions nouveau modeset=0\\n' > /etc/modprobe.d/blacklist-nouveau.conf"
+    )
     host.restart()
     assert "nouveau" in host.describe()["modules"]
     host.run("update-initramfs -u -k all")
@@ -113,7 +127,12 @@ def test_secure_boot_wants_a_known_signature(new_host, secure_boot, rc):
         (["RTX 5090"], "580 proprietary signed", 6, "RmInitAdapter failed!"),
         (["V100"], "595 proprietary signed", 9, "supported through the NVIDIA 580.xx Legacy drivers"),
         (["RTX 5090"], "550 open signed", 9, "not supported by the"),
-        (["V100", "RTX 4090"], "580 proprietary signed", 0, "loading NVIDIA UNIX x86_64 Kernel Module  580.142"),
+        (
+            ["V100", "RTX 4090"],
+            "580 proprietary signed",
+            0,
+            "loading NVIDIA UNIX x86_64 Kernel Module  580.142",
+        ),
     ],
 )
 def test_a_branch_and_a_flavour_drive_what_they_can(new_host, gpus, installed, rc, log):
@@ -127,7 +146,10 @@ def test_dkms_fails_where_the_source_is_too_old_for_the_kernel(new_host):
     host.run("apt-get -q update")
     done = host.run(f"{APT} install nvidia-headless-550 nvidia-utils-550", check=False)
     assert done.rc == 100
-    assert "Error! Bad return status for module build on kernel: 6.17.0-14-generic (x86_64)" in done.stdout + done.stderr
+    assert (
+        "Error! Bad return status for module build on kernel: 6.17.0-14-generic (x86_64)"
+        in done.stdout + done.stderr
+    )
     assert "returned error exit status 10" in done.stdout + done.stderr
     assert host.run("dkms status").stdout == "nvidia/550.163.01: added\n"
     assert "half-configured" in host.run("dpkg-query -W -f '${db:Status-Status}' nvidia-dkms-550").stdout
@@ -154,8 +176,12 @@ def test_fabric_manager_wants_its_own_version_and_nvswitches(new_host):
     assert "State                                          : In Progress" in host.run("nvidia-smi -q").stdout
     host.run("systemctl start nvidia-fabricmanager")
     assert "State                                          : Completed" in host.run("nvidia-smi -q").stdout
-    host.run("systemctl stop nvidia-fabricmanager && sed -i 's/580.126.20/580.95.05/' /usr/bin/nv-fabricmanager")
-    failed = host.run("systemctl start nvidia-fabricmanager; journalctl -u nvidia-fabricmanager -o cat", check=False)
+    host.run(
+        "systemctl stop nvidia-fabricmanager && sed -i 's/580.126.20/580.95.05/' /usr/bin/nv-fabricmanager"
+    )
+    failed = host.run(
+        "systemctl start nvidia-fabricmanager; journalctl -u nvidia-fabricmanager -o cat", check=False
+    )
     assert (
         "fabric manager NVIDIA GPU driver interface version 580.95.05 don't match with driver version 580.126.20. "
         "Please update with matching NVIDIA driver package." in failed.stdout
@@ -164,7 +190,9 @@ def test_fabric_manager_wants_its_own_version_and_nvswitches(new_host):
 
 def test_a_busy_host_shows_its_job_and_keeps_the_module(new_host):
     host = new_host(gpus=["A100 x2"], installed=["580-server open signed"], busy=True)
-    apps = host.ssh("nvidia-smi --query-compute-apps=pid,process_name --format=csv,noheader").stdout.splitlines()
+    apps = host.ssh(
+        "nvidia-smi --query-compute-apps=pid,process_name --format=csv,noheader"
+    ).stdout.splitlines()
     assert len(apps) == 2
     host.run("systemctl stop nvidia-persistenced")
     host.run("rmmod nvidia_uvm", check=False)
@@ -239,7 +267,7 @@ def test_xml_has_the_shape_of_the_real_one(new_host):
     from xml.etree import ElementTree
 
     host = new_host(gpus=["H100 x2"], nvswitch=4, installed=["580-server open signed"])
-    log = ElementTree.fromstring(host.run("nvidia-smi -q -x").stdout)
+    log = ElementTree.fromstring(host.run("nvidia-smi -q -x").stdout)  # noqa: S314 - our own stand-in wrote it
     assert log.findtext("driver_version") == "580.126.20"
     assert log.findtext("cuda_version") == "13.0"
     assert [gpu.findtext("product_name") for gpu in log.iter("gpu")] == ["NVIDIA H100 80GB HBM3"] * 2
@@ -251,7 +279,10 @@ def test_mistakes_in_a_description_are_named():
         pass
     with pytest.raises(LabError, match="no lab named"):
         Lab.attach("nowhere")
-    with pytest.raises(KeyError, match=r"has no kernel 9\.9"), Lab.start([{"name": "a", "kernel": "9.9.0-1-generic"}]):
+    with (
+        pytest.raises(KeyError, match=r"has no kernel 9\.9"),
+        Lab.start([{"name": "a", "kernel": "9.9.0-1-generic"}]),
+    ):
         pass
 
 

@@ -36,7 +36,7 @@ def _boot():
     first = state.ETC + "/first.tar"
     if os.path.exists(first) and not os.path.exists("/var/lib/sim/first-done"):
         with tarfile.open(first) as archive:
-            archive.extractall("/")
+            archive.extractall("/")  # noqa: S202 - the lab wrote it
         with open("/var/lib/sim/password", "rb") as handle:
             subprocess.run(["chpasswd", "-e"], stdin=handle, check=True)
         _machine_id()
@@ -52,7 +52,10 @@ def _boot():
     _bind(state.RUN + "/release", "/proc/sys/kernel/osrelease")
     state.log("Linux version %s (buildd@lcy02-amd64-080) #45-Ubuntu SMP PREEMPT_DYNAMIC" % release)
     state.log("Command line: " + cmdline)
-    _over("/proc/version", "Linux version %s (buildd@lcy02-amd64-080) #45-Ubuntu SMP PREEMPT_DYNAMIC\n" % release)
+    _over(
+        "/proc/version",
+        "Linux version %s (buildd@lcy02-amd64-080) #45-Ubuntu SMP PREEMPT_DYNAMIC\n" % release,
+    )
     _over("/proc/cmdline", cmdline + "\n")
     pci_bus(host)
     _bind(state.RUN + "/pci", "/sys/bus/pci")
@@ -101,13 +104,20 @@ def _try(name, release):
 
 def pci_bus(host):
     """Write /sys/bus/pci as it would show the machine: GPUs, their audio functions, NVSwitches and two other devices."""
-    devices = [("0000:00:00.0", "8086", "0d57", "060000", None, -1), ("0000:00:01.0", "1af4", "1041", "020000", None, -1)]
+    devices = [
+        ("0000:00:00.0", "8086", "0d57", "060000", None, -1),
+        ("0000:00:01.0", "1af4", "1041", "020000", None, -1),
+    ]
     for gpu in host["gpus"]:
         if gpu.get("lost"):
             continue
-        devices.append((gpu["slot"], "10de", gpu["device"], gpu["class"], gpu.get("subsystem"), gpu.get("numa", -1)))
+        devices.append(
+            (gpu["slot"], "10de", gpu["device"], gpu["class"], gpu.get("subsystem"), gpu.get("numa", -1))
+        )
         if gpu["class"] == "030000":
-            devices.append((gpu["slot"][:-1] + "1", "10de", "10f0", "040300", gpu.get("subsystem"), gpu.get("numa", -1)))
+            devices.append(
+                (gpu["slot"][:-1] + "1", "10de", "10f0", "040300", gpu.get("subsystem"), gpu.get("numa", -1))
+            )
     for number in range(host.get("nvswitch", 0)):
         devices.append(("0000:%02x:00.0" % (5 + number), "10de", host["nvswitch_device"], "068000", None, 0))
     for slot, vendor, device, pci_class, subsystem, numa in devices:
@@ -125,10 +135,21 @@ def pci_bus(host):
         ):  # fmt: skip
             state.write(folder + name, value + "\n")
         config = struct.pack(
-            "<HHHHBBH", int(vendor, 16), int(device, 16), 0, 16, 0xA1, int(pci_class[4:], 16), int(pci_class[:4], 16)
+            "<HHHHBBH",
+            int(vendor, 16),
+            int(device, 16),
+            0,
+            16,
+            0xA1,
+            int(pci_class[4:], 16),
+            int(pci_class[:4], 16),
         )
         with open(folder + "config", "wb") as handle:
-            handle.write(config.ljust(44, b"\0") + struct.pack("<HH", int(sub_vendor, 16), int(sub_device, 16)) + bytes(208))
+            handle.write(
+                config.ljust(44, b"\0")
+                + struct.pack("<HH", int(sub_vendor, 16), int(sub_device, 16))
+                + bytes(208)
+            )
     os.makedirs(state.RUN + "/pci/drivers", exist_ok=True)
 
 
@@ -147,7 +168,9 @@ def firmware(host):
                 with open(path, "rb") as handle:
                     der = handle.read()
                 # EFI_SIGNATURE_LIST: type, list size, header size, signature size; then owner and data
-                certificates += _X509_GUID + struct.pack("<III", 44 + len(der), 0, 16 + len(der)) + bytes(16) + der
+                certificates += (
+                    _X509_GUID + struct.pack("<III", 44 + len(der), 0, 16 + len(der)) + bytes(16) + der
+                )
         if certificates:
             _variable(folder + "MokListRT-" + MOK_GUID, certificates)
     _bind(top, "/sys/firmware")

@@ -89,7 +89,9 @@ def mokutil(argv):
         print("SecureBoot " + ("enabled" if state.host().get("secure_boot") else "disabled"))
     elif "--list-enrolled" in argv or "-l" in argv:
         name = state.read(state.ETC + "/own-name")
-        print("[key 1]\n        Issuer: CN=%s" % name if name and nvidia.trusted(name) else "MokListRT is empty")
+        print(
+            "[key 1]\n        Issuer: CN=%s" % name if name and nvidia.trusted(name) else "MokListRT is empty"
+        )
     elif "--test-key" in argv or "-t" in argv:
         path = argv[-1]
         name = state.read(state.ETC + "/own-name") or ""

@@ -31,7 +31,9 @@ def conf(name, version):
     text = state.read("%s/%s-%s/dkms.conf" % (SOURCES, name, version))
     if text is None:
         raise Failed(
-            2, "Error! Could not find module source directory.", "Directory: %s/%s-%s does not exist." % (SOURCES, name, version)
+            2,
+            "Error! Could not find module source directory.",
+            "Directory: %s/%s-%s does not exist." % (SOURCES, name, version),
         )
     return dict(re.findall(r'^(\w+)(?:\[\d+\])?="?([^"\n]*)"?$', text, re.M))
 
@@ -54,8 +56,10 @@ def build(name, version, kernel):
     if not os.path.isdir("/lib/modules/%s/build" % kernel):
         raise Failed(
             21,
-            "Error! Your kernel headers for kernel %s cannot be found at /lib/modules/%s/build or /lib/modules/%s/source." % (kernel, kernel, kernel),
-            "Please install the linux-headers-%s package or use the --kernelsourcedir option to tell DKMS where it's located." % kernel,
+            "Error! Your kernel headers for kernel %s cannot be found at /lib/modules/%s/build or /lib/modules/%s/source."
+            % (kernel, kernel, kernel),
+            "Please install the linux-headers-%s package or use the --kernelsourcedir option to tell DKMS where it's located."
+            % kernel,
         )
     print("\nBuilding module:\nCleaning build area...")
     log = "%s/%s/%s/build/make.log" % (TREE, name, version)
@@ -63,7 +67,8 @@ def build(name, version, kernel):
     if limit and _series(kernel) > _series(limit):
         state.write(
             log,
-            "DKMS make.log for %s-%s for kernel %s (x86_64)\n" % (name, version, kernel)
+            "DKMS make.log for %s-%s for kernel %s (x86_64)\n"
+            % (name, version, kernel)
             + "nvidia-drm/nvidia-drm-drv.c: error: too few arguments to function 'drm_helper_mode_fill_fb_struct'\n"
             "make[1]: *** [Makefile:1992: nvidia-drm] Error 2\n",
         )
@@ -80,7 +85,9 @@ def build(name, version, kernel):
             handle.write(data)
         if signed_by:
             print("Signing module %s/module/%s" % (folder, file))
-    state.write(folder + "/log/make.log", "DKMS make.log for %s-%s for kernel %s (x86_64)\n" % (name, version, kernel))
+    state.write(
+        folder + "/log/make.log", "DKMS make.log for %s-%s for kernel %s (x86_64)\n" % (name, version, kernel)
+    )
 
 
 def install(name, version, kernel):
@@ -100,7 +107,9 @@ def install(name, version, kernel):
 def remove(name, version, kernels):
     folder = "%s/%s/%s" % (TREE, name, version)
     if not os.path.isdir(folder):
-        raise Failed(3, "Error! The module/version combo: %s-%s is not located in the DKMS tree." % (name, version))
+        raise Failed(
+            3, "Error! The module/version combo: %s-%s is not located in the DKMS tree." % (name, version)
+        )
     for kernel in kernels or built(name, version):
         link = "%s/%s/kernel-%s-x86_64" % (TREE, name, kernel)
         if os.path.islink(link) and os.readlink(link).split("/")[0] == version:
@@ -123,7 +132,9 @@ def built(name, version):
     """Kernels that a module version was built for."""
     folder = "%s/%s/%s" % (TREE, name, version)
     names = os.listdir(folder) if os.path.isdir(folder) else []
-    return sorted((n for n in names if os.path.isdir("%s/%s/x86_64/module" % (folder, n))), key=initramfs.version_key)
+    return sorted(
+        (n for n in names if os.path.isdir("%s/%s/x86_64/module" % (folder, n))), key=initramfs.version_key
+    )
 
 
 def added():

@@ -26,13 +26,19 @@ def module(name, version, flavour, kernel, signed_by=None):
     """Bytes of one module of the driver."""
     info = []
     if name == "nvidia":
-        info += [("alias", "pci:v000010DEd*sv*sd*bc06sc80i00*"), ("alias", "pci:v000010DEd*sv*sd*bc03sc02i00*")]
+        info += [
+            ("alias", "pci:v000010DEd*sv*sd*bc06sc80i00*"),
+            ("alias", "pci:v000010DEd*sv*sd*bc03sc02i00*"),
+        ]
         info += [("alias", "pci:v000010DEd*sv*sd*bc03sc00i00*"), ("alias", "char-major-195-*")]
-        info += [("firmware", "nvidia/%s/gsp_tu10x.bin" % version), ("firmware", "nvidia/%s/gsp_ga10x.bin" % version)]
+        info += [
+            ("firmware", "nvidia/%s/gsp_tu10x.bin" % version),
+            ("firmware", "nvidia/%s/gsp_ga10x.bin" % version),
+        ]
     license_ = _LICENSE[flavour]
     if name == "nvidia-uvm" and flavour == "proprietary":
         license_ = "Dual MIT/GPL"
-    digest = hashlib.md5(("%s %s %s" % (name, version, flavour)).encode()).hexdigest().upper()
+    digest = hashlib.md5(("%s %s %s" % (name, version, flavour)).encode()).hexdigest().upper()  # noqa: S324 - an identity, no secret
     info += [
         ("version", version),
         ("supported", "external"),

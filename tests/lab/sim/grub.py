@@ -34,7 +34,9 @@ def defaults():
 def update():
     """Write grub.cfg for the kernels in /boot, newest first."""
     options = defaults()
-    line = ("root=UUID=%s ro %s %s" % (UUID, options["GRUB_CMDLINE_LINUX"], options["GRUB_CMDLINE_LINUX_DEFAULT"])).strip()
+    line = (
+        "root=UUID=%s ro %s %s" % (UUID, options["GRUB_CMDLINE_LINUX"], options["GRUB_CMDLINE_LINUX_DEFAULT"])
+    ).strip()
     recovery = "root=UUID=%s ro recovery nomodeset dis_ucode_ldr %s" % (UUID, options["GRUB_CMDLINE_LINUX"])
     releases = list(reversed(kernels()))
     saved = options["GRUB_DEFAULT"]
@@ -56,7 +58,8 @@ def update():
         out.extend(
             indent + text
             for text in (
-                "menuentry '%s' --class ubuntu --class gnu-linux --class gnu --class os $menuentry_id_option '%s' {" % (title, ident),
+                "menuentry '%s' --class ubuntu --class gnu-linux --class gnu --class os $menuentry_id_option '%s' {"
+                % (title, ident),
                 "\tsearch --no-floppy --fs-uuid --set=root " + UUID,
                 "\tlinux\t/boot/vmlinuz-%s %s" % (release, words),
                 "\tinitrd\t/boot/initrd.img-" + release,
@@ -68,7 +71,13 @@ def update():
         entry("Ubuntu", "gnulinux-simple-" + UUID, releases[0], line, "")
         out.append("submenu '%s' $menuentry_id_option '%s' {" % (SUBMENU, SUBMENU_ID))
         for release in releases:
-            entry("Ubuntu, with Linux " + release, "gnulinux-%s-advanced-%s" % (release, UUID), release, line, "\t")
+            entry(
+                "Ubuntu, with Linux " + release,
+                "gnulinux-%s-advanced-%s" % (release, UUID),
+                release,
+                line,
+                "\t",
+            )
             title = "Ubuntu, with Linux %s (recovery mode)" % release
             entry(title, "gnulinux-%s-recovery-%s" % (release, UUID), release, recovery, "\t")
         out.append("}")
@@ -127,7 +136,13 @@ def _entries(text):
         text, re.M | re.S,
     ):  # fmt: skip
         found.append(
-            {"sub": bool(match[1]), "title": match[2], "id": match[3], "release": match[4], "words": match[5].strip()}
+            {
+                "sub": bool(match[1]),
+                "title": match[2],
+                "id": match[3],
+                "release": match[4],
+                "words": match[5].strip(),
+            }
         )
     return found
 

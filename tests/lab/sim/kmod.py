@@ -10,7 +10,6 @@ from . import nvidia, state
 from .modprobe_conf import blacklisted
 from .nvidia import CannotLoad
 
-
 SUFFIXES = (".ko", ".ko.zst", ".ko.xz", ".ko.gz")
 
 
@@ -40,7 +39,10 @@ def load(name):
     for needed in filter(None, info.get("depends", "").split(",")):
         load(needed)
     if info.get("vermagic", release).split()[0] != release:
-        state.log("%s: version magic '%s' should be '%s SMP preempt mod_unload modversions '" % (name, info["vermagic"], release))
+        state.log(
+            "%s: version magic '%s' should be '%s SMP preempt mod_unload modversions '"
+            % (name, info["vermagic"], release)
+        )
         raise CannotLoad("Exec format error")
     nvidia.check_signature(info)
     flavour = "open" if "GPL" in info.get("license", "") else "proprietary"
@@ -119,15 +121,26 @@ def _proc_modules():
     for name in reversed(list(state.loaded())):
         holders = "%s/sys-module/%s/holders" % (state.RUN, name)
         by = sorted(os.listdir(holders)) if os.path.isdir(holders) else []
-        lines.append("%s 16384 %d %s Live 0x0000000000000000\n" % (name, len(by), "".join(h + "," for h in by) or "-"))
+        lines.append(
+            "%s 16384 %d %s Live 0x0000000000000000\n" % (name, len(by), "".join(h + "," for h in by) or "-")
+        )
     state.write(state.RUN + "/proc-modules", "".join(lines))
 
 
 def modprobe(argv):
     """modprobe [-r] [-a] [-q] [-n] [-b] NAME…; what only shows something goes to the real program."""
-    shows = {"-c", "--showconfig", "--show-depends", "-R", "--resolve-alias", "--dump-modversions", "-V", "--version"}
+    shows = {
+        "-c",
+        "--showconfig",
+        "--show-depends",
+        "-R",
+        "--resolve-alias",
+        "--dump-modversions",
+        "-V",
+        "--version",
+    }
     if shows.intersection(argv):
-        os.execv("/usr/sbin/modprobe.real", ["modprobe", *argv])
+        os.execv("/usr/sbin/modprobe.real", ["modprobe", *argv])  # noqa: S606 - becomes the real program
     flags = {flag for flag in argv if flag.startswith("-")}
     letters = "".join(flag[1:] for flag in flags if not flag.startswith("--"))
     remove, quiet = "r" in letters or "--remove" in flags, "q" in letters or "--quiet" in flags
@@ -153,11 +166,18 @@ def modprobe(argv):
                 message = "" if name in _on_disk() else "FATAL: Module %s not found." % name
                 rc = rc if not message else 1
             else:
-                message, rc = "FATAL: Module %s not found in directory /lib/modules/%s" % (name, state.release()), 1
+                message, rc = (
+                    "FATAL: Module %s not found in directory /lib/modules/%s" % (name, state.release()),
+                    1,
+                )
             if message and not quiet:
                 print("modprobe: " + message, file=sys.stderr)
         except CannotLoad as problem:
-            text = "FATAL: Module %s %s." % (name, problem) if remove else "ERROR: could not insert '%s': %s" % (name, problem)
+            text = (
+                "FATAL: Module %s %s." % (name, problem)
+                if remove
+                else "ERROR: could not insert '%s': %s" % (name, problem)
+            )
             print("modprobe: " + text, file=sys.stderr)
             rc = 1
     return rc

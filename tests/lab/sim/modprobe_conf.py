@@ -5,7 +5,13 @@ from __future__ import annotations
 import glob
 import os
 
-FOLDERS = ("/etc/modprobe.d", "/run/modprobe.d", "/usr/local/lib/modprobe.d", "/usr/lib/modprobe.d", "/lib/modprobe.d")
+FOLDERS = (
+    "/etc/modprobe.d",
+    "/run/modprobe.d",
+    "/usr/local/lib/modprobe.d",
+    "/usr/lib/modprobe.d",
+    "/lib/modprobe.d",
+)
 
 
 def blacklisted():
@@ -22,12 +28,15 @@ def blacklisted():
         with open(path) as handle:
             for line in handle:
                 words = line.split("#")[0].split()
-                if len(words) >= 2 and words[0] == "blacklist":
-                    names.add(words[1].replace("-", "_"))
-                elif len(words) >= 3 and words[0] == "install" and words[2] in (
-                    "/bin/false", "/bin/true", "/usr/bin/false", "/usr/bin/true"
-                ):  # fmt: skip
-                    names.add(words[1].replace("-", "_"))
-                elif len(words) >= 3 and words[0] == "alias" and words[2] == "off":
+                if (
+                    len(words) >= 2
+                    and words[0] == "blacklist"
+                    or len(words) >= 3
+                    and words[0] == "install"
+                    and words[2] in ("/bin/false", "/bin/true", "/usr/bin/false", "/usr/bin/true")
+                    or len(words) >= 3
+                    and words[0] == "alias"
+                    and words[2] == "off"
+                ):
                     names.add(words[1].replace("-", "_"))
     return sorted(names)

@@ -31,7 +31,10 @@ def check_signature(info):
         state.log("Loading of unsigned module is rejected")
         raise CannotLoad("Key was rejected by service")
     if not trusted(signer):
-        state.log("PKCS#7 signature not signed with a trusted key", "Loading of module with unavailable key is rejected")
+        state.log(
+            "PKCS#7 signature not signed with a trusted key",
+            "Loading of module with unavailable key is rejected",
+        )
         raise CannotLoad("Key was rejected by service")
 
 
@@ -101,7 +104,8 @@ def probe(version, flavour):
             works = False
         elif flavour == "open" and not os.path.isdir("/lib/firmware/nvidia/" + version):
             state.log(
-                "nvidia %s: Direct firmware load for nvidia/%s/gsp_ga10x.bin failed with error -2" % (slot, version),
+                "nvidia %s: Direct firmware load for nvidia/%s/gsp_ga10x.bin failed with error -2"
+                % (slot, version),
                 "NVRM: RmFetchGspRmImages: No firmware image found",
                 "NVRM: GPU %s: RmInitAdapter failed! (0x61:0x56:1693)" % slot,
             )
@@ -132,11 +136,13 @@ def attach(version, flavour, found):
     state.set_devices(found)
     banner = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  %s  %s\n" % (version, _BUILT)
     if flavour == "open":
-        banner = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  %s  Release Build  (dvs-builder@U22-I3-B14-3-3)  %s\n" % (
+        banner = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  %s  Release Build  (dvs-builder@U22)  %s\n" % (
             version, _BUILT
         )  # fmt: skip
     proc = state.RUN + "/proc-driver/nvidia"
-    state.write(proc + "/version", banner + "GCC version:  gcc version 13.3.0 (Ubuntu 13.3.0-6ubuntu2~24.04) \n")
+    state.write(
+        proc + "/version", banner + "GCC version:  gcc version 13.3.0 (Ubuntu 13.3.0-6ubuntu2~24.04) \n"
+    )
     state.write(proc + "/params", "ResmanDebugLevel: 4294967295\nModifyDeviceFiles: 1\nDeviceFileMode: 438\n")
     names = {gpu["slot"]: gpu for gpu in state.host()["gpus"]}
     for slot, device in found.items():
@@ -150,7 +156,8 @@ def attach(version, flavour, found):
     os.makedirs(proc + "/gpus", exist_ok=True)
     for number in range(state.host().get("nvswitch", 0)):
         state.write(
-            "%s/proc-driver/nvidia-nvswitch/devices/%d" % (state.RUN, number), "Device Instance: %d\n" % number
+            "%s/proc-driver/nvidia-nvswitch/devices/%d" % (state.RUN, number),
+            "Device Instance: %d\n" % number,
         )
     kind = "Open Kernel Module for x86_64" if flavour == "open" else "x86_64 Kernel Module"
     state.log("nvidia: loading out-of-tree module taints kernel.")
@@ -226,5 +233,5 @@ def _nodes(count):
     for name in names:
         if not os.path.exists("/dev/" + name):
             os.mknod("/dev/" + name, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
-            os.chmod("/dev/" + name, 0o666)
+            os.chmod("/dev/" + name, 0o666)  # noqa: S103 - the real nodes are open to everybody
     os.makedirs("/dev/nvidia-caps", exist_ok=True)

@@ -33,7 +33,12 @@ NO_LIBRARY = (
 
 def library_version():
     """Version of libnvidia-ml.so.1 as the loader finds it; None without one."""
-    for folder in ("/usr/local/nvidia/lib64", "/usr/lib/x86_64-linux-gnu", "/lib/x86_64-linux-gnu", "/usr/lib64"):
+    for folder in (
+        "/usr/local/nvidia/lib64",
+        "/usr/lib/x86_64-linux-gnu",
+        "/lib/x86_64-linux-gnu",
+        "/usr/lib64",
+    ):
         link = folder + "/libnvidia-ml.so.1"
         if os.path.exists(link):
             return os.path.basename(os.path.realpath(link)).split(".so.", 1)[1]
@@ -111,9 +116,13 @@ def main(argv):
         return 18
     shown = gpus()
     options = dict(word.partition("=")[::2] for word in argv if word.startswith("-"))
-    wanted = options.get("-i") or options.get("--id") or (argv[argv.index("-i") + 1] if "-i" in argv[:-1] else "")
+    wanted = (
+        options.get("-i") or options.get("--id") or (argv[argv.index("-i") + 1] if "-i" in argv[:-1] else "")
+    )
     if wanted:
-        shown = [gpu for gpu in shown if wanted in (str(gpu["index"]), gpu["uuid"], gpu["bus_id"], gpu["slot"])]
+        shown = [
+            gpu for gpu in shown if wanted in (str(gpu["index"]), gpu["uuid"], gpu["bus_id"], gpu["slot"])
+        ]
     if "-L" in options or "--list-gpus" in options:
         if not shown:
             print("No devices found.")
@@ -241,7 +250,10 @@ def _table(shown, version):
         state_ = "On" if gpu["persistence"] else "Off"
         ecc = "0" if gpu["ecc"] == "Enabled" else "Off" if gpu["ecc"] else "N/A"
         memory = "0MiB / %6dMiB" % gpu["memory"]
-        print("|%4d  %-26s %6s  |   %s Off |%21s |" % (gpu["index"], gpu["name"][:26], state_, gpu["bus_id"], ecc))
+        print(
+            "|%4d  %-26s %6s  |   %s Off |%21s |"
+            % (gpu["index"], gpu["name"][:26], state_, gpu["bus_id"], ecc)
+        )
         print("| N/A   42C    P0            128W /  700W |%23s |      0%%      Default |" % memory)
         print("|                                         |                        |%21s |" % gpu["mig"])
         print(row)
@@ -264,7 +276,10 @@ def _xml(shown, version):
     template = string.Template(state.read(os.path.dirname(os.path.abspath(__file__)) + "/gpu.xml"))
     print('<?xml version="1.0" ?>\n<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v13.dtd">\n<nvidia_smi_log>')
     print("\t<timestamp>%s</timestamp>\n\t<driver_version>%s</driver_version>" % (_now(), version))
-    print("\t<cuda_version>%s</cuda_version>\n\t<attached_gpus>%d</attached_gpus>" % (_cuda(version), len(shown)))
+    print(
+        "\t<cuda_version>%s</cuda_version>\n\t<attached_gpus>%d</attached_gpus>"
+        % (_cuda(version), len(shown))
+    )
     running = processes()
     for gpu in shown:
         text = template.substitute(
@@ -274,7 +289,8 @@ def _xml(shown, version):
         entries = "".join(
             "\t\t\t<process_info>\n\t\t\t\t<gpu_instance_id>N/A</gpu_instance_id>\n\t\t\t\t<compute_instance_id>N/A"
             "</compute_instance_id>\n\t\t\t\t<pid>%d</pid>\n\t\t\t\t<type>C</type>\n\t\t\t\t<process_name>%s"
-            "</process_name>\n\t\t\t\t<used_memory>512 MiB</used_memory>\n\t\t\t</process_info>\n" % (pid, name)
+            "</process_name>\n\t\t\t\t<used_memory>512 MiB</used_memory>\n\t\t\t</process_info>\n"
+            % (pid, name)
             for pid, name, indices in running
             if gpu["index"] in indices
         )
@@ -297,7 +313,10 @@ def _text(shown, version):
             ("Persistence Mode", "Enabled" if gpu["persistence"] else "Disabled"),
         ):  # fmt: skip
             print("    %-50s : %s" % (label, value))
-        print("    MIG Mode\n        %-46s : %s\n        %-46s : %s" % ("Current", gpu["mig"], "Pending", gpu["mig"]))
+        print(
+            "    MIG Mode\n        %-46s : %s\n        %-46s : %s"
+            % ("Current", gpu["mig"], "Pending", gpu["mig"])
+        )
         print("    %-50s : %s" % ("Serial Number", gpu["serial"]))
         print("    %-50s : %s" % ("GPU UUID", gpu["uuid"]))
         print("    %-50s : %d" % ("Minor Number", gpu["index"]))
