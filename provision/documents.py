@@ -110,6 +110,16 @@ def error_document(error: ProvisionError) -> ErrorDocument:
     return ErrorDocument(errors=issues).conclude([error.exit_code])
 
 
+def schemas() -> dict[str, dict[str, Any]]:
+    """Return the JSON schema of every document by its id, for the docs and for those who read --json."""
+    from provision.commands.compat import CompatDocument
+
+    models: tuple[type[Document], ...] = (*DOCUMENTS, CompatDocument)
+    return {
+        model.model_fields["schema_id"].default: model.model_json_schema(by_alias=True) for model in models
+    }
+
+
 DOCUMENTS: tuple[type[Document], ...] = (
     ErrorDocument, InitDocument, ScanDocument, PlanDocument, ApplyDocument, VerifyDocument,
 )  # fmt: skip

@@ -41,7 +41,8 @@ _WITHOUT_EFFECT = frozenset({
     "numberofpasswordprompts", "obscurekeystroketiming", "permitlocalcommand", "permitremoteopen",
     "protocol", "rekeylimit", "remoteforward", "requesttty", "rsaauthentication", "sendenv",
     "serveralivecountmax", "sessiontype", "stdinnull", "streamlocalbindmask", "streamlocalbindunlink",
-    "syslogfacility", "tag", "tcpkeepalive", "updatehostkeys", "useprivilegedport", "useroaming", "visualhostkey", "warnweakcrypto", "xauthlocation",
+    "syslogfacility", "tag", "tcpkeepalive", "updatehostkeys", "useprivilegedport", "useroaming",
+    "visualhostkey", "warnweakcrypto", "xauthlocation",
 })  # fmt: skip
 _UNDERSTOOD = frozenset({
     "addressfamily", "canonicalizehostname", "certificatefile", "ciphers", "connectionattempts",

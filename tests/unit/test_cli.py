@@ -139,7 +139,7 @@ def test_help_names_the_commands_that_exist(capsys):
         (["scan", "-i", "/nothere.yml"], "error: inventory /nothere.yml does not exist", "provision init"),
         (["scan"], "error: no inventory", "provision init"),
         (["scan", "-i", "gpu01,", "-l", "gpu9"], "error: no host matches 'gpu9'", "did you mean gpu01?"),
-        (["plan", "-i", "gpu01,", "-e", "nvidia_driver_brach=580"], "error: gpu01: unknown variable nvidia_driver_brach (-e)", "did you mean nvidia_driver_branch?"),
+        (["plan", "-i", "a,", "-e", "gpu_verify_stict=1"], "error: a: unknown variable gpu_verify_stict", "gpu_verify_strict?"),
         (["compat"], "error: nothing to compare", "provision compat --gpu"),
         (["init", "a b"], "error: 'a b' is no host name", "letters"),
         (["init", "ubuntu@gpu01"], "error: 'ubuntu@gpu01' is no host name", "--user ubuntu"),

@@ -210,6 +210,16 @@ def test_settings_of_the_user_are_added_to(tmp_path, monkeypatch):
     assert "ANSIBLE_PIPELINING" not in made
 
 
+def test_localhost_in_a_host_list_needs_no_ssh(tmp_path):
+    (tmp_path / "play.yml").write_text(
+        "- hosts: all\n  gather_facts: false\n  tasks:\n    - name: Ask\n      ansible.builtin.ping:\n"
+    )
+    fleet = inventory.load(["localhost,"])
+    run_dir = engine.new_run_dir("test", tmp_path / "runs")
+    result = engine.run_playbook(tmp_path / "play.yml", fleet, ["localhost"], {}, run_dir)
+    assert result.hosts["localhost"].status == "ok", result.hosts["localhost"].issue
+
+
 def test_events_that_come_in_pieces():
     pieces = iter(['{"a": 1}\n{"b"', ": 2}", "\n", ""])
     lines = engine._complete_lines(lambda: next(pieces))

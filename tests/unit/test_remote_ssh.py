@@ -342,7 +342,8 @@ def test_target_behind_the_jump_that_is_down(server, tmp_path):
 
 
 def test_proxy_command(server):
-    command = f"ssh -F none -i {server.key} -p {server.port} -o UserKnownHostsFile={server.known_hosts} -W %h:%p {server.user}@{server.address}"
+    options = f"-F none -i {server.key} -p {server.port} -o UserKnownHostsFile={server.known_hosts}"
+    command = f"ssh {options} -W %h:%p {server.user}@{server.address}"
     host = host_of(server, ssh_args=("-o", f"ProxyCommand={command}"))
     assert ask(host)["args"] == {}
 

@@ -6,13 +6,13 @@ import pytest
 from rich.console import Console
 
 from provision.documents import (
-    DOCUMENTS,
     ApplyDocument,
     Document,
     PlanDocument,
     ScanDocument,
     ScannedHost,
     VerifyDocument,
+    schemas,
 )
 from provision.errors import Exit, Issue
 from provision.plan import HostPlan, PackageChange, Reason, Step
@@ -37,7 +37,7 @@ PLAN = PlanDocument(
             host="gpu01", status="changes", gpus=["8 x H100 SXM5 80GB"], summary="driver 580.126.20 open, " + LONG,
             decisions=[Reason(what="branch", value="580", because=LONG)],
             steps=[Step(id="packages", title="Install", because=LONG, details=[LONG])],
-            packages=[PackageChange(action="install", name="linux-modules-nvidia-580-server-open-6.8.0-48-generic", version="6.8.0-48.48+2")],
+            packages=[PackageChange(action="install", name="linux-modules-nvidia-580-open-6.8.0-48-generic", version="6.8.0")],
             warnings=[Issue(code="w", message=LONG, hint=LONG)],
         )
     }
@@ -156,12 +156,13 @@ def test_progress_in_a_pipe_is_a_line_an_event():
 
 
 def test_every_schema_has_the_common_fields_and_its_own_name():
-    names = []
-    for model in DOCUMENTS:
-        schema = model.model_json_schema(by_alias=True)
+    found = schemas()
+    assert set(found) == {
+        f"provision/{word}/1" for word in ("error", "init", "scan", "plan", "apply", "verify", "compat")
+    }
+    for name, schema in found.items():
         assert {"schema", "ok", "exit_code", "hosts", "errors"} <= set(schema["properties"])
-        names.append(schema["properties"]["schema"]["default"])
-    assert len(set(names)) == len(names)
+        assert schema["properties"]["schema"]["default"] == name
 
 
 @pytest.mark.parametrize(
