@@ -12,9 +12,8 @@ from pathlib import Path
 import yaml
 
 from . import Lab, LabError, labs, repos, setup
-from .engine import LABEL, engine
-from .image import image
-from .lab import open_shell
+from .image import clean, image
+from .lab import down_all, open_shell
 
 EXAMPLE = """\
 hosts file: one line a host, for example
@@ -37,9 +36,11 @@ def main(argv: list[str] | None = None) -> int:
     up = commands.add_parser("up", help="start the hosts of a file")
     up.add_argument("hosts", type=Path, help="YAML file, or - for stdin")
     up.add_argument("--name", default="lab")
-    down = commands.add_parser("down", help="stop a lab")
-    down.add_argument("name", nargs="?", default="lab")
-    down.add_argument("--all", action="store_true", help="all labs, and whatever they left behind")
+    down = commands.add_parser(
+        "down", help="stop a lab; without a name all of them, and what was left behind"
+    )
+    down.add_argument("name", nargs="?")
+    commands.add_parser("clean", help="remove the lab's images that no container uses")
     commands.add_parser("list", help="labs and their hosts")
     publish = commands.add_parser(
         "publish", help="publish newer versions: drivers, kernel, security (all when none is named)"
@@ -89,11 +90,12 @@ def _act(options: argparse.Namespace) -> int:
         setup.say(f"{len(lab.hosts)} hosts up in {time.monotonic() - started:.1f} s")
         print(lab.inventory)
     elif command == "down":
-        for name in labs() if options.all else [options.name]:
-            Lab.attach(name).down()
-        if options.all:
-            engine().remove(engine().containers(f"label={LABEL}"))
-            engine().remove(engine().containers("name=gpulab-build-"))
+        if options.name:
+            Lab.attach(options.name).down()
+        else:
+            down_all()
+    elif command == "clean":
+        clean()
     elif command == "list":
         for name in labs():
             lab = Lab.attach(name)

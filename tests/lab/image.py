@@ -78,7 +78,7 @@ WantedBy=multi-user.target
 [Unit]
 Description=Simulated job on the GPUs
 [Service]
-ExecStart=/usr/local/lib/sim/bin/sim-job
+ExecStart=/usr/bin/python3 /usr/local/lib/sim/bin/sim-job
 """,
 }
 _MASKED = (
@@ -296,6 +296,20 @@ def _compile(target: Path) -> None:
     source.write_text(_FAKEUNAME)
     run([compiler, "-shared", "-fPIC", "-nostdlib", "-o", str(target), str(source)])
     source.unlink()
+
+
+def clean() -> None:
+    """Remove the lab's images, base and all, that no container uses; the next start builds what it needs."""
+    podman = engine()
+    tags = podman("images", "--format", "{{.Repository}}:{{.Tag}}").stdout.split()
+    used = {
+        podman.inspect(container)["ImageName" if podman.program == "podman" else "Image"]
+        for container in podman.containers()
+    }
+    for kind in ("-host:", ":", "-rootfs:", "-base:"):  # children first
+        for tag in tags:
+            if tag.startswith(REPOSITORY + kind) and tag not in used:
+                podman("rmi", tag, check=False)
 
 
 def _commit(source: str, command: list[str], tag: str, flags: list[str], *, required: bool = True) -> bool:

@@ -482,37 +482,50 @@ def labs() -> list[str]:
     return sorted(path.parent.name for path in LABS.glob("*/lab.json"))
 
 
+def down_all() -> None:
+    """Stop every lab of this user that no living test run owns, and containers that belong to no lab any more."""
+    for name in labs():
+        owner = _owner(name)
+        if owner is None or not _alive(owner):
+            Lab.attach(name).down()
+        else:
+            say(f"left alone: {name}, in use by process {owner}")
+    kept = set(labs())
+    for container in engine().containers(f"label={LABEL}"):
+        if engine().inspect(container)["Config"]["Labels"][LABEL] not in kept:
+            engine().remove([container])
+
+
 def _sweep() -> None:
     """Stop labs whose owner has died without stopping them (kill -9, power cut)."""
     for name in labs():
-        owner = json.loads((LABS / name / "lab.json").read_text()).get("owner")
-        if owner is not None and not Path(f"/proc/{owner}").exists():
+        owner = _owner(name)
+        if owner is not None and not _alive(owner):
             say(f"cleaning up {name}, whose owner {owner} is gone")
             Lab.attach(name).down()
 
 
+def _owner(name: str) -> int | None:
+    owner: int | None = json.loads((LABS / name / "lab.json").read_text()).get("owner")
+    return owner
+
+
+def _alive(process: int) -> bool:
+    return Path(f"/proc/{process}").exists()
+
+
 def _free(network: int) -> bool:
-    for port in (22, 2022):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((f"127.0.{network}.1", port))
-                return True
-            except OSError:
-                continue
-    return False
+    """True when no other user's lab has the loopback network: nothing answers on its first host."""
+    with socket.socket() as probe:
+        probe.settimeout(1)
+        return probe.connect_ex((f"127.0.{network}.1", 2022)) != 0
 
 
 def _port(network: int) -> int:
-    """22, or 2022 where something on this machine has taken port 22 of every address."""
+    """22, or 2022 where something on this machine listens on port 22 of every address."""
     with socket.socket() as probe:
-        try:
-            probe.bind((f"127.0.{network}.1", 22))
-            return 22
-        except PermissionError:
-            return 22  # not root here; the engine is
-        except OSError:
-            return 2022
+        probe.settimeout(1)
+        return 2022 if probe.connect_ex((f"127.0.{network}.1", 22)) == 0 else 22
 
 
 def free_space(path: Path) -> int:

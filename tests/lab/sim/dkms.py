@@ -152,6 +152,12 @@ def signer():
     if not (state.host().get("secure_boot") or os.path.exists(MOK + "/MOK.der")):
         return None
     if not os.path.exists(MOK + "/MOK.der"):
+        if os.environ.get("DEBIAN_FRONTEND") != "noninteractive":
+            # shim-signed asks for the password of the new key, and -y does not answer debconf.
+            print(
+                "Configuring Secure Boot\n\nEnter a password for Secure Boot. It will be asked again after a reboot.\n"
+            )
+            sys.stdin.readline()
         os.makedirs(MOK, exist_ok=True)
         for name in ("MOK.der", "MOK.priv"):
             shutil.copy("%s/own-%s" % (state.ETC, name), "%s/%s" % (MOK, name))

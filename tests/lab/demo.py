@@ -1,0 +1,66 @@
+"""``make demo``: two simulated lab servers go from nothing to a verified NVIDIA driver, with the commands a person types."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from . import setup
+from .lab import Lab
+
+ROOT = Path(__file__).parents[2]
+HOSTS = [
+    {"name": "gpu01", "gpus": ["H100 PCIe x2"], "nouveau": True},
+    {"name": "gpu02", "gpus": ["RTX 4090"], "nouveau": True},
+]
+INTRODUCTION = """\
+Two servers of a lab: gpu01 with two H100, gpu02 with an RTX 4090, Ubuntu 24.04, nothing installed.
+They are SIMULATED: containers with real ssh, systemd, apt and dpkg; the kernel, the GPUs and NVIDIA's programs are
+stand-ins, and the packages are small ones with the real names, versions and relations. The commands are the real ones.
+"""
+STEPS = [
+    ("What is there?", ["scan"], 0),
+    ("What would be done, and why?", ["plan"], 2),
+    ("Do it: packages, holds, reboot, proof.", ["apply", "--yes"], 0),
+    ("Is it really so?", ["verify"], 0),
+    ("And now nothing is left to do.", ["apply", "--yes"], 0),
+]
+
+
+def main() -> int:
+    """Run the demo; returns 0 when every step ended as it should."""
+    setup.ensure()
+    say(INTRODUCTION)
+    begun = time.monotonic()
+    with Lab.start(HOSTS) as lab, tempfile.TemporaryDirectory(prefix="gpu-provision-demo-") as state:
+        for title, words, expected in STEPS:
+            say(f"\n# {title}\n$ provision -i {shlex.quote(lab.inventory.name)} {' '.join(words)}")
+            command = [sys.executable, "-m", "provision", "-i", str(lab.inventory), *words]
+            done = subprocess.run(command, cwd=ROOT, env={**os.environ, "XDG_STATE_HOME": state}, check=False)
+            if done.returncode != expected:
+                say(f"\nerror: that ended with {done.returncode}, expected was {expected}")
+                return 1
+        say("\n# On the host itself")
+        for words in (["nvidia-smi", "-L"], ["apt-mark", "showhold"]):
+            say(f"gpu01$ {' '.join(words)}")
+            say(lab.host("gpu01").run(words).stdout.rstrip())
+    say(
+        f"\nDone in {time.monotonic() - begun:.0f} s; the simulated servers are stopped.\n"
+        "Yours are next: provision init gpu01.example.org gpu02.example.org, then plan and apply as above."
+    )
+    return 0
+
+
+def say(text: str) -> None:
+    """Print at once: the commands write to the same terminal."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
