@@ -135,8 +135,9 @@ def closure(
 
     A version on the metapackage alone lets its dependencies float (scenario G4), so every package of the family that
     must carry the driver's version is pinned. skip_bases: bases that another chosen package provides (the DKMS
-    package, where signed modules are installed). Companions (nvidia-persistenced, …) are pinned where a member of the
-    family asks for an exact version of them. Names that are not offered so are left to apt.
+    package, where signed modules are installed). Companions (nvidia-settings, …) are pinned too where they are offered
+    at the driver's version, as NVIDIA's repository does, or where a member of the family asks for an exact one. Names
+    that are not offered so are left to apt.
     """
     chosen: dict[str, str] = {}
     todo: list[Relation] = [Relation(name) for name in top]
@@ -145,9 +146,8 @@ def closure(
         package = names.parse(wanted.name)
         if wanted.name in chosen or package is None or package.base in skip_bases:
             continue
-        if names.is_version_locked(wanted.name):
-            candidate = offer.at(wanted.name, upstream)
-        else:
+        candidate = offer.at(wanted.name, upstream)
+        if candidate is None and not names.is_version_locked(wanted.name):
             exact = (c for c in offer.versions(wanted.name) if wanted.op == "=" and wanted.allows(c.version))
             candidate = next(exact, None)
         if candidate is None:
