@@ -24,13 +24,12 @@ import ansible as ansible_package
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 CACHE = Path(os.environ.get("TMPDIR", "/var/tmp")) / "gpu-provision-rootfs-base"
-# Runs one of our modules inside the root as Ansible would, with its arguments on stdin.
+# Runs one of our modules inside the root as Ansible would, with its arguments on stdin or in a file.
 DRIVER = """
 import importlib, json, sys
 sys.path.insert(0, "/opt/test")
 from ansible.module_utils.testing import patch_module_args
-args = json.load(sys.stdin)
-sys.stdin = open("/dev/null")
+args = json.load(open(sys.argv[2]) if len(sys.argv) > 2 else sys.stdin)
 with patch_module_args(args):
     importlib.import_module("ansible_collections.gpu.provision.plugins.modules." + sys.argv[1]).main()
 """

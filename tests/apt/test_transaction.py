@@ -5,7 +5,9 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import pty
 import subprocess
+import termios
 import time
 from pathlib import Path
 
@@ -202,10 +204,30 @@ def test_lock_is_waited_for_and_its_holder_named(host: Root) -> None:
 
 PROMPTS = {
     "stdin": "echo 'MOK password:'; read answer && exit 3; exit 0",
-    "terminal": "echo 'MOK password:'; (read answer </dev/tty) 2>/dev/null && exit 3; exit 0",
+    "terminal": "(echo 'MOK password:' >/dev/tty; read answer </dev/tty) 2>/dev/null; exit 0",
     "debconf": ". /usr/share/debconf/confmodule; db_input critical lab/secret || true; db_go || true; "
     '[ "$DEBIAN_FRONTEND" = noninteractive ]',
 }
+
+
+def at_a_terminal(root: Root, module: str, args: dict[str, object], timeout: float) -> str:
+    """Run a module as a person at a terminal would, who never types anything; returns what it printed."""
+    root.write("/args.json", json.dumps(args))
+    master, slave = pty.openpty()
+
+    def sit_down() -> None:
+        os.setsid()
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+    try:
+        done = subprocess.run(
+            root.argv("python3", "/opt/test/driver.py", module, "/args.json"), preexec_fn=sit_down, text=True,
+            stdin=slave, capture_output=True, timeout=timeout,
+        )  # fmt: skip
+    finally:
+        os.close(master)
+        os.close(slave)
+    return done.stdout
 
 
 @pytest.mark.parametrize("kind", PROMPTS)
@@ -213,14 +235,8 @@ def test_nothing_can_prompt(root: Root, repo: Repo, kind: str) -> None:
     repo.add("lab-prompt", "1.0", scripts={"postinst": PROMPTS[kind]})
     repo.publish()
     root.module("apt_sources", **repo.spec())
-    # With a terminal to sit at, as a person has one, so that a prompt would really find it.
-    args = json.dumps({"install": ["lab-prompt=1.0"], "update_cache": True, "reserve_mib": 1})
-    argv = " ".join(root.argv("python3", "/opt/test/driver.py", "apt_transaction"))
-    done = subprocess.run(
-        ["script", "-qec", f"echo '{args}' | {argv}", "/dev/null"], capture_output=True, text=True, timeout=60,
-        stdin=subprocess.DEVNULL,
-    )  # fmt: skip
-    result = json.loads(next(line for line in done.stdout.split("\n") if line.startswith("{")))
+    asked = {"install": ["lab-prompt=1.0"], "update_cache": True, "reserve_mib": 1}
+    result = json.loads(at_a_terminal(root, "apt_transaction", asked, 60))
     assert result.get("changed"), result
     assert root.selections()["lab-prompt"] == "ii 1.0"
 
