@@ -36,6 +36,7 @@ class HostSpec(BaseModel):
     secure_boot: bool | str = False  # True: on, no key of ours enrolled; "enrolled": DKMS' key is enrolled
     efi: bool = True
     nvswitch: int = 0
+    nvlink5: bool = False  # an NVLink 5 switch, which shows as an InfiniBand function (HGX B200)
     nouveau: bool = True  # the kernel has nouveau and it takes the GPUs unless blacklisted
     installed: list[str] = Field(
         default_factory=list
@@ -88,6 +89,7 @@ class HostSpec(BaseModel):
             "gpus": gpus,
             "nvswitch": self.nvswitch,
             "nvswitch_device": switch,
+            "nvlink5": self.nvlink5,
             "nouveau": self.nouveau,
             "secure_boot": bool(self.secure_boot),
             "efi": self.efi,

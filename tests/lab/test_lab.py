@@ -188,6 +188,14 @@ def test_fabric_manager_wants_its_own_version_and_nvswitches(new_host):
     )
 
 
+def test_an_nvlink_5_switch_shows_as_infiniband(new_host):
+    host = new_host(gpus=["B200 x8"], nvlink5=True, installed=["580-server open signed"])
+    assert "SW_MNG" in host.ssh("cat /sys/class/infiniband/*/device/vpd").stdout
+    assert "lo" in host.ssh("ls /sys/class/net").stdout.split()
+    assert host.ssh("cat /sys/class/net/lo/address").stdout == "00:00:00:00:00:00\n"
+    assert host.ssh("nvidia-smi -L").stdout.count("B200") == 8
+
+
 def test_a_busy_host_shows_its_job_and_keeps_the_module(new_host):
     host = new_host(gpus=["A100 x2"], installed=["580-server open signed"], busy=True)
     apps = host.ssh(

@@ -60,6 +60,8 @@ def _boot():
     pci_bus(host)
     _bind(state.RUN + "/pci", "/sys/bus/pci")
     firmware(host)
+    if host.get("nvlink5"):
+        infiniband()
     _module_tree()
     os.makedirs(state.RUN + "/proc-driver")
     _bind(state.RUN + "/proc-driver", "/proc/driver")
@@ -174,6 +176,23 @@ def firmware(host):
         if certificates:
             _variable(folder + "MokListRT-" + MOK_GUID, certificates)
     _bind(top, "/sys/firmware")
+
+
+def infiniband():
+    """Show a switch management function in /sys/class/infiniband: what NVIDIA's start script finds NVLink 5 by.
+
+    /sys/class cannot be written, so a folder of links to the real one is put over it; the real classes hold
+    links to ../../devices, which is therefore there too.
+    """
+    real, shown = state.RUN + "/class-real", state.RUN + "/class"
+    os.makedirs(real)
+    os.makedirs(shown)
+    _bind("/sys/class", real)
+    os.symlink("/sys/devices", state.RUN + "/devices")
+    for name in os.listdir(real):
+        os.symlink("%s/%s" % (real, name), "%s/%s" % (shown, name))
+    state.write(shown + "/infiniband/mlx5_0/device/vpd", "NVIDIA ConnectX SW_MNG\n")
+    _bind(shown, "/sys/class")
 
 
 def _variable(path, value):

@@ -33,7 +33,7 @@ def persistenced(argv):
 def fabricmanager(argv, package_version):
     """Serve the NVSwitches; refuses a driver of another version and a machine without NVSwitch."""
     loaded = state.loaded().get("nvidia")
-    switches = state.host().get("nvswitch", 0)
+    switches = state.host().get("nvswitch", 0) or state.host().get("nvlink5")
     if loaded is None:
         print("request to query NVSwitch device information from NVSwitch driver failed with error:"
               "WARNING Nothing to do [NV_WARN_NOTHING_TO_DO]")  # fmt: skip

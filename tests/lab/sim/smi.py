@@ -52,7 +52,7 @@ def gpus():
     shown = []
     persistent = (state.read(PERSISTENCE, "") or "").split()
     fabric = "N/A", "N/A"
-    if state.host().get("nvswitch"):
+    if state.host().get("nvswitch") or state.host().get("nvlink5"):
         fabric = ("Completed", "Success") if os.path.exists(state.RUN + "/fabric") else ("In Progress", "N/A")
     for slot, device in sorted(state.devices().items(), key=lambda item: item[1]["index"]):
         if device["works"] and not known[slot].get("lost"):
