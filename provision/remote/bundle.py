@@ -4,29 +4,27 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 import zlib
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from provision.collection import MODULE_UTILS
+from provision.remote.once import once
 
 _PACKAGE = "ansible_collections.gpu.provision.plugins.module_utils"
 _IMPORT = re.compile(
     rf"^[ \t]*from {re.escape(_PACKAGE)}(?:\.(?P<module>\w+))? import (?:\((?P<many>[^)]*)\)|(?P<names>[^\n]*))",
     re.MULTILINE,
 )
-_lock = threading.Lock()
 
 
-@cache
+@once
 def source(module: str) -> str:
     """Return the text of one module of plugins/module_utils."""
     return (MODULE_UTILS / f"{module}.py").read_text(encoding="utf-8")
 
 
-@cache
+@once
 def needed(module: str) -> tuple[str, ...]:
     """Return module and all module_utils that it imports, directly or not."""
     found: dict[str, None] = {}
@@ -45,14 +43,14 @@ def needed(module: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-@cache
+@once
 def server(token: str) -> bytes:
     """Return the frame that starts the server on the host."""
     text = Path(__file__).with_name("_server.py").read_text(encoding="utf-8")
     return _frame(f"TOKEN = {token!r}\n{text}".encode())
 
 
-@cache
+@once
 def _first_request(module: str, args: str, timeout: int) -> bytes:
     return _encode(module, json.loads(args), timeout, needed(module))
 
@@ -63,8 +61,7 @@ def request(module: str, args: dict[str, Any], timeout: float, known: set[str]) 
     if not known:
         # The same for every host of a fleet: compressed once.
         known.update(sources)
-        with _lock:
-            return _first_request(module, json.dumps(args, sort_keys=True), int(timeout))
+        return _first_request(module, json.dumps(args, sort_keys=True), int(timeout))
     known.update(sources)
     return _encode(module, args, int(timeout), sources)
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import io
 import threading
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import paramiko
 from cryptography.exceptions import UnsupportedAlgorithm
 
-_lock = threading.Lock()
+from provision.remote.once import once
 
 
 @dataclass(frozen=True)
@@ -25,11 +24,10 @@ class Unusable:
 
 def load(path: str, passphrase: str | None) -> paramiko.PKey | Unusable | None:
     """Return the private key in a file; None when there is no such file."""
-    with _lock:
-        return _load(path, passphrase)
+    return _load(path, passphrase)
 
 
-@cache
+@once
 def _load(path: str, passphrase: str | None) -> paramiko.PKey | Unusable | None:
     if not Path(path).is_file():
         return None
@@ -47,7 +45,7 @@ def _load(path: str, passphrase: str | None) -> paramiko.PKey | Unusable | None:
     return key
 
 
-@cache
+@once
 def from_text(text: str, passphrase: str | None) -> paramiko.PKey | Unusable:
     """Return the private key that the inventory holds itself (ansible_ssh_private_key)."""
     for kind in (paramiko.Ed25519Key, paramiko.ECDSAKey, paramiko.RSAKey):
@@ -58,7 +56,7 @@ def from_text(text: str, passphrase: str | None) -> paramiko.PKey | Unusable:
     return Unusable("ansible_ssh_private_key", "it is no private key that can be read")
 
 
-@cache
+@once
 def agent() -> list[paramiko.AgentKey]:
     """Return the keys of the agent, asked once."""
     return list(_Agent().get_keys())
@@ -75,8 +73,7 @@ class _Agent(paramiko.Agent):
 
 
 def agent_keys() -> list[paramiko.AgentKey]:
-    with _lock:
-        return agent()
+    return agent()
 
 
 def describe(key: Any) -> str:

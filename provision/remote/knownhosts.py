@@ -9,8 +9,9 @@ import hmac
 import os
 import threading
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
+
+from provision.remote.once import once
 
 _write_lock = threading.Lock()
 
@@ -43,7 +44,7 @@ def _glob(pattern: str) -> str:
     return pattern.replace("[", "[[]")
 
 
-@cache
+@once
 def read(file: str) -> tuple[Entry, ...]:
     """Return the entries of one file; a file that is not there has none. Lines that are not entries are skipped,
     as OpenSSH does."""
@@ -62,11 +63,35 @@ def read(file: str) -> tuple[Entry, ...]:
     return tuple(found)
 
 
+@once
+def _index(file: str) -> tuple[dict[str, list[Entry]], list[Entry]]:
+    """Return the entries of a file by plain name, and those that have to be tried: hashed ones and patterns."""
+    plain: dict[str, list[Entry]] = {}
+    others: list[Entry] = []
+    for entry in read(file):
+        if any(set(pattern) & set("|*?!") for pattern in entry.patterns):
+            others.append(entry)
+        else:
+            for pattern in entry.patterns:
+                plain.setdefault(pattern.lower(), []).append(entry)
+    return plain, others
+
+
+def forget() -> None:
+    """Forget the files that were read; for tests and after a key was added."""
+    read.cache_clear()
+    _index.cache_clear()
+
+
 def lookup(files: tuple[str, ...], name: str, port: int) -> list[Entry]:
     """Return the entries for a host: by "[name]:port" where the port is not 22, else (OpenSSH's second look) by name."""
     names = [name] if port == 22 else [f"[{name}]:{port}", name]
     for wanted in names:
-        found = [entry for file in files for entry in read(file) if entry.matches(wanted)]
+        found: list[Entry] = []
+        for file in files:
+            plain, others = _index(file)
+            found += plain.get(wanted.lower(), [])
+            found += [entry for entry in others if entry.matches(wanted)]
         if found:
             return found
     return []

@@ -16,13 +16,13 @@ import shlex
 import socket
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import paramiko
 
 from provision.inventory import Connection
+from provision.remote.once import once
 
 _USER_CONFIG = "~/.ssh/config"
 _SYSTEM_CONFIG = "/etc/ssh/ssh_config"
@@ -175,7 +175,7 @@ def _assignment(text: str) -> tuple[str, str]:
     return key, value if key in ("userknownhostsfile", "globalknownhostsfile") else value.strip('"')
 
 
-@cache
+@once
 def _config(file: str | None) -> paramiko.SSHConfig | None:
     """Return ssh's configuration, parsed once; None where there is none. ConfigParseError: not understood."""
     if file == "none":
@@ -262,6 +262,8 @@ def _target(connection: Connection, options: dict[str, Any], reasons: list[str])
     accepted = str(options.get("pubkeyacceptedalgorithms", options.get("pubkeyacceptedkeytypes", "+")))
     if not accepted.startswith("+"):
         reasons.append("PubkeyAcceptedAlgorithms")
+    if set(str(options.get("proxycommand") or "")) & set("|&;<>()$`*~'\"\\"):
+        reasons.append("ProxyCommand that needs a shell")
     agent = str(options.get("identityagent", "SSH_AUTH_SOCK"))
     if agent not in ("SSH_AUTH_SOCK", "none", "$SSH_AUTH_SOCK", os.environ.get("SSH_AUTH_SOCK")):
         reasons.append("IdentityAgent")

@@ -9,10 +9,11 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from provision import cli, remote
+from provision import cli, inventory, remote
 from provision.commands import apply as apply_command
 from provision.commands import plan as plan_command
 from provision.commands import scan as scan_command
@@ -46,6 +47,25 @@ def somewhere(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     for name in ("ANSIBLE_CONFIG", "ANSIBLE_INVENTORY", "PROVISION_TRACEBACK", "COLUMNS"):
         monkeypatch.delenv(name, raising=False)
+
+
+_LOADED = {}
+
+
+@pytest.fixture(autouse=True)
+def remembered(monkeypatch):
+    """Host lists mean the same every time: Ansible reads each once for all tests of this file."""
+    real = inventory.start
+
+    def start(sources=None, limit=None, extra_vars=(), **options):
+        if not sources or not all("," in source for source in sources) or any(options.values()):
+            return real(sources, limit, extra_vars, **options)
+        key = json.dumps([sources, limit, extra_vars])
+        if key not in _LOADED:
+            _LOADED[key] = real(sources, limit, extra_vars, **options).result()
+        return SimpleNamespace(result=lambda: _LOADED[key])
+
+    monkeypatch.setattr(inventory, "start", start)
 
 
 @pytest.fixture
@@ -444,7 +464,6 @@ def test_init_writes_an_inventory_that_loads(capsys, tmp_path):
     code, out, err = run(capsys, "init", "gpu[01:03]", "10.0.0.9", "localhost", "no", "--user", "ubuntu")
     assert (code, out.strip()) == (0, "wrote inventory/hosts.yml")
     assert "scan" in err
-    from provision import inventory
     from provision.variables import effective_all
 
     loaded = inventory.load()

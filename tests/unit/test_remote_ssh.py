@@ -46,6 +46,7 @@ def clean(monkeypatch, tmp_path):
     caches = (
         target._config,
         knownhosts.read,
+        knownhosts._index,
         keys._load,
         keys.agent,
         bundle.source,
@@ -202,7 +203,7 @@ def test_accept_new_writes_the_key_once(server, tmp_path, hashed):
         f"HashKnownHosts={hashed}",
     )
     ask(host_of(server, ssh_extra_args=options))
-    knownhosts.read.cache_clear()
+    knownhosts.forget()
     ask(host_of(server, ssh_extra_args=("-o", f"UserKnownHostsFile={known}")))
     lines = known.read_text().splitlines()
     assert len(lines) == 1

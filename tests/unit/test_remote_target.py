@@ -19,10 +19,10 @@ def own_configuration(monkeypatch, tmp_path):
     monkeypatch.setattr(target, "has_kerberos_ticket", lambda: False)
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     target._config.cache_clear()
-    knownhosts.read.cache_clear()
+    knownhosts.forget()
     yield
     target._config.cache_clear()
-    knownhosts.read.cache_clear()
+    knownhosts.forget()
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
