@@ -23,7 +23,8 @@ description:
   - Starts no program at all when dpkg's status file shows that everything is as wanted.
 attributes:
   check_mode:
-    description: Simulates and judges, changes nothing. Lists are not refreshed.
+    description: Simulates and judges, changes nothing. Lists are not refreshed; where the host's apt does not know
+      the packages yet, the changes of O(expect) are shown.
     support: full
   diff_mode:
     description: Shows versions and holds before and after.

@@ -77,6 +77,16 @@ def test_check_mode_tells_what_a_run_does(host: Root) -> None:
     assert again["changed"] is False
 
 
+def test_check_mode_before_the_sources_are_there_shows_the_plan(root: Root) -> None:
+    plan = [{"action": "install", "name": "nvidia-utils-580", "version": NEW, "from_version": None}]
+    asked = {"install": [f"nvidia-utils-580={NEW}"], "update_cache": True}
+    told = root.module("apt_transaction", check=True, **asked, expect=plan)
+    assert (told.get("changed"), told.get("held")) == (True, ["nvidia-utils-580"]), told
+    assert told["changes"] == plan
+    unplanned = root.module("apt_transaction", check=True, **asked)
+    assert unplanned["code"] == "apt.package_not_found", unplanned
+
+
 def test_failing_script_gives_the_holds_back_and_the_next_run_finishes(root: Root, repo: Repo) -> None:
     script = """
 echo "Building module nvidia"
