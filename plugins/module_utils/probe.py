@@ -113,7 +113,7 @@ def _collect(tree):
     kernels = read_kernels(tree, packages, host["container"])
     on_disk, foreign_modules = read_disk_modules(tree, owners)
     libraries, foreign_libraries = read_libraries(tree, owners)
-    blacklist = read_modprobe(tree)
+    blacklist = read_modprobe(tree, owners)
     return {
         "host": host,
         "gpus": gpus,
@@ -480,6 +480,20 @@ class Owners(object):
                 return name
         return None
 
+    def installed_at(self, name):
+        """When dpkg unpacked a package (modification time of its list of files), or None.
+
+        Files of a package keep the date of their build, and their change time moves when a host is copied or
+        restored; dpkg's list is written at every unpacking and keeps its date in images.
+        """
+        found = next((f for f in map(self.tree.stat, self._list_files(name)) if f), None)
+        return found.st_mtime if found else None
+
+    def _list_files(self, name):
+        bare, _, arch = name.partition(":")
+        info = "/var/lib/dpkg/info/"
+        return [info + bare + ":" + (arch or self.packages[name]["arch"]) + ".list", info + bare + ".list"]
+
     def _may_own(self, name):
         bare = name.split(":")[0]
         return self.packages[name]["status"][1] not in "nc" and (
@@ -490,13 +504,8 @@ class Owners(object):
 
     def _list(self, name):
         if name not in self._lists:
-            bare, _, arch = name.partition(":")
-            info = "/var/lib/dpkg/info/"
-            files = [
-                info + bare + ":" + (arch or self.packages[name]["arch"]) + ".list",
-                info + bare + ".list",
-            ]
-            data = next((d for d in (self.tree.read_bytes(file) for file in files) if d is not None), b"")
+            found = (self.tree.read_bytes(file) for file in self._list_files(name))
+            data = next((content for content in found if content is not None), b"")
             self._lists[name] = b"\n" + data + b"\n"
         return self._lists[name]
 
@@ -564,7 +573,7 @@ _BLACKLIST = re.compile(
 )
 
 
-def read_modprobe(tree):
+def read_modprobe(tree, owners):
     """Return {"names": modules blacklisted, "newest": time of a nouveau entry}.
 
     A file hides those of the same name in later folders (modprobe.d(5)).
@@ -588,9 +597,9 @@ def read_modprobe(tree):
                 found = tree.stat(path)
                 if found:
                     written = found.st_mtime
-                    if tree.live and base != "/etc":
-                        # Shipped by a package: it keeps the date of its build, ctime is when it came here.
-                        written = max(written, found.st_ctime)
+                    if base != "/etc":
+                        owner = owners.of(path)
+                        written = max(written, (owner and owners.installed_at(owner)) or written)
                     newest = written if newest is None else max(newest, written)
     cmdline = tree.read("/proc/cmdline") or ""
     for match in re.finditer(

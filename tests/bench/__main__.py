@@ -1,0 +1,152 @@
+"""``make bench``: how fast the commands are, each beside its floor in the same run: three rounds, medians and ratios.
+
+Simulated hosts share the processors with the controller, so processor time of the controller stands beside wall time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+import provision.collection  # noqa: F401
+from ansible_collections.gpu.provision.plugins.module_utils import aptfiles, names
+from provision.plan.driver import MODPROBE_PATH, MODPROBE_TEXT, PERSISTENCE_PATH, PERSISTENCE_TEXT
+from tests.lab import Lab
+from tests.lab.lab import LabHost
+
+ROOT = Path(__file__).parents[2]
+# A host as `provision apply` leaves it, baked into the lab's image so that forty of them start in seconds.
+CONVERGED = {
+    "gpus": ["H100 PCIe"],
+    "installed": ["595-server open signed held"],
+    "extra": {
+        MODPROBE_PATH: MODPROBE_TEXT,
+        PERSISTENCE_PATH: PERSISTENCE_TEXT,
+        aptfiles.UNATTENDED: aptfiles.render_unattended(names.UNATTENDED_PATTERNS),
+    },
+    "run": [
+        "update-initramfs -u -k all",
+        "systemctl add-wants multi-user.target nvidia-persistenced.service",
+        "apt-mark hold linux-generic linux-image-generic linux-headers-generic",
+    ],
+}
+
+
+def timed(argv: list[str], expect: int = 0, **options: Any) -> tuple[float, float]:
+    """Run a command; return (wall seconds, processor seconds of it and its children on this machine)."""
+    before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, **options)
+    wall, after = time.monotonic() - begun, resource.getrusage(resource.RUSAGE_CHILDREN)
+    if done.returncode != expect:
+        raise SystemExit(f"{argv} ended with {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
+    return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def show(title: str, ours: list[tuple[float, float]], floor: list[tuple[float, float]], aim: float) -> dict[str, Any]:
+    """Print one comparison; returns its figures."""
+    wall = [statistics.median(run[0] for run in runs) for runs in (ours, floor)]
+    processor = [statistics.median(run[1] for run in runs) for runs in (ours, floor)]
+    ratio = wall[0] / wall[1]
+    print(f"\n{title}  ({len(ours)} rounds, medians)")
+    print(f"  ours   {wall[0]:7.3f} s wall  {processor[0]:7.3f} s processor on the controller")
+    print(f"  floor  {wall[1]:7.3f} s wall  {processor[1]:7.3f} s processor on the controller")
+    print(f"  ratio  {ratio:7.2f}  (aim: {aim}){'' if ratio <= aim else '  MISSED'}", flush=True)
+    return {"title": title, "ours": wall[0], "floor": wall[1], "ratio": ratio, "aim": aim, "processor": processor}
+
+
+def provision(lab: Lab, *words: str) -> list[str]:
+    return [sys.executable, "-m", "provision", "-i", str(lab.inventory), *words]
+
+
+def bench_version(rounds: int) -> dict[str, Any]:
+    """Start-up: ``provision --version`` beside ``python3 -c pass``."""
+    command = str(Path(sys.executable).parent / "provision")
+    ours, floor = [], []
+    for _ in range(max(rounds * 7, 20)):
+        ours.append(timed([command, "--version"]))
+        floor.append(timed([sys.executable, "-c", "pass"]))
+    return show("start-up: provision --version, beside python3 -c pass", ours, floor, 3)
+
+
+def bench_plan(rounds: int, count: int) -> dict[str, Any]:
+    """``provision plan`` over converged hosts, beside a bare parallel paramiko read of them."""
+    with Lab.start([{"name": f"gpu{i:02d}", **CONVERGED} for i in range(1, count + 1)]) as lab:
+        rows = yaml.safe_load(lab.inventory.read_text())["all"]["children"]["gpu"]
+        hosts = [
+            {"address": row["ansible_host"], "user": rows["vars"]["ansible_user"], "key": str(lab.folder / "key"),
+             "known_hosts": str(lab.folder / "known_hosts")}
+            for row in rows["hosts"].values()
+        ]  # fmt: skip
+        bare = [sys.executable, str(Path(__file__).parent / "bare_read.py")]
+        timed(provision(lab, "plan"), cwd=ROOT)  # caches of both sides are warm for both
+        ours, floor = [], []
+        for _ in range(rounds):
+            floor.append(timed(bare, input=json.dumps(hosts)))
+            ours.append(timed(provision(lab, "plan"), cwd=ROOT))
+        return show(f"plan: {count} converged hosts, beside a bare parallel paramiko read", ours, floor, 1.5)
+
+
+def install_bare(host: LabHost, packages: list[str]) -> tuple[float, float]:
+    """What a person would type to get the same packages, over ssh."""
+    script = (
+        "sudo sh -c 'apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "
+        f"--no-install-recommends {' '.join(packages)}'"
+    )
+    return timed(host.ssh_command(script))
+
+
+def bench_apply(rounds: int) -> dict[str, Any]:
+    """A fresh ``provision apply`` on one host, beside apt-get install of the same packages over ssh."""
+    with (
+        Lab.start([{"name": "gpu01", "gpus": ["H100 PCIe"], "nouveau": False}]) as lab,
+        tempfile.TemporaryDirectory() as state,
+    ):
+        environment = {**os.environ, "XDG_STATE_HOME": state}
+        host = lab.host("gpu01")
+        planned = subprocess.run(
+            provision(lab, "--json", "plan"), capture_output=True, text=True, check=False, cwd=ROOT
+        )
+        changes = json.loads(planned.stdout)["hosts"]["gpu01"]["packages"]
+        packages = [f"{change['name']}={change['version']}" for change in changes]
+        ours, floor = [], []
+        for _ in range(rounds):
+            floor.append(install_bare(host, packages))
+            host.reset()
+            ours.append(timed(provision(lab, "apply", "--yes"), cwd=ROOT, env=environment))
+            host.reset()
+        return show(
+            f"apply: one fresh host, {len(packages)} packages, beside bare apt-get install over ssh", ours, floor, 2.5
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--hosts", type=int, default=40)
+    parser.add_argument("--only", choices=("version", "plan", "apply"))
+    parser.add_argument("--json", type=Path, help="write the figures there as well")
+    options = parser.parse_args()
+    print("Simulated hosts (containers on this machine); floors are measured in the same run.")
+    benches = {
+        "version": lambda: bench_version(options.rounds),
+        "plan": lambda: bench_plan(options.rounds, options.hosts),
+        "apply": lambda: bench_apply(options.rounds),
+    }
+    figures = [run() for name, run in benches.items() if options.only in (None, name)]
+    if options.json:
+        options.json.write_text(json.dumps(figures, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
