@@ -46,9 +46,10 @@ def run(
             )
             codes.append(host.exit_code)
     names = to_change(plan)
+    if plan.exit_code != Exit.CHANGES:
+        codes.append(Exit(plan.exit_code))  # it may say more than its hosts (64: values that cannot be used)
     if not names:
-        # A plan may end with more than its hosts say (64: values that cannot be used).
-        return document.conclude([*codes, Exit(plan.exit_code)])
+        return document.conclude(codes)
     run_dir = engine.new_run_dir("apply", run_base)
     document.run_dir = str(run_dir)
     plan_file = run_dir / "plan.json"

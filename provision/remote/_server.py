@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-# ruff: noqa: UP031, UP004, UP032
+# ruff: noqa: UP031, UP004, UP032, UP036
 # Runs on the host: answers calls that arrive on stdin. Standard library only, Python 3.8 and later.
 # Sent as text by session.py; see there for the frames. TOKEN is set in the namespace before this is executed.
 import importlib.machinery
@@ -40,6 +40,16 @@ class Finder:
 def answer(request):
     """Return {"ok": true, "result"} or {"ok": false, "error": {code, message, because, hint}} for one call."""
     SOURCES.update(request["sources"])
+    if sys.version_info < (3, 8):
+        return {
+            "ok": False,
+            "error": {
+                "code": "host.no_python",
+                "message": "Python %s is too old: 3.8 or later is needed" % sys.version.split()[0],
+                "because": [sys.executable],
+                "hint": "name a newer one with ansible_python_interpreter",
+            },
+        }
     try:
         module = importlib.import_module(PACKAGE + "." + request["module"])
         return {"ok": True, "result": module.main(request["args"])}

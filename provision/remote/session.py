@@ -78,19 +78,26 @@ class ProgramSession:
         self._known: set[str] = set()
         self._buffer = b""
         self._python: str | None = host.connection.python
+        self._broken: ProvisionError | None = None
 
     def call(self, module: str, args: dict[str, Any], *, timeout: float = 60) -> Any:
+        if self._broken is not None:
+            raise self._broken  # a caller that cleans up after a failure sees the failure, not its echo
         deadline = time.monotonic() + timeout
         try:
             answer = self._ask(module, args, timeout, deadline)
         except TimeoutError as error:
             self.close()
-            raise HostFailedError(
+            self._broken = HostFailedError(
                 "host.timeout",
                 f"no answer from the program on the host within {timeout:.0f} s ({module})",
                 host=self.host.name,
                 hint="is the host overloaded, or does a disk or a GPU command hang there?",
-            ) from error
+            )
+            raise self._broken from error
+        except UnreachableError as error:
+            self._broken = error
+            raise
         if answer["ok"]:
             return answer["result"]
         wrong = answer["error"]
