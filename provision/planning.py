@@ -23,9 +23,6 @@ from provision.resolve.offer import Candidate, Offer
 
 Call = Callable[[str, dict[str, Any]], Any]
 
-# Old places of NVIDIA's repositories, and the same repository under http or a trailing slash: one entry must remain.
-LEGACY_URIS = (r"https?://[^ ]*/compute/cuda/repos/.*", r"https?://[^ ]*/compute/machine-learning/repos/.*")
-
 
 def plan_host(name: str, call: Call, values: dict[str, Any], catalog: Catalog | None = None) -> HostPlan:
     """Plan one host.

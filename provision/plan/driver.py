@@ -33,7 +33,8 @@ StopWhenUnneeded=false
 ExecStart=
 ExecStart=/usr/bin/nvidia-persistenced --user nvidia-persistenced --persistence-mode --verbose
 """
-LEGACY_NVIDIA_URIS = ("/compute/machine-learning/repos/",)
+# Ended repositories of NVIDIA; their content moved to the CUDA repository (source: catalog/repositories.yml).
+LEGACY_NVIDIA_PATH = "/compute/machine-learning/repos/"
 
 
 def driver_spec(
@@ -48,7 +49,7 @@ def driver_spec(
         "managed": wish.manage and target is not None,
         "expect": expectation(wish, facts, decision),
         "apt_files": None, "pinning": None, "install": [], "remove": [], "hold": False, "extra_hold": [],
-        "modprobe": None, "initramfs": False, "services": [], "load_module": False,
+        "boot": {"files": [], "initramfs": False, "units": [], "start": True},
         "reboot": {"needed": False, "policy": wish.reboot, "timeout": wish.reboot_timeout},
         "lock_timeout": wish.lock_timeout,
     }  # fmt: skip
@@ -90,7 +91,7 @@ def cuda_entries(facts: Facts) -> list[Any]:
     return [
         entry for entry in facts.apt.sources
         if entry.enabled and entry.file != own and "deb" in entry.types
-        and any(is_cuda_uri(uri) or any(old in uri for old in LEGACY_NVIDIA_URIS) for uri in entry.uris)
+        and any(is_cuda_uri(uri) or LEGACY_NVIDIA_PATH in uri for uri in entry.uris)
     ]  # fmt: skip
 
 
@@ -107,7 +108,9 @@ def _apt_files(
     wish: DriverWish, facts: Facts, target: Target, source: dict[str, Any] | None,
     spec: dict[str, Any], steps: list[Step],
 ) -> None:  # fmt: skip
-    files: dict[str, Any] = {"source": source, "preferences": None, "unattended": []}
+    files: dict[str, Any] = {
+        "source": source, "preferences": None, "unattended": [], "legacy_uris": [f".*{LEGACY_NVIDIA_PATH}"],
+    }  # fmt: skip
     details, because = [], []
     have = facts.own_files
     if source:
@@ -227,6 +230,16 @@ def leftovers(decision: Decision, target: Target) -> list[str]:
 def _hold(wish: DriverWish, facts: Facts, target: Target, spec: dict[str, Any], steps: list[Step]) -> None:
     spec["hold"] = wish.hold
     if not wish.hold:
+        held = sorted(name for name in names_of_driver(facts) if facts.packages[name].held)
+        if held and target.installed:
+            steps.append(
+                Step(
+                    id="hold",
+                    title=f"release {len(held)} holds",
+                    because="nvidia_driver_hold is false",
+                    details=held,
+                )
+            )
         return
     kernels = kernel_metapackages(facts) if holds_kernel(wish, target) else []
     spec["extra_hold"] = kernels
@@ -252,6 +265,11 @@ def _hold(wish: DriverWish, facts: Facts, target: Target, spec: dict[str, Any], 
     steps.append(Step(id="hold", title=title, because=because, details=details))
 
 
+def names_of_driver(facts: Facts) -> list[str]:
+    """Names of the installed driver packages."""
+    return list(checks.installed_driver(facts.model_dump()))
+
+
 def holds_kernel(wish: DriverWish, target: Target) -> bool:
     """Whether the kernel metapackages are held as well: see nvidia_driver_hold_kernel."""
     return wish.hold_kernel == "always" or (wish.hold_kernel == "auto" and target.build == "signed")
@@ -269,49 +287,47 @@ def kernel_metapackages(facts: Facts) -> list[str]:
 
 
 def _boot(facts: Facts, spec: dict[str, Any], steps: list[Step]) -> None:
-    spec["modprobe"] = {"path": MODPROBE_PATH, "content": MODPROBE_TEXT}
     written = facts.own_files.get(MODPROBE_PATH) == aptfiles.sha256(MODPROBE_TEXT)
     stale = sorted(initrd.kernel for initrd in facts.initrds if initrd.newer_than_blacklist is False)
-    spec["modprobe_needed"] = not written
-    spec["initramfs"] = bool(facts.initrds) and (not written or bool(stale))
-    if written and not spec["initramfs"]:
+    rebuild = bool(facts.initrds) and (not written or bool(stale))
+    if written and not rebuild:
         return
+    spec["boot"]["files"].append({"path": MODPROBE_PATH, "content": MODPROBE_TEXT})
+    spec["boot"]["initramfs"] = rebuild
     details = ([] if written else [f"write {MODPROBE_PATH}"]) + (
-        ["rebuild the initramfs of every kernel"] if spec["initramfs"] else []
+        ["rebuild the initramfs of every kernel"] if rebuild else []
     )
     because = (
-        "nouveau and nova would take the GPUs"
-        if not written
-        else f"older than the block: initramfs of {', '.join(stale)}"
+        "nouveau and nova would take the GPUs" if not written else f"initramfs of {', '.join(stale)} is older"
     )
     steps.append(Step(id="boot", title="keep nouveau and nova away", because=because, details=details))
 
 
-def _services(wish: DriverWish, facts: Facts, target: Target, spec: dict[str, Any], steps: list[Step]) -> None:
-    """Units that must run, each told whether a drop-in of ours comes first; see roles/nvidia_driver/tasks/services.yml."""
+def _services(
+    wish: DriverWish, facts: Facts, target: Target, spec: dict[str, Any], steps: list[Step]
+) -> None:
+    """Units that must run, now and at every boot; see plugins/modules/driver_boot.py."""
     if not facts.host.systemd:
         return
-    todo, because = [], []
+    units, because, details = [], [], []
     if wish.persistence:
         written = facts.own_files.get(PERSISTENCE_PATH) == aptfiles.sha256(PERSISTENCE_TEXT)
         off = any(gpu.persistence is False for gpu in facts.smi.gpus)
         if not (target.installed and written and not off and _runs(facts, "nvidia-persistenced")):
-            drop_in = None if written else {"path": PERSISTENCE_PATH, "content": PERSISTENCE_TEXT}
-            todo.append({"name": "nvidia-persistenced", "drop_in": drop_in})
-            because.append("GPUs keep their state between jobs; Ubuntu's own unit leaves persistence mode off")
-    if wants_fabric(wish, facts) and not (target.installed and _runs(facts, "nvidia-fabricmanager")):
-        todo.append({"name": "nvidia-fabricmanager", "drop_in": None})
-        because.append("NVSwitch is on the bus")
-    if todo:
-        spec["services"] = todo
-        steps.append(
-            Step(
-                id="services",
-                title="start " + " and ".join(str(unit["name"]) for unit in todo),
-                because="; ".join(because),
-                details=[f"write {PERSISTENCE_PATH}" for unit in todo if unit["drop_in"]],
+            units.append("nvidia-persistenced")
+            because.append(
+                "GPUs keep their state between jobs; Ubuntu's own unit leaves persistence mode off"
             )
-        )
+            if not written:
+                details.append(f"write {PERSISTENCE_PATH}")
+                spec["boot"]["files"].append({"path": PERSISTENCE_PATH, "content": PERSISTENCE_TEXT})
+    if wants_fabric(wish, facts) and not (target.installed and _runs(facts, "nvidia-fabricmanager")):
+        units.append("nvidia-fabricmanager")
+        because.append("NVSwitch is on the bus")
+    if units:
+        spec["boot"]["units"] = units
+        title = f"start {' and '.join(units)}, now and at every boot"
+        steps.append(Step(id="boot", title=title, because="; ".join(because), details=details))
 
 
 def _runs(facts: Facts, unit: str) -> bool:
@@ -350,7 +366,8 @@ def _reboot(
         f"{user.comm} (pid {user.pid}{', ' + user.user if user.user else ''})" for user in facts.gpu_users
     ]
     reboot = Reboot(needed=bool(because), because=because, policy=wish.reboot)
-    spec["load_module"] = not loaded and not because
+    # The module of a host that waits for its reboot stays as it is: what runs on it must not lose it.
+    spec["boot"]["start"] = not because
     spec["reboot"]["needed"] = reboot.needed
     spec["reboot"]["because"] = because
     disturbs = bool(because) or (loaded is not None and bool(spec["install"]) and not target.installed)

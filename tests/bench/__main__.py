@@ -53,7 +53,9 @@ def timed(argv: list[str], expect: int = 0, **options: Any) -> tuple[float, floa
     return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def show(title: str, ours: list[tuple[float, float]], floor: list[tuple[float, float]], aim: float) -> dict[str, Any]:
+def show(
+    title: str, ours: list[tuple[float, float]], floor: list[tuple[float, float]], aim: float
+) -> dict[str, Any]:
     """Print one comparison; returns its figures."""
     wall = [statistics.median(run[0] for run in runs) for runs in (ours, floor)]
     processor = [statistics.median(run[1] for run in runs) for runs in (ours, floor)]
@@ -62,7 +64,14 @@ def show(title: str, ours: list[tuple[float, float]], floor: list[tuple[float, f
     print(f"  ours   {wall[0]:7.3f} s wall  {processor[0]:7.3f} s processor on the controller")
     print(f"  floor  {wall[1]:7.3f} s wall  {processor[1]:7.3f} s processor on the controller")
     print(f"  ratio  {ratio:7.2f}  (aim: {aim}){'' if ratio <= aim else '  MISSED'}", flush=True)
-    return {"title": title, "ours": wall[0], "floor": wall[1], "ratio": ratio, "aim": aim, "processor": processor}
+    return {
+        "title": title,
+        "ours": wall[0],
+        "floor": wall[1],
+        "ratio": ratio,
+        "aim": aim,
+        "processor": processor,
+    }
 
 
 def provision(lab: Lab, *words: str) -> list[str]:
@@ -126,7 +135,10 @@ def bench_apply(rounds: int) -> dict[str, Any]:
             ours.append(timed(provision(lab, "apply", "--yes"), cwd=ROOT, env=environment))
             host.reset()
         return show(
-            f"apply: one fresh host, {len(packages)} packages, beside bare apt-get install over ssh", ours, floor, 2.5
+            f"apply: one fresh host, {len(packages)} packages, beside bare apt-get install over ssh",
+            ours,
+            floor,
+            2.5,
         )
 
 

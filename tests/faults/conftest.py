@@ -18,7 +18,10 @@ class Command:
     """``provision`` against a lab's inventory. run() gives the finished process; json() the document of --json."""
 
     def __init__(self, lab, state):
-        self.lab, self.env = lab, {**os.environ, "XDG_STATE_HOME": str(state), "NO_COLOR": "1", "COLUMNS": "110"}
+        self.lab, self.env = (
+            lab,
+            {**os.environ, "XDG_STATE_HOME": str(state), "NO_COLOR": "1", "COLUMNS": "110"},
+        )
         self.env.pop("ANSIBLE_CONFIG", None)
 
     def argv(self, *words):
@@ -37,7 +40,12 @@ class Command:
 
     def start(self, *words):
         return subprocess.Popen(
-            self.argv(*words), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=self.env, cwd=ROOT
+            self.argv(*words),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=self.env,
+            cwd=ROOT,
         )
 
     def ansible(self, playbook, *words):
@@ -87,4 +95,6 @@ def driver_packages(host):
 
 def transactions(host):
     """Number of apt transactions in the history of a host."""
-    return host.run("cat /var/log/apt/history.log 2>/dev/null | grep -c ^Start-Date || test $? = 1").stdout.strip()
+    return host.run(
+        "cat /var/log/apt/history.log 2>/dev/null | grep -c ^Start-Date || test $? = 1"
+    ).stdout.strip()

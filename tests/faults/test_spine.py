@@ -18,14 +18,18 @@ def test_from_nothing_to_verified_and_then_nothing_more(fleet):
     lab = command.lab
     before = command.json("plan", rc=2)
     assert {host["status"] for host in before["hosts"].values()} == {"changes"}
-    boots = {name: lab.host(name).run("cat /proc/sys/kernel/random/boot_id").stdout for name in ("gpu01", "gpu02")}
+    boots = {
+        name: lab.host(name).run("cat /proc/sys/kernel/random/boot_id").stdout for name in ("gpu01", "gpu02")
+    }
 
     applied = command.json("apply", "--yes")
     assert {host["status"] for host in applied["hosts"].values()} == {"done"}
     assert applied["run_dir"]
     for name in ("gpu01", "gpu02"):
         host = lab.host(name)
-        assert host.run("cat /proc/sys/kernel/random/boot_id").stdout != boots[name], "nouveau had the GPU: a reboot"
+        assert host.run("cat /proc/sys/kernel/random/boot_id").stdout != boots[name], (
+            "nouveau had the GPU: a reboot"
+        )
         assert host.run("nvidia-smi -L").stdout.count("GPU ") == (2 if name == "gpu01" else 1)
         assert set(driver_packages(host)) <= holds(host)
         installed = {f"{p['name']}" for p in before["hosts"][name]["packages"] if p["action"] == "install"}
@@ -144,7 +148,9 @@ def test_three_hosts_three_fates(fleet):
     inventory = command.lab.inventory
     text = inventory.read_text()
     assert "ansible_become_password: correct horse" in text
-    inventory.write_text(text.replace("ansible_become_password: correct horse", "ansible_become_password: nope"))
+    inventory.write_text(
+        text.replace("ansible_become_password: correct horse", "ansible_become_password: nope")
+    )
     done = command.run("apply", "--yes", rc=4)
     assert "error: gone:" in done.stderr and "error: wrong:" in done.stderr
     gone = next(line for line in done.stderr.splitlines() if line.startswith("error: gone:"))
@@ -232,8 +238,12 @@ def test_nvswitch_gets_fabric_manager_at_the_drivers_version(fleet):
     command.run("apply", "--yes")
     host = command.lab.host("gpu01")
     packages = driver_packages(host)
-    manager = {version.split("-")[0] for name, version in packages.items() if name.startswith("nvidia-fabricmanager")}
-    driver = {version.split("-")[0] for name, version in packages.items() if name.startswith("libnvidia-compute")}
+    manager = {
+        version.split("-")[0] for name, version in packages.items() if name.startswith("nvidia-fabricmanager")
+    }
+    driver = {
+        version.split("-")[0] for name, version in packages.items() if name.startswith("libnvidia-compute")
+    }
     assert manager == driver != set()
     assert host.run("systemctl is-active nvidia-fabricmanager").stdout.strip() == "active"
 
