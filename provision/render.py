@@ -428,9 +428,10 @@ class Progress:
         finished = sum(state in ("ok", "failed", "unread") for state, _, _ in self._hosts.values())
         now = time.monotonic()
         head = f"{self._title}  {finished}/{len(self._hosts)}  {now - self._started:.0f} s"
-        table = Table.grid(padding=(0, 2))
+        # The text gives way to the name, not the name to the text.
+        table = Table.grid(padding=(0, 2), expand=True)
         table.add_column(no_wrap=True, max_width=max(10, self._console.width // 3), overflow="ellipsis")
-        table.add_column(no_wrap=True, overflow="ellipsis")
+        table.add_column(no_wrap=True, ratio=1, overflow="ellipsis")
         # Those that run first: with a long fleet the quiet ones are not drawn.
         order = {"failed": 0, "unread": 0, "running": 1, "changed": 1, "waiting": 2, "ok": 3}
         rows = sorted(self._hosts.items(), key=lambda item: order.get(item[1][0], 1))

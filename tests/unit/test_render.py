@@ -139,6 +139,7 @@ def test_progress_on_a_terminal_leaves_nothing_behind():
     console.print(progress._picture())
     progress.end()
     printed = console.file.getvalue()
+    assert "gpu00  Install" in clean(printed), "a long text does not eat the name"
     assert "gpu01" in printed
     assert "... and" in printed
     assert printed.count("\x1b[?25l") == printed.count("\x1b[?25h"), "the cursor is shown again"
