@@ -9,9 +9,13 @@ import termios
 import time
 from pathlib import Path
 
+from provision.collection import ROOT
+
 PROGRAM = """
 import sys
 from pathlib import Path
+
+from provision.collection import ROOT
 from provision.commands import apply, plan
 from provision.plan import HostPlan, Step
 apply._PLAYBOOK = Path("site.yml")
