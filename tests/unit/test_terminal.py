@@ -14,8 +14,6 @@ from provision.collection import ROOT
 PROGRAM = """
 import sys
 from pathlib import Path
-
-from provision.collection import ROOT
 from provision.commands import apply, plan
 from provision.plan import HostPlan, Step
 apply._PLAYBOOK = Path("site.yml")
