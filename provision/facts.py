@@ -236,7 +236,9 @@ class Facts(_Facts):
     gpu_users: list[GpuUser] = Field(default_factory=list)
     devices: list[str] = Field(default_factory=list)  # /dev/nvidia0, /dev/nvidiactl, …
     services: dict[str, Service] = Field(default_factory=dict)
-    own_files: dict[str, str] = Field(default_factory=dict)  # sha256 of the files that the roles write, by path
+    own_files: dict[str, str] = Field(
+        default_factory=dict
+    )  # sha256 of the files that the roles write, by path
     modprobe: Modprobe = Modprobe()
     initrds: list[Initrd] = Field(default_factory=list)
     disks: list[Disk] = Field(default_factory=list)

@@ -343,48 +343,42 @@ def _reboot(
     spec: dict[str, Any],
     steps: list[Step],
 ) -> Reboot:
-    because = []
-    loaded = facts.module.loaded
-    if loaded and loaded.version != target.version:
-        because.append(
-            f"the loaded module is {loaded.version}, the driver on disk {'is' if target.installed else 'will be'} {target.version}"
-        )
-    elif loaded and loaded.flavour and loaded.flavour != target.flavour:
-        because.append(f"the loaded module is the {loaded.flavour} one, wanted is the {target.flavour} one")
-    rivals = sorted({gpu.driver for gpu in facts.gpus if gpu.driver in checks.RIVALS})
-    if rivals:
-        because.append(f"{' and '.join(rivals)} has the GPUs")
-    running = facts.kernels.running
-    if (
-        not loaded
-        and not rivals
-        and facts.kernels.installed
-        and running not in {k.release for k in facts.kernels.installed}
-    ):
-        because.append(f"the running kernel {running} is no longer installed")
-    users = [
-        f"{user.comm} (pid {user.pid}{', ' + user.user if user.user else ''})" for user in facts.gpu_users
-    ]
+    because = reboot_reasons(facts, target)
     reboot = Reboot(needed=bool(because), because=because, policy=wish.reboot)
     # The module of a host that waits for its reboot stays as it is: what runs on it must not lose it.
     spec["boot"]["start"] = not because
     spec["reboot"]["needed"] = reboot.needed
     spec["reboot"]["because"] = because
-    disturbs = bool(because) or (loaded is not None and bool(spec["install"]) and not target.installed)
-    if disturbs and wish.reboot == "when_idle":
-        reboot.blocked_by = users
-    if spec["load_module"] and not steps and facts.gpus:
-        steps.append(
-            Step(id="services", title="load the nvidia module", because="it is on disk and not loaded")
-        )
-    if reboot.needed:
-        title = (
-            "reboot"
-            if wish.reboot != "never"
-            else "a reboot is needed, and left to you (nvidia_driver_reboot: never)"
-        )
+    loaded = facts.module.loaded
+    if wish.reboot == "when_idle" and (because or (loaded and spec["install"])):
+        reboot.blocked_by = [
+            f"{user.comm} (pid {user.pid}{', ' + user.user if user.user else ''})" for user in facts.gpu_users
+        ]
+    if target.installed and not loaded and not because:
+        steps.append(Step(id="boot", title="load the nvidia module", because="it is on disk and not loaded"))
+    if because:
+        left = "a reboot is needed, and left to you (nvidia_driver_reboot: never)"
+        title = left if wish.reboot == "never" else "reboot"
         steps.append(Step(id="reboot", title=title, because="; ".join(because)))
     return reboot
+
+
+def reboot_reasons(facts: Facts, target: Target) -> list[str]:
+    """Why the driver can only come up after a reboot; empty where it can be loaded into the running kernel."""
+    because = []
+    loaded, running = facts.module.loaded, facts.kernels.running
+    if loaded and loaded.version != target.version:
+        tense = "is" if target.installed else "will be"
+        because.append(f"the loaded module is {loaded.version}, the driver on disk {tense} {target.version}")
+    elif loaded and loaded.flavour and loaded.flavour != target.flavour:
+        because.append(f"the loaded module is the {loaded.flavour} one, wanted is the {target.flavour} one")
+    rivals = sorted({gpu.driver for gpu in facts.gpus if gpu.driver in checks.RIVALS})
+    if rivals:
+        because.append(f"{' and '.join(rivals)} has the GPUs")
+    installed = {kernel.release for kernel in facts.kernels.installed}
+    if not because and not loaded and installed and running not in installed:
+        because.append(f"the running kernel {running} is no longer installed")
+    return because
 
 
 def apply_simulation(plan: HostPlan, simulation: dict[str, Any]) -> None:

@@ -457,6 +457,9 @@ class _Resolver:
             and (self.wish.modules == "auto" or self.wish.modules in self.catalog.flavours(self.out.gpus, branch.number))
         ]  # fmt: skip
         living = [branch for branch in fitting if not branch.is_ended(self.today)]
+        if not self.wish.update:
+            # Something else has to change (the flavour, a missing module): the branch stays where it can.
+            living.sort(key=lambda branch: str(branch.number) != self.out.installed.branch)
         # Old cards have ended branches only (Kepler: 470): better that one than none, and said so.
         return living or fitting
 
@@ -652,7 +655,11 @@ class _Resolver:
                 " (it has ended; no living branch drives these GPUs)" if branch.is_ended(self.today) else ""
             )
             where = f"{CHANNELS[channel]} offers for Ubuntu {self.ubuntu}"
-            because = f"the newest {kind} branch that {where} and that drives {cards}{ended}"
+            because = (
+                f"it is installed, supported, and drives {cards}"
+                if out.installed.branch == str(number) and not wish.update
+                else f"the newest {kind} branch that {where} and that drives {cards}{ended}"
+            )
         elif series == f"{wish.branch}-server":
             because = (
                 f"asked for {wish.branch}; the archive's fabric manager is built for its data-center series"

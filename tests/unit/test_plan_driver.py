@@ -1,0 +1,85 @@
+"""The difference between a host and its decision, from a table: steps, spec, reboot."""
+
+from datetime import date
+from pathlib import Path
+
+import pytest
+import yaml
+
+import provision.collection  # noqa: F401
+from ansible_collections.gpu.provision.plugins.module_utils import aptfiles, names
+from provision.catalog import load_catalog
+from provision.plan.driver import (
+    MODPROBE_PATH,
+    MODPROBE_TEXT,
+    PERSISTENCE_PATH,
+    PERSISTENCE_TEXT,
+    driver_spec,
+)
+from provision.resolve.driver import DriverWish, resolve_driver
+from tests.unit.hosts import host
+from tests.unit.offers import CUDA_URI, OFFERS
+
+CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/plan.yml").read_text())
+OWN = {
+    "modprobe": (MODPROBE_PATH, MODPROBE_TEXT),
+    "persistence": (PERSISTENCE_PATH, PERSISTENCE_TEXT),
+    "unattended": (aptfiles.UNATTENDED, aptfiles.render_unattended(names.UNATTENDED_PATTERNS)),
+}
+
+
+def facts_of(case):
+    spec = dict(case["host"])
+    extra = {"own_files": {OWN[name][0]: aptfiles.sha256(OWN[name][1]) for name in case.get("own", [])}}
+    facts = host(spec.pop("gpus"), spec.pop("installed", None), spec.pop("nvswitches", 0)).model_dump()
+    facts.update(extra)
+    facts["services"] = {"nvidia-persistenced": {"present": True, "running": True}}
+    facts["initrds"] = spec.pop("initrds", [{"kernel": "6.8.0-48-generic", "newer_than_blacklist": True}])
+    if "driver" in spec:
+        facts["gpus"][0]["driver"] = spec.pop("driver")
+    if "loaded" in spec:
+        facts["module"]["loaded"] = spec.pop("loaded")
+    if "stale" in spec:
+        facts["packages"][spec.pop("stale")] = {"version": "", "status": "hn"}
+    if "fabric" in spec:
+        version = f"{spec.pop('fabric')}-0ubuntu0.24.04.1"
+        facts["packages"]["nvidia-fabricmanager-580"] = {"version": version, "status": "hi"}
+    if "sources" in spec:
+        facts["apt"]["sources"] = spec.pop("sources")
+    facts["host"]["systemd"] = spec.pop("systemd", True)
+    facts["smi"] = spec.pop("smi", {})
+    facts["package_problems"] = spec.pop("problems", [])
+    facts["gpu_users"] = spec.pop("users", [])
+    assert not spec, spec
+    return type(host([])).model_validate(facts)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
+def test_plan(case):
+    facts, wish = facts_of(case), DriverWish(**case.get("wish", {}))
+    offers = {channel: OFFERS[name] for channel, name in case.get("offers", {}).items()}
+    decision = resolve_driver(wish, facts, load_catalog(), offers, date(2026, 11, 28))
+    assert decision.target, decision
+    source = (
+        {"name": "cuda", "uris": CUDA_URI, "suites": "/", "components": ""} if case.get("source") else None
+    )
+    spec, steps, reboot = driver_spec(wish, facts, decision, source)
+    expect = dict(case["expect"])
+    if "steps" in expect:
+        assert [step.id for step in steps] == expect.pop("steps"), steps
+    said = "\n".join(detail for step in steps for detail in step.details)
+    assert all(word in said for word in expect.pop("details", [])), said
+    assert all(any(word in step.title for step in steps) for word in expect.pop("titles", []))
+    for word in (wanted := expect.pop("reboot", [])):
+        assert any(word in reason for reason in reboot.because), reboot
+    assert bool(wanted) == reboot.needed or "reboot" not in case["expect"]
+    if "blocked_by" in expect:
+        assert reboot.blocked_by == expect.pop("blocked_by")
+    for field in ("start", "initramfs", "units"):
+        if field in expect:
+            assert spec["boot"][field] == expect.pop(field), field
+    if "preferences" in expect:
+        assert f"Pin: {expect.pop('preferences')}\n" in spec["apt_files"]["preferences"]
+    for field, value in expect.items():
+        assert spec[field] == value, field
+    assert all(step.because for step in steps), "every step says why"
