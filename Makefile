@@ -31,7 +31,7 @@ lint: $(STAMP)  ## ruff, mypy, yamllint, ansible-lint (profile production)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/yamllint --strict .
-	$(BIN)/ansible-lint --offline --profile production
+	tools/fresh-ansible-home.sh $(BIN)/ansible-lint --offline --profile production
 
 lab-test: $(STAMP)  ## tests on simulated hosts and real apt (containers, root)
 	$(BIN)/python -m tests.lab setup

@@ -1,8 +1,9 @@
 #!/bin/sh
 # Run the Molecule scenario of every role that has one.
 set -eu
-for scenario in roles/*/molecule/default/molecule.yml; do
+root=$(cd "$(dirname "$0")/.." && pwd)
+for scenario in "$root"/roles/*/molecule/default/molecule.yml; do
   role=${scenario%/molecule/default/molecule.yml}
-  echo "== molecule: $role"
-  (cd "$role" && molecule --base-config ../../.config/molecule/config.yml test)
+  echo "== molecule: ${role##*/}"
+  (cd "$role" && "$root/tools/fresh-ansible-home.sh" molecule --base-config "$root/.config/molecule/config.yml" test)
 done
