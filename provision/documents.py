@@ -48,7 +48,9 @@ class ScannedHost(BaseModel):
     status: Literal["ok", "unreachable", "failed"]
     gpus: list[str] = Field(default_factory=list)
     driver: str | None = None  # "580.126.20 open": the module that is loaded, else what is installed
-    summary: str = ""
+    origin: str | None = None  # "the Ubuntu archive", "NVIDIA's repository", …; "not from apt"
+    cuda: str | None = None  # "CUDA 13.0, cuDNN 9.14.0.64, NCCL 2.28.3"
+    summary: str = ""  # what a person should notice
     facts: Facts | None = None
 
 

@@ -49,6 +49,7 @@ def run(
     if plan.exit_code != Exit.CHANGES:
         codes.append(Exit(plan.exit_code))  # it may say more than its hosts (64: values that cannot be used)
     if not names:
+        engine.dismiss()
         return document.conclude(codes)
     run_dir = engine.new_run_dir("apply", run_base)
     document.run_dir = str(run_dir)
@@ -59,6 +60,7 @@ def run(
         result = engine.run_playbook(
             _PLAYBOOK, fleet.inventory, names, {"gpu_provision_plan_file": str(plan_file)}, run_dir,
             lambda event: tell(talk, event), forks=fleet.forks, check=check, verbosity=verbosity,
+            pythons={name: plan.hosts[name].spec.get("python", {}) for name in names},
         )  # fmt: skip
     finally:
         talk.end()

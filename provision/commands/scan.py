@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from provision.catalog import load_catalog
 from provision.commands.fleet import Fleet, Silent, Talk, ask_all
+from provision.commands.layers import cuda_in_words, origin_in_words
 from provision.documents import ScanDocument, ScannedHost
 from provision.errors import Exit, ProvisionError
 from provision.facts import Facts
@@ -37,6 +38,8 @@ def describe(facts: Facts) -> ScannedHost:
         status="ok",
         gpus=describe_gpus(facts, load_catalog()),
         driver=driver,
+        origin=origin_in_words(facts) if driver else None,
+        cuda=cuda_in_words(facts),
         summary="; ".join(remarks(facts)),
         facts=facts,
     )
@@ -70,7 +73,7 @@ def remarks(facts: Facts) -> list[str]:
         found.append("driver from a runfile")
     held = sum(package.held for package in facts.packages.values())
     if held:
-        found.append(f"{held} held")
+        found.append(f"{held} packages held")
     if facts.reboot_required.required:
         found.append("reboot pending")
     if facts.gpu_users:

@@ -261,7 +261,8 @@ def test_scan_json_has_the_full_facts(capsys, fleet):
     assert Facts.model_validate(document["hosts"]["gpu01"]["facts"]).smi is not None
     assert [error["code"] for error in document["errors"]] == ["host.no_python", "connect.refused"]
     assert document["hosts"]["gpu03"] == {
-        "status": "unreachable", "gpus": [], "driver": None, "summary": "connection refused", "facts": None,
+        "status": "unreachable", "gpus": [], "driver": None, "origin": None, "cuda": None,
+        "summary": "connection refused", "facts": None,
     }  # fmt: skip
 
 
@@ -295,11 +296,13 @@ def planned(monkeypatch, fleet):
 def test_plan_for_people(capsys, planned):
     code, out, err = run(capsys, *planned, "plan")
     assert code == 4
-    assert "gpu01  changes  2 x H100 SXM5 80GB" in out
-    assert "branch 580 because the newest production branch" in out
-    assert "packages: 20 to install, 310 MB to download" in out
-    assert "... and 12 more (-v shows all)" in out
-    assert "reboot  (when_idle)  because nouveau is loaded" in out
+    assert "gpu01  to change  2 x H100 SXM5 80GB\n  driver 580.126.20 open\n" in out
+    assert "    branch  580: the newest production branch\n" in out
+    assert "  - Install packages: no driver is installed\n    20 new, 310 MB to download\n" in out
+    assert "nvidia-3 and 16 more\n" in out
+    assert "  - reboot, only while no process uses the GPUs: nouveau is loaded\n" in out
+    assert "gpu02  as wanted  as wanted\n" in out
+    assert "gpu04  blocked  595 does not drive P100\n" in out
     assert "plan: 4 hosts: 1 to change, 1 as wanted, 1 blocked, 1 unreachable" in out
     assert "error: gpu04: 595 does not drive P100\n  hint: 580 does\n" in err
     code, out, _ = run(capsys, *planned, "plan", "-v", "-l", "gpu01")
@@ -320,7 +323,7 @@ def test_exit_codes_of_plan(capsys, planned, limit, code):
 def test_same_plans_are_told_once(capsys, planned):
     code, out, _ = run(capsys, "-i", "gpu01,gpu11", "plan")
     assert code == 2
-    assert "gpu01, gpu11 (2 hosts)  changes" in out
+    assert "gpu01, gpu11 (2 hosts)  to change" in out
     assert out.count("Install packages") == 1
 
 

@@ -1,0 +1,156 @@
+"""The one place that prints. Data goes to stdout, talk to stderr.
+
+Tables and paragraphs for people, colour where the terminal has it and NO_COLOR is not set, plain lines elsewhere. Text
+that came from hosts is printed as it is, less what could steer a terminal. One module a view: each returns what is to
+be printed, Renderer prints it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from provision.documents import (
+    ApplyDocument,
+    Document,
+    InitDocument,
+    PlanDocument,
+    ScanDocument,
+    VerifyDocument,
+)
+from provision.errors import Issue
+from provision.render.base import console, put
+from provision.render.progress import Progress
+from provision.render.words import clean, hosts_in_words, plural, same_issues, size, task_words
+
+__all__ = ["Progress", "Renderer", "clean", "plural", "size"]
+
+
+class Renderer:
+    """Prints documents, errors and progress. as_json: one object on stdout and nothing else."""
+
+    def __init__(self, *, as_json: bool = False, verbosity: int = 0) -> None:
+        self.as_json, self.verbosity = as_json, verbosity
+        self.out = console(sys.stdout, stderr=False)
+        self.err = console(sys.stderr, stderr=True)
+
+    def document(self, document: Document) -> None:
+        """Print what a command returned, and its errors."""
+        if self.as_json:
+            sys.stdout.write(document.to_json() + "\n")
+            sys.stdout.flush()
+            return
+        self.show(document)
+        self.errors(_untold(document))
+
+    def show(self, document: Document) -> None:
+        """Print a document for people, without its errors."""
+        for thing in _view(document, self.out.width, self.verbosity):
+            put(self.out, thing)
+        if isinstance(document, InitDocument):
+            self.say(f"look into it, then: provision{_source(document.path)} scan")
+        if isinstance(document, ApplyDocument) and document.run_dir:
+            self.say(f"log, events and result: {document.run_dir}")
+
+    def errors(self, issues: Iterable[Issue]) -> None:
+        """Print errors: what, why, and a way out; what several hosts have in common is told once."""
+        for hosts, issue in same_issues(issues):
+            self.issue(issue, hosts=hosts)
+
+    def issue(self, issue: Issue, word: str = "error", hosts: Sequence[str] = ()) -> None:
+        style = "bold red" if word == "error" else "yellow"
+        named = list(hosts) or ([issue.host] if issue.host else [])
+        where = f"{hosts_in_words(named, everything=bool(self.verbosity))}: " if named else ""
+        self._line([(f"{word}: ", style), (where, "bold"), (task_words(issue.message), "")], indent=0)
+        for reason in issue.because:
+            self._line([("because: ", "dim"), (reason, "")])
+        if issue.hint:
+            self._line([("hint: ", "cyan"), (issue.hint, "")])
+
+    def say(self, text: str) -> None:
+        """Say something to the person at the terminal."""
+        if not self.as_json:
+            self.err.print(Text(clean(text)), soft_wrap=not self.err.is_terminal)
+
+    def warnings(self, texts: Iterable[str]) -> None:
+        for text in texts:
+            self.issue(Issue(code="warning", message=text), "warning")
+
+    def progress(self) -> Progress:
+        """Return a Talk for this terminal."""
+        return Progress(self.err, silent=self.as_json)
+
+    def confirm(self, question: str) -> bool:
+        """Ask a yes-or-no question on stderr; anything but yes is no."""
+        self.err.print(Text(f"{question} [y/N] "), end="")
+        self.err.file.flush()
+        try:
+            answer = sys.stdin.readline()
+        finally:
+            if not sys.stdin.isatty():
+                self.err.print()
+        return answer.strip().lower() in ("y", "yes")
+
+    def _line(self, parts: Sequence[tuple[str, str]], indent: int = 2) -> None:
+        text = Text.assemble(*((clean(part), style) for part, style in parts))
+        if self.err.is_terminal:
+            put(self.err, Padding(text, (0, 0, 0, indent), expand=False))
+        else:
+            self.err.print(Text(" " * indent) + text, soft_wrap=True)
+
+
+def _view(document: Document, width: int, verbosity: int) -> Iterable[RenderableType]:
+    # Imported when needed: a command shows one or two of them.
+    if isinstance(document, ScanDocument):
+        from provision.render import scan
+
+        return scan.view(document, width, verbosity)
+    if isinstance(document, PlanDocument):
+        from provision.render import plan
+
+        return plan.view(document, verbosity)
+    if isinstance(document, VerifyDocument):
+        from provision.render import results
+
+        return results.verified(document, verbosity)
+    if isinstance(document, ApplyDocument):
+        from provision.render import results
+
+        return results.applied(document, verbosity)
+    if isinstance(document, InitDocument):
+        return [Text(f"wrote {clean(document.path)}")]
+    if document.schema_id == "provision/compat/1":
+        from provision.render import compat
+
+        return compat.view(document)
+    return []
+
+
+def _untold(document: Document) -> list[Issue]:
+    """Errors that the view has not told in full: failed checks stand there with evidence and hint already."""
+    failed = [issue for issue in document.errors if issue.code.startswith("check.")]
+    if not failed or not isinstance(document, (VerifyDocument, ApplyDocument)):
+        return document.errors
+    rest = [issue for issue in document.errors if issue not in failed]
+    by_host: dict[str, list[str]] = {}
+    for issue in failed:
+        by_host.setdefault(issue.host or "", []).append(issue.code.removeprefix("check."))
+    return [
+        *rest,
+        *(
+            Issue(
+                code="verify.failed", host=host, message=f"{plural(len(ids), 'check')} failed: {', '.join(ids)}",
+                hint="docs/checks.md says what each check means and what to do",
+            )
+            for host, ids in by_host.items()
+        ),
+    ]  # fmt: skip
+
+
+def _source(path: str) -> str:
+    """What -i the next command needs: nothing for the file that is looked for anyway."""
+    return "" if path == "inventory/hosts.yml" else f" -i {path}"

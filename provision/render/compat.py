@@ -1,0 +1,58 @@
+"""compat: the answer first, then what it rests on, then warnings and the nearest thing that works."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from provision.render.base import columns, text
+from provision.render.plan import issue
+
+
+def view(answer: Any) -> Iterable[RenderableType]:
+    """Return what to print of commands.compat.CompatDocument (not imported here: it brings the whole catalog)."""
+    verdict = ("it fits", "bold green") if answer.fits else ("it does not fit", "bold red")
+    yield Text.assemble(verdict, f"  support: {answer.support}" if answer.support else "")
+    rows = _rows(answer)
+    if rows:
+        yield columns(list(rows))
+    for warning in answer.warnings:
+        yield from issue(warning, 0)
+    for near in answer.nearest:
+        yield text("would fit: " if near.fits_all else "one step: ", near.text, styles=("green", ""))
+
+
+def _rows(answer: Any) -> list[tuple[str | Text, str | Text]]:
+    rows: list[tuple[str | Text, str | Text]] = []
+    for gpu in answer.gpus:
+        facts = [gpu.name, gpu.architecture, f"compute capability {gpu.cc}" if gpu.cc else None, gpu.support]
+        rows.append(("GPU", ", ".join(fact for fact in facts if fact)))
+    driver = answer.driver
+    if driver.branches:
+        told = f"{driver.recommended} recommended; fit: " if driver.recommended else "fit: "
+        rows.append(("driver", told + ", ".join(str(branch) for branch in driver.branches)))
+        if driver.minimum:
+            rows.append(("", f"at least {driver.minimum}"))
+        if driver.modules:
+            rows.append(("modules", ", ".join(driver.modules)))
+    cuda = answer.cuda
+    if cuda.chosen or cuda.range:
+        parts = [
+            cuda.release or cuda.chosen,
+            cuda.package,
+            f"range {' to '.join(cuda.range)}" if cuda.range else None,
+        ]
+        rows.append(("CUDA", ", ".join(part for part in parts if part)))
+    for title, library in (("cuDNN", answer.cudnn), ("NCCL", answer.nccl)):
+        if library:
+            rows.append((title, f"{library.version} for CUDA {library.cuda}: {', '.join(library.pins)}"))
+    if answer.torch:
+        rows.append(("torch", f"{answer.torch.version}+{answer.torch.tag}, {answer.torch.index_url}"))
+    if answer.tensorflow:
+        rows.append(("TensorFlow", f"{answer.tensorflow.version}, CUDA {answer.tensorflow.cuda}"))
+    if answer.python:
+        rows.append(("Python", ", ".join(answer.python)))
+    return rows

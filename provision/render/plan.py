@@ -1,0 +1,165 @@
+"""plan: for each host at one glance what, from where and why, then what changes. Equal hosts are told once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from provision.documents import PlanDocument
+from provision.errors import Issue
+from provision.plan import HostPlan, PackageChange, Step
+from provision.render.base import columns, headline, indented, text
+from provision.render.words import clean, count_words, grouped, listed, plural, size
+
+_ORDER = (
+    ("changes", "to change"), ("converged", "as wanted"), ("blocked", "blocked"), ("unreachable", "unreachable"),
+    ("failed", "failed"),
+)  # fmt: skip
+# Choices that the one-line summary tells already; their reasons come with -v.
+_MINOR = ("version", "variant")
+_ACTIONS = {"install": "new", "upgrade": "upgraded", "downgrade": "downgraded", "remove": "removed"}
+_POLICIES = {
+    "when_idle": "only while no process uses the GPUs",
+    "always": "also under running jobs",
+    "never": "left to you",
+}
+_SHOWN_PACKAGES = 4
+
+
+def view(document: PlanDocument, verbosity: int) -> Iterable[RenderableType]:
+    """Return what to print of a plan: hosts that change first in full, the others a line each."""
+    groups = grouped(document.hosts.items(), _same)
+    for names, plan in groups:
+        if plan.status == "changes" or verbosity:
+            yield from _in_full(names, plan, verbosity)
+            yield Text("")
+    for names, plan in groups:
+        if plan.status != "changes" and not verbosity:
+            yield from _in_short(names, plan)
+    if not verbosity and any(host.packages for host in document.hosts.values()):
+        yield Text("-v tells every choice and every package", style="dim")
+    counts = count_words((host.status for host in document.hosts.values()), _ORDER)
+    yield Text(f"plan: {plural(len(document.hosts), 'host')}: {counts}", style="bold")
+
+
+def _same(plan: HostPlan) -> object:
+    """What two plans must have in common to be told as one."""
+    shown = plan.model_dump(exclude={"host", "spec"})
+    for issue in (*shown["blockers"], *shown["warnings"]):
+        issue["host"] = None
+    if plan.status == "changes":
+        return shown
+    return (
+        plan.status,
+        plan.gpus,
+        plan.summary,
+        shown["warnings"],
+        [b["message"] for b in shown["blockers"]],
+    )
+
+
+def _in_short(names: Sequence[str], plan: HostPlan) -> Iterable[RenderableType]:
+    told = "; ".join(blocker.message for blocker in plan.blockers) or plan.summary
+    yield headline(names, plan.status, "; ".join(filter(None, (", ".join(plan.gpus), told))))
+    for warning in plan.warnings:
+        yield from issue(warning)
+
+
+def _in_full(names: Sequence[str], plan: HostPlan, verbosity: int) -> Iterable[RenderableType]:
+    yield headline(names, plan.status, ", ".join(plan.gpus), everything=bool(verbosity))
+    if plan.summary:
+        yield indented(Text(clean(plan.summary), style="bold"), 2)
+    reasons = [reason for reason in plan.decisions if verbosity or reason.what not in _MINOR]
+    if reasons:
+        yield columns([_reason(r.what, r.value, r.because) for r in reasons], 4)
+    for step in plan.steps:
+        yield from _step(step, plan, verbosity)
+    if plan.packages and not any(step.id == "packages" for step in plan.steps):
+        yield indented(Text(package_line(plan)), 2)
+        yield from _packages(plan.packages, verbosity)
+    if plan.reboot.needed and not any(step.id == "reboot" for step in plan.steps):
+        yield from _step(
+            Step(id="reboot", title="reboot", because="; ".join(plan.reboot.because)), plan, verbosity
+        )
+    for warning in plan.warnings:
+        yield from issue(warning)
+    for blocker in plan.blockers:
+        yield indented(text(f"{plan.status}: ", blocker.message, styles=("red", "red")), 2)
+
+
+def _reason(what: str, value: str, because: str) -> tuple[Text, Text]:
+    if what == "passed over":
+        return text(what, styles=("dim",)), text(because)
+    return text(what, styles=("dim",)), text(value, f": {because}", styles=("bold", ""))
+
+
+def _step(step: Step, plan: HostPlan, verbosity: int) -> Iterable[RenderableType]:
+    style = "bold yellow" if step.id == "reboot" else "bold"
+    title = step.title
+    if step.id == "reboot" and title == "reboot":
+        title = f"reboot, {_POLICIES.get(plan.reboot.policy, plan.reboot.policy)}"
+    yield columns([("-", text(title, f": {step.because}", styles=(style, "")))], 2, style="dim", gap=1)
+    if step.id == "packages" and plan.packages:
+        yield indented(Text(package_line(plan)), 4)
+        yield from _packages(plan.packages, verbosity)
+        return
+    for line in _merged(step.details):
+        yield indented(Text(clean(line), style="dim"), 4)
+
+
+def _merged(details: Sequence[str]) -> list[str]:
+    """Join neighbours of one kind: 'kernel: a', 'kernel: b' -> 'kernel: a, b'."""
+    lines: list[str] = []
+    for detail in details:
+        kind, colon, rest = detail.partition(": ")
+        if colon and lines and lines[-1].startswith(kind + colon):
+            lines[-1] += f", {rest}"
+        else:
+            lines.append(detail)
+    return lines
+
+
+def package_line(plan: HostPlan) -> str:
+    """Return ``13 new, 10 removed, 310 MB to download, 1.2 GB more on disk``."""
+    actions = [change.action for change in plan.packages]
+    parts = [f"{actions.count(action)} {word}" for action, word in _ACTIONS.items() if action in actions]
+    if plan.download_bytes:
+        parts.append(f"{size(plan.download_bytes)} to download")
+    if plan.disk_bytes:
+        verb = "more" if plan.disk_bytes > 0 else "less"
+        parts.append(f"{size(abs(plan.disk_bytes))} {verb} on disk")
+    return ", ".join(parts)
+
+
+def _packages(changes: Sequence[PackageChange], verbosity: int) -> Iterable[RenderableType]:
+    """Packages by what happens to them and by version: names that share a version stand together."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for action, word in _ACTIONS.items():
+        for change in changes:
+            if change.action == action:
+                groups.setdefault((word, _version(change)), []).append(change.name)
+    rows: list[tuple[str | Text, str | Text]] = []
+    before = ""
+    for (word, version), names in groups.items():
+        shown = len(names) if verbosity else _SHOWN_PACKAGES
+        told = text(version, "  ", listed(names, shown), styles=("", "", "dim"))
+        rows.append((text("" if word == before else word), told))
+        before = word
+    yield columns(rows, 4)
+
+
+def _version(change: PackageChange) -> str:
+    if change.action == "remove":
+        return change.from_version or ""
+    return f"{change.from_version} -> {change.version}" if change.from_version else change.version or ""
+
+
+def issue(warning: Issue, indent: int = 2) -> Iterable[RenderableType]:
+    """Return a warning with its reasons and its way out."""
+    yield indented(text("warning: ", warning.message, styles=("yellow", "yellow")), indent)
+    for reason in warning.because:
+        yield indented(text("because: ", reason, styles=("dim", "")), indent + 2)
+    if warning.hint:
+        yield indented(text("hint: ", warning.hint, styles=("cyan", "")), indent + 2)

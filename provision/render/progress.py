@@ -1,0 +1,86 @@
+"""What is shown while hosts are asked or changed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from provision.render.words import clean, plural, task_words
+
+_STYLES = {"failed": "red", "unread": "red", "ok": "green", "changed": "", "waiting": "dim"}
+
+
+class Progress:
+    """A live list of hosts on a terminal, a line an event elsewhere. Implements commands.fleet.Talk."""
+
+    _ROWS = 20
+
+    def __init__(self, console: Console, *, silent: bool = False) -> None:
+        self._console, self._silent = console, silent
+        self._live: Live | None = None
+        self._title = ""
+        self._hosts: dict[str, tuple[str, str, float]] = {}
+        self._done: dict[str, int] = {}
+        self._started = 0.0
+
+    def begin(self, title: str, hosts: Sequence[str]) -> None:
+        self._title, self._started = title, time.monotonic()
+        self._hosts = dict.fromkeys(hosts, ("waiting", "waiting", self._started))
+        self._done = {}
+        if self._silent:
+            return
+        if self._console.is_terminal:
+            self._live = Live(
+                console=self._console, get_renderable=self._picture, refresh_per_second=8, transient=True
+            )
+            self._live.start()
+        else:
+            self._plain(f"{title}: {plural(len(hosts), 'host')}")
+
+    def host(self, name: str, text: str, *, state: str = "running") -> None:
+        told = task_words(clean(text))
+        self._hosts[name] = (state, told, time.monotonic())
+        if state == "changed":
+            self._done[name] = self._done.get(name, 0) + 1
+        if self._silent or state not in ("changed", "failed"):
+            return
+        # Only what ended, not every task that begins.
+        line = f"{name}: {'failed: ' if state == 'failed' else 'done: '}{told}"
+        if self._live is None:
+            self._plain(line)
+        elif state == "failed":
+            # Above the live list, so that it is still there when the list has gone.
+            self._live.console.print(Text(line, style="red"))
+
+    def end(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def _plain(self, text: str) -> None:
+        self._console.print(Text(text), soft_wrap=True)
+
+    def _picture(self) -> Group:
+        finished = sum(state in ("ok", "failed", "unread") for state, _, _ in self._hosts.values())
+        now = time.monotonic()
+        count = f"{finished} of {plural(len(self._hosts), 'host')}, " if finished else ""
+        head = f"{self._title}  {count or plural(len(self._hosts), 'host') + ', '}{now - self._started:.0f} s"
+        # The text gives way to the name, not the name to the text.
+        table = Table.grid(padding=(0, 2), expand=True)
+        table.add_column(no_wrap=True, max_width=max(10, self._console.width // 3), overflow="ellipsis")
+        table.add_column(no_wrap=True, ratio=1, overflow="ellipsis")
+        # Those that run first: with a long fleet the quiet ones are not drawn.
+        order = {"failed": 0, "unread": 0, "running": 1, "changed": 1, "waiting": 2, "ok": 3}
+        rows = sorted(self._hosts.items(), key=lambda item: order.get(item[1][0], 1))
+        room = max(3, min(self._ROWS, self._console.height - 3))
+        for name, (state, text, since) in rows[:room]:
+            told = text if state in ("ok", "waiting") else f"{now - since:3.0f} s  {text}"
+            table.add_row(Text(name, style="bold"), Text(told, style=_STYLES.get(state, "")))
+        rest = len(rows) - room
+        more = Text(f"... and {rest} more", style="dim") if rest > 0 else Text("")
+        return Group(Text(head, style="bold"), table, more)

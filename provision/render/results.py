@@ -1,0 +1,102 @@
+"""verify and apply: what was proven, and what was done. Hosts with the same result are told once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from provision.documents import AppliedHost, ApplyDocument, Check, VerifyDocument
+from provision.render.base import columns, headline, indented, text
+from provision.render.words import STYLES, clean, count_words, grouped, plural, task_words
+
+_VERIFIED = (
+    ("pass", "passed"), ("warn", "passed with warnings"), ("fail", "failed"), ("skip", "with nothing to judge"),
+    ("unreachable", "unreachable"), ("failed", "could not be read"),
+)  # fmt: skip
+_APPLIED = (
+    ("done", "done and proven"), ("checked", "checked"), ("unchanged", "as wanted"), ("reboot_needed", "waiting for a reboot"),
+    ("check_failed", "with failed checks"), ("failed", "failed"), ("blocked", "blocked"), ("unreachable", "unreachable"),
+    ("interrupted", "interrupted"), ("not_started", "not started"),
+)  # fmt: skip
+# From so many different results on, hosts that are well take one line each.
+_MANY = 4
+
+
+def verified(document: VerifyDocument, verbosity: int) -> Iterable[RenderableType]:
+    """Return what to print of a verification."""
+    groups = grouped(document.hosts.items(), lambda host: (host.status, _judged(host.checks)))
+    for names, host in groups:
+        well = host.status in ("pass", "skip", "warn")
+        if well and len(groups) >= _MANY and not verbosity:
+            yield headline(names, host.status, counted(host.checks))
+            yield from _checks([check for check in host.checks if check.status == "warn"], False)
+            continue
+        yield headline(names, host.status, counted(host.checks), everything=bool(verbosity))
+        # Evidence differs from host to host: it is shown where it is one host's.
+        yield from _checks(host.checks, len(names) == 1 and (len(document.hosts) == 1 or verbosity > 0))
+    counts = count_words((host.status for host in document.hosts.values()), _VERIFIED)
+    yield Text(f"verify: {plural(len(document.hosts), 'host')}: {counts}", style="bold")
+    if len(document.hosts) > 1 and not verbosity and any(host.checks for host in document.hosts.values()):
+        yield Text("-v shows the evidence of every check", style="dim")
+
+
+def _judged(checks: Sequence[Check]) -> list[tuple[object, ...]]:
+    return [
+        (check.id, check.status, check.message)
+        + ((check.evidence, check.hint) if check.status in ("warn", "fail") else ())
+        for check in checks
+    ]
+
+
+def counted(checks: Sequence[Check]) -> str:
+    """Return ``12 checks pass, 1 skip``."""
+    statuses = [check.status for check in checks]
+    parts = [f"{statuses.count(s)} {s}" for s in ("pass", "warn", "fail", "skip") if s in statuses]
+    return f"checks: {', '.join(parts)}" if parts else ""
+
+
+def _checks(checks: Sequence[Check], evidence: bool) -> Iterable[RenderableType]:
+    for check in checks:
+        line = Text.assemble(
+            (f"{check.status:<4}  ", STYLES[check.status]), (check.id, "bold"), "  ", clean(check.message)
+        )
+        yield indented(line, 2)
+        wrong = check.status in ("warn", "fail")
+        for fact in check.evidence if wrong or (evidence and check.status != "skip") else ():
+            yield indented(Text(clean(fact), style="dim"), 8)
+        if wrong and check.hint:
+            yield indented(text("hint: ", check.hint, styles=("cyan", "")), 8)
+
+
+def applied(document: ApplyDocument, verbosity: int) -> Iterable[RenderableType]:
+    """Return what to print of a run: what was done on each host, and what a fresh read proved."""
+    for names, host in grouped(document.hosts.items(), _done):
+        yield headline(names, host.status, host.summary, everything=bool(verbosity))
+        yield from _host(host, verbosity)
+    counts = count_words((host.status for host in document.hosts.values()), _APPLIED)
+    seconds = f" in {document.seconds:.0f} s" if document.seconds else ""
+    yield Text(f"apply: {plural(len(document.hosts), 'host')}{seconds}: {counts}", style="bold")
+
+
+def _done(host: AppliedHost) -> object:
+    return (host.status, host.summary, host.changed, host.failed_task, _judged(host.checks))
+
+
+def _host(host: AppliedHost, verbosity: int) -> Iterable[RenderableType]:
+    rows: list[tuple[str | Text, str | Text]] = []
+    if host.changed:
+        word = "would do" if host.status == "checked" else "did"
+        rows.append((word, "; ".join(task_words(task) for task in dict.fromkeys(host.changed))))
+    if host.failed_task:
+        rows.append(("failed in", task_words(host.failed_task)))
+    passed = [check for check in host.checks if check.status == "pass"]
+    if passed:
+        rows.append(("proven", "; ".join(f"{check.id} {check.message}" for check in passed)))
+    skipped = [check.id for check in host.checks if check.status == "skip"]
+    if skipped and verbosity:
+        rows.append(("skipped", ", ".join(skipped)))
+    if rows:
+        yield columns(rows, style="dim")
+    yield from _checks([check for check in host.checks if check.status in ("warn", "fail")], False)

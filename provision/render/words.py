@@ -1,0 +1,139 @@
+"""Small pieces of text that every view uses: clean words, sizes, lists of hosts, grouping. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
+from provision.errors import Issue
+
+T = TypeVar("T")
+
+_CONTROL = re.compile(
+    r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
+)
+# Ansible puts the role before the name of a task; people are told what is done, not which file says so.
+_ROLE = re.compile(r"\b(?:gpu\.provision\.)?[a-z0-9_]+ : (?=[A-Z])")
+_NUMBERED = re.compile(r"^(?P<stem>.*?)(?P<number>[0-9]+)(?P<tail>[^0-9]*)$")
+_SHOWN_HOSTS = 6
+STYLES = {
+    "pass": "green", "ok": "green", "done": "green", "converged": "green", "unchanged": "green", "checked": "green",
+    "warn": "yellow", "changes": "yellow", "changed": "yellow", "reboot_needed": "yellow", "interrupted": "yellow",
+    "fail": "bold red", "failed": "bold red", "unreachable": "bold red", "blocked": "bold red",
+    "check_failed": "bold red", "not_started": "yellow", "skip": "dim",
+}  # fmt: skip
+STATUS_WORDS = {
+    "reboot_needed": "reboot needed", "check_failed": "check failed", "not_started": "not started",
+    "converged": "as wanted", "unchanged": "as wanted, nothing done", "changes": "to change",
+}  # fmt: skip
+
+
+def clean(text: object) -> str:
+    """Return text without control characters: a host must not steer the terminal."""
+    return _CONTROL.sub("", str(text).replace("\r\n", "\n"))
+
+
+def task_words(text: str) -> str:
+    """Return the name of a task, or a message that begins with one, without Ansible's ``role : ``."""
+    return _ROLE.sub("", text)
+
+
+def size(count: int) -> str:
+    """Return bytes as people say them: 310 MB."""
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= factor:
+            value = count / factor
+            return f"{value:.1f} {unit}" if value < 10 else f"{value:.0f} {unit}"
+    return f"{count} B"
+
+
+def plural(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def listed(items: Sequence[str], shown: int) -> str:
+    """Return items with commas; after ``shown`` of them, how many more."""
+    if len(items) <= shown + 1:
+        return ", ".join(items)
+    return f"{', '.join(items[:shown])} and {len(items) - shown} more"
+
+
+def hosts_in_words(names: Sequence[str], *, everything: bool = False) -> str:
+    """Return host names as one label: ``gpu01``; ``gpu01, gpu03 (2 hosts)``; ``gpu01 to gpu40 (40 hosts)``."""
+    if len(names) == 1:
+        return names[0]
+    parts = list(names) if everything else _runs(names)
+    return f"{', '.join(parts) if everything else listed(parts, _SHOWN_HOSTS)} ({len(names)} hosts)"
+
+
+def _runs(names: Sequence[str]) -> list[str]:
+    """Join three and more neighbours that count up by one: gpu01, gpu02, gpu03 -> gpu01 to gpu03."""
+    runs: list[list[str]] = []
+    for name in names:
+        if runs and _follows(runs[-1][-1], name):
+            runs[-1].append(name)
+        else:
+            runs.append([name])
+    told: list[str] = []
+    for run in runs:
+        told += [f"{run[0]} to {run[-1]}"] if len(run) > 2 else run
+    return told
+
+
+def _follows(before: str, after: str) -> bool:
+    a, b = _NUMBERED.match(before), _NUMBERED.match(after)
+    return (
+        a is not None and b is not None and a["stem"] == b["stem"] and a["tail"] == b["tail"]
+        and len(b["number"]) >= len(a["number"]) and int(b["number"]) == int(a["number"]) + 1
+    )  # fmt: skip
+
+
+def grouped(pairs: Iterable[tuple[str, T]], key: object) -> list[tuple[list[str], T]]:
+    """Group (host, thing) by key(thing), in the order in which they come; the first thing stands for its group."""
+    groups: dict[str, tuple[list[str], T]] = {}
+    for name, thing in pairs:
+        groups.setdefault(repr(key(thing)), ([], thing))[0].append(name)  # type: ignore[operator]
+    return list(groups.values())
+
+
+def count_words(statuses: Iterable[str], words: Sequence[tuple[str, str]]) -> str:
+    """Return how many hosts are in which state: ``1 to change, 2 as wanted``; words gives order and wording."""
+    seen = list(statuses)
+    return ", ".join(f"{seen.count(status)} {told}" for status, told in words if status in seen)
+
+
+def same_issues(issues: Iterable[Issue]) -> list[tuple[list[str], Issue]]:
+    """Group issues that say the same of several hosts; where reasons differ, each is told with its host.
+
+    A host's own name inside a message does not make it another message.
+    """
+    groups: dict[tuple[str, str, str], list[Issue]] = {}
+    for issue in issues:
+        message, hint = _unnamed(issue.message, issue.host), _unnamed(issue.hint or "", issue.host)
+        groups.setdefault((issue.code, message, hint), []).append(issue)
+    return [_joined(group) for group in groups.values()]
+
+
+def _joined(group: list[Issue]) -> tuple[list[str], Issue]:
+    first = group[0]
+    hosts = list(dict.fromkeys(issue.host for issue in group if issue.host))
+    if len(hosts) < 2:
+        return hosts, first
+    reasons = {tuple(_unnamed(line, issue.host) for line in issue.because) for issue in group}
+    if len(reasons) == 1:
+        because = list(next(iter(reasons)))
+    else:
+        lines = list(dict.fromkeys(f"{issue.host}: {issue.because[0]}" for issue in group if issue.because))
+        because = lines[:3] + ([f"and {len(lines) - 3} more"] if len(lines) > 3 else [])
+    return hosts, first.model_copy(
+        update={
+            "message": _unnamed(first.message, first.host),
+            "because": because,
+            "hint": _unnamed(first.hint, first.host) if first.hint else None,
+        }
+    )
+
+
+def _unnamed(text: str, host: str | None) -> str:
+    return re.sub(rf"(?<![\w.-]){re.escape(host)}(?![\w-])", "the host", text) if host else text
