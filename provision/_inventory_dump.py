@@ -205,6 +205,8 @@ def settings() -> dict[str, Any]:
         "callbacks_enabled": plain(constants.CALLBACKS_ENABLED),
         "pipelining_configured": origin != "default",
         "ssh_args": ssh_args,
+        # Those that this ansible-core runs with, as python3.12.
+        "pythons": plain(constants.config.get_config_value("INTERPRETER_PYTHON_FALLBACK")),
     }
 
 

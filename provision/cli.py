@@ -302,14 +302,16 @@ def apply(
     if no_reboot:
         settings = replace(settings, extra_vars=[*settings.extra_vars, '{"nvidia_driver_reboot": "never"}'])
     fleet, renderer = _fleet(settings, "apply")
+    from provision import engine
     from provision.commands import apply as command
     from provision.commands import plan as planning
 
-    planned = planning.run(fleet, renderer.progress())
+    planned = planning.run(fleet, renderer.progress(), on_change=lambda: engine.make_ready(fleet.inventory))
     names = command.to_change(planned)
     if names and not renderer.as_json:
         renderer.show(planned)
     if names and not (yes or check) and not _agreed(renderer, len(names)):
+        engine.dismiss()
         renderer.errors(planned.errors)
         renderer.say("nothing was changed")
         return planned.exit_code

@@ -6,6 +6,7 @@ Passwords reach it on its stdin or in a file of mode 0600 that is removed as soo
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -14,6 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -82,6 +84,59 @@ def write_private(path: Path, text: str) -> None:
         out.write(text)
 
 
+class _Loading:
+    """A process that has Ansible loaded, or is about to, and waits to be told what to play."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        # -P: the folder of the program, full of modules of ours, is not put before Ansible's imports.
+        self.environment = dict(environment)
+        self.process = subprocess.Popen(
+            [sys.executable, "-P", str(Path(__file__).with_name("_playbook.py"))],
+            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            env=self.environment, start_new_session=True,
+        )  # fmt: skip
+
+    def play(self, arguments: Sequence[str], log: Path, events: Path) -> subprocess.Popen[bytes]:
+        """Tell it what to play; raises BrokenPipeError when it is gone. Its stdin is Ansible's from then on."""
+        request = {"arguments": list(arguments), "log": str(log), "events": str(events)}
+        stdin = self.process.stdin
+        if stdin is None:
+            raise BrokenPipeError
+        stdin.write(json.dumps(request).encode() + b"\n")
+        stdin.flush()
+        return self.process
+
+    def forget(self) -> None:
+        """End it. Should this process die first, the end of its stdin ends it too."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        if self.process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                self.process.stdin.close()
+
+
+_loading: list[_Loading] = []
+_loading_lock = threading.Lock()
+
+
+def make_ready(inventory: Inventory) -> None:
+    """Begin to load Ansible in a process of its own, for a run_playbook that will probably follow.
+
+    That process knows no host and no secret, and ends by itself when nothing is to be played.
+    """
+    with _loading_lock:
+        if not _loading:
+            _loading.append(_Loading(_environment(inventory)))
+
+
+def dismiss() -> None:
+    """End what make_ready began, where nothing came of it."""
+    with _loading_lock:
+        while _loading:
+            _loading.pop().forget()
+
+
 def run_playbook(
     playbook: Path,
     inventory: Inventory,
@@ -93,11 +148,13 @@ def run_playbook(
     forks: int | None = None,
     check: bool = False,
     verbosity: int = 0,
+    pythons: Mapping[str, Mapping[str, str | None]] | None = None,
 ) -> RunResult:
     """Run a playbook on hosts and return each one's outcome; on_event sees every event as it happens.
 
     The inventory is read again by ansible-playbook from the same sources, with the same vault secrets and -e
-    variables; extra_vars come on top. run_dir gets events.jsonl and ansible.log.
+    variables; extra_vars come on top. run_dir gets events.jsonl and ansible.log. pythons: the Python of hosts,
+    {"path", "version"} by name, for those whose inventory leaves it to Ansible to find one.
     Ctrl-C is passed on once, waited for, and the result says what was done, with ``interrupted`` set.
     Raises HostFailedError when ansible-playbook cannot be started.
     """
@@ -107,20 +164,10 @@ def run_playbook(
     write_private(events, "")
     with tempfile.TemporaryDirectory(prefix="gpu-provision-") as private:
         scratch = Path(private)
-        command = _command(playbook, inventory, names, extra_vars, scratch, forks, check, verbosity)
-        log_fd = os.open(run_dir / "ansible.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        try:
-            process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=log_fd, stderr=subprocess.STDOUT,
-                env=_environment(inventory, events), start_new_session=True,
-            )  # fmt: skip
-        except OSError as error:
-            raise HostFailedError(
-                "engine.no_ansible", "ansible-playbook cannot be started", because=[str(error)],
-                hint="pip install ansible-core, beside gpu-provision",
-            ) from error  # fmt: skip
-        finally:
-            os.close(log_fd)
+        arguments = _arguments(
+            playbook, inventory, names, extra_vars, scratch, forks, check, verbosity, pythons or {}
+        )
+        process = _start(arguments, inventory, run_dir / "ansible.log", events)
         state = _State(names)
         try:
             _send_password(process, inventory.become_password)
@@ -141,18 +188,42 @@ def run_playbook(
 # ---- the process -------------------------------------------------------------------------------------------
 
 
-def _command(
+def _start(arguments: list[str], inventory: Inventory, log: Path, events: Path) -> subprocess.Popen[bytes]:
+    """Start ansible-playbook, in the process that has loaded it meanwhile where there is one."""
+    write_private(log, "")
+    environment = _environment(inventory)
+    with _loading_lock:
+        loading = _loading.pop() if _loading else None
+    if loading is not None:
+        # Settings that changed since would be its old ones.
+        if loading.environment == environment:
+            with contextlib.suppress(BrokenPipeError):
+                return loading.play(arguments, log, events)
+        loading.forget()
+    try:
+        with log.open("ab") as out:
+            return subprocess.Popen(
+                [*_ansible_playbook(), *arguments], stdin=subprocess.PIPE, stdout=out, stderr=subprocess.STDOUT,
+                env={**environment, "GPU_PROVISION_EVENTS": str(events)}, start_new_session=True,
+            )  # fmt: skip
+    except OSError as error:
+        raise HostFailedError(
+            "engine.no_ansible", "ansible-playbook cannot be started", because=[str(error)],
+            hint="pip install ansible-core, beside gpu-provision",
+        ) from error  # fmt: skip
+
+
+def _arguments(
     playbook: Path, inventory: Inventory, hosts: Sequence[str], extra_vars: Mapping[str, Any], scratch: Path,
-    forks: int | None, check: bool, verbosity: int,
+    forks: int | None, check: bool, verbosity: int, pythons: Mapping[str, Mapping[str, str | None]],
 ) -> list[str]:  # fmt: skip
-    command = [*_ansible_playbook(), str(playbook)]
+    command = [str(playbook)]
     for source in inventory.sources:
         command += ["-i", source]
-    local = {host.name: _local_vars(host) for host in inventory.hosts if host.implicit_local}
-    if local:
-        # ansible-playbook goes to a localhost that is named in a host list by ssh; we do not, so say so.
-        write_private(scratch / "local.json", json.dumps({"all": {"hosts": local}}))
-        command += ["-i", str(scratch / "local.json")]
+    more = _host_vars(inventory, hosts, pythons)
+    if more:
+        write_private(scratch / "hosts.json", json.dumps({"all": {"hosts": more}}))
+        command += ["-i", str(scratch / "hosts.json")]
     # In files: there may be thousands of names, and values may be secrets.
     write_private(scratch / "limit", "".join(f"{name}\n" for name in hosts))
     command += ["--limit", f"@{scratch / 'limit'}", "--forks", str(forks or min(max(len(hosts), 1), 64))]
@@ -174,6 +245,25 @@ def _command(
     return command
 
 
+def _host_vars(
+    inventory: Inventory, hosts: Sequence[str], pythons: Mapping[str, Mapping[str, str | None]]
+) -> dict[str, dict[str, str]]:
+    """Return what we know about hosts and their inventory leaves open."""
+    found: dict[str, dict[str, str]] = {}
+    wanted = set(hosts)
+    for host in inventory.hosts:
+        if host.implicit_local:
+            # ansible-playbook goes to a localhost that is named in a host list by ssh; we do not, so say so.
+            found[host.name] = _local_vars(host)
+        elif host.name in wanted and host.connection.python is None:
+            # The fast read found it and ran with it: Ansible's own search is a round trip and a process more.
+            python = pythons.get(host.name, {})
+            path, version = python.get("path"), python.get("version") or ""
+            if path and f"python{'.'.join(version.split('.')[:2])}" in inventory.settings.get("pythons", ()):
+                found[host.name] = {"ansible_python_interpreter": path}
+    return found
+
+
 def _local_vars(host: Host) -> dict[str, str]:
     """The system's Python first: apt and dpkg belong to it, and this program's may lie in a virtual environment."""
     python = host.connection.python or (
@@ -190,7 +280,7 @@ def _ansible_playbook() -> list[str]:
     return [shutil.which("ansible-playbook") or "ansible-playbook"]
 
 
-def _environment(inventory: Inventory, events: Path) -> dict[str, str]:
+def _environment(inventory: Inventory) -> dict[str, str]:
     """The user's environment, with our collection and callback added to what the user has configured."""
     settings = inventory.settings
     environment = {
@@ -200,7 +290,6 @@ def _environment(inventory: Inventory, events: Path) -> dict[str, str]:
         "ANSIBLE_CALLBACKS_ENABLED": ",".join(
             ["gpu.provision.gpu_provision_events", *settings.get("callbacks_enabled", [])]
         ),
-        "GPU_PROVISION_EVENTS": str(events),
         "ANSIBLE_NOCOLOR": "1",
         "ANSIBLE_RETRY_FILES_ENABLED": "false",
         "PYTHONUNBUFFERED": "1",

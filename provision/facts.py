@@ -32,6 +32,7 @@ class HostInfo(_Facts):
     machine_id: str | None = None
     uptime_s: float | None = None
     python: str | None = None
+    python_path: str | None = None  # of the Python that read the host
     is_root: bool = True
     container: str | None = None
     systemd: bool = True

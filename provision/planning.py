@@ -203,6 +203,7 @@ def _plan(name: str, wish: DriverWish, facts: Facts, decision: Decision, catalog
     if target and (target.channel != "ubuntu" or conflicting(facts)):
         source = source_spec(target.channel, wish, facts, catalog)
     plan.spec, plan.steps, plan.reboot = driver_spec(wish, facts, decision, source)
+    plan.spec["python"] = {"path": facts.host.python_path, "version": facts.host.python}
     if plan.reboot.blocked_by:
         plan.blockers.append(
             Issue(

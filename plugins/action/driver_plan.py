@@ -27,24 +27,17 @@ class ActionModule(ActionBase):
     def run(self, tmp=None, task_vars=None):
         task_vars = task_vars or {}
         result = super().run(tmp, task_vars)
-        import_provision()
-        from provision.errors import ProvisionError
-        from provision.planning import plan_host
-
         host = task_vars["inventory_hostname"]
         shown = task_vars.get("gpu_provision_plan_file")
-        try:
-            if shown:
-                plan = json.loads(Path(self._templar.template(shown)).read_text(encoding="utf-8"))["hosts"][
-                    host
-                ]
-            else:
-                values = role_values(self._templar, task_vars)
-                plan = plan_host(host, module_call(self, task_vars), values).model_dump(mode="json")
-        except KeyError:
-            raise AnsibleActionFail("the plan %s has no host %s" % (shown, host)) from None
-        except ProvisionError as error:
-            return dict(result, **error_result(error.issue))
+        if shown:
+            hosts = json.loads(Path(self._templar.template(shown)).read_text(encoding="utf-8"))["hosts"]
+            if host not in hosts:
+                raise AnsibleActionFail("the plan %s has no host %s" % (shown, host))
+            plan = hosts[host]
+        else:
+            plan = self._plan(host, task_vars)
+        if "failed" in plan:
+            return dict(result, **plan)
         if plan["blockers"]:
             first = plan["blockers"][0]
             return dict(
@@ -52,3 +45,16 @@ class ActionModule(ActionBase):
                 hint=first["hint"], blockers=plan["blockers"], plan=plan,
             )  # fmt: skip
         return dict(result, changed=False, plan=plan, spec=plan["spec"])
+
+    def _plan(self, host, task_vars):
+        """Return the plan as data, or a failed task result."""
+        # Half a second of imports, only where nobody has planned yet.
+        import_provision()
+        from provision.errors import ProvisionError
+        from provision.planning import plan_host
+
+        try:
+            values = role_values(self._templar, task_vars)
+            return plan_host(host, module_call(self, task_vars), values).model_dump(mode="json")
+        except ProvisionError as error:
+            return error_result(error.issue)

@@ -171,6 +171,7 @@ def read_host(tree, arch):
         "machine_id": tree.word("/etc/machine-id"),
         "uptime_s": float(uptime[0]) if uptime else None,
         "python": sys.version.split()[0] if tree.live else None,
+        "python_path": (sys.executable or None) if tree.live else None,
         "is_root": os.geteuid() == 0,
         "container": container,
         # sd_booted(3)

@@ -197,7 +197,7 @@ def test_settings_of_the_user_are_added_to(tmp_path, monkeypatch):
         "[ssh_connection]\nssh_args = -o ServerAliveInterval=60\n"
     )
     fleet = inventory.load(["a,"])
-    made = engine._environment(fleet, tmp_path / "events")
+    made = engine._environment(fleet)
     assert made["ANSIBLE_COLLECTIONS_PATH"].split(":")[1:] == ["/mine"]
     assert made["ANSIBLE_CALLBACKS_ENABLED"] == "gpu.provision.gpu_provision_events,ansible.builtin.timer"
     assert "ANSIBLE_SSH_ARGS" not in made
@@ -205,7 +205,7 @@ def test_settings_of_the_user_are_added_to(tmp_path, monkeypatch):
     (tmp_path / "ansible.cfg").write_text(
         "[ssh_connection]\nssh_args = -o ControlMaster=no\npipelining = false\n"
     )
-    made = engine._environment(inventory.load(["a,"]), tmp_path / "events")
+    made = engine._environment(inventory.load(["a,"]))
     assert made["ANSIBLE_SSH_ARGS"].startswith("-o ControlMaster=no -o ServerAliveInterval")
     assert "ANSIBLE_PIPELINING" not in made
 
