@@ -7,6 +7,7 @@ prints results: commands return documents, render prints them.
 from __future__ import annotations
 
 import difflib
+import errno
 import importlib
 import inspect
 import os
@@ -35,11 +36,23 @@ _CODES = (
     "6 reboot needed · 64 wrong usage or inventory · 130 interrupted"
 )
 
+_FIRST = """[bold]First steps[/bold]
+
+[dim]$[/dim] provision init gpu01 gpu02   write inventory/hosts.yml for your servers
+
+[dim]$[/dim] provision scan               what is there
+
+[dim]$[/dim] provision plan               what would be done, and why
+
+[dim]$[/dim] provision apply              do it, and prove it
+
+This machine itself: provision -i localhost, scan"""
+
 app = typer.Typer(
     name="provision",
     help="Takes Ubuntu machines with NVIDIA GPUs from any state to a working one, proves it, and keeps them there.",
-    epilog=_CODES,
-    no_args_is_help=True,
+    epilog=_FIRST + "\n\n" + _CODES,
+    no_args_is_help=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -119,14 +132,14 @@ _OPTIONS: dict[str, tuple[Any, Any]] = {
     "ask_become_pass": (
         Annotated[
             bool,
-            typer.Option("-K", "--ask-become-pass", rich_help_panel=_HOSTS, help="Ask for the sudo password."),
+            typer.Option("-K", "--ask-become-pass", metavar="", rich_help_panel=_HOSTS, help="Ask for the sudo password."),
         ],
         False,
     ),
     "ask_vault_pass": (
         Annotated[
             bool,
-            typer.Option("--ask-vault-pass", rich_help_panel=_HOSTS, help="Ask for the vault password."),
+            typer.Option("--ask-vault-pass", metavar="", rich_help_panel=_HOSTS, help="Ask for the vault password."),
         ],
         False,
     ),
@@ -152,14 +165,17 @@ _OPTIONS: dict[str, tuple[Any, Any]] = {
     "json": (
         Annotated[
             bool,
-            typer.Option("--json", rich_help_panel=_GLOBAL, help="Print one JSON object; never ask anything."),
+            typer.Option("--json", metavar="", rich_help_panel=_GLOBAL, help="Print one JSON object; never ask anything."),
         ],
         False,
     ),
     "verbose": (
         Annotated[
             int,
-            typer.Option("-v", "--verbose", count=True, rich_help_panel=_GLOBAL, help="Say more; repeatable."),
+            typer.Option(
+                "-v", "--verbose", count=True, metavar="", show_default=False, rich_help_panel=_GLOBAL,
+                help="Say more: every fact, choice and package. Repeatable.",
+            ),
         ],
         0,
     ),
@@ -224,7 +240,12 @@ def _root(ctx: typer.Context, version: bool = False, **values: Any) -> None:
 _VERSION = Annotated[
     bool,
     typer.Option(
-        "--version", rich_help_panel=_GLOBAL, help="Print the version.", is_eager=True, callback=_show_version
+        "--version",
+        metavar="",
+        rich_help_panel=_GLOBAL,
+        help="Print the version.",
+        is_eager=True,
+        callback=_show_version,
     ),
 ]
 _root.__signature__ = _signature(  # type: ignore[attr-defined]
@@ -254,7 +275,9 @@ def init(
     user: Annotated[
         str | None, typer.Option("-u", "--user", metavar="NAME", help="User to log in as.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite the file if it is there.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", metavar="", help="Overwrite the file if it is there.")
+    ] = False,
 ) -> int:
     """Write a commented starter inventory for the named hosts."""
     from provision.commands import init as command
@@ -264,7 +287,10 @@ def init(
 
 @_command("provision scan", "provision -i localhost, scan", "provision scan -l 'gpu*:!gpu03' --json")
 def scan(settings: Settings) -> int:
-    """Show the facts of every host: GPUs, driver in its layers, holds, kernel, sources. Changes nothing."""
+    """Show what is there: GPUs, the driver in its layers, holds, kernels, sources, CUDA. Changes nothing.
+
+    A fleet is a table; one host (-l gpu01), or -v, is told layer by layer.
+    """
     fleet, renderer = _fleet(settings, "scan")
     from provision.commands import scan as command
 
@@ -288,15 +314,21 @@ def plan(settings: Settings) -> int:
 )
 def apply(
     settings: Settings,
-    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("-y", "--yes", metavar="", help="Do not ask.")] = False,
     check: Annotated[
-        bool, typer.Option("--check", help="Ansible's check mode: say what would change, change nothing.")
+        bool,
+        typer.Option(
+            "--check", metavar="", help="Ansible's check mode: say what would change, change nothing."
+        ),
     ] = False,
     no_reboot: Annotated[
-        bool, typer.Option("--no-reboot", help="Leave needed reboots to you (exit code 6).")
+        bool, typer.Option("--no-reboot", metavar="", help="Leave needed reboots to you (exit code 6).")
     ] = False,
 ) -> int:
-    """Plan, ask, change the hosts that need it (with reboots where allowed), and verify them by a fresh read."""
+    """Plan, ask, change the hosts that need it, reboot where that is allowed, and prove the result by a fresh read.
+
+    Hosts that are as wanted are left alone. A run that was cut off is finished by the next one.
+    """
     from dataclasses import replace
 
     if no_reboot:
@@ -328,7 +360,10 @@ def apply(
 
 @_command("provision verify", "provision verify -l gpu01 -v", "provision verify --json")
 def verify(settings: Settings) -> int:
-    """Run the checks and print pass, warn, fail or skip with the evidence. Changes nothing."""
+    """Check every host and print pass, warn, fail or skip with the evidence. Changes nothing.
+
+    docs/checks.md says what each check means and what to do.
+    """
     fleet, renderer = _fleet(settings, "verify")
     from provision.commands import verify as command
 
@@ -443,6 +478,9 @@ def run(arguments: Sequence[str]) -> int:
 
 def _run(arguments: Sequence[str]) -> int:
     try:
+        if not arguments:
+            app(args=["--help"], prog_name="provision", standalone_mode=False)
+            return int(Exit.USAGE)
         code = app(args=list(arguments), prog_name="provision", standalone_mode=False)
         sys.stdout.flush()
         return int(code or 0)
@@ -454,6 +492,13 @@ def _run(arguments: Sequence[str]) -> int:
         # The reader of our output went away (head, less): nothing to say to it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return int(Exit.FAILED)
+    except OSError as error:
+        if error.errno != errno.EIO:
+            return _fail(_defect(error), arguments, error)
+        # The terminal was closed: what ran on hosts was told to end and is recorded; nobody is left to tell.
+        for stream in (sys.stdout, sys.stderr):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        return int(Exit.INTERRUPTED)
     except Exception as error:  # noqa: BLE001 - the last line of defence: no traceback for people
         if type(error).__name__ == "Abort":
             return _fail(_interrupted(), arguments)

@@ -7,6 +7,7 @@ Secrets (ssh, become and vault passwords) travel on pipes and live in memory onl
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -152,6 +153,11 @@ class Loading:
         answer = json.loads(out)
         if not answer["ok"]:
             wrong = answer["error"]
+            if wrong["code"] == "inventory.invalid":
+                wrong["because"] += _why_unread(talk, wrong["because"])
+                wrong["hint"] = (
+                    wrong["hint"] or "mend it; ansible-inventory -i FILE --list reads it the same way"
+                )
             raise UsageError(wrong["code"], wrong["message"], because=wrong["because"], hint=wrong["hint"])
         hosts = [_host(data, self._become_password) for data in answer["hosts"]]
         _refuse_unresolved(hosts)
@@ -293,6 +299,15 @@ def _refuse_unresolved(hosts: list[Host]) -> None:
                 because=[why],
                 hint="facts of the host (ansible_facts, gathered later) cannot decide what is wanted",
             )
+
+
+def _why_unread(talk: str, told: Sequence[str]) -> list[str]:
+    """What Ansible's reader for this kind of file said: each of its readers complains, one of them matters."""
+    said = dict(re.findall(r"Failed to parse inventory with '(\w+)' plugin: (.+)", talk))
+    kind = "yaml" if re.search(r"\.(ya?ml|json)\b", " ".join(told)) else "ini"
+    why = said.get(kind) or next(iter(said.values()), None)
+    where = re.search(r"^Origin: (/\S+:\d+)(?::\d+)?$", talk, re.MULTILINE)
+    return [f"{where[1]}: {why}" if where else why] if why else []
 
 
 def _warnings(talk: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Sequence
 
@@ -55,15 +56,30 @@ class Progress:
             self._plain(line)
         elif state == "failed":
             # Above the live list, so that it is still there when the list has gone.
-            self._live.console.print(Text(line, style="red"))
+            self._print(Text(line, style="red"))
 
     def end(self) -> None:
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
+        live, self._live = self._live, None
+        if live is None:
+            return
+        try:
+            live.stop()
+        except OSError as error:
+            if error.errno not in (errno.EIO, errno.EPIPE):
+                raise
+            self._silent = True
 
     def _plain(self, text: str) -> None:
-        self._console.print(Text(text), soft_wrap=True)
+        self._print(Text(text))
+
+    def _print(self, text: Text) -> None:
+        """Print a line; a terminal that was closed ends the talk, not the work on the hosts and its record."""
+        try:
+            self._console.print(text, soft_wrap=self._live is None)
+        except OSError as error:
+            if error.errno not in (errno.EIO, errno.EPIPE):
+                raise
+            self._silent = True
 
     def _picture(self) -> Group:
         finished = sum(state in ("ok", "failed", "unread") for state, _, _ in self._hosts.values())

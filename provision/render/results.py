@@ -80,6 +80,13 @@ def applied(document: ApplyDocument, verbosity: int) -> Iterable[RenderableType]
     yield Text(f"apply: {plural(len(document.hosts), 'host')}{seconds}: {counts}", style="bold")
 
 
+def _proven(passed: Sequence[Check]) -> Text:
+    told = Text()
+    for number, check in enumerate(passed):
+        told.append("; " if number else "").append(check.id, style="dim").append(f" {clean(check.message)}")
+    return told
+
+
 def _done(host: AppliedHost) -> object:
     return (host.status, host.summary, host.changed, host.failed_task, _judged(host.checks))
 
@@ -93,7 +100,7 @@ def _host(host: AppliedHost, verbosity: int) -> Iterable[RenderableType]:
         rows.append(("failed in", task_words(host.failed_task)))
     passed = [check for check in host.checks if check.status == "pass"]
     if passed:
-        rows.append(("proven", "; ".join(f"{check.id} {check.message}" for check in passed)))
+        rows.append(("proven", _proven(passed)))
     skipped = [check.id for check in host.checks if check.status == "skip"]
     if skipped and verbosity:
         rows.append(("skipped", ", ".join(skipped)))

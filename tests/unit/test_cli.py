@@ -143,6 +143,13 @@ def test_help_names_the_commands_that_exist(capsys):
     assert "Exit codes" in out
 
 
+def test_without_arguments_the_first_steps_are_shown(capsys):
+    code, out, err = run(capsys)
+    assert (code, err) == (64, "")
+    assert re.search(r"^ *\$ provision init gpu01 gpu02 ", out, re.MULTILINE)
+    assert "<bool>" not in out.split("Global options")[1]
+
+
 # ---- errors of usage ------------------------------------------------------------------------------------------------
 
 
@@ -176,6 +183,14 @@ def test_wrong_usage_says_what_and_a_way_out(capsys, arguments, message, hint):
     if document:
         assert document["schema"] == "provision/error/1"
         assert document["errors"][0]["message"] in first
+
+
+def test_an_inventory_that_is_no_yaml_says_where(capsys, tmp_path):
+    (tmp_path / "bad.yml").write_text("all:\n  hosts: [gpu01\n")
+    code, out, err = run(capsys, "-i", "bad.yml", "scan")
+    assert (code, out) == (64, "")
+    assert re.search(r"because: .*YAML parsing failed: .*flow sequence", err)
+    assert "hint: mend it" in err
 
 
 def test_a_defect_is_short_and_says_how_to_get_the_traceback(capsys, monkeypatch, fleet):

@@ -1,5 +1,6 @@
 """What people see: small terminals, no colour where none is wanted, nothing from a host that steers the terminal."""
 
+import errno
 import io
 import re
 
@@ -18,6 +19,7 @@ from provision.documents import (
 from provision.errors import Exit, Issue
 from provision.plan import HostPlan, PackageChange, Reason, Step
 from provision.render import Progress, Renderer, clean, size
+from provision.render.words import hosts_in_words
 
 LONG = "a reason that goes on for quite some time so that it has to be folded on every small terminal " * 2
 
@@ -147,6 +149,21 @@ def test_progress_on_a_terminal_leaves_nothing_behind():
     assert printed.count("\x1b[?25l") == printed.count("\x1b[?25h"), "the cursor is shown again"
 
 
+class Closed(io.StringIO):
+    def write(self, text):
+        raise OSError(errno.EIO, "Input/output error")
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_progress_goes_on_without_its_terminal(terminal):
+    progress = Progress(Console(file=io.StringIO(), force_terminal=terminal, width=60))
+    progress.begin("applying", ["gpu01"])
+    progress._console.file = Closed()
+    progress.host("gpu01", "broke", state="failed")
+    progress.host("gpu01", "Install", state="changed")
+    progress.end()
+
+
 def test_progress_in_a_pipe_is_a_line_an_event():
     console = Console(file=io.StringIO(), width=60)
     progress = Progress(console)
@@ -182,3 +199,100 @@ def test_every_schema_has_the_common_fields_and_its_own_name():
 def test_conclusion(codes, want):
     document = Document().conclude(codes)
     assert (document.exit_code, document.ok) == (want, want == 0)
+
+
+# ---- words -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        (["gpu01"], "gpu01"),
+        (["gpu01", "gpu02"], "gpu01, gpu02 (2 hosts)"),
+        (["gpu01", "gpu02", "gpu03", "gpu07"], "gpu01 to gpu03, gpu07 (4 hosts)"),
+        ([f"n{n}.example.org" for n in range(8, 12)], "n8.example.org to n11.example.org (4 hosts)"),
+        ([f"{c}1" for c in "abcdefghij"], "a1, b1, c1, d1, e1, f1 and 4 more (10 hosts)"),
+    ],
+)
+def test_hosts_in_words(names, told):
+    assert hosts_in_words(names) == told
+
+
+def test_forty_hosts_do_not_scroll_for_pages():
+    wanted = {
+        f"gpu{n:02d}": HostPlan(
+            host=f"gpu{n:02d}", status="converged", gpus=["8 x H100"], summary="driver 580.126.20"
+        )
+        for n in range(1, 39)
+    }
+    down = Issue(
+        code="connect.refused", message="gpu39: port 22 refuses", because=["10.0.0.39:22"], hint="is it up?"
+    )
+    broken = {
+        name: HostPlan(host=name, status="unreachable", blockers=[
+            down.model_copy(update={"host": name, "message": f"{name}: port 22 refuses", "because": [address]})])
+        for name, address in (("gpu39", "10.0.0.39:22"), ("gpu40", "10.0.0.40:22"))
+    }  # fmt: skip
+    made = renderer(80)
+    made.document(PlanDocument(
+        hosts=wanted | broken, errors=[issue for plan in broken.values() for issue in plan.blockers]
+    ))  # fmt: skip
+    assert text_of(made.out).splitlines() == [
+        "gpu01 to gpu38 (38 hosts)  as wanted  8 x H100; driver 580.126.20",
+        "gpu39  unreachable  gpu39: port 22 refuses",
+        "gpu40  unreachable  gpu40: port 22 refuses",
+        "plan: 40 hosts: 38 as wanted, 2 unreachable",
+    ]
+    assert text_of(made.err).splitlines() == [
+        "error: gpu39, gpu40 (2 hosts): the host: port 22 refuses",
+        "  because: gpu39: 10.0.0.39:22",
+        "  because: gpu40: 10.0.0.40:22",
+        "  hint: is it up?",
+    ]
+
+
+def test_failed_checks_are_told_once():
+    document = VERIFY.model_copy(deep=True)
+    document.errors = [
+        Issue(code="check.driver.versions", host="gpu01", message="m", because=["b"], hint="h")
+    ]
+    made = renderer(80)
+    made.document(document)
+    assert "fail  driver.versions" in text_of(made.out)
+    assert text_of(made.err).startswith(
+        "error: gpu01: 1 check failed: driver.versions\n  hint: docs/checks.md"
+    )
+
+
+def test_packages_stand_together_by_what_happens_and_version():
+    plan = HostPlan(host="gpu01", status="changes", packages=[
+        PackageChange(action="remove", name="old-a", from_version="550.1"),
+        PackageChange(action="install", name="new-a", version="580.2"),
+        PackageChange(action="upgrade", name="moved", version="2", from_version="1"),
+        PackageChange(action="install", name="new-b", version="580.2"),
+    ], download_bytes=310_000_000)  # fmt: skip
+    made = renderer(80)
+    made.show(PlanDocument(hosts={"gpu01": plan}))
+    assert text_of(made.out).splitlines()[1:5] == [
+        "  2 new, 1 upgraded, 1 removed, 310 MB to download",
+        "    new       580.2  new-a, new-b",
+        "    upgraded  1 -> 2  moved",
+        "    removed   550.1  old-a",
+    ]
+
+
+def test_a_warning_tells_its_reason():
+    trouble = Issue(code="w", message="595.58.03 has a known trouble", because=["suspend crash"], hint="h")
+    plan = HostPlan(host="gpu01", status="converged", summary="driver 595.58.03", warnings=[trouble])
+    made = renderer(80)
+    made.show(PlanDocument(hosts={"gpu01": plan}))
+    assert "  warning: 595.58.03 has a known trouble\n    because: suspend crash\n    hint: h\n" in text_of(
+        made.out
+    )
+
+
+def test_no_blanks_at_the_ends_of_lines():
+    made = renderer(60)
+    for document in (SCAN, PLAN, VERIFY, APPLY):
+        made.show(document)
+    assert not re.search(r"[ \t]$", text_of(made.out), re.MULTILINE)
