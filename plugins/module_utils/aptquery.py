@@ -247,6 +247,18 @@ def lists_age():
     return max(0.0, time.time() - max(stamps)) if stamps else None
 
 
+def lists_are_current(max_age_s=21600):
+    """True when the host's lists are young enough and no sources file was written since they were fetched."""
+    age = lists_age()
+    if age is None or age > max_age_s:
+        return False
+    # The folders too: a file that was copied with its old time, or taken away, shows there.
+    written = [os.path.dirname(aptsources.MAIN), aptsources.MAIN, aptsources.PARTS]
+    written += [os.path.join(aptsources.PARTS, name) for name in _listdir(aptsources.PARTS)]
+    stamps = [os.stat(path).st_mtime for path in written if os.path.exists(path)]
+    return time.time() - max(stamps or [0.0]) > age
+
+
 def _listdir(path):
     try:
         return os.listdir(path)

@@ -42,6 +42,11 @@ DKMS_BUILD = 700 << 20
 _TEXT = 60000  # characters of apt's output that are looked through for a cause
 # What apt says as long as the repository that the plan rests on is not configured.
 _NOT_YET = ("apt.package_not_found", "apt.version_not_found", "apt.signed_by_conflict", "apt.sources")
+# What lists that are behind their repository can lead to; a failed fetch has changed no package.
+_STALE = _NOT_YET + (
+    "apt.plan_moved", "apt.unmet", "apt.held", "apt.fetch", "apt.key", "apt.removes", "apt.unrelated", "apt.family",
+    "apt.protected", "apt.failed",
+)  # fmt: skip
 # Held while packages are unpacked, and while they are fetched (unattended-upgrades fetches ahead).
 _LOCKS = aptcommon.DPKG_LOCKS + (aptcommon.ARCHIVES + "/lock",)
 
@@ -97,20 +102,20 @@ class _Task(object):
         self._wait()
         self._finish_packages()
         if self.update_cache and not packages_done(aptcommon.read_status(), self.install, self.remove):
-            self._update()
-        for _ in range(3):
-            packages = aptcommon.read_status()
-            stamp = _stamp()
-            if self._is_done(packages):
-                break
-            changes = self._simulate(packages)
-            if self._change(packages, changes, stamp):
-                break
-            self._wait()  # somebody else changed packages between the look and the change: look again
+            # Young lists that give exactly what was agreed to need no refresh; anything else than that gets one.
+            if self.expect is not None and aptquery.lists_are_current():
+                try:
+                    self._carry_out()
+                except AptError as error:
+                    if error.code not in _STALE:
+                        raise
+                    self._update()
+                    self._carry_out()
+            else:
+                self._update()
+                self._carry_out()
         else:
-            raise AptError(
-                "apt.busy", "another program keeps changing packages", hint="run it again when that is done"
-            )
+            self._carry_out()
         after = aptcommon.read_status()
         if self.unfinished is not None and any(package.unfinished for package in after):
             # The packages are there, so apt had nothing to change, but they still cannot be set up.
@@ -118,6 +123,21 @@ class _Task(object):
                 self.unfinished, False, self.timeout, self.log_path, sorted(p.name for p in after if p.held)
             )
         return self._result(before, after, differences(before, after))
+
+    def _carry_out(self):
+        """Simulate, judge and change; holds too."""
+        for _ in range(3):
+            packages = aptcommon.read_status()
+            stamp = _stamp()
+            if self._is_done(packages):
+                return
+            changes = self._simulate(packages)
+            if self._change(packages, changes, stamp):
+                return
+            self._wait()  # somebody else changed packages between the look and the change: look again
+        raise AptError(
+            "apt.busy", "another program keeps changing packages", hint="run it again when that is done"
+        )
 
     def _is_done(self, packages):
         """True when dpkg's own record says that nothing has to change: then nothing at all is started."""

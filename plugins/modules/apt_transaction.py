@@ -73,6 +73,8 @@ options:
   update_cache:
     description:
       - Refresh the lists, at most once, and only when packages have to change.
+      - Lists that are younger than six hours and than every sources file are taken as they are, where a simulation with
+        them gives exactly O(expect).
       - The failure of a repository of somebody else is a warning as long as everything asked for is found.
     type: bool
     default: false
