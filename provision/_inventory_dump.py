@@ -11,6 +11,7 @@ process apart keeps both away from the program, which loads other things meanwhi
 from __future__ import annotations
 
 import difflib
+import importlib
 import json
 import os
 import sys
@@ -324,12 +325,23 @@ def option(kind: str, plugin: str, name: str, found: dict[str, Any]) -> Any:
 
 
 def main() -> None:
-    request = json.load(sys.stdin)
     answer_fd = os.dup(1)
     os.dup2(2, 1)  # whatever Ansible or an inventory script prints is not the answer
     # A source that no plugin can read is an error here; Ansible only warns.
     os.environ.setdefault("ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED", "true")
     os.environ.setdefault("ANSIBLE_LOCALHOST_WARNING", "false")
+    # Before the request is there: the process is started before the program knows what to ask.
+    for name in (
+        "ansible.inventory.manager",
+        "ansible.vars.manager",
+        "ansible.template",
+        "ansible.plugins.loader",
+    ):
+        importlib.import_module(name)
+    text = sys.stdin.read()
+    if not text:
+        return
+    request = json.loads(text)
     try:
         answer = read_inventory(request)
     except Wrong as wrong:

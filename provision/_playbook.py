@@ -8,6 +8,7 @@ Half a second of imports goes by while hosts are read, or while a person reads t
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -27,6 +28,8 @@ def _load() -> Callable[[], object]:
     main: Callable[[], object] = importlib.import_module("ansible.cli.playbook").main
     for name in _USUAL:
         importlib.import_module(name)
+    # What is loaded stays: the processes that Ansible forks need neither search it for garbage nor copy it.
+    gc.freeze()
     return main
 
 

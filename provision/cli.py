@@ -338,7 +338,12 @@ def apply(
     from provision.commands import apply as command
     from provision.commands import plan as planning
 
-    planned = planning.run(fleet, renderer.progress(), on_change=lambda: engine.make_ready(fleet.inventory))
+    planned = planning.run(
+        fleet,
+        renderer.progress(),
+        on_change=lambda: engine.make_ready(fleet.inventory),
+        keep=command.stays_up,
+    )
     names = command.to_change(planned)
     if names and not renderer.as_json:
         renderer.show(planned)

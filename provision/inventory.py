@@ -6,16 +6,17 @@ Secrets (ssh, become and vault passwords) travel on pipes and live in memory onl
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shlex
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from provision import _early
 from provision.collection import ROOT
 from provision.errors import UsageError
 
@@ -121,15 +122,12 @@ class Loading:
             "vault_password_files": self._vault_files,
             "basedir": str(ROOT / "playbooks"),
         }
-        # -P: the folder of the program, full of modules of ours, is not put before Ansible's imports.
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", str(Path(__file__).with_name("_inventory_dump.py"))],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+        self._process = _early.take()
         stdin, self._process.stdin = self._process.stdin, None
         if stdin is not None:
-            stdin.write(json.dumps(request))
-            stdin.close()
+            with contextlib.suppress(BrokenPipeError):  # it ended at once; what it said is read in result()
+                stdin.write(json.dumps(request))
+                stdin.close()
 
     def result(self, timeout: float = 300) -> Inventory:
         """Wait and return the inventory; UsageError when it cannot be used."""

@@ -7,10 +7,11 @@ from pathlib import Path
 from provision import engine
 from provision.collection import ROOT
 from provision.commands import verify
-from provision.commands.fleet import Fleet, Silent, Talk
+from provision.commands.fleet import Fleet, Silent, Talk, release
 from provision.documents import AppliedHost, ApplyDocument, PlanDocument
 from provision.engine import Event, HostOutcome
 from provision.errors import Exit, Issue
+from provision.plan import HostPlan
 
 _PLAYBOOK = ROOT / "playbooks/site.yml"
 # How a plan's status reads once nothing is done about the host.
@@ -25,6 +26,11 @@ _UNTOUCHED = {
 def to_change(plan: PlanDocument) -> list[str]:
     """Return the hosts that apply would change."""
     return [name for name, host in plan.hosts.items() if host.status == "changes"]
+
+
+def stays_up(plan: HostPlan) -> bool:
+    """True for a host that changes without a reboot: its session will do for the proof."""
+    return plan.status == "changes" and not plan.reboot.needed
 
 
 def run(
@@ -62,6 +68,9 @@ def run(
             lambda event: tell(talk, event), forks=fleet.forks, check=check, verbosity=verbosity,
             pythons={name: plan.hosts[name].spec.get("python", {}) for name in names},
         )  # fmt: skip
+    except BaseException:
+        release(fleet)
+        raise
     finally:
         talk.end()
     document.seconds = round(result.seconds, 1)
@@ -79,6 +88,7 @@ def run(
         codes.append(Exit.INTERRUPTED)
     elif not check:
         codes += _prove(fleet, document, talk)
+    release(fleet)
     document.hosts = {name: document.hosts[name] for name in plan.hosts}
     document.conclude(codes)
     engine.write_private(run_dir / "result.json", document.to_json())

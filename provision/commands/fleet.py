@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
@@ -13,6 +13,10 @@ from provision.errors import ProvisionError
 from provision.inventory import Host, Inventory
 
 T = TypeVar("T")
+# Sessions that wait for the end of a change: how many, and for how long.
+_KEEP_SESSIONS = 32
+_KEEP_SECONDS = 60.0
+_RESUMED_SECONDS = 10.0  # a host answers in one; a connection that is gone never does
 
 
 class Talk(Protocol):
@@ -47,6 +51,7 @@ class Fleet:
     inventory: Inventory
     values: Mapping[str, dict[str, Any]] = field(repr=False)  # host name -> role variables, with defaults
     forks: int | None = None
+    kept: dict[str, tuple[remote.Session, float]] = field(default_factory=dict, repr=False)  # see ask_all
 
     @property
     def hosts(self) -> list[Host]:
@@ -66,24 +71,61 @@ def warm_up() -> None:
         getattr(catalog, part)
 
 
-@contextmanager
-def session(host: Host) -> Iterator[remote.Session]:
-    """A session that is closed at the end."""
-    opened = remote.open_session(host)
-    try:
-        yield opened
-    finally:
-        opened.close()
+class _Resumed:
+    """A session that was kept open; where it is no good any more, a new one takes its place."""
+
+    def __init__(self, host: Host, kept: remote.Session) -> None:
+        self.host, self._session, self._tried = host, kept, False
+
+    def call(self, module: str, args: dict[str, Any], *, timeout: float = 60) -> Any:
+        if self._tried:
+            return self._session.call(module, args, timeout=timeout)
+        self._tried = True
+        try:
+            return self._session.call(module, args, timeout=min(timeout, _RESUMED_SECONDS))
+        except ProvisionError:
+            # The reason does not matter: a new session either works or says what is wrong.
+            self._session.close()
+            self._session = remote.open_session(self.host)
+            return self._session.call(module, args, timeout=timeout)
+
+    def close(self) -> None:
+        self._session.close()
+
+
+def _open(host: Host, kept: tuple[remote.Session, float] | None) -> remote.Session:
+    """Open a session, or take one that was kept and when it was last used."""
+    if kept is None:
+        return remote.open_session(host)
+    if time.monotonic() - kept[1] < _KEEP_SECONDS:
+        return _Resumed(host, kept[0])
+    # Firewalls forget connections that nothing goes over.
+    kept[0].close()
+    return remote.open_session(host)
 
 
 def ask_all(
-    fleet: Fleet, hosts: Sequence[Host], title: str, ask: Callable[[Host, remote.Session], T], talk: Talk
-) -> dict[str, T | ProvisionError]:
-    """Open a session with each host in parallel and return what ask makes of it, or the error, by host name."""
+    fleet: Fleet, hosts: Sequence[Host], title: str, ask: Callable[[Host, remote.Session], T], talk: Talk,
+    *, keep: Callable[[T], bool] = lambda result: False,
+) -> dict[str, T | ProvisionError]:  # fmt: skip
+    """Open a session with each host in parallel and return what ask makes of it, or the error, by host name.
+
+    keep: true for hosts that will be asked again at once: their sessions stay open in fleet.kept, for the next
+    ask_all or for release.
+    """
 
     def one(host: Host) -> T:
-        with session(host) as opened:
-            return ask(host, opened)
+        opened = _open(host, fleet.kept.pop(host.name, None))
+        stays = False
+        try:
+            result = ask(host, opened)
+            stays = keep(result) and len(fleet.kept) < _KEEP_SESSIONS
+        finally:
+            if not stays:
+                opened.close()
+        if stays:
+            fleet.kept[host.name] = (opened, time.monotonic())
+        return result
 
     def done(host: Host, result: T | ProvisionError) -> None:
         if isinstance(result, ProvisionError):
@@ -97,3 +139,9 @@ def ask_all(
     finally:
         talk.end()
         remote.close_shared()
+
+
+def release(fleet: Fleet) -> None:
+    """Close the sessions that were kept open."""
+    while fleet.kept:
+        fleet.kept.popitem()[1][0].close()

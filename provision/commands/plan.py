@@ -17,11 +17,16 @@ from provision.planning import failed_plan, plan_host
 
 
 def run(
-    fleet: Fleet, talk: Talk | None = None, *, on_change: Callable[[], None] = lambda: None
+    fleet: Fleet,
+    talk: Talk | None = None,
+    *,
+    on_change: Callable[[], None] = lambda: None,
+    keep: Callable[[HostPlan], bool] = lambda plan: False,
 ) -> PlanDocument:
     """Plan every host. Exit code by the worst of them: 2 changes, 5 blocked, 4 unreachable, 0 nothing to do.
 
     on_change: called once, from a thread, as soon as one host will probably have to change (apt is asked).
+    keep: see fleet.ask_all.
     """
     catalog = load_catalog()
     first = threading.Lock()
@@ -34,7 +39,7 @@ def run(
 
         return plan_host(host.name, call, dict(fleet.values[host.name]), catalog)
 
-    answers = ask_all(fleet, fleet.hosts, "planning", ask, talk or Silent())
+    answers = ask_all(fleet, fleet.hosts, "planning", ask, talk or Silent(), keep=keep)
     document = PlanDocument()
     codes: list[Exit] = []
     for name, answer in answers.items():
