@@ -20,8 +20,8 @@ demo: $(STAMP)  ## two simulated lab servers go from nothing to a verified drive
 
 test: lint unit lab-test molecule package  ## everything that must pass before a change lands
 
-docs: $(STAMP)  ## write the READMEs of the roles from their argument specs
-	$(BIN)/python -m tools.role_readme
+docs: $(STAMP)  ## write the generated pages: READMEs of the roles, docs/checks.md, docs/schemas
+	$(BIN)/python -m tools.docs
 
 unit: $(STAMP)  ## unit tests: seconds, no root, no network
 	$(BIN)/python -m pytest tests/unit

@@ -15,8 +15,21 @@ ROOT = Path(__file__).resolve().parent.parent
 def render(role: Path) -> str:
     """Return the README text of one role folder."""
     spec = yaml.safe_load((role / "meta/argument_specs.yml").read_text())["argument_specs"]["main"]
-    lines = [f"# {role.name}", "", spec["short_description"] + ".", "", *[_plain(t) + "\n" for t in spec["description"]]]
-    lines += ["Use it in a play:", "", "```yaml", "- hosts: gpu_servers", "  gather_facts: false", "  become: true"]
+    lines = [
+        f"# {role.name}",
+        "",
+        spec["short_description"] + ".",
+        "",
+        *[_plain(t) + "\n" for t in spec["description"]],
+    ]
+    lines += [
+        "Use it in a play:",
+        "",
+        "```yaml",
+        "- hosts: gpu_servers",
+        "  gather_facts: false",
+        "  become: true",
+    ]
     lines += ["  roles:", f"    - gpu.provision.{role.name}", "```", "", "## Variables", ""]
     lines += ["All are optional.", "", "| variable | default | what it does |", "| --- | --- | --- |"]
     for name, option in spec["options"].items():

@@ -25,7 +25,7 @@ _POLICIES = {
     "always": "also under running jobs",
     "never": "left to you",
 }
-_SHOWN_PACKAGES = 4
+_SHOWN_PACKAGES = 2
 
 
 def view(document: PlanDocument, verbosity: int) -> Iterable[RenderableType]:
@@ -105,8 +105,8 @@ def _step(step: Step, plan: HostPlan, verbosity: int) -> Iterable[RenderableType
         yield indented(Text(package_line(plan)), 4)
         yield from _packages(plan.packages, verbosity)
         return
-    for line in _merged(step.details):
-        yield indented(Text(clean(line), style="dim"), 4)
+    if step.details:
+        yield columns([("", text("; ".join(_merged(step.details)), styles=("dim",)))], 3, gap=1)
 
 
 def _merged(details: Sequence[str]) -> list[str]:

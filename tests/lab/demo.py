@@ -21,13 +21,15 @@ HOSTS = [
 INTRODUCTION = """\
 Two servers of a lab: gpu01 with two H100, gpu02 with an RTX 4090, Ubuntu 24.04, nothing installed.
 They are SIMULATED: containers with real ssh, systemd, apt and dpkg; the kernel, the GPUs and NVIDIA's programs are
-stand-ins, and the packages are small ones with the real names, versions and relations. The commands are the real ones.
+stand-ins, and the packages are small ones with the real names, versions and relations. The commands are the real ones,
+and what you see is what they print.
 """
 STEPS = [
     ("What is there?", ["scan"], 0),
     ("What would be done, and why?", ["plan"], 2),
     ("Do it: packages, holds, reboot, proof.", ["apply", "--yes"], 0),
     ("Is it really so?", ["verify"], 0),
+    ("One server, layer by layer.", ["scan", "-l", "gpu01"], 0),
     ("And now nothing is left to do.", ["apply", "--yes"], 0),
 ]
 
@@ -41,7 +43,7 @@ def main() -> int:
         for title, words, expected in STEPS:
             say(f"\n# {title}\n$ provision -i {shlex.quote(lab.inventory.name)} {' '.join(words)}")
             command = [sys.executable, "-m", "provision", "-i", str(lab.inventory), *words]
-            done = subprocess.run(command, cwd=ROOT, env={**os.environ, "XDG_STATE_HOME": state}, check=False)
+            done = subprocess.run(command, cwd=ROOT, env=environment(state), check=False)
             if done.returncode != expected:
                 say(f"\nerror: that ended with {done.returncode}, expected was {expected}")
                 return 1
@@ -51,9 +53,17 @@ def main() -> int:
             say(lab.host("gpu01").run(words).stdout.rstrip())
     say(
         f"\nDone in {time.monotonic() - begun:.0f} s; the simulated servers are stopped.\n"
-        "Yours are next: provision init gpu01.example.org gpu02.example.org, then plan and apply as above."
+        "Yours are next: README.md says how to point it at them (provision init HOST..., then scan, plan and apply)."
     )
     return 0
+
+
+def environment(state: str) -> dict[str, str]:
+    """Runs are recorded in a folder that goes with the demo; a pipe gets lines as long as a terminal's."""
+    made = {**os.environ, "XDG_STATE_HOME": state}
+    if not sys.stdout.isatty():
+        made.setdefault("COLUMNS", "100")
+    return made
 
 
 def say(text: str) -> None:

@@ -314,7 +314,7 @@ def test_plan_for_people(capsys, planned):
     assert "gpu01  to change  2 x H100 SXM5 80GB\n  driver 580.126.20 open\n" in out
     assert "    branch  580: the newest production branch\n" in out
     assert "  - Install packages: no driver is installed\n    20 new, 310 MB to download\n" in out
-    assert "nvidia-3 and 16 more\n" in out
+    assert "nvidia-0, nvidia-1 and 18 more\n" in out
     assert "  - reboot, only while no process uses the GPUs: nouveau is loaded\n" in out
     assert "gpu02  as wanted  as wanted\n" in out
     assert "gpu04  blocked  595 does not drive P100\n" in out

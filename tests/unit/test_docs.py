@@ -1,0 +1,150 @@
+"""What people read is held to the code: pages that are generated, command lines, links, examples, exit codes."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import typer.main
+import yaml
+
+from provision import cli, inventory, variables
+from provision.collection import ROOT
+from provision.errors import Exit
+from tools import docs
+
+PAGES = sorted(
+    [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("inventory/*.md"), *ROOT.glob("tests/lab/*.md")]
+)
+EXAMPLES = ["one-server.yml", "this-machine.yml", "lab.yml", "fleet"]
+COMMAND = typer.main.get_command(cli.app)
+
+
+def name(value):
+    return str(value.relative_to(ROOT)) if isinstance(value, Path) else None
+
+
+# ---- generated pages ----------------------------------------------------------------------------------------------
+
+
+def test_checks_page_is_current():
+    assert (ROOT / "docs/checks.md").read_text() == docs.checks_page(), "run: make docs"
+
+
+def test_every_check_is_explained():
+    page = docs.checks_page()
+    for check in docs.checks.CHECKS:
+        section = page.split(f"## {docs.check_id(check)}\n")[1].split("\n## ")[0]
+        assert "- **fail**: " in section or "- **warn**: " in section
+
+
+def test_schemas_are_current():
+    written = {path.name: path.read_text() for path in (ROOT / "docs/schemas").glob("*.json")}
+    assert written == docs.schema_files(), "run: make docs"
+
+
+# ---- command lines ------------------------------------------------------------------------------------------------
+
+
+def command_lines(text):
+    """`provision ...` in blocks of code and between backticks, as lists of words."""
+    blocks = re.findall(r"^```[a-z]*\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    lines = [line.strip().removeprefix("$ ") for block in blocks for line in block.splitlines()]
+    prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    lines += re.findall(r"`([^`\n]+)`", prose)
+    for line in lines:
+        for part in re.split(r"\s(?:&&|\|\||\|)\s", line):
+            if re.match(r"provision [a-z-]", part):
+                yield shlex.split(part, comments=True)[1:]
+
+
+def parse(words):
+    """Parse as the program does, and carry nothing out."""
+    with COMMAND.make_context("provision", list(words)) as context:
+        rest = [*getattr(context, "_protected_args", []), *context.args]
+        _, command, rest = COMMAND.resolve_command(context, rest)
+        with command.make_context(command.name, rest, parent=context):
+            return command.name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_command_lines_parse(page):
+    for words in command_lines(page.read_text()):
+        if words not in (["--version"], ["--help"]):
+            parse(words)
+
+
+def test_a_wrong_command_line_would_be_found():
+    (words,) = command_lines("```\n$ provision plna -l gpu01   # no such command\n```\n")
+    with pytest.raises(Exception, match="No such command"):
+        parse(words)
+    with pytest.raises(Exception, match="No such option"):
+        parse(["plan", "--limti", "gpu01"])
+
+
+def test_every_command_is_documented():
+    shown = {
+        parse(words) for page in PAGES for words in command_lines(page.read_text()) if words[0] != "--help"
+    }
+    assert set(COMMAND.commands) <= shown
+    readme = (ROOT / "README.md").read_text()
+    assert all(f"`{command}`" in readme or f"provision {command}" in readme for command in COMMAND.commands)
+
+
+def test_examples_of_help_parse():
+    for command in COMMAND.commands.values():
+        text = re.sub(r"\[/?[a-z]+\]", "", command.epilog)
+        lines = re.findall(r"^\$ provision (.+)$", text, re.MULTILINE)
+        assert lines
+        assert {parse(shlex.split(line)) for line in lines} == {command.name}
+
+
+# ---- links, exit codes, examples -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_links_lead_somewhere(page):
+    for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text()):
+        if "://" not in link:
+            assert (page.parent / link).exists(), link
+
+
+def test_every_exit_code_is_explained():
+    page = (ROOT / "docs/exit-codes.md").read_text()
+    assert [int(code) for code in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)] == sorted(map(int, Exit))
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_example_inventories_load(example, monkeypatch, tmp_path):
+    monkeypatch.setenv("ANSIBLE_CONFIG", str(tmp_path / "none.cfg"))
+    loaded = inventory.load([str(ROOT / "inventory/examples" / example)])
+    values = variables.effective_all(loaded.hosts)  # raises for a variable that no role knows
+    assert loaded.hosts
+    assert not loaded.warnings
+    if example == "fleet":
+        assert len(loaded.hosts) == 40
+        assert values["hgx01.example.org"]["nvidia_driver_branch"] == "580-server"
+        assert values["pcie01.example.org"]["nvidia_driver_branch"] == "580"
+        assert values["hgx16.example.org"]["gpu_verify_strict"] is True
+
+
+def test_every_example_is_listed():
+    page = (ROOT / "inventory/README.md").read_text()
+    there = {path.name for path in (ROOT / "inventory/examples").iterdir()}
+    assert there == set(EXAMPLES)
+    assert all(f"examples/{example}" in page for example in EXAMPLES)
+
+
+def test_no_inventory_is_used_by_accident():
+    config = (ROOT / "ansible.cfg").read_text()
+    assert "inventory = inventory/hosts.yml" in config
+    assert "inventory/hosts.yml" in (ROOT / ".gitignore").read_text().split()
+
+
+def test_variables_in_pages_exist():
+    known = set()
+    for spec in ROOT.glob("roles/*/meta/argument_specs.yml"):
+        known |= set(yaml.safe_load(spec.read_text())["argument_specs"]["main"]["options"])
+    for page in PAGES:
+        for variable in re.findall(r"\b((?:nvidia_driver|gpu_verify)_[a-z_]*[a-z])\b", page.read_text()):
+            assert variable in known, f"{page.name}: {variable}"

@@ -1,0 +1,139 @@
+"""Write what is generated under docs/ and in the roles: ``python -m tools.docs``. Tests compare it with the code.
+
+docs/checks.md from the checks themselves (docstring, messages and hints of what can go wrong), docs/schemas/*.json
+from the models of the documents, the READMEs of the roles from their argument specs.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import provision.collection  # noqa: F401  (makes the collection importable)
+from ansible_collections.gpu.provision.plugins.module_utils import checks
+from provision.documents import schemas
+from tools import role_readme
+
+ROOT = role_readme.ROOT
+_CHECKS = """\
+# The checks of verify
+
+`provision verify` reads a host once and judges it by these, in this order. `apply` ends with them. A check passes, warns, fails, or
+is skipped where there is nothing to judge. Warnings do not fail a run unless `gpu_verify_strict: true` is set.
+
+Each line below is what a check says when it does not pass (… stands for what it found), and what to do then.
+"""
+
+
+def checks_page() -> str:
+    """Return the text of docs/checks.md."""
+    parts = [_CHECKS]
+    for check in checks.CHECKS:
+        parts.append(f"## {check_id(check)}\n\n{inspect.getdoc(check)}\n")
+        rows = list(dict.fromkeys(_bad_verdicts(check)))
+        parts.append("".join(f"- **{status}**: {message}" + _hints(hints) for status, message, hints in rows))
+    return "\n".join(parts) + "\nWritten from the code by `make docs`.\n"
+
+
+def _hints(hints: tuple[str, ...]) -> str:
+    if not hints:
+        return "\n"
+    if len(hints) == 1:
+        return f"\n  → {hints[0]}\n"
+    return "\n" + "".join(f"  - {hint}\n" for hint in hints)
+
+
+def check_id(check: Callable[..., Any]) -> str:
+    """Return the id under which a check reports: the text that its function gives the name ``check``."""
+    for node in ast.walk(_tree(check)):
+        if not isinstance(node, ast.Assign):
+            continue
+        for target in node.targets:
+            pairs = (
+                zip(target.elts, node.value.elts, strict=False)
+                if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple)
+                else [(target, node.value)]
+            )
+            for name, value in pairs:
+                if isinstance(name, ast.Name) and name.id == "check" and isinstance(value, ast.Constant):
+                    return str(value.value)
+    raise ValueError(f"{check.__name__} names no check")
+
+
+def _bad_verdicts(check: Callable[..., Any]) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    tree = _tree(check)
+    for node in ast.walk(tree):
+        if not (
+            isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "_verdict"
+        ):
+            continue
+        status = node.args[1]
+        if not isinstance(status, ast.Constant) or status.value not in ("warn", "fail"):
+            continue
+        hints = tuple(_texts(node.args[4], tree)) if len(node.args) > 4 else ()
+        for message in _texts(node.args[2], tree):
+            yield status.value, message, hints
+
+
+def _texts(node: ast.expr, tree: ast.AST) -> list[str]:
+    """Return the texts that an expression can have; what is put into them becomes …"""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return [re.sub(r"%[sd]", "…", node.value)]
+    if isinstance(node, ast.BinOp):
+        return _texts(node.left, tree)
+    if isinstance(node, ast.IfExp):
+        return [*_texts(node.body, tree), *_texts(node.orelse, tree)]
+    if isinstance(node, ast.Subscript):  # problems[0]: the sentences that next_boot_problems() can return
+        return list(_problems())
+    if isinstance(node, ast.Name):
+        return [
+            text
+            for other in ast.walk(tree)
+            if isinstance(other, ast.Assign)
+            and any(isinstance(target, ast.Name) and target.id == node.id for target in other.targets)
+            for text in _texts(other.value, tree)
+        ]
+    return []
+
+
+def _problems() -> Iterator[str]:
+    tree = _tree(checks.next_boot_problems)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Return) and isinstance(node.value, ast.List):
+            yield from (text for element in node.value.elts for text in _texts(element, tree))
+        elif (
+            isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "append"
+        ):
+            yield from _texts(node.args[0], tree)
+
+
+def _tree(check: Callable[..., Any]) -> ast.AST:
+    return ast.parse(inspect.getsource(check))
+
+
+def schema_files() -> dict[str, str]:
+    """Return the JSON schemas by file name: plan.json for provision/plan/1."""
+    return {f"{name.split('/')[1]}.json": _json(schema) for name, schema in sorted(schemas().items())}
+
+
+def _json(schema: dict[str, Any]) -> str:
+    return json.dumps(schema, indent=1) + "\n"
+
+
+def main() -> None:
+    role_readme.main()
+    (ROOT / "docs/checks.md").write_text(checks_page(), encoding="utf-8")
+    folder = ROOT / "docs/schemas"
+    folder.mkdir(exist_ok=True)
+    for name, text in schema_files().items():
+        (folder / name).write_text(text, encoding="utf-8")
+    sys.stdout.write("wrote docs/checks.md and docs/schemas\n")
+
+
+if __name__ == "__main__":
+    main()
