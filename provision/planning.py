@@ -174,7 +174,12 @@ def _is_from(candidate: Candidate, channel: str, source: dict[str, Any] | None) 
         return True
     cuda, ppa = is_cuda_uri(candidate.uri), is_ppa_uri(candidate.uri)
     if channel == "ubuntu":
-        return not cuda and not ppa
+        return (
+            not cuda
+            and not ppa
+            and candidate.origin != "NVIDIA"
+            and not candidate.origin.startswith("LP-PPA-")
+        )
     if source and candidate.uri.rstrip("/") == source["uris"].rstrip("/"):
         return True
     return cuda if channel == "cuda" else ppa

@@ -18,10 +18,23 @@ from ansible_collections.gpu.provision.plugins.module_utils import names
 # Kernel drivers that take a GPU away from the nvidia module.
 RIVALS = ("nouveau", "nova_core", "nova")
 
+# Kernel drivers that hold a card for a virtual machine: somebody set that up, it never happens by itself.
+_SET_ASIDE = ("vfio", "pci-stub", "pciback", "xen-pciback")
+
 DEFAULT_EXPECT = {
     "version": None, "branch": None, "flavour": None, "manage": True, "hold": True, "persistence": True,
     "fabric_manager": False, "gpus": 0,
 }  # fmt: skip
+
+
+def is_set_aside(driver):
+    """True for a card that is handed to a virtual machine: no driver of this host is to have it."""
+    return (driver or "").startswith(_SET_ASIDE)
+
+
+def own_gpus(facts):
+    """The GPUs that this host's driver is to drive."""
+    return [gpu for gpu in facts["gpus"] if not is_set_aside(gpu["driver"])]
 
 
 def run(facts, expect=None):
@@ -277,8 +290,13 @@ def next_boot(facts, want):
     if not facts["gpus"]:
         return _verdict(check, "skip", "no GPU")
     if not kernels["installed"]:
-        because = ["no kernel image is installed here: what boots comes from outside", kernels.get("next_because") or ""]
-        return _verdict(check, "skip", "what boots next is not known here", [line for line in because if line])
+        because = [
+            "no kernel image is installed here: what boots comes from outside",
+            kernels.get("next_because") or "",
+        ]
+        return _verdict(
+            check, "skip", "what boots next is not known here", [line for line in because if line]
+        )
     if kernels.get("next") is None:
         return _verdict(
             check,

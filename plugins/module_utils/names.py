@@ -26,7 +26,7 @@ _BASES = (
     "nvidia-driver|nvidia-headless-no-dkms|nvidia-headless|nvidia-dkms|nvidia-kernel-common|"
     "nvidia-kernel-source|nvidia-firmware|nvidia-utils|nvidia-compute-utils|nvidia-fabricmanager-dev|"
     "nvidia-fabricmanager|nvidia-imex|nvidia-open|cuda-drivers-fabricmanager|cuda-drivers|"
-    "xserver-xorg-video-nvidia|libnvidia-[a-z]+[0-9]?"
+    "xserver-xorg-video-nvidia|libnvsdm|libnvidia-[a-z]+[0-9]?"
 )
 # base[-branch[-server]][-open][-exact version]
 _DRIVER = re.compile(
@@ -41,9 +41,10 @@ _SIGNATURES = re.compile(r"^linux-signatures-nvidia-(?P<kernel>.+)$")
 
 # Shipped beside the driver, with version numbers of their own: held with it, never compared with it.
 COMPANIONS = frozenset({
-    "libnvidia-egl-gbm1", "libnvidia-egl-wayland1", "libnvidia-egl-xcb1", "libnvidia-egl-xlib1",
     "libxnvctrl0", "nvidia-modprobe", "nvidia-persistenced", "nvidia-prime", "nvidia-settings", "nvlsm",
 })  # fmt: skip
+# Bases that only a full driver with its X server brings.
+DESKTOP = frozenset({"nvidia-driver", "xserver-xorg-video-nvidia", "nvidia-open", "cuda-drivers"})
 # What an update must leave alone: regular expressions, matched from the start of a name, NVIDIA's names only.
 UNATTENDED_PATTERNS = (
     "nvidia-", "libnvidia-", "cuda-", "libcudnn", "libnccl", "libnvsdm", "libxnvctrl", "nvlsm",
@@ -81,26 +82,33 @@ class DriverPackage(object):
 
 
 def parse(name):
-    """Return the DriverPackage that a package name means, or None when it is not a driver package."""
+    """Return the DriverPackage that a package name means, or None when it is not a driver package.
+
+    A foreign architecture's package is written ``libnvidia-gl-580:i386`` and means the same.
+    """
     if _FOREIGN.match(name):
         return None
+    full, name = name, name.split(":")[0]
     if name in COMPANIONS or name.startswith("nvidia-driver-pinning-"):
-        return DriverPackage(name, name)
+        return DriverPackage(full, name)
+    # libnvidia-egl-wayland1, -gbm1, -xcb1, …: NVIDIA's EGL platforms, each with a version of its own
+    if name.startswith("libnvidia-egl-"):
+        return DriverPackage(full, name)
     match = _PREBUILT.match(name)
     if match:
         return DriverPackage(
-            name, "linux-%s-nvidia" % match.group("kind"), match.group("branch"),
+            full, "linux-%s-nvidia" % match.group("kind"), match.group("branch"),
             bool(match.group("server")), bool(match.group("open")), match.group("kernel"),
         )  # fmt: skip
     match = _SIGNATURES.match(name)
     if match:
-        return DriverPackage(name, "linux-signatures-nvidia", kernel=match.group("kernel"))
-    match = _DRIVER.match(name) or re.match(r"^(?P<base>libnvsdm)$", name)
+        return DriverPackage(full, "linux-signatures-nvidia", kernel=match.group("kernel"))
+    match = _DRIVER.match(name)
     if not match:
         return None
     group = match.groupdict()
     return DriverPackage(
-        name, group["base"], group.get("branch"), bool(group.get("server")), bool(group.get("open")),
+        full, group["base"], group.get("branch"), bool(group.get("server")), bool(group.get("open")),
         exact=group.get("exact"),
     )  # fmt: skip
 
@@ -116,7 +124,7 @@ def is_version_locked(name):
     return (
         bool(package)
         and package.base not in COMPANIONS
-        and not package.base.startswith(("linux-", "nvidia-driver-pinning-"))
+        and not package.base.startswith(("linux-", "nvidia-driver-pinning-", "libnvidia-egl-"))
     )
 
 
@@ -164,6 +172,33 @@ def module_package(channel, series, flavour):
     if channel == "cuda" and int(series.split("-")[0]) >= UNSUFFIXED_FROM:
         return "nvidia-dkms" + _open(flavour)
     return "nvidia-dkms-%s%s" % (series, _open(flavour))
+
+
+def has_variants(channel, series):
+    """False where one metapackage is all there is to ask for: NVIDIA's repository from 590 on."""
+    return not (channel == "cuda" and int(series.split("-")[0]) >= UNSUFFIXED_FROM)
+
+
+# One fabric, one version: the archive writes the branch behind them without -server.
+FABRIC = frozenset(
+    {"nvidia-fabricmanager", "nvidia-fabricmanager-dev", "libnvidia-nscq", "nvidia-imex", "libnvsdm"}
+)
+
+
+def is_carried_along(package):
+    """True for libraries and tools of the driver, which go along when it moves; its modules and metapackages do not."""
+    return is_version_locked(package.name) and package.exact is None and (
+        package.base.startswith("lib") or package.base in FABRIC
+        or package.base in ("nvidia-utils", "xserver-xorg-video-nvidia")
+    )  # fmt: skip
+
+
+def in_series(base, channel, series):
+    """Names of a library or tool of the driver in a channel and series, likeliest first."""
+    number = series.split("-")[0]
+    if base in FABRIC:
+        return ["%s-%s" % (base, number), base] if channel == "cuda" else ["%s-%s" % (base, number)]
+    return ["%s-%s" % (base, series)] if has_variants(channel, series) else [base]
 
 
 def pinning_package(channel, series):

@@ -5,6 +5,7 @@ Pure. The spec is what roles/nvidia_driver carries out, field by field; the step
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import provision.collection  # noqa: F401  (makes the collection importable)
@@ -12,7 +13,7 @@ from ansible_collections.gpu.provision.plugins.module_utils import aptfiles, che
 from provision.facts import Facts
 from provision.plan import HostPlan, PackageChange, Reboot, Step
 from provision.resolve.driver import CHANNELS, Decision, DriverWish, Target, kernel_flavours, wants_fabric
-from provision.resolve.installed import is_cuda_uri
+from provision.resolve.installed import is_cuda_uri, nvidia_sources
 
 MODPROBE_PATH = "/etc/modprobe.d/gpu-provision.conf"
 MODPROBE_TEXT = """\
@@ -45,10 +46,13 @@ def driver_spec(
     source: the repository that the channel needs as aptquery's SourceSpec, None for the Ubuntu archive.
     """
     target = decision.target
+    if target and not target.installed and not facts.package_problems and is_there(facts, decision, target):
+        # Asked for again (an update, a variant) and already so: nothing of apt's has to change.
+        target = replace(target, installed=True)
     spec: dict[str, Any] = {
         "managed": wish.manage and target is not None,
         "expect": expectation(wish, facts, decision),
-        "apt_files": None, "pinning": None, "install": [], "remove": [], "hold": False, "extra_hold": [],
+        "apt_files": None, "pinning": None, "pinning_remove": [], "install": [], "remove": [], "hold": False, "extra_hold": [],
         "boot": {"files": [], "initramfs": False, "units": [], "start": True},
         "reboot": {"needed": False, "policy": wish.reboot, "timeout": wish.reboot_timeout},
         "lock_timeout": wish.lock_timeout,
@@ -61,14 +65,21 @@ def driver_spec(
     _hold(wish, facts, target, spec, steps)
     _boot(facts, spec, steps)
     _services(wish, facts, target, spec, steps)
-    reboot = _reboot(wish, facts, target, decision, spec, steps)
+    reboot = _reboot(wish, facts, target, spec, steps)
     return spec, steps, reboot
+
+
+def is_there(facts: Facts, decision: Decision, target: Target) -> bool:
+    """True when every package of the target is installed at its version, and nothing that it replaces."""
+    wanted = [*target.packages.items(), *([target.pinning] if target.pinning else [])]
+    have = {name: package.version for name, package in facts.packages.items() if package.installed}
+    return all(have.get(name) == version for name, version in wanted) and not leftovers(decision, target)
 
 
 def expectation(wish: DriverWish, facts: Facts, decision: Decision) -> dict[str, Any]:
     """What verify holds the host to; see checks.DEFAULT_EXPECT."""
     target = decision.target
-    manage = wish.manage and bool(facts.gpus)
+    manage = wish.manage and bool(decision.gpus)
     return {
         "version": target.version if target else wish.version or None,
         "branch": names.branch(target.version) if target else _branch_number(wish),
@@ -140,6 +151,9 @@ def _apt_files(
         if have.get(aptfiles.UNATTENDED) != aptfiles.sha256(aptfiles.render_unattended(files["unattended"])):
             details.append(f"write {aptfiles.UNATTENDED}")
             because.append("unattended-upgrades must not move the driver; it goes on with everything else")
+    elif aptfiles.UNATTENDED in have:
+        details.append(f"remove {aptfiles.UNATTENDED}")
+        because.append("nvidia_driver_hold is false: updates may move the driver")
     if details:
         spec["apt_files"] = files
         steps.append(
@@ -154,12 +168,7 @@ def _apt_files(
 
 def preferences(facts: Facts, target: Target) -> str | None:
     """Return the preferences text that keeps the two origins apart, None where only one is there (scenario F7)."""
-    nvidia_there = any(
-        is_cuda_uri(uri)
-        for entry in facts.apt.sources
-        if entry.enabled and "deb" in entry.types
-        for uri in entry.uris
-    )
+    nvidia_there = bool(nvidia_sources(facts))
     if target.channel == "cuda":
         because = "the driver of this host comes from NVIDIA's repository"
         return str(aptfiles.render_preferences(names.PIN_PATTERNS, "release o=Ubuntu", because))
@@ -175,8 +184,14 @@ def _packages(
     broken = sorted(facts.package_problems)
     if target.installed and not broken:
         return
-    if target.pinning and facts.packages.get(target.pinning[0]) is None:
+    if target.pinning and not (
+        target.pinning[0] in facts.packages and facts.packages[target.pinning[0]].installed
+    ):
         spec["pinning"] = "{}={}".format(*target.pinning)
+        # They stand in each other's way: the one for the old branch goes as the new one comes.
+        spec["pinning_remove"] = sorted(
+            n for n in decision.installed.packages if n.startswith("nvidia-driver-pinning-")
+        )
     # What is to be installed, changed or kept in this transaction, exactly; and what of the old driver goes.
     spec["install"] = sorted(f"{name}={version}" for name, version in target.packages.items())
     spec["remove"] = [] if target.installed else leftovers(decision, target)
@@ -198,7 +213,11 @@ def leftovers(decision: Decision, target: Target) -> list[str]:
     gone = []
     for name in decision.installed.packages:
         package = names.parse(name)
-        if name in target.packages or package.base in names.COMPANIONS:
+        if (
+            name in target.packages
+            or package.base in names.COMPANIONS
+            or package.base.startswith("libnvidia-egl-")
+        ):
             continue
         if package.base == "linux-signatures-nvidia":
             continue
@@ -207,9 +226,9 @@ def leftovers(decision: Decision, target: Target) -> list[str]:
                 gone.append(name)
             continue
         other_series = package.branch is not None and package.series != target.series and not (
-            package.base in ("nvidia-fabricmanager", "libnvidia-nscq", "nvidia-imex", "nvidia-fabricmanager-dev")
-            and package.branch == number
+            package.base in names.FABRIC and package.branch == number
         )  # fmt: skip
+        other_variant = target.variant == "headless" and package.base in names.DESKTOP
         carries = package.base in (
             "nvidia-dkms", "nvidia-driver", "nvidia-headless", "nvidia-headless-no-dkms", "nvidia-kernel-source",
             "linux-modules-nvidia", "nvidia-open", "cuda-drivers",
@@ -222,30 +241,25 @@ def leftovers(decision: Decision, target: Target) -> list[str]:
         )
         other_version = package.exact is not None and package.exact != target.version
         other_naming = package.branch is None and target.channel != "cuda" and names.is_version_locked(name)
-        if other_series or other_flavour or other_build or other_version or other_naming:
+        if other_series or other_flavour or other_build or other_version or other_naming or other_variant:
             gone.append(name)
     return sorted(gone)
 
 
 def _hold(wish: DriverWish, facts: Facts, target: Target, spec: dict[str, Any], steps: list[Step]) -> None:
     spec["hold"] = wish.hold
-    if not wish.hold:
-        held = sorted(name for name in names_of_driver(facts) if facts.packages[name].held)
-        if held and target.installed:
-            steps.append(
-                Step(
-                    id="hold",
-                    title=f"release {len(held)} holds",
-                    because="nvidia_driver_hold is false",
-                    details=held,
-                )
-            )
-        return
-    kernels = kernel_metapackages(facts) if holds_kernel(wish, target) else []
+    kernels = kernel_metapackages(facts, target) if holds_kernel(wish, target) else []
     spec["extra_hold"] = kernels
+    if not wish.hold:
+        here = {*names_of_driver(facts), *kernels} & set(facts.packages)
+        held = sorted(name for name in here if facts.packages[name].held)
+        if held and target.installed:
+            title = f"release {len(held)} holds"
+            steps.append(Step(id="hold", title=title, because="nvidia_driver_hold is false", details=held))
+        return
     data = facts.model_dump()
     loose = checks.unheld(data) if target.installed else []
-    loose += [name for name in kernels if not facts.packages[name].held]
+    loose += [name for name in kernels if name in facts.packages and not facts.packages[name].held]
     stale = checks.stale_holds(data)
     if target.installed and not loose and not stale:
         return
@@ -275,15 +289,16 @@ def holds_kernel(wish: DriverWish, target: Target) -> bool:
     return wish.hold_kernel == "always" or (wish.hold_kernel == "auto" and target.build == "signed")
 
 
-def kernel_metapackages(facts: Facts) -> list[str]:
-    """Installed metapackages that would bring a new kernel: linux-generic, linux-image-generic, linux-headers-generic, …"""
+def kernel_metapackages(facts: Facts, target: Target) -> list[str]:
+    """Metapackages that would bring a new kernel, installed or about to be: linux-generic, linux-headers-generic, …"""
     flavours = kernel_flavours(facts)
     wanted = {
         f"{prefix}{flavour}"
         for flavour in flavours
         for prefix in ("linux-", "linux-image-", "linux-headers-")
     }
-    return sorted(name for name in wanted if name in facts.packages and facts.packages[name].installed)
+    here = {name for name, package in facts.packages.items() if package.installed}
+    return sorted(wanted & (here | set(target.packages)))
 
 
 def _boot(facts: Facts, spec: dict[str, Any], steps: list[Step]) -> None:
@@ -336,12 +351,7 @@ def _runs(facts: Facts, unit: str) -> bool:
 
 
 def _reboot(
-    wish: DriverWish,
-    facts: Facts,
-    target: Target,
-    decision: Decision,
-    spec: dict[str, Any],
-    steps: list[Step],
+    wish: DriverWish, facts: Facts, target: Target, spec: dict[str, Any], steps: list[Step]
 ) -> Reboot:
     because = reboot_reasons(facts, target)
     reboot = Reboot(needed=bool(because), because=because, policy=wish.reboot)
@@ -350,7 +360,9 @@ def _reboot(
     spec["reboot"]["needed"] = reboot.needed
     spec["reboot"]["because"] = because
     loaded = facts.module.loaded
-    if wish.reboot == "when_idle" and (because or (loaded and spec["install"])):
+    # What runs keeps its libraries only as long as they are those of the loaded module; packages of the same version
+    # (modules for another kernel, headers, fabric manager) disturb nobody. A reboot that is left to the owner is his.
+    if because and (wish.reboot == "when_idle" or (wish.reboot == "never" and spec["install"])):
         reboot.blocked_by = [
             f"{user.comm} (pid {user.pid}{', ' + user.user if user.user else ''})" for user in facts.gpu_users
         ]
@@ -375,10 +387,28 @@ def reboot_reasons(facts: Facts, target: Target) -> list[str]:
     rivals = sorted({gpu.driver for gpu in facts.gpus if gpu.driver in checks.RIVALS})
     if rivals:
         because.append(f"{' and '.join(rivals)} has the GPUs")
-    installed = {kernel.release for kernel in facts.kernels.installed}
-    if not because and not loaded and installed and running not in installed:
-        because.append(f"the running kernel {running} is no longer installed")
+    if not because and not loaded and facts.kernels.installed:
+        because += _why_not_now(facts, target, running)
     return because
+
+
+def _why_not_now(facts: Facts, target: Target, running: str) -> list[str]:
+    """Why no module can be loaded into the running kernel; empty where it can, or where the next boot is no better."""
+    kernel = next((kernel for kernel in facts.kernels.installed if kernel.release == running), None)
+    if kernel is None:
+        return [f"the running kernel {running} is no longer installed"]
+    if facts.kernels.next in (None, running):
+        return []
+    data = facts.model_dump()
+    if target.installed:
+        there = bool(checks.modules_of(data, running))
+    else:
+        there = target.build == "signed" or kernel.headers or f"linux-headers-{running}" in target.packages
+    return (
+        []
+        if there
+        else [f"there is no module for the running kernel {running}; {facts.kernels.next} boots next"]
+    )
 
 
 def apply_simulation(plan: HostPlan, simulation: dict[str, Any]) -> None:

@@ -6,9 +6,10 @@ asked first the decision says so (``ask``), and the caller comes back with the a
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import Any, cast
 
@@ -19,8 +20,16 @@ from provision.errors import Issue, UsageError
 from provision.facts import Facts
 from provision.plan import Reason
 from provision.resolve.installed import InstalledDriver, installed_driver
-from provision.resolve.offer import Offer, closure, relations
+from provision.resolve.offer import Candidate, Offer, closure, relations
 
+_CARRIERS = ("nvidia-driver", "nvidia-headless", "nvidia-headless-no-dkms", "nvidia-kernel-source")
+# Refusals that another value of our variables can lift.
+_HAS_WAY_OUT = frozenset({
+    "catalog.unknown_branch", "driver.branch_unknown", "driver.cuda_too_new", "driver.fabric_manager_missing",
+    "driver.gpu_not_supported", "driver.known_bad", "driver.min_cuda_unreadable", "driver.modules_unsupported",
+    "driver.no_signed_modules", "driver.not_offered", "driver.secure_boot_unsigned", "driver.series_of_archive",
+    "driver.transitional", "driver.version_not_offered", "driver.version_of_other_branch", "driver.version_without_branch",
+})  # fmt: skip
 CHANNELS = {
     "ubuntu": "the Ubuntu archive",
     "cuda": "NVIDIA's repository",
@@ -85,6 +94,16 @@ class Target:
 
 
 @dataclass
+class _Choice:
+    """One version that could be taken: fabric manager for it, how its modules come, packages for them."""
+
+    version: str
+    fabric: dict[str, str] = field(default_factory=dict)
+    build: str = ""
+    modules: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
 class Decision:
     """blockers: nothing may be changed. ask: channel whose offer is needed before this can be decided."""
 
@@ -126,7 +145,10 @@ class _Resolver:
             Issue
         ] = []  # why channels and branches were passed over; they count when nothing fits
         self.out = Decision(installed=installed_driver(facts))
-        self.out.gpus = [catalog.gpu_by_id(gpu.device) for gpu in facts.gpus]
+        # A card that is handed to a virtual machine is driven there: it has no say in the driver of this host.
+        self.out.gpus = [
+            catalog.gpu_by_id(gpu.device) for gpu in facts.gpus if not checks.is_set_aside(gpu.driver)
+        ]
         self.ubuntu = facts.host.os.version_id
         self.datacenter = any(gpu.segment == "datacenter" for gpu in self.out.gpus)
         try:
@@ -135,6 +157,14 @@ class _Resolver:
             self.release = None
 
     def run(self) -> Decision:
+        self._run()
+        self._name_ways_out()
+        return self.out
+
+    def _run(self) -> Decision:
+        if self.facts.gpus and not self.out.gpus:
+            self.out.reason("driver", "none", "every GPU is set aside for virtual machines")
+            return self.out
         if not self.out.gpus:
             self.out.warn(
                 "gpu.none", "no NVIDIA GPU on the PCI bus", ["nothing to install a driver for"],
@@ -159,8 +189,6 @@ class _Resolver:
                 break
         else:
             self._say_why_nothing_fits()
-        if self.out.target:
-            self._refuse_unsigned()
         return self.out
 
     # --- what rules a host out -------------------------------------------------------------------------------
@@ -183,7 +211,7 @@ class _Resolver:
         mixed = " beside apt's packages" if packages else ""
         self.out.block(
             "driver.outside_apt", f"a driver that apt does not own is on this host{mixed}", outside[:8],
-            f"{OUT_OF_APT} ({remove})",
+            f"{OUT_OF_APT} ({remove}; a module that is only still loaded goes with a reboot)",
         )  # fmt: skip
 
     def _refuse_other_systems(self) -> None:
@@ -213,14 +241,46 @@ class _Resolver:
         if not allowed:
             self._say_which_cards_disagree()
             return allowed
+        if self.wish.min_cuda and not re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,3}){0,2}", self.wish.min_cuda):
+            self.out.block(
+                "driver.min_cuda_unreadable", f"'{self.wish.min_cuda}' is not a CUDA version",
+                ["a CUDA version is written 13.0"], "",
+            )  # fmt: skip
+            return allowed
+        if self.wish.branch.endswith("-server") and self.wish.channel in ("cuda", "ppa"):
+            self.out.block(
+                "driver.series_of_archive", f"{CHANNELS[self.wish.channel]} has no -server series",
+                ["the series for data centers is the Ubuntu archive's own"],
+                "",
+            )  # fmt: skip
+            return allowed
+        if self.wish.branch == "recommended" and not self.wish.version:
+            self._check_wishes(allowed)
         if self.wish.branch != "recommended":
             self._check_branch_wish(allowed)
         elif self.wish.version:
             self.out.block(
                 "driver.version_without_branch", f"version {self.wish.version} is asked for without its branch",
-                ["nvidia_driver_branch is 'recommended'"], f"set nvidia_driver_branch: \"{names.branch(self.wish.version)}\"",
+                ["nvidia_driver_branch is 'recommended'"], "",
             )  # fmt: skip
         return allowed
+
+    def _check_wishes(self, allowed: set[int]) -> None:
+        """No branch is named: is there any for the modules and the CUDA that are?"""
+        wish, cards = self.wish, _and([gpu.name for gpu in _distinct(self.out.gpus)])
+        if self._fitting(allowed, wish):
+            return
+        newest = max(allowed)
+        if not self._fitting(allowed, replace(wish, min_cuda="")):
+            self._refuse_modules(newest, self.catalog.flavours(self.out.gpus, newest))
+            return
+        able = self._fitting(allowed, replace(wish, min_cuda=""))
+        most = max((self.catalog.max_cuda(branch.number) for branch in able), key=_cuda)
+        with_modules = f" with {wish.modules} modules" if wish.modules != "auto" else ""
+        self.out.block(
+            "driver.cuda_too_new", f"no branch that drives {cards}{with_modules} carries CUDA {wish.min_cuda}",
+            [f"they carry CUDA up to {most}"], "",
+        )  # fmt: skip
 
     def _check_branch_wish(self, allowed: set[int]) -> None:
         wish = self.wish
@@ -232,32 +292,32 @@ class _Resolver:
         if not re.fullmatch(r"[0-9]{3}(-server)?", str(wish.branch)):
             self.out.block(
                 "driver.branch_unknown", f"'{wish.branch}' is not a branch", ["a branch is written 580 or 580-server"],
-                f"nvidia_driver_branch: \"{branch.number}\", and nvidia_driver_version for an exact version",
+                "an exact version goes into nvidia_driver_version",
             )  # fmt: skip
             return
         if wish.version and names.branch(wish.version) != str(branch.number):
             self.out.block(
                 "driver.version_of_other_branch", f"version {wish.version} is not of branch {branch.number}",
                 ["nvidia_driver_version and nvidia_driver_branch contradict each other"],
-                f"set nvidia_driver_branch: \"{names.branch(wish.version)}\", or leave the version out",
+                "",
             )  # fmt: skip
         if branch.number not in allowed:
             self._refuse_branch(branch)
             return
         if wish.min_cuda and _cuda(self.catalog.max_cuda(branch.number)) < _cuda(wish.min_cuda):
-            first = self.catalog.min_branch_for_cuda(wish.min_cuda, self.out.gpus, full=True)
             self.out.block(
                 "driver.cuda_too_new", f"branch {branch.number} does not carry CUDA {wish.min_cuda}",
                 [f"it carries CUDA up to {self.catalog.max_cuda(branch.number)}"],
-                f"nvidia_driver_branch: \"{first}\" is the first that does" if first else "no branch for these GPUs carries it",
+                "",
             )  # fmt: skip
+            return
         flavours = self.catalog.flavours(self.out.gpus, branch.number)
         if wish.modules != "auto" and wish.modules not in flavours:
             self._refuse_modules(branch.number, flavours)
         if branch.is_ended(self.today):
             self.out.warn(
                 "driver.branch_ended", f"branch {branch.number} gets no more fixes", [f"end of life: {branch.eol}"],
-                f"a living branch for these GPUs: {self._way_out(allowed)}",
+                "nvidia_driver_branch: recommended takes a living one where there is one",
             )  # fmt: skip
 
     def _refuse_branch(self, branch: Branch) -> None:
@@ -275,7 +335,7 @@ class _Resolver:
             "driver.gpu_not_supported",
             f"branch {branch.number} does not drive {_and([gpu.name for gpu in _distinct(self.out.gpus)])}",
             because or ["no flavour of that branch drives all of these GPUs"],
-            f"nvidia_driver_branch: {self._way_out(self.catalog.branches_for(self.out.gpus))}",
+            "",
         )  # fmt: skip
 
     def _refuse_modules(self, number: int, flavours: Sequence[str]) -> None:
@@ -287,11 +347,19 @@ class _Resolver:
         self.out.block(
             "driver.modules_unsupported",
             f"{self.wish.modules} kernel modules of branch {number} do not drive every GPU of this host", because,
-            f"nvidia_driver_modules: {flavours[0] if flavours else 'auto'}",
+            "",
         )  # fmt: skip
 
     def _say_which_cards_disagree(self) -> None:
         cards, because = _distinct(self.out.gpus), []
+        alone = [gpu for gpu in cards if not self.catalog.branches_for([gpu])]
+        if alone:
+            self.out.block(
+                "driver.gpu_unknown", f"no known branch drives {_and([gpu.name for gpu in alone])}",
+                [f"10de:{', 10de:'.join(gpu.ids)}: {gpu.note or 'not in the catalog'}" for gpu in alone],
+                "nvidia_driver_manage: false leaves the driver of this host alone; or take the card out",
+            )  # fmt: skip
+            return
         by_range: set[int] | None = None
         for gpu in cards:
             own = {
@@ -318,21 +386,6 @@ class _Resolver:
                 because,
                 hint,
             )
-
-    def _refuse_unsigned(self) -> None:
-        target, secure = self.out.target, self.facts.secure_boot
-        if target is None or not secure.enabled or target.build == "signed" or secure.mok_enrolled:
-            return
-        self.out.target = None
-        self.out.block(
-            "driver.secure_boot_unsigned", "Secure Boot is on and these modules would not be signed by an enrolled key",
-            [
-                f"{target.series} from {CHANNELS[target.channel]} is built by DKMS on the host",
-                "no Machine Owner Key of this host is enrolled",
-            ],
-            "take signed modules (nvidia_driver_channel: ubuntu, nvidia_driver_build: signed), or enroll the key at the "
-            "console (mokutil --import /var/lib/shim-signed/mok/MOK.der, reboot, confirm), or switch Secure Boot off",
-        )  # fmt: skip
 
     def _known_bad(
         self, version: str, channel: str | None, flavour: str, severity: str = "avoid"
@@ -378,7 +431,11 @@ class _Resolver:
             self.out.gpus, number
         ):
             return False
-        if wish.channel not in ("auto", have.channel) or wish.variant not in ("auto", have.variant):
+        # NVIDIA's names from 590 on know one metapackage, whatever the variant.
+        variants = (
+            ("auto", have.variant) if names.has_variants(have.channel or "", have.series) else (wish.variant,)
+        )
+        if wish.channel not in ("auto", have.channel) or wish.variant not in variants:
             return False
         if have.build is None or wish.build not in ("auto", have.build):
             return False
@@ -411,12 +468,19 @@ class _Resolver:
             return False
         if checks.next_boot_problems(self.facts.model_dump(), have.version):
             return False
-        if have.build == "dkms" and any(not kernel.headers for kernel in self._kernels_that_matter()):
+        if have.build == "dkms" and (
+            any(not kernel.headers for kernel in self._kernels_that_matter())
+            or any(not self._has(f"linux-headers-{flavour}") for flavour in self.kernel_flavours())
+        ):
             return False
-        fabric = {n: v for n, v in have.packages.items() if n.startswith("nvidia-fabricmanager")}
+        fabric = {n: v for n, v in have.packages.items() if names.parse(n).base == "nvidia-fabricmanager"}
         return not self._wants_fabric() or (
             bool(fabric) and all(names.upstream(version) == have.version for version in fabric.values())
         )
+
+    def _has(self, name: str) -> bool:
+        package = self.facts.packages.get(name)
+        return package is not None and package.installed
 
     # --- choosing ------------------------------------------------------------------------------------------
 
@@ -442,7 +506,7 @@ class _Resolver:
                 code="driver.not_offered", message=f"{CHANNELS[channel]} offers no fitting branch",
                 because=offer.errors[:4] or ["it has no such series" if self.wish.branch != "recommended"
                                              else "no long-term or production branch for these GPUs there"],
-                hint="name another branch in nvidia_driver_branch, or another channel in nvidia_driver_channel",
+                hint="",
             )
         ]  # fmt: skip
         return False
@@ -450,12 +514,7 @@ class _Resolver:
     def _wished_branches(self, allowed: set[int]) -> list[Branch]:
         if self.wish.branch != "recommended":
             return [self.catalog.branch(self.wish.branch)]
-        fitting = [
-            branch for branch in reversed(self.catalog.branches)
-            if branch.number in allowed and branch.is_long_term_or_production
-            and (not self.wish.min_cuda or _cuda(self.catalog.max_cuda(branch.number)) >= _cuda(self.wish.min_cuda))
-            and (self.wish.modules == "auto" or self.wish.modules in self.catalog.flavours(self.out.gpus, branch.number))
-        ]  # fmt: skip
+        fitting = self._fitting(allowed, self.wish)
         living = [branch for branch in fitting if not branch.is_ended(self.today)]
         if not self.wish.update:
             # Something else has to change (the flavour, a missing module): the branch stays where it can.
@@ -463,12 +522,19 @@ class _Resolver:
         # Old cards have ended branches only (Kepler: 470): better that one than none, and said so.
         return living or fitting
 
+    def _fitting(self, allowed: set[int], wish: DriverWish) -> list[Branch]:
+        """Long-term and production branches for the GPUs, the CUDA and the modules that are asked for, newest first."""
+        return [
+            branch for branch in reversed(self.catalog.branches)
+            if branch.number in allowed and branch.is_long_term_or_production
+            and (not wish.min_cuda or _cuda(self.catalog.max_cuda(branch.number)) >= _cuda(wish.min_cuda))
+            and (wish.modules == "auto" or wish.modules in self.catalog.flavours(self.out.gpus, branch.number))
+        ]  # fmt: skip
+
     def _series_of(self, branch: Branch, channel: str) -> list[str]:
         plain, server = str(branch.number), f"{branch.number}-server"
-        if channel == "cuda":
+        if channel != "ubuntu":
             return [] if str(self.wish.branch).endswith("-server") else [plain]
-        if channel == "ppa":
-            return [plain]
         if self.wish.branch != "recommended":
             if str(self.wish.branch) == plain and self._wants_fabric():
                 return [plain, server]
@@ -487,81 +553,176 @@ class _Resolver:
         leads_to = next((c.other_series for c in candidates[:1] if c.other_series), None)
         if leads_to:
             return self._transitional(channel, offer, series, module, leads_to)
+        good = [c for c in candidates if not self._known_bad(c.upstream, channel, flavour)]
         if self.wish.version:
-            candidates = [c for c in candidates if c.upstream == self.wish.version]
-            if not candidates:
-                have = sorted({c.upstream for c in offer.versions(module)}, key=debversion.key, reverse=True)
-                return Issue(
-                    code="driver.version_not_offered", message=f"{where} does not have {series} {self.wish.version}",
-                    because=[f"{module} is there as {', '.join(have[:6])}"],
-                    hint=f'nvidia_driver_version: "{have[0]}", or leave it empty for the newest',
-                )  # fmt: skip
-        else:
-            good = [c for c in candidates if not self._known_bad(c.upstream, channel, flavour)]
-            if not good:
-                bad = self._known_bad(candidates[0].upstream, channel, flavour)[0]
-                return Issue(
-                    code="driver.known_bad", message=f"every version of {series} in {where} is known to be bad",
-                    because=[f"{candidates[0].upstream}: {bad.symptom}", f"known way out: {bad.fix}"],
-                    hint="name the version in nvidia_driver_version to take it all the same, or choose another branch",
-                )  # fmt: skip
-            candidates = good
-        fabric: dict[str, str] = {}
+            asked = [c for c in candidates if c.upstream == self.wish.version]
+            if not asked:
+                return self._version_not_offered(where, series, module, candidates, good)
+            good = asked
+        if not good:
+            bad = self._known_bad(candidates[0].upstream, channel, flavour)[0]
+            return Issue(
+                code="driver.known_bad", message=f"every version of {series} in {where} is known to be bad",
+                because=[f"{candidates[0].upstream}: {bad.symptom}", f"known way out: {bad.fix}"],
+                hint="name the version in nvidia_driver_version to take it all the same",
+            )  # fmt: skip
+        choices = [_Choice(version) for version in dict.fromkeys(c.upstream for c in good)]
         if self._wants_fabric():
-            fits = [(c, self._fabric_packages(channel, offer, series, c.upstream)) for c in candidates]
-            usable = [(c, packages) for c, packages in fits if packages]
-            if not usable:
-                return self._no_fabric_manager(channel, offer, branch, series, candidates[0].upstream)
-            if usable[0][0] is not candidates[0]:
-                self.out.reason(
-                    "version",
-                    usable[0][0].upstream,
-                    f"the newest for which {where} has fabric manager at the same version",
-                )
-            candidates, fabric = [usable[0][0]], usable[0][1]
-        self._set_target(channel, offer, series, flavour, candidates[0].upstream, fabric)
+            for choice in choices:
+                choice.fabric = self._fabric_packages(channel, offer, series, choice.version)
+            choices = [choice for choice in choices if choice.fabric]
+            if not choices:
+                return self._no_fabric_manager(channel, offer, branch, series, good[0].upstream)
+        refused: list[Issue] = []
+        for choice in choices:
+            issue = self._build(choice, channel, offer, series, flavour)
+            if issue:
+                refused.append(issue)
+        choices = [choice for choice in choices if choice.build]
+        if not choices:
+            return refused[0]
+        chosen = self._prefer(choices)
+        self._set_target(channel, offer, series, flavour, chosen)
+        if chosen.version != good[0].upstream and not self.wish.version:
+            self.out.reason("version", chosen.version, self._why_not_newest(chosen, good[0].upstream, where))
         return None
 
-    def _set_target(
-        self, channel: str, offer: Offer, series: str, flavour: str, version: str, fabric: dict[str, str]
-    ) -> None:
-        variant = self._variant()
-        build, extra = self._build(channel, offer, series, flavour, version)
-        top = names.top_packages(channel, series, flavour, build, variant) + [
+    def _prefer(self, choices: list[_Choice]) -> _Choice:
+        """Newest first, but signed modules before a newer driver without them, and what is installed before all."""
+        have = self.out.installed
+        if have.version and have.branch == names.branch(choices[0].version):
+            same = [c for c in choices if c.version == have.version and c.build == (have.build or c.build)]
+            if same and not self.wish.update:
+                return same[0]
+            later = [c for c in choices if debversion.compare(c.version, have.version) >= 0]
+            choices = later or choices
+        return next((choice for choice in choices if choice.build == "signed"), choices[0])
+
+    def _why_not_newest(self, chosen: _Choice, newest: str, where: str) -> str:
+        if chosen.version == self.out.installed.version:
+            return f"it is installed; nvidia_driver_update: true would move it on to {newest}"
+        if chosen.fabric:
+            return f"the newest for which {where} has fabric manager at the same version"
+        return f"the newest with signed modules for every kernel that matters here ({newest} has none)"
+
+    def _version_not_offered(
+        self, where: str, series: str, module: str, candidates: list[Candidate], good: list[Candidate]
+    ) -> Issue:
+        have = list(dict.fromkeys(c.upstream for c in [*good, *candidates]))
+        return Issue(
+            code="driver.version_not_offered", message=f"{where} does not have {series} {self.wish.version}",
+            because=[f"{module} is there as {', '.join(have[:6])}"],
+            hint="",
+        )  # fmt: skip
+
+    def _set_target(self, channel: str, offer: Offer, series: str, flavour: str, choice: _Choice) -> None:
+        variant, version = self._variant(), choice.version
+        top = names.top_packages(channel, series, flavour, choice.build, variant) + [
             names.module_package(channel, series, flavour)
-        ] * (build == "dkms")
-        skip = frozenset({"nvidia-dkms"}) if build == "signed" else frozenset()
-        packages = closure(top, offer, version, skip) | fabric | extra
+        ] * (choice.build == "dkms")
+        skip = frozenset({"nvidia-dkms"}) if choice.build == "signed" else frozenset()
+        packages = closure(top, offer, version, skip) | choice.fabric | choice.modules
+        packages |= self._carried_along(channel, offer, series, version, variant, packages)
         pinning = None
         pinning_name = names.pinning_package(channel, series)
         if pinning_name and offer.versions(pinning_name):
             pinning = (pinning_name, offer.versions(pinning_name)[0].version)
-        if self._wants_fabric() and self.facts.nvlink5_switch and offer.versions("nvlsm"):
-            packages["nvlsm"] = offer.versions("nvlsm")[0].version
+        if self._wants_fabric() and self.facts.nvlink5_switch:
+            if offer.versions("nvlsm"):
+                packages["nvlsm"] = offer.versions("nvlsm")[0].version
+            else:
+                self.out.warn(
+                    "driver.nvlsm_missing", f"{CHANNELS[channel]} does not have nvlsm",
+                    ["fabric manager needs it on boards with an NVLink 5 switch"], "nvidia_driver_channel: cuda has it",
+                )  # fmt: skip
         self.out.target = Target(
-            channel=channel, series=series, version=version, flavour=flavour, build=build, variant=variant,
-            fabric=bool(fabric), packages=packages, pinning=pinning,
+            channel=channel, series=series, version=version, flavour=flavour, build=choice.build, variant=variant,
+            fabric=bool(choice.fabric), packages=packages, pinning=pinning,
         )  # fmt: skip
-        self._explain(channel, series, version, flavour, build, variant)
+        self._explain(channel, series, version, flavour, choice.build, variant)
+
+    def _carried_along(
+        self, channel: str, offer: Offer, series: str, version: str, variant: str, chosen: dict[str, str]
+    ) -> dict[str, str]:
+        """Libraries and tools that are installed beyond what is asked for (video, GL, 32-bit, …) in the new version.
+
+        Left where they are they would not fit the driver any more; removed they would be missed.
+        """
+        found = {}
+        for name in self.out.installed.packages:
+            package = names.parse(name)
+            desktop = package.base == "xserver-xorg-video-nvidia" and variant == "headless"
+            if not names.is_carried_along(package) or desktop:
+                continue
+            architecture = "".join(name.partition(":")[1:])
+            for new in names.in_series(package.base, channel, series):
+                candidate = offer.at(new, version)
+                if candidate is not None and new + architecture not in chosen:
+                    found[new + architecture] = candidate.version
+                    if not architecture:
+                        found.update(closure([new], offer, version, frozenset({"nvidia-dkms", *_CARRIERS})))
+                if candidate is not None:
+                    break
+        return {name: version for name, version in found.items() if name not in chosen}
 
     def _variant(self) -> str:
         if self.wish.variant != "auto":
             return self.wish.variant
         return self.out.installed.variant or ("desktop" if self.facts.desktop else "headless")
 
-    def _build(
-        self, channel: str, offer: Offer, series: str, flavour: str, version: str
-    ) -> tuple[str, dict[str, str]]:
-        """Return (signed | dkms, packages for it): module packages of kernels, or kernel headers."""
-        signed = self._signed_packages(offer, series, flavour, version) if channel == "ubuntu" else None
-        if self.wish.build != "dkms" and signed:
-            return "signed", signed
-        if self.wish.build == "signed":
-            self.out.warn(
-                "driver.no_signed_modules", "signed modules are asked for and not offered",
-                [f"{CHANNELS[channel]} has none of {series} {version} for every kernel that matters here"],
-                "DKMS builds them on the host instead",
+    def _build(self, choice: _Choice, channel: str, offer: Offer, series: str, flavour: str) -> Issue | None:
+        """Set how the modules of a version come to the host, and the packages for it; or say why they cannot."""
+        wish = self.wish.build
+        signed = (
+            self._signed_packages(offer, series, flavour, choice.version) if channel == "ubuntu" else None
+        )
+        have = self.out.installed
+        stays = wish == "auto" and have.build == "dkms" and have.branch == series.split("-")[0]
+        unsigned = self._why_no_dkms(channel, offer, series, choice.version)
+        if signed and wish != "dkms" and not (stays and unsigned is None):
+            choice.build, choice.modules = "signed", signed
+            return None
+        if wish == "signed":
+            return Issue(
+                code="driver.no_signed_modules", message="signed modules are asked for and not offered",
+                because=[f"{CHANNELS[channel]} has none of {series} {choice.version} for every kernel that matters here"],
+                hint="",
             )  # fmt: skip
+        if unsigned is None:
+            choice.build, choice.modules = "dkms", self._headers(offer)
+        return unsigned
+
+    def _why_no_dkms(self, channel: str, offer: Offer, series: str, version: str) -> Issue | None:
+        """Why modules that DKMS builds on this host would not be there, or would not be loaded, after the next boot."""
+        secure = self.facts.secure_boot
+        if secure.enabled and not secure.mok_enrolled:
+            make = "" if secure.mok_key else "update-secureboot-policy --new-key, "
+            enroll = (
+                f"enroll a key at the console ({make}mokutil --import /var/lib/shim-signed/mok/MOK.der, reboot, "
+                "confirm), or switch Secure Boot off"
+            )
+            return Issue(
+                code="driver.secure_boot_unsigned",
+                message="Secure Boot is on and these modules would not be signed by an enrolled key",
+                because=[
+                    f"{series} {version} from {CHANNELS[channel]} is built by DKMS on the host",
+                    "no Machine Owner Key of this host is enrolled",
+                ],
+                hint=enroll,
+            )  # fmt: skip
+        kernels = self.facts.kernels
+        boots = kernels.next or kernels.running
+        kernel = next((kernel for kernel in kernels.installed if kernel.release == boots), None)
+        if kernel is None or kernel.headers or offer.versions(f"linux-headers-{boots}"):
+            return None
+        return Issue(
+            code="driver.no_headers", message=f"no modules can be built for kernel {boots}, which boots next",
+            because=[f"linux-headers-{boots} is neither installed nor in any repository of this host"],
+            hint="have a kernel boot that the repositories still carry, or install the headers of this one",
+        )  # fmt: skip
+
+    def _headers(self, offer: Offer) -> dict[str, str]:
+        """Headers for DKMS: of the running and the next kernel, and the metapackages that bring those of later ones."""
         headers = {}
         for kernel in self._kernels_that_matter():
             candidates = offer.versions(f"linux-headers-{kernel.release}")
@@ -569,15 +730,15 @@ class _Resolver:
                 headers[candidates[0].name] = candidates[0].version
         for flavour_name in self.kernel_flavours():
             candidates = offer.versions(f"linux-headers-{flavour_name}")
-            if candidates and f"linux-headers-{flavour_name}" not in self.facts.packages:
+            if candidates and not self._has(f"linux-headers-{flavour_name}"):
                 headers[candidates[0].name] = candidates[0].version
-        return "dkms", headers
+        return headers
 
     def _signed_packages(
         self, offer: Offer, series: str, flavour: str, version: str
     ) -> dict[str, str] | None:
         """Signed modules for every kernel that matters, or None where one has none at that driver version."""
-        packages = {}
+        packages: dict[str, str] = {}
         for kernel in self._kernels_that_matter():
             name = names.prebuilt_modules(series, flavour, kernel.release)
             candidate = next((c for c in offer.versions(name) if _fits_driver(c.depends, version)), None)
@@ -589,6 +750,7 @@ class _Resolver:
                     part = names.parse(relation.name)
                     if part and part.base.startswith("linux-") and relation.op == "=" and relation.version:
                         packages[relation.name] = relation.version
+        stands_in = False
         for flavour_name in self.kernel_flavours():
             # The metapackage leads to the archive's newest kernel: only where that kernel is here already, since a new
             # kernel is nothing that a driver plan may bring along.
@@ -607,6 +769,10 @@ class _Resolver:
             )
             if candidate is not None:
                 packages[name] = candidate.version
+                stands_in = True
+        # The full driver asks for the DKMS package, in whose place only the metapackage of the modules can stand.
+        if self._variant() == "desktop" and not stands_in:
+            return None
         return packages or None
 
     def _kernels_that_matter(self) -> list[Any]:
@@ -667,11 +833,12 @@ class _Resolver:
         else:
             because = "asked for"
         out.reason("branch", series, because)
-        out.reason(
-            "version",
-            version,
-            "asked for" if wish.version else f"the newest of {series} in {CHANNELS[channel]}",
-        )
+        if wish.version or not any(reason.what == "version" for reason in out.reasons):
+            out.reason(
+                "version",
+                version,
+                "asked for" if wish.version else f"the newest of {series} in {CHANNELS[channel]}",
+            )
         both = len(self.catalog.flavours(out.gpus, number)) > 1
         out.reason(
             "modules", flavour,
@@ -734,7 +901,7 @@ class _Resolver:
             code="driver.not_offered",
             message=f"{CHANNELS[channel]} does not offer {series} for Ubuntu {self.ubuntu} ({module} is not there)",
             because=[*offer.errors[:3], *([f"it offers {', '.join(others)}"] if others else [])],
-            hint=self._other_channels(channel, offer, series),
+            hint="",
         )
 
     def _transitional(self, channel: str, offer: Offer, series: str, module: str, leads_to: str) -> Issue:
@@ -744,36 +911,7 @@ class _Resolver:
             because=[
                 f"{module} {offer.versions(module)[0].version} depends on the packages of {leads_to} only"
             ],
-            hint=self._other_channels(channel, offer, series),
-        )
-
-    def _other_channels(self, channel: str, offer: Offer, series: str) -> str:
-        """The way out when a series is not to be had: its server series, a living branch, another channel."""
-        allowed = self.catalog.branches_for(self.out.gpus)
-        number = series.split("-")[0]
-        genuine = [
-            other for other in (f"{number}-server", number)
-            if other != series and self._is_genuine(channel, offer, other)
-        ]  # fmt: skip
-        if genuine and channel != "cuda":
-            return f'nvidia_driver_branch: "{genuine[0]}" is the real {number} there'
-        living = [
-            str(branch.number) for branch in reversed(self.catalog.branches)
-            if branch.number in allowed and not branch.is_ended(self.today) and branch.is_long_term_or_production
-            and any(self._is_genuine(channel, offer, s) for s in (str(branch.number), f"{branch.number}-server"))
-        ]  # fmt: skip
-        ways = [f'nvidia_driver_branch: "{living[0]}"'] if living else []
-        if channel != "cuda" and int(number) >= 550 and self.ubuntu != "26.04":
-            ways.append("nvidia_driver_channel: cuda")
-        return ", or ".join(ways) or f"nvidia_driver_branch: {self._way_out(allowed)}"
-
-    def _is_genuine(self, channel: str, offer: Offer, series: str) -> bool:
-        candidates = [
-            c for flavour in ("proprietary", "open")
-            for c in offer.versions(names.module_package(channel, series, flavour))[:1]
-        ]  # fmt: skip
-        return any(
-            c.other_series is None and names.branch(c.version) == series.split("-")[0] for c in candidates
+            hint="",
         )
 
     def _no_fabric_manager(
@@ -790,30 +928,107 @@ class _Resolver:
                 f"{len(self.facts.nvswitches)} NVSwitches are on the bus: without fabric manager CUDA fails with error 802",
                 f"it offers {', '.join(have)}" if have else "it offers none for that branch",
             ],
-            hint="take a version that both have (nvidia_driver_version), another branch or channel, or, to do without, "
-            "nvidia_driver_fabric_manager: never",
+            hint="",
         )
 
     def _say_why_nothing_fits(self) -> None:
         # Lead with the most telling refusal: "is not there" says less than "is only a transitional package".
         self.out.blockers += sorted(self.refusals, key=lambda issue: issue.code == "driver.not_offered")
 
-    def _way_out(self, allowed: set[int]) -> str:
-        """The branch to name instead, in the archive's words: ended ones get their -server series where that is real."""
-        fitting = [
-            b for b in reversed(self.catalog.branches) if b.number in allowed and b.is_long_term_or_production
-        ]
-        living = [branch for branch in fitting if not branch.is_ended(self.today)]
-        if living:
-            return f'"{living[0].number}"'
-        if not fitting:
-            return "a host with other GPUs"
-        number = fitting[0].number
-        if self.release and self.catalog.transitional(str(number), ubuntu=self.release):
-            return (
-                f'"{number}-server" (plain {number} is only a transitional package on Ubuntu {self.ubuntu})'
+    # --- the way out -----------------------------------------------------------------------------------------
+
+    def _name_ways_out(self) -> None:
+        """Put a way out that works at the head of each hint: tried by resolving again, never guessed."""
+        named = [issue for issue in self.out.blockers if issue.code in _HAS_WAY_OUT]
+        way = self._way_out() if named else ""
+        for issue in named:
+            without = {"fabric_manager": "never"}
+            if issue.code == "driver.fabric_manager_missing" and self._works(without):
+                issue.hint = "to do without, nvidia_driver_fabric_manager: never"
+            issue.hint = "; or ".join(filter(None, [way, issue.hint])) or (
+                "nvidia_driver_manage: false leaves the driver of this host as it is; no other value is known to work here"
             )
-        return f'"{number}"'
+
+    def _way_out(self) -> str:
+        """The fewest variables to set so that a driver is found, as text; empty where none of them would do."""
+        singles = self._changes()
+        for number in (1, 2, 3):
+            for some in itertools.combinations(singles, number):
+                change = dict(some)
+                if len(change) == number and self._works(change):
+                    return " and ".join(_setting(name, value) for name, value in some)
+        return ""
+
+    def _changes(self) -> list[tuple[str, str]]:
+        """Single variables that could be set otherwise, the smallest change first."""
+        wish, catalog = self.wish, self.catalog
+        found: list[tuple[str, str]] = []
+        if wish.version:
+            found += [("branch", names.branch(wish.version)), ("version", "")]
+        if wish.modules != "auto":
+            found.append(("modules", "open" if wish.modules == "proprietary" else "proprietary"))
+        if wish.build != "auto":
+            found.append(("build", "auto"))
+        if wish.channel != "auto":
+            found += [("channel", channel) for channel in ("ubuntu", "cuda") if channel != wish.channel]
+        wished = catalog.find_branch(wish.branch)
+        if wished:
+            found += [("branch", f"{wished.number}-server"), ("branch", str(wished.number))]
+        open_wish = replace(wish, modules="auto", min_cuda="")
+        fitting = self._fitting(catalog.branches_for(self.out.gpus), open_wish)
+        fitting.sort(key=lambda branch: branch.is_ended(self.today))
+        for channel in ("ubuntu", "cuda"):
+            for branch in fitting:
+                known = self._known_series(branch.number, channel)
+                for series in (str(branch.number), f"{branch.number}-server"):
+                    if series in known:
+                        found.append(("branch", series))
+        if wish.min_cuda and fitting:
+            found.append(("min_cuda", max((catalog.max_cuda(b.number) for b in fitting), key=_cuda)))
+        found.append(("branch", "recommended"))
+        return [change for change in dict.fromkeys(found) if getattr(wish, change[0]) != change[1]]
+
+    def _works(self, change: dict[str, str]) -> bool:
+        wish = replace(self.wish, **change)  # type: ignore[arg-type]
+        trial = _Resolver(wish, self.facts, self.catalog, self.offers, self.today)
+        trial._run()
+        if trial.out.ask is None or self.release is None:
+            return not trial.out.blockers
+        # apt has not been asked: what the catalog knows of the repositories must do.
+        channels = (
+            [wish.channel]
+            if wish.channel != "auto"
+            else ["ubuntu"]
+            if self._needs_signed()
+            else ["ubuntu", "cuda"]
+        )
+        if wish.branch == "recommended":
+            branches = self._fitting(self.catalog.branches_for(self.out.gpus), wish)
+            return any(
+                self._known_series(branch.number, channel) for branch in branches for channel in channels
+            )
+        unsure = self._needs_signed() or (self._wants_fabric() and wish.channel == "ubuntu")
+        number = int(wish.branch.split("-")[0])
+        return not unsure and any(wish.branch in self._known_series(number, channel) for channel in channels)
+
+    def _known_series(self, number: int, channel: str) -> list[str]:
+        if self.release is None:
+            return [str(number)]
+        offers = self.catalog.offers(number, ubuntu=self.release)
+        return [entry.series for entry in offers if entry.channel == channel]
+
+    def _needs_signed(self) -> bool:
+        """Only modules that Canonical signed can be loaded here, or only they are asked for."""
+        secure = self.facts.secure_boot
+        return self.wish.build == "signed" or bool(secure.enabled and not secure.mok_enrolled)
+
+
+def _setting(name: str, value: str) -> str:
+    return (
+        f'nvidia_driver_{name}: "{value}"'
+        if name in ("branch", "version", "min_cuda")
+        else f"nvidia_driver_{name}: {value}"
+    )
 
 
 def wants_fabric(wish: DriverWish, facts: Facts) -> bool:

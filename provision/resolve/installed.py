@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from typing import Any
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils import names
+from ansible_collections.gpu.provision.plugins.module_utils import aptfiles, names
 from provision.facts import Facts
 
+# cuda-repo-ubuntu2404-12-8-local_*.deb and nvidia-driver-local-repo-*.deb lay a whole repository down in /var.
+_LOCAL_REPOSITORY = re.compile(r"^(?:file|copy):.*/(?:cuda-repo-|nvidia-driver-local-repo-)")
 _CARRIES_FLAVOUR = {
     "nvidia-dkms", "nvidia-driver", "nvidia-headless", "nvidia-headless-no-dkms", "nvidia-kernel-source", "nvidia-open",
     "linux-modules-nvidia", "linux-objects-nvidia", "cuda-drivers",
@@ -70,7 +73,7 @@ def installed_driver(facts: Facts) -> InstalledDriver:
         flavour=None if not carriers else "open" if _is_open(carriers) else "proprietary",
         build=build,
         channel=channel_of(facts, locked),
-        variant=None if not locked else "desktop" if _has_desktop_parts(bases) else "headless",
+        variant="desktop" if bases & names.DESKTOP else "headless",
     )
 
 
@@ -83,34 +86,44 @@ def _only_fabric(parsed: dict[str, names.DriverPackage], series: str) -> bool:
     return own <= {"nvidia-fabricmanager", "nvidia-fabricmanager-dev", "libnvidia-nscq", "nvidia-imex"}
 
 
-def _has_desktop_parts(bases: set[str]) -> bool:
-    return bool(
-        bases & {"nvidia-driver", "libnvidia-gl", "xserver-xorg-video-nvidia", "nvidia-open", "cuda-drivers"}
-    )
-
-
 def channel_of(facts: Facts, locked: dict[str, str]) -> str | None:
-    """Return the channel that installed driver packages came from, by the revision of their versions.
+    """Return the channel that installed driver packages came from, by their versions and names.
 
-    Archive: ``-0ubuntu0.24.04.1`` and ``-0ubuntu1.24.04.1``; PPA: ``-0ubuntu0~gpu24.04.1``; NVIDIA's repository:
-    ``-0ubuntu1``, ``-1ubuntu1`` and ``-1``. The archive's development releases use ``-0ubuntu1`` too, so without a
-    source of NVIDIA on the host that revision means the archive. Source: version strings of both, 2026.
+    Archive: ``-0ubuntu0.24.04.1``, ``-0ubuntu1.24.04.1``, and ``-0ubuntu1``, ``-0ubuntu2``, … in what a release came
+    with; PPA: ``-0ubuntu0~gpu24.04.1``; NVIDIA's repository: ``-0ubuntu1`` before 590, ``-1ubuntu1`` and ``-1`` after.
+    Where ``-0ubuntu1`` could be both, names tell (only the archive has -server and signed modules), then whether
+    NVIDIA's repository is configured here. Source: version strings of all three, 2026.
     """
     if not locked:
         return None
-    revision = next(iter(locked.values())).rsplit("-", 1)[-1]
-    if "~gpu" in revision:
+    revisions = {version.rsplit("-", 1)[-1] for version in locked.values()}
+    if any("~gpu" in revision for revision in revisions):
         return "ppa"
-    if re.fullmatch(r"\d+ubuntu\d+\.\d\d\.\d\d(\.\d+)?|0ubuntu\d+\.\d+(\.\d+)*", revision):
+    driver = [names.parse(name) for name, package in facts.packages.items() if package.status[1] not in "nc"]
+    series = {
+        package.series for package in driver if package is not None and package.base == "linux-modules-nvidia"
+    }
+    if any(package.server or package.series in series for package in map(names.parse, locked)):
         return "ubuntu"
-    return (
-        "cuda" if any(is_cuda_uri(uri) for source in facts.apt.sources for uri in source.uris) else "ubuntu"
-    )
+    if not revisions <= {"0ubuntu1", "1ubuntu1", "1"}:
+        return "ubuntu"
+    if not any(package.branch for package in map(names.parse, locked)):
+        return "cuda"  # no branch in any name: NVIDIA's own from 590 on
+    return "cuda" if nvidia_sources(facts) else "ubuntu"
+
+
+def nvidia_sources(facts: Facts) -> list[Any]:
+    """Enabled apt entries of NVIDIA's driver and CUDA repository: the real one, mirrors, local ones, our own file."""
+    own = aptfiles.sources_path("cuda")
+    return [
+        entry for entry in facts.apt.sources
+        if entry.enabled and "deb" in entry.types and (entry.file == own or any(map(is_cuda_uri, entry.uris)))
+    ]  # fmt: skip
 
 
 def is_cuda_uri(uri: str) -> bool:
-    """True for NVIDIA's CUDA repository and for mirrors that keep its path."""
-    return "/compute/cuda/repos/" in uri
+    """True for NVIDIA's CUDA repository, for mirrors that keep its path, and for its local form on a disk."""
+    return "/compute/cuda/repos/" in uri or _LOCAL_REPOSITORY.search(uri) is not None
 
 
 def is_ppa_uri(uri: str) -> bool:

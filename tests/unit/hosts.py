@@ -12,7 +12,7 @@ from tests.unit.offers import KERNELS, OFFERS
 IDS = {
     "K80": "102d", "M40": "17fd", "P100": "15f8", "GTX 1080 Ti": "1b06", "V100": "1db6", "T4": "1eb8",
     "A100": "20b2", "RTX 3090": "2204", "RTX 4090": "2684", "H100": "2330", "H100 PCIe": "2331", "RTX 5090": "2b85",
-    "B200": "2901", "GH200": "2342", "unknown": "ffff",
+    "B200": "2901", "GH200": "2342", "unknown": "ffff", "ancient": "0a65",
 }  # fmt: skip
 
 
@@ -40,6 +40,13 @@ def host(
     }  # fmt: skip
     if installed:
         _install(base, installed)
+    for name in facts.pop("extra_packages", []):
+        version = next(
+            row["version"] for n, row in base["packages"].items() if n.startswith("libnvidia-compute")
+        )
+        base["packages"][name] = {"version": version, "status": "hi"}
+    for gpu, driver in zip(base["gpus"], facts.pop("drivers", []), strict=False):
+        gpu["driver"] = driver
     for key, value in facts.items():
         if isinstance(value, dict) and isinstance(base.get(key), dict):
             base[key] = {**base[key], **value}
@@ -60,6 +67,7 @@ def _install(base: dict[str, Any], text: str) -> None:
     ]  # fmt: skip
     if build == "dkms":
         wanted += [f"nvidia-headless-{series}{suffix}", f"nvidia-dkms-{series}{suffix}"]
+        base["packages"]["linux-headers-generic"] = {"version": "6.8.0-48.48"}
         for kernel in base["kernels"]["installed"]:
             kernel["headers"] = True
     packages = {name: {"version": f"{version}-{revision}", "status": status} for name in wanted}

@@ -188,6 +188,7 @@ OFFERS = {
         fabric("535", "535.274.02", "535-server"),
         headers("generic", *KERNELS),
     ),
+    "noble-complete": offer(archive("580", "580.142"), headers("generic", *KERNELS)),
     "noble-unsigned": offer(
         archive("580", "580.142"), archive("580-server", "580.126.20"), headers("generic", *KERNELS)
     ),

@@ -33,6 +33,16 @@ def facts_of(case):
     extra = {"own_files": {OWN[name][0]: aptfiles.sha256(OWN[name][1]) for name in case.get("own", [])}}
     facts = host(spec.pop("gpus"), spec.pop("installed", None), spec.pop("nvswitches", 0)).model_dump()
     facts.update(extra)
+    for also in spec.pop("also", []):
+        name, _, version = also.partition("=")
+        facts["packages"][name] = {"version": version or "580.142-0ubuntu0.24.04.1", "status": "hi"}
+    if "running" in spec:
+        facts["kernels"]["running"] = spec.pop("running")
+    if "gone" in spec:
+        facts["kernels"]["installed"].append({"release": spec.pop("gone"), "headers": False})
+    if "modules" in spec:
+        there = spec.pop("modules")
+        facts["module"]["on_disk"] = [row for row in facts["module"]["on_disk"] if row["kernel"] in there]
     facts["services"] = {"nvidia-persistenced": {"present": True, "running": True}}
     facts["initrds"] = spec.pop("initrds", [{"kernel": "6.8.0-48-generic", "newer_than_blacklist": True}])
     if "driver" in spec:

@@ -22,6 +22,7 @@ def test_resolve_driver(case):
         case.get("installed"),
         case.get("nvswitches", 0),
         case.get("secure_boot"),
+        drivers=case.get("drivers", []),
         **case.get("facts", {}),
     )
     offers = {channel: OFFERS[name] for channel, name in case.get("offers", {}).items()}

@@ -1,0 +1,85 @@
+"""Every way out that a refusal names works: set what the hint says, resolve again, and nothing is refused."""
+
+import itertools
+import re
+import zlib
+from dataclasses import replace
+from datetime import date
+
+import pytest
+
+from provision.catalog import load_catalog
+from provision.resolve.driver import DriverWish, resolve_driver
+from tests.unit.hosts import host
+from tests.unit.offers import OFFERS
+
+TODAY = date(2026, 11, 28)
+GPUS = [
+    ["K80"], ["P100"], ["V100"], ["RTX 4090"], ["A100"], ["H100"], ["GH200"], ["RTX 5090"], ["unknown"], ["ancient"],
+    ["V100", "RTX 4090"], ["V100", "RTX 5090"],
+]  # fmt: skip
+BRANCHES = [
+    "recommended",
+    "470",
+    "470-server",
+    "535",
+    "550",
+    "570",
+    "580",
+    "580-server",
+    "590",
+    "595",
+    "595-server",
+    "620",
+    "999",
+]
+SETTING = re.compile(r'nvidia_driver_(\w+): (?:"([^"]*)"|([\w.-]+))')
+
+
+def settings(alternative):
+    found = {name: quoted or bare for name, quoted, bare in SETTING.findall(alternative)}
+    if "manage" in found:
+        found["manage"] = found["manage"] != "false"
+    return found
+
+
+def wishes():
+    """Every pair of two of these, so that two wishes may be in each other's way."""
+    singles = [
+        *[("branch", branch) for branch in BRANCHES],
+        *[("channel", channel) for channel in ("ubuntu", "cuda", "ppa")],
+        *[("modules", modules) for modules in ("open", "proprietary")],
+        *[("version", version) for version in ("580.126.20", "595.58.03", "580.1.2", "620.70.06")],
+        *[("min_cuda", cuda) for cuda in ("12.2", "13.2", "13.5", "99.1", "new")],
+        *[("build", build) for build in ("signed", "dkms")],
+    ]
+    for pair in itertools.combinations(singles, 2):
+        if pair[0][0] != pair[1][0]:
+            yield DriverWish(**dict(pair))
+
+
+@pytest.mark.parametrize("secure_boot", [None, "on"], ids=["any module", "signed modules only"])
+@pytest.mark.parametrize("archive", ["noble", "noble-unsigned", "noble-two-580", "empty"])
+@pytest.mark.parametrize("gpus", GPUS, ids=" + ".join)
+def test_a_way_out_that_is_named_works(gpus, archive, secure_boot):
+    catalog, offers = (
+        load_catalog(),
+        {"ubuntu": OFFERS[archive], "cuda": OFFERS["cuda"], "ppa": OFFERS["empty"]},
+    )
+    refused = 0
+    for switches in (0, 4) if gpus == ["H100"] else (0,):
+        facts = host(gpus, None, switches, secure_boot)
+        # Every fifth wish, others for each host: all of them over the whole table, in seconds.
+        for wish in itertools.islice(wishes(), zlib.crc32(f"{gpus} {archive}".encode()) % 5, None, 5):
+            decision = resolve_driver(wish, facts, catalog, offers, TODAY)
+            assert decision.blockers or decision.target, wish
+            for issue in decision.blockers[:1]:
+                refused += 1
+                assert issue.hint, issue
+                for alternative in re.split(r", or |; or ", issue.hint):
+                    change = settings(alternative)
+                    if not change:
+                        continue
+                    second = resolve_driver(replace(wish, **change), facts, catalog, offers, TODAY)
+                    assert not second.blockers, f"{wish}\n{issue}\n{change}\n{second.blockers[0]}"
+    assert refused
