@@ -77,7 +77,8 @@ def remarks(facts: Facts) -> list[str]:
     if facts.reboot_required.required:
         found.append("reboot pending")
     if facts.gpu_users:
-        found.append(f"{len(facts.gpu_users)} processes on the GPUs")
+        count = len(facts.gpu_users)
+        found.append("1 process uses the GPUs" if count == 1 else f"{count} processes use the GPUs")
     if facts.apt.errors:
         found.append("apt sources broken")
     if facts.unreadable:

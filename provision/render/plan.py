@@ -11,7 +11,7 @@ from provision.documents import PlanDocument
 from provision.errors import Issue
 from provision.plan import HostPlan, PackageChange, Step
 from provision.render.base import columns, headline, indented, text
-from provision.render.words import clean, count_words, grouped, listed, plural, size
+from provision.render.words import clean, count_words, grouped, listed, plural, size, unnamed
 
 _ORDER = (
     ("changes", "to change"), ("converged", "as wanted"), ("blocked", "blocked"), ("unreachable", "unreachable"),
@@ -26,6 +26,7 @@ _POLICIES = {
     "never": "left to you",
 }
 _SHOWN_PACKAGES = 2
+_SHOWN_NAMES = 5
 
 
 def view(document: PlanDocument, verbosity: int) -> Iterable[RenderableType]:
@@ -38,7 +39,7 @@ def view(document: PlanDocument, verbosity: int) -> Iterable[RenderableType]:
     for names, plan in groups:
         if plan.status != "changes" and not verbosity:
             yield from _in_short(names, plan)
-    if not verbosity and any(host.packages for host in document.hosts.values()):
+    if not verbosity and any(host.steps for host in document.hosts.values()):
         yield Text("-v tells every choice and every package", style="dim")
     counts = count_words((host.status for host in document.hosts.values()), _ORDER)
     yield Text(f"plan: {plural(len(document.hosts), 'host')}: {counts}", style="bold")
@@ -56,12 +57,15 @@ def _same(plan: HostPlan) -> object:
         plan.gpus,
         plan.summary,
         shown["warnings"],
-        [b["message"] for b in shown["blockers"]],
+        [unnamed(blocker.message, plan.host) for blocker in plan.blockers],
     )
 
 
 def _in_short(names: Sequence[str], plan: HostPlan) -> Iterable[RenderableType]:
-    told = "; ".join(blocker.message for blocker in plan.blockers) or plan.summary
+    messages = [blocker.message for blocker in plan.blockers]
+    if len(names) > 1:
+        messages = [unnamed(message, plan.host) for message in messages]
+    told = "; ".join(messages) or plan.summary
     yield headline(names, plan.status, "; ".join(filter(None, (", ".join(plan.gpus), told))))
     for warning in plan.warnings:
         yield from issue(warning)
@@ -106,7 +110,14 @@ def _step(step: Step, plan: HostPlan, verbosity: int) -> Iterable[RenderableType
         yield from _packages(plan.packages, verbosity)
         return
     if step.details:
-        yield columns([("", text("; ".join(_merged(step.details)), styles=("dim",)))], 3, gap=1)
+        yield columns([("", text(_details(step.details, verbosity), styles=("dim",)))], 3, gap=1)
+
+
+def _details(details: Sequence[str], verbosity: int) -> str:
+    """Names of packages with commas, as few as tell what they are; sentences one after the other."""
+    if not any(" " in detail for detail in details):
+        return listed(details, len(details) if verbosity else _SHOWN_NAMES)
+    return "; ".join(_merged(details))
 
 
 def _merged(details: Sequence[str]) -> list[str]:

@@ -10,8 +10,8 @@ from rich.text import Text
 
 from provision.commands.layers import layers
 from provision.documents import ScanDocument, ScannedHost
-from provision.render.base import columns, headline, indented
-from provision.render.words import STATUS_WORDS, clean, grouped, hosts_in_words, plural
+from provision.render.base import columns, headline
+from provision.render.words import clean, grouped, hosts_in_words, unnamed
 
 # Below this width a table of hosts becomes blocks of lines.
 _TABLE_WIDTH = 90
@@ -26,12 +26,18 @@ def view(document: ScanDocument, width: int, verbosity: int) -> Iterable[Rendera
             yield from [Text("")] * bool(number)
             yield from _one(name, host)
         return
-    rows = [(names, host, _cells(host)) for names, host in grouped(hosts.items(), _cells)]
-    if width >= _TABLE_WIDTH:
-        yield _table(rows)
-    else:
-        yield from _blocks(rows)
-    if any(host.status == "ok" for host in hosts.values()):
+    read = [(name, host) for name, host in hosts.items() if host.status == "ok"]
+    rows = [(names, _cells(host)) for names, host in grouped(read, _cells)]
+    if rows:
+        yield from [_table(rows)] if width >= _TABLE_WIDTH else _blocks(rows)
+    unread = [(name, (host.status, host.summary)) for name, host in hosts.items() if host.status != "ok"]
+    own = {name: unnamed(summary, name) for name, (_, summary) in unread}
+    groups: dict[tuple[str, str], list[str]] = {}
+    for name, (status, _) in unread:
+        groups.setdefault((status, own[name]), []).append(name)
+    for (state, told), names in groups.items():
+        yield headline(names, state, hosts[names[0]].summary if len(names) == 1 else told)
+    if rows:
         yield Text("layer by layer: provision scan -l HOST, or -v for all", style="dim")
 
 
@@ -53,8 +59,6 @@ def _first(lines: list[str]) -> list[tuple[bool, str]]:
 
 
 def _cells(host: ScannedHost) -> tuple[str, ...]:
-    if host.status != "ok":
-        return ("", "", "", "", f"{STATUS_WORDS.get(host.status, host.status)}: {host.summary}")
     facts = host.facts
     system = f"{facts.host.os.version_id} {facts.kernels.running}".strip() if facts else ""
     driver = _driver(host) or "none"
@@ -68,21 +72,24 @@ def _driver(host: ScannedHost) -> str:
     return ", ".join(filter(None, (host.driver, origin)))
 
 
-def _table(rows: list[tuple[list[str], ScannedHost, tuple[str, ...]]]) -> Table:
+def _table(rows: list[tuple[list[str], tuple[str, ...]]]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     # A column in which no host has anything is left out.
-    shown = [number for number in range(5) if any(cells[number] for _, _, cells in rows)]
-    for title in ("host", *(_TITLES[number + 1] for number in shown)):
+    shown = [number for number in range(5) if any(cells[number] for _, cells in rows)]
+    table.add_column(
+        "host", overflow="fold", no_wrap=all(len(hosts_in_words(names)) < 30 for names, _ in rows)
+    )
+    for title in (_TITLES[number + 1] for number in shown):
         table.add_column(title, overflow="fold")
-    for names, host, cells in rows:
-        style = "" if host.status == "ok" else "red"
+    for names, cells in rows:
         told = [hosts_in_words(names), *(cells[number] for number in shown)]
-        table.add_row(*(Text(clean(cell), style=style) for cell in told))
+        table.add_row(*(Text(clean(cell)) for cell in told))
     return table
 
 
-def _blocks(rows: list[tuple[list[str], ScannedHost, tuple[str, ...]]]) -> Iterable[RenderableType]:
-    for names, host, cells in rows:
-        yield Text(clean(hosts_in_words(names)), style="bold" if host.status == "ok" else "bold red")
-        told = [(title, cell) for title, cell in zip(_TITLES[1:], cells, strict=True) if cell]
-        yield columns(told, style="dim") if told else indented(Text(plural(len(names), "host")), 2)
+def _blocks(rows: list[tuple[list[str], tuple[str, ...]]]) -> Iterable[RenderableType]:
+    for names, cells in rows:
+        yield Text(clean(hosts_in_words(names)), style="bold")
+        yield columns(
+            [(title, cell) for title, cell in zip(_TITLES[1:], cells, strict=True) if cell], style="dim"
+        )

@@ -16,6 +16,7 @@ _CONTROL = re.compile(
 # Ansible puts the role before the name of a task; people are told what is done, not which file says so.
 _ROLE = re.compile(r"\b(?:gpu\.provision\.)?[a-z0-9_]+ : (?=[A-Z])")
 _NUMBERED = re.compile(r"^(?P<stem>.*?)(?P<number>[0-9]+)(?P<tail>[^0-9]*)$")
+_ADDRESS = re.compile(r"(?<![\w.])(?:[0-9]{1,3}\.){3}[0-9]{1,3}(?![\w.])")
 _SHOWN_HOSTS = 6
 STYLES = {
     "pass": "green", "ok": "green", "done": "green", "converged": "green", "unchanged": "green", "checked": "green",
@@ -106,11 +107,11 @@ def count_words(statuses: Iterable[str], words: Sequence[tuple[str, str]]) -> st
 def same_issues(issues: Iterable[Issue]) -> list[tuple[list[str], Issue]]:
     """Group issues that say the same of several hosts; where reasons differ, each is told with its host.
 
-    A host's own name inside a message does not make it another message.
+    A host's own name or address inside a message does not make it another message.
     """
     groups: dict[tuple[str, str, str], list[Issue]] = {}
     for issue in issues:
-        message, hint = _unnamed(issue.message, issue.host), _unnamed(issue.hint or "", issue.host)
+        message, hint = unnamed(issue.message, issue.host), unnamed(issue.hint or "", issue.host)
         groups.setdefault((issue.code, message, hint), []).append(issue)
     return [_joined(group) for group in groups.values()]
 
@@ -120,7 +121,7 @@ def _joined(group: list[Issue]) -> tuple[list[str], Issue]:
     hosts = list(dict.fromkeys(issue.host for issue in group if issue.host))
     if len(hosts) < 2:
         return hosts, first
-    reasons = {tuple(_unnamed(line, issue.host) for line in issue.because) for issue in group}
+    reasons = {tuple(unnamed(line, issue.host) for line in issue.because) for issue in group}
     if len(reasons) == 1:
         because = list(next(iter(reasons)))
     else:
@@ -128,12 +129,14 @@ def _joined(group: list[Issue]) -> tuple[list[str], Issue]:
         because = lines[:3] + ([f"and {len(lines) - 3} more"] if len(lines) > 3 else [])
     return hosts, first.model_copy(
         update={
-            "message": _unnamed(first.message, first.host),
+            "message": unnamed(first.message, first.host),
             "because": because,
-            "hint": _unnamed(first.hint, first.host) if first.hint else None,
+            "hint": unnamed(first.hint, first.host) if first.hint else None,
         }
     )
 
 
-def _unnamed(text: str, host: str | None) -> str:
-    return re.sub(rf"(?<![\w.-]){re.escape(host)}(?![\w-])", "the host", text) if host else text
+def unnamed(text: str, host: str | None) -> str:
+    """Return text without what is one host's own: its name and addresses become HOST."""
+    named = re.sub(rf"(?<![\w.-]){re.escape(host)}(?![\w-])", "HOST", text) if host else text
+    return _ADDRESS.sub("HOST", named)
