@@ -13,6 +13,8 @@ A verdict is {"id", "status": pass | warn | fail | skip, "message", "evidence": 
 
 from __future__ import annotations
 
+import re
+
 from ansible_collections.gpu.provision.plugins.module_utils import names
 
 # Kernel drivers that take a GPU away from the nvidia module.
@@ -144,24 +146,27 @@ def gpus_on_bus(facts, want):
 def bound(facts, want):
     """Every GPU is bound to the nvidia module."""
     check = "driver.bound"
-    if not facts["gpus"]:
-        return _verdict(check, "skip", "no GPU")
-    others = [gpu for gpu in facts["gpus"] if gpu["driver"] != "nvidia"]
-    evidence = ["%s is bound to %s" % (gpu["slot"], gpu["driver"] or "nothing") for gpu in others]
+    own = own_gpus(facts)
+    aside = [
+        "%s is set aside (%s)" % (g["slot"], g["driver"]) for g in facts["gpus"] if is_set_aside(g["driver"])
+    ]
+    if not own:
+        return _verdict(
+            check, "skip", "every GPU is set aside for virtual machines" if aside else "no GPU", aside
+        )
+    others = [gpu for gpu in own if gpu["driver"] != "nvidia"]
+    evidence = ["%s is bound to %s" % (gpu["slot"], gpu["driver"] or "nothing") for gpu in others] + aside
     if not others:
-        return _verdict(check, "pass", "all bound to nvidia")
+        message = "%d bound to nvidia, %d set aside for virtual machines" % (len(own), len(aside))
+        return _verdict(check, "pass", message if aside else "all bound to nvidia", aside)
     if any(gpu["driver"] in RIVALS for gpu in others):
         hint = "block nouveau and nova, rebuild every initramfs, reboot: provision apply does it"
-    elif any((gpu["driver"] or "").startswith("vfio") for gpu in others):
-        hint = (
-            "the card is set aside for a virtual machine (vfio): remove that setting if the host shall use it"
-        )
     elif facts["module"]["loaded"] is None:
         hint = "the nvidia module is not loaded: see driver.next_boot, then modprobe nvidia or reboot"
     else:
         hint = "the loaded module does not drive this card: look at 'dmesg | grep NVRM' and at branch and flavour"
     return _verdict(
-        check, "fail", "%d of %d GPUs not bound to nvidia" % (len(others), len(facts["gpus"])), evidence, hint
+        check, "fail", "%d of %d GPUs not bound to nvidia" % (len(others), len(own)), evidence, hint
     )
 
 
@@ -190,7 +195,7 @@ def versions_agree(facts, want):
         seen.append(("nvidia-smi", facts["smi"]["driver_version"]))
     evidence = ["%s: %s" % pair for pair in seen]
     versions = {version for _, version in seen}
-    if loaded is None and not facts["gpus"]:
+    if loaded is None and not own_gpus(facts):
         return _verdict(check, "skip", "no GPU, and no driver is loaded", evidence)
     if loaded is None:
         return _verdict(check, "fail", "the nvidia module is not loaded", evidence,
@@ -222,7 +227,7 @@ def wanted_version(facts, want):
 
 def smi_answers(facts, want):
     """nvidia-smi answers in time and sees every GPU of the bus."""
-    check, smi, count = "driver.smi", facts["smi"], len(facts["gpus"])
+    check, smi, count = "driver.smi", facts["smi"], len(own_gpus(facts))
     if not count:
         return _verdict(check, "skip", "no GPU")
     if not smi.get("path"):
@@ -236,8 +241,12 @@ def smi_answers(facts, want):
         said = smi.get("error") or "exit code %s" % smi["rc"]
         return _verdict(check, "fail", "nvidia-smi fails: %s" % said.splitlines()[0], said.splitlines(),
                         "see driver.versions and driver.bound")  # fmt: skip
+    if facts["host"]["container"] and len(smi["gpus"]) < count:
+        # The bus shows every card of the machine, the runtime hands some of them to the container.
+        return _verdict(check, "pass", "nvidia-smi sees %d; the machine of this container has %d"
+                        % (len(smi["gpus"]), count))  # fmt: skip
     if len(smi["gpus"]) != count:
-        missing = sorted(_slot(gpu["slot"]) for gpu in facts["gpus"])
+        missing = sorted(_slot(gpu["slot"]) for gpu in own_gpus(facts))
         seen = {_slot(gpu["bus_id"]) for gpu in smi["gpus"] if gpu.get("bus_id")}
         return _verdict(check, "fail", "nvidia-smi sees %d GPUs, the bus %d" % (len(smi["gpus"]), count),
                         ["not seen: %s" % slot for slot in missing if slot not in seen],
@@ -341,11 +350,18 @@ def rivals_blocked(facts, want):
 def device_nodes(facts, want):
     """/dev/nvidiactl, /dev/nvidia-uvm and a node for every GPU exist."""
     check = "driver.devices"
-    if not facts["gpus"] or facts["module"]["loaded"] is None:
+    own = own_gpus(facts)
+    if not own or facts["module"]["loaded"] is None:
         return _verdict(check, "skip", "no driver is loaded")
     nodes = set(facts["devices"])
-    need = ["/dev/nvidiactl"] + ["/dev/nvidia%d" % number for number in range(len(facts["gpus"]))]
-    missing = [node for node in need if node not in nodes]
+    # Numbers need not be without gaps: a container has those of its own cards.
+    cards = [node for node in nodes if re.match(r"^/dev/nvidia[0-9]+$", node)]
+    wanted = min(len(own), len(facts["smi"]["gpus"]) or 1) if facts["host"]["container"] else len(own)
+    missing = [node for node in ("/dev/nvidiactl",) if node not in nodes]
+    if len(cards) < wanted:
+        missing.append(
+            "/dev/nvidia0, …: %d of %d (%s)" % (len(cards), wanted, ", ".join(sorted(cards)) or "none")
+        )
     if missing:
         return _verdict(check, "fail", "device nodes are missing", missing,
                         "nvidia-modprobe -c 0 -u makes them; nvidia-persistenced keeps them")  # fmt: skip
@@ -386,6 +402,11 @@ def fabric_manager(facts, want):
     evidence = ["%s %s" % pair for pair in sorted(packages.items())] + [
         "%d NVSwitches" % len(facts["nvswitches"])
     ]
+    running = facts["services"].get("nvidia-fabricmanager", {}).get("running")
+    if not packages and facts["host"]["container"]:
+        return _verdict(check, "skip", "it runs on the machine, not in this container", evidence)
+    if not packages and running and not want["manage"]:
+        return _verdict(check, "pass", "running, from outside apt", evidence)
     if not packages:
         return _verdict(check, "fail", "fabric manager is not installed", evidence,
                         "CUDA fails with error 802 on NVSwitch without it: provision apply installs it")  # fmt: skip
@@ -394,7 +415,7 @@ def fabric_manager(facts, want):
         evidence.append("driver %s" % loaded["version"])
         return _verdict(check, "fail", "fabric manager is not of the driver's version", evidence,
                         "they must be equal to the last digit: provision apply aligns them")  # fmt: skip
-    if not facts["services"].get("nvidia-fabricmanager", {}).get("running"):
+    if not running:
         return _verdict(check, "fail", "nvidia-fabricmanager does not run", evidence,
                         "journalctl -u nvidia-fabricmanager says why")  # fmt: skip
     return _verdict(check, "pass", "running, %s" % next(iter(packages.values())), evidence)

@@ -26,9 +26,20 @@ NVSWITCH_IDS = ("1af1", "22a3")
 FIRST_NVLINK5_ID = 0x2900
 # They hold GPU devices open on every host and are no work that a reboot would end.
 # Monitors (DCGM and its exporter) watch day and night: counted as work, they would put off every reboot for ever.
-NOT_USERS = frozenset((
-    "nvidia-persiste", "nv-fabricmanage", "nvidia-smi", "nv-hostengine", "dcgm-exporter", "dcgmi", "nvidia-imex",
-))  # fmt: skip  (comm has 15 characters)
+# So does the Kubernetes device plugin with its companion.
+NOT_USERS = frozenset(
+    [
+        "nvidia-persiste",
+        "nv-fabricmanage",
+        "nvidia-smi",
+        "nv-hostengine",
+        "dcgm-exporter",
+        "dcgmi",
+        "nvidia-imex",
+        "nvidia-device-p",
+        "gpu-feature-dis",
+    ]
+)  # fmt: skip  (comm has 15 characters)
 
 # Packages that are reported: the driver, CUDA, kernels, containers, desktops and what builds modules.
 _PREFIXES = (
@@ -613,6 +624,10 @@ def read_modprobe(tree, owners):
 # --- libraries, CUDA, runfile ------------------------------------------------------------------------------
 
 
+# libcuda that is no part of a driver: CUDA's forward compatibility packages, and the stubs that programs are linked with.
+_NO_DRIVER = re.compile(r"/cuda[^/]*/compat[^/]*/|/compat[^/]*/lib|/stubs/")
+
+
 def read_libraries(tree, owners):
     """Return ([facts.Library] that the loader finds, one a name; [all paths without a package])."""
     found, foreign, seen = {}, [], set()
@@ -622,7 +637,7 @@ def read_libraries(tree, owners):
             if not tree.exists(path):
                 continue
             target = tree.resolve(path)
-            if target in seen:
+            if target in seen or _NO_DRIVER.search(target):
                 continue
             seen.add(target)
             match = re.search(r"\.so\.([0-9]+\.[0-9.]+)$", target)
@@ -674,22 +689,32 @@ def library_folders(tree):
 
 def read_runfile(tree, owners, foreign):
     """facts.Runfile: what a driver that apt does not own leaves behind."""
-    places = (
-        "/usr/bin/nvidia-installer",
-        "/var/log/nvidia-installer.log",
-        "/var/lib/nvidia",
-        "/usr/local/nvidia",
-    )
-    traces = [path for path in places if tree.exists(path)]
+    traces = [
+        path for path in ("/usr/bin/nvidia-installer", "/usr/local/nvidia") if _holds_driver(tree, path)
+    ]
     traces += foreign
-    for name in tree.names("/usr/src"):
-        path = "/usr/src/" + name
-        if re.match(r"^nvidia-[0-9]+\.[0-9.]+$", name) and owners.known and owners.of(path) is None:
-            traces.append(path)
     uninstaller = "/usr/bin/nvidia-uninstall"
     if not tree.exists(uninstaller) or owners.of(uninstaller):
         uninstaller = None
+    if traces or uninstaller:
+        # These stay behind when a driver is removed (its log, sources of DKMS), so alone they prove nothing.
+        traces += [path for path in ("/var/log/nvidia-installer.log", "/var/lib/nvidia") if tree.exists(path)]
+        for name in tree.names("/usr/src"):
+            path = "/usr/src/" + name
+            if re.match(r"^nvidia-[0-9]+\.[0-9.]+$", name) and owners.known and owners.of(path) is None:
+                traces.append(path)
     return {"uninstaller": uninstaller, "traces": list(dict.fromkeys(traces))}
+
+
+def _holds_driver(tree, path):
+    """/usr/local/nvidia is on the search path of every CUDA image, so only what lies in it counts."""
+    if path != "/usr/local/nvidia":
+        return tree.exists(path)
+    return any(
+        name.startswith(("libcuda.so", "libnvidia-ml.so", "nvidia-smi"))
+        for folder in ("lib64", "lib", "bin")
+        for name in tree.names("%s/%s" % (path, folder))
+    )
 
 
 def read_cuda_dirs(tree):
