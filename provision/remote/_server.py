@@ -2,17 +2,21 @@
 # ruff: noqa: UP031, UP004, UP032, UP036
 # Runs on the host: answers calls that arrive on stdin. Standard library only, Python 3.8 and later.
 # Sent as text by session.py; see there for the frames. TOKEN is set in the namespace before this is executed.
+# What is imported only after a failure is not imported here: forty hosts in one machine pay for it forty times.
+import importlib
 import importlib.machinery
-import importlib.util
 import json
+import marshal
 import os
 import signal
 import sys
-import traceback
 import zlib
 
 PACKAGE = "ansible_collections.gpu.provision.plugins.module_utils"
 SOURCES = {}
+CODE = {}
+# What importlib.util.MAGIC_NUMBER is, without the import of importlib.util.
+MAGIC = getattr(getattr(importlib, "_bootstrap_external", None), "MAGIC_NUMBER", b"").hex()
 
 
 class Finder:
@@ -34,7 +38,8 @@ class Finder:
             module.__path__ = []
             return
         short = name[len(PACKAGE) + 1 :]
-        exec(compile(SOURCES[short], "<%s.py>" % short, "exec"), module.__dict__)  # noqa: S102
+        code = CODE.get(short) or compile(SOURCES[short], "<%s.py>" % short, "exec")
+        exec(code, module.__dict__)  # noqa: S102
 
 
 def answer(request):
@@ -54,6 +59,8 @@ def answer(request):
         module = importlib.import_module(PACKAGE + "." + request["module"])
         return {"ok": True, "result": module.main(request["args"])}
     except Exception as error:
+        import traceback
+
         frames = traceback.extract_tb(error.__traceback__)[-3:]
         places = ["%s:%s in %s" % (f.filename.strip("<>"), f.lineno, f.name) for f in frames]
         because = getattr(error, "because", None)
@@ -94,6 +101,10 @@ def serve():
         if not head:
             return
         request = json.loads(zlib.decompress(requests.read(int(head))).decode("utf-8"))
+        if request["code"]:
+            compiled = requests.read(int(requests.readline()))
+            if request["code"] == MAGIC:
+                CODE.update(marshal.loads(zlib.decompress(compiled)))  # noqa: S302 - ours, as the sources
         signal.alarm(int(request["timeout"]) + 5)
         body = zlib.compress(json.dumps(answer(request)).encode("utf-8"), 1)
         signal.alarm(0)
