@@ -47,8 +47,9 @@ def run(
     codes: list[Exit] = []
     for name, host in plan.hosts.items():
         if host.status != "changes":
+            told = "; ".join(blocker.message for blocker in host.blockers) or host.summary
             document.hosts[name] = AppliedHost.model_validate(
-                {"status": _UNTOUCHED[host.status], "summary": host.summary}
+                {"status": _UNTOUCHED[host.status], "summary": told}
             )
             codes.append(host.exit_code)
     names = to_change(plan)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,8 +20,11 @@ _YAML_WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "n
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 
 _TEXT = """\
-# GPU hosts, as an ordinary Ansible inventory. Look at them:   provision scan
-# What would change, and why:   provision plan                 Do it:   provision apply
+# GPU hosts, as an ordinary Ansible inventory.
+#   provision{source} scan      what is there
+#   provision{source} plan      what would change, and why; changes nothing
+#   provision{source} apply     shows the plan, asks, does it, and proves it
+#   provision{source} verify    any time
 ---
 all:
   children:
@@ -28,18 +32,23 @@ all:
       hosts:
 {hosts}
       vars:
-        # How to log in; what ~/.ssh/config says holds too.
+        # How to log in; what ~/.ssh/config says holds too. Log in once by hand: unknown host keys are refused.
 {login}
         # ansible_ssh_private_key_file: ~/.ssh/id_ed25519
-        # sudo with a password: type it with -K, or keep it in a vault (ansible-vault encrypt_string).
-        # ansible_become_password: !vault |
+        # sudo with a password: type it (provision -K plan), or keep it encrypted; put here what this prints:
+        #   ansible-vault encrypt_string --name ansible_become_password
 
         # Which driver. "recommended" keeps a supported driver, and installs the newest long-term or production
         # branch that this Ubuntu offers and every GPU of the host can run.
         nvidia_driver_branch: recommended
         # nvidia_driver_branch: "580"          # a branch
         # nvidia_driver_version: 580.126.20    # exactly this one
+        # nvidia_driver_update: true           # move on to the newest; without it an installed driver stays
         # nvidia_driver_manage: false          # leave the driver alone, only look
+
+        # Driver packages are held, so that no update breaks them apart; with signed modules the kernel is held too.
+        # Updates of both then wait for you: docs/decisions.md says what that costs and how to move on.
+        # nvidia_driver_hold: false
 
         # Reboots that the driver needs: when_idle (never under a running job), always, never (you do it).
         nvidia_driver_reboot: when_idle
@@ -54,7 +63,7 @@ def run(hosts: Sequence[str], path: Path, *, user: str | None = None, force: boo
     names = list(dict.fromkeys(hosts))
     for name in names:
         check_name(name)
-    content = text(names, user)
+    content = text(names, user, path)
     if path.exists() and not force:
         raise UsageError(
             "init.exists",
@@ -85,15 +94,17 @@ def check_name(name: str) -> None:
     raise UsageError("init.bad_name", f"{name!r} is no host name", hint=hint)
 
 
-def text(hosts: Sequence[str], user: str | None) -> str:
-    """Return the inventory."""
+def text(hosts: Sequence[str], user: str | None, path: Path) -> str:
+    """Return the inventory; path: where it will lie, for the commands in its comments."""
     lines = []
     for name in hosts:
         lines.append(f"        {_quoted(name)}:")
         if name in _LOCAL:
             lines.append("          ansible_connection: local   # this machine: no ssh")
     login = f"        ansible_user: {_quoted(user)}" if user else "        # ansible_user: ubuntu"
-    return _TEXT.format(hosts="\n".join(lines), login=login)
+    # The place that is looked at anyway needs no -i.
+    source = "" if path == Path("inventory/hosts.yml") else f" -i {shlex.quote(str(path))}"
+    return _TEXT.format(hosts="\n".join(lines), login=login, source=source)
 
 
 def _quoted(name: str) -> str:

@@ -131,7 +131,11 @@ def _view(document: Document, width: int, verbosity: int) -> Iterable[Renderable
 
 
 def _untold(document: Document) -> list[Issue]:
-    """Errors that the view has not told in full: failed checks stand there with evidence and hint already."""
+    """Errors that the view has not told in full: failed checks stand there with evidence and hint, tasks by name."""
+    if isinstance(document, ApplyDocument):
+        document = document.model_copy(
+            update={"errors": [_without_task(document, e) for e in document.errors]}
+        )
     failed = [issue for issue in document.errors if issue.code.startswith("check.")]
     if not failed or not isinstance(document, (VerifyDocument, ApplyDocument)):
         return document.errors
@@ -149,6 +153,12 @@ def _untold(document: Document) -> list[Issue]:
             for host, ids in by_host.items()
         ),
     ]  # fmt: skip
+
+
+def _without_task(document: ApplyDocument, issue: Issue) -> Issue:
+    host = document.hosts.get(issue.host or "")
+    task = f"{host.failed_task}: " if host and host.failed_task else ""
+    return issue.model_copy(update={"message": issue.message.removeprefix(task)})
 
 
 def _source(path: str) -> str:

@@ -411,6 +411,7 @@ def test_apply_does_the_fine_hosts_and_tells_the_others_apart(capsys, applying, 
         "gpu01": "done", "gpu02": "unchanged", "gpu03": "unreachable", "gpu04": "blocked",
     }  # fmt: skip
     assert document["hosts"]["gpu01"]["changed"] == ["Do it"]
+    assert document["hosts"]["gpu04"]["summary"] == "595 does not drive P100"
     assert document["hosts"]["gpu01"]["checks"][0]["status"] == "pass"
     shown = json.loads((tmp_path / "gpu01.plan").read_text())
     assert HostPlan.model_validate(shown["hosts"]["gpu01"]) == changes("gpu01")
@@ -440,6 +441,9 @@ def test_apply_outcomes(capsys, applying, monkeypatch):
     document = run_json(capsys, *base, "-e", '{"gpu_break": true}')
     assert (document["exit_code"], document["hosts"]["gpu01"]["status"]) == (1, "failed")
     assert document["hosts"]["gpu01"]["failed_task"] == "Break"
+    _, out, err = run(capsys, *base, "-e", '{"gpu_break": true}')
+    assert "  failed in  Break\n" in out
+    assert "error: gpu01: it broke\n" in err, "the task is told where the host is"
     monkeypatch.setattr(verify_command, "verify_host", lambda call, values, catalog: [verdict("fail")])
     document = run_json(capsys, *base)
     assert (document["exit_code"], document["hosts"]["gpu01"]["status"]) == (3, "check_failed")
