@@ -6,12 +6,13 @@ commands, through Ansible modules for the action plugins. Nothing here changes a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils import aptquery, checks, names
+from ansible_collections.gpu.provision.plugins.module_utils import aptcommon, aptquery, checks, names
 from provision.catalog import Catalog, load_catalog
 from provision.errors import Issue, ProvisionError, UsageError
 from provision.facts import Facts
@@ -109,6 +110,8 @@ def source_spec(channel: str, wish: DriverWish, facts: Facts, catalog: Catalog) 
         url, key, fingerprint = wish.ppa_url, wish.ppa_key, wish.ppa_key_fingerprint
     else:
         url, key, fingerprint = wish.repo_url, wish.repo_key, wish.repo_key_fingerprint
+    for value in (url, key if "://" in key else ""):
+        _refuse_odd_url(value)
     text, key_url = _load_key(key)
     base = (url or repository.url).rstrip("/")
     if not text and not key_url:
@@ -124,6 +127,21 @@ def source_spec(channel: str, wish: DriverWish, facts: Facts, catalog: Catalog) 
         "key_url": key_url,
         "fingerprint": (fingerprint or repository.fingerprint or "").replace(" ", "").upper() or None,
     }
+
+
+def _refuse_odd_url(url: str) -> None:
+    """Refuse what would break apt's file, and a password that plans, logs and a file for everyone would show."""
+    if not url:
+        return
+    if not re.fullmatch(r"[a-z][a-z0-9+.-]*:/[^\s\x00-\x1f\x7f]*", url):
+        raise UsageError(
+            "usage.url", f"{url!r} is not the address of a repository", hint="write it as https://mirror.example.org/path/"
+        )  # fmt: skip
+    if "@" in url.split("//", 1)[-1].split("/", 1)[0]:
+        raise UsageError(
+            "usage.url_with_password", "a repository's address must not hold a user or password",
+            because=[aptcommon.redact(url)], hint="put them into a file in /etc/apt/auth.conf.d on the host (apt_auth.conf(5))",
+        )  # fmt: skip
 
 
 def _load_key(key: str) -> tuple[str | None, str | None]:
@@ -157,7 +175,7 @@ def offer_args(channel: str, wish: DriverWish, facts: Facts, catalog: Catalog) -
         r"(nvidia|libnvidia|xserver-xorg-video-nvidia|cuda-drivers|linux-modules-nvidia|linux-objects-nvidia"
         r"|linux-signatures-nvidia)(-.*)?",
         r"libnvsdm|nvlsm",
-        *[f"linux-headers-{kernel}" for kernel in sorted({*kernel_flavours(facts), *kernels})],
+        *[f"linux-headers-{re.escape(kernel)}" for kernel in sorted({*kernel_flavours(facts), *kernels})],
     ]
     return {
         "op": "offer",
@@ -198,16 +216,16 @@ def _refuse_unreadable_sources(facts: Facts, decision: Decision) -> None:
 
 
 def _plan(name: str, wish: DriverWish, facts: Facts, decision: Decision, catalog: Catalog) -> HostPlan:
-    plan = HostPlan(
-        host=name, status="converged", gpus=describe_gpus(facts, catalog), decisions=decision.reasons,
-        blockers=[_on(name, issue) for issue in decision.blockers],
-        warnings=[_on(name, issue) for issue in decision.warnings],
-    )  # fmt: skip
     target = decision.target
     source = None
     if target and (target.channel != "ubuntu" or conflicting(facts)):
         source = source_spec(target.channel, wish, facts, catalog)
-    plan.spec, plan.steps, plan.reboot = driver_spec(wish, facts, decision, source)
+    spec, steps, reboot = driver_spec(wish, facts, decision, source)
+    plan = HostPlan(
+        host=name, status="converged", gpus=describe_gpus(facts, catalog), decisions=decision.reasons,
+        steps=steps, spec=spec, reboot=reboot, blockers=[_on(name, issue) for issue in decision.blockers],
+        warnings=[_on(name, issue) for issue in decision.warnings],
+    )  # fmt: skip
     plan.spec["python"] = {"path": facts.host.python_path, "version": facts.host.python}
     if plan.reboot.blocked_by:
         plan.blockers.append(

@@ -608,7 +608,8 @@ def read_modprobe(tree, owners):
             if hits & {"nouveau", "nova_core", "nova"}:
                 found = tree.stat(path)
                 if found:
-                    written = found.st_mtime
+                    # A date in the future (a clock that was wrong) would make every initramfs too old for ever.
+                    written = found.st_mtime if found.st_mtime <= time.time() else found.st_ctime
                     if base != "/etc":
                         owner = owners.of(path)
                         written = max(written, (owner and owners.installed_at(owner)) or written)

@@ -14,6 +14,11 @@ description:
     started at every boot, and, where no reboot is to come, loads the nvidia module and starts the units.
   - One module for all of it, so that a host is asked once. What is as it should be is left alone.
 options:
+  build:
+    description: Kernel releases for which DKMS is to build its modules.
+    type: list
+    elements: str
+    default: []
   files:
     description: Files to write, each with C(path) and C(content); 0644, owned by root.
     type: list
@@ -90,6 +95,8 @@ class DriverBoot(object):
     def run(self):
         params = self.module.params
         unit_files = [self.write(item["path"], item["content"]) for item in params["files"]]
+        for kernel in params["build"]:
+            self.command(["dkms", "autoinstall", "-k", kernel], "built the modules for %s" % kernel)
         if params["initramfs"]:
             self.rebuild_initramfs()
         systemd = os.path.isdir("/run/systemd/system")
@@ -175,6 +182,8 @@ class DriverBoot(object):
                       self.hint(argv), said[-8:])  # fmt: skip
 
     def hint(self, argv):
+        if argv[0] == "dkms":
+            return "the newest make.log below /var/lib/dkms/nvidia has the compiler's words; kernel and driver may not fit"
         if argv[0] == "modprobe":
             return "dmesg | grep -e NVRM -e nvidia says why; provision verify names what is missing"
         if argv[0] == "systemctl":
@@ -191,6 +200,7 @@ def main():
     DriverBoot(
         AnsibleModule(
             argument_spec={
+                "build": {"type": "list", "elements": "str", "default": []},
                 "files": {
                     "type": "list", "elements": "dict", "default": [],
                     "options": {

@@ -53,13 +53,15 @@ def driver_spec(
         "managed": wish.manage and target is not None,
         "expect": expectation(wish, facts, decision),
         "apt_files": None, "pinning": None, "pinning_remove": [], "install": [], "remove": [], "hold": False, "extra_hold": [],
-        "boot": {"files": [], "initramfs": False, "units": [], "start": True},
+        "boot": {"build": [], "files": [], "initramfs": False, "units": [], "start": True},
         "reboot": {"needed": False, "policy": wish.reboot, "timeout": wish.reboot_timeout},
         "lock_timeout": wish.lock_timeout,
     }  # fmt: skip
     if target is None:
         return spec, [], Reboot(policy=wish.reboot)
     steps: list[Step] = []
+    if target.installed:
+        _module_of_next_kernel(facts, decision, target, spec, steps)
     _apt_files(wish, facts, target, source, spec, steps)
     _packages(facts, decision, target, spec, steps)
     _hold(wish, facts, target, spec, steps)
@@ -67,6 +69,26 @@ def driver_spec(
     _services(wish, facts, target, spec, steps)
     reboot = _reboot(wish, facts, target, spec, steps)
     return spec, steps, reboot
+
+
+def _module_of_next_kernel(
+    facts: Facts, decision: Decision, target: Target, spec: dict[str, Any], steps: list[Step]
+) -> None:
+    """Every package is there and still the next boot would find no usable module: build it, or say so."""
+    problems = checks.next_boot_problems(facts.model_dump(), target.version)
+    if not problems:
+        return
+    boots = facts.kernels.next
+    if target.build == "dkms":
+        spec["boot"]["build"] = [boots]
+        title = f"build the module for kernel {boots}"
+        steps.append(Step(id="boot", title=title, because="; ".join(problems)))
+        return
+    owner = names.prebuilt_modules(target.series, target.flavour, str(boots))
+    decision.block(
+        "driver.next_boot", "every package is installed and the next boot would have no usable module", problems,
+        f"apt-get install --reinstall {owner} puts the module back; do not reboot before",
+    )  # fmt: skip
 
 
 def is_there(facts: Facts, decision: Decision, target: Target) -> bool:

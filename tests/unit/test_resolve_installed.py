@@ -1,0 +1,56 @@
+"""What driver is installed, and where it came from, by the versions and names of its packages."""
+
+import pytest
+
+from provision.facts import Facts
+from provision.resolve.installed import installed_driver, is_cuda_uri
+
+NVIDIA = "https://developer.download.nvidia.com/compute/cuda/repos/ubuntu2404/x86_64/"
+LOCAL = "file:///var/cuda-repo-ubuntu2404-12-8-local"
+ARCHIVE = "http://archive.ubuntu.com/ubuntu/"
+
+
+def driver(*rows, sources=(ARCHIVE,)):
+    packages = {}
+    for row in rows:
+        name, _, version = row.partition("=")
+        packages[name] = {"version": version, "status": "hi"}
+    entries = [{"file": f"/etc/apt/sources.list.d/{n}.list", "uris": [uri]} for n, uri in enumerate(sources)]
+    return installed_driver(Facts.model_validate({"packages": packages, "apt": {"sources": entries}}))
+
+
+@pytest.mark.parametrize(("rows", "sources", "channel"), [
+    (["libnvidia-compute-580=580.126.20-0ubuntu0.24.04.2"], [ARCHIVE, NVIDIA], "ubuntu"),
+    (["libnvidia-compute-570=570.211.01-0ubuntu1.24.04.1"], [ARCHIVE, NVIDIA], "ubuntu"),
+    (["libnvidia-compute-535=535.171.04-0ubuntu2"], [ARCHIVE, NVIDIA], "ubuntu"),
+    (["libnvidia-compute-580-server=580.95.05-0ubuntu1"], [ARCHIVE, NVIDIA], "ubuntu"),
+    (["libnvidia-compute-595=595.58.03-0ubuntu1", "linux-modules-nvidia-595-open-7.0.0-14-generic=7.0.0-14.14"],
+     [ARCHIVE, NVIDIA], "ubuntu"),
+    (["libnvidia-compute-580=580.105.08-0ubuntu0~gpu24.04.1"], [ARCHIVE, NVIDIA], "ppa"),
+    (["libnvidia-compute-580=580.95.05-0ubuntu1"], [ARCHIVE, NVIDIA], "cuda"),
+    (["libnvidia-compute-570=570.124.06-0ubuntu1"], [ARCHIVE, LOCAL], "cuda"),
+    (["libnvidia-compute-595=595.58.03-0ubuntu1"], [ARCHIVE], "ubuntu"),
+    (["libnvidia-compute=595.71.05-1ubuntu1"], [ARCHIVE], "cuda"),
+    (["libnvidia-compute-580=580.95.05-1"], [ARCHIVE, NVIDIA], "cuda"),
+])  # fmt: skip
+def test_channel(rows, sources, channel):
+    assert driver(*rows, sources=sources).channel == channel
+
+
+def test_gl_libraries_make_no_desktop_and_companions_no_driver():
+    compute = "libnvidia-compute-580=580.142-0ubuntu0.24.04.1"
+    assert driver(compute, "libnvidia-gl-580=580.142-0ubuntu0.24.04.1").variant == "headless"
+    assert driver(compute, "nvidia-driver-580-open=580.142-0ubuntu0.24.04.1").variant == "desktop"
+    assert driver("libnvidia-egl-wayland21=1.0.1-1").packages == {}
+
+
+def test_foreign_architectures_belong_to_the_driver():
+    found = driver(
+        "libnvidia-gl-580:i386=580.126.20-0ubuntu0.24.04.1", "libnvidia-gl-580=580.142-0ubuntu0.24.04.1"
+    )
+    assert found.version is None and found.versions == ("580.126.20", "580.142")
+
+
+def test_local_repositories_of_nvidia_are_nvidias():
+    assert is_cuda_uri(LOCAL) and is_cuda_uri("file:/var/nvidia-driver-local-repo-ubuntu2404-580.95.05")
+    assert not is_cuda_uri("file:/srv/mirror/ubuntu")
