@@ -223,9 +223,10 @@ class _Resolver:
             )  # fmt: skip
         elif host.container and not self.facts.kernels.installed:
             # A container shares the kernel of its host: a driver installed inside would be loaded by nobody.
-            self.out.warn(
+            self.out.block(
                 "host.container", f"this is a container ({host.container})",
                 ["the kernel module belongs on the machine that runs it"],
+                "nvidia_driver_manage: false accepts the driver of the machine; put the machine into the inventory",
             )  # fmt: skip
 
     def _allowed_branches(self) -> set[int]:
@@ -713,7 +714,7 @@ class _Resolver:
         kernels = self.facts.kernels
         boots = kernels.next or kernels.running
         kernel = next((kernel for kernel in kernels.installed if kernel.release == boots), None)
-        if kernel is None or kernel.headers or offer.versions(f"linux-headers-{boots}"):
+        if not boots or (kernel and kernel.headers) or offer.versions(f"linux-headers-{boots}"):
             return None
         return Issue(
             code="driver.no_headers", message=f"no modules can be built for kernel {boots}, which boots next",
@@ -925,7 +926,11 @@ class _Resolver:
             code="driver.fabric_manager_missing",
             message=f"{CHANNELS[channel]} has no fabric manager at the version of {series} {version}",
             because=[
-                f"{len(self.facts.nvswitches)} NVSwitches are on the bus: without fabric manager CUDA fails with error 802",
+                f"{len(self.facts.nvswitches)} NVSwitches are on the bus: without fabric manager CUDA fails with error 802"
+                if self.facts.nvswitches
+                else "an NVLink 5 switch needs it"
+                if self.facts.nvlink5_switch
+                else "nvidia_driver_fabric_manager: always asks for it, and no NVSwitch is on the bus",
                 f"it offers {', '.join(have)}" if have else "it offers none for that branch",
             ],
             hint="",
