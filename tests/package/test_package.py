@@ -20,7 +20,11 @@ def run(*argv, cwd, **env):
     # What makes the checkout importable must not help here.
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("ANSIBLE_", "PYTHONPATH"))}
     done = subprocess.run(
-        [str(item) for item in argv], cwd=cwd, env={**clean, "HOME": str(cwd), **env}, capture_output=True, text=True
+        [str(item) for item in argv],
+        cwd=cwd,
+        env={**clean, "HOME": str(cwd), **env},
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -44,7 +48,9 @@ def collection(tmp_path_factory):
     out = tmp_path_factory.mktemp("collection")
     run(BIN / "ansible-galaxy", "collection", "build", "--output-path", out, ROOT, cwd=out)
     (path,) = out.glob("gpu-provision-*.tar.gz")
-    run(BIN / "ansible-galaxy", "collection", "install", "--offline", "-p", out / "collections", path, cwd=out)
+    run(
+        BIN / "ansible-galaxy", "collection", "install", "--offline", "-p", out / "collections", path, cwd=out
+    )
     return out / "collections"
 
 
@@ -82,8 +88,24 @@ def test_collection_runs_without_the_checkout(collection, tmp_path):
     )
     env = {"ANSIBLE_COLLECTIONS_PATH": str(collection), "ANSIBLE_PYTHON_INTERPRETER": sys.executable}
     run(BIN / "ansible-playbook", "-i", "localhost,", "-c", "local", play, cwd=tmp_path, **env)
-    run(BIN / "ansible-playbook", "-i", "localhost,", "--syntax-check", "gpu.provision.site", cwd=tmp_path, **env)
-    run(BIN / "ansible-playbook", "-i", "localhost,", "--syntax-check", "gpu.provision.verify", cwd=tmp_path, **env)
+    run(
+        BIN / "ansible-playbook",
+        "-i",
+        "localhost,",
+        "--syntax-check",
+        "gpu.provision.site",
+        cwd=tmp_path,
+        **env,
+    )
+    run(
+        BIN / "ansible-playbook",
+        "-i",
+        "localhost,",
+        "--syntax-check",
+        "gpu.provision.verify",
+        cwd=tmp_path,
+        **env,
+    )
     shipped = collection / "ansible_collections/gpu/provision"
     assert (shipped / "provision/catalog/gpus.yml").is_file()
     assert not (shipped / ".collections").exists()
