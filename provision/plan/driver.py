@@ -233,7 +233,7 @@ def leftovers(decision: Decision, target: Target) -> list[str]:
     """Installed driver packages that do not belong to the target: removed by exact name in the same transaction."""
     number = names.branch(target.version)
     gone = []
-    for name in decision.installed.packages:
+    for name, version in decision.installed.packages.items():
         package = names.parse(name)
         if (
             name in target.packages
@@ -261,8 +261,11 @@ def leftovers(decision: Decision, target: Target) -> list[str]:
         other_build = (target.build == "signed" and package.base == "nvidia-dkms") or (
             target.build == "dkms" and package.base in ("linux-modules-nvidia", "linux-objects-nvidia")
         )
-        other_version = package.exact is not None and package.exact != target.version
-        other_naming = package.branch is None and target.channel != "cuda" and names.is_version_locked(name)
+        # What cannot move along would be of another version than the rest; from 590 on NVIDIA's names tell no branch.
+        other_version = names.is_version_locked(name) and names.upstream(version) != target.version
+        other_naming = package.branch is None and names.is_version_locked(name) and names.has_variants(
+            target.channel, target.series
+        )  # fmt: skip
         if other_series or other_flavour or other_build or other_version or other_naming or other_variant:
             gone.append(name)
     return sorted(gone)
@@ -360,7 +363,8 @@ def _services(
                 spec["boot"]["files"].append({"path": PERSISTENCE_PATH, "content": PERSISTENCE_TEXT})
     if wants_fabric(wish, facts) and not (target.installed and _runs(facts, "nvidia-fabricmanager")):
         units.append("nvidia-fabricmanager")
-        because.append("NVSwitch is on the bus")
+        there = facts.nvswitches or facts.nvlink5_switch
+        because.append("NVSwitch is there" if there else "nvidia_driver_fabric_manager: always")
     if units:
         spec["boot"]["units"] = units
         title = f"start {' and '.join(units)}, now and at every boot"
