@@ -8,7 +8,6 @@ standard library only, any Python from 3.8.
 
 from __future__ import annotations
 
-import concurrent.futures
 import io
 import os
 import re
@@ -29,7 +28,6 @@ from ansible_collections.gpu.provision.plugins.module_utils.aptcommon import Apt
 _WORKDIR = "gpu-provision-apt-"
 _CHUNK = 400  # package names on one command line
 _DPKG_ARCH = "/var/lib/dpkg/arch"
-_PARALLEL = 4  # apt-cache processes at a time
 
 # Packages whose loss takes a machine off the network, off ssh or out of apt; removal is refused whoever asks.
 _NEVER_REMOVED = frozenset((
@@ -298,20 +296,38 @@ def _names(config, patterns):
 
 
 def _versions(config, found):
-    # apt-cache policy looks at every list file for every version: most of the time goes there, so it is shared out.
-    size = min(_CHUNK, max(50, -(-len(found) // min(_PARALLEL, os.cpu_count() or 1))))
-    parts = [found[start : start + size] for start in range(0, len(found), size)]
-    with concurrent.futures.ThreadPoolExecutor(_PARALLEL) as pool:
-        policies = [pool.submit(_cache, config, ["policy"] + part) for part in parts]
-        releases = pool.submit(_cache, config, ["policy"])
-        shown = [pool.submit(_cache, config, ["show"] + part, may_fail=True) for part in parts]
-        tables, stanzas = {}, []
-        for job in policies:
-            tables.update(parse_policy(job.result().out))
-        for job in shown:
-            stanzas += aptcommon.parse_stanzas(job.result().out)
-        origins = parse_releases(releases.result().out)
-    return versions_offered(tables, stanzas, origins)
+    """Return what is offered of the names found, {name: [version dicts]}.
+
+    ``apt-cache policy NAME`` looks at every list file for every version, a millisecond a name; ``showpkg`` says from
+    the cache which list files hold a version, and the header of ``policy`` what each of those files is. So policy is
+    asked only for names where more than that counts: installed ones, pinned ones, and list files of unknown names.
+    """
+    header = _cache(config, ["policy"]).out
+    tables, stanzas, rest = {}, [], found
+    if not _has_pins():
+        text = "".join(_cache(config, ["showpkg"] + part).out for part in _parts(found))
+        tables = tables_from_lists(parse_showpkg(text), parse_places(header))
+        rest = [name for name in found if name not in tables]
+    for part in _parts(rest):
+        tables.update(parse_policy(_cache(config, ["policy"] + part).out))
+    for part in _parts(found):
+        stanzas += aptcommon.parse_stanzas(_cache(config, ["show"] + part, may_fail=True).out)
+    return versions_offered(tables, stanzas, parse_releases(header))
+
+
+def _parts(found):
+    return [found[start : start + _CHUNK] for start in range(0, len(found), _CHUNK)]
+
+
+def _has_pins():
+    """True when the host's preferences name packages; pins of whole repositories are in the header of policy."""
+    folder = "/etc/apt/preferences.d"
+    for path in ["/etc/apt/preferences"] + [os.path.join(folder, name) for name in _listdir(folder)]:
+        if os.path.isfile(path):
+            with io.open(path, encoding="utf-8", errors="replace") as handle:
+                if re.search(r"^package:(?!\s*\*\s*$)", handle.read(), re.M | re.I):
+                    return True
+    return False
 
 
 def _cache(config, args, may_fail=False):
@@ -682,6 +698,66 @@ def parse_releases(text):
             found = re.search(r"(?:^|,)o=([^,]*)", release.group(1))
             origins[where] = found.group(1) if found else None
     return origins
+
+
+def parse_places(text):
+    """Return {file name of a list: (priority, "uri suite/component arch")} from ``apt-cache policy`` without names.
+
+    The names are made as apt makes them; a repository of another form is missing here.
+    """
+    places = {}
+    for line in text.split("\n"):
+        found = re.match(r"^ *(-?[0-9]+) ([a-z][a-z0-9+.-]*:\S+) (?:(\S+)/(\S+) (\S+))? ?Packages$", line)
+        if found:
+            priority, uri, suite, component, arch = found.groups()
+            if suite:
+                name = "%s%s_binary-%s_Packages" % (list_name(uri, suite), component, arch)
+                where = "%s %s/%s %s" % (uri, suite, component, arch)
+            else:
+                name, where = list_name(uri, "/") + "Packages", uri
+            places[name] = (int(priority), where)
+    return places
+
+
+def parse_showpkg(text):
+    """Return {name: [(version, [file])]} of ``apt-cache showpkg``, newest first."""
+    packages = {}
+    name, inside = None, False
+    for line in text.split("\n"):
+        if line.startswith("Package: "):
+            name, inside = line[9:].strip(), False
+            packages[name] = []
+        elif line.startswith("Versions:"):
+            inside = name is not None
+        elif line.startswith("Reverse Depends:"):
+            inside = False  # a blank line stands after every version
+        elif inside and line.strip() and not line.startswith(" "):
+            version, _, files = line.partition(" ")
+            packages[name].append((version, re.findall(r"\(([^)]*)\)", files)))
+    return packages
+
+
+def tables_from_lists(packages, places):
+    """Return what parse_policy would, for those packages of which every version comes from a list file in places."""
+    tables = {}
+    for name, versions in packages.items():
+        rows = []
+        for version, files in versions:
+            found = [
+                places.get(re.sub(r"\.(gz|xz|lz4|bz2|zst|lzma)$", "", os.path.basename(f))) for f in files
+            ]
+            if not found or None in found:
+                break
+            rows.append({
+                "version": version, "priority": max(priority for priority, _ in found),
+                "where": [where for _, where in found],
+            })  # fmt: skip
+        else:
+            best = max([row["priority"] for row in rows] or [0])
+            newest = [row["version"] for row in rows if row["priority"] == best and best > 0]
+            if rows:
+                tables[name] = {"candidate": newest[0] if newest else None, "versions": rows}
+    return tables
 
 
 def parse_policy(text):

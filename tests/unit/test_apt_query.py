@@ -194,3 +194,61 @@ def test_render_refuses_what_apt_cannot_read() -> None:
 
 def test_redact() -> None:
     assert aptcommon.redact("Get:1 https://me:pw@h.example/x") == "Get:1 https://h.example/x"
+
+
+HEADER = """Package files:
+ 100 /tmp/work/status
+     release a=now
+ 600 https://developer.download.nvidia.com/compute/cuda/repos/ubuntu2404/x86_64  Packages
+     release o=NVIDIA,l=NVIDIA CUDA,c=
+     origin developer.download.nvidia.com
+ 500 http://archive.example/ubuntu noble-updates/restricted amd64 Packages
+     release v=24.04,o=Ubuntu,a=noble-updates,n=noble,l=Ubuntu,c=restricted,b=amd64
+     origin archive.example
+ -10 http://old.example/ubuntu noble/main amd64 Packages
+     release o=Old
+Pinned packages:
+"""
+LISTS = "/tmp/work/lists/"
+ARCHIVE = LISTS + "archive.example_ubuntu_dists_noble-updates_restricted_binary-amd64_Packages"
+NVIDIA = LISTS + "developer.download.nvidia.com_compute_cuda_repos_ubuntu2404_x86%5f64_Packages"
+OLD_LIST = LISTS + "old.example_ubuntu_dists_noble_main_binary-amd64_Packages"
+
+
+def showpkg(name: str, *versions: str) -> str:
+    return "\n".join([
+        f"Package: {name}", "Versions: ",
+        *(f"{version}\n Description Language: \n                 File: {ARCHIVE}\n" for version in versions),
+        "", "Reverse Depends: ", f"  other,{name}", "Dependencies: ", "1 - other (0 (null)) ", "Provides: ", "1 - ",
+        "Reverse Provides: ", "",
+    ])  # fmt: skip
+
+
+@pytest.mark.parametrize(("versions", "candidate", "rows"), [
+    # the pin of the repository wins over the newer version
+    ([f"2 ({ARCHIVE}.lz4)", f"1 ({NVIDIA})"], "1",
+     [("2", 500, ["http://archive.example/ubuntu noble-updates/restricted amd64"]),
+      ("1", 600, ["https://developer.download.nvidia.com/compute/cuda/repos/ubuntu2404/x86_64"])]),
+    ([f"2 ({OLD_LIST})"], None, [("2", -10, ["http://old.example/ubuntu noble/main amd64"])]),
+    ([f"2 ({ARCHIVE}) ({OLD_LIST})"], "2",
+     [("2", 500, ["http://archive.example/ubuntu noble-updates/restricted amd64",
+                  "http://old.example/ubuntu noble/main amd64"])]),
+    # installed, or from a list of another form: apt's own policy has the word
+    ([f"2 ({ARCHIVE}) (/tmp/work/status)"], None, None),
+    (["2 (/srv/repo/Packages)"], None, None),
+    ([], None, None),
+])  # fmt: skip
+def test_where_versions_are_from_without_asking_for_every_name(versions, candidate, rows) -> None:
+    packages = aptquery.parse_showpkg(showpkg("nvidia-utils-580", *versions) + showpkg("absent"))
+    tables = aptquery.tables_from_lists(packages, aptquery.parse_places(HEADER))
+    if rows is None:
+        assert tables == {}
+        return
+    assert tables == {
+        "nvidia-utils-580": {
+            "candidate": candidate,
+            "versions": [
+                dict(zip(("version", "priority", "where"), row, strict=True)) for row in rows
+            ],
+        }
+    }  # fmt: skip
