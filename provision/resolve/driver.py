@@ -232,7 +232,7 @@ class _Resolver:
     def _allowed_branches(self) -> set[int]:
         """Branches that drive every GPU here; blockers where there is none or the wished one is not among them."""
         gpus, catalog = self.out.gpus, self.catalog
-        for gpu in gpus:
+        for gpu in _distinct(gpus):
             if gpu.certainty in ("inferred", "unknown"):
                 self.out.warn(
                     "catalog.uncertain", f"PCI id {', '.join(gpu.ids)} is not in the catalog by itself",
@@ -1048,7 +1048,7 @@ def kernel_flavours(facts: Facts) -> list[str]:
     found = []
     for name in facts.kernels.metapackages:
         match = re.fullmatch(r"linux-(?:image-)?([a-z][a-z0-9.-]*)", name)
-        if match and not match[1].startswith(("headers-", "modules-", "tools-", "image-")):
+        if match and not match[1].startswith(("headers-", "modules-", "tools-", "image-", "extra-")):
             found.append(match[1])
     return sorted(set(found))
 

@@ -85,6 +85,8 @@ def test_plan(case):
     assert bool(wanted) == reboot.needed or "reboot" not in case["expect"]
     if "blocked_by" in expect:
         assert reboot.blocked_by == expect.pop("blocked_by")
+    if "warning" in expect:
+        assert expect.pop("warning") in [issue.code for issue in decision.warnings]
     for field in ("start", "initramfs", "units"):
         if field in expect:
             assert spec["boot"][field] == expect.pop(field), field

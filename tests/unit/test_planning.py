@@ -7,7 +7,7 @@ import pytest
 from provision.catalog import load_catalog
 from provision.errors import UsageError
 from provision.planning import _is_from, offer_args, source_spec
-from provision.resolve.driver import DriverWish
+from provision.resolve.driver import DriverWish, kernel_flavours
 from provision.resolve.offer import Candidate
 from tests.unit.hosts import host
 
@@ -46,3 +46,22 @@ def test_a_kernels_name_is_no_pattern():
 def test_the_archive_is_not_whatever_else_is_configured(origin, uri, ours):
     candidate = Candidate("nvidia-dkms-580-open", "580.95.05-0ubuntu1", uri=uri, origin=origin)
     assert _is_from(candidate, "ubuntu", None) is ours
+
+
+def test_arm64_has_a_repository_of_its_own():
+    facts = host(["GH200"], host={"os": {"id": "ubuntu", "version_id": "24.04"}, "arch": "arm64"})
+    assert source_spec("cuda", DriverWish(), facts, load_catalog())["uris"].endswith("/ubuntu2404/sbsa/")
+
+
+@pytest.mark.parametrize(("metapackages", "flavours"), [
+    (["linux-generic", "linux-image-generic", "linux-headers-generic"], ["generic"]),
+    (["linux-generic-hwe-24.04-edge", "linux-image-generic-hwe-24.04-edge"], ["generic-hwe-24.04-edge"]),
+    (["linux-aws", "linux-image-aws", "linux-headers-aws"], ["aws"]),
+    (["linux-nvidia-64k-hwe-24.04", "linux-image-nvidia-64k-hwe-24.04"], ["nvidia-64k-hwe-24.04"]),
+    (["linux-oem-24.04c", "linux-lowlatency"], ["lowlatency", "oem-24.04c"]),
+    (["linux-virtual", "linux-image-virtual", "linux-image-extra-virtual"], ["virtual"]),
+    ([], []),
+])  # fmt: skip
+def test_kernel_flavours(metapackages, flavours):
+    facts = host([], kernels={"running": "x", "installed": [], "metapackages": metapackages})
+    assert kernel_flavours(facts) == flavours
