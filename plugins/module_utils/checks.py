@@ -415,6 +415,8 @@ def fabric_manager(facts, want):
         evidence.append("driver %s" % loaded["version"])
         return _verdict(check, "fail", "fabric manager is not of the driver's version", evidence,
                         "they must be equal to the last digit: provision apply aligns them")  # fmt: skip
+    if not running and not facts["nvswitches"] and not facts["nvlink5_switch"]:
+        return _verdict(check, "pass", "installed; there is no NVSwitch that it could manage", evidence)
     if not running:
         return _verdict(check, "fail", "nvidia-fabricmanager does not run", evidence,
                         "journalctl -u nvidia-fabricmanager says why")  # fmt: skip

@@ -368,10 +368,15 @@ def _services(
             if not written:
                 details.append(f"write {PERSISTENCE_PATH}")
                 spec["boot"]["files"].append({"path": PERSISTENCE_PATH, "content": PERSISTENCE_TEXT})
-    if wants_fabric(wish, facts) and not (target.installed and _runs(facts, "nvidia-fabricmanager")):
+    # Without a switch it ends as soon as it starts: installed where it is asked for, started where it has work.
+    switch = bool(facts.nvswitches) or facts.nvlink5_switch
+    if (
+        wants_fabric(wish, facts)
+        and switch
+        and not (target.installed and _runs(facts, "nvidia-fabricmanager"))
+    ):
         units.append("nvidia-fabricmanager")
-        there = facts.nvswitches or facts.nvlink5_switch
-        because.append("NVSwitch is there" if there else "nvidia_driver_fabric_manager: always")
+        because.append("NVSwitch is there")
     if units:
         spec["boot"]["units"] = units
         title = f"start {' and '.join(units)}, now and at every boot"
