@@ -324,6 +324,31 @@ def test_removal_that_nobody_named_is_refused(host: Root) -> None:
     assert (host.path / "var/lib/dpkg/status").read_bytes() == status
 
 
+def test_young_lists_that_give_the_plan_are_not_fetched_again(host: Root) -> None:
+    plan = host.module("apt_transaction", check=True, **SWITCH)["changes"]
+    done = host.module("apt_transaction", **SWITCH, expect=plan, update_cache=True)
+    assert done.get("changed"), done
+    assert "InRelease" not in (host.path / done["log"].lstrip("/")).read_text()
+
+
+def test_lists_from_before_a_change_of_the_sources_are_fetched(host: Root) -> None:
+    plan = host.module("apt_transaction", check=True, **SWITCH)["changes"]
+    host.write("/etc/apt/sources.list.d/later.list", "# nothing yet\n")
+    done = host.module("apt_transaction", **SWITCH, expect=plan, update_cache=True)
+    assert done.get("changed"), done
+    assert "InRelease" in (host.path / done["log"].lstrip("/")).read_text()
+
+
+def test_a_fetch_that_fails_with_young_lists_is_tried_again_with_new_ones(host: Root, repo: Repo) -> None:
+    plan = host.module("apt_transaction", check=True, **SWITCH)["changes"]
+    (repo.folder / f"nvidia-utils-580_{NEW}_amd64.deb").unlink()
+    result = host.module("apt_transaction", **SWITCH, expect=plan, update_cache=True)
+    assert result["code"] == "apt.fetch", result
+    assert held(host, names("550")) == dict.fromkeys(names("550"), f"hi {OLD}")
+    log = (host.path / result["log"].lstrip("/")).read_text()
+    assert log.index("Failed to fetch") < log.index("InRelease") < log.rindex("Failed to fetch")
+
+
 def test_moved_repository_is_refused(host: Root) -> None:
     plan = host.module("apt_transaction", check=True, **SWITCH)["changes"]
     stale = [
