@@ -239,3 +239,54 @@ def test_events_that_come_in_pieces():
 )
 def test_exit_codes(status, reboot, code):
     assert HostOutcome(status=status, reboot_required=reboot).exit_code == code
+
+
+PING = "- hosts: all\n  gather_facts: false\n  tasks:\n    - name: Ask\n      ansible.builtin.ping:\n"
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_ansible_that_is_loaded_already_plays(tmp_path, monkeypatch, gone):
+    (tmp_path / "play.yml").write_text(PING)
+    fleet = inventory.load(["a,"], None, LOCAL)
+    engine.make_ready(fleet)
+    engine.make_ready(fleet)  # one is enough
+    (loading,) = engine._loading
+    if gone:
+        loading.process.kill()
+        loading.process.wait()
+    else:
+        monkeypatch.setattr(engine, "_ansible_playbook", lambda: ["/nowhere"])
+    run_dir = engine.new_run_dir("test", tmp_path / "runs")
+    result = engine.run_playbook(tmp_path / "play.yml", fleet, ["a"], {}, run_dir)
+    assert (result.rc, result.hosts["a"].status) == (0, "ok")
+    assert "TASK [Ask]" in (run_dir / "ansible.log").read_text()
+    assert engine._loading == []
+    assert loading.process.poll() is not None
+
+
+def test_ansible_that_is_loaded_for_nothing_ends(tmp_path):
+    engine.make_ready(inventory.load(["a,"], None, LOCAL))
+    (loading,) = engine._loading
+    engine.dismiss()
+    assert loading.process.poll() is not None
+    engine.make_ready(inventory.load(["a,"], None, LOCAL))
+    (loading,) = engine._loading
+    loading.process.stdin.close()  # as when this process dies
+    assert loading.process.wait(30) == 0
+    engine.dismiss()
+
+
+@pytest.mark.parametrize(("line", "python", "given"), [
+    ("a", {"path": "/usr/bin/python3", "version": "3.12.3"}, "/usr/bin/python3"),
+    ("a ansible_python_interpreter=auto", {"path": "/usr/bin/python3", "version": "3.12.3"}, "/usr/bin/python3"),
+    ("a ansible_python_interpreter=/opt/python", {"path": "/usr/bin/python3", "version": "3.12.3"}, None),
+    # not one that this ansible-core runs with: it finds another, or says so
+    ("a", {"path": "/usr/bin/python3", "version": "3.7.3"}, None),
+    ("a", {"path": None, "version": None}, None),
+    ("a", {}, None),
+])  # fmt: skip
+def test_python_that_read_the_host(tmp_path, line, python, given):
+    (tmp_path / "hosts").write_text(f"{line}\nb\n")
+    fleet = inventory.load([str(tmp_path / "hosts")])
+    found = engine._host_vars(fleet, ["a"], {"a": python, "b": {"path": "/b", "version": "3.12.3"}})
+    assert found == ({} if given is None else {"a": {"ansible_python_interpreter": given}})

@@ -1,0 +1,86 @@
+"""Sessions that are kept open for the next question."""
+
+import pytest
+
+from provision import remote
+from provision.commands import fleet
+from provision.errors import HostFailedError, UnreachableError
+from provision.inventory import Host, Inventory
+
+
+class Fake:
+    def __init__(self, host, wrong=None):
+        self.host, self.wrong, self.calls, self.closed = host, wrong, [], False
+
+    def call(self, module, args, *, timeout=60):
+        self.calls.append((module, timeout))
+        if self.wrong is not None and len(self.calls) > 1:
+            raise self.wrong
+        return len(self.calls)
+
+    def close(self):
+        self.closed = True
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    made = []
+
+    def open_session(host):
+        made.append(Fake(host))
+        return made[-1]
+
+    monkeypatch.setattr(remote, "open_session", open_session)
+    return made
+
+
+def ask(wanted, keep):
+    hosts = wanted.hosts
+    return fleet.ask_all(
+        wanted,
+        hosts,
+        "reading",
+        lambda host, session: session.call("probe", {}),
+        fleet.Silent(),
+        keep=lambda _: keep,
+    )
+
+
+@pytest.fixture
+def one():
+    return fleet.Fleet(Inventory(hosts=[Host("a")], sources=[]), {"a": {}})
+
+
+def test_a_session_is_closed_unless_it_is_to_be_kept(opened, one):
+    assert ask(one, False) == {"a": 1}
+    assert (opened[0].closed, one.kept) == (True, {})
+    ask(one, True)
+    assert (opened[1].closed, list(one.kept)) == (False, ["a"])
+    fleet.release(one)
+    assert (opened[1].closed, one.kept) == (True, {})
+
+
+def test_a_kept_session_is_asked_again_and_then_closed(opened, one):
+    ask(one, True)
+    assert ask(one, False) == {"a": 2}
+    assert (len(opened), opened[0].closed, one.kept) == (1, True, {})
+
+
+@pytest.mark.parametrize("wrong", [
+    UnreachableError("connect.lost", "the connection broke"), HostFailedError("host.timeout", "no answer"),
+])  # fmt: skip
+def test_a_kept_session_that_is_gone_is_replaced(opened, one, wrong):
+    ask(one, True)
+    opened[0].wrong = wrong
+    assert ask(one, False) == {"a": 1}
+    assert [session.closed for session in opened] == [True, True]
+    assert opened[0].calls[1][1] < opened[1].calls[0][1]
+
+
+def test_a_session_that_was_idle_for_long_is_not_trusted(opened, one, monkeypatch):
+    ask(one, True)
+    session, used = one.kept["a"]
+    one.kept["a"] = (session, used - 1000)
+    assert ask(one, False) == {"a": 1}
+    assert [session.closed for session in opened] == [True, True]
+    assert len(opened[0].calls) == 1
