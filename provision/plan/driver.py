@@ -100,9 +100,13 @@ def _module_of_next_kernel(
 
 def is_there(facts: Facts, decision: Decision, target: Target) -> bool:
     """True when every package of the target is installed at its version, and nothing that it replaces."""
-    wanted = [*target.packages.items(), *([target.pinning] if target.pinning else [])]
     have = {name: package.version for name, package in facts.packages.items() if package.installed}
-    return all(have.get(name) == version for name, version in wanted) and not leftovers(decision, target)
+    pinned = target.pinning is None or target.pinning[0] in have
+    return (
+        pinned
+        and all(have.get(name) == version for name, version in target.packages.items())
+        and not leftovers(decision, target)
+    )
 
 
 def expectation(wish: DriverWish, facts: Facts, decision: Decision) -> dict[str, Any]:
