@@ -98,7 +98,8 @@ HOSTS = {
         ]},
         # Secure Boot: without a key only signed modules, with one DKMS too
         {"name": "sb", "gpus": ["RTX 4090"], "secure_boot": True},
-        {"name": "sb-key", "gpus": ["RTX 4090"], "secure_boot": "enrolled", "nouveau": False},
+        {"name": "sb-key", "gpus": ["RTX 4090"], "secure_boot": "enrolled", "nouveau": False,
+         "installed": ["550 open dkms held"]},
         {"name": "desk", "gpus": ["RTX 4090"], "nouveau": False, "desktop": True},
     ],
 }  # fmt: skip
