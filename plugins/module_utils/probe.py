@@ -196,17 +196,20 @@ def _machine_arch():
     return {"x86_64": "amd64", "aarch64": "arm64", "i686": "i386", "ppc64le": "ppc64el"}.get(machine, machine)
 
 
+# The first namespaces of a kernel have fixed numbers (the kernel's proc_ns.h): who is in both is in no container.
+FIRST_NAMESPACES = {"pid": "pid:[4026531836]", "cgroup": "cgroup:[4026531835]"}
+
+
 def _container(tree):
+    # Images carry the marks of containers (/.dockerenv, /run/systemd/container) into virtual machines made from them.
+    if all(tree.link("/proc/self/ns/" + kind) == first for kind, first in FIRST_NAMESPACES.items()):
+        return None
     kind = tree.word("/run/systemd/container")
     if kind:
         return kind
     if tree.exists("/run/.containerenv"):
         return "podman"
-    # Images carry /.dockerenv into virtual machines that are made from them. The first process namespace of a kernel
-    # has a fixed number (PROC_PID_INIT_INO of the kernel's proc_ns.h), so who is in it is in no container.
-    if not tree.exists("/.dockerenv") or tree.link("/proc/self/ns/pid") == "pid:[4026531836]":
-        return None
-    return "docker"
+    return "docker" if tree.exists("/.dockerenv") else None
 
 
 def _virtual(tree):
