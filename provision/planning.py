@@ -58,7 +58,8 @@ def plan_from_facts(
         plan = _plan(name, wish, facts, decision, catalog)
         if plan.status != "blocked" and (plan.spec["install"] or plan.spec["remove"]):
             channel = decision.target.channel if decision.target else ""
-            _simulate(plan, facts, call, workdirs.pop(channel, None))
+            errors = offers[channel].errors if channel in offers else []
+            _simulate(plan, facts, call, workdirs.pop(channel, None), errors)
     finally:
         if workdirs:
             call("aptquery", {"op": "cleanup", "workdirs": list(workdirs.values())})
@@ -256,8 +257,11 @@ def _on(host: str, issue: Issue) -> Issue:
     return issue.model_copy(update={"host": host})
 
 
-def _simulate(plan: HostPlan, facts: Facts, call: Call, workdir: str | None) -> None:
-    """Let apt say on the host what it would do, and judge that before anybody is asked to agree."""
+def _simulate(plan: HostPlan, facts: Facts, call: Call, workdir: str | None, errors: list[str]) -> None:
+    """Let apt say on the host what it would do, and judge that before anybody is asked to agree.
+
+    errors: repositories that could not be read; where something is missing they are the likelier reason.
+    """
     spec = plan.spec
     install = [*([spec["pinning"]] if spec["pinning"] else []), *spec["install"]]
     answer = call(
@@ -269,8 +273,10 @@ def _simulate(plan: HostPlan, facts: Facts, call: Call, workdir: str | None) -> 
         plan.blockers.append(
             Issue(
                 code="apt.unmet", host=plan.host, message="apt finds no way to install this driver",
-                because=str(answer["error"]).splitlines()[:12],
-                hint="look for half-configured packages (dpkg --audit) and for other sources of the same packages",
+                because=[*errors[:4], *str(answer["error"]).splitlines()[:8]],
+                hint="make that repository reachable from the host (network, proxy, mirror, key), then plan again"
+                if errors
+                else "look for half-configured packages (dpkg --audit) and for other sources of the same packages",
             )
         )  # fmt: skip
     else:

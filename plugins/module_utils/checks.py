@@ -162,7 +162,7 @@ def bound(facts, want):
     if any(gpu["driver"] in RIVALS for gpu in others):
         hint = "block nouveau and nova, rebuild every initramfs, reboot: provision apply does it"
     elif facts["module"]["loaded"] is None:
-        hint = "the nvidia module is not loaded: see driver.next_boot, then modprobe nvidia or reboot"
+        hint = "the nvidia module is not loaded: see boot.next, then modprobe nvidia or reboot"
     else:
         hint = "the loaded module does not drive this card: look at 'dmesg | grep NVRM' and at branch and flavour"
     return _verdict(

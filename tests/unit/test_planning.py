@@ -1,67 +1,92 @@
-"""The loop around the pure parts: what may not reach a host."""
+"""The loop around the pure parts: what is asked of a host, in which order, and what becomes of the answers."""
 
-import re
-
-import pytest
-
-from provision.catalog import load_catalog
-from provision.errors import UsageError
-from provision.planning import _is_from, offer_args, source_spec
-from provision.resolve.driver import DriverWish, kernel_flavours
-from provision.resolve.offer import Candidate
+from provision.planning import plan_from_facts
 from tests.unit.hosts import host
+from tests.unit.offers import OFFERS
+
+DEFAULTS = {"nvidia_driver_branch": "580", "nvidia_driver_channel": "ubuntu"}
 
 
-@pytest.mark.parametrize("url", [
-    "https://mirror.test/cuda\nSigned-By: /dev/null", "https://mirror.test/a b", "mirror.test/cuda", "-o Dir=/", "https://ada:secret@mirror.test/",
-])  # fmt: skip
-@pytest.mark.parametrize("field", ["repo_url", "repo_key"])
-def test_odd_addresses_are_refused(url, field):
-    if field == "repo_key" and "://" not in url:
-        url = "https:// " + url
-    with pytest.raises(UsageError) as refused:
-        source_spec("cuda", DriverWish(**{field: url}), host(["A100"]), load_catalog())
-    assert "secret" not in str(refused.value.issue)
-    assert refused.value.issue.hint
+def rows(offer):
+    return {
+        name: [
+            {"version": c.version, "depends": c.depends, "provides": c.provides, "uri": c.uri}
+            for c in candidates
+        ]
+        for name, candidates in offer.packages.items()
+    }
 
 
-def test_a_mirror_is_taken():
-    wish = DriverWish(repo_url="http://127.0.0.2:8000/compute/cuda/repos/ubuntu2404/x86_64")
-    assert source_spec("cuda", wish, host(["A100"]), load_catalog())["uris"].endswith("/x86_64/")
+class FakeHost:
+    """Answers as aptquery does and keeps what it was asked."""
+
+    def __init__(self, offer, simulation, errors=()):
+        self.offer, self.simulation, self.errors, self.asked = offer, simulation, list(errors), []
+
+    def __call__(self, program, args):
+        assert program == "aptquery"
+        self.asked.append(args["op"])
+        if args["op"] == "offer":
+            return {
+                "workdir": "/tmp/w",
+                "packages": rows(self.offer),
+                "refreshed": True,
+                "errors": self.errors,
+            }
+        return self.simulation if args["op"] == "simulate" else {"removed": 1}
 
 
-def test_a_kernels_name_is_no_pattern():
-    facts = host(["A100"], kernels={"running": "6.1.0-x+", "next": "6.1.0-x+"})
-    patterns = offer_args("ubuntu", DriverWish(), facts, load_catalog())["patterns"]
-    assert any(re.fullmatch(pattern, "linux-headers-6.1.0-x+") for pattern in patterns)
+CHANGES = {"ok": True, "error": None, "download_bytes": 7, "disk_bytes": 9, "changes": [
+    {"action": "install", "name": "libnvidia-compute-580", "version": "580.142-0ubuntu0.24.04.1",
+     "from_version": None, "download_bytes": 7},
+]}  # fmt: skip
 
 
-@pytest.mark.parametrize(("origin", "uri", "ours"), [
-    ("Ubuntu", "http://archive.ubuntu.com/ubuntu/", True),
-    ("", "http://mirror.test/ubuntu/", True),
-    ("NVIDIA", "file:/srv/nvidia/", False),
-    ("NVIDIA", "https://developer.download.nvidia.com/compute/cuda/repos/ubuntu2404/x86_64/", False),
-    ("LP-PPA-graphics-drivers", "https://mirror.test/ppa/ubuntu/", False),
-])  # fmt: skip
-def test_the_archive_is_not_whatever_else_is_configured(origin, uri, ours):
-    candidate = Candidate("nvidia-dkms-580-open", "580.95.05-0ubuntu1", uri=uri, origin=origin)
-    assert _is_from(candidate, "ubuntu", None) is ours
+def test_a_changing_host_is_asked_twice_and_nothing_is_left_there():
+    call = FakeHost(OFFERS["noble"], CHANGES)
+    plan = plan_from_facts("gpu01", host(["RTX 4090"]), call, DEFAULTS)
+    assert call.asked == ["offer", "simulate"], "the simulation takes the private folder over and removes it"
+    assert (plan.status, plan.download_bytes, [p.name for p in plan.packages]) == (
+        "changes", 7, ["libnvidia-compute-580"],
+    )  # fmt: skip
 
 
-def test_arm64_has_a_repository_of_its_own():
-    facts = host(["GH200"], host={"os": {"id": "ubuntu", "version_id": "24.04"}, "arch": "arm64"})
-    assert source_spec("cuda", DriverWish(), facts, load_catalog())["uris"].endswith("/ubuntu2404/sbsa/")
+def test_a_host_that_has_it_all_is_not_asked():
+    call = FakeHost(OFFERS["noble"], CHANGES)
+    plan = plan_from_facts("gpu01", host(["RTX 4090"], "580 580.142 open signed"), call, DEFAULTS)
+    assert call.asked == []
+    assert not plan.packages
 
 
-@pytest.mark.parametrize(("metapackages", "flavours"), [
-    (["linux-generic", "linux-image-generic", "linux-headers-generic"], ["generic"]),
-    (["linux-generic-hwe-24.04-edge", "linux-image-generic-hwe-24.04-edge"], ["generic-hwe-24.04-edge"]),
-    (["linux-aws", "linux-image-aws", "linux-headers-aws"], ["aws"]),
-    (["linux-nvidia-64k-hwe-24.04", "linux-image-nvidia-64k-hwe-24.04"], ["nvidia-64k-hwe-24.04"]),
-    (["linux-oem-24.04c", "linux-lowlatency"], ["lowlatency", "oem-24.04c"]),
-    (["linux-virtual", "linux-image-virtual", "linux-image-extra-virtual"], ["virtual"]),
-    ([], []),
-])  # fmt: skip
-def test_kernel_flavours(metapackages, flavours):
-    facts = host([], kernels={"running": "x", "installed": [], "metapackages": metapackages})
-    assert kernel_flavours(facts) == flavours
+def test_a_refusal_cleans_up():
+    call = FakeHost(OFFERS["noble"], CHANGES)
+    plan = plan_from_facts("gpu01", host(["RTX 4090"]), call, {**DEFAULTS, "nvidia_driver_branch": "590"})
+    assert call.asked == ["offer", "cleanup"]
+    assert plan.status == "blocked" and plan.blockers[0].host == "gpu01"
+
+
+def test_a_repository_that_cannot_be_read_is_the_reason_that_is_told_first():
+    unmet = {
+        "ok": False,
+        "error": "the packages cannot be installed together\ndkms is not installable",
+        "changes": [],
+    }
+    call = FakeHost(OFFERS["noble"], unmet, ["archive.test: Could not resolve host"])
+    plan = plan_from_facts("gpu01", host(["RTX 4090"]), call, DEFAULTS)
+    issue = plan.blockers[0]
+    assert issue.because[0] == "archive.test: Could not resolve host"
+    assert "reachable" in (issue.hint or "")
+    assert not plan.steps
+
+
+def test_what_apt_would_do_beyond_the_plan_is_refused():
+    foreign = {
+        "action": "remove",
+        "name": "linux-image-generic",
+        "version": None,
+        "from_version": "6.8.0-48.48",
+    }
+    call = FakeHost(OFFERS["noble"], {**CHANGES, "changes": [*CHANGES["changes"], foreign]})
+    plan = plan_from_facts("gpu01", host(["RTX 4090"]), call, DEFAULTS)
+    assert plan.status == "blocked"
+    assert any("linux-image-generic" in issue.message for issue in plan.blockers)
