@@ -21,7 +21,7 @@ from ansible_collections.gpu.provision.plugins.module_utils import names
 RIVALS = ("nouveau", "nova_core", "nova")
 
 # Kernel drivers that hold a card for a virtual machine: somebody set that up, it never happens by itself.
-_SET_ASIDE = ("vfio", "pci-stub", "pciback", "xen-pciback")
+_SET_ASIDE = ("vfio", "pci-stub", "pciback")  # vfio-pci, nvgrace-gpu-vfio-pci, xen-pciback, …
 
 DEFAULT_EXPECT = {
     "version": None, "branch": None, "flavour": None, "manage": True, "hold": True, "persistence": True,
@@ -31,7 +31,7 @@ DEFAULT_EXPECT = {
 
 def is_set_aside(driver):
     """True for a card that is handed to a virtual machine: no driver of this host is to have it."""
-    return (driver or "").startswith(_SET_ASIDE)
+    return any(word in (driver or "") for word in _SET_ASIDE)
 
 
 def own_gpus(facts):
