@@ -7,7 +7,7 @@ STAMP := $(VENV)/.ready
 export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: docs help demo test unit lint lab-test molecule package bench test-all clean
+.PHONY: docs help demo test unit system lint lab-test molecule package bench test-all clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -18,7 +18,7 @@ $(STAMP): pyproject.toml tools/bootstrap.sh
 demo: $(STAMP)  ## two simulated lab servers go from nothing to a verified driver
 	$(BIN)/python -m tests.lab.demo
 
-test: lint unit lab-test molecule package  ## everything that must pass before a change lands
+test: lint unit system lab-test molecule package  ## everything that must pass before a change lands
 
 docs: $(STAMP)  ## write the generated pages: READMEs of the roles, docs/checks.md, docs/schemas
 	$(BIN)/python -m tools.docs
@@ -33,9 +33,15 @@ lint: $(STAMP)  ## ruff, mypy, yamllint, ansible-lint (profile production)
 	$(BIN)/yamllint --strict .
 	tools/fresh-ansible-home.sh $(BIN)/ansible-lint --offline --profile production
 
+system: $(STAMP)  ## tests with real ansible-playbook, ssh, sudo and terminals on this machine
+	tools/test-needs.sh
+	$(BIN)/python -m pytest -n 2 tests/system
+
+# Ubuntu's own root file system for the tests with real apt, where one lies beside the checkout.
+lab-test: export LAB_APT_ROOTFS ?= $(wildcard ../shared/images/ubuntu-24.04-rootfs.tar.xz)
 lab-test: $(STAMP)  ## tests on simulated hosts and real apt (containers, root)
 	$(BIN)/python -m tests.lab setup
-	$(BIN)/python -m pytest tests/apt tests/lab tests/faults
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/apt tests/lab tests/faults
 
 molecule: $(STAMP)  ## the Molecule scenarios of the roles, on the lab's image and repositories
 	$(BIN)/python -m tests.lab setup

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from apt_cases import table
 
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils import aptcommon, aptquery, aptsources
 from ansible_collections.gpu.provision.plugins.module_utils.aptcommon import AptError
+from tests.unit.apt_cases import table
 
 
 @pytest.mark.parametrize("case", table("simulation"))

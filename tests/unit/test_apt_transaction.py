@@ -6,7 +6,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from apt_cases import table
 
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils import apttransaction
@@ -15,6 +14,7 @@ from ansible_collections.gpu.provision.plugins.module_utils.aptcommon import (
     Installed,
     wait_for_locks,
 )
+from tests.unit.apt_cases import table
 
 
 def installed(name: str, status: str, version: str = "1-1") -> Installed:

@@ -5,9 +5,9 @@ import shutil
 import subprocess
 
 import pytest
-import trees  # noqa: F401 - makes the collection importable
 
 from ansible_collections.gpu.provision.plugins.module_utils import debversion
+from tests.unit import trees  # noqa: F401 - makes the collection importable
 
 # Strictly rising.
 RISING = [

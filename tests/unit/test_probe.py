@@ -1,12 +1,12 @@
 """What the probe says of recorded and described hosts (tests/cases/probe.yml)."""
 
 import pytest
-import trees
 import yaml
 
 from ansible_collections.gpu.provision.plugins.module_utils import probe
 from provision.collection import ROOT
 from provision.facts import Facts
+from tests.unit import trees
 
 CASES = yaml.safe_load((ROOT / "tests/cases/probe.yml").read_text(encoding="utf-8"))
 

@@ -7,12 +7,12 @@ import sys
 import time
 
 import pytest
-import trees
 import yaml
 
 from ansible_collections.gpu.provision.plugins.module_utils import aptconf, probe
 from ansible_collections.gpu.provision.plugins.module_utils.hosttree import HostTree
 from provision.collection import ROOT
+from tests.unit import trees
 
 CASES = yaml.safe_load((ROOT / "tests/cases/probe_apt.yml").read_text(encoding="utf-8"))
 

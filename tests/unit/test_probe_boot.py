@@ -1,11 +1,11 @@
 """The kernel that the next boot starts (tests/cases/probe_boot.yml)."""
 
 import pytest
-import trees
 import yaml
 
 from ansible_collections.gpu.provision.plugins.module_utils import boot, probe
 from provision.collection import ROOT
+from tests.unit import trees
 
 CASES = yaml.safe_load((ROOT / "tests/cases/probe_boot.yml").read_text(encoding="utf-8"))
 LOADER_GUID = "4a67b082-0a4c-41cf-b6c7-440b29bb8c4f"

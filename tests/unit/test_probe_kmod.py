@@ -7,11 +7,11 @@ import subprocess
 import sys
 
 import pytest
-import trees
 
 from ansible_collections.gpu.provision.plugins.module_utils import kmod
 from provision.collection import ROOT
 from tests.lab import kofile
+from tests.unit import trees
 
 OPEN = [
     ("version", "580.65.06"),

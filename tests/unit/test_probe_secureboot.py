@@ -4,10 +4,10 @@ import struct
 import uuid
 
 import pytest
-import trees
 
 from ansible_collections.gpu.provision.plugins.module_utils import probe
 from ansible_collections.gpu.provision.plugins.module_utils.hosttree import HostTree
+from tests.unit import trees
 
 X509 = uuid.UUID("a5c059a1-94e4-4aa7-87b5-ab155c2bf072").bytes_le
 SHA256 = uuid.UUID("c1c41626-504c-4092-aca9-41f936934328").bytes_le

@@ -7,11 +7,11 @@ import sys
 import time
 
 import pytest
-import trees
 
 from ansible_collections.gpu.provision.plugins.module_utils import probe, smi
 from ansible_collections.gpu.provision.plugins.module_utils.hosttree import HostTree
 from provision.facts import Smi
+from tests.unit import trees
 
 
 def _script(folder, text):

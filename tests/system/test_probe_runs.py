@@ -9,13 +9,13 @@ import tempfile
 from pathlib import Path
 
 import pytest
-import trees
 
 from ansible_collections.gpu.provision.plugins.module_utils import probe
 from ansible_collections.gpu.provision.plugins.module_utils.hosttree import HostTree
 from provision.collection import COLLECTIONS_PATH
 from provision.facts import Facts
 from provision.remote import bundle
+from tests.unit import trees
 
 RUNNER = """
 import importlib.machinery, json, sys

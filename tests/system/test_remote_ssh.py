@@ -12,7 +12,7 @@ import pytest
 from provision.errors import ProvisionError
 from provision.inventory import Connection, Host
 from provision.remote import bundle, client, for_each, keys, knownhosts, open_session, target
-from tests.unit import sshd
+from tests.system import sshd
 
 pytestmark = pytest.mark.skipif(sshd.PROGRAM is None, reason=sshd.MISSING)
 
