@@ -496,7 +496,7 @@ def _run(arguments: Sequence[str]) -> int:
     except BrokenPipeError:
         # The reader of our output went away (head, less): nothing to say to it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return int(Exit.FAILED)
+        return int(Exit.INTERRUPTED)
     except OSError as error:
         if error.errno != errno.EIO:
             return _fail(_defect(error), arguments, error)

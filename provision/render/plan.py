@@ -94,8 +94,6 @@ def _in_full(names: Sequence[str], plan: HostPlan, verbosity: int) -> Iterable[R
 
 
 def _reason(what: str, value: str, because: str) -> tuple[Text, Text]:
-    if what == "passed over":
-        return text(what, styles=("dim",)), text(because)
     return text(what, styles=("dim",)), text(value, f": {because}", styles=("bold", ""))
 
 

@@ -494,15 +494,15 @@ class _Resolver:
 
     def _choose_from(self, channel: str, allowed: set[int]) -> bool:
         offer = self.offers[channel]
-        rejected: list[Issue] = []
+        rejected: dict[str, Issue] = {}
         for branch in self._wished_branches(allowed):
             for series in self._series_of(branch, channel):
                 issue = self._choose_series(channel, offer, branch, series)
                 if issue is None:
                     self._explain_channel(channel, rejected)
                     return True
-                rejected.append(issue)
-        self.refusals += rejected or [
+                rejected[series] = issue
+        self.refusals += list(rejected.values()) or [
             Issue(
                 code="driver.not_offered", message=f"{CHANNELS[channel]} offers no fitting branch",
                 because=offer.errors[:4] or ["it has no such series" if self.wish.branch != "recommended"
@@ -850,7 +850,7 @@ class _Resolver:
         )  # fmt: skip
         out.reason(
             "build", build,
-            "signed by Canonical: no compiler, works under Secure Boot" if build == "signed"
+            "by Canonical, built for this kernel: no compiler, works under Secure Boot" if build == "signed"
             else "asked for" if wish.build == "dkms"
             else "this channel has no signed modules" if channel != "ubuntu"
             else "no signed modules for every kernel that matters here",
@@ -879,7 +879,7 @@ class _Resolver:
                 f"no living branch drives {cards}",
             )  # fmt: skip
 
-    def _explain_channel(self, channel: str, rejected: list[Issue]) -> None:
+    def _explain_channel(self, channel: str, rejected: dict[str, Issue]) -> None:
         because = (
             "asked for" if self.wish.channel != "auto"
             else "the installed driver came from there" if channel == self.out.installed.channel
@@ -887,10 +887,10 @@ class _Resolver:
             else "; ".join(issue.message for issue in self.refusals[:1]) or "the archive does not have it"
         )  # fmt: skip
         self.out.reasons.insert(0, Reason(what="channel", value=CHANNELS[channel], because=because))
-        skipped = [issue for issue in rejected if issue.code != "driver.not_offered"]
+        skipped = {s: issue.message for s, issue in rejected.items() if issue.code != "driver.not_offered"}
         if skipped:
-            because = "; ".join(issue.message for issue in skipped[:3])
-            self.out.reasons.insert(1, Reason(what="passed over", value=CHANNELS[channel], because=because))
+            reason = Reason(what="passed over", value=", ".join(skipped), because="; ".join(skipped.values()))
+            self.out.reasons.insert(1, reason)
 
     def _not_offered(self, channel: str, offer: Offer, series: str, module: str) -> Issue:
         others = sorted({
