@@ -10,13 +10,13 @@ from provision.commands.scan import describe
 from provision.facts import Facts
 from tests.unit.hosts import host
 
-RECORDED = Path(__file__).with_name("h200.json")
+RECORDED = Path(__file__).parents[1] / "fixtures/h200x1/scan.json"
 
 
 @pytest.fixture(scope="module")
 def h200():
     """Facts that `provision -i localhost, scan --json` gave on a real machine; names and serials replaced."""
-    return Facts.model_validate(json.loads(RECORDED.read_text()))
+    return Facts.model_validate(json.loads(RECORDED.read_text())["hosts"]["localhost"]["facts"])
 
 
 def test_the_real_machine_in_a_line(h200):
@@ -29,9 +29,7 @@ def test_the_real_machine_in_a_line(h200):
 
 def test_the_real_machine_layer_by_layer(h200):
     told = dict(layers(h200))
-    assert told["machine"] == [
-        "Ubuntu 24.04.3 LTS, amd64, inside a container (docker), no systemd, Python 3.12.3"
-    ]
+    assert told["machine"] == ["Ubuntu 24.04.3 LTS, amd64, virtual (vm-other), no systemd, Python 3.12.3"]
     assert told["GPUs"] == ["1 x H200 SXM 141GB (10de:2335), bound to nvidia: 0000:00:06.0"]
     assert told["module"] == ["nvidia 580.159.04 is loaded, open"]
     assert told["on disk"] == ["no nvidia module on disk for any kernel"]
