@@ -157,6 +157,7 @@ def _apt_files(
     }  # fmt: skip
     details, because = [], []
     have = facts.own_files
+    plain: dict[str, str] | None = {} if source is None else None  # files that need nothing but to be written
     if source:
         path = aptfiles.sources_path(source["name"])
         texts = [
@@ -179,16 +180,25 @@ def _apt_files(
         because.append(
             "the archive and NVIDIA's repository carry packages of the same names: one of them must win"
         )
+        # The transaction must find it in place: what it installs on its own goes by it.
+        plain = None
     if wish.hold:
         files["unattended"] = list(names.UNATTENDED_PATTERNS)
         if have.get(aptfiles.UNATTENDED) != aptfiles.sha256(aptfiles.render_unattended(files["unattended"])):
             details.append(f"write {aptfiles.UNATTENDED}")
+            if plain is not None:
+                plain[aptfiles.UNATTENDED] = aptfiles.render_unattended(files["unattended"])
             because.append("unattended-upgrades must not move the driver; it goes on with everything else")
     elif aptfiles.UNATTENDED in have:
         details.append(f"remove {aptfiles.UNATTENDED}")
+        plain = None
         because.append("nvidia_driver_hold is false: updates may move the driver")
     if details:
-        spec["apt_files"] = files
+        if plain:
+            # One task fewer on the host: the files of the boot are written there anyway.
+            spec["boot"]["files"] += [{"path": path, "content": text} for path, text in plain.items()]
+        else:
+            spec["apt_files"] = files
         steps.append(
             Step(
                 id="sources",
