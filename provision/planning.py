@@ -14,7 +14,7 @@ from typing import Any
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils import aptcommon, aptquery, checks, names
 from provision.catalog import Catalog, load_catalog
-from provision.errors import Issue, ProvisionError, UsageError
+from provision.errors import Issue, ProvisionError, RefusedError, UsageError
 from provision.facts import Facts
 from provision.plan import HostPlan
 from provision.plan.driver import apply_simulation, conflicting, cuda_entries, driver_spec, expectation
@@ -101,7 +101,8 @@ def describe_gpus(facts: Facts, catalog: Catalog) -> list[str]:
 def source_spec(channel: str, wish: DriverWish, facts: Facts, catalog: Catalog) -> dict[str, Any] | None:
     """Return the repository of a channel as aptquery's SourceSpec; None for the Ubuntu archive.
 
-    Raises UsageError when the catalog has no such repository for this Ubuntu and none is given.
+    Raises UsageError when the catalog has no such repository for this Ubuntu and none is given, and RefusedError when
+    neither the catalog nor the inventory says by which key it is signed.
     """
     if channel == "ubuntu" and not conflicting(facts):
         return None
@@ -119,6 +120,16 @@ def source_spec(channel: str, wish: DriverWish, facts: Facts, catalog: Catalog) 
         key_url = (
             repository.key_url if not url else f"{base}/{Path(repository.key_url or '3bf863cc.pub').name}"
         )
+    wanted = (fingerprint or repository.fingerprint or "").replace(" ", "").upper() or None
+    if text is None and wanted is None:
+        prefix = "nvidia_driver_ppa_key" if kind == "ppa" else "nvidia_driver_repo_key"
+        raise RefusedError(
+            "apt.key_unknown",
+            f"the key of {CHANNELS[kind]} for Ubuntu {facts.host.os.version_id} is not known to the catalog",
+            because=[repository.note or "no source states its fingerprint", "nothing is installed on trust"],
+            hint=f"set {prefix} to the key and {prefix}_fingerprint to its fingerprint as the vendor states it, "
+            "or nvidia_driver_channel: ubuntu",
+        )
     return {
         "name": kind,
         "uris": base + "/",
@@ -126,7 +137,7 @@ def source_spec(channel: str, wish: DriverWish, facts: Facts, catalog: Catalog) 
         "components": repository.components,
         "key": text,
         "key_url": key_url,
-        "fingerprint": (fingerprint or repository.fingerprint or "").replace(" ", "").upper() or None,
+        "fingerprint": wanted,
     }
 
 

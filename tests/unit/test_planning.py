@@ -1,5 +1,8 @@
 """The loop around the pure parts: what is asked of a host, in which order, and what becomes of the answers."""
 
+import pytest
+
+from provision.errors import RefusedError
 from provision.planning import plan_from_facts
 from tests.unit.hosts import host
 from tests.unit.offers import OFFERS
@@ -90,3 +93,19 @@ def test_what_apt_would_do_beyond_the_plan_is_refused():
     plan = plan_from_facts("gpu01", host(["RTX 4090"]), call, DEFAULTS)
     assert plan.status == "blocked"
     assert any("linux-image-generic" in issue.message for issue in plan.blockers)
+
+
+def test_a_repository_without_a_known_key_is_not_trusted():
+    call = FakeHost(OFFERS["cuda"], CHANGES)
+    resolute = host(
+        ["RTX 4090"], host={"os": {"id": "ubuntu", "version_id": "26.04", "codename": "resolute"}}
+    )
+    wish = {"nvidia_driver_branch": "595", "nvidia_driver_channel": "cuda"}
+    with pytest.raises(RefusedError) as refused:
+        plan_from_facts("gpu01", resolute, call, wish)
+    assert refused.value.issue.code == "apt.key_unknown"
+    assert "nvidia_driver_repo_key_fingerprint" in (refused.value.issue.hint or "")
+    assert call.asked == []
+    wish["nvidia_driver_repo_key_fingerprint"] = "AB" * 20
+    plan_from_facts("gpu01", resolute, call, wish)
+    assert call.asked[0] == "offer"
