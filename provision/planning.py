@@ -121,7 +121,7 @@ def source_spec(channel: str, wish: DriverWish, facts: Facts, catalog: Catalog) 
             repository.key_url if not url else f"{base}/{Path(repository.key_url or '3bf863cc.pub').name}"
         )
     wanted = (fingerprint or repository.fingerprint or "").replace(" ", "").upper() or None
-    if text is None and wanted is None:
+    if text is None and (wanted is None or key_url is None):
         prefix = "nvidia_driver_ppa_key" if kind == "ppa" else "nvidia_driver_repo_key"
         raise RefusedError(
             "apt.key_unknown",

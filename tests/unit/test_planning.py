@@ -107,5 +107,8 @@ def test_a_repository_without_a_known_key_is_not_trusted():
     assert "nvidia_driver_repo_key_fingerprint" in (refused.value.issue.hint or "")
     assert call.asked == []
     wish["nvidia_driver_repo_key_fingerprint"] = "AB" * 20
+    with pytest.raises(RefusedError):
+        plan_from_facts("gpu01", resolute, call, wish)  # a fingerprint, and no key that could have it
+    wish["nvidia_driver_repo_key"] = "https://mirror.test/key.asc"
     plan_from_facts("gpu01", resolute, call, wish)
     assert call.asked[0] == "offer"
