@@ -18,7 +18,8 @@ from provision.errors import Issue, ProvisionError, RefusedError, UsageError
 from provision.facts import Facts
 from provision.plan import HostPlan
 from provision.plan.driver import apply_simulation, conflicting, cuda_entries, driver_spec, expectation
-from provision.resolve.driver import CHANNELS, Decision, DriverWish, kernel_flavours, resolve_driver
+from provision.resolve.decision import CHANNELS, Decision, DriverWish, kernel_flavours
+from provision.resolve.driver import resolve_driver
 from provision.resolve.installed import is_cuda_uri, is_ppa_uri
 from provision.resolve.offer import Candidate, Offer
 

@@ -13,7 +13,7 @@ import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils import checks, names
 from provision.catalog import load_catalog
 from provision.facts import DiskModule, Facts
-from provision.resolve.driver import CHANNELS
+from provision.resolve.decision import CHANNELS
 from provision.resolve.installed import installed_driver, is_cuda_uri, is_ppa_uri
 
 Layer = tuple[str, list[str]]

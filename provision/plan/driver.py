@@ -12,7 +12,7 @@ import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils import aptfiles, checks, names
 from provision.facts import Facts
 from provision.plan import HostPlan, PackageChange, Reboot, Step
-from provision.resolve.driver import CHANNELS, Decision, DriverWish, Target, kernel_flavours, wants_fabric
+from provision.resolve.decision import CHANNELS, Decision, DriverWish, Target, kernel_flavours, wants_fabric
 from provision.resolve.installed import is_cuda_uri, nvidia_sources
 
 MODPROBE_PATH = "/etc/modprobe.d/gpu-provision.conf"

@@ -6,7 +6,6 @@ asked first the decision says so (``ask``), and the caller comes back with the a
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -15,82 +14,27 @@ from typing import Any, cast
 
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils import checks, debversion, names
-from provision.catalog import Branch, Catalog, Gpu, KnownBad
+from provision.catalog import Branch, Catalog, KnownBad
 from provision.errors import Issue, UsageError
 from provision.facts import Facts
 from provision.plan import Reason
+from provision.resolve.decision import (
+    CHANNELS,
+    Decision,
+    DriverWish,
+    Target,
+    and_,
+    cuda_key,
+    distinct,
+    kernel_flavours,
+    wants_fabric,
+)  # fmt: skip
 from provision.resolve.installed import InstalledDriver, installed_driver
 from provision.resolve.offer import Candidate, Offer, closure, relations
+from provision.resolve.wayout import WaysOut
 
 _CARRIERS = ("nvidia-driver", "nvidia-headless", "nvidia-headless-no-dkms", "nvidia-kernel-source")
-# Refusals that another value of our variables can lift.
-_HAS_WAY_OUT = frozenset({
-    "catalog.unknown_branch", "driver.branch_unknown", "driver.cuda_too_new", "driver.fabric_manager_missing",
-    "driver.gpu_not_supported", "driver.known_bad", "driver.min_cuda_unreadable", "driver.modules_unsupported",
-    "driver.no_signed_modules", "driver.not_offered", "driver.secure_boot_unsigned", "driver.series_of_archive",
-    "driver.transitional", "driver.version_not_offered", "driver.version_of_other_branch", "driver.version_without_branch",
-})  # fmt: skip
-CHANNELS = {
-    "ubuntu": "the Ubuntu archive",
-    "cuda": "NVIDIA's repository",
-    "ppa": "the graphics-drivers PPA",
-}
 OUT_OF_APT = "nvidia_driver_manage: false accepts the driver as it is; to let apt own it, remove it first"
-
-
-@dataclass(frozen=True)
-class DriverWish:
-    """The inventory's nvidia_driver_* values; see roles/nvidia_driver/meta/argument_specs.yml."""
-
-    manage: bool = True
-    branch: str = "recommended"
-    version: str = ""
-    update: bool = False
-    min_cuda: str = ""
-    channel: str = "auto"
-    modules: str = "auto"
-    build: str = "auto"
-    variant: str = "auto"
-    hold: bool = True
-    hold_kernel: str = "auto"
-    persistence: bool = True
-    fabric_manager: str = "auto"
-    reboot: str = "when_idle"
-    reboot_timeout: int = 900
-    lock_timeout: int = 600
-    repo_url: str = ""
-    repo_key: str = ""
-    repo_key_fingerprint: str = ""
-    ppa_url: str = ""
-    ppa_key: str = ""
-    ppa_key_fingerprint: str = ""
-
-    @classmethod
-    def from_vars(cls, values: dict[str, Any]) -> DriverWish:
-        """Read role variables; missing ones take the defaults."""
-        known = cls.__dataclass_fields__
-        prefix = "nvidia_driver_"
-        return cls(**{
-            key.removeprefix(prefix): value
-            for key, value in values.items()
-            if key.startswith(prefix) and key.removeprefix(prefix) in known
-        })  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Target:
-    """The driver that the host should have. packages: exact Debian versions of what apt is asked for."""
-
-    channel: str
-    series: str
-    version: str
-    flavour: str
-    build: str
-    variant: str
-    fabric: bool = False
-    packages: dict[str, str] = field(default_factory=dict)
-    pinning: tuple[str, str] | None = None  # (package, version), in a transaction of its own first
-    installed: bool = False  # the installed driver already is this one
 
 
 @dataclass
@@ -103,28 +47,6 @@ class _Choice:
     modules: dict[str, str] = field(default_factory=dict)
 
 
-@dataclass
-class Decision:
-    """blockers: nothing may be changed. ask: channel whose offer is needed before this can be decided."""
-
-    target: Target | None = None
-    ask: str | None = None
-    blockers: list[Issue] = field(default_factory=list)
-    warnings: list[Issue] = field(default_factory=list)
-    reasons: list[Reason] = field(default_factory=list)
-    gpus: list[Gpu] = field(default_factory=list)
-    installed: InstalledDriver = InstalledDriver()
-
-    def reason(self, what: str, value: str, because: str) -> None:
-        self.reasons.append(Reason(what=what, value=value, because=because))
-
-    def block(self, code: str, message: str, because: list[str], hint: str) -> None:
-        self.blockers.append(Issue(code=code, message=message, because=because, hint=hint))
-
-    def warn(self, code: str, message: str, because: list[str], hint: str | None = None) -> None:
-        self.warnings.append(Issue(code=code, message=message, because=because, hint=hint))
-
-
 def resolve_driver(
     wish: DriverWish, facts: Facts, catalog: Catalog, offers: dict[str, Offer], today: date | None = None
 ) -> Decision:
@@ -133,10 +55,12 @@ def resolve_driver(
     offers: what apt offers there, by channel, as far as it has been asked. Returns a Decision with a target, with
     blockers, or with ``ask`` set to the channel whose offer is needed next.
     """
-    return _Resolver(wish, facts, catalog, offers, today or date.today()).run()
+    return Resolver(wish, facts, catalog, offers, today or date.today()).run()
 
 
-class _Resolver:
+class Resolver:
+    """Decides for one host: what rules it out, what is kept, what is chosen, and why."""
+
     def __init__(
         self, wish: DriverWish, facts: Facts, catalog: Catalog, offers: dict[str, Offer], today: date
     ) -> None:
@@ -157,11 +81,11 @@ class _Resolver:
             self.release = None
 
     def run(self) -> Decision:
-        self._run()
-        self._name_ways_out()
+        self.decide()
+        WaysOut(self).name()
         return self.out
 
-    def _run(self) -> Decision:
+    def decide(self) -> Decision:
         if self.facts.gpus and not self.out.gpus:
             self.out.reason("driver", "none", "every GPU is set aside for virtual machines")
             return self.out
@@ -232,7 +156,7 @@ class _Resolver:
     def _allowed_branches(self) -> set[int]:
         """Branches that drive every GPU here; blockers where there is none or the wished one is not among them."""
         gpus, catalog = self.out.gpus, self.catalog
-        for gpu in _distinct(gpus):
+        for gpu in distinct(gpus):
             if gpu.certainty in ("inferred", "unknown"):
                 self.out.warn(
                     "catalog.uncertain", f"PCI id {', '.join(gpu.ids)} is not in the catalog by itself",
@@ -268,15 +192,15 @@ class _Resolver:
 
     def _check_wishes(self, allowed: set[int]) -> None:
         """No branch is named: is there any for the modules and the CUDA that are?"""
-        wish, cards = self.wish, _and([gpu.name for gpu in _distinct(self.out.gpus)])
-        if self._fitting(allowed, wish):
+        wish, cards = self.wish, and_([gpu.name for gpu in distinct(self.out.gpus)])
+        if self.fitting(allowed, wish):
             return
         newest = max(allowed)
-        if not self._fitting(allowed, replace(wish, min_cuda="")):
+        if not self.fitting(allowed, replace(wish, min_cuda="")):
             self._refuse_modules(newest, self.catalog.flavours(self.out.gpus, newest))
             return
-        able = self._fitting(allowed, replace(wish, min_cuda=""))
-        most = max((self.catalog.max_cuda(branch.number) for branch in able), key=_cuda)
+        able = self.fitting(allowed, replace(wish, min_cuda=""))
+        most = max((self.catalog.max_cuda(branch.number) for branch in able), key=cuda_key)
         with_modules = f" with {wish.modules} modules" if wish.modules != "auto" else ""
         self.out.block(
             "driver.cuda_too_new", f"no branch that drives {cards}{with_modules} carries CUDA {wish.min_cuda}",
@@ -305,7 +229,7 @@ class _Resolver:
         if branch.number not in allowed:
             self._refuse_branch(branch)
             return
-        if wish.min_cuda and _cuda(self.catalog.max_cuda(branch.number)) < _cuda(wish.min_cuda):
+        if wish.min_cuda and cuda_key(self.catalog.max_cuda(branch.number)) < cuda_key(wish.min_cuda):
             self.out.block(
                 "driver.cuda_too_new", f"branch {branch.number} does not carry CUDA {wish.min_cuda}",
                 [f"it carries CUDA up to {self.catalog.max_cuda(branch.number)}"],
@@ -323,7 +247,7 @@ class _Resolver:
 
     def _refuse_branch(self, branch: Branch) -> None:
         because = []
-        for gpu in _distinct(self.out.gpus):
+        for gpu in distinct(self.out.gpus):
             if gpu.last_branch is not None and branch.number > gpu.last_branch:
                 because.append(
                     f"{gpu.name} ({gpu.architecture}): the last branch that drives it is {gpu.last_branch}"
@@ -334,15 +258,15 @@ class _Resolver:
                 )
         self.out.block(
             "driver.gpu_not_supported",
-            f"branch {branch.number} does not drive {_and([gpu.name for gpu in _distinct(self.out.gpus)])}",
+            f"branch {branch.number} does not drive {and_([gpu.name for gpu in distinct(self.out.gpus)])}",
             because or ["no flavour of that branch drives all of these GPUs"],
             "",
         )  # fmt: skip
 
     def _refuse_modules(self, number: int, flavours: Sequence[str]) -> None:
         because = [
-            f"{gpu.name} ({gpu.architecture}): {_and(list(self.catalog.flavours([gpu], number))) or 'none'} only"
-            for gpu in _distinct(self.out.gpus)
+            f"{gpu.name} ({gpu.architecture}): {and_(list(self.catalog.flavours([gpu], number))) or 'none'} only"
+            for gpu in distinct(self.out.gpus)
             if self.wish.modules not in self.catalog.flavours([gpu], number)
         ]
         self.out.block(
@@ -352,11 +276,11 @@ class _Resolver:
         )  # fmt: skip
 
     def _say_which_cards_disagree(self) -> None:
-        cards, because = _distinct(self.out.gpus), []
+        cards, because = distinct(self.out.gpus), []
         alone = [gpu for gpu in cards if not self.catalog.branches_for([gpu])]
         if alone:
             self.out.block(
-                "driver.gpu_unknown", f"no known branch drives {_and([gpu.name for gpu in alone])}",
+                "driver.gpu_unknown", f"no known branch drives {and_([gpu.name for gpu in alone])}",
                 [f"10de:{', 10de:'.join(gpu.ids)}: {gpu.note or 'not in the catalog'}" for gpu in alone],
                 "nvidia_driver_manage: false leaves the driver of this host alone; or take the card out",
             )  # fmt: skip
@@ -369,7 +293,7 @@ class _Resolver:
             }  # fmt: skip
             by_range = own if by_range is None else by_range & own
             newest = max(self.catalog.branches_for([gpu]), default=0)
-            flavour = _and(list(self.catalog.flavours([gpu], newest))) or "no"
+            flavour = and_(list(self.catalog.flavours([gpu], newest))) or "no"
             because.append(
                 f"{gpu.name} ({gpu.architecture}): branches {gpu.first_branch or 'any'} to {gpu.last_branch or 'today'}, "
                 f"{flavour} modules"
@@ -378,12 +302,12 @@ class _Resolver:
         if by_range:
             self.out.block(
                 "driver.no_common_flavour",
-                f"no flavour of the kernel modules drives {_and([gpu.name for gpu in cards])} together", because, hint,
+                f"no flavour of the kernel modules drives {and_([gpu.name for gpu in cards])} together", because, hint,
             )  # fmt: skip
         else:
             self.out.block(
                 "driver.no_common_branch",
-                f"no branch drives {_and([gpu.name for gpu in cards])} together",
+                f"no branch drives {and_([gpu.name for gpu in cards])} together",
                 because,
                 hint,
             )
@@ -421,7 +345,7 @@ class _Resolver:
             branch = self.catalog.find_branch(number)
             if number not in allowed or branch is None or branch.is_ended(self.today):
                 return False
-            if wish.min_cuda and _cuda(self.catalog.max_cuda(number)) < _cuda(wish.min_cuda):
+            if wish.min_cuda and cuda_key(self.catalog.max_cuda(number)) < cuda_key(wish.min_cuda):
                 return False
             because = "it is installed, supported, and drives every GPU; nvidia_driver_update: true would move it on"
         elif not self._is_wished_series(have.series, have.channel):
@@ -447,7 +371,7 @@ class _Resolver:
         assert have.channel is not None and have.variant is not None  # noqa: S101  (a whole driver has both)
         self.out.target = Target(
             channel=have.channel, series=have.series, version=have.version, flavour=have.flavour, build=have.build,
-            variant=have.variant, fabric=self._wants_fabric(), installed=True,
+            variant=have.variant, fabric=self.wants_fabric(), installed=True,
         )  # fmt: skip
         self.out.reason("driver", f"{have.version} {have.flavour} ({have.series})", because)
         return True
@@ -456,7 +380,7 @@ class _Resolver:
         wished = str(self.wish.branch)
         # "580" is content with 580-server where fabric manager made that choice: see _series_of().
         return series == wished or (
-            series == wished + "-server" and self._wants_fabric() and channel != "cuda"
+            series == wished + "-server" and self.wants_fabric() and channel != "cuda"
         )
 
     def _is_whole(self, have: InstalledDriver) -> bool:
@@ -475,7 +399,7 @@ class _Resolver:
         ):
             return False
         fabric = {n: v for n, v in have.packages.items() if names.parse(n).base == "nvidia-fabricmanager"}
-        return not self._wants_fabric() or (
+        return not self.wants_fabric() or (
             bool(fabric) and all(names.upstream(version) == have.version for version in fabric.values())
         )
 
@@ -515,7 +439,7 @@ class _Resolver:
     def _wished_branches(self, allowed: set[int]) -> list[Branch]:
         if self.wish.branch != "recommended":
             return [self.catalog.branch(self.wish.branch)]
-        fitting = self._fitting(allowed, self.wish)
+        fitting = self.fitting(allowed, self.wish)
         living = [branch for branch in fitting if not branch.is_ended(self.today)]
         if not self.wish.update:
             # Something else has to change (the flavour, a missing module): the branch stays where it can.
@@ -523,12 +447,12 @@ class _Resolver:
         # Old cards have ended branches only (Kepler: 470): better that one than none, and said so.
         return living or fitting
 
-    def _fitting(self, allowed: set[int], wish: DriverWish) -> list[Branch]:
+    def fitting(self, allowed: set[int], wish: DriverWish) -> list[Branch]:
         """Long-term and production branches for the GPUs, the CUDA and the modules that are asked for, newest first."""
         return [
             branch for branch in reversed(self.catalog.branches)
             if branch.number in allowed and branch.is_long_term_or_production
-            and (not wish.min_cuda or _cuda(self.catalog.max_cuda(branch.number)) >= _cuda(wish.min_cuda))
+            and (not wish.min_cuda or cuda_key(self.catalog.max_cuda(branch.number)) >= cuda_key(wish.min_cuda))
             and (wish.modules == "auto" or wish.modules in self.catalog.flavours(self.out.gpus, branch.number))
         ]  # fmt: skip
 
@@ -537,7 +461,7 @@ class _Resolver:
         if channel != "ubuntu":
             return [] if str(self.wish.branch).endswith("-server") else [plain]
         if self.wish.branch != "recommended":
-            if str(self.wish.branch) == plain and self._wants_fabric():
+            if str(self.wish.branch) == plain and self.wants_fabric():
                 return [plain, server]
             return [str(self.wish.branch)]
         return [server, plain] if self.datacenter else [plain, server]
@@ -568,7 +492,7 @@ class _Resolver:
                 hint="name the version in nvidia_driver_version to take it all the same",
             )  # fmt: skip
         choices = [_Choice(version) for version in dict.fromkeys(c.upstream for c in good)]
-        if self._wants_fabric():
+        if self.wants_fabric():
             for choice in choices:
                 choice.fabric = self._fabric_packages(channel, offer, series, choice.version)
             choices = [choice for choice in choices if choice.fabric]
@@ -628,7 +552,7 @@ class _Resolver:
         pinning_name = names.pinning_package(channel, series)
         if pinning_name and offer.versions(pinning_name):
             pinning = (pinning_name, offer.versions(pinning_name)[0].version)
-        if self._wants_fabric() and self.facts.nvlink5_switch:
+        if self.wants_fabric() and self.facts.nvlink5_switch:
             if offer.versions("nvlsm"):
                 packages["nvlsm"] = offer.versions("nvlsm")[0].version
             else:
@@ -785,7 +709,7 @@ class _Resolver:
         """Flavours of the installed kernel metapackages: generic, generic-hwe-24.04, aws, …"""
         return kernel_flavours(self.facts)
 
-    def _wants_fabric(self) -> bool:
+    def wants_fabric(self) -> bool:
         return wants_fabric(self.wish, self.facts)
 
     def _fabric_packages(self, channel: str, offer: Offer, series: str, version: str) -> dict[str, str]:
@@ -814,7 +738,7 @@ class _Resolver:
         self, channel: str, series: str, version: str, flavour: str, build: str, variant: str
     ) -> None:
         wish, out, number = self.wish, self.out, int(series.split("-")[0])
-        cards = _and([gpu.name for gpu in _distinct(out.gpus)])
+        cards = and_([gpu.name for gpu in distinct(out.gpus)])
         branch = self.catalog.branch(number)
         if wish.branch == "recommended":
             kind = {"LTSB": "long-term", "PB": "production"}.get(branch.type, branch.type)
@@ -940,118 +864,6 @@ class _Resolver:
         # Lead with the most telling refusal: "is not there" says less than "is only a transitional package".
         self.out.blockers += sorted(self.refusals, key=lambda issue: issue.code == "driver.not_offered")
 
-    # --- the way out -----------------------------------------------------------------------------------------
-
-    def _name_ways_out(self) -> None:
-        """Put a way out that works at the head of each hint: tried by resolving again, never guessed."""
-        named = [issue for issue in self.out.blockers if issue.code in _HAS_WAY_OUT]
-        way = self._way_out() if named else ""
-        for issue in named:
-            without = {"fabric_manager": "never"}
-            if issue.code == "driver.fabric_manager_missing" and self._works(without):
-                issue.hint = "to do without, nvidia_driver_fabric_manager: never"
-            issue.hint = "; or ".join(filter(None, [way, issue.hint])) or (
-                "nvidia_driver_manage: false leaves the driver of this host as it is; no other value is known to work here"
-            )
-
-    def _way_out(self) -> str:
-        """The fewest variables to set so that a driver is found, as text; empty where none of them would do."""
-        singles = self._changes()
-        for number in (1, 2, 3):
-            for some in itertools.combinations(singles, number):
-                change = dict(some)
-                if len(change) == number and self._works(change):
-                    return " and ".join(_setting(name, value) for name, value in some)
-        return ""
-
-    def _changes(self) -> list[tuple[str, str]]:
-        """Single variables that could be set otherwise, the smallest change first."""
-        wish, catalog = self.wish, self.catalog
-        found: list[tuple[str, str]] = []
-        if wish.version:
-            found += [("branch", names.branch(wish.version)), ("version", "")]
-        if wish.modules != "auto":
-            found.append(("modules", "open" if wish.modules == "proprietary" else "proprietary"))
-        if wish.build != "auto":
-            found.append(("build", "auto"))
-        if wish.channel != "auto":
-            found += [("channel", channel) for channel in ("ubuntu", "cuda") if channel != wish.channel]
-        wished = catalog.find_branch(wish.branch)
-        if wished:
-            found += [("branch", f"{wished.number}-server"), ("branch", str(wished.number))]
-        open_wish = replace(wish, modules="auto", min_cuda="")
-        fitting = self._fitting(catalog.branches_for(self.out.gpus), open_wish)
-        fitting.sort(key=lambda branch: branch.is_ended(self.today))
-        for channel in ("ubuntu", "cuda"):
-            for branch in fitting:
-                known = self._known_series(branch.number, channel)
-                for series in (str(branch.number), f"{branch.number}-server"):
-                    if series in known:
-                        found.append(("branch", series))
-        if wish.min_cuda and fitting:
-            found.append(("min_cuda", max((catalog.max_cuda(b.number) for b in fitting), key=_cuda)))
-        found.append(("branch", "recommended"))
-        return [change for change in dict.fromkeys(found) if getattr(wish, change[0]) != change[1]]
-
-    def _works(self, change: dict[str, str]) -> bool:
-        wish = replace(self.wish, **change)  # type: ignore[arg-type]
-        trial = _Resolver(wish, self.facts, self.catalog, self.offers, self.today)
-        trial._run()
-        if trial.out.ask is None or self.release is None:
-            return not trial.out.blockers
-        # apt has not been asked: what the catalog knows of the repositories must do.
-        channels = (
-            [wish.channel]
-            if wish.channel != "auto"
-            else ["ubuntu"]
-            if self._needs_signed()
-            else ["ubuntu", "cuda"]
-        )
-        if wish.branch == "recommended":
-            branches = self._fitting(self.catalog.branches_for(self.out.gpus), wish)
-            return any(
-                self._known_series(branch.number, channel) for branch in branches for channel in channels
-            )
-        unsure = self._needs_signed() or (self._wants_fabric() and wish.channel == "ubuntu")
-        number = int(wish.branch.split("-")[0])
-        return not unsure and any(wish.branch in self._known_series(number, channel) for channel in channels)
-
-    def _known_series(self, number: int, channel: str) -> list[str]:
-        if self.release is None:
-            return [str(number)]
-        offers = self.catalog.offers(number, ubuntu=self.release)
-        return [entry.series for entry in offers if entry.channel == channel]
-
-    def _needs_signed(self) -> bool:
-        """Only modules that Canonical signed can be loaded here, or only they are asked for."""
-        secure = self.facts.secure_boot
-        return self.wish.build == "signed" or bool(secure.enabled and not secure.mok_enrolled)
-
-
-def _setting(name: str, value: str) -> str:
-    return (
-        f'nvidia_driver_{name}: "{value}"'
-        if name in ("branch", "version", "min_cuda")
-        else f"nvidia_driver_{name}: {value}"
-    )
-
-
-def wants_fabric(wish: DriverWish, facts: Facts) -> bool:
-    """Fabric manager belongs exactly where NVSwitch is (source: Fabric Manager user guide), or where it is asked for."""
-    if wish.fabric_manager == "auto":
-        return bool(facts.nvswitches) or facts.nvlink5_switch
-    return wish.fabric_manager == "always"
-
-
-def kernel_flavours(facts: Facts) -> list[str]:
-    """Flavours of the installed kernel metapackages: generic, generic-hwe-24.04, aws, …"""
-    found = []
-    for name in facts.kernels.metapackages:
-        match = re.fullmatch(r"linux-(?:image-)?([a-z][a-z0-9.-]*)", name)
-        if match and not match[1].startswith(("headers-", "modules-", "tools-", "image-", "extra-")):
-            found.append(match[1])
-    return sorted(set(found))
-
 
 def _fits_driver(depends: str, version: str) -> bool:
     """A signed module package names the driver it was built with: nvidia-kernel-common-580 (>= VER)."""
@@ -1068,15 +880,3 @@ def _leads_to(depends: str) -> set[str]:
         relation.name for group in relations(depends) for relation in group
         if (package := names.parse(relation.name)) and package.base == "linux-modules-nvidia"
     }  # fmt: skip
-
-
-def _cuda(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(".")[:2])
-
-
-def _distinct(gpus: list[Gpu]) -> list[Gpu]:
-    return list({gpu.name: gpu for gpu in gpus}.values())
-
-
-def _and(items: list[str]) -> str:
-    return items[0] if len(items) == 1 else ", ".join(items[:-1]) + " and " + items[-1] if items else ""

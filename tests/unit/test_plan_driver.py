@@ -16,7 +16,8 @@ from provision.plan.driver import (
     PERSISTENCE_TEXT,
     driver_spec,
 )
-from provision.resolve.driver import DriverWish, resolve_driver
+from provision.resolve.decision import DriverWish
+from provision.resolve.driver import resolve_driver
 from tests.unit.hosts import host
 from tests.unit.offers import CUDA_URI, OFFERS
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from provision.resolve.driver import DriverWish
+from provision.resolve.decision import DriverWish
 from tools.role_readme import render
 
 ROOT = Path(__file__).parents[2]
