@@ -174,7 +174,7 @@ def _import(path: Path, tag: str) -> None:
 
 def _from_registry(tag: str) -> str | None:
     """Ubuntu from a registry, with our packages added from its own archive; None where either cannot be reached."""
-    name = os.environ.get("LAB_REGISTRY_IMAGE", "docker.io/library/ubuntu:24.04")
+    name = os.environ.get("LAB_REGISTRY_IMAGE", "ubuntu:24.04")
     say(f"looking for {name} (at most 20 s)")
     try:
         pulled = engine()("pull", "-q", name, check=False, timeout=20)
