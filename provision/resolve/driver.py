@@ -294,10 +294,7 @@ class Resolver:
             by_range = own if by_range is None else by_range & own
             newest = max(self.catalog.branches_for([gpu]), default=0)
             flavour = and_(list(self.catalog.flavours([gpu], newest))) or "no"
-            because.append(
-                f"{gpu.name} ({gpu.architecture}): branches {gpu.first_branch or 'any'} to {gpu.last_branch or 'today'}, "
-                f"{flavour} modules"
-            )
+            because.append(f"{gpu.name} ({gpu.architecture}): {_span(gpu)}, {flavour} modules")
         hint = "one driver is loaded for a whole host: move one of the cards to another host"
         if by_range:
             self.out.block(
@@ -863,6 +860,17 @@ class Resolver:
     def _say_why_nothing_fits(self) -> None:
         # Lead with the most telling refusal: "is not there" says less than "is only a transitional package".
         self.out.blockers += sorted(self.refusals, key=lambda issue: issue.code == "driver.not_offered")
+
+
+def _span(gpu: Gpu) -> str:
+    """The branches that drive a GPU, in words."""
+    if gpu.last_branch is None:
+        return f"branches from {gpu.first_branch} on" if gpu.first_branch else "every branch"
+    return (
+        f"branches {gpu.first_branch} to {gpu.last_branch}"
+        if gpu.first_branch
+        else f"branches up to {gpu.last_branch}"
+    )
 
 
 def _fits_driver(depends: str, version: str) -> bool:
