@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils import checks, debversion, names
-from provision.catalog import Branch, Catalog, KnownBad
+from provision.catalog import Branch, Catalog, Gpu, KnownBad
 from provision.errors import Issue, UsageError
 from provision.facts import Facts
 from provision.plan import Reason
