@@ -51,9 +51,9 @@ def plan_from_facts(
             _refuse_unreadable_sources(facts, decision)
             if decision.blockers:
                 break
-            answer = call("aptquery", offer_args(channel, wish, facts, catalog))
-            workdirs[channel] = answer["workdir"]
             source = source_spec(channel, wish, facts, catalog)
+            answer = call("aptquery", offer_args(source, wish, facts))
+            workdirs[channel] = answer["workdir"]
             offers[channel] = Offer.from_json(answer, keep=lambda c, s=source, k=channel: _is_from(c, k, s))
             decision = resolve_driver(wish, facts, catalog, offers)
         plan = _plan(name, wish, facts, decision, catalog)
@@ -175,9 +175,8 @@ def _load_key(key: str) -> tuple[str | None, str | None]:
         ) from error  # fmt: skip
 
 
-def offer_args(channel: str, wish: DriverWish, facts: Facts, catalog: Catalog) -> dict[str, Any]:
-    """Return aptquery's arguments for one channel: sources to add, entries to leave out, names to look at."""
-    source = source_spec(channel, wish, facts, catalog)
+def offer_args(source: dict[str, Any] | None, wish: DriverWish, facts: Facts) -> dict[str, Any]:
+    """Return aptquery's arguments for a channel's source: what to add, entries to leave out, names to look at."""
     omit = (
         [{"file": e.file, "line": e.line} for e in cuda_entries(facts)]
         if source and source["name"] == "cuda"
@@ -230,9 +229,7 @@ def _refuse_unreadable_sources(facts: Facts, decision: Decision) -> None:
 
 def _plan(name: str, wish: DriverWish, facts: Facts, decision: Decision, catalog: Catalog) -> HostPlan:
     target = decision.target
-    source = None
-    if target and (target.channel != "ubuntu" or conflicting(facts)):
-        source = source_spec(target.channel, wish, facts, catalog)
+    source = source_spec(target.channel, wish, facts, catalog) if target else None
     spec, steps, reboot = driver_spec(wish, facts, decision, source)
     plan = HostPlan(
         host=name, status="converged", gpus=describe_gpus(facts, catalog), decisions=decision.reasons,

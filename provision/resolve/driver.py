@@ -392,7 +392,7 @@ class Resolver:
             return False
         if have.build == "dkms" and (
             any(not kernel.headers for kernel in self._kernels_that_matter())
-            or any(not self._has(f"linux-headers-{flavour}") for flavour in self.kernel_flavours())
+            or any(not self._has(f"linux-headers-{flavour}") for flavour in kernel_flavours(self.facts))
         ):
             return False
         fabric = {n: v for n, v in have.packages.items() if names.parse(n).base == "nvidia-fabricmanager"}
@@ -650,7 +650,7 @@ class Resolver:
             candidates = offer.versions(f"linux-headers-{kernel.release}")
             if candidates and not kernel.headers:
                 headers[candidates[0].name] = candidates[0].version
-        for flavour_name in self.kernel_flavours():
+        for flavour_name in kernel_flavours(self.facts):
             candidates = offer.versions(f"linux-headers-{flavour_name}")
             if candidates and not self._has(f"linux-headers-{flavour_name}"):
                 headers[candidates[0].name] = candidates[0].version
@@ -673,7 +673,7 @@ class Resolver:
                     if part and part.base.startswith("linux-") and relation.op == "=" and relation.version:
                         packages[relation.name] = relation.version
         stands_in = False
-        for flavour_name in self.kernel_flavours():
+        for flavour_name in kernel_flavours(self.facts):
             # The metapackage leads to the archive's newest kernel: only where that kernel is here already, since a new
             # kernel is nothing that a driver plan may bring along.
             name = names.prebuilt_modules(series, flavour, flavour_name)
@@ -701,10 +701,6 @@ class Resolver:
         kernels = self.facts.kernels
         wanted = {kernels.running, kernels.next}
         return [kernel for kernel in kernels.installed if kernel.release in wanted]
-
-    def kernel_flavours(self) -> list[str]:
-        """Flavours of the installed kernel metapackages: generic, generic-hwe-24.04, aws, …"""
-        return kernel_flavours(self.facts)
 
     def wants_fabric(self) -> bool:
         return wants_fabric(self.wish, self.facts)
