@@ -215,6 +215,107 @@ class Disk(_Facts):
     size: int
 
 
+class Nvcc(_Facts):
+    path: str  # as a shell would find it: /usr/bin/nvcc, /usr/local/cuda-12.4/bin/nvcc
+    target: str | None = None  # the file that it leads to
+    version: str | None = None  # "12.4"
+    build: str | None = None  # "12.4.131"
+    package: str | None = None  # dpkg package that owns the target
+
+
+class Toolkit(_Facts):
+    """One CUDA toolkit on the disk, whoever put it there."""
+
+    path: str  # /usr/local/cuda-12.4; the real folder
+    version: str | None = None  # "12.4"
+    release: str | None = None  # "12.4.1", of its version.json
+    package: str | None = None  # a dpkg package that owns files in it; None: runfile or copied by hand
+    compiler: bool = False  # bin/nvcc is there
+    headers: bool = False  # include/cuda_runtime.h is there
+
+
+class Alternative(_Facts):
+    """One group of update-alternatives."""
+
+    name: str  # cuda, cuda-12
+    link: str  # /usr/local/cuda
+    manual: bool = False
+    current: str | None = None  # where /etc/alternatives/NAME leads
+    choices: dict[str, int] = Field(default_factory=dict)  # path -> priority
+
+
+class CudaLink(_Facts):
+    """/usr/local/cuda and /usr/local/cuda-NN: what is there."""
+
+    path: str
+    kind: Literal["link", "directory", "file"] = "link"
+    target: str | None = None  # one step: /etc/alternatives/cuda
+    resolved: str | None = None  # the folder in the end; None: the link leads nowhere
+
+
+class CudaLibrary(_Facts):
+    """One file of a CUDA library (libcudart, libcudnn, libnccl, libcublas, libnvJitLink, …)."""
+
+    soname: str  # libcudnn.so.9: what a program asks for
+    path: str  # as found: /usr/lib/x86_64-linux-gnu/libcudnn.so.9
+    target: str | None = None  # the real file
+    version: str | None = None  # from the real file's name: 9.14.0
+    package: str | None = None
+    in_cache: bool | None = None  # /etc/ld.so.cache knows the path
+
+
+class Header(_Facts):
+    """cudnn_version.h, nccl.h: the version that programs are compiled against."""
+
+    name: str  # cudnn, nccl
+    path: str
+    version: str | None = None  # 9.14.0, 2.28.3
+    package: str | None = None
+
+
+class ShellLine(_Facts):
+    """A line that somebody wrote into a shell's start file and that concerns CUDA."""
+
+    file: str
+    line: int
+    text: str
+    variable: str  # PATH, LD_LIBRARY_PATH, CUDA_HOME, CUDA_PATH, CUDA_VISIBLE_DEVICES, …
+    paths: list[str] = Field(default_factory=list)  # folders of CUDA or cuDNN that it names
+    missing: list[str] = Field(default_factory=list)  # those of them that are not on the disk
+
+
+class Compilers(_Facts):
+    """Host compilers: nvcc hands its code to gcc, and refuses one that is too new."""
+
+    gcc: str | None = None  # major of what /usr/bin/gcc leads to: "13"
+    available: list[str] = Field(default_factory=list)  # majors with a g++: ["11", "13"]
+
+
+class Shells(_Facts):
+    """What starts a user's session here, as far as files of ours can reach it."""
+
+    fish: bool = False
+    csh: bool = False  # csh or tcsh
+    zsh: bool = False
+    environment_modules: str | None = None  # folder for modulefiles: /etc/environment-modules/modules, …
+    lmod: str | None = None  # folder for Lua modulefiles: /etc/lmod/modules, …
+
+
+class Cuda(_Facts):
+    """CUDA in userland: toolkits, compilers, links, libraries, shells."""
+
+    nvccs: list[Nvcc] = Field(default_factory=list)  # every one, in the order of a login's PATH, then the rest
+    toolkits: list[Toolkit] = Field(default_factory=list)
+    alternatives: list[Alternative] = Field(default_factory=list)
+    links: list[CudaLink] = Field(default_factory=list)
+    libraries: list[CudaLibrary] = Field(default_factory=list)
+    headers: list[Header] = Field(default_factory=list)
+    ld_so_conf: dict[str, list[str]] = Field(default_factory=dict)  # file -> folders, files that name CUDA
+    shell_lines: list[ShellLine] = Field(default_factory=list)
+    compilers: Compilers = Compilers()
+    shells: Shells = Shells()
+
+
 class Facts(_Facts):
     """Everything that one read of a host says."""
 
@@ -244,5 +345,6 @@ class Facts(_Facts):
     initrds: list[Initrd] = Field(default_factory=list)
     disks: list[Disk] = Field(default_factory=list)
     desktop: bool = False  # a display manager or desktop session package is installed
+    cuda: Cuda = Cuda()
     cuda_dirs: dict[str, str | None] = Field(default_factory=dict)  # /usr/local/cuda-13.0 -> version
     unreadable: list[str] = Field(default_factory=list)  # what root would have seen
