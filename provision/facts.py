@@ -316,6 +316,71 @@ class Cuda(_Facts):
     shells: Shells = Shells()
 
 
+class CondaPackage(_Facts):
+    """A package of conda, by the name of its record."""
+
+    version: str
+    build: str | None = None  # py3.11_cuda12.1_cudnn8.9.2_0
+
+
+class CudartLink(_Facts):
+    """A link libcudart.so… of an environment whose name promises another version than it leads to."""
+
+    path: str
+    target: str | None = None  # the real file; None: it leads nowhere
+    version: str | None = None  # by the real file's name
+
+
+class CondaEnvironment(_Facts):
+    """One conda environment, the base of a prefix left out."""
+
+    name: str
+    path: str
+    prefix: str | None = None  # the conda it belongs to; None: only named in an environments.txt
+    owner: str | None = None
+    state: Literal["whole", "partial"] = "whole"
+    unfinished: bool = False  # a mark of ours says that making it was cut off
+    python: str | None = None  # 3.11.9
+    packages: dict[str, CondaPackage] = Field(default_factory=dict)  # those that concern CUDA, see condaprobe
+    pip: dict[str, str] = Field(default_factory=dict)  # the same of pip: torch -> 2.6.0+cu124
+    builds: dict[str, Literal["cuda", "cpu"]] = Field(default_factory=dict)  # torch -> cuda, as far as known
+    cuda: str | None = None  # CUDA that its framework or its packages bring: "12.4"
+    cudart_links: list[CudartLink] = Field(default_factory=list)
+    lib64: bool = False
+    record: dict[str, object] | None = None  # what we noted when we made it; None: not made by us
+    digest: str | None = None  # over the names of all its packages
+    changed: bool | None = None  # its packages are others than when we made it; None: not made by us
+
+
+class CondaPrefix(_Facts):
+    """One installation of conda."""
+
+    path: str
+    state: Literal["whole", "partial", "foreign", "empty"] = "whole"
+    missing: list[str] = Field(default_factory=list)  # what is not there, or must not be there, when partial
+    unfinished: bool = False  # a mark of ours says that installing it was cut off
+    owner: str | None = None
+    distribution: Literal["miniconda", "miniforge", "anaconda", "other"] = "other"
+    version: str | None = None  # of conda: 26.5.3
+    python: str | None = None
+    channels: list[str] | None = None  # of all its configuration files together; None: conda's own default
+    condarcs: dict[str, list[str]] = Field(default_factory=dict)  # file -> channels
+    settings: dict[str, str] = Field(default_factory=dict)  # other keys of PREFIX/.condarc with one value
+    tos_accepted: list[str] = Field(default_factory=list)  # channels whose terms are accepted for everybody here
+    record: dict[str, object] | None = None
+
+
+class Conda(_Facts):
+    """Conda on the host: installations and environments, by files alone."""
+
+    prefixes: list[CondaPrefix] = Field(default_factory=list)
+    environments: list[CondaEnvironment] = Field(default_factory=list)
+    homes: dict[str, str] = Field(default_factory=dict)  # user -> home, of users that log in
+    looked: list[str] = Field(default_factory=list)  # paths that were asked for, written out
+    shell_init: dict[str, str] = Field(default_factory=dict)  # user -> prefix of conda's block in .bashrc
+    profile: str | None = None  # sha256 of our file in /etc/profile.d
+
+
 class Facts(_Facts):
     """Everything that one read of a host says."""
 
@@ -346,5 +411,6 @@ class Facts(_Facts):
     disks: list[Disk] = Field(default_factory=list)
     desktop: bool = False  # a display manager or desktop session package is installed
     cuda: Cuda = Cuda()
+    conda: Conda = Conda()
     cuda_dirs: dict[str, str | None] = Field(default_factory=dict)  # /usr/local/cuda-13.0 -> version
     unreadable: list[str] = Field(default_factory=list)  # what root would have seen
