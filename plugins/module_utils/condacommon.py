@@ -1,0 +1,424 @@
+# Copyright (c) the gpu-provision founders
+# Apache-2.0 (see LICENSE)
+"""What everything about conda shares: the state of a prefix, running programs as their owner, errors.
+
+States are read from files alone, so that the probe and the modules that change something say the same. Standard
+library only, any Python from 3.8.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import pwd
+import re
+import signal
+import stat
+import subprocess
+import sys
+
+from ansible_collections.gpu.provision.plugins.module_utils.hosttree import HostTree
+
+# Lies in a prefix while an installer of ours works on it. Its flock is held by the installer's processes.
+MARKER = ".gpu-provision-in-progress"
+# What we made and from what. Without .json: conda takes every *.json in conda-meta for the record of a package
+# (conda, core/prefix_data.py: _load_single_record), as with its own file conda-meta/state.
+RECORD = "conda-meta/gpu-provision"
+SCHEMA = 1
+# What an installer that did not come to its end leaves behind (constructor, header.sh). ``_conda`` is none of it:
+# newer installers keep it as their uninstaller.
+LEFTOVERS = ("conda.exe", "preconda.tar.bz2", "postconda.tar.bz2", "install_tmp", ".messages.txt")
+# conda's terms plugin keeps what was accepted for a whole prefix here (conda-anaconda-tos, path.py).
+TERMS = "conda-meta/tos"
+TERMS_CHANNELS = ("https://repo.anaconda.com/pkgs/main", "https://repo.anaconda.com/pkgs/r")
+
+# What comes from the caller's environment into conda's and pip's: the proxies and the certificates, nothing else.
+_PASSED = (
+    "http_proxy", "https_proxy", "ftp_proxy", "no_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY",
+    "ALL_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "TZ",
+)  # fmt: skip
+_FULL = ("No space left on device", "Not enough free disk space", "[Errno 28]", "NoSpaceLeftError")
+_QUOTA = ("Disk quota exceeded", "[Errno 122]")
+
+
+class CondaError(Exception):
+    """An expected failure. code is stable (``conda.disk_full``); because is a list of lines; hint is a way out."""
+
+    def __init__(self, code, message, because=(), hint=None):
+        Exception.__init__(self, message)
+        self.code, self.message, self.hint = code, redact(message), hint
+        self.because = [redact(line) for line in because]
+
+    def as_dict(self):
+        """The error as plain data, for a module's fail_json."""
+        return {"code": self.code, "because": self.because, "hint": self.hint}
+
+
+def redact(text):
+    """Take user names, passwords and conda tokens (``/t/TOKEN/``) out of URLs."""
+    text = re.sub(r"([a-z][a-z0-9+.-]*://)[^/\s@]+@", r"\1", text)
+    return re.sub(r"(://[^/\s]+)/t/[^/\s]+", r"\1/t/<token>", text)
+
+
+def has_secret(url):
+    """True when a URL carries a user, a password or a conda token, which argv would show to every user."""
+    return redact(url) != url
+
+
+def last_lines(text, count=8):
+    """Return the last lines of a program's output that say something, redacted; progress bars are left out."""
+    lines = [line.split("\r")[-1].rstrip() for line in redact(text).split("\n")]
+    return [line for line in lines if line.strip() and not re.search(r"\|\s*#+|\d+%\s*$", line)][-count:]
+
+
+# --- what is there
+
+
+def prefix_state(prefix, tree=None):
+    """Say what lies at the prefix of a conda installation.
+
+    prefix: absolute path; tree: HostTree (None: this host). Returns a dict: state is ``absent`` (nothing, or an empty
+    folder), ``whole``, ``partial`` (an installer or an update that did not come to its end) or ``foreign`` (a folder
+    with other things in it); ours: a marker or a record of ours is there; fresh: the marker says that nothing was there
+    before; missing and leftovers (what makes it partial); version (of the package conda), python, distribution
+    (``miniconda``, ``miniforge`` or None), record (what we wrote when we made it, or None).
+    """
+    tree = tree or HostTree()
+    names = [name for name in tree.names(prefix) if name != MARKER]
+    marker = read_json(tree, prefix + "/" + MARKER)
+    marked = tree.exists(prefix + "/" + MARKER)
+    record = read_json(tree, prefix + "/" + RECORD)
+    packages = package_names(prefix, tree)
+    missing = [
+        what
+        for what, there in (
+            ("conda-meta/history", tree.exists(prefix + "/conda-meta/history")),
+            ("bin/python", _executable(tree, prefix + "/bin/python")),
+            ("bin/conda", _executable(tree, prefix + "/bin/conda")),
+            ("the package python", "python" in packages),
+            ("the package conda", "conda" in packages),
+        )
+        if not there
+    ]
+    leftovers = [name for name in LEFTOVERS if name in names]
+    conda_there = bool(packages) or bool(leftovers) or "conda-meta" in names or "_conda" in names
+    if marked:
+        state = "partial"
+    elif not names:
+        state = "absent"
+    elif not conda_there:
+        state = "foreign"
+    else:
+        state = "partial" if missing or leftovers else "whole"
+    if not tree.is_dir(prefix) and tree.stat(prefix, follow=False) is not None:
+        state = "foreign"  # a file, or a link that leads nowhere
+    return {
+        "state": state, "ours": marked or record is not None, "fresh": bool(marker and marker.get("fresh")),
+        "missing": missing if state == "partial" else [], "leftovers": leftovers,
+        "version": packages.get("conda", {}).get("version"), "python": packages.get("python", {}).get("version"),
+        "distribution": _distribution(prefix, tree, record), "record": record,
+    }  # fmt: skip
+
+
+def environment_state(env, tree=None):
+    """Say what lies at the path of an environment: absent, whole, partial or foreign, as prefix_state does.
+
+    ours: we made it or began to; record: what we wrote when it was done; aside: where an environment was moved that
+    this one replaces, or None; packages: {name: {"version", "build"}} of conda; pip: {name: version} of what has
+    metadata in site-packages (names normalised).
+    """
+    tree = tree or HostTree()
+    marker_path = environment_marker(env)
+    marker, marked = read_json(tree, marker_path) or {}, tree.exists(marker_path)
+    record, packages = read_json(tree, env + "/" + RECORD), package_names(env, tree)
+    history = tree.exists(env + "/conda-meta/history")
+    if marked:
+        state = "partial"
+    elif tree.stat(env, follow=False) is None or (tree.is_dir(env) and not tree.names(env)):
+        state = "absent"
+    elif history:
+        state = "whole"
+    else:
+        state = "partial" if packages or tree.is_dir(env + "/conda-meta") else "foreign"
+    return {
+        "state": state, "ours": marked or record is not None, "record": record, "aside": marker.get("aside"),
+        "packages": packages, "pip": distributions(env, tree),
+    }  # fmt: skip
+
+
+def environment_marker(env):
+    """Path of the file that lies beside an environment while it is made: conda wants no foreign folder there."""
+    return os.path.join(os.path.dirname(env), ".gpu-provision-" + os.path.basename(env))
+
+
+def package_names(prefix, tree=None):
+    """Packages that conda has in a prefix, by the names of their records: {name: {"version", "build"}}."""
+    tree, found = tree or HostTree(), {}
+    for name in tree.names(prefix + "/conda-meta"):
+        parts = name[:-5].rsplit("-", 2) if name.endswith(".json") else ()
+        if len(parts) == 3:
+            found[parts[0]] = {"version": parts[1], "build": parts[2]}
+    return found
+
+
+def distributions(prefix, tree=None):
+    """Python distributions with metadata in a prefix, whoever installed them: {normalised name: version}."""
+    tree, found = tree or HostTree(), {}
+    for folder in site_packages(prefix, tree):
+        for name in tree.names(folder):
+            match = re.match(r"([^-]+)-([^-]+(?:-[^-]+)*?)\.dist-info$", name)
+            if match:
+                found[normalised(match.group(1))] = match.group(2)
+    return found
+
+
+def site_packages(prefix, tree=None):
+    """Folders of installed Python modules in a prefix, as absolute paths."""
+    tree = tree or HostTree()
+    return [
+        "%s/lib/%s/site-packages" % (prefix, name)
+        for name in tree.names(prefix + "/lib")
+        if re.match(r"python\d+\.\d+$", name) and tree.is_dir("%s/lib/%s/site-packages" % (prefix, name))
+    ]
+
+
+def normalised(name):
+    """Name of a Python distribution as PEP 503 compares it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def accepted_terms(prefix, tree=None, channels=TERMS_CHANNELS):
+    """Channels whose terms were accepted for everyone who uses this prefix (``conda tos accept --system``)."""
+    tree, found = tree or HostTree(), []
+    for channel in channels:
+        folder = "%s/%s/%s" % (prefix, TERMS, terms_hash(channel))
+        records = [
+            read_json(tree, folder + "/" + name) for name in tree.names(folder) if name.endswith(".json")
+        ]
+        # The newest terms count; the files are named by their time.
+        if records and records[-1] and records[-1].get("tos_accepted"):
+            found.append(channel)
+    return found
+
+
+def terms_hash(channel):
+    """Folder name under which the terms plugin keeps a channel (hash_channel in conda-anaconda-tos, path.py)."""
+    location, _, name = re.sub(r"^[a-z]+://", "", channel.rstrip("/")).partition("/")
+    return hashlib.sha256((location + name).encode("utf-8")).hexdigest()
+
+
+def read_json(tree, path):
+    """A JSON object in a file, or None where there is none (absent, cut off, not an object)."""
+    text = tree.read(path)
+    try:
+        found = json.loads(text) if text else None
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _executable(tree, path):
+    found = tree.stat(path)
+    return found is not None and stat.S_ISREG(found.st_mode) and bool(found.st_mode & 0o111)
+
+
+def _distribution(prefix, tree, record):
+    if record and record.get("distribution"):
+        return record["distribution"]
+    for name in tree.names(prefix + "/conda-meta"):
+        if re.match(r"conda-\d[^-]*-[^-]+\.json$", name):
+            channel = str((read_json(tree, prefix + "/conda-meta/" + name) or {}).get("channel") or "")
+            if "conda-forge" in channel:
+                return "miniforge"
+            if "anaconda.com" in channel or "defaults" in channel:
+                return "miniconda"
+    return None
+
+
+# --- as whom
+
+
+class Owner(object):
+    """A user by name: name, uid, gid (of group when one is given), home. Raises CondaError when there is none."""
+
+    def __init__(self, name, group=None):
+        try:
+            entry = pwd.getpwnam(name)
+        except KeyError:
+            raise CondaError(
+                "conda.no_user", "there is no user %s on this host" % name,
+                hint="make the user first, or name another one",
+            ) from None  # fmt: skip
+        self.name, self.uid, self.gid, self.home = entry.pw_name, entry.pw_uid, entry.pw_gid, entry.pw_dir
+        if group:
+            import grp
+
+            try:
+                self.gid = grp.getgrnam(group).gr_gid
+            except KeyError:
+                raise CondaError(
+                    "conda.no_group", "there is no group %s on this host" % group,
+                    hint="make the group first, or leave the group empty",
+                ) from None  # fmt: skip
+        if os.geteuid() not in (0, self.uid):
+            raise CondaError(
+                "conda.not_root",
+                "only root can work as %s" % name,
+                hint="become: true, or connect as %s" % name,
+            )
+
+    def become(self, umask):
+        """Give up everything that is not this user's, for good. Called in a child process."""
+        if os.geteuid() == 0 and self.uid != 0:
+            os.initgroups(self.name, self.gid)
+            os.setgid(self.gid)
+            os.setuid(self.uid)
+        elif os.geteuid() == 0:
+            os.setgid(self.gid)
+        os.umask(umask)
+
+
+def expand(path):
+    """Write out a leading ``~USER``; raises CondaError when there is no such user or the path is not absolute."""
+    if path.startswith("~"):
+        name, _, rest = path[1:].partition("/")
+        path = Owner(name).home + "/" + rest if name else os.path.expanduser(path)
+    if not path.startswith("/"):
+        raise CondaError(
+            "conda.prefix_relative", "%s is not an absolute path" % path, hint="write the whole path"
+        )
+    return os.path.normpath(path)
+
+
+def as_owner(owner, umask, function, *args):
+    """Call function(*args) as a user, in a child process; returns what it returns (plain data only).
+
+    Nothing in a user's folders is touched by root: a link that the user put there would lead root astray. Raises what
+    the function raises where that is a CondaError or an OSError.
+    """
+    read, write = os.pipe()
+    sys.stdout.flush()
+    child = os.fork()
+    if child == 0:
+        os.close(read)
+        code = 1
+        try:
+            owner.become(umask)
+            os.chdir("/")
+            answer = {"value": function(*args)}
+            code = 0
+        except CondaError as error:
+            answer = {"conda": [error.code, error.message, error.because, error.hint]}
+        except OSError as error:
+            answer = {"os": [error.errno, error.strerror, error.filename]}
+        except Exception as error:  # the parent must hear of it; it raises
+            answer = {"other": "%s: %s" % (type(error).__name__, error)}
+        with os.fdopen(write, "w") as pipe:
+            json.dump(answer, pipe)
+        os._exit(code)
+    os.close(write)
+    with os.fdopen(read) as pipe:
+        text = pipe.read()
+    os.waitpid(child, 0)
+    answer = json.loads(text) if text else {"other": "the child process died"}
+    if "conda" in answer:
+        code, message, because, hint = answer["conda"]
+        raise CondaError(code, message, because, hint)
+    if "os" in answer:
+        number, words, path = answer["os"]
+        raise OSError(number, words, path)
+    if "other" in answer:
+        raise RuntimeError(answer["other"])
+    return answer["value"]
+
+
+class Result(object):
+    """What a program left: rc (negative: the signal that ended it), text (output and errors, redacted), timed_out."""
+
+    def __init__(self, rc, text, timed_out):
+        self.rc, self.text, self.timed_out = rc, text, timed_out
+
+
+def environment(owner, extra=None):
+    """Environment for conda, pip and installers: small and known. extra: names and values on top."""
+    env = {name: os.environ[name] for name in _PASSED if os.environ.get(name)}
+    env.update({
+        "HOME": owner.home, "LOGNAME": owner.name, "USER": owner.name, "SHELL": "/bin/bash", "LANG": "C.UTF-8",
+        "LC_ALL": "C.UTF-8", "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        # A module in ~/.local would be found before the environment's own.
+        "PYTHONNOUSERSITE": "1", "PIP_NO_INPUT": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        "CONDA_QUIET": "1",
+    })  # fmt: skip
+    env.update(extra or {})
+    return env
+
+
+def run(argv, owner, umask, timeout, extra=None, inherit=(), cwd=None):
+    """Run a program as a user without a terminal and wait: returns Result.
+
+    timeout: seconds, then the whole session is ended and timed_out is set; extra: environment on top of ours; inherit:
+    file descriptors to pass on (a lock stays held while the program lives, even when we die).
+    """
+    process = subprocess.Popen(  # noqa: PLW1509 - one thread
+        argv, env=environment(owner, extra), cwd=cwd or "/", start_new_session=True, pass_fds=inherit,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        preexec_fn=lambda: owner.become(umask),
+    )  # fmt: skip
+    timed_out = False
+    try:
+        out = process.communicate(timeout=timeout)[0]
+    except subprocess.TimeoutExpired:
+        timed_out = True
+        os.killpg(process.pid, signal.SIGTERM)
+        try:
+            out = process.communicate(timeout=20)[0]
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            out = process.communicate()[0]
+    return Result(process.returncode, redact(out.decode("utf-8", "replace")), timed_out)
+
+
+# --- what went wrong
+
+
+def full_disk(text):
+    """True when a program's words say that a disk or a quota is full."""
+    return any(word in text for word in _FULL + _QUOTA)
+
+
+def disk_error(path, text="", kept=""):
+    """Return the CondaError for a disk or quota that filled up while path was written; kept: what is left now."""
+    quota = any(word in text for word in _QUOTA)
+    return CondaError(
+        "conda.disk_full",
+        "the %s ran full while %s was written" % ("quota" if quota else "disk", path),
+        ["%s free at %s" % (size(free_bytes(path)), path)] + last_lines(text, 4) + ([kept] if kept else []),
+        "make room there or choose another place, then run again",
+    )  # fmt: skip
+
+
+def not_writable(path, owner, error):
+    """Return the CondaError for an OSError of writing at path as owner."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return disk_error(path, "[Errno 122]" if error.errno == errno.EDQUOT else "")
+    return CondaError(
+        "conda.not_writable", "%s cannot write to %s" % (owner.name, error.filename or path),
+        [os.strerror(error.errno)],
+        "the file system is mounted read-only" if error.errno == errno.EROFS
+        else "give %s the right to write there, or choose another prefix or owner" % owner.name,
+    )  # fmt: skip
+
+
+def free_bytes(path):
+    """Bytes that an ordinary user can still write where path lies or would lie."""
+    while not os.path.isdir(path):
+        path = os.path.dirname(path) or "/"
+    found = os.statvfs(path)
+    return found.f_bavail * found.f_frsize
+
+
+def size(number):
+    """Bytes as people write them: ``974 MB`` (of 1024 kB), ``1.5 GB``."""
+    return "%.1f GB" % (number / float(1 << 30)) if number >= 1 << 30 else "%d MB" % (number >> 20)
