@@ -10,14 +10,15 @@ import difflib
 import errno
 import importlib
 import inspect
+import json
 import os
 import re
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -285,6 +286,16 @@ def init(
     return _finish(settings, command.run(hosts, output, user=user, force=force))
 
 
+_PRUNE = "Remove CUDA toolkits of apt's that are installed and not listed."
+
+
+def _with(settings: Settings, values: dict[str, Any] | Literal[False]) -> Settings:
+    """Settings with variables of this run alone."""
+    if not values:
+        return settings
+    return replace(settings, extra_vars=[*settings.extra_vars, json.dumps(values)])
+
+
 @_command("provision scan", "provision -i localhost, scan", "provision scan -l 'gpu*:!gpu03' --json")
 def scan(settings: Settings) -> int:
     """Show what is there: GPUs, the driver in its layers, holds, kernels, sources, CUDA. Changes nothing.
@@ -298,8 +309,12 @@ def scan(settings: Settings) -> int:
 
 
 @_command("provision plan", "provision plan -l gpu01 -v", "provision plan -e nvidia_driver_branch=580")
-def plan(settings: Settings) -> int:
+def plan(
+    settings: Settings,
+    prune: Annotated[bool, typer.Option("--prune", metavar="", help=_PRUNE)] = False,
+) -> int:
     """Show what apply would do: packages, download, restarts, reboots, and the reason of each. Changes nothing."""
+    settings = _with(settings, prune and {"cuda_toolkit_prune": True})
     fleet, renderer = _fleet(settings, "plan")
     from provision.commands import plan as command
 
@@ -324,15 +339,14 @@ def apply(
     no_reboot: Annotated[
         bool, typer.Option("--no-reboot", metavar="", help="Leave needed reboots to you (exit code 6).")
     ] = False,
+    prune: Annotated[bool, typer.Option("--prune", metavar="", help=_PRUNE)] = False,
 ) -> int:
     """Plan, ask, change the hosts that need it, reboot where that is allowed, and prove the result by a fresh read.
 
     Hosts that are as wanted are left alone. A run that was cut off is finished by the next one.
     """
-    from dataclasses import replace
-
-    if no_reboot:
-        settings = replace(settings, extra_vars=[*settings.extra_vars, '{"nvidia_driver_reboot": "never"}'])
+    settings = _with(settings, no_reboot and {"nvidia_driver_reboot": "never"})
+    settings = _with(settings, prune and {"cuda_toolkit_prune": True})
     fleet, renderer = _fleet(settings, "apply")
     from provision import engine
     from provision.commands import apply as command

@@ -7,17 +7,22 @@ commands, through Ansible modules for the action plugins. Nothing here changes a
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import Any
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils import aptcommon, aptquery, checks, names
+from ansible_collections.gpu.provision.plugins.module_utils import aptquery, checks, names
 from provision.catalog import Catalog, load_catalog
-from provision.errors import Issue, ProvisionError, RefusedError, UsageError
+from provision.errors import Issue, ProvisionError
 from provision.facts import Facts
-from provision.plan import HostPlan
-from provision.plan.driver import apply_simulation, conflicting, cuda_entries, driver_spec, expectation
+from provision.plan import HostPlan, PackageChange, Reboot, Step
+from provision.plan.apt import AptPart, combine
+from provision.plan.cuda import CudaPlan, cuda_expectation, plan_cuda
+from provision.plan.driver import DriverPlan, conflicting, cuda_entries, expectation, plan_driver
+from provision.repositories import Mirror, source_spec
+from provision.resolve.cuda import PATTERNS as CUDA_PATTERNS
+from provision.resolve.cuda import CudaDecision, CudaWish, resolve_cuda
 from provision.resolve.decision import CHANNELS, Decision, DriverWish, kernel_flavours
 from provision.resolve.driver import resolve_driver
 from provision.resolve.installed import is_cuda_uri, is_ppa_uri
@@ -25,54 +30,43 @@ from provision.resolve.offer import Candidate, Offer
 
 Call = Callable[[str, dict[str, Any]], Any]
 
+# Part of a plan -> the role that carries it out. A plan is made for the roles of a play; the commands plan for all.
+PARTS = {"driver": "nvidia_driver", "cuda": "cuda_toolkit"}
 
-def plan_host(name: str, call: Call, values: dict[str, Any], catalog: Catalog | None = None) -> HostPlan:
+
+def plan_host(
+    name: str, call: Call, values: dict[str, Any], catalog: Catalog | None = None, parts: Collection[str] = PARTS
+) -> HostPlan:
     """Plan one host.
 
-    values: effective role variables (variables.effective). Raises UnreachableError or HostFailedError from ``call``
-    and UsageError for values that cannot be used.
+    values: effective role variables (variables.effective). parts: which of PARTS to plan for. Raises UnreachableError
+    or HostFailedError from ``call`` and UsageError for values that cannot be used.
     """
     facts = Facts.model_validate(call("probe", {}))
-    return plan_from_facts(name, facts, call, values, catalog)
+    return plan_from_facts(name, facts, call, values, catalog, parts)
 
 
 def plan_from_facts(
-    name: str, facts: Facts, call: Call, values: dict[str, Any], catalog: Catalog | None = None
-) -> HostPlan:
+    name: str, facts: Facts, call: Call, values: dict[str, Any], catalog: Catalog | None = None,
+    parts: Collection[str] = PARTS,
+) -> HostPlan:  # fmt: skip
     """As plan_host, with the facts at hand: apt is asked only where packages have to change."""
-    catalog = catalog or load_catalog()
-    wish = DriverWish.from_vars(values)
-    offers: dict[str, Offer] = {}
-    workdirs: dict[str, str] = {}  # on the host, by channel: apt's private folders
-    decision = resolve_driver(wish, facts, catalog, offers)
+    planner = _Planner(name, facts, call, values, catalog or load_catalog(), parts)
     try:
-        while decision.ask is not None:
-            channel = decision.ask
-            _refuse_unreadable_sources(facts, decision)
-            if decision.blockers:
-                break
-            source = source_spec(channel, wish, facts, catalog)
-            answer = call("aptquery", offer_args(source, wish, facts))
-            workdirs[channel] = answer["workdir"]
-            offers[channel] = Offer.from_json(answer, keep=lambda c, s=source, k=channel: _is_from(c, k, s))
-            decision = resolve_driver(wish, facts, catalog, offers)
-        plan = _plan(name, wish, facts, decision, catalog)
-        if plan.status != "blocked" and (plan.spec["install"] or plan.spec["remove"]):
-            channel = decision.target.channel if decision.target else ""
-            errors = offers[channel].errors if channel in offers else []
-            _simulate(plan, facts, call, workdirs.pop(channel, None), errors)
+        return planner.run()
     finally:
-        if workdirs:
-            call("aptquery", {"op": "cleanup", "workdirs": list(workdirs.values())})
-    return plan
+        planner.close()
 
 
 def expect_of(facts: Facts, values: dict[str, Any], catalog: Catalog | None = None) -> dict[str, Any]:
     """What verify holds a host to: the wish, and where it leaves a choice, what resolve keeps."""
     catalog = catalog or load_catalog()
-    wish = DriverWish.from_vars(values)
-    expect = expectation(wish, facts, resolve_driver(wish, facts, catalog, {}))
+    cuda_wish = CudaWish.from_vars(values)
+    wish = replace(DriverWish.from_vars(values), toolkits=cuda_wish.versions)
+    driver = resolve_driver(wish, facts, catalog, {})
+    expect = expectation(wish, facts, driver)
     expect["gpus"] = int(values.get("gpu_verify_expected_gpus") or 0)
+    expect["cuda"] = cuda_expectation(cuda_wish, facts, catalog, resolve_cuda(cuda_wish, facts, catalog, {}, driver))
     return expect
 
 
@@ -96,90 +90,188 @@ def describe_gpus(facts: Facts, catalog: Catalog) -> list[str]:
     return [f"{count} x {name}" for name, count in counts.items()]
 
 
-# --- what apt is asked -------------------------------------------------------------------------------------------
+def failed_plan(host: str, error: ProvisionError) -> HostPlan:
+    """The plan of a host that could not be read or planned: its error in the plan's words."""
+    status = {4: "unreachable", 5: "blocked"}.get(int(error.exit_code), "failed")
+    issue = error.issue.model_copy(update={"host": host})
+    return HostPlan.model_validate({"host": host, "status": status, "blockers": [issue.model_dump()]})
 
 
-def source_spec(channel: str, wish: DriverWish, facts: Facts, catalog: Catalog) -> dict[str, Any] | None:
-    """Return the repository of a channel as aptquery's SourceSpec; None for the Ubuntu archive.
+class _Planner:
+    """One host: ask, decide, compare, simulate."""
 
-    Raises UsageError when the catalog has no such repository for this Ubuntu and none is given, and RefusedError when
-    neither the catalog nor the inventory says by which key it is signed.
-    """
-    if channel == "ubuntu" and not conflicting(facts):
-        return None
-    kind = "ppa" if channel == "ppa" else "cuda"
-    repository = catalog.repository(kind, ubuntu=facts.host.os.version_id, arch=facts.host.arch)
-    if kind == "ppa":
-        url, key, fingerprint = wish.ppa_url, wish.ppa_key, wish.ppa_key_fingerprint
-    else:
-        url, key, fingerprint = wish.repo_url, wish.repo_key, wish.repo_key_fingerprint
-    for value in (url, key if "://" in key else ""):
-        _refuse_odd_url(value)
-    text, key_url = _load_key(key)
-    base = (url or repository.url).rstrip("/")
-    if not text and not key_url:
-        key_url = (
-            repository.key_url if not url else f"{base}/{Path(repository.key_url or '3bf863cc.pub').name}"
+    def __init__(
+        self, name: str, facts: Facts, call: Call, values: dict[str, Any], catalog: Catalog, parts: Collection[str]
+    ) -> None:
+        self.name, self.facts, self.call, self.catalog, self.parts = name, facts, call, catalog, parts
+        self.cuda_wish = CudaWish.from_vars(values) if "cuda" in parts else CudaWish()
+        wish = DriverWish.from_vars(values)
+        self.wish = replace(wish, toolkits=self.cuda_wish.versions, manage=wish.manage and "driver" in parts)
+        self.offers: dict[str, Offer] = {}
+        self.workdir: str | None = None  # on the host: apt's private folder, with the sources of every channel asked
+
+    def run(self) -> HostPlan:
+        driver, cuda = self._decide()
+        while wanted := [ask for ask in (driver.ask, cuda.ask) if ask and ask not in self.offers]:
+            _refuse_unreadable_sources(self.facts, driver)
+            if driver.blockers or cuda.blockers:
+                break
+            self._ask(wanted)
+            driver, cuda = self._decide()
+        plan = self._plan(driver, cuda)
+        apt = plan.spec["apt"]
+        if plan.status != "blocked" and apt and (apt["install"] or apt["remove"]):
+            self._simulate(plan)
+        return plan
+
+    def close(self) -> None:
+        if self.workdir:
+            self.call("aptquery", {"op": "cleanup", "workdirs": [self.workdir]})
+
+    def _decide(self) -> tuple[Decision, CudaDecision]:
+        driver = resolve_driver(self.wish, self.facts, self.catalog, self.offers)
+        if "driver" not in self.parts:
+            driver.reasons, driver.warnings = [], []  # not this plan's business
+        return driver, resolve_cuda(self.cuda_wish, self.facts, self.catalog, self.offers, driver)
+
+    # --- what apt is asked -------------------------------------------------------------------------------------------
+
+    def _source(self, channel: str) -> dict[str, Any] | None:
+        """The repository of a channel; None for the Ubuntu archive."""
+        wish, cuda = self.wish, self.cuda_wish
+        if channel == "ubuntu" and not conflicting(self.facts):
+            return None
+        if channel == "ppa":
+            mirror = Mirror(wish.ppa_url, wish.ppa_key, wish.ppa_key_fingerprint, "nvidia_driver_ppa")
+            return source_spec("ppa", mirror, self.facts, self.catalog)
+        mirror = Mirror(wish.repo_url, wish.repo_key, wish.repo_key_fingerprint, "nvidia_driver_repo")
+        own = Mirror(cuda.repo_url, cuda.repo_key, cuda.repo_key_fingerprint, "cuda_toolkit_repo")
+        # One repository holds drivers and toolkits: either role's word for it counts.
+        return source_spec("cuda", own if own.given and not mirror.given else mirror, self.facts, self.catalog)
+
+    def _ask(self, channels: list[str]) -> None:
+        """Ask apt once for these channels and those of before: the last folder knows the sources of all of them."""
+        every = list(dict.fromkeys([*self.offers, *channels]))
+        sources = {channel: self._source(channel) for channel in every}
+        specs = {source["name"]: source for source in sources.values() if source}
+        self.close()
+        self.workdir = None
+        update = self.wish.update or self.cuda_wish.update or bool(specs)
+        answer = self.call("aptquery", offer_args(list(specs.values()), self.facts, update=update))
+        self.workdir = answer["workdir"]
+        for channel in every:
+            source = sources[channel]
+            self.offers[channel] = Offer.from_json(
+                answer, keep=lambda c, s=source, k=channel: _is_from(c, k, s)
+            )
+
+    # --- the plan ----------------------------------------------------------------------------------------------------
+
+    def _plan(self, decision: Decision, cuda_decision: CudaDecision) -> HostPlan:
+        target = decision.target
+        cuda_source = self._source("cuda") if cuda_decision.target else None
+        driver = plan_driver(
+            self.wish, self.facts, decision, self._source(target.channel) if target else None, bool(cuda_source)
         )
-    wanted = (fingerprint or repository.fingerprint or "").replace(" ", "").upper() or None
-    if text is None and (wanted is None or key_url is None):
-        prefix = "nvidia_driver_ppa_key" if kind == "ppa" else "nvidia_driver_repo_key"
-        raise RefusedError(
-            "apt.key_unknown",
-            f"the key of {CHANNELS[kind]} for Ubuntu {facts.host.os.version_id} is not known to the catalog",
-            because=[repository.note or "no source states its fingerprint", "nothing is installed on trust"],
-            hint=f"set {prefix} to the key and {prefix}_fingerprint to its fingerprint as the vendor states it, "
-            "or nvidia_driver_channel: ubuntu",
-        )
-    return {
-        "name": kind,
-        "uris": base + "/",
-        "suites": repository.suite,
-        "components": repository.components,
-        "key": text,
-        "key_url": key_url,
-        "fingerprint": wanted,
-    }
-
-
-def _refuse_odd_url(url: str) -> None:
-    """Refuse what would break apt's file, and a password that plans, logs and a file for everyone would show."""
-    if not url:
-        return
-    if not re.fullmatch(r"[a-z][a-z0-9+.-]*:/[^\s\x00-\x1f\x7f]*", url):
-        raise UsageError(
-            "usage.url", f"{url!r} is not the address of a repository", hint="write it as https://mirror.example.org/path/"
+        cuda = plan_cuda(self.cuda_wish, self.facts, cuda_decision, cuda_source)
+        asked = [part for part in (driver.apt, cuda.apt) if part]
+        steps = [*driver.steps, *cuda.steps]
+        apt, configure = combine(asked, self.facts, steps, self.wish.lock_timeout)
+        decisions = (decision, cuda_decision)
+        plan = HostPlan(
+            host=self.name, status="converged", gpus=describe_gpus(self.facts, self.catalog),
+            summary="; ".join(filter(None, [self._summary(decision), cuda.summary])),
+            decisions=[reason for one in decisions for reason in one.reasons],
+            steps=_in_order([*([configure] if configure else []), *steps]), reboot=driver.reboot,
+            blockers=[_on(self.name, issue) for one in decisions for issue in one.blockers],
+            warnings=[_on(self.name, issue) for one in decisions for issue in one.warnings],
+            spec={
+                "roles": [PARTS[part] for part in self.parts],
+                "apt": apt,
+                "parts": {PARTS["driver"]: driver.spec, PARTS["cuda"]: cuda.spec},
+                "python": {"path": self.facts.host.python_path, "version": self.facts.host.python},
+            },
         )  # fmt: skip
-    if "@" in url.split("//", 1)[-1].split("/", 1)[0]:
-        raise UsageError(
-            "usage.url_with_password", "a repository's address must not hold a user or password",
-            because=[aptcommon.redact(url)], hint="put them into a file in /etc/apt/auth.conf.d on the host (apt_auth.conf(5))",
+        if plan.reboot.blocked_by:
+            plan.blockers.append(
+                Issue(
+                    code="gpu.in_use", host=self.name, message="the GPUs are in use and the change would disturb them",
+                    because=plan.reboot.blocked_by[:8],
+                    hint="wait for them or stop them; nvidia_driver_reboot: always goes ahead all the same",
+                )
+            )  # fmt: skip
+        if plan.blockers:
+            plan.status, plan.steps = "blocked", []
+        elif plan.steps:
+            plan.status = "changes"
+        return plan
+
+    def _summary(self, decision: Decision) -> str:
+        target, loaded = decision.target, self.facts.module.loaded
+        if target:
+            signed = "signed" if target.build == "signed" else "DKMS"
+            return f"driver {target.version} {target.flavour}, {signed} modules, from {CHANNELS[target.channel]}"
+        if not self.facts.gpus:
+            return "no NVIDIA GPU"
+        if not self.wish.manage and "driver" in self.parts:
+            return f"driver not managed here ({loaded.version if loaded else 'none loaded'})"
+        return ""
+
+    def _simulate(self, plan: HostPlan) -> None:
+        """Let apt say on the host what it would do, and judge that before anybody is asked to agree."""
+        apt = plan.spec["apt"]
+        install = [*apt["before"]["install"], *apt["install"]]
+        workdir, self.workdir = self.workdir, None
+        answer = self.call(
+            "aptquery",
+            {"op": "simulate", "workdir": workdir, "install": install, "remove": apt["remove"],
+             "unhold": ["all_driver", *apt["extra_hold"], *apt["extra_release"], *apt["remove"],
+                        *(item.split("=")[0] for item in install)],
+             "preferences": (apt["configure"] or {}).get("preferences")},
         )  # fmt: skip
+        if not answer["ok"]:
+            # Repositories that could not be read are the likelier reason where something is missing.
+            errors = list(dict.fromkeys(error for offer in self.offers.values() for error in offer.errors))
+            plan.blockers.append(
+                Issue(
+                    code="apt.unmet", host=plan.host, message="apt finds no way to install this",
+                    because=[*errors[:4], *str(answer["error"]).splitlines()[:8]],
+                    hint="make that repository reachable from the host (network, proxy, mirror, key), then plan again"
+                    if errors
+                    else "look for half-configured packages (dpkg --audit) and for other sources of the same packages",
+                )
+            )  # fmt: skip
+        else:
+            apply_simulation(plan, answer)
+            plan.blockers += self._judge(plan, answer["changes"], install)
+        if plan.blockers:
+            plan.status, plan.steps = "blocked", []
+
+    def _judge(self, plan: HostPlan, changes: list[dict[str, Any]], install: list[str]) -> list[Issue]:
+        apt = plan.spec["apt"]
+        installed = {
+            name: package.version for name, package in self.facts.packages.items() if package.status[1] not in "nc"
+        }
+        # A driver that changes may take parts of the old one along; where only toolkits change, none of it may go.
+        driver = filter(names.is_driver_package, installed) if apt["family_version"] else ()
+        problems = aptquery.judge(
+            changes, allowed_remove=[*apt["remove"], *driver], family_version=apt["family_version"],
+            requested=install, installed=installed, running_kernel=self.facts.kernels.running,
+        )  # fmt: skip
+        return [
+            Issue(
+                code=problem["code"], host=plan.host, message=problem["message"],
+                because=problem.get("because") or [], hint=problem.get("hint"),
+            )
+            for problem in problems
+        ]  # fmt: skip
 
 
-def _load_key(key: str) -> tuple[str | None, str | None]:
-    """Return (armored text, URL) of a key that was given as text, file on the controller, or URL."""
-    if not key:
-        return None, None
-    if "BEGIN PGP" in key:
-        return key, None
-    if "://" in key:
-        return None, key
-    path = Path(key).expanduser()
-    try:
-        return path.read_text(encoding="ascii"), None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(
-            "usage.key_unreadable", f"cannot read the repository key {key}", because=[str(error)],
-            hint="give an armored key (gpg --armor --export) as a file, as text, or as a URL",
-        ) from error  # fmt: skip
-
-
-def offer_args(source: dict[str, Any] | None, wish: DriverWish, facts: Facts) -> dict[str, Any]:
-    """Return aptquery's arguments for a channel's source: what to add, entries to leave out, names to look at."""
+def offer_args(sources: list[dict[str, Any]], facts: Facts, *, update: bool) -> dict[str, Any]:
+    """Return aptquery's arguments: sources to add, entries of the host to leave out, names to look at."""
     omit = (
         [{"file": e.file, "line": e.line} for e in cuda_entries(facts)]
-        if source and source["name"] == "cuda"
+        if any(source["name"] == "cuda" for source in sources)
         else []
     )
     kernels = {kernel for kernel in (facts.kernels.running, facts.kernels.next) if kernel}
@@ -188,31 +280,27 @@ def offer_args(source: dict[str, Any] | None, wish: DriverWish, facts: Facts) ->
         r"|linux-signatures-nvidia)(-.*)?",
         r"libnvsdm|nvlsm",
         *[f"linux-headers-{re.escape(kernel)}" for kernel in sorted({*kernel_flavours(facts), *kernels})],
+        *(CUDA_PATTERNS if any(source["name"] == "cuda" for source in sources) else ()),
     ]
     return {
-        "op": "offer",
-        "sources": [source] if source else [],
-        "omit": omit,
-        "patterns": patterns,
-        "refresh": "always" if wish.update or source else "if_stale",
-    }
+        "op": "offer", "sources": sources, "omit": omit, "patterns": patterns,
+        "refresh": "always" if update else "if_stale",
+    }  # fmt: skip
 
 
 def _is_from(candidate: Candidate, channel: str, source: dict[str, Any] | None) -> bool:
-    """True when a candidate belongs to the channel: NVIDIA's names exist in more than one repository."""
-    if not names.is_driver_package(candidate.name):
-        return True
+    """True when a candidate belongs to the channel: the same names exist in more than one repository."""
     cuda, ppa = is_cuda_uri(candidate.uri), is_ppa_uri(candidate.uri)
-    if channel == "ubuntu":
-        return (
-            not cuda
-            and not ppa
-            and candidate.origin != "NVIDIA"
-            and not candidate.origin.startswith("LP-PPA-")
-        )
-    if source and candidate.uri.rstrip("/") == source["uris"].rstrip("/"):
+    own = bool(source) and candidate.uri.rstrip("/") == str((source or {})["uris"]).rstrip("/")
+    if candidate.name.startswith("linux-headers-"):
         return True
-    return cuda if channel == "cuda" else ppa
+    if channel == "cuda":
+        # Toolkits, cuDNN and NCCL too: the archive has a libnccl2 of its own.
+        return own or cuda
+    if channel == "ubuntu":
+        foreign = candidate.origin == "NVIDIA" or candidate.origin.startswith("LP-PPA-")
+        return not cuda and not ppa and not foreign
+    return own or ppa
 
 
 def _refuse_unreadable_sources(facts: Facts, decision: Decision) -> None:
@@ -224,96 +312,38 @@ def _refuse_unreadable_sources(facts: Facts, decision: Decision) -> None:
         )  # fmt: skip
 
 
-# --- the plan -----------------------------------------------------------------------------------------------------
+# Sources first, then packages and holds, then what lies around them, the reboot last.
+_ORDER = {"sources": 0, "packages": 1, "hold": 2}
 
 
-def _plan(name: str, wish: DriverWish, facts: Facts, decision: Decision, catalog: Catalog) -> HostPlan:
-    target = decision.target
-    source = source_spec(target.channel, wish, facts, catalog) if target else None
-    spec, steps, reboot = driver_spec(wish, facts, decision, source)
-    plan = HostPlan(
-        host=name, status="converged", gpus=describe_gpus(facts, catalog), decisions=decision.reasons,
-        steps=steps, spec=spec, reboot=reboot, blockers=[_on(name, issue) for issue in decision.blockers],
-        warnings=[_on(name, issue) for issue in decision.warnings],
-    )  # fmt: skip
-    plan.spec["python"] = {"path": facts.host.python_path, "version": facts.host.python}
-    if plan.reboot.blocked_by:
-        plan.blockers.append(
-            Issue(
-                code="gpu.in_use", host=name, message="the GPUs are in use and the change would disturb them",
-                because=plan.reboot.blocked_by[:8],
-                hint="wait for them or stop them; nvidia_driver_reboot: always goes ahead all the same",
-            )
-        )  # fmt: skip
-    if plan.blockers:
-        plan.status, plan.steps = "blocked", []
-    elif plan.steps:
-        plan.status = "changes"
-    if target:
-        signed = "signed" if target.build == "signed" else "DKMS"
-        plan.summary = (
-            f"driver {target.version} {target.flavour}, {signed} modules, from {CHANNELS[target.channel]}"
-        )
-    elif not facts.gpus:
-        plan.summary = "no NVIDIA GPU"
-    elif not wish.manage:
-        version = facts.module.loaded.version if facts.module.loaded else "none loaded"
-        plan.summary = f"driver not managed here ({version})"
-    return plan
+def _in_order(steps: list[Step]) -> list[Step]:
+    return sorted(steps, key=lambda step: _ORDER.get(step.id, 9 if step.id == "reboot" else 5))
 
 
 def _on(host: str, issue: Issue) -> Issue:
     return issue.model_copy(update={"host": host})
 
 
-def _simulate(plan: HostPlan, facts: Facts, call: Call, workdir: str | None, errors: list[str]) -> None:
-    """Let apt say on the host what it would do, and judge that before anybody is asked to agree.
-
-    errors: repositories that could not be read; where something is missing they are the likelier reason.
-    """
-    spec = plan.spec
-    install = [*([spec["pinning"]] if spec["pinning"] else []), *spec["install"]]
-    answer = call(
-        "aptquery",
-        {"op": "simulate", "workdir": workdir, "install": install, "remove": spec["remove"],
-         "unhold": "all_driver"},
-    )  # fmt: skip
-    if not answer["ok"]:
-        plan.blockers.append(
-            Issue(
-                code="apt.unmet", host=plan.host, message="apt finds no way to install this driver",
-                because=[*errors[:4], *str(answer["error"]).splitlines()[:8]],
-                hint="make that repository reachable from the host (network, proxy, mirror, key), then plan again"
-                if errors
-                else "look for half-configured packages (dpkg --audit) and for other sources of the same packages",
-            )
-        )  # fmt: skip
-    else:
-        apply_simulation(plan, answer)
-        installed = {
-            name: package.version for name, package in facts.packages.items() if package.status[1] not in "nc"
-        }
-        problems = aptquery.judge(
-            answer["changes"],
-            allowed_remove=[*spec["remove"], *filter(names.is_driver_package, installed)],
-            family_version=spec.get("family_version"),
-            requested=install,
-            installed=installed,
-            running_kernel=facts.kernels.running,
+def apply_simulation(plan: HostPlan, simulation: dict[str, Any]) -> None:
+    """Put what apt said it would do into the plan: packages with versions, removals, sizes."""
+    plan.packages = [
+        PackageChange(
+            action=change["action"], name=change["name"], version=change.get("version"),
+            from_version=change.get("from_version"), download_bytes=int(change.get("download_bytes") or 0),
         )
-        for problem in problems:
-            plan.blockers.append(
-                Issue(
-                    code=problem["code"], host=plan.host, message=problem["message"],
-                    because=problem.get("because") or [], hint=problem.get("hint"),
-                )
-            )  # fmt: skip
-    if plan.blockers:
-        plan.status, plan.steps = "blocked", []
-
-
-def failed_plan(host: str, error: ProvisionError) -> HostPlan:
-    """The plan of a host that could not be read or planned: its error in the plan's words."""
-    status = {4: "unreachable", 5: "blocked"}.get(int(error.exit_code), "failed")
-    issue = error.issue.model_copy(update={"host": host})
-    return HostPlan.model_validate({"host": host, "status": status, "blockers": [issue.model_dump()]})
+        for change in simulation["changes"]
+    ]  # fmt: skip
+    plan.download_bytes = int(simulation.get("download_bytes") or 0)
+    plan.disk_bytes = int(simulation.get("disk_bytes") or 0)
+    # What is only "before" was done in a transaction of its own by the time the plan is compared.
+    first = {item.split("=")[0] for item in plan.spec["apt"]["before"]["install"]}
+    plan.spec["apt"]["expect"] = [
+        package.model_dump() for package in plan.packages if package.name not in first
+    ]
+    counts: dict[str, int] = {}
+    for package in plan.packages:
+        counts[package.action] = counts.get(package.action, 0) + 1
+    words = {"install": "new", "upgrade": "upgraded", "downgrade": "downgraded", "remove": "removed"}
+    step = next((step for step in plan.steps if step.id == "packages"), None)
+    if step:
+        step.details += [f"{count} {words[action]}" for action, count in counts.items()]

@@ -345,14 +345,17 @@ def _cache(config, args, may_fail=False):
 # --- simulate
 
 
-def simulate(workdir=None, install=(), remove=(), unhold="all_driver", keep=False, timeout=120):
+def simulate(
+    workdir=None, install=(), remove=(), unhold=("all_driver",), preferences=None, keep=False, timeout=120
+):
     """Return what apt would do, from its own solver.
 
     {"ok", "changes", "download_bytes", "disk_bytes"} and, when it finds no way, "code" (stable), "message" (one
     line), "because" (apt's own lines), "error" (both as one text) and "unmet" (see parse_unmet).
 
     workdir: from ``offer``, removed afterwards unless keep; None asks with the host's own sources and lists.
-    install: ["name=version" or "name"]; remove: names; unhold: names whose hold does not count, or "all_driver".
+    install: ["name=version" or "name"]; remove: names; unhold: names whose hold does not count; "all_driver" among them
+    stands for every driver package. preferences: text that our own preferences file will have; None: as it is.
     """
     own = workdir is None
     work = tempfile.mkdtemp(prefix=_WORKDIR) if own else _checked_workdir(workdir)
@@ -361,6 +364,8 @@ def simulate(workdir=None, install=(), remove=(), unhold="all_driver", keep=Fals
             status = handle.read()
         _write(os.path.join(work, "status"), without_holds(status, unhold))
         config = _write_host_config(work, status) if own else os.path.join(work, "apt.conf")
+        if preferences is not None:
+            _write_preferences(work, config, preferences)
         argv = ["apt-get", "-c", config, "-s"] + change_args(install, remove, downgrade=True)
         result = aptcommon.run(argv, timeout)
         if result.rc != 0 or result.timed_out:
@@ -375,6 +380,20 @@ def simulate(workdir=None, install=(), remove=(), unhold="all_driver", keep=Fals
     finally:
         if own or not keep:
             shutil.rmtree(work)
+
+
+def _write_preferences(work, config, text):
+    """The host's preferences with ours as it will be, for a simulation before anything is written."""
+    folder, ours = os.path.join(work, "preferences.d"), os.path.basename(aptfiles.PREFERENCES)
+    os.makedirs(folder)
+    host = os.path.dirname(aptfiles.PREFERENCES)
+    for name in _listdir(host):
+        if name != ours and os.path.isfile(os.path.join(host, name)):
+            os.symlink(os.path.join(host, name), os.path.join(folder, name))
+    if text:
+        _write(os.path.join(folder, ours), text)
+    with io.open(config, "a", encoding="utf-8") as handle:
+        handle.write('Dir::Etc::preferencesparts "%s";\n' % folder)
 
 
 def cleanup(workdirs):
@@ -496,10 +515,12 @@ def _int(text):
 
 
 def without_holds(status, unhold):
-    """Text of a status file in which the named packages (or, "all_driver", every driver package) are not held."""
+    """Text of a status file in which the named packages (with "all_driver", every driver package) are not held."""
+
+    free = frozenset(unhold)
 
     def is_free(name):
-        return names.is_driver_package(name) if unhold == "all_driver" else name in unhold
+        return name in free or ("all_driver" in free and names.is_driver_package(name))
 
     # Only the line changes, so that everything else stays as dpkg wrote it.
     stanza = re.compile(r"^(Package: (\S+)\n(?:[^\n]+\n)*?Status: )hold ", re.M)
@@ -841,9 +862,12 @@ def judge(
         {_bare(name) for name in requested},
         set(essential),
     )
+    moves_driver = family_version or any(map(names.is_driver_package, allowed_remove | requested))
     for change in changes:
         name = _bare(change["name"])
-        if change["action"] == "remove":
+        if names.is_driver_package(name) and not moves_driver:
+            problems.append(_dragged(change, name))
+        elif change["action"] == "remove":
             problems += _judge_removal(change, name, allowed_remove, essential, running_kernel)
         elif name not in requested:
             problems += _judge_change(change, name)
@@ -909,6 +933,14 @@ def _judge_change(change, name):
             "apt.unrelated", message, because, "upgrade it on its own first, or name it with its version"
         )
     ]
+
+
+def _dragged(change, name):
+    """A toolkit's metapackage that brings a driver along would replace the one that is there (field report F8)."""
+    return _problem(
+        "apt.drags_driver", "apt would %s %s %s" % (change["action"], name, change.get("version") or ""),
+        "nothing of the driver was asked for", "name the package without the driver: cuda-toolkit-X-Y instead of cuda",
+    )  # fmt: skip
 
 
 def _judge_family(changes, family_version, installed):

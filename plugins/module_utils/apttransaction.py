@@ -23,6 +23,7 @@ import traceback
 
 from ansible_collections.gpu.provision.plugins.module_utils import (
     aptcommon,
+    aptconfigure,
     aptquery,
     aptsources,
     names,
@@ -54,13 +55,38 @@ _LOCKS = aptcommon.DPKG_LOCKS + (aptcommon.ARCHIVES + "/lock",)
 def run(params, check=False, log_dir=LOGS):
     """Bring packages and holds to what params ask for, and return what was done. Raises AptError.
 
-    params: install (["name=version"]), remove ([names]), expect ([changes] or None), family_version, hold,
-    release, extra_hold, update_cache, lock_timeout, timeout, own_uris, reserve_mib; see the module apt_transaction.
-    check: simulate only. Returns {"changed", "changes", "held", "unheld", "waited_for", "log", "recovered",
-    "warnings", "diff"}.
+    params: configure (files to write first, see aptconfigure.apply), before ({"install", "remove"} in a transaction of
+    its own first), install (["name=version"]), remove ([names]), expect ([changes] or None), family_version, hold,
+    release, extra_hold, extra_release, update_cache, lock_timeout, timeout, own_uris, reserve_mib; see the module
+    apt_transaction. check: simulate only. Returns {"changed", "changes", "held", "unheld", "waited_for", "log",
+    "recovered", "warnings", "files", "diff"}.
     """
     if os.geteuid() != 0:
         raise AptError("apt.not_root", "packages can be changed by root only", hint="become: true")
+    files = {"changed": False, "files": [], "diff": []}
+    if params.get("configure"):
+        files = aptconfigure.apply(params["configure"], check)
+    before = params.get("before") or {}
+    results = []
+    # Packages that ship apt preferences come first: what follows must be solved with them in place. In check mode they
+    # are not there, and the plan's own changes are shown.
+    if (before.get("install") or before.get("remove")) and not check:
+        first = dict(params, **before)
+        first.update(expect=None, family_version=None, hold=False, release=False, extra_hold=[], extra_release=[])
+        results.append(_transact(first, check, log_dir))
+    results.append(_transact(params, check, log_dir))
+    last = results[-1]
+    return dict(
+        last,
+        changed=files["changed"] or any(result["changed"] for result in results),
+        changes=[change for result in results for change in result["changes"]],
+        warnings=[text for result in results for text in result["warnings"]],
+        files=files["files"],
+        diff=files["diff"] + [result["diff"] for result in results],
+    )
+
+
+def _transact(params, check, log_dir):
     task = _Task(params, check, log_dir)
     try:
         return task.run()
@@ -76,6 +102,7 @@ class _Task(object):
         self.expect, self.family = params.get("expect"), params.get("family_version")
         self.hold, self.release = bool(params.get("hold", True)), bool(params.get("release", False))
         self.extra_hold = list(params.get("extra_hold") or ())
+        self.extra_release = list(params.get("extra_release") or ())
         self.update_cache, self.own_uris = (
             bool(params.get("update_cache")),
             list(params.get("own_uris") or ()),
@@ -141,7 +168,7 @@ class _Task(object):
 
     def _is_done(self, packages):
         """True when dpkg's own record says that nothing has to change: then nothing at all is started."""
-        return is_done(packages, self.install, self.remove, self.hold, self.release, self.extra_hold)
+        return packages_done(packages, self.install, self.remove) and not self._selections(packages)
 
     def _preview(self, before):
         changes = []
@@ -307,7 +334,9 @@ class _Task(object):
 
     def _may_unhold(self, packages):
         """Names whose hold is ours to lift: the driver, what we were told to hold, what was asked for by name."""
-        named = set(self.extra_hold) | {item.partition("=")[0] for item in self.install} | set(self.remove)
+        named = {item.partition("=")[0] for item in self.install}.union(
+            self.extra_hold, self.extra_release, self.remove
+        )
         return sorted(
             {p.name for p in packages if p.held and (p.name in named or names.is_driver_package(p.name))}
         )
@@ -352,7 +381,7 @@ class _Task(object):
         """
         journal = {
             "started": _now(), "hold": self.hold, "release": self.release, "extra_hold": self.extra_hold,
-            "held_before": sorted(p.name for p in packages if p.held), "install": self.install,
+            "extra_release": self.extra_release, "held_before": sorted(p.name for p in packages if p.held), "install": self.install,
             "remove": self.remove, "boot_id": _boot_id(),
         }  # fmt: skip
         log = self._log()
@@ -445,7 +474,9 @@ class _Task(object):
         }  # fmt: skip
 
     def _selections(self, packages):
-        return holds_from_status(packages, self.hold, self.release, self.extra_hold)
+        return holds_from_status(
+            packages, self.hold, self.release, self.extra_hold, extra_release=self.extra_release
+        )
 
 
 # --- pure parts
@@ -469,13 +500,6 @@ def packages_done(packages, install, remove):
     return not present_names(packages, remove)
 
 
-def is_done(packages, install, remove, hold, release, extra_hold):
-    """True when packages and holds are as wanted: the test that lets a second run start nothing."""
-    return packages_done(packages, install, remove) and not holds_from_status(
-        packages, hold, release, extra_hold
-    )
-
-
 def present_names(packages, wanted):
     """Those of the wanted names of which something is on the disk, in their order."""
     present = {p.name for p in packages if p.present} | {
@@ -484,27 +508,30 @@ def present_names(packages, wanted):
     return [name for name in wanted if name in present]
 
 
-def holds_from_status(packages, hold, release=False, extra_hold=(), held_before=()):
+def holds_from_status(
+    packages, hold, release=False, extra_hold=(), held_before=(), extra_release=()
+):
     """Return [(name, selection)] to write, so that exactly the right packages are on hold; empty when all is right.
 
-    hold: every present driver package and extra_hold, by exact name; without it, only what was held_before.
-    release: the holds of all these are lifted instead. Holds on packages that are not there are always
-    cleared within the driver's names and extra_hold: they make later installs fail (G2).
+    hold: every present driver package, by exact name; release: the driver's holds are lifted instead. extra_hold,
+    extra_release: names besides them. held_before: what else was on hold. Holds on packages that are not there are
+    always cleared within the driver's names and the extra ones: they make later installs fail (G2).
     """
     native = aptcommon.native_arch(packages)
-    extra, before = set(extra_hold), set(held_before)
+    extra, free, before = set(extra_hold), set(extra_release), set(held_before)
     selections = []
     for package in packages:
-        ours = names.is_driver_package(package.name) or package.name in extra
+        driver = names.is_driver_package(package.name)
         name = aptcommon.selection_name(package, native)
         if not package.present:
-            if package.held and ours:
+            if package.held and (driver or package.name in extra or package.name in free):
                 selections.append((name, "deinstall" if package.state == "config-files" else "purge"))
             continue
-        if release and ours:
+        wanted = (hold and driver) or package.name in extra
+        if (release and driver) or package.name in free:
             if package.held:
                 selections.append((name, "install"))
-        elif ((hold and ours) or package.name in before) and not package.held and package.want != "deinstall":
+        elif (wanted or package.name in before) and not package.held and package.want != "deinstall":
             selections.append((name, "hold"))
     return selections
 
@@ -516,8 +543,9 @@ def restore_holds(journal, packages, write):
         if package.want in ("deinstall", "purge") and package.present:
             package.want = "install"
     selections = holds_from_status(
-        packages, journal["hold"], journal["release"], journal["extra_hold"], journal["held_before"]
-    )
+        packages, journal["hold"], journal["release"], journal["extra_hold"], journal["held_before"],
+        journal.get("extra_release") or (),
+    )  # fmt: skip
     write(selections)
     now = {p.name for p in packages if p.held} | {
         name.split(":")[0] for name, how in selections if how == "hold"

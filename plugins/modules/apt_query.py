@@ -100,9 +100,13 @@ options:
     elements: str
     default: []
   unhold:
-    description: Names whose hold does not count; without it those of every driver package.
+    description: Names whose hold does not count; V(all_driver) among them stands for every driver package.
     type: list
     elements: str
+    default: [all_driver]
+  preferences:
+    description: What our own preferences file will hold; without it, what it holds now.
+    type: str
   keep:
     description: Keep the work folder for one more question.
     type: bool
@@ -157,7 +161,7 @@ SOURCE = {
     "fingerprint": {"type": "str"},
 }
 _OFFER = ("sources", "omit", "patterns", "refresh", "max_age_s")
-_SIMULATE = ("workdir", "install", "remove", "keep")
+_SIMULATE = ("workdir", "install", "remove", "unhold", "preferences", "keep")
 _CLEANUP = ("workdirs",)
 
 
@@ -174,7 +178,8 @@ def main():
             "workdirs": {"type": "list", "elements": "str", "default": []},
             "install": {"type": "list", "elements": "str", "default": []},
             "remove": {"type": "list", "elements": "str", "default": []},
-            "unhold": {"type": "list", "elements": "str"},
+            "unhold": {"type": "list", "elements": "str", "default": ["all_driver"]},
+            "preferences": {"type": "str"},
             "keep": {"type": "bool", "default": False},
         },
         supports_check_mode=True,
@@ -182,9 +187,6 @@ def main():
     operation = module.params["op"]
     wanted = {"offer": _OFFER, "simulate": _SIMULATE, "cleanup": _CLEANUP}[operation]
     args = {name: module.params[name] for name in wanted}
-    if operation == "simulate":
-        unhold = module.params["unhold"]
-        args["unhold"] = "all_driver" if unhold is None else unhold
     try:
         result = aptquery.main(dict(args, op=operation))
     except AptError as error:

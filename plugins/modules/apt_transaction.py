@@ -30,6 +30,16 @@ attributes:
     description: Shows versions and holds before and after.
     support: full
 options:
+  configure:
+    description:
+      - Files of apt's configuration to write first, as the module M(gpu.provision.apt_sources) does; C(repositories)
+        is a list of its repositories, C(preferences) and C(unattended_blacklist) are as there.
+    type: dict
+  before:
+    description:
+      - C(install) and C(remove) of a transaction of its own first, for packages that ship apt preferences. Not done in
+        check mode.
+    type: dict
   install:
     description:
       - Packages to have, as C(name=version). A name alone means that any installed version is right.
@@ -55,18 +65,24 @@ options:
     type: str
   hold:
     description:
-      - Hold every installed package of the driver, and O(extra_hold), by exact names.
-      - When false, packages that were on hold before are on hold afterwards, and no others.
+      - Hold every installed package of the driver, by exact names.
+      - When false, packages of the driver that were on hold before are on hold afterwards, and no others.
     type: bool
     default: true
   release:
     description:
-      - Lift the holds of the driver's packages and of O(extra_hold) for good. Goes before O(hold).
+      - Lift the holds of the driver's packages for good. Goes before O(hold).
     type: bool
     default: false
   extra_hold:
     description:
       - Names of more packages to hold where they are installed.
+    type: list
+    elements: str
+    default: []
+  extra_release:
+    description:
+      - Names of more packages whose holds are lifted for good.
     type: list
     elements: str
     default: []
@@ -154,6 +170,12 @@ log:
   returned: success
   type: str
   sample: /var/log/gpu-provision/apt-20261128T031200Z-4711.log
+files:
+  description: What O(configure) changed, as M(gpu.provision.apt_sources) says it.
+  returned: success
+  type: list
+  elements: dict
+  sample: [{path: /etc/apt/preferences.d/gpu-provision.pref, action: written}]
 recovered:
   description: What an earlier run that was cut off had left, and what is on hold again; null in general.
   returned: success
@@ -187,6 +209,8 @@ from ansible_collections.gpu.provision.plugins.module_utils.aptcommon import Apt
 def main():
     module = AnsibleModule(
         argument_spec={
+            "configure": {"type": "dict"},
+            "before": {"type": "dict"},
             "install": {"type": "list", "elements": "str", "default": []},
             "remove": {"type": "list", "elements": "str", "default": []},
             "expect": {"type": "list", "elements": "dict"},
@@ -194,6 +218,7 @@ def main():
             "hold": {"type": "bool", "default": True},
             "release": {"type": "bool", "default": False},
             "extra_hold": {"type": "list", "elements": "str", "default": []},
+            "extra_release": {"type": "list", "elements": "str", "default": []},
             "update_cache": {"type": "bool", "default": False},
             "own_uris": {"type": "list", "elements": "str", "default": []},
             "lock_timeout": {"type": "int", "default": 600},

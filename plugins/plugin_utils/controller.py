@@ -54,8 +54,7 @@ def module_call(action, task_vars):
 
     def call(program, args):
         module, key = _MODULES[program]
-        if args.get("unhold") == "all_driver":
-            args = {name: value for name, value in args.items() if name != "unhold"}  # the module's default
+        args = {name: value for name, value in args.items() if value is not None}  # the module's defaults
         answer = action._execute_module(module_name=module, module_args=args, task_vars=task_vars)
         if answer.get("failed") or key not in answer:
             said = answer.get("module_stderr") or answer.get("msg") or "no answer"

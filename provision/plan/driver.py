@@ -5,15 +5,16 @@ Pure. The spec is what roles/nvidia_driver carries out, field by field; the step
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils import aptfiles, checks, names
 from provision.facts import Facts
-from provision.plan import HostPlan, PackageChange, Reboot, Step
+from provision.plan import Reboot, Step
+from provision.plan.apt import AptPart
 from provision.resolve.decision import CHANNELS, Decision, DriverWish, Target, kernel_flavours, wants_fabric
-from provision.resolve.installed import is_cuda_uri, nvidia_sources
+from provision.resolve.installed import installed_driver, is_cuda_uri, nvidia_sources
 
 MODPROBE_PATH = "/etc/modprobe.d/gpu-provision.conf"
 MODPROBE_TEXT = """\
@@ -36,35 +37,44 @@ ExecStart=/usr/bin/nvidia-persistenced --user nvidia-persistenced --persistence-
 """
 # Ended repositories of NVIDIA; their content moved to the CUDA repository (source: catalog/repositories.yml).
 LEGACY_NVIDIA_PATH = "/compute/machine-learning/repos/"
+LEGACY_URIS = [f".*{LEGACY_NVIDIA_PATH}"]
 
 
-def driver_spec(
-    wish: DriverWish, facts: Facts, decision: Decision, source: dict[str, Any] | None
-) -> tuple[dict[str, Any], list[Step], Reboot]:
-    """Return (spec for the role, steps, reboot) of a decided driver.
+@dataclass
+class DriverPlan:
+    """spec: for roles/nvidia_driver, field by field; apt: what is asked of apt; steps and reboot: for people."""
 
-    source: the repository that the channel needs as aptquery's SourceSpec, None for the Ubuntu archive.
+    spec: dict[str, Any]
+    apt: AptPart | None
+    steps: list[Step]
+    reboot: Reboot
+
+
+def plan_driver(
+    wish: DriverWish, facts: Facts, decision: Decision, source: dict[str, Any] | None, nvidia_source: bool = False
+) -> DriverPlan:
+    """Return what has to change for a decided driver.
+
+    source: the repository that the channel needs as aptquery's SourceSpec, None for the Ubuntu archive. nvidia_source:
+    another part of the plan brings NVIDIA's repository to this host.
     """
     target = decision.target
     if target and not target.installed and not facts.package_problems and is_there(facts, decision, target):
         # Asked for again (an update, a variant) and already so: nothing of apt's has to change.
         target = replace(target, installed=True)
     spec: dict[str, Any] = {
-        "managed": wish.manage and target is not None,
-        "expect": expectation(wish, facts, decision),
-        "apt_files": None, "pinning": None, "pinning_remove": [], "install": [], "remove": [], "hold": False, "extra_hold": [],
         "boot": {"build": [], "files": [], "initramfs": False, "units": [], "start": True},
         "reboot": {"needed": False, "policy": wish.reboot, "timeout": wish.reboot_timeout},
-        "lock_timeout": wish.lock_timeout,
-    }  # fmt: skip
+    }
     if target is None:
-        return spec, [], Reboot(policy=wish.reboot)
+        return DriverPlan(spec, _of_others(facts, nvidia_source), [], Reboot(policy=wish.reboot))
     steps: list[Step] = []
+    apt = AptPart()
     if target.installed:
         _module_of_next_kernel(facts, decision, target, spec, steps)
-    _apt_files(wish, facts, target, source, spec, steps)
-    _packages(facts, decision, target, spec, steps)
-    _hold(wish, facts, target, spec, steps)
+    _apt_files(wish, facts, target, source, apt, nvidia_source)
+    _packages(facts, decision, target, apt, steps)
+    _hold(wish, facts, target, apt, steps)
     held = [n for n in kernel_metapackages(facts, target) if n in facts.packages and facts.packages[n].held]
     if held and not holds_kernel(wish, target):
         # Ours of an earlier run, or the owner's own: not told apart, so not lifted.
@@ -74,8 +84,18 @@ def driver_spec(
         )  # fmt: skip
     _boot(facts, spec, steps)
     _services(wish, facts, target, spec, steps)
-    reboot = _reboot(wish, facts, target, spec, steps)
-    return spec, steps, reboot
+    reboot = _reboot(wish, facts, target, spec, steps, moves=bool(apt.install))
+    spec["boot"]["wanted"] = bool(apt.install or apt.remove) or any(step.id == "boot" for step in steps)
+    return DriverPlan(spec, apt, steps, reboot)
+
+
+def _of_others(facts: Facts, nvidia_source: bool) -> AptPart | None:
+    """A driver that is not ours to change: NVIDIA's repository, where it comes for the toolkits, must not replace it."""
+    if not nvidia_source or installed_driver(facts).channel == "cuda":
+        return None
+    because = "the driver of this host does not come from NVIDIA's repository"
+    text = str(aptfiles.render_preferences(names.PIN_PATTERNS, "release o=NVIDIA", because))
+    return AptPart(preferences=text, preferences_because=because)
 
 
 def _module_of_next_kernel(
@@ -149,80 +169,38 @@ def conflicting(facts: Facts) -> bool:
 
 
 def _apt_files(
-    wish: DriverWish, facts: Facts, target: Target, source: dict[str, Any] | None,
-    spec: dict[str, Any], steps: list[Step],
-) -> None:  # fmt: skip
-    files: dict[str, Any] = {
-        "source": source, "preferences": None, "unattended": [], "legacy_uris": [f".*{LEGACY_NVIDIA_PATH}"],
-    }  # fmt: skip
-    details, because = [], []
-    have = facts.own_files
-    plain: dict[str, str] | None = {} if source is None else None  # files that need nothing but to be written
+    wish: DriverWish, facts: Facts, target: Target, source: dict[str, Any] | None, apt: AptPart, nvidia_source: bool
+) -> None:
     if source:
-        path = aptfiles.sources_path(source["name"])
-        texts = [
-            aptfiles.render_sources(
-                source["name"], source["uris"], source["suites"], source["components"], armored
-            )
-            for armored in (True, False)
-        ]
-        if have.get(path) not in {aptfiles.sha256(text) for text in texts}:
-            details.append(f"write {path} for {source['uris']}")
-            because.append(f"the driver comes from {CHANNELS[target.channel]}")
-        for entry in cuda_entries(facts) if source["name"] == "cuda" else []:
-            details.append(
-                f"take the entry out of {entry.file}" + (f" line {entry.line}" if entry.line else "")
-            )
-            because.append("one repository, one entry: others of it stand in the way of Signed-By")
-    files["preferences"] = preferences(facts, target)
-    if files["preferences"] and have.get(aptfiles.PREFERENCES) != aptfiles.sha256(files["preferences"]):
-        details.append(f"write {aptfiles.PREFERENCES}")
-        because.append(
-            "the archive and NVIDIA's repository carry packages of the same names: one of them must win"
-        )
-        # The transaction must find it in place: what it installs on its own goes by it.
-        plain = None
+        spec = {**source, "legacy_uris": LEGACY_URIS}
+        apt.repositories.append((spec, f"the driver comes from {CHANNELS[target.channel]}"))
+        apt.omitted = cuda_entries(facts) if source["name"] == "cuda" else []
+    apt.preferences = preferences(facts, target, nvidia_source)
+    apt.preferences_because = (
+        "the archive and NVIDIA's repository carry packages of the same names: one of them must win"
+    )
     if wish.hold:
-        files["unattended"] = list(names.UNATTENDED_PATTERNS)
-        if have.get(aptfiles.UNATTENDED) != aptfiles.sha256(aptfiles.render_unattended(files["unattended"])):
-            details.append(f"write {aptfiles.UNATTENDED}")
-            if plain is not None:
-                plain[aptfiles.UNATTENDED] = aptfiles.render_unattended(files["unattended"])
-            because.append("unattended-upgrades must not move the driver; it goes on with everything else")
-    elif aptfiles.UNATTENDED in have:
-        details.append(f"remove {aptfiles.UNATTENDED}")
-        plain = None
-        because.append("nvidia_driver_hold is false: updates may move the driver")
-    if details:
-        if plain:
-            # One task fewer on the host: the files of the boot are written there anyway.
-            spec["boot"]["files"] += [{"path": path, "content": text} for path, text in plain.items()]
-        else:
-            spec["apt_files"] = files
-        steps.append(
-            Step(
-                id="sources",
-                title="configure apt",
-                because="; ".join(dict.fromkeys(because)),
-                details=details,
-            )
+        apt.unattended = list(names.UNATTENDED_PATTERNS)
+        apt.unattended_because = (
+            "unattended-upgrades must not move the driver; it goes on with everything else"
         )
+    else:
+        apt.unattended_because = "nvidia_driver_hold is false: updates may move the driver"
 
 
-def preferences(facts: Facts, target: Target) -> str | None:
+def preferences(facts: Facts, target: Target, nvidia_source: bool = False) -> str | None:
     """Return the preferences text that keeps the two origins apart, None where only one is there (scenario F7)."""
-    nvidia_there = bool(nvidia_sources(facts))
     if target.channel == "cuda":
         because = "the driver of this host comes from NVIDIA's repository"
         return str(aptfiles.render_preferences(names.PIN_PATTERNS, "release o=Ubuntu", because))
-    if nvidia_there:
+    if nvidia_source or nvidia_sources(facts):
         because = f"the driver of this host comes from {CHANNELS[target.channel]}"
         return str(aptfiles.render_preferences(names.PIN_PATTERNS, "release o=NVIDIA", because))
     return None
 
 
 def _packages(
-    facts: Facts, decision: Decision, target: Target, spec: dict[str, Any], steps: list[Step]
+    facts: Facts, decision: Decision, target: Target, apt: AptPart, steps: list[Step]
 ) -> None:
     broken = sorted(facts.package_problems)
     if target.installed and not broken:
@@ -230,15 +208,15 @@ def _packages(
     if target.pinning and not (
         target.pinning[0] in facts.packages and facts.packages[target.pinning[0]].installed
     ):
-        spec["pinning"] = "{}={}".format(*target.pinning)
+        apt.before_install = ["{}={}".format(*target.pinning)]
         # They stand in each other's way: the one for the old branch goes as the new one comes.
-        spec["pinning_remove"] = sorted(
+        apt.before_remove = sorted(
             n for n in decision.installed.packages if n.startswith("nvidia-driver-pinning-")
         )
     # What is to be installed, changed or kept in this transaction, exactly; and what of the old driver goes.
-    spec["install"] = sorted(f"{name}={version}" for name, version in target.packages.items())
-    spec["remove"] = [] if target.installed else leftovers(decision, target)
-    spec["family_version"] = target.version
+    apt.install = sorted(f"{name}={version}" for name, version in target.packages.items())
+    apt.remove = [] if target.installed else leftovers(decision, target)
+    apt.family = target.version
     have = decision.installed
     because = (
         "no driver package is installed" if not have.packages
@@ -292,11 +270,13 @@ def leftovers(decision: Decision, target: Target) -> list[str]:
     return sorted(gone)
 
 
-def _hold(wish: DriverWish, facts: Facts, target: Target, spec: dict[str, Any], steps: list[Step]) -> None:
-    spec["hold"] = wish.hold
+def _hold(wish: DriverWish, facts: Facts, target: Target, apt: AptPart, steps: list[Step]) -> None:
+    apt.hold, apt.release = wish.hold, not wish.hold
     kernels = kernel_metapackages(facts, target) if holds_kernel(wish, target) else []
-    spec["extra_hold"] = kernels
-    if not wish.hold:
+    if wish.hold:
+        apt.extra_hold = kernels
+    else:
+        apt.extra_release = kernels
         here = {*names_of_driver(facts), *kernels} & set(facts.packages)
         held = sorted(name for name in here if facts.packages[name].held)
         if held and target.installed:
@@ -403,7 +383,7 @@ def _runs(facts: Facts, unit: str) -> bool:
 
 
 def _reboot(
-    wish: DriverWish, facts: Facts, target: Target, spec: dict[str, Any], steps: list[Step]
+    wish: DriverWish, facts: Facts, target: Target, spec: dict[str, Any], steps: list[Step], moves: bool
 ) -> Reboot:
     because = reboot_reasons(facts, target)
     reboot = Reboot(needed=bool(because), because=because, policy=wish.reboot)
@@ -414,7 +394,7 @@ def _reboot(
     loaded = facts.module.loaded
     # What runs keeps its libraries only as long as they are those of the loaded module; packages of the same version
     # (modules for another kernel, headers, fabric manager) disturb nobody. A reboot that is left to the owner is his.
-    if because and (wish.reboot == "when_idle" or (wish.reboot == "never" and spec["install"])):
+    if because and (wish.reboot == "when_idle" or (wish.reboot == "never" and moves)):
         reboot.blocked_by = [
             f"{user.comm} (pid {user.pid}{', ' + user.user if user.user else ''})" for user in facts.gpu_users
         ]
@@ -461,23 +441,3 @@ def _why_not_now(facts: Facts, target: Target, running: str) -> list[str]:
         if there
         else [f"there is no module for the running kernel {running}; {facts.kernels.next} boots next"]
     )
-
-
-def apply_simulation(plan: HostPlan, simulation: dict[str, Any]) -> None:
-    """Put what apt said it would do into the plan: packages with versions, removals, sizes."""
-    plan.packages = [
-        PackageChange(
-            action=change["action"], name=change["name"], version=change.get("version"),
-            from_version=change.get("from_version"), download_bytes=int(change.get("download_bytes") or 0),
-        )
-        for change in simulation["changes"]
-    ]  # fmt: skip
-    plan.download_bytes = int(simulation.get("download_bytes") or 0)
-    plan.disk_bytes = int(simulation.get("disk_bytes") or 0)
-    for step in plan.steps:
-        if step.id == "packages":
-            counts: dict[str, int] = {}
-            for package in plan.packages:
-                counts[package.action] = counts.get(package.action, 0) + 1
-            words = {"install": "new", "upgrade": "upgraded", "downgrade": "downgraded", "remove": "removed"}
-            step.details = [f"{count} {words[action]}" for action, count in counts.items()]

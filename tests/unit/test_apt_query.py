@@ -71,7 +71,7 @@ Version: 5.2-1
 
 
 @pytest.mark.parametrize(("unhold", "still"), [
-    ("all_driver", ["bash"]),
+    (["all_driver"], ["bash"]),
     (["bash"], ["nvidia-utils-580", "libnvidia-gl-550"]),
     ([], ["nvidia-utils-580", "libnvidia-gl-550", "bash"]),
 ])  # fmt: skip

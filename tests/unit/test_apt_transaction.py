@@ -31,7 +31,7 @@ def host(status: dict[str, str]) -> list[Installed]:
 
 @pytest.mark.parametrize("case", table("holds"))
 def test_holds_from_status(case: dict[str, Any]) -> None:
-    options = {key: case[key] for key in ("release", "extra_hold", "held_before") if key in case}
+    options = {key: case[key] for key in ("release", "extra_hold", "extra_release", "held_before") if key in case}
     found = apttransaction.holds_from_status(host(case["status"]), case.get("hold", True), **options)
     assert [list(pair) for pair in found] == case["selections"]
 
@@ -83,14 +83,15 @@ def test_is_done(install: list[str], remove: list[str], extra: list[str], done: 
     packages = host(
         {"a": "install ok installed", "rc": "deinstall ok config-files", "nvidia-prime": "hold ok installed"}
     )
-    assert apttransaction.is_done(packages, install, remove, True, False, extra) is done
+    right = apttransaction.packages_done(packages, install, remove)
+    assert (right and not apttransaction.holds_from_status(packages, True, extra_hold=extra)) is done
 
 
 @pytest.mark.parametrize(
     "state", ["install ok half-configured", "install reinstreq half-installed", "install ok triggers-pending"]
 )
 def test_unfinished_packages_are_never_done(state: str) -> None:
-    assert apttransaction.is_done(host({"other": state}), [], [], True, False, []) is False
+    assert apttransaction.packages_done(host({"other": state}), [], []) is False
 
 
 def test_compare_with_plan() -> None:

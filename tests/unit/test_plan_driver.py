@@ -9,12 +9,13 @@ import yaml
 import provision.collection  # noqa: F401
 from ansible_collections.gpu.provision.plugins.module_utils import aptfiles, names
 from provision.catalog import load_catalog
+from provision.plan.apt import combine
 from provision.plan.driver import (
     MODPROBE_PATH,
     MODPROBE_TEXT,
     PERSISTENCE_PATH,
     PERSISTENCE_TEXT,
-    driver_spec,
+    plan_driver,
 )
 from provision.resolve.decision import DriverWish
 from provision.resolve.driver import resolve_driver
@@ -74,7 +75,9 @@ def test_plan(case):
     source = (
         {"name": "cuda", "uris": CUDA_URI, "suites": "/", "components": ""} if case.get("source") else None
     )
-    spec, steps, reboot = driver_spec(wish, facts, decision, source)
+    plan = plan_driver(wish, facts, decision, source)
+    apt, configure = combine([plan.apt], facts, plan.steps, wish.lock_timeout)
+    spec, reboot, steps = plan.spec, plan.reboot, [*([configure] if configure else []), *plan.steps]
     expect = dict(case["expect"])
     if "steps" in expect:
         assert [step.id for step in steps] == expect.pop("steps"), steps
@@ -92,7 +95,7 @@ def test_plan(case):
         if field in expect:
             assert spec["boot"][field] == expect.pop(field), field
     if "preferences" in expect:
-        assert f"Pin: {expect.pop('preferences')}\n" in spec["apt_files"]["preferences"]
+        assert f"Pin: {expect.pop('preferences')}\n" in apt["configure"]["preferences"]
     for field, value in expect.items():
-        assert spec[field] == value, field
+        assert getattr(plan.apt, field) == value, field
     assert all(step.because for step in steps), "every step says why"

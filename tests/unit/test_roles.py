@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from provision.resolve.cuda import CudaWish
 from provision.resolve.decision import DriverWish
 from tools.role_readme import render
 
@@ -40,13 +41,16 @@ def test_main_is_a_table_of_contents(role):
     assert included == set(files) - {"main.yml"}
 
 
-def test_every_driver_variable_reaches_resolve_and_nothing_else_does():
-    defaults = load("nvidia_driver", "defaults", "main.yml")
-    fields = DriverWish.__dataclass_fields__
-    assert set(fields) == {name.removeprefix("nvidia_driver_") for name in defaults}
-    assert {name: getattr(DriverWish(), name) for name in fields} == {
-        name.removeprefix("nvidia_driver_"): value for name, value in defaults.items()
-    }
+@pytest.mark.parametrize(
+    ("role", "wish", "others"),
+    [("nvidia_driver", DriverWish, {"toolkits": "cuda_toolkit_versions"}), ("cuda_toolkit", CudaWish, {})],
+)
+def test_every_variable_reaches_resolve_and_nothing_else_does(role, wish, others):
+    defaults = load(role, "defaults", "main.yml")
+    fields = set(wish.__dataclass_fields__) - set(others)
+    assert fields == {name.removeprefix(f"{role}_") for name in defaults}
+    plain = wish.from_vars(defaults)
+    assert wish() == plain, "the wish's own defaults are those of the role"
 
 
 def test_playbooks_are_short():

@@ -1,0 +1,71 @@
+# Copyright (c) the gpu-provision founders
+# Apache-2.0 (see LICENSE)
+"""Decide on the controller what has to change on a host; see plugins/modules/host_plan.py."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+
+from ansible_collections.gpu.provision.plugins.plugin_utils.controller import (
+    error_result,
+    import_provision,
+    module_call,
+    role_values,
+)
+
+# Fact of the host: the plan of this play, and the roles that have not asked for their part yet.
+_FACT = "gpu_provision_play_plan"
+
+
+class ActionModule(ActionBase):
+    """Read the host, resolve, simulate; or take the plan that was made already: by the command, or by an earlier role."""
+
+    TRANSFERS_FILES = False
+    _requires_connection = True
+
+    def run(self, tmp=None, task_vars=None):
+        task_vars = task_vars or {}
+        result = super().run(tmp, task_vars)
+        host, role = task_vars["inventory_hostname"], self._task.args["role"]
+        made = task_vars.get(_FACT)
+        first = not made or role not in made["left"]
+        plan = self._first_plan(host, role, task_vars) if first else made["plan"]
+        if "failed" in plan:
+            return dict(result, **plan)
+        if plan["blockers"]:
+            issue = plan["blockers"][0]
+            return dict(
+                result, failed=True, msg=issue["message"], code=issue["code"], because=issue["because"],
+                hint=issue["hint"], blockers=plan["blockers"], plan=plan,
+            )  # fmt: skip
+        left = [other for other in (plan["spec"]["roles"] if first else made["left"]) if other != role]
+        return dict(
+            result, changed=False, plan=plan, apt=plan["spec"]["apt"] if first else None, spec=plan["spec"]["parts"][role],
+            ansible_facts={_FACT: {"plan": plan, "left": left}},
+        )  # fmt: skip
+
+    def _first_plan(self, host, role, task_vars):
+        """Return the plan as data, or a failed task result."""
+        shown = task_vars.get("gpu_provision_plan_file")
+        if shown:
+            hosts = json.loads(Path(self._templar.template(shown)).read_text(encoding="utf-8"))["hosts"]
+            if host not in hosts:
+                raise AnsibleActionFail("the plan %s has no host %s" % (shown, host))
+            return hosts[host]
+        # Half a second of imports, only where nobody has planned yet.
+        import_provision()
+        from provision.errors import ProvisionError
+        from provision.planning import PARTS, plan_host
+
+        listed = {name.rpartition(".")[2] for name in task_vars.get("ansible_play_role_names", ())} | {role}
+        parts = [part for part, name in PARTS.items() if name in listed]
+        try:
+            values = role_values(self._templar, task_vars)
+            plan = plan_host(host, module_call(self, task_vars), values, parts=parts)
+        except ProvisionError as error:
+            return error_result(error.issue)
+        return plan.model_dump(mode="json")

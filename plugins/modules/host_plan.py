@@ -1,0 +1,72 @@
+#!/usr/bin/python
+# Copyright (c) the gpu-provision founders
+# Apache-2.0 (see LICENSE)
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: host_plan
+short_description: Decide what has to change on a host, for the roles of this play
+description:
+  - Reads the host, decides on the controller what it should have from the role variables, the catalog and what apt offers
+    there, and lets apt simulate the change on the host. Changes nothing.
+  - The first role of a play plans for all our roles that the play lists under C(roles), so that their packages change in
+    one apt transaction; the others get their part of that plan. A role that is included by a task plans for itself.
+  - With C(gpu_provision_plan_file), which the command C(provision apply) sets, it returns the plan that was shown and
+    agreed to.
+  - Fails with code, reasons and hint when what is asked for cannot work on the host.
+options:
+  role:
+    description: The role that asks.
+    type: str
+    required: true
+attributes:
+  check_mode:
+    description: Changes nothing, so it does the same in check mode.
+    support: full
+  diff_mode:
+    description: Changes nothing, so there is no difference to show.
+    support: none
+author: the gpu-provision founders
+requirements: [on the controller the Python packages pydantic and PyYAML]
+"""
+
+EXAMPLES = r"""
+- name: Decide what has to change
+  gpu.provision.host_plan:
+    role: nvidia_driver
+  register: driver
+
+- name: Change packages and holds
+  gpu.provision.host_packages:
+    apt: "{{ driver.apt }}"
+  when: driver.apt is not none
+"""
+
+RETURN = r"""
+plan:
+  description: The plan with decisions, steps, packages and warnings.
+  returned: success
+  type: dict
+  sample: {host: gpu01, status: changes, summary: "driver 580.126.20 open, signed modules, from the Ubuntu archive"}
+apt:
+  description: What host_packages carries out; null when nothing of apt's changes, and for every role but the first.
+  returned: success
+  type: dict
+spec:
+  description: What the role itself carries out.
+  returned: success
+  type: dict
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+
+
+def main():
+    AnsibleModule(
+        argument_spec={"role": {"type": "str", "required": True}}, supports_check_mode=True
+    ).fail_json(msg="host_plan is an action plugin: it does not run on hosts")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+"""One apt transaction a host: what every part of a plan asks of apt, put together.
+
+Pure. Each part (driver, CUDA, …) hands in an AptPart; ``combine`` makes of them the ``apt`` section of the plan's spec,
+which roles/host_packages carries out, and the steps that people read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import provision.collection  # noqa: F401  (makes the collection importable)
+from ansible_collections.gpu.provision.plugins.module_utils import aptfiles
+from provision.facts import Facts, Source
+from provision.plan import Step
+
+
+@dataclass
+class AptPart:
+    """What one part of a plan asks of apt.
+
+    repositories: SourceSpecs of aptquery with the words of their reason; omitted: entries of the host's sources that our
+    own file replaces; preferences: text of our file; unattended:
+    patterns that unattended-upgrades must leave alone; before: packages that need a transaction of their own first;
+    family: upstream version at which every driver package must end; hold, release: what becomes of the driver's holds;
+    extra_hold, extra_release: exact names besides the driver's.
+    """
+
+    repositories: list[tuple[dict[str, Any], str]] = field(default_factory=list)
+    omitted: list[Source] = field(default_factory=list)
+    preferences: str | None = None
+    preferences_because: str = ""
+    unattended: list[str] = field(default_factory=list)
+    unattended_because: str = ""
+    before_install: list[str] = field(default_factory=list)
+    before_remove: list[str] = field(default_factory=list)
+    install: list[str] = field(default_factory=list)
+    remove: list[str] = field(default_factory=list)
+    family: str | None = None
+    hold: bool = False
+    release: bool = False
+    extra_hold: list[str] = field(default_factory=list)
+    extra_release: list[str] = field(default_factory=list)
+
+
+def combine(
+    parts: Sequence[AptPart], facts: Facts, steps: Sequence[Step], lock_timeout: int
+) -> tuple[dict[str, Any] | None, Step | None]:
+    """Return (spec for apt_transaction, the step "configure apt"); None where nothing is to be done.
+
+    steps: of the parts; holds and packages among them need the transaction.
+    """
+    if not parts:
+        return None, None
+    configure, step = _configure(parts, facts)
+    moves = any(part.install or part.remove or part.before_install for part in parts)
+    if configure is None and not moves and not any(step.id in ("packages", "hold") for step in steps):
+        return None, None
+    spec: dict[str, Any] = {
+        "configure": configure,
+        "before": {
+            "install": _union(part.before_install for part in parts),
+            "remove": _union(part.before_remove for part in parts),
+        },
+        "install": _union(part.install for part in parts),
+        "remove": _union(part.remove for part in parts),
+        "family_version": next((part.family for part in parts if part.family), None),
+        "hold": any(part.hold for part in parts),
+        "release": any(part.release for part in parts),
+        "extra_hold": _union(part.extra_hold for part in parts),
+        "extra_release": _union(part.extra_release for part in parts),
+        "update_cache": moves,
+        "lock_timeout": lock_timeout,
+        "expect": [],
+    }
+    return spec, step
+
+
+def _configure(
+    parts: Sequence[AptPart], facts: Facts
+) -> tuple[dict[str, Any] | None, Step | None]:
+    """Our files of apt's configuration, where one of them is not as it should be."""
+    details: list[str] = []
+    because: list[str] = []
+    have = facts.own_files
+    repositories = {spec["name"]: (spec, why) for part in parts for spec, why in part.repositories}
+    for spec, why in repositories.values():
+        path = aptfiles.sources_path(spec["name"])
+        texts = [
+            aptfiles.render_sources(spec["name"], spec["uris"], spec["suites"], spec["components"], armored)
+            for armored in (True, False)
+        ]
+        if have.get(path) not in {aptfiles.sha256(text) for text in texts}:
+            details.append(f"write {path} for {spec['uris']}")
+            because.append(why)
+    omitted = {(entry.file, entry.line): entry for part in parts for entry in part.omitted}
+    for entry in omitted.values():
+        details.append(f"take the entry out of {entry.file}" + (f" line {entry.line}" if entry.line else ""))
+        because.append("one repository, one entry: others of it stand in the way of Signed-By")
+    preferences = next((part for part in parts if part.preferences), None)
+    if preferences and have.get(aptfiles.PREFERENCES) != aptfiles.sha256(str(preferences.preferences)):
+        details.append(f"write {aptfiles.PREFERENCES}")
+        because.append(preferences.preferences_because)
+    patterns = _union((part.unattended for part in parts), in_order=True)
+    # They match from the start of a name: one that begins with another adds nothing.
+    patterns = [one for one in patterns if not any(one != other and one.startswith(other) for other in patterns)]
+    reasons = [part.unattended_because for part in parts if part.unattended_because]
+    if patterns:
+        if have.get(aptfiles.UNATTENDED) != aptfiles.sha256(aptfiles.render_unattended(patterns)):
+            details.append(f"write {aptfiles.UNATTENDED}")
+            because += reasons[:1]
+    elif aptfiles.UNATTENDED in have:
+        details.append(f"remove {aptfiles.UNATTENDED}")
+        because += reasons[:1]
+    if not details:
+        return None, None
+    files = {
+        "repositories": [spec for spec, _ in repositories.values()],
+        "preferences": preferences.preferences if preferences else None,
+        "unattended_blacklist": patterns,
+    }
+    step = Step(
+        id="sources",
+        title="configure apt",
+        because="; ".join(dict.fromkeys(filter(None, because))),
+        details=details,
+    )
+    return files, step
+
+
+def _union(lists: Any, in_order: bool = False) -> list[str]:
+    """Every item once; sorted, or in the order of the parts."""
+    found = list(dict.fromkeys(item for items in lists for item in items))
+    return found if in_order else sorted(found)

@@ -1,0 +1,233 @@
+"""What has to change for CUDA in userland: the difference between a host and the decision of resolve.
+
+Pure. The spec is what roles/cuda_toolkit carries out; the steps and reasons are what people read.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import provision.collection  # noqa: F401  (makes the collection importable)
+from ansible_collections.gpu.provision.plugins.module_utils import aptfiles, cudanames
+from provision.catalog import Catalog
+from provision.facts import Facts
+from provision.plan import Step
+from provision.plan.apt import AptPart
+from provision.plan.cuda_files import absent_files, wanted_files
+from provision.plan.driver import LEGACY_URIS, cuda_entries
+from provision.resolve.cuda import CudaDecision, CudaTarget, CudaWish
+from provision.resolve.decision import and_, cuda_key
+
+LINK = "/usr/local/cuda"
+# What unattended-upgrades must leave alone where only the toolkits are held; cuda-drivers are the driver's.
+UNATTENDED = ("cuda-(?!drivers)", "libcudnn", "libnccl")
+
+
+@dataclass
+class CudaPlan:
+    """As DriverPlan; summary: a few words for the host's headline."""
+
+    spec: dict[str, Any]
+    apt: AptPart | None
+    steps: list[Step]
+    summary: str = ""
+
+
+def plan_cuda(
+    wish: CudaWish, facts: Facts, decision: CudaDecision, source: dict[str, Any] | None
+) -> CudaPlan:
+    """Return what has to change for decided toolkits. source: NVIDIA's repository as aptquery's SourceSpec."""
+    target = decision.target
+    steps: list[Step] = []
+    if target is None:
+        environment = _environment_gone(facts, steps)
+        return CudaPlan({"environment": environment}, None, steps)
+    apt = AptPart(
+        install=sorted(f"{name}={version}" for name, version in target.packages.items()),
+        remove=sorted(target.remove),
+    )
+    if source:
+        apt.repositories.append(
+            ({**source, "legacy_uris": LEGACY_URIS}, "the toolkits come from NVIDIA's repository")
+        )
+        apt.omitted = cuda_entries(facts)
+    if wish.hold:
+        apt.unattended = list(UNATTENDED)
+        apt.unattended_because = "unattended-upgrades must not move the toolkits"
+    _packages(facts, target, steps)
+    _hold(wish, facts, target, apt, steps)
+    environment = _environment(wish, facts, target, steps)
+    return CudaPlan({"environment": environment}, apt, steps, _summary(target))
+
+
+def _summary(target: CudaTarget) -> str:
+    words = [
+        version + (" (default)" if version == target.default and len(target.versions) > 1 else "")
+        for version in target.versions
+    ]
+    libraries = [f"cuDNN {version}" for version in sorted(set(target.cudnn.values()))]
+    if target.nccl:
+        libraries.append(f"NCCL {target.nccl}")
+    return ", ".join([f"CUDA {and_(words)}", *libraries])
+
+
+def _packages(facts: Facts, target: CudaTarget, steps: list[Step]) -> None:
+    if target.packages:
+        new = [v for v in target.versions if any(_toolkit_of(name) == v for name in target.packages)]
+        what = [f"CUDA {and_(new)}"] if new else []
+        kinds = {package.kind for package in map(cudanames.parse, target.packages) if package}
+        what += [word for kind, word in (("cudnn", "cuDNN"), ("nccl", "NCCL")) if kind in kinds]
+        because = "cuda_toolkit_versions lists them" if new else "they go with the toolkits that are listed"
+        steps.append(Step(id="packages", title=f"install {and_(what)}", because=because))
+    if target.remove:
+        gone = sorted({_toolkit_of(name) or name for name in target.remove}, key=_version_key)
+        gone = [f"CUDA {item}" if item[0].isdigit() else item for item in gone]
+        because = "installed and not listed (cuda_toolkit_prune), or in the way (cuda_toolkit_remove_distribution)"
+        title = f"remove {and_(gone[:4])}" + (f" and {len(gone) - 4} more" if len(gone) > 4 else "")
+        steps.append(Step(id="packages", title=title, because=because, details=sorted(target.remove)))
+
+
+def _toolkit_of(name: str) -> str | None:
+    """The toolkit that a package is a part of: cuda-nvcc-12-4 gives 12.4."""
+    package = cudanames.parse(name)
+    return package.version if package and package.kind in ("toolkit", "compat") else None
+
+
+def _version_key(text: str) -> tuple[Any, ...]:
+    return (0, cuda_key(text), "") if text[0].isdigit() else (1, (), text)
+
+
+def _hold(wish: CudaWish, facts: Facts, target: CudaTarget, apt: AptPart, steps: list[Step]) -> None:
+    here = sorted(name for name in target.names if name in facts.packages and facts.packages[name].installed)
+    coming = sorted(target.packages)
+    if not wish.hold:
+        apt.extra_release = sorted(target.names)
+        held = [name for name in here if facts.packages[name].held]
+        if held:
+            steps.append(
+                Step(id="hold", title=f"release {len(held)} holds", because="cuda_toolkit_hold is false", details=held)
+            )  # fmt: skip
+        return
+    apt.extra_hold = sorted(set(target.names) - set(target.remove))
+    loose = [name for name in here if not facts.packages[name].held and name not in target.remove]
+    if coming or loose:
+        title = "hold every package of the toolkits by its exact name" if coming else f"hold {len(loose)} packages"
+        because = "an update must not move cuDNN or NCCL to another CUDA, nor a toolkit under somebody's build"
+        steps.append(Step(id="hold", title=title, because=because, details=[] if coming else loose))
+
+
+def _environment(
+    wish: CudaWish, facts: Facts, target: CudaTarget, steps: list[Step]
+) -> dict[str, Any] | None:
+    """Files, links and what of ours is no longer wanted; None where all is as it should be."""
+    files: dict[str, str] = {}
+    if wish.environment:
+        files = wanted_files(
+            target.versions, target.default, ld_library_path=wish.ld_library_path, shells=facts.cuda.shells,
+            arch=facts.host.arch,
+        )  # fmt: skip
+    write = {path: text for path, text in files.items() if facts.own_files.get(path) != aptfiles.sha256(text)}
+    absent = absent_files(facts.own_files, files)
+    links = _links(facts, target)
+    gone = _alternatives_gone(facts, target)
+    if not (write or absent or links or gone):
+        return None
+    details = [f"write {path}" for path in sorted(write)] + [f"remove {path}" for path in absent]
+    details += [f"{item['link']} leads to {item['path']}, and stays there" for item in links]
+    details += [f"forget {item['path']} as a choice for {item['name']}" for item in gone]
+    because = []
+    if write or absent:
+        because.append("nvcc on the PATH of every login, libraries through ld.so.conf.d")
+    if links or gone:
+        because.append("the order of installation must not decide which toolkit is the default")
+    steps.append(
+        Step(id="environment", title="make the toolkits reachable", because="; ".join(because), details=details)
+    )
+    return {
+        "files": [{"path": path, "content": text} for path, text in sorted(write.items())],
+        "absent": absent, "alternatives": links, "alternatives_gone": gone,
+    }  # fmt: skip
+
+
+def _environment_gone(facts: Facts, steps: list[Step]) -> dict[str, Any] | None:
+    """No toolkit is wanted any more: our files go, and nothing else."""
+    absent = absent_files(facts.own_files, {})
+    if not absent:
+        return None
+    steps.append(
+        Step(
+            id="environment", title="remove our files for the shells", because="cuda_toolkit_versions is empty",
+            details=[f"remove {path}" for path in absent],
+        )
+    )  # fmt: skip
+    return {"files": [], "absent": absent, "alternatives": [], "alternatives_gone": []}
+
+
+def wanted_links(target: CudaTarget) -> dict[str, str]:
+    """Return {name of the alternative: folder}: ``cuda`` and, for every major, ``cuda-NN``.
+
+    The default's major follows the default, other majors their newest listed toolkit. Names and links are those that
+    NVIDIA's packages register (source: postinst of cuda-toolkit-X-Y-config-common).
+    """
+    found = {"cuda": f"{LINK}-{target.default}"} if target.default else {}
+    for version in sorted(target.versions, key=cuda_key):
+        found[f"cuda-{version.split('.')[0]}"] = f"{LINK}-{version}"
+    if target.default:
+        found[f"cuda-{target.default.split('.')[0]}"] = f"{LINK}-{target.default}"
+    return found
+
+
+def _links(facts: Facts, target: CudaTarget) -> list[dict[str, Any]]:
+    have = {group.name: group for group in facts.cuda.alternatives}
+    kinds = {link.path: link for link in facts.cuda.links}
+    todo = []
+    for name, path in wanted_links(target).items():
+        link = "/usr/local/" + name
+        group, there = have.get(name), kinds.get(link)
+        right = group is not None and group.manual and group.current == path
+        if not right or there is None or there.resolved != path:
+            major, minor = path.rsplit("-", 1)[-1].split(".")
+            todo.append({"name": name, "link": link, "path": path, "priority": int(major) * 10 + int(minor)})
+    return todo
+
+
+def _alternatives_gone(facts: Facts, target: CudaTarget) -> list[dict[str, str]]:
+    """Choices whose toolkit is gone or goes with this plan."""
+    removed = {f"{LINK}-{version}" for version in map(_toolkit_of, target.remove) if version}
+    there = {toolkit.path for toolkit in facts.cuda.toolkits}
+    wanted = set(wanted_links(target).values())
+    return [
+        {"name": group.name, "path": path}
+        for group in facts.cuda.alternatives
+        if re.fullmatch(r"cuda(-[0-9]+)?", group.name)
+        for path in sorted(group.choices)
+        if path not in wanted and (path in removed or path not in there)
+    ]  # fmt: skip
+
+
+def cuda_expectation(
+    wish: CudaWish, facts: Facts, catalog: Catalog, decision: CudaDecision
+) -> dict[str, Any]:
+    """What verify holds the host to; see checkcuda. Empty where no toolkit is wanted."""
+    needs = {}
+    for version in sorted({t.version for t in facts.cuda.toolkits if t.version} | set(wish.minors), key=cuda_key):
+        if any(minor.version == version for minor in catalog.cuda_minors):
+            needs[version] = {
+                "full": catalog.min_driver_for_cuda(version, full=True),
+                "minimum": catalog.min_driver_for_cuda(version),
+            }
+    target = decision.target
+    return {
+        "manage": bool(wish.versions),
+        "versions": list(target.versions if target else wish.minors),
+        "default": target.default if target else wish.default or None,
+        "profile": wish.profile,
+        "cudnn": dict(target.cudnn) if target else {},
+        "nccl": target.nccl if target else None,
+        "hold": bool(wish.versions) and wish.hold,
+        "names": sorted(target.names) if target else [],
+        "environment": bool(wish.versions) and wish.environment,
+        "needs": needs,
+    }
