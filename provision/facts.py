@@ -221,6 +221,8 @@ class Nvcc(_Facts):
     version: str | None = None  # "12.4"
     build: str | None = None  # "12.4.131"
     package: str | None = None  # dpkg package that owns the target
+    on_path: bool = False  # its folder is on the PATH that /etc gives to every login
+    environment: str | None = None  # prefix of the conda environment that it belongs to
 
 
 class Toolkit(_Facts):
@@ -232,6 +234,8 @@ class Toolkit(_Facts):
     package: str | None = None  # a dpkg package that owns files in it; None: runfile or copied by hand
     compiler: bool = False  # bin/nvcc is there
     headers: bool = False  # include/cuda_runtime.h is there
+    runtime: bool = False  # libcudart is there
+    uninstaller: str | None = None  # bin/cuda-uninstaller of a runfile
 
 
 class Alternative(_Facts):
@@ -254,14 +258,14 @@ class CudaLink(_Facts):
 
 
 class CudaLibrary(_Facts):
-    """One file of a CUDA library (libcudart, libcudnn, libnccl, libcublas, libnvJitLink, …)."""
+    """One file of a CUDA library (libcudart, libcudnn, libnccl, libcublas, libnvJitLink, …; cuda-compat's libcuda)."""
 
     soname: str  # libcudnn.so.9: what a program asks for
     path: str  # as found: /usr/lib/x86_64-linux-gnu/libcudnn.so.9
     target: str | None = None  # the real file
     version: str | None = None  # from the real file's name: 9.14.0
-    package: str | None = None
-    in_cache: bool | None = None  # /etc/ld.so.cache knows the path
+    package: str | None = None  # owner of the path; of the target where both lie in one folder
+    in_cache: bool | None = None  # found by /etc/ld.so.cache; None: there is no cache to be read
 
 
 class Header(_Facts):
@@ -274,7 +278,7 @@ class Header(_Facts):
 
 
 class ShellLine(_Facts):
-    """A line that somebody wrote into a shell's start file and that concerns CUDA."""
+    """An assignment about CUDA that somebody wrote into a shell's start file; of the line nothing else is kept."""
 
     file: str
     line: int
@@ -282,6 +286,8 @@ class ShellLine(_Facts):
     variable: str  # PATH, LD_LIBRARY_PATH, CUDA_HOME, CUDA_PATH, CUDA_VISIBLE_DEVICES, …
     paths: list[str] = Field(default_factory=list)  # folders of CUDA or cuDNN that it names
     missing: list[str] = Field(default_factory=list)  # those of them that are not on the disk
+    front: list[str] = Field(default_factory=list)  # those of them that come before the old value
+    replaces: bool = False  # a list (PATH, …) is set without its old value
 
 
 class Compilers(_Facts):
@@ -304,11 +310,11 @@ class Shells(_Facts):
 class Cuda(_Facts):
     """CUDA in userland: toolkits, compilers, links, libraries, shells."""
 
-    nvccs: list[Nvcc] = Field(default_factory=list)  # every one, in the order of a login's PATH, then the rest
+    nvccs: list[Nvcc] = Field(default_factory=list)  # in the order of a login's PATH, then those not on it
     toolkits: list[Toolkit] = Field(default_factory=list)
     alternatives: list[Alternative] = Field(default_factory=list)
     links: list[CudaLink] = Field(default_factory=list)
-    libraries: list[CudaLibrary] = Field(default_factory=list)
+    libraries: list[CudaLibrary] = Field(default_factory=list)  # in the loader's order: its cache, then the rest
     headers: list[Header] = Field(default_factory=list)
     ld_so_conf: dict[str, list[str]] = Field(default_factory=dict)  # file -> folders, files that name CUDA
     shell_lines: list[ShellLine] = Field(default_factory=list)
@@ -378,7 +384,6 @@ class Conda(_Facts):
     homes: dict[str, str] = Field(default_factory=dict)  # user -> home, of users that log in
     looked: list[str] = Field(default_factory=list)  # paths that were asked for, written out
     shell_init: dict[str, str] = Field(default_factory=dict)  # user -> prefix of conda's block in .bashrc
-    profile: str | None = None  # sha256 of our file in /etc/profile.d
 
 
 class Facts(_Facts):
