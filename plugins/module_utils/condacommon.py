@@ -115,7 +115,8 @@ def prefix_state(prefix, tree=None):
     if not tree.is_dir(prefix) and tree.stat(prefix, follow=False) is not None:
         state = "foreign"  # a file, or a link that leads nowhere
     return {
-        "state": state, "ours": marked or record is not None, "fresh": bool(marker and marker.get("fresh")),
+        "state": state, "ours": marked or record is not None, "marked": marked,
+        "fresh": bool(marker and marker.get("fresh")),
         "missing": missing if state == "partial" else [], "leftovers": leftovers,
         "version": packages.get("conda", {}).get("version"), "python": packages.get("python", {}).get("version"),
         "distribution": _distribution(prefix, tree, record), "record": record,
