@@ -15,7 +15,16 @@ import re
 import sys
 import time
 
-from ansible_collections.gpu.provision.plugins.module_utils import aptconf, boot, debversion, kmod, names, smi
+from ansible_collections.gpu.provision.plugins.module_utils import (
+    aptconf,
+    boot,
+    condaprobe,
+    cudaprobe,
+    debversion,
+    kmod,
+    names,
+    smi,
+)
 from ansible_collections.gpu.provision.plugins.module_utils.hosttree import HostTree
 
 SMI_TIMEOUT = 20.0
@@ -75,6 +84,9 @@ OWN_FILES = (
     ("/etc/apt/apt.conf.d", r".*gpu-provision"),
     ("/etc/modprobe.d", r"gpu-provision"),
     ("/etc/systemd/system/nvidia-persistenced.service.d", r"gpu-provision"),
+    ("/etc/profile.d", r"gpu-provision-.*\.(?:sh|csh)$"),
+    ("/etc/fish/conf.d", r"gpu-provision-.*\.fish$"),
+    ("/etc/ld.so.conf.d", r".*gpu-provision.*\.conf$"),
 )
 _WANT = {"install": "i", "hold": "h", "deinstall": "r", "purge": "p", "unknown": "u"}
 _STATE = {
@@ -92,11 +104,18 @@ _VERSION_IN_NAME = re.compile(r"[0-9]+\.[0-9]+\.[0-9]+-")
 
 
 def main(args):
-    """Entry of the fast read: args {"smi_timeout": seconds, "root": folder}, both optional; returns facts."""
-    return collect(root=args.get("root") or "/", smi_timeout=float(args.get("smi_timeout") or SMI_TIMEOUT))
+    """Entry of the fast read; returns facts.
+
+    args, all optional: smi_timeout (seconds), root (folder), conda_prefixes (see condaprobe.read).
+    """
+    return collect(
+        root=args.get("root") or "/",
+        smi_timeout=float(args.get("smi_timeout") or SMI_TIMEOUT),
+        conda_prefixes=args.get("conda_prefixes") or (),
+    )
 
 
-def collect(root="/", run=None, smi_timeout=SMI_TIMEOUT):
+def collect(root="/", run=None, smi_timeout=SMI_TIMEOUT, conda_prefixes=()):
     """Read a host and return its facts as a dict.
 
     root: folder that stands for ``/``. run: callable(list, timeout) -> (rc, stdout, stderr) that answers in
@@ -107,6 +126,7 @@ def collect(root="/", run=None, smi_timeout=SMI_TIMEOUT):
     query = smi.start(tree, run, smi_timeout)
     try:
         facts = _collect(tree)
+        facts["conda"] = condaprobe.read(tree, conda_prefixes)
     except BaseException:
         query.abandon()
         raise
@@ -125,6 +145,7 @@ def _collect(tree):
     on_disk, foreign_modules = read_disk_modules(tree, owners)
     libraries, foreign_libraries = read_libraries(tree, owners)
     blacklist = read_modprobe(tree, owners)
+    cuda, cuda_dirs = cudaprobe.read_cuda(tree, packages, owners, arch, library_folders(tree))
     return {
         "host": host,
         "gpus": gpus,
@@ -147,13 +168,14 @@ def _collect(tree):
         "gpu_users": read_gpu_users(tree),
         "devices": ["/dev/" + name for name in tree.names("/dev") if name.startswith("nvidia")],
         "services": read_services(tree, host["systemd"]),
-        "own_files": read_own_files(tree),
+        "own_files": read_own_files(tree, cudaprobe.own_modulefiles(tree, cuda["shells"])),
         "modprobe": {"blacklisted": blacklist["names"]},
         "initrds": read_initrds(tree, kernels, blacklist["newest"]),
         "disks": read_disks(tree),
         "desktop": any(_is_desktop(name) and row["status"][1] == "i" for name, row in packages.items())
         or tree.is_link("/etc/systemd/system/display-manager.service"),
-        "cuda_dirs": read_cuda_dirs(tree),
+        "cuda": cuda,
+        "cuda_dirs": cuda_dirs,
     }
 
 
@@ -495,6 +517,11 @@ class Owners(object):
                 return name
         return None
 
+    def first(self, path, candidates, part=False):
+        """The first of these packages that owns path, or None. part: path is the beginning of one (a folder)."""
+        wanted = ("\n%s%s" % (path, "" if part else "\n")).encode() if self.known else b""
+        return next((name for name in candidates if wanted and wanted in self._list(name)), None)
+
     def installed_at(self, name):
         """When dpkg unpacked a package (modification time of its list of files), or None.
 
@@ -721,29 +748,6 @@ def _holds_driver(tree, path):
     )
 
 
-def read_cuda_dirs(tree):
-    """{/usr/local/cuda-X.Y: version or None} of real folders; links like cuda and cuda-13 are other names."""
-    found = {}
-    for name in tree.names("/usr/local"):
-        path = "/usr/local/" + name
-        if not re.match(r"^cuda-[0-9]", name) or tree.is_link(path) or not tree.is_dir(path):
-            continue
-        match = re.search(
-            r'"cuda"\s*:\s*\{[^}]*"version"\s*:\s*"([^"]+)"', tree.read(path + "/version.json") or ""
-        )
-        match = match or re.search(r"CUDA Version ([0-9.]+)", tree.read(path + "/version.txt") or "")
-        version = match.group(1) if match else None
-        if version is None:
-            header = tree.read(path + "/include/cuda.h", 65536) or ""
-            number = re.search(r"^#define\s+CUDA_VERSION\s+([0-9]+)", header, re.M)
-            if number:
-                version = "%d.%d" % (int(number.group(1)) // 1000, int(number.group(1)) % 1000 // 10)
-            elif tree.exists(path + "/bin/nvcc"):
-                version = name[5:]
-        found[path] = version
-    return found
-
-
 # --- apt ----------------------------------------------------------------------------------------------------
 
 
@@ -784,9 +788,9 @@ def read_apt(tree, packages, arch):
     }
 
 
-def read_own_files(tree):
+def read_own_files(tree, others=()):
     """Return {path: sha256} of the files that the roles write: what the plan compares with what they should be."""
-    own = {}
+    own = {path: _sha256(tree, path) for path in others}
     for folder, pattern in OWN_FILES:
         for name in tree.names(folder):
             if re.match(pattern, name):

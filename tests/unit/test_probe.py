@@ -1,14 +1,19 @@
-"""What the probe says of recorded and described hosts (tests/cases/probe.yml)."""
+"""What the probe says of recorded and described hosts (tests/cases/probe.yml, probe_cuda.yml)."""
 
 import pytest
 import yaml
 
+import provision.collection  # noqa: F401
 from ansible_collections.gpu.provision.plugins.module_utils import probe
 from provision.collection import ROOT
 from provision.facts import Facts
 from tests.unit import trees
 
-CASES = yaml.safe_load((ROOT / "tests/cases/probe.yml").read_text(encoding="utf-8"))
+CASES = [
+    case
+    for name in ("probe", "probe_cuda")
+    for case in yaml.safe_load((ROOT / f"tests/cases/{name}.yml").read_text(encoding="utf-8"))
+]
 
 
 def pick(data, path):

@@ -2,6 +2,7 @@
 
 Keys of a description, all optional:
     files {path: text} · links {path: target} · dirs [path] · mtimes {path: seconds} · base: name below tests/fixtures
+    cache ["soname path"] of /etc/ld.so.cache, in its order
     packages ["name version status [arch]"] with status as dpkg -l has it · depends {package: text} · owns {package: [path]}
     running: release · boot [releases with image and initrd] · headers [releases]
     modules [{path, version, license, signed_by, pack: xz|gz|zst}] · loaded {version, open, refcnt, holders}
@@ -22,6 +23,7 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 import provision.collection  # noqa: E402, F401 - makes the collection importable
+from ansible_collections.gpu.provision.plugins.module_utils import ldcache  # noqa: E402
 from tests.lab import kofile  # noqa: E402
 
 GLOBAL_GUID = "8be4df61-93ca-11d2-aa0d-00e098032b8c"
@@ -61,6 +63,8 @@ def build(root, tree):
         data = bytes([value]) if isinstance(value, int) else bytes.fromhex(value)
         guid = GLOBAL_GUID if name in ("SecureBoot", "SetupMode") else SHIM_GUID
         write(root, f"/sys/firmware/efi/efivars/{name}-{guid}", b"\x06\x00\x00\x00" + data)
+    if "cache" in tree:
+        write(root, "/etc/ld.so.cache", ldcache.build([line.split() for line in tree["cache"]]))
     if tree.get("smi"):
         write(root, "/usr/bin/nvidia-smi", "").chmod(0o755)
     for path, text in tree.get("files", {}).items():
