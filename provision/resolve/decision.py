@@ -28,6 +28,7 @@ class DriverWish:
     version: str = ""
     update: bool = False
     min_cuda: str = ""
+    toolkits: tuple[str, ...] = ()  # CUDA toolkits that this driver will run: cuda_toolkit_versions, not a variable of ours
     channel: str = "auto"
     modules: str = "auto"
     build: str = "auto"
@@ -75,16 +76,16 @@ class Target:
 
 
 @dataclass
-class Decision:
-    """blockers: nothing may be changed. ask: channel whose offer is needed before this can be decided."""
+class Notes:
+    """What every decision says beside its target.
 
-    target: Target | None = None
+    blockers: nothing may be changed. ask: channel whose offer is needed before this can be decided.
+    """
+
     ask: str | None = None
     blockers: list[Issue] = field(default_factory=list)
     warnings: list[Issue] = field(default_factory=list)
     reasons: list[Reason] = field(default_factory=list)
-    gpus: list[Gpu] = field(default_factory=list)
-    installed: InstalledDriver = InstalledDriver()
 
     def reason(self, what: str, value: str, because: str) -> None:
         self.reasons.append(Reason(what=what, value=value, because=because))
@@ -94,6 +95,15 @@ class Decision:
 
     def warn(self, code: str, message: str, because: list[str], hint: str | None = None) -> None:
         self.warnings.append(Issue(code=code, message=message, because=because, hint=hint))
+
+
+@dataclass
+class Decision(Notes):
+    """The driver of one host; gpus: those that it has a say in. See Notes."""
+
+    target: Target | None = None
+    gpus: list[Gpu] = field(default_factory=list)
+    installed: InstalledDriver = InstalledDriver()
 
 
 def wants_fabric(wish: DriverWish, facts: Facts) -> bool:

@@ -15,6 +15,7 @@ from typing import Any, cast
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils import checks, debversion, names
 from provision.catalog import Branch, Catalog, Gpu, KnownBad
+from provision.catalog.toolkits import Runs, runs
 from provision.errors import Issue, UsageError
 from provision.facts import Facts
 from provision.plan import Reason
@@ -105,14 +106,14 @@ class Resolver:
             return self.out
         if self._keeps_installed(allowed):
             return self.out
-        for channel in self._channels():
-            if channel not in self.offers:
-                self.out.ask = channel
-                return self.out
-            if self._choose_from(channel, allowed):
-                break
-        else:
-            self._say_why_nothing_fits()
+        for branches in self._rounds(allowed):
+            for channel in self._channels():
+                if channel not in self.offers:
+                    self.out.ask = channel
+                    return self.out
+                if self._choose_from(channel, branches):
+                    return self.out
+        self._say_why_nothing_fits()
         return self.out
 
     # --- what rules a host out -------------------------------------------------------------------------------
@@ -344,6 +345,8 @@ class Resolver:
                 return False
             if wish.min_cuda and cuda_key(self.catalog.max_cuda(number)) < cuda_key(wish.min_cuda):
                 return False
+            if self._degree(have.version, allowed) == "none":
+                return False
             because = "it is installed, supported, and drives every GPU; nvidia_driver_update: true would move it on"
         elif not self._is_wished_series(have.series, have.channel):
             return False
@@ -413,10 +416,40 @@ class Resolver:
         rest = [channel for channel in ("ubuntu", "cuda") if channel not in first]
         return [*first, *rest]
 
-    def _choose_from(self, channel: str, allowed: set[int]) -> bool:
+    def _rounds(self, allowed: set[int]) -> list[list[Branch]]:
+        """The wished branches, newest first, in the rounds in which every channel is gone through.
+
+        One round, but where toolkits are wanted and the branch is left to us: first what carries the newest of them in
+        full (and what is installed, where that runs them all), then what runs them by minor-version compatibility, then
+        the rest, which is for resolve_cuda to refuse.
+        """
+        wished = self._wished_branches(allowed)
+        if self.wish.branch != "recommended" or not self._runnable(allowed):
+            return [wished]
+        degrees = {branch.number: self._degree(branch.number, allowed) for branch in wished}
+        stays = None if self.wish.update else self.out.installed.branch
+        for branch in wished:
+            if str(branch.number) == stays and degrees[branch.number] == "minor":
+                degrees[branch.number] = "full"
+        rounds = [[b for b in wished if degrees[b.number] == degree] for degree in ("full", "minor", "none")]
+        return [branches for branches in rounds if branches]
+
+    def _runnable(self, allowed: set[int]) -> list[str]:
+        """Those of the toolkits that some driver for these GPUs runs; the others are for resolve_cuda to refuse."""
+        known = {toolkit.version for toolkit in self.catalog.cuda_minors}
+        numbers = [branch.number for branch in self.fitting(allowed, self.wish)]
+        minors = [".".join(text.split(".")[:2]) for text in self.wish.toolkits]
+        return [m for m in minors if m in known and any(runs(self.catalog, m, n) != "none" for n in numbers)]
+
+    def _degree(self, driver: str | int, allowed: set[int]) -> Runs:
+        """How a driver runs the toolkits all together."""
+        degrees = {runs(self.catalog, minor, driver) for minor in self._runnable(allowed)}
+        return "none" if "none" in degrees else "minor" if "minor" in degrees else "full"
+
+    def _choose_from(self, channel: str, branches: list[Branch]) -> bool:
         offer = self.offers[channel]
         rejected: dict[str, Issue] = {}
-        for branch in self._wished_branches(allowed):
+        for branch in branches:
             for series in self._series_of(branch, channel):
                 issue = self._choose_series(channel, offer, branch, series)
                 if issue is None:
@@ -742,7 +775,7 @@ class Resolver:
             because = (
                 f"it is installed, supported, and drives {cards}"
                 if out.installed.branch == str(number) and not wish.update
-                else f"the newest {kind} branch that {where} and that drives {cards}{ended}"
+                else f"the newest {kind} branch that {where} and that drives {cards}{ended}{self._for_toolkits(number)}"
             )
         elif series == f"{wish.branch}-server":
             because = (
@@ -795,6 +828,14 @@ class Resolver:
                 "driver.branch_ended", f"branch {number} gets no more fixes", [f"end of life: {branch.eol}"],
                 f"no living branch drives {cards}",
             )  # fmt: skip
+
+    def _for_toolkits(self, number: int) -> str:
+        minors = self._runnable({number})
+        if not minors:
+            return ""
+        newest = max(minors, key=cuda_key)
+        part = "" if runs(self.catalog, newest, number) == "full" else " by minor-version compatibility"
+        return f" and that runs CUDA {newest}{part}"
 
     def _explain_channel(self, channel: str, rejected: dict[str, Issue]) -> None:
         because = (

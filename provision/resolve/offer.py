@@ -60,6 +60,7 @@ class Candidate:
     component: str = ""
     origin: str = ""
     size: int = 0
+    conflicts: str = ""
 
     @property
     def upstream(self) -> str:
@@ -106,6 +107,7 @@ class Offer:
                     component=row.get("component") or "",
                     origin=row.get("origin") or "",
                     size=int(row.get("size") or 0),
+                    conflicts=row.get("conflicts") or "",
                 )
                 for row in rows
             ]

@@ -1,0 +1,71 @@
+"""What the catalog says of a CUDA toolkit on a driver, a GPU, an Ubuntu: asked by compat and by resolve alike."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from provision.catalog import Branch, Catalog, Gpu
+from provision.catalog.versions import key, minor
+
+# full: with everything. minor: by minor-version compatibility, without PTX. none: the driver is too old.
+Runs = Literal["full", "minor", "none"]
+
+
+def in_full(branch: Branch, cuda: str) -> bool:
+    """True when a branch knows a CUDA in full, PTX included."""
+    return key(branch.max_cuda) >= key(minor(cuda))
+
+
+def runs(catalog: Catalog, cuda: str, driver: str | int) -> Runs:
+    """How a driver runs a CUDA ("12.4" or "12.4.1"). driver: a version ("580.95.05") or a branch (580).
+
+    A branch that the catalog does not know counts as the newest older one that it knows: a newer driver runs whatever
+    an older one runs. (source: cuda.yml, minor_version_compatibility)
+    """
+    number = key(str(driver))[0]
+    older = [branch for branch in catalog.branches if branch.number <= number]
+    if older and in_full(older[-1], cuda):
+        return "full"
+    floor = catalog.cuda_data.minor_version_compatibility[key(cuda)[0]]
+    exact = isinstance(driver, str) and "." in driver
+    old_enough = key(str(driver)) >= key(floor.min_driver) if exact else number >= floor.branch
+    return "minor" if old_enough else "none"
+
+
+def newest_run(catalog: Catalog, driver: str | int) -> str | None:
+    """The newest CUDA minor that a driver runs in full; None where it is older than every toolkit."""
+    fit = [m.version for m in catalog.cuda_minors if runs(catalog, m.version, driver) == "full"]
+    return fit[-1] if fit else None
+
+
+def targets(catalog: Catalog, gpu: Gpu) -> str:
+    """In words: the first and last CUDA whose compiler targets a GPU."""
+    span = catalog.cuda_range([gpu])
+    if span is None:
+        row = catalog.architectures.compute_capabilities.get(gpu.cc or "")
+        return f"the last CUDA that targets {gpu.cc} is {row.last_cuda if row else 'unknown'}"
+    last = f"the last is {span.last}" if span.last != catalog.cuda_minors[-1].version else "newer ones all do"
+    return f"CUDA {span.first} is the first of the catalog that targets {gpu.cc}; {last}"
+
+
+def native_from(catalog: Catalog, gpu: Gpu) -> str | None:
+    """The first CUDA minor that compiles for exactly this GPU, None where none of the catalog does."""
+    return next((m.version for m in catalog.cuda_minors if gpu.cc in m.ccs), None)
+
+
+def holders(catalog: Catalog, cuda: str) -> list[str]:
+    """Ubuntu releases whose NVIDIA repository holds a toolkit."""
+    return [v for v in catalog.ubuntu_data.releases if catalog.cuda_in_repository(cuda, ubuntu=v)]
+
+
+def nearest(catalog: Catalog, cuda: str) -> list[str]:
+    """Every other CUDA minor, the nearest first; of two equally near, the newer first."""
+    wanted = key(minor(cuda))
+    order = [m.version for m in catalog.cuda_minors]
+    # Where a number that nothing has (12.7) would stand.
+    place = sum(key(v) < wanted for v in order) - (0 if minor(cuda) in order else 0.5)
+    rest = [v for v in order if v != minor(cuda)]
+    # The same major first: a program that was written for 12 asks for a 12.
+    return sorted(
+        rest, key=lambda v: (key(v)[0] != wanted[0], abs(order.index(v) - place), [-part for part in key(v)])
+    )

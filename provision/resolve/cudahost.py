@@ -1,0 +1,136 @@
+"""What is on a host that concerns its toolkits: links, folders, compilers, other people's CUDA. Pure."""
+
+from __future__ import annotations
+
+import re
+
+import provision.collection  # noqa: F401  (makes the collection importable)
+from ansible_collections.gpu.provision.plugins.module_utils import cudanames
+from provision.catalog import Catalog, CudaMinor, Gpu
+from provision.facts import CudaLink, Facts
+from provision.resolve.cudapackages import is_there, parts_of
+from provision.resolve.cudawish import CudaDecision, CudaWish
+from provision.resolve.decision import and_
+
+LINK = "/usr/local/cuda"
+_ALTERNATIVES = "/etc/alternatives/"
+_FOLDER = re.compile(r"/cuda-([0-9]+\.[0-9]+)/?$")
+
+
+def current_default(facts: Facts) -> str | None:
+    """The minor of the toolkit that /usr/local/cuda leads to, None where it leads to none."""
+    for link in facts.cuda.links:
+        match = _FOLDER.search(link.resolved or "") if link.path == LINK else None
+        if match:
+            return match[1]
+        known = next((t for t in facts.cuda.toolkits if link.path == LINK and t.path == link.resolved), None)
+        if known:
+            return known.version
+    return None
+
+
+def check_folders(facts: Facts, minors: list[str], out: CudaDecision) -> None:
+    """Refuse what stands where a toolkit or its link has to go and is not ours to delete; name what is taken over."""
+    majors = {minor.split(".")[0] for minor in minors}
+    links = [LINK, *[f"{LINK}-{major}" for major in sorted(majors, key=int)]]
+    for link in facts.cuda.links:
+        if link.path not in links:
+            continue
+        if link.kind != "link":
+            out.block(
+                "cuda.link_in_the_way", f"{link.path} is a {link.kind}, not a link",
+                ["somebody put it there; it is not ours to delete", f"the toolkits need {link.path} as a link to one of them"],
+                f"move it away, for example: mv {link.path} {link.path}.old; cuda_toolkit_versions: [] leaves CUDA alone",
+            )  # fmt: skip
+        elif not _is_alternative(facts, link):
+            out.warn(
+                "cuda.link_taken_over", f"{link.path} is a link of somebody's own and will be update-alternatives'",
+                [f"it leads to {link.target}, as a runfile or a person left it"],
+                "nothing that it leads to is removed",
+            )  # fmt: skip
+    for toolkit in facts.cuda.toolkits:
+        files = toolkit.compiler or toolkit.headers
+        apt_has_it = any(is_there(facts.packages, name) for name in parts_of(facts.packages, toolkit.version or ""))
+        ours = toolkit.path == f"{LINK}-{toolkit.version}"
+        if toolkit.version in minors and ours and toolkit.package is None and files and not apt_has_it:
+            out.block(
+                "cuda.folder_in_the_way", f"{toolkit.path} holds a toolkit that apt does not own",
+                ["a runfile or a person put it there; apt would write its files among those"],
+                f"remove it first (a runfile brings {toolkit.path}/bin/cuda-uninstaller), or take {toolkit.version} off the "
+                "list: it stays as it is; cuda_toolkit_versions: [] leaves CUDA alone",
+            )  # fmt: skip
+
+
+def _is_alternative(facts: Facts, link: CudaLink) -> bool:
+    return bool(link.target and link.target.startswith(_ALTERNATIVES)) or any(
+        group.link == link.path and link.target in group.choices for group in facts.cuda.alternatives
+    )
+
+
+def look_around(
+    facts: Facts, catalog: Catalog, wish: CudaWish, gpus: list[Gpu], toolkits: list[CudaMinor], out: CudaDecision
+) -> None:  # fmt: skip
+    """Warn of what will trouble those who use the toolkits."""
+    if wish.profile != "runtime":
+        _compilers(facts, toolkits, out)
+    _forward_compatibility(facts, catalog, gpus, out)
+    _pulls_driver(facts, out)
+
+
+def _compilers(facts: Facts, toolkits: list[CudaMinor], out: CudaDecision) -> None:
+    have = facts.cuda.compilers.gcc
+    if have is None or not have.isdigit():
+        return
+    for toolkit in toolkits:
+        if int(have) <= toolkit.gcc_max:
+            continue
+        usable = [v for v in facts.cuda.compilers.available if v.isdigit() and int(v) <= toolkit.gcc_max]
+        number = max(usable, key=int) if usable else str(toolkit.gcc_max)
+        install = "" if usable else f"apt-get install gcc-{number} g++-{number}, then "
+        out.warn(
+            "cuda.compiler_too_new", f"gcc {have} is too new for nvcc of CUDA {toolkit.version}",
+            [f"it takes gcc up to {toolkit.gcc_max}" + (f" ({toolkit.gcc_note})" if toolkit.gcc_note else "")],
+            f"{install}nvcc -ccbin g++-{number}, or NVCC_CCBIN=g++-{number} in the environment",
+        )  # fmt: skip
+
+
+def _forward_compatibility(facts: Facts, catalog: Catalog, gpus: list[Gpu], out: CudaDecision) -> None:
+    """cuda-compat stands in front of the driver's libcuda; on GeForce that ends in error 804 (scenario H6)."""
+    found = sorted(
+        n for n in facts.packages
+        if is_there(facts.packages, n) and (p := cudanames.parse(n)) and p.kind == "compat"
+    )  # fmt: skip
+    segments = catalog.cuda_data.apt.forward_compat.segments
+    others = [gpu for gpu in gpus if gpu.segment not in segments]
+    if found and others:
+        out.warn(
+            "cuda.forward_compatibility", f"{and_(found)} is for data-center GPUs, not for {and_([g.name for g in others])}",
+            ["programs that find its libcuda end with error 804: forward compatibility was attempted on non supported HW"],
+            f"apt-get remove {' '.join(found)}",
+        )  # fmt: skip
+
+
+def _pulls_driver(facts: Facts, out: CudaDecision) -> None:
+    found = sorted(
+        n for n in facts.packages
+        if is_there(facts.packages, n) and (p := cudanames.parse(n)) and p.kind == "meta_with_driver"
+    )  # fmt: skip
+    if found:
+        out.warn(
+            "cuda.metapackage_with_driver", f"{and_(found)} would bring a driver of its own with its next version",
+            ["it is held with the toolkits, so that it does not", "the toolkits need cuda-toolkit-X-Y only"],
+            f"apt-mark manual what you use of it, then apt-get remove {' '.join(found)}",
+        )  # fmt: skip
+
+
+def warn_half_installed(facts: Facts, mended: set[str], out: CudaDecision) -> None:
+    """Name CUDA packages that dpkg left unfinished and that this decision does not mend."""
+    broken = sorted(
+        name for name, package in facts.packages.items()
+        if package.broken and name not in mended and cudanames.is_cuda_package(name, package.version)
+    )  # fmt: skip
+    if broken:
+        out.warn(
+            "cuda.half_installed", f"dpkg left CUDA packages unfinished: {', '.join(broken[:6])}",
+            ["nothing that is wanted here mends them"], "dpkg --configure -a, then look with dpkg --audit",
+        )  # fmt: skip
