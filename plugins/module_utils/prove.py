@@ -1,0 +1,425 @@
+# Copyright (c) the gpu-provision founders
+# Apache-2.0 (see LICENSE)
+"""Prove that the GPUs of a host work: compute, compile, talk to each other, are healthy, and serve frameworks.
+
+``main(args) -> {"checks": [verdict, ..]}``; a verdict is what checks.py returns, with "seconds" and "numbers" (measured
+values, units in the names). Everything that touches a card runs in a child (proverun), bounded in time and memory;
+nothing is left behind. Standard library only, Python 3.8 and later. Everything in args is optional:
+
+    expect       {"cards": "8x H100" | "2x H100 + 1x T4" | "8" | "", "gpus": 8 or 0}
+    only, skip   patterns of check ids ("gpu.compute", "cuda.*"): all, none when empty
+    deep         true: nearly all memory of every card is written and read, all-reduce up to the largest size
+    busy         "skip" (a card that somebody uses is not loaded) or "run"
+    users        [facts.GpuUser]: who has a card open; NVML's own list is always added
+    toolkits     [{"version": "12.4", "path": "/usr/local/cuda-12.4"}]: nvcc of each is tried
+    python       paths of interpreters to judge
+    timeout_s    bound for one check (default 90; deep 300)
+    library_path LD_LIBRARY_PATH of a login; environment: other variables that a login exports
+    bandwidth    thresholds, as bandwidth_defaults() in provenccl (the catalog's bandwidth.yml)
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import stat
+import time
+
+from ansible_collections.gpu.provision.plugins.module_utils import (
+    provecompile,
+    provecount,
+    proveerrors,
+    proveframework,
+    proverun,
+)
+
+TIMEOUT_S, DEEP_TIMEOUT_S = 90.0, 300.0
+LOAD_S = 1.5
+FRAMEWORK_MEMORY = 24 * proverun.GIB
+
+
+def main(args):
+    """Run the checks that args asks for. See the module's words for what args may hold."""
+    with proverun.signals_end_cleanly():
+        return {"checks": Proof(args or {}).run()}
+
+
+def verdict(check, status, message, evidence=(), hint=None, numbers=None, seconds=0.0):
+    """A verdict as checks.py makes them, with what was measured and how long it took."""
+    return {
+        "id": check, "status": status, "message": message, "evidence": list(evidence), "hint": hint,
+        "seconds": round(seconds, 2), "numbers": numbers or {},
+    }  # fmt: skip
+
+
+def wanted(check, patterns):
+    """True when a check id fits one of the patterns; "cuda.compile" names every "cuda.compile[..]"."""
+    if not patterns:
+        return True
+    plain = check.split("[")[0]
+    # Brackets are part of ids, not sets of characters.
+    return any(
+        pattern in (check, plain) or fnmatch.fnmatchcase(check, pattern.replace("[", "[[]"))
+        for pattern in patterns
+    )
+
+
+def units(cards):
+    """What a CUDA program can use: [{"label", "uuid", "index", "cc", "name", "card_uuid"}], MIG instances apart.
+
+    cards: of provenvml.survey. A card in MIG mode computes through its instances only.
+    """
+    found = []
+    for card in cards:
+        base = {"index": card["index"], "cc": card["cc"], "card_uuid": card["uuid"]}
+        if not (card["mig"] or {}).get("current"):
+            found.append(
+                dict(base, label=str(card["index"]), uuid=card["uuid"], name=card["name"], mig=False)
+            )
+        for number, instance in enumerate(card["mig_instances"]):
+            label = "%d:%d" % (card["index"], number)
+            found.append(dict(base, label=label, uuid=instance["uuid"], name=instance["name"], mig=True))
+    return found
+
+
+def occupied(cards, users, own=()):
+    """Return {index of card: who uses it} from the probe's list of users and NVML's.
+
+    users: [facts.GpuUser]; own: pids that do not count.
+    """
+    found = {}
+    for card in cards:
+        node = "/dev/nvidia%s" % card["minor"]
+        named = {
+            user["pid"]: "%s (pid %d%s)"
+            % (user["comm"], user["pid"], ", " + user["user"] if user.get("user") else "")
+            for user in users
+            if node in user["devices"]
+        }
+        for pid in card["users"]:
+            named.setdefault(pid, "pid %d" % pid)
+        who = [words for pid, words in sorted(named.items()) if pid not in own]
+        if who:
+            found[card["index"]] = ", ".join(who[:4]) + (
+                " and %d more" % (len(who) - 4) if len(who) > 4 else ""
+            )
+    return found
+
+
+class Proof(object):
+    """One run of the checks: what several of them need is asked once, when the first one needs it."""
+
+    def __init__(self, args):
+        self.args, self.kept = args, {}
+        self.deep = bool(args.get("deep"))
+        self.timeout = float(args.get("timeout_s") or (DEEP_TIMEOUT_S if self.deep else TIMEOUT_S))
+        self.expect = args.get("expect") or {}
+        self.library_path = args.get("library_path") or ""
+        exported = dict(args.get("environment") or {})
+        exported.pop("LD_LIBRARY_PATH", None)
+        self.hidden_by = exported.pop("CUDA_VISIBLE_DEVICES", os.environ.get("CUDA_VISIBLE_DEVICES"))
+        self.exported = {
+            name: value for name, value in exported.items() if name.startswith(("NCCL_", "CUDA_"))
+        }
+
+    # --- what checks share ---
+
+    def once(self, name, make):
+        if name not in self.kept:
+            self.kept[name] = make()
+        return self.kept[name]
+
+    def environment(self, more=None, library_path=None):
+        return proverun.clean_environment(library_path, dict(self.exported, **(more or {})))
+
+    def job(self, module, function, args=None, env=None, **more):
+        more.setdefault("timeout_s", self.timeout)
+        return proverun.Job(module, function, args, self.environment() if env is None else env, **more)
+
+    @property
+    def survey(self):
+        return self.once(
+            "survey", lambda: proverun.run(self.job("provenvml", "survey", timeout_s=min(60.0, self.timeout)))
+        )
+
+    @property
+    def cards(self):
+        return self.survey.result["cards"] if self.survey.ok else []
+
+    @property
+    def no_card(self):
+        """Why nothing can run on a card, or None."""
+        return self.once(
+            "no_card", lambda: provecount.no_card(self.survey, provecount.bus_cards(), self.seen)
+        )
+
+    @property
+    def seen(self):
+        """Outcome of what a CUDA program of a login sees, with its CUDA_VISIBLE_DEVICES."""
+
+        def look():
+            more = {} if self.hidden_by is None else {"CUDA_VISIBLE_DEVICES": self.hidden_by}
+            return proverun.run(self.job("provecuda", "visible", env=self.environment(more)))
+
+        return self.once("seen", look)
+
+    @property
+    def busy(self):
+        return self.once("busy", lambda: occupied(self.cards, self.args.get("users") or []))
+
+    @property
+    def usable(self):
+        """(units to load, [why others are not]): visible to a login, and used by nobody unless busy is "run"."""
+        loaded, why = [], []
+        uuids = {card["uuid"].lower() for card in self.seen.result["cards"]} if self.seen.ok else set()
+        for unit in units(self.cards):
+            bare = unit["uuid"].lower().split("-", 1)[-1]
+            if self.hidden_by is not None and bare not in uuids:
+                why.append("card %s is hidden by CUDA_VISIBLE_DEVICES=%r" % (unit["label"], self.hidden_by))
+            elif unit["index"] in self.busy and self.args.get("busy") != "run":
+                why.append("card %s is not loaded: %s uses it" % (unit["label"], self.busy[unit["index"]]))
+            else:
+                loaded.append(unit)
+        return loaded, why
+
+    # --- the checks ---
+
+    def run(self):
+        """Return the verdicts of every check that is asked for."""
+        found = []
+        for name, make in self.plan():
+            if (
+                not wanted(name, self.args.get("only"))
+                or self.args.get("skip")
+                and wanted(name, self.args["skip"])
+            ):
+                continue
+            started = time.monotonic()
+            row = make()
+            row.setdefault("id", name)
+            row["seconds"] = round(max(row["seconds"], time.monotonic() - started), 2)
+            found.append(row)
+        return found
+
+    def plan(self):
+        """Yield (id, function without arguments that returns its verdict)."""
+        yield "gpu.count", self.count
+        yield "gpu.compute", self.compute
+        toolkits = self.args.get("toolkits") or []
+        for toolkit in toolkits:
+            name = "cuda.compile[%s]" % toolkit["version"]
+            yield name, lambda toolkit=toolkit, name=name: self.compile(name, toolkit)
+        if not toolkits:
+            yield (
+                "cuda.compile",
+                lambda: verdict("cuda.compile", "skip", "no toolkit with nvcc is known here"),
+            )
+        for path in self.args.get("python") or []:
+            name = "python.framework[%s]" % path
+            yield name, lambda path=path, name=name: self.framework(name, path)
+
+    def count(self):
+        return verdict("gpu.count", *provecount.judge(
+            self.survey, provecount.bus_cards(), self.seen, self.hidden_by, self.expect.get("cards") or self.expect.get("gpus"),
+        ))  # fmt: skip
+
+    def computed(self):
+        """[(unit, Outcome)] of the job compute on every usable card, side by side."""
+
+        def work():
+            jobs = []
+            for unit in self.usable[0]:
+                args = {
+                    "uuid": unit["card_uuid"],
+                    "load_s": LOAD_S,
+                    "deep": self.deep,
+                    "deep_s": self.timeout / 2,
+                }
+                env = self.environment({"CUDA_VISIBLE_DEVICES": unit["uuid"]})
+                jobs.append(self.job("provecuda", "compute", args, env))
+            return list(zip(self.usable[0], proverun.run_all(jobs)))  # noqa: B905 -- Python 3.8
+
+        return self.once("computed", work)
+
+    def compute(self):
+        name = "gpu.compute"
+        if self.no_card:
+            return verdict(name, "skip", self.no_card)
+        loaded, why = self.usable
+        if not loaded:
+            return verdict(name, "skip", why[0] if why else "MIG is on and there is no instance", why)
+        return verdict(name, *judge_compute(self.computed(), why))
+
+    def compile(self, name, toolkit):
+        nvcc = os.path.join(toolkit["path"], "bin", "nvcc")
+        if not os.access(nvcc, os.X_OK):
+            return verdict(name, "skip", "%s is not there: a runtime without a compiler" % nvcc)
+        loaded, why = ([], []) if self.no_card else self.usable
+        no_card = self.no_card or (None if loaded else (why or ["no card"])[0])
+        with proverun.Folder() as folder:
+            args = {
+                "nvcc": nvcc, "version": toolkit["version"], "folder": folder,
+                "cards": [{"label": unit["label"], "uuid": unit["uuid"], "cc": unit["cc"]} for unit in loaded],
+            }  # fmt: skip
+            env = self.environment({"TMPDIR": folder})
+            outcome = proverun.run(self.job("provecompile", "build", args, env))
+        status, message, evidence, hint, numbers = provecompile.judge(
+            toolkit["version"], outcome, loaded, no_card
+        )
+        return verdict(name, status, message, evidence + why, hint, numbers)
+
+    def framework(self, name, path):
+        if not os.access(path, os.X_OK):
+            return verdict(
+                name, "fail", "%s cannot be started" % path, (), "name an interpreter that is there"
+            )
+        user = owner(path)
+        with proverun.Folder(user[0] if user else None) as folder:
+
+            def job(function, args, library_path):
+                more = dict(
+                    proveframework.ENVIRONMENT,
+                    TMPDIR=folder,
+                    XDG_CACHE_HOME=folder,
+                    TORCHINDUCTOR_CACHE_DIR=folder,
+                )
+                if user:
+                    more["HOME"] = user[2]
+                if self.hidden_by is not None:
+                    more["CUDA_VISIBLE_DEVICES"] = self.hidden_by
+                env = self.environment(more, library_path)
+                return proverun.run(self.job(
+                    "proveframework", function, args, env, python=path, user=user, isolated=False, memory=FRAMEWORK_MEMORY,
+                ))  # fmt: skip
+
+            found = job("find", {}, "")
+            if not found.ok:
+                sentence, hint = proveerrors.ending(found, path)
+                return verdict(name, "fail", sentence, found.lines(), hint)
+            names = found.result["frameworks"]
+            if not names:
+                words = "Python %s has no torch, tensorflow or jax" % found.result["python"]
+                return verdict(name, "skip", words)
+            compute_on, expected, why = self.for_frameworks()
+            rows = []
+            for framework in names:
+                args = {"framework": framework, "compute_on": compute_on}
+                seen = job("look", args, self.library_path)
+                plain = job("look", dict(args, compute_on=[]), "") if self.library_path else None
+                rows.append(proveframework.judge_one(
+                    framework, seen, plain, self.library_path, expected, os.path.exists,
+                ))  # fmt: skip
+        return verdict(name, *combine(rows, why))
+
+    def for_frameworks(self):
+        """(indexes to compute on, {"count", "ccs"} that CUDA shows, [why not all])."""
+        if self.no_card or not self.seen.ok:
+            return [], {"count": 0, "ccs": []}, [self.no_card] if self.no_card else []
+        cards = self.seen.result["cards"]
+        free = {unit["uuid"].lower().split("-", 1)[-1] for unit in self.usable[0]}
+        indexes = [index for index, card in enumerate(cards) if card["uuid"].lower() in free]
+        ccs = sorted({card["cc"] for card in cards})
+        return indexes, {"count": len(cards), "ccs": ccs}, self.usable[1]
+
+
+_GRAVITY = ("fail", "warn", "pass", "skip")
+
+
+def combine(rows, more):
+    """One (status, message, evidence, hint) of several: the gravest speaks, all give evidence."""
+    worst = min(rows, key=lambda row: _GRAVITY.index(row[0]))
+    message = worst[1] if worst[0] in ("fail", "warn") else "; ".join(row[1] for row in rows)
+    return worst[0], message, [line for row in rows for line in row[2]] + list(more), worst[3]
+
+
+def owner(path):
+    """(uid, gid, home) that an interpreter has to run as when we are root and it is not root's; else None.
+
+    Whoever owns an interpreter decides what it does: root must not run it for him.
+    """
+    import pwd
+
+    if os.geteuid() != 0:
+        return None
+    for place in (path, os.path.realpath(path), os.path.dirname(os.path.dirname(path))):
+        found = os.stat(place)
+        if found.st_uid != 0:
+            try:
+                entry = pwd.getpwuid(found.st_uid)
+                return entry.pw_uid, entry.pw_gid, entry.pw_dir
+            except KeyError:
+                return found.st_uid, found.st_gid, "/"
+        if found.st_mode & stat.S_IWOTH:
+            return 65534, 65534, "/"  # anybody may have written it: nobody runs it
+    return None
+
+
+def judge_compute(computed, why):
+    """(status, message, evidence, hint, numbers) for [(unit, Outcome of provecuda.compute)]; why: about other cards."""
+    numbers, evidence, bad, hints = {}, [], [], []
+    for unit, outcome in computed:
+        label = unit["label"]
+        if not outcome.ok:
+            sentence, hint = proveerrors.ending(outcome, "card %s" % label)
+            bad.append(sentence)
+            hints.append(hint)
+            evidence += [sentence] + outcome.lines(3)
+            continue
+        done = outcome.result
+        for key, value in sorted(done["numbers"].items()):
+            numbers["gpu%s_%s" % (label, key)] = value
+        if done["wrong"]:
+            bad.append("card %s computes wrong: %s" % (label, done["wrong"][0]))
+            hints.append("see gpu.health and dmesg | grep Xid; a card that computes wrong must not be used")
+        evidence += ["card %s: %s" % (label, words) for words in done["wrong"]]
+        evidence.append(_line(label, done))
+    evidence += why
+    if bad:
+        return "fail", "; ".join(bad), evidence, next((hint for hint in hints if hint), None), numbers
+    slow = slower_than_twins(computed)
+    if slow:
+        return (
+            "warn", "; ".join(slow), evidence,
+            "see gpu.health: power, heat, a lower power limit (nvidia-smi -q -d POWER,PERFORMANCE)", numbers,
+        )  # fmt: skip
+    message = "vector and matrix right on %d of %d" % (len(computed), len(computed) + len(why))
+    return "pass", message, evidence, None, numbers
+
+
+def _line(label, done):
+    n = done["numbers"]
+    words = "card %s %s: %.0f GFLOP/s, memory %.0f GB/s, to the card %.1f GB/s, back %.1f GB/s, PTX compiled in %.0f ms" % (
+        label, done["card"]["name"], n["gflops"], n["memory_gb_per_s"], n["host_to_card_gb_per_s"],
+        n["card_to_host_gb_per_s"], n["jit_ms"],
+    )  # fmt: skip
+    if "memory_tested_gib" in n:
+        words += ", %.1f GiB (%.0f %%) written and read %d times" % (
+            n["memory_tested_gib"], n["memory_tested_percent"], n["memory_passes"],
+        )  # fmt: skip
+    return words
+
+
+# Cards of one kind in one host differ by a few percent; a quarter is a fault.
+TWIN_SHARE = 0.75
+
+
+def slower_than_twins(computed):
+    """Sentences about cards that are much slower than others of the same name in this host."""
+    found = []
+    for key, what in (
+        ("gflops", "GFLOP/s"),
+        ("memory_gb_per_s", "GB/s of memory"),
+        ("host_to_card_gb_per_s", "GB/s to the card"),
+    ):
+        values = {}
+        for unit, outcome in computed:
+            if outcome.ok:
+                values.setdefault(unit["name"], []).append((outcome.result["numbers"][key], unit["label"]))
+        for rows in values.values():
+            best = max(value for value, _ in rows)
+            found += [
+                "card %s has %.0f %s, its best twin %.0f" % (label, value, what, best)
+                for value, label in rows
+                if value < TWIN_SHARE * best
+            ]
+    return found

@@ -1,0 +1,355 @@
+# Copyright (c) the gpu-provision founders
+# Apache-2.0 (see LICENSE)
+"""NVML by ctypes: what the driver says of its cards, links and health. Reads only; no nvidia-smi is needed.
+
+Jobs (run by proverun in a child): ``survey`` reads everything once. ``Watch`` samples one card while it works.
+What a card or driver does not know is None, never guessed. Source: nvml.h (the numbers of enumerations are its).
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+_u32, _u64, _void = ctypes.c_uint, ctypes.c_ulonglong, ctypes.c_void_p
+
+# nvmlReturn_t: what a card, a driver or a user simply does not have.
+_ABSENT = (3, 4, 6, 13)  # not supported, no permission, not found, function not found
+NAME_SIZE = 96
+
+# nvmlGpuTopologyLevel_t, in the words of `nvidia-smi topo -m`.
+LEVELS = {0: "SELF", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
+# nvmlGpuFabricState_t
+FABRIC_STATES = {0: "not supported", 1: "not started", 2: "in progress", 3: "completed"}
+MAX_NVLINKS = 18
+
+
+class NvmlError(Exception):
+    """A call of NVML failed. code: nvmlReturn_t; name: what was called."""
+
+    def __init__(self, code, call, text):
+        super(NvmlError, self).__init__("%s returned %d (%s)" % (call, code, text))
+        # Kept apart from CUDA's codes, which proveerrors explains.
+        self.nvml_code, self.call = code, call
+
+
+class _Pci(ctypes.Structure):
+    _fields_ = [
+        ("legacy", ctypes.c_char * 16), ("domain", _u32), ("bus", _u32), ("device", _u32), ("ids", _u32),
+        ("subsystem", _u32), ("bus_id", ctypes.c_char * 32),
+    ]  # fmt: skip
+
+
+class _Memory(ctypes.Structure):
+    _fields_ = [("total", _u64), ("free", _u64), ("used", _u64)]
+
+
+class _Process(ctypes.Structure):
+    _fields_ = [("pid", _u32), ("memory", _u64), ("gpu_instance", _u32), ("compute_instance", _u32)]
+
+
+class _Fabric(ctypes.Structure):
+    _fields_ = [
+        ("cluster", ctypes.c_ubyte * 16),
+        ("status", _u32),
+        ("clique", _u32),
+        ("state", ctypes.c_ubyte),
+    ]
+
+
+class Nvml(object):
+    """libnvidia-ml.so.1, loaded and initialised. Raises OSError when it cannot be loaded, NvmlError when it fails."""
+
+    def __init__(self):
+        self.library = ctypes.CDLL("libnvidia-ml.so.1")
+        self.library.nvmlErrorString.restype = ctypes.c_char_p
+        self.call("nvmlInit_v2")
+
+    def call(self, name, *arguments):
+        """Call a function; raises NvmlError unless it succeeds, with code 13 where the driver has no such function."""
+        function = getattr(self.library, name, None)
+        code = 13 if function is None else function(*arguments)
+        if code != 0:
+            raise NvmlError(code, name, self.library.nvmlErrorString(code).decode())
+
+    def ask(self, name, *arguments, kind=_u32, many=1):
+        """Return what a function writes to its last ``many`` parameters (one: the value, more: a list), or None.
+
+        None is for what the card or the driver does not have; other errors raise.
+        """
+        values = [kind() for _ in range(many)]
+        try:
+            self.call(name, *(list(arguments) + [ctypes.byref(value) for value in values]))
+        except NvmlError as error:
+            if error.nvml_code in _ABSENT:
+                return None
+            raise
+        plain = [value.value if hasattr(value, "value") else value for value in values]
+        return plain[0] if many == 1 else plain
+
+    def text(self, name, *arguments):
+        buffer = ctypes.create_string_buffer(NAME_SIZE)
+        try:
+            self.call(name, *(list(arguments) + [buffer, NAME_SIZE]))
+        except NvmlError as error:
+            if error.nvml_code in _ABSENT:
+                return None
+            raise
+        return buffer.value.decode("utf-8", "replace")
+
+    def count(self):
+        return self.ask("nvmlDeviceGetCount_v2")
+
+    def card(self, index):
+        return self.ask("nvmlDeviceGetHandleByIndex_v2", index, kind=_void, many=1)
+
+    def card_by_uuid(self, uuid):
+        return self.ask("nvmlDeviceGetHandleByUUID", uuid.encode("ascii"), kind=_void)
+
+
+def survey(args, say):
+    """Job: read every card once: {"driver", "cuda", "cards": [..], "pairs": [..], "lost": [indexes that do not answer]}."""
+    say("loading libnvidia-ml.so.1")
+    nvml = Nvml()
+    cuda = nvml.ask("nvmlSystemGetCudaDriverVersion_v2", kind=ctypes.c_int)
+    result = {
+        "driver": _system_driver(nvml),
+        "cuda": "%d.%d" % (cuda // 1000, cuda % 1000 // 10) if cuda else None,
+        "cards": [], "pairs": [], "lost": [],
+    }  # fmt: skip
+    handles = {}
+    for index in range(nvml.count()):
+        say("reading card %d" % index)
+        try:
+            handles[index] = _void(nvml.card(index))
+            result["cards"].append(read_card(nvml, handles[index], index))
+        except NvmlError as error:
+            # 15: fell off the bus; 999, 17, …: it is there and does not answer.
+            handles.pop(index, None)
+            result["lost"].append({"index": index, "error": str(error)})
+    links = {card["index"]: card["nvlinks"] for card in result["cards"]}
+    buses = {card["bus_id"]: card["index"] for card in result["cards"]}
+    for a in sorted(handles):
+        for b in sorted(handles):
+            if a < b:
+                result["pairs"].append(_pair(nvml, a, b, handles, links, buses))
+    return result
+
+
+def _system_driver(nvml):
+    buffer = ctypes.create_string_buffer(NAME_SIZE)
+    nvml.call("nvmlSystemGetDriverVersion", buffer, NAME_SIZE)
+    return buffer.value.decode()
+
+
+def read_card(nvml, card, index):
+    """Return what is known of one card, as a dict; None for what it does not have."""
+    pci = _Pci()
+    nvml.call("nvmlDeviceGetPciInfo_v3", card, ctypes.byref(pci))
+    memory = _Memory()
+    nvml.call("nvmlDeviceGetMemoryInfo", card, ctypes.byref(memory))
+    cc = nvml.ask("nvmlDeviceGetCudaComputeCapability", card, kind=ctypes.c_int, many=2)
+    mig = nvml.ask("nvmlDeviceGetMigMode", card, many=2)
+    return {
+        "index": index,
+        "name": nvml.text("nvmlDeviceGetName", card),
+        "uuid": nvml.text("nvmlDeviceGetUUID", card),
+        "bus_id": "%04x:%02x:%02x.0" % (pci.domain, pci.bus, pci.device),
+        "pci_id": "%04x" % (pci.ids >> 16),
+        "minor": nvml.ask("nvmlDeviceGetMinorNumber", card),
+        "cc": None if cc is None else "%d.%d" % tuple(cc),
+        "memory_mib": memory.total >> 20,
+        "used_mib": memory.used >> 20,
+        "vbios": nvml.text("nvmlDeviceGetVbiosVersion", card),
+        "persistence": _truth(nvml.ask("nvmlDeviceGetPersistenceMode", card)),
+        "compute_mode": nvml.ask("nvmlDeviceGetComputeMode", card),
+        "mig": None if mig is None else {"current": bool(mig[0]), "pending": bool(mig[1])},
+        "mig_instances": _instances(nvml, card) if mig and mig[0] else [],
+        "ecc": _ecc(nvml, card),
+        "pcie": _pcie(nvml, card),
+        "nvlinks": _nvlinks(nvml, card),
+        "fabric": _fabric(nvml, card),
+        "temperature": {
+            "now": nvml.ask("nvmlDeviceGetTemperature", card, 0),
+            "shutdown": nvml.ask("nvmlDeviceGetTemperatureThreshold", card, 0),
+            "slowdown": nvml.ask("nvmlDeviceGetTemperatureThreshold", card, 1),
+            "maximum": nvml.ask("nvmlDeviceGetTemperatureThreshold", card, 3),
+        },
+        "power_limit_w": _watts(nvml.ask("nvmlDeviceGetEnforcedPowerLimit", card)),
+        "max_sm_mhz": nvml.ask("nvmlDeviceGetMaxClockInfo", card, 1),
+        "max_memory_mhz": nvml.ask("nvmlDeviceGetMaxClockInfo", card, 2),
+        "users": _users(nvml, card),
+    }
+
+
+def _truth(value):
+    return None if value is None else bool(value)
+
+
+def _watts(milliwatts):
+    return None if milliwatts is None else round(milliwatts / 1000.0, 1)
+
+
+def _instances(nvml, card):
+    found = []
+    for index in range(nvml.ask("nvmlDeviceGetMaxMigDeviceCount", card) or 0):
+        handle = nvml.ask("nvmlDeviceGetMigDeviceHandleByIndex", card, index, kind=_void)
+        if handle:
+            instance = _void(handle)
+            found.append(
+                {
+                    "uuid": nvml.text("nvmlDeviceGetUUID", instance),
+                    "name": nvml.text("nvmlDeviceGetName", instance),
+                }
+            )
+    return found
+
+
+def _ecc(nvml, card):
+    """Uncorrected and corrected errors, since the driver was loaded and over the card's life; rows and pages."""
+    mode = nvml.ask("nvmlDeviceGetEccMode", card, many=2)
+    rows = nvml.ask("nvmlDeviceGetRemappedRows", card, many=4)
+    return {
+        "on": None if mode is None else bool(mode[0]),
+        "pending": None if mode is None else bool(mode[1]),
+        "volatile_uncorrected": nvml.ask("nvmlDeviceGetTotalEccErrors", card, 1, 0, kind=_u64),
+        "volatile_corrected": nvml.ask("nvmlDeviceGetTotalEccErrors", card, 0, 0, kind=_u64),
+        "aggregate_uncorrected": nvml.ask("nvmlDeviceGetTotalEccErrors", card, 1, 1, kind=_u64),
+        "aggregate_corrected": nvml.ask("nvmlDeviceGetTotalEccErrors", card, 0, 1, kind=_u64),
+        "remapped": None if rows is None else {
+            "corrected": rows[0], "uncorrected": rows[1], "pending": bool(rows[2]), "failed": bool(rows[3]),
+        },
+        "retired_pages": [_retired(nvml, card, cause) for cause in (0, 1)],
+        "retired_pending": _truth(nvml.ask("nvmlDeviceGetRetiredPagesPendingStatus", card)),
+    }  # fmt: skip
+
+
+def _retired(nvml, card, cause):
+    """Number of pages retired for single (cause 0) or double bit errors (1); None on cards that remap rows."""
+    count = _u32(0)
+    try:
+        nvml.call("nvmlDeviceGetRetiredPages", card, cause, ctypes.byref(count), None)
+    except NvmlError as error:
+        if error.nvml_code == 7:  # "insufficient size": count says how many there are
+            return count.value
+        if error.nvml_code in _ABSENT:
+            return None
+        raise
+    return count.value
+
+
+def _pcie(nvml, card):
+    """Generation and width now, the most that card and slot can do together, and the most of the card alone."""
+    return {
+        "generation": nvml.ask("nvmlDeviceGetCurrPcieLinkGeneration", card),
+        "width": nvml.ask("nvmlDeviceGetCurrPcieLinkWidth", card),
+        "max_generation": nvml.ask("nvmlDeviceGetMaxPcieLinkGeneration", card),
+        "max_width": nvml.ask("nvmlDeviceGetMaxPcieLinkWidth", card),
+        "card_generation": nvml.ask("nvmlDeviceGetGpuMaxPcieLinkGeneration", card),
+        "replays": nvml.ask("nvmlDeviceGetPcieReplayCounter", card),
+    }
+
+
+def _nvlinks(nvml, card):
+    """[{"link", "active", "version", "remote", "kind"}] of the links that the card has; kind: gpu, switch, npu."""
+    found = []
+    for link in range(MAX_NVLINKS):
+        try:
+            active = nvml.ask("nvmlDeviceGetNvLinkState", card, link)
+        except NvmlError as error:
+            if error.nvml_code == 2:  # invalid argument: the card has fewer links
+                break
+            raise
+        if active is None:
+            break
+        row = {"link": link, "active": bool(active), "version": None, "remote": None, "kind": None}
+        if active:
+            row["version"] = nvml.ask("nvmlDeviceGetNvLinkVersion", card, link)
+            pci = _Pci()
+            try:
+                nvml.call("nvmlDeviceGetNvLinkRemotePciInfo_v2", card, link, ctypes.byref(pci))
+                row["remote"] = "%04x:%02x:%02x.0" % (pci.domain, pci.bus, pci.device)
+            except NvmlError as error:
+                # A switch that belongs to the machine outside has no address in a virtual one.
+                if error.nvml_code not in _ABSENT + (2, 999):
+                    raise
+            kind = nvml.ask("nvmlDeviceGetNvLinkRemoteDeviceType", card, link)
+            row["kind"] = {0: "gpu", 1: "npu", 2: "switch"}.get(kind)
+        found.append(row)
+    return found
+
+
+def _fabric(nvml, card):
+    fabric = _Fabric()
+    try:
+        nvml.call("nvmlDeviceGetGpuFabricInfo", card, ctypes.byref(fabric))
+    except NvmlError as error:
+        if error.nvml_code in _ABSENT + (2,):
+            return None
+        raise
+    return {
+        "state": FABRIC_STATES.get(fabric.state, str(fabric.state)),
+        "status": fabric.status,
+        "clique": fabric.clique,
+    }
+
+
+def _users(nvml, card):
+    """[pid] of processes that compute on the card; empty also where NVML does not say (other containers)."""
+    rows = (_Process * 256)()
+    count = _u32(256)
+    try:
+        nvml.call("nvmlDeviceGetComputeRunningProcesses_v3", card, ctypes.byref(count), rows)
+    except NvmlError as error:
+        if error.nvml_code in _ABSENT + (7,):
+            return []
+        raise
+    return [rows[index].pid for index in range(count.value)]
+
+
+def _pair(nvml, a, b, handles, links, buses):
+    """How two cards are joined: PCI level, NVLinks between them (directly or by switches), and who may read whom."""
+    level = nvml.ask("nvmlDeviceGetTopologyCommonAncestor", handles[a], handles[b])
+    direct = sum(1 for row in links[a] if row["active"] and buses.get(row["remote"]) == b)
+    switched = [sum(1 for row in links[x] if row["active"] and row["kind"] == "switch") for x in (a, b)]
+    status = {
+        # nvmlGpuP2PCapsIndex_t: 0 read, 1 write, 2 NVLink
+        name: nvml.ask("nvmlDeviceGetP2PStatus", handles[a], handles[b], number)
+        for name, number in (("read", 0), ("write", 1), ("nvlink", 2))
+    }
+    return {
+        "a": a, "b": b, "level": LEVELS.get(level), "direct": direct, "switched": min(switched),
+        "version": max([row["version"] or 0 for row in links[a]] or [0]) or None, "p2p": status,
+    }  # fmt: skip
+
+
+class Watch(object):
+    """Samples of one card while it works: clocks, throttle reasons, temperature, power, PCIe link.
+
+    Where NVML does not answer there are no samples; that is no failure of what is watched.
+    """
+
+    def __init__(self, uuid):
+        self.samples, self.nvml, self.card = [], None, None
+        if not uuid:
+            return
+        try:
+            self.nvml = Nvml()
+            handle = self.nvml.card_by_uuid(uuid)
+            self.card = _void(handle) if handle else None
+        except (OSError, NvmlError):
+            self.card = None
+
+    def sample(self):
+        """Take one sample."""
+        if self.card is None:
+            return
+        ask, card = self.nvml.ask, self.card
+        self.samples.append({
+            "sm_mhz": ask("nvmlDeviceGetClockInfo", card, 1),
+            "memory_mhz": ask("nvmlDeviceGetClockInfo", card, 2),
+            "reasons": ask("nvmlDeviceGetCurrentClocksThrottleReasons", card, kind=_u64),
+            "temperature": ask("nvmlDeviceGetTemperature", card, 0),
+            "power_w": _watts(ask("nvmlDeviceGetPowerUsage", card)),
+            "generation": ask("nvmlDeviceGetCurrPcieLinkGeneration", card),
+            "width": ask("nvmlDeviceGetCurrPcieLinkWidth", card),
+        })  # fmt: skip
