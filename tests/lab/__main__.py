@@ -43,9 +43,9 @@ def main(argv: list[str] | None = None) -> int:
     commands.add_parser("clean", help="remove the lab's images that no container uses")
     commands.add_parser("list", help="labs and their hosts")
     publish = commands.add_parser(
-        "publish", help="publish newer versions: drivers, kernel, security (all when none is named)"
+        "publish", help=f"publish newer versions: {', '.join(repos.PUBLICATIONS)} (all when none is named)"
     )
-    publish.add_argument("what", nargs="*", choices=["drivers", "kernel", "security", []])
+    publish.add_argument("what", nargs="*", choices=[*repos.PUBLICATIONS, []])
     publish.add_argument("--name", default="lab")
     run_ = commands.add_parser("run", help="run a command on a host as root")
     run_.add_argument("host")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import yaml
 
-from . import contents, kernels
+from . import contents, kernels, ubuntu_cuda
 from .debfile import Package
 from .releases import RELEASES, Release
 
@@ -91,7 +91,7 @@ def packages(
         built += kernels.signed(release, newer, published_kernel=kernel, respin=1)
     built += kernels.transitional_signed(release, _transitions(release))
     built += fabric(release, drivers)
-    built += kernels.tools(release) + ordinary(release, security)
+    built += kernels.tools(release) + ordinary(release, security) + ubuntu_cuda.packages(release)
     return built
 
 
@@ -223,7 +223,7 @@ def ordinary(release: Release, security: bool) -> list[Package]:
             built.append(Package(name, f"{version}{tag}.3", files=files, suites=later, description=name))
     support = {
         "nvidia-settings": "510.47.03-0ubuntu4", "nvidia-prime": "0.8.17.2", "libnvidia-egl-wayland1": "1:1.1.13-1build1",
-        "ocl-icd-libopencl1": "2.3.2-1build1", "gcc": "4:13.2.0-7ubuntu1", "make": "4.3-4.1build2",
+        "ocl-icd-libopencl1": "2.3.2-1build1", "make": "4.3-4.1build2",
         "linux-firmware": "20240318.git3b128b60-0ubuntu2.4", "intel-microcode": "3.20240910", "amd64-microcode": "3.20231019",
         "libxnvctrl0": "510.47.03-0ubuntu4",
     }  # fmt: skip

@@ -250,9 +250,14 @@ def machine_mirror() -> tuple[str, str, str | None]:
     )
 
 
-def image() -> tuple[str, str]:
-    """Return (tag, what the base is) of the image with the stand-ins; made on first use."""
+def image(extras: list[str] | None = None) -> tuple[str, str]:
+    """Return (tag, what the base is) of the image with the stand-ins; made on first use.
+
+    extras: packages of the base's own distribution to have besides (``fish``, ``lmod``), from where the base came.
+    """
     source, what = base()
+    if extras:
+        source = _with(source, extras)
     identity = engine()("image", "inspect", "--format", "{{.Id}}", source).stdout.strip()
     tag = f"{REPOSITORY}:{fingerprint_of('sim', 'image.py', 'kofile.py', extra=identity)}"
     if engine().image_exists(tag):
@@ -288,6 +293,21 @@ def image() -> tuple[str, str]:
     return tag, what
 
 
+def _with(source: str, extras: list[str]) -> str:
+    """The base with further packages of its own distribution: a layer for each set, so that no other host pays for it."""
+    identity = engine()("image", "inspect", "--format", "{{.Id}}", source).stdout.strip()
+    tag = f"{REPOSITORY}-with:{fingerprint_of(extra=identity + ' '.join(extras))}"
+    if not engine().image_exists(tag):
+        say(f"adding {', '.join(extras)}")
+        apt = "DEBIAN_FRONTEND=noninteractive apt-get -qq -o APT::Sandbox::User=root"
+        script = (
+            f"set -e; {apt} update; {apt} install -y --no-install-recommends {' '.join(extras)} >/dev/null; "
+            "rm -rf /var/lib/apt/lists/* /var/cache/apt/archives/*.deb"
+        )
+        _commit(source, ["sh", "-c", script], tag, [])
+    return tag
+
+
 def _compile(target: Path) -> None:
     compiler = next((path for path in map(shutil.which, ("gcc", "cc", "tcc")) if path), None)
     if compiler is None:
@@ -306,7 +326,7 @@ def clean() -> None:
         podman.inspect(container)["ImageName" if podman.program == "podman" else "Image"]
         for container in podman.containers()
     }
-    for kind in ("-host:", ":", "-rootfs:", "-base:"):  # children first
+    for kind in ("-host:", "-with:", ":", "-rootfs:", "-base:"):  # children first
         for tag in tags:
             if tag.startswith(REPOSITORY + kind) and tag not in used:
                 podman("rmi", tag, check=False)

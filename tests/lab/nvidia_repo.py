@@ -1,4 +1,6 @@
-"""Packages of the NVIDIA-like repository: branch-suffixed names before 590, none from 590 on, and pinning packages.
+"""Packages of the NVIDIA-like repository; its CUDA is in cuda_repo.py.
+
+Driver packages carry their branch before 590, none from 590 on; pinning packages keep a host on a branch.
 
 Relations below 590 are those of the archive's packaging of the same branch (both come from one source); from 590 on
 they are those of 595 without the branch. Facts: NVIDIA's driver installation guide 580 to 620, as of 2026-11. The
@@ -9,7 +11,7 @@ from __future__ import annotations
 
 import re
 
-from . import archive, contents
+from . import archive, contents, cuda_repo
 from .debfile import Package
 
 SUFFIXED = {  # branch -> versions on the first day; versions published later
@@ -30,13 +32,11 @@ Package: nvidia-* libnvidia-* libnvsdm* libxnvctrl* cuda-drivers* xserver-xorg-v
 Pin: version %(glob)s
 Pin-Priority: 1000
 """
-_TOOLKITS = {"12-4": "12.4.1-1", "12-8": "12.8.1-1", "13-0": "13.0.2-1", "13-2": "13.2.0-1"}
 
 
-def packages(ubuntu: str, *, drivers: bool = False) -> list[Package]:
-    """All packages of the repository for an Ubuntu release; drivers: with the point releases published later."""
+def packages(ubuntu: str, *, drivers: bool = False, cuda: bool = False) -> list[Package]:
+    """All packages of the repository for an Ubuntu release; drivers, cuda: with what was published later of each."""
     built: list[Package] = []
-    newest = ""
     if ubuntu != "26.04":  # NVIDIA's repository for 26.04 starts at 595
         for branch, (first, later) in SUFFIXED.items():
             for upstream in first + (later if drivers else []):
@@ -46,9 +46,9 @@ def packages(ubuntu: str, *, drivers: bool = False) -> list[Package]:
             continue
         for upstream in first + (later if drivers else []):
             built += _unsuffixed(branch, upstream)
-            newest = upstream
-    built += _pinning(ubuntu, drivers) + _toolkits(ubuntu, newest)
-    return built
+    built += _pinning(ubuntu, drivers)
+    built.append(_package("nvlsm", "2026.03.1-1", {}))
+    return built + cuda_repo.packages(ubuntu, later=cuda)
 
 
 def _version(upstream: str) -> str:
@@ -214,25 +214,6 @@ def _pinning(ubuntu: str, drivers: bool) -> list[Package]:
             package = _package(f"nvidia-driver-pinning-{what}", version, fields, files, {}, [path])
             package.arch = "all"
             built.append(package)
-    return built
-
-
-def _toolkits(ubuntu: str, newest: str) -> list[Package]:
-    built = [
-        _package("nvlsm", "2026.03.1-1", {}),
-    ]
-    for name, version in _TOOLKITS.items():
-        dotted = name.replace("-", ".")
-        files = {f"/usr/local/cuda-{dotted}/version.json": f'{{"cuda": {{"version": "{version[:-2]}"}}}}\n'}
-        built.append(_package(f"cuda-toolkit-{name}", version, {}, files))
-        # The trap: the metapackage that looks like the toolkit brings the newest driver.
-        built.append(
-            _package(
-                f"cuda-{name}",
-                version,
-                {"Depends": f"cuda-toolkit-{name} (>= {version}), nvidia-open (>= 590)"},
-            )
-        )
     return built
 
 

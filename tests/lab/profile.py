@@ -36,6 +36,11 @@ Unattended-Upgrade::Package-Blacklist {
 
 Unattended-Upgrade::DevRelease "auto";
 """
+_HELD = (
+    "nvidia-|libnvidia-|cuda-|linux-(modules|objects|signatures)-nvidia-|xserver-xorg-video-nvidia-|libcu|libn(pp|ccl|v)|"
+    "nsight-|gds-tools"
+)
+_PROFILES = {"full": "cuda-toolkit", "compiler": "cuda-compiler", "runtime": "cuda-libraries"}
 _EVERYDAY = ("jq", "rsync", "tmux", "libxml2")
 
 
@@ -91,7 +96,7 @@ def files(spec: HostSpec) -> dict[str, str | bytes]:
             )
         else:
             found["/etc/apt/sources.list"] = one_line
-    if "cuda" in spec.sources:
+    if "cuda" in spec.all_sources:
         number = version.replace(".", "")
         found["/usr/share/keyrings/cuda-archive-keyring.gpg"] = _binary(nvidia_key)
         found[f"/etc/apt/sources.list.d/cuda-ubuntu{number}-x86_64.list"] = (
@@ -154,9 +159,39 @@ def packages_of(spec: HostSpec) -> tuple[list[str], list[str]]:
         )
         if kernel.current:
             kernels.append(f"linux-{kernel.meta}" if spec.headers else f"linux-image-{kernel.meta}")
-    return kernels, [" ".join(_driver(text, spec)) for text in spec.installed if not _is_package(text)] + [
-        text for text in spec.installed if _is_package(text)
-    ]
+    drivers = [" ".join(_driver(text, spec)) for text in spec.installed if not _is_package(text)]
+    own = [text for text in spec.installed if _is_package(text)]
+    return kernels, drivers + _compiler(spec) + [_toolkit(text, spec) for text in spec.toolkits] + own
+
+
+def _compiler(spec: HostSpec) -> list[str]:
+    found = [f"gcc-{spec.gcc} g++-{spec.gcc}"] if spec.gcc else []
+    return found + (["nvidia-cuda-toolkit"] if spec.distribution_cuda else [])
+
+
+def _toolkit(text: str, spec: HostSpec) -> str:
+    """Package of a toolkit: ``MINOR [full|compiler|runtime] [held]``."""
+    minor, *flags = text.split()
+    unknown = set(flags) - {"full", "compiler", "runtime", "held"}
+    if unknown or not re.fullmatch(r"\d+\.\d+", minor):
+        raise ValueError(f"{spec.name}: cannot read the toolkit {text!r}")
+    base = next((_PROFILES[flag] for flag in flags if flag in _PROFILES), "cuda-toolkit")
+    return f"{base}-{minor.replace('.', '-')}"
+
+
+def _cuda_link(spec: HostSpec) -> list[str]:
+    """Lines that put something of a person's in the place of /usr/local/cuda, over what packages made of it."""
+    if spec.cuda_link is None:
+        return []
+    newest = max(
+        (text.split()[0] for text in spec.toolkits),
+        key=lambda text: [int(n) for n in text.split(".")],
+        default="12.1",
+    )
+    target = f"/usr/local/cuda-{newest}"
+    if spec.cuda_link == "symlink":
+        return [f"mkdir -p {target}", f"ln -sfn {target} /usr/local/cuda"]
+    return ["rm -f /usr/local/cuda", "mkdir -p /usr/local/cuda/bin", "echo mine > /usr/local/cuda/notes.txt"]
 
 
 def _is_package(text: str) -> bool:
@@ -195,7 +230,7 @@ def script(spec: HostSpec) -> str:
     """Shell that turns the image into the prepared host."""
     kernels, installs = packages_of(spec)
     apt = "DEBIAN_FRONTEND=noninteractive NEEDRESTART_SUSPEND=1 apt-get -q -y -o Dpkg::Use-Pty=0 -o APT::Sandbox::User=root"
-    held = any("held" in text.split() for text in spec.installed)
+    held = any("held" in text.split() for text in [*spec.installed, *spec.toolkits])
     lines = [
         "set -eu",
         "tar -C /stage/tree -c . | tar -C / -x --keep-directory-symlink --no-same-owner",
@@ -203,7 +238,7 @@ def script(spec: HostSpec) -> str:
         "mkdir -p /etc/sim /run/sim && cp -a /stage/sim/. /etc/sim/",
         f"echo {spec.all_kernels[-1]} > /run/sim/release",
     ]
-    if spec.sources:
+    if spec.all_sources:
         lines.append(f"{apt} update")
     lines.append(
         f"{apt} install --no-install-recommends initramfs-tools grub2-common mokutil {' '.join(_EVERYDAY)} {' '.join(kernels)}"
@@ -215,12 +250,14 @@ def script(spec: HostSpec) -> str:
     if held:
         lines.append(
             "dpkg-query -W -f '${db:Status-Status} ${Package}\\n' | sed -n 's/^installed //p' | "
-            "grep -E '^(nvidia-|libnvidia-|cuda-drivers|linux-(modules|objects|signatures)-nvidia-|xserver-xorg-video-nvidia-)' | "
+            f"grep -E '^({_HELD})' | "
             "xargs -r apt-mark hold >/dev/null"
         )
     if spec.desktop:
         lines.append("mkdir -p /usr/share/xsessions && touch /usr/share/xsessions/ubuntu.desktop")
-    lines += spec.run
+    if spec.gcc:
+        lines += [f"ln -sf {kind}-{spec.gcc} /usr/bin/{kind}" for kind in ("gcc", "g++")]
+    lines += _cuda_link(spec) + spec.run
     lines.append("update-grub 2>/dev/null")
     titles = "Advanced options for Ubuntu>Ubuntu, with Linux"
     if spec.saved:
@@ -238,7 +275,8 @@ def prepare(spec: HostSpec, repository_address: str, repository_state: str) -> s
 
     repository_address: IP of the lab's package server; repository_state: what its repositories hold, as a hash.
     """
-    source, _ = image()
+    with repos.locked("image"):
+        source, _ = image(spec.extras)
     described = json.dumps(spec.profile(), sort_keys=True)
     hardware = spec.runfile and str(spec.machine()["gpus"])
     extra = f"{source} {repository_state} {described} {hardware} {repos.keys()}"

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import aptrepo, archive, nvidia_repo
+from . import aptrepo, archive, cuda_repo, nvidia_repo
 from .aptrepo import Key
 from .debfile import Package
 from .paths import CACHE, KEYS, REPOSITORIES, fingerprint_of
@@ -21,9 +21,10 @@ from .setup import say
 
 ARCHIVE_HOST, NVIDIA_HOST = "archive.sim.internal", "nvidia.sim.internal"
 RECIPE = (
-    "archive.py", "aptrepo.py", "contents.py", "debfile.py", "kernels.py", "kofile.py", "nvidia_repo.py", "releases.py",
-    "data", "repos.py", "sim",
+    "archive.py", "aptrepo.py", "contents.py", "cuda_repo.py", "debfile.py", "kernels.py", "kofile.py", "nvidia_repo.py",
+    "releases.py", "sofile.py", "ubuntu_cuda.py", "data", "repos.py", "sim",
 )  # fmt: skip
+PUBLICATIONS = ("drivers", "kernel", "security", "cuda")
 
 
 @contextmanager
@@ -58,8 +59,8 @@ def archive_url() -> str:
 
 
 def recipe() -> str:
-    """Hash of everything the repositories are built from."""
-    return fingerprint_of(*RECIPE)
+    """Hash of everything the repositories are built from; the ranges of toolkits are the product's catalog."""
+    return fingerprint_of(*RECIPE, extra=cuda_repo.CATALOG.read_text())
 
 
 def built(ubuntu: str) -> Path:
@@ -159,22 +160,25 @@ class Served:
         """Add newer packages and sign again.
 
         what: any of ``drivers`` (point releases in both repositories, with signed modules), ``kernel`` (newer kernels
-        with signed modules), ``security`` (ordinary updates); none means all. packages: your own, for the archive;
+        with signed modules), ``security`` (ordinary updates), ``cuda`` (newer toolkits, cuDNN and NCCL); none means all.
+        packages: your own, for the archive;
         nvidia: your own, for NVIDIA's repository.
         """
         own = packages is not None or nvidia is not None
-        chosen = set(what) or (set() if own else {"drivers", "kernel", "security"})
-        unknown = chosen - {"drivers", "kernel", "security"}
+        chosen = set(what) or (set() if own else set(PUBLICATIONS))
+        unknown = chosen - set(PUBLICATIONS)
         if unknown:
-            raise ValueError(f"cannot publish {sorted(unknown)}: choose from drivers, kernel, security")
+            raise ValueError(f"cannot publish {sorted(unknown)}: choose from {', '.join(PUBLICATIONS)}")
         archive_key, nvidia_key = keys()
         log = self.root / "published.json"
         chosen |= set(json.loads(log.read_text())) if log.exists() else set()
         log.write_text(json.dumps(sorted(chosen)))
         for ubuntu in self.releases():
-            options = dict.fromkeys(chosen, True)
+            options = dict.fromkeys(chosen - {"cuda"}, True)
             of_archive = archive.packages(ubuntu, **options) + list(packages or [])
-            of_nvidia = nvidia_repo.packages(ubuntu, drivers="drivers" in chosen) + list(nvidia or [])
+            of_nvidia = nvidia_repo.packages(
+                ubuntu, drivers="drivers" in chosen, cuda="cuda" in chosen
+            ) + list(nvidia or [])
             for name, folder, all_packages, key in (
                 ("archive", "ubuntu", of_archive, archive_key),
                 ("nvidia", nvidia_path(ubuntu), of_nvidia, nvidia_key),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import re
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -47,6 +47,14 @@ class HostSpec(BaseModel):
     busy: bool = False
     desktop: bool = False
     unattended: bool = True
+    # NVIDIA's packages: "12.4", "11.8 compiler", "13.0 runtime held"
+    toolkits: list[str] = Field(default_factory=list)
+    distribution_cuda: bool = False  # Ubuntu's own nvidia-cuda-toolkit
+    # what a person put in the place of /usr/local/cuda
+    cuda_link: Literal["directory", "symlink"] | None = None
+    gcc: str | None = None  # major of the compiler that gcc and g++ mean
+    shells: list[Literal["fish", "tcsh", "zsh"]] = Field(default_factory=list)  # real ones
+    modules: Literal["tcl", "lmod"] | None = None  # Environment Modules or Lmod, real ones
     extra: dict[str, str] = Field(default_factory=dict)  # files to write on the host: path -> text
     run: list[str] = Field(default_factory=list)  # shell lines run once while the host is prepared
 
@@ -58,10 +66,21 @@ class HostSpec(BaseModel):
             raise ValueError(f"the lab has Ubuntu {', '.join(RELEASES)}, not {text}")
         return text
 
-    @field_validator("runfile", mode="before")
+    @field_validator("gcc", "runfile", mode="before")
     @classmethod
     def _version(cls, value: Any) -> str | None:
         return None if value is None else str(value)
+
+    @property
+    def all_sources(self) -> list[str]:
+        """Repositories of the host: who has NVIDIA's toolkits has its repository."""
+        return self.sources + (["cuda"] if self.toolkits and "cuda" not in self.sources else [])
+
+    @property
+    def extras(self) -> list[str]:
+        """Packages of the base distribution that the image needs beyond the usual ones."""
+        manager = {"tcl": ["environment-modules"], "lmod": ["lmod"]}
+        return sorted([*self.shells, *(manager[self.modules] if self.modules else [])])
 
     @property
     def release(self) -> Release:
@@ -111,6 +130,12 @@ class HostSpec(BaseModel):
             "extra",
             "run",
             "desktop",
+            "toolkits",
+            "distribution_cuda",
+            "cuda_link",
+            "gcc",
+            "shells",
+            "modules",
         )
         described = self.model_dump(include=set(keep))
         # DKMS signs with a key of the machine where Secure Boot is on, so that is part of the image.
