@@ -1,0 +1,128 @@
+"""A prefix on the disk: the host's Python in it, packages, their records, the history."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import tarfile
+import time
+
+from .failure import Failure
+
+
+def root():
+    """Prefix that this conda belongs to."""
+    return os.path.dirname(os.path.dirname(os.path.abspath(sys.argv[0])))
+
+
+def host_python():
+    """The host's Python, which stands in for every Python of a package."""
+    return os.path.realpath(sys.executable)
+
+
+def site(prefix):
+    return os.path.join(prefix, "lib", "python%d.%d" % sys.version_info[:2], "site-packages")
+
+
+def make_python(prefix):
+    """Make a prefix with the host's Python in it: bin/python and pyvenv.cfg, as a virtual environment has."""
+    for folder in ("bin", "conda-meta", os.path.relpath(site(prefix), prefix)):
+        os.makedirs(os.path.join(prefix, folder), exist_ok=True)
+    for name in ("python", "python3", "python%d.%d" % sys.version_info[:2]):
+        path = os.path.join(prefix, "bin", name)
+        if not os.path.lexists(path):
+            os.symlink(host_python(), path)
+    with open(os.path.join(prefix, "pyvenv.cfg"), "w") as file:
+        file.write(
+            "home = %s\ninclude-system-site-packages = false\nversion = %d.%d.%d\n"
+            % ((os.path.dirname(host_python()),) + sys.version_info[:3])
+        )
+
+
+def link_package(prefix, archive, url):
+    """Unpack one .tar.bz2 package into a prefix and write its record."""
+    with tarfile.open(archive, "r:bz2") as tar:
+        index = json.loads(tar.extractfile("info/index.json").read())
+        files = []
+        if index["name"] == "python":
+            make_python(prefix)
+        for member in tar.getmembers():
+            if member.name.startswith("info/") or not (member.isfile() or member.issym()):
+                continue
+            name = re.sub(
+                r"^(lib/python3\.\d+/)?site-packages/",
+                os.path.relpath(site(prefix), prefix) + "/",
+                member.name,
+            )
+            target = os.path.join(prefix, name)
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            if os.path.lexists(target):
+                os.unlink(target)
+            if member.issym():
+                os.symlink(member.linkname, target)
+            else:
+                data = tar.extractfile(member).read()
+                if name.startswith("bin/"):
+                    data = data.replace(b"/opt/lab_placeholder", os.fsencode(prefix))
+                with open(target, "wb") as file:
+                    file.write(data)
+                os.chmod(target, (0o777 if member.mode & 0o111 else 0o666) & ~UMASK)
+            files.append(name)
+    record = dict(index, fn=os.path.basename(archive), url=url, channel=url.rsplit("/", 2)[0], files=files)
+    path = os.path.join(
+        prefix, "conda-meta", "%s-%s-%s.json" % (index["name"], index["version"], index["build"])
+    )
+    with open(path, "w") as file:
+        json.dump(record, file, indent=2)
+
+
+def unlink_package(prefix, record):
+    for name in record["files"]:
+        path = os.path.join(prefix, name)
+        if os.path.lexists(path):
+            os.unlink(path)
+    os.unlink(
+        os.path.join(
+            prefix, "conda-meta", "%s-%s-%s.json" % (record["name"], record["version"], record["build"])
+        )
+    )
+
+
+def records(prefix):
+    """Records of what is installed, by name."""
+    found = {}
+    folder = os.path.join(prefix, "conda-meta")
+    for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
+        if name.endswith(".json"):
+            with open(os.path.join(folder, name)) as file:
+                record = json.load(file)
+            try:
+                found[record["name"]] = dict(record, version=record["version"], build=record["build"])
+            except KeyError as error:
+                # conda makes a PrefixRecord of every *.json there is.
+                raise Failure(
+                    "CorruptedEnvironmentError: %s: %s" % (os.path.join(folder, name), error)
+                ) from None
+    return found
+
+
+def write_history(prefix, command, specs=()):
+    with open(os.path.join(prefix, "conda-meta", "history"), "a") as file:
+        file.write("==> %s <==\n# cmd: %s\n" % (time.strftime("%Y-%m-%d %H:%M:%S"), command))
+        for record in records(prefix).values():
+            file.write(
+                "+%s::%s-%s-%s\n" % (record["channel"], record["name"], record["version"], record["build"])
+            )
+        if specs:
+            file.write("# update specs: %r\n" % [str(spec) for spec in specs])
+
+
+def umask():
+    value = os.umask(0)
+    os.umask(value)
+    return value
+
+
+UMASK = umask()
