@@ -18,7 +18,8 @@ from ansible_collections.gpu.provision.plugins.module_utils import names
 PROFILES = ("runtime", "compiler", "full")
 # Regular expressions, from start to end, of the names that apt is asked for.
 PATTERNS = (
-    r"cuda(-(?!drivers|repo-).*)?", r"nsight-(compute|systems)(-.*)?", r"gds-tools-.*", r"(lib)?cudnn[0-9]*(-.*)?", r"libnccl(2|-dev)",
+    r"cuda(-(?!drivers|repo-).*)?", r"nsight-(compute|systems)(-.*)?", r"gds-tools-.*", r"libnccl(2|-dev)",
+    r"(lib)?cudnn[0-9]*(-.*)?",
     r"lib(cublas|cudla|cufft|cufile|cuobjclient|curand|cusolver|cusparse|npp|nvfatbin|nvjitlink|nvjpeg|nvptxcompiler"
     r"|nvvm)(-.*)?-[0-9]+-[0-9]+",
 )  # fmt: skip
@@ -30,7 +31,9 @@ _LIBRARIES = (
 )
 # These depend on cuda-drivers or nvidia-open, whatever driver the host has (scenario F8). Whether those of 13.4 and newer
 # still do was not verified: they are treated as if they did.
-_WITH_DRIVER = re.compile(r"^(?P<base>cuda|cuda-runtime|cuda-demo-suite)(?:-(?P<major>[0-9]+)(?:-(?P<minor>[0-9]+))?)?$")
+_WITH_DRIVER = re.compile(
+    r"^(?P<base>cuda|cuda-runtime|cuda-demo-suite)(?:-(?P<major>[0-9]+)(?:-(?P<minor>[0-9]+))?)?$"
+)
 _COMPAT = re.compile(r"^(?P<base>cuda-compat)(?:-(?P<major>[0-9]+)(?:-(?P<minor>[0-9]+))?)?$")
 _CONFIG = re.compile(r"^cuda-toolkit(?:-(?P<major>[0-9]+))?(?:-(?P<minor>[0-9]+))?-config-common$")
 _COMPONENT = re.compile(r"^(?P<base>cuda-[a-z0-9-]+?|gds-tools|" + _LIBRARIES + r")-" + _MINOR + r"$")
@@ -95,7 +98,13 @@ def parse(name, version=None):
         floating = not name.startswith("lib")
         kind = "distribution" if foreign else "cudnn"
         return CudaPackage(
-            full, kind, match.group("base"), match.group("major"), match.group("minor"), match.group("own"), floating
+            full,
+            kind,
+            match.group("base"),
+            match.group("major"),
+            match.group("minor"),
+            match.group("own"),
+            floating,
         )
     if name in _NCCL:
         foreign = version is not None and suffix(version) is None
@@ -115,7 +124,9 @@ def parse(name, version=None):
 
 
 def _package(name, kind, match, floating=False):
-    return CudaPackage(name, kind, match.group("base"), match.group("major"), match.group("minor"), floating=floating)
+    return CudaPackage(
+        name, kind, match.group("base"), match.group("major"), match.group("minor"), floating=floating
+    )
 
 
 def is_cuda_package(name, version=None):

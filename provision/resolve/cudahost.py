@@ -29,7 +29,23 @@ def current_default(facts: Facts) -> str | None:
     return None
 
 
-def check_folders(facts: Facts, minors: list[str], out: CudaDecision) -> None:
+def leave(wish: CudaWish) -> str:
+    """The settings that leave CUDA on a host alone, as a hint has them."""
+    parts = ["cuda_toolkit_versions: []"]
+    parts += [f"cuda_toolkit_{name}: none" for name in ("cudnn", "nccl") if getattr(wish, name) != "none"]
+    return " and ".join(parts) + " leaves CUDA on this host alone"
+
+
+def check_system(facts: Facts, wish: CudaWish, out: CudaDecision) -> None:
+    """Refuse what is not Ubuntu."""
+    host = facts.host.os
+    if host.id != "ubuntu":
+        out.block(
+            "cuda.not_ubuntu", f"{host.pretty or host.id} is not Ubuntu", ["this tool provisions Ubuntu hosts"], leave(wish)
+        )  # fmt: skip
+
+
+def check_folders(facts: Facts, wish: CudaWish, minors: list[str], out: CudaDecision) -> None:
     """Refuse what stands where a toolkit or its link has to go and is not ours to delete; name what is taken over."""
     majors = {minor.split(".")[0] for minor in minors}
     links = [LINK, *[f"{LINK}-{major}" for major in sorted(majors, key=int)]]
@@ -40,7 +56,7 @@ def check_folders(facts: Facts, minors: list[str], out: CudaDecision) -> None:
             out.block(
                 "cuda.link_in_the_way", f"{link.path} is a {link.kind}, not a link",
                 ["somebody put it there; it is not ours to delete", f"the toolkits need {link.path} as a link to one of them"],
-                f"move it away, for example: mv {link.path} {link.path}.old; cuda_toolkit_versions: [] leaves CUDA alone",
+                f"move it away, for example: mv {link.path} {link.path}.old; or {leave(wish)}",
             )  # fmt: skip
         elif not _is_alternative(facts, link):
             out.warn(
@@ -50,14 +66,15 @@ def check_folders(facts: Facts, minors: list[str], out: CudaDecision) -> None:
             )  # fmt: skip
     for toolkit in facts.cuda.toolkits:
         files = toolkit.compiler or toolkit.headers
-        apt_has_it = any(is_there(facts.packages, name) for name in parts_of(facts.packages, toolkit.version or ""))
+        apt_has_it = any(
+            is_there(facts.packages, name) for name in parts_of(facts.packages, toolkit.version or "")
+        )
         ours = toolkit.path == f"{LINK}-{toolkit.version}"
         if toolkit.version in minors and ours and toolkit.package is None and files and not apt_has_it:
             out.block(
                 "cuda.folder_in_the_way", f"{toolkit.path} holds a toolkit that apt does not own",
                 ["a runfile or a person put it there; apt would write its files among those"],
-                f"remove it first (a runfile brings {toolkit.path}/bin/cuda-uninstaller), or take {toolkit.version} off the "
-                "list: it stays as it is; cuda_toolkit_versions: [] leaves CUDA alone",
+                f"remove it first (a runfile brings {toolkit.path}/bin/cuda-uninstaller); or {leave(wish)}",
             )  # fmt: skip
 
 

@@ -30,7 +30,13 @@ class Pick:
     late: tuple[str, ...] = ()  # GPUs that it has no code for
 
     @property
+    def kind(self) -> str:
+        """cudnn or nccl"""
+        return "nccl" if cudanames.nccl_packages()[0] in self.packages else "cudnn"
+
+    @property
     def major(self) -> str:
+        """CUDA major that it serves."""
         return self.cuda.split(".")[0]
 
     @property
@@ -110,7 +116,9 @@ class Libraries:
             return kept
         rows = self._cudnn_candidates(own, cuda, wish)
         pair = self.catalog.cudnn_for(cuda, [gpu for gpu in self.gpus if gpu.cc], version=wish.version)
-        tried = [c for c in rows if pair and pair.because.startswith("what NVIDIA") and self._is_pair(c, pair.pins)]
+        tried = [
+            c for c in rows if pair and pair.because.startswith("what NVIDIA") and self._is_pair(c, pair.pins)
+        ]
         drives = [c for c in rows if not self._cudnn_late(cudanames.upstream(c.version), c.version, cuda)]
         if tried and drives and not self.update:
             chosen, because = tried[0], f"{pair.because if pair else ''}"
@@ -143,7 +151,9 @@ class Libraries:
         return [c for c in rows if not self.headers or self._offered(header, c.version)]
 
     def _cudnn_late(self, version: str, _full: str, _cuda: str) -> tuple[str, ...]:
-        return tuple(gpu.name for gpu in self.gpus if gpu.cc and not self.catalog.cudnn_drives(version, gpu.cc))
+        return tuple(
+            gpu.name for gpu in self.gpus if gpu.cc and not self.catalog.cudnn_drives(version, gpu.cc)
+        )
 
     def _why_no_cudnn(self, wish: LibraryWish) -> Issue:
         assert self.offer is not None  # noqa: S101
@@ -218,7 +228,12 @@ class Libraries:
         if wish.version:
             because = "asked for"
         return Pick(
-            wish, cuda, chosen.version, self._pair(library, header, chosen.version), because, late[chosen.version]
+            wish,
+            cuda,
+            chosen.version,
+            self._pair(library, header, chosen.version),
+            because,
+            late[chosen.version],
         )
 
     def _release(self) -> str | None:
@@ -296,7 +311,9 @@ class Libraries:
                 for relation in group:
                     part = cudanames.parse(relation.name)
                     if part and part.kind == package.kind and relation.name in rows:
-                        if not rows[relation.name].installed or not relation.allows(rows[relation.name].version):
+                        if not rows[relation.name].installed or not relation.allows(
+                            rows[relation.name].version
+                        ):
                             return None
                         pair[relation.name] = rows[relation.name].version
         lacking = late(str(cudanames.upstream(have.version)), have.version, cuda)
@@ -332,7 +349,9 @@ class Libraries:
                 continue
             found[name] = version
             for group in relations(candidate.depends):
-                todo += [r.name for r in group if (p := cudanames.parse(r.name)) and p.kind in ("cudnn", "nccl")]
+                todo += [
+                    r.name for r in group if (p := cudanames.parse(r.name)) and p.kind in ("cudnn", "nccl")
+                ]
         return found
 
     def _cards(self) -> str:
@@ -356,7 +375,9 @@ def in_the_way(facts: Facts, offer: Offer | None, wanted: dict[str, str]) -> lis
             continue
         strict = [w for w in wanted if not cudanames.can_stand_beside(name, w) and _same_own(name, w)]
         # A metapackage of another CUDA's cuDNN, and one that leads to the newest of all.
-        if strict or any(_names_it(offer, w, v, name, facts.packages[name].version) for w, v in wanted.items()):
+        if strict or any(
+            _names_it(offer, w, v, name, facts.packages[name].version) for w, v in wanted.items()
+        ):
             found.add(name)
     while True:
         # cudnn9-cuda-12 and cudnn, which only lead to what goes
@@ -395,7 +416,9 @@ def without_conflicts(offer: Offer | None, picks: list[Pick]) -> tuple[dict[str,
         package = cudanames.parse(name)
         if package and package.kind == "cudnn" and package.base.endswith("-dev"):
             others = {n: v for n, v in together.items() if not _same_own(n, name)}
-            if any(_names_it(offer, other, version, name, together[name]) for other, version in others.items()):
+            if any(
+                _names_it(offer, other, version, name, together[name]) for other, version in others.items()
+            ):
                 out.append(name)
     return {n: v for n, v in together.items() if n not in out}, out
 
@@ -415,7 +438,10 @@ def _by_suffix(rows: list[Candidate], cuda: str) -> list[Candidate]:
     fit = [c for c in rows if (s := cudanames.suffix(c.version)) and s.split(".")[0] == cuda.split(".")[0]]
     below = [c for c in fit if key(str(cudanames.suffix(c.version))) <= key(cuda)]
     above = [c for c in fit if c not in below]
-    below.sort(key=lambda c: (by_version(names.upstream(c.version)), key(str(cudanames.suffix(c.version)))), reverse=True)
+    below.sort(
+        key=lambda c: (by_version(names.upstream(c.version)), key(str(cudanames.suffix(c.version)))),
+        reverse=True,
+    )
     above.sort(key=lambda c: by_version(names.upstream(c.version)), reverse=True)
     above.sort(key=lambda c: key(str(cudanames.suffix(c.version))))
     return below + above

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cmp_to_key
+from typing import Any
 
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils import cudanames, debversion, names
@@ -19,7 +19,7 @@ _METAPACKAGES = (
 )  # fmt: skip
 
 Packages = Mapping[str, Package]
-by_version: Callable[[str], object] = cmp_to_key(debversion.compare)
+by_version: Callable[[str], Any] = debversion.key
 
 
 def is_there(packages: Packages, name: str) -> bool:
@@ -49,7 +49,12 @@ def installed_toolkits(packages: Packages) -> list[str]:
     found = set()
     for name in packages:
         package = cudanames.parse(name)
-        if package is not None and package.version and package.base in _METAPACKAGES and is_there(packages, name):
+        if (
+            package is not None
+            and package.version
+            and package.base in _METAPACKAGES
+            and is_there(packages, name)
+        ):
             found.add(package.version)
     return sorted(found, key=lambda version: [int(part) for part in version.split(".")])
 
@@ -245,7 +250,11 @@ def only_theirs(packages: Packages, versions: Iterable[str], keep: Iterable[str]
     going = set()
     for name in _there(packages):
         package = cudanames.parse(name)
-        if package is not None and package.kind in ("toolkit", "meta_with_driver") and package.version in minors:
+        if (
+            package is not None
+            and package.kind in ("toolkit", "meta_with_driver")
+            and package.version in minors
+        ):
             going.add(name)
     going -= kept
     going |= _leading_to(packages, going)

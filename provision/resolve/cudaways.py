@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from provision.catalog.toolkits import nearest, runs
 from provision.catalog.versions import minor
+from provision.resolve.cudahost import leave
 from provision.resolve.decision import DriverWish
 
 if TYPE_CHECKING:
@@ -39,8 +40,7 @@ class CudaWaysOut:
             if issue.code == "cuda.gpu_not_supported" and self._works({"unsupported_gpu": "warn"}):
                 other = "cuda_toolkit_unsupported_gpu: warn installs it all the same"
             issue.hint = "; or ".join(filter(None, [way, other, issue.hint])) or (
-                "cuda_toolkit_versions: [] and cuda_toolkit_cudnn: none and cuda_toolkit_nccl: none leave CUDA on this host "
-                "alone; no other value is known to work here"
+                f"{leave(self.wish)}; no other value is known to work here"
             )
 
     def _fewest(self) -> str:
@@ -55,7 +55,8 @@ class CudaWaysOut:
 
     def _changes(self) -> list[Change]:
         """Single variables that could be set otherwise, the smallest change first."""
-        wish, found = self.wish, []
+        wish = self.wish
+        found: list[Change] = []
         if wish.default:
             found.append(("default", ""))
         if wish.profile not in ("runtime", "compiler", "full"):
@@ -128,7 +129,7 @@ class CudaWaysOut:
         if decision.blockers or decision.target is None:
             return ""
         version = decision.target.version
-        if any(runs(old.catalog, wanted.minor, version) == "none" for wanted in old.wanted):
+        if any(runs(old.catalog, wanted.minor, version) == "none" for wanted in old.asked.toolkits):
             return ""
         return (
             f"nvidia_driver_branch: recommended, without nvidia_driver_version, takes {decision.target.series} {version}, "
@@ -140,4 +141,8 @@ def setting(name: str, value: Any) -> str:
     """A variable of the role as an inventory has it."""
     if name == "versions":
         return "cuda_toolkit_versions: [" + ", ".join(f'"{item}"' for item in value) + "]"
-    return f'cuda_toolkit_{name}: "{value}"' if name in ("default", "cudnn", "nccl") else f"cuda_toolkit_{name}: {value}"
+    return (
+        f'cuda_toolkit_{name}: "{value}"'
+        if name in ("default", "cudnn", "nccl")
+        else f"cuda_toolkit_{name}: {value}"
+    )

@@ -9,7 +9,9 @@ from typing import Any
 
 from provision.resolve.decision import Notes
 
-_LIBRARY = re.compile(r"(?P<version>[0-9]+(\.[0-9]+)*)(-(?P<revision>[0-9]+))?(\+cuda(?P<suffix>[0-9]+\.[0-9]+))?")
+_LIBRARY = re.compile(
+    r"(?P<version>[0-9]+(\.[0-9]+)*)(-(?P<revision>[0-9]+))?(\+cuda(?P<suffix>[0-9]+\.[0-9]+))?"
+)
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,9 @@ class CudaTarget:
     default: str  # minor that /usr/local/cuda leads to
     releases: dict[str, str] = field(default_factory=dict)  # minor: "12.4.1"
     packages: dict[str, str] = field(default_factory=dict)  # what apt is asked for: exact Debian versions
-    names: tuple[str, ...] = ()  # every package that belongs to what is wanted, there or to come: what is held
+    names: tuple[
+        str, ...
+    ] = ()  # every package that belongs to what is wanted, there or to come: what is held
     remove: tuple[str, ...] = ()  # exact names
     cudnn: dict[str, str] = field(default_factory=dict)  # CUDA major: cuDNN version
     nccl: str | None = None  # "2.21.5-1+cuda12.4"

@@ -28,7 +28,9 @@ class DriverWish:
     version: str = ""
     update: bool = False
     min_cuda: str = ""
-    toolkits: tuple[str, ...] = ()  # CUDA toolkits that this driver will run: cuda_toolkit_versions, not a variable of ours
+    toolkits: tuple[
+        str, ...
+    ] = ()  # CUDA toolkits that this driver will run: cuda_toolkit_versions, not a variable of ours
     channel: str = "auto"
     modules: str = "auto"
     build: str = "auto"

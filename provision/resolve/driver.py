@@ -896,7 +896,8 @@ class Resolver:
 
     def _say_why_nothing_fits(self) -> None:
         # Lead with the most telling refusal: "is not there" says less than "is only a transitional package".
-        self.out.blockers += sorted(self.refusals, key=lambda issue: issue.code == "driver.not_offered")
+        once = {(issue.code, issue.message): issue for issue in self.refusals}
+        self.out.blockers += sorted(once.values(), key=lambda issue: issue.code == "driver.not_offered")
 
 
 def _span(gpu: Gpu) -> str:
