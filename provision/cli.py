@@ -377,16 +377,37 @@ def apply(
     return _finish(settings, done, renderer)
 
 
-@_command("provision verify", "provision verify -l gpu01 -v", "provision verify --json")
-def verify(settings: Settings) -> int:
-    """Check every host and print pass, warn, fail or skip with the evidence. Changes nothing.
+@_command(
+    "provision verify",
+    "provision verify -l gpu01 -v",
+    "provision verify --check 'gpu.*' --deep",
+    "provision verify --junit results.xml",
+)
+def verify(
+    settings: Settings,
+    check: Annotated[
+        list[str] | None,
+        typer.Option("--check", metavar="PATTERN", help="Only these checks: cuda.nvcc, 'gpu.*'. Repeatable."),
+    ] = None,
+    deep: Annotated[
+        bool, typer.Option("--deep", metavar="", help="Test most of each card's memory; measure longer.")
+    ] = False,
+    junit: Annotated[
+        Path | None, typer.Option("--junit", metavar="FILE", help="Write the results as JUnit XML, for CI.")
+    ] = None,
+) -> int:
+    """Check every host and print pass, warn, fail or skip with the evidence. Changes nothing, leaves nothing behind.
 
-    docs/checks.md says what each check means and what to do.
+    docs/checks.md and docs/prove.md say what each check means and what to do.
     """
     fleet, renderer = _fleet(settings, "verify")
     from provision.commands import verify as command
+    from provision.verify import Look
 
-    return _finish(settings, command.run(fleet, renderer.progress()), renderer)
+    document = command.run(fleet, renderer.progress(), look=Look(tuple(check or ()), deep))
+    if junit:
+        command.write_junit(document, junit)
+    return _finish(settings, document, renderer)
 
 
 @_command(

@@ -70,6 +70,8 @@ class Check(BaseModel):
     message: str
     evidence: list[str] = Field(default_factory=list)
     hint: str | None = None
+    seconds: float | None = None  # of checks that run something
+    numbers: dict[str, float] = Field(default_factory=dict)  # measured, the unit in the name
 
 
 class VerifiedHost(BaseModel):

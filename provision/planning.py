@@ -12,14 +12,14 @@ from dataclasses import replace
 from typing import Any
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils import aptquery, checks, names
+from ansible_collections.gpu.provision.plugins.module_utils import aptquery, names
 from provision.catalog import Catalog, load_catalog
 from provision.errors import Issue, ProvisionError
 from provision.facts import Facts
-from provision.plan import HostPlan, PackageChange, Reboot, Step
-from provision.plan.apt import AptPart, combine
-from provision.plan.cuda import CudaPlan, cuda_expectation, plan_cuda
-from provision.plan.driver import DriverPlan, conflicting, cuda_entries, expectation, plan_driver
+from provision.plan import HostPlan, PackageChange, Step
+from provision.plan.apt import combine
+from provision.plan.cuda import group_of, plan_cuda
+from provision.plan.driver import conflicting, cuda_entries, plan_driver
 from provision.repositories import Mirror, source_spec
 from provision.resolve.cuda import PATTERNS as CUDA_PATTERNS
 from provision.resolve.cuda import CudaDecision, CudaWish, resolve_cuda
@@ -56,29 +56,6 @@ def plan_from_facts(
         return planner.run()
     finally:
         planner.close()
-
-
-def expect_of(facts: Facts, values: dict[str, Any], catalog: Catalog | None = None) -> dict[str, Any]:
-    """What verify holds a host to: the wish, and where it leaves a choice, what resolve keeps."""
-    catalog = catalog or load_catalog()
-    cuda_wish = CudaWish.from_vars(values)
-    wish = replace(DriverWish.from_vars(values), toolkits=cuda_wish.versions)
-    driver = resolve_driver(wish, facts, catalog, {})
-    expect = expectation(wish, facts, driver)
-    expect["gpus"] = int(values.get("gpu_verify_expected_gpus") or 0)
-    expect["cuda"] = cuda_expectation(cuda_wish, facts, catalog, resolve_cuda(cuda_wish, facts, catalog, {}, driver))
-    return expect
-
-
-def verify_host(call: Call, values: dict[str, Any], catalog: Catalog | None = None) -> list[dict[str, Any]]:
-    """Read one host and judge it; see checks for what a verdict is."""
-    data = Facts.model_validate(call("probe", {}))
-    verdicts = checks.run(data.model_dump(), expect_of(data, values, catalog))
-    if values.get("gpu_verify_strict"):
-        for verdict in verdicts:
-            if verdict["status"] == "warn":
-                verdict["status"] = "fail"
-    return list(verdicts)
 
 
 def describe_gpus(facts: Facts, catalog: Catalog) -> list[str]:
@@ -330,6 +307,7 @@ def apply_simulation(plan: HostPlan, simulation: dict[str, Any]) -> None:
         PackageChange(
             action=change["action"], name=change["name"], version=change.get("version"),
             from_version=change.get("from_version"), download_bytes=int(change.get("download_bytes") or 0),
+            disk_bytes=int(change.get("disk_bytes") or 0), group=group_of(change["name"]),
         )
         for change in simulation["changes"]
     ]  # fmt: skip
@@ -338,12 +316,6 @@ def apply_simulation(plan: HostPlan, simulation: dict[str, Any]) -> None:
     # What is only "before" was done in a transaction of its own by the time the plan is compared.
     first = {item.split("=")[0] for item in plan.spec["apt"]["before"]["install"]}
     plan.spec["apt"]["expect"] = [
-        package.model_dump() for package in plan.packages if package.name not in first
-    ]
-    counts: dict[str, int] = {}
-    for package in plan.packages:
-        counts[package.action] = counts.get(package.action, 0) + 1
-    words = {"install": "new", "upgrade": "upgraded", "downgrade": "downgraded", "remove": "removed"}
-    step = next((step for step in plan.steps if step.id == "packages"), None)
-    if step:
-        step.details += [f"{count} {words[action]}" for action, count in counts.items()]
+        package.model_dump(include={"action", "name", "version", "from_version"})
+        for package in plan.packages if package.name not in first
+    ]  # fmt: skip

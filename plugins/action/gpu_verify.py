@@ -1,6 +1,6 @@
 # Copyright (c) the gpu-provision founders
 # Apache-2.0 (see LICENSE)
-"""Fill in on the controller what a host is held to, then run the module gpu_verify there."""
+"""Say on the controller what a host is held to, have the module gpu_verify look there, and judge its verdicts."""
 
 from __future__ import annotations
 
@@ -15,28 +15,42 @@ from ansible_collections.gpu.provision.plugins.plugin_utils.controller import (
 
 
 class ActionModule(ActionBase):
-    """Where ``expect`` is not given, it follows from the role variables and from what resolve keeps."""
+    """What the host must be follows from the role variables and from what resolve keeps."""
 
     TRANSFERS_FILES = False
 
     def run(self, tmp=None, task_vars=None):
         task_vars = task_vars or {}
         result = super().run(tmp, task_vars)
-        args = dict(self._task.args)
-        if not args.get("expect"):
-            import_provision()
-            from provision.errors import ProvisionError
-            from provision.facts import Facts
-            from provision.planning import expect_of
+        import_provision()
+        from provision.catalog import load_catalog
+        from provision.errors import ProvisionError
+        from provision.facts import Facts
+        from provision.verify import Look, expect_of, prove_args, refuse_unknown, runs, select
 
-            try:
-                facts = Facts.model_validate(module_call(self, task_vars)("probe", {}))
-                args["expect"] = expect_of(facts, role_values(self._templar, task_vars))
-            except ProvisionError as error:
-                return dict(result, **error_result(error.issue))
+        args = self._task.args
+        look = Look(only=tuple(args.get("only") or ()), deep=bool(args.get("deep")))
+        try:
+            values, catalog = role_values(self._templar, task_vars), load_catalog()
+            if args.get("strict") is not None:
+                values["gpu_verify_strict"] = args["strict"]
+            facts = Facts.model_validate(module_call(self, task_vars)("probe", {}))
+            expect = dict(expect_of(facts, values, catalog), **(args.get("expect") or {}))
+            prove = prove_args(facts, values, expect, catalog, look) if runs(values, look) else None
+            answer = self._execute_module(
+                module_name="gpu.provision.gpu_verify", module_args={"expect": expect, "prove": prove}, task_vars=task_vars
+            )
+            if answer.get("failed"):
+                return dict(result, **answer)
+            refuse_unknown(look, [verdict["id"] for verdict in answer["checks"]])
+            verdicts = select(answer["checks"], values, look)
+        except ProvisionError as error:
+            return dict(result, **error_result(error.issue))
+        bad = [verdict for verdict in verdicts if verdict["status"] == "fail"]
+        if not bad:
+            return dict(result, changed=False, checks=verdicts)
         return dict(
-            result,
-            **self._execute_module(
-                module_name="gpu.provision.gpu_verify", module_args=args, task_vars=task_vars
-            ),
-        )
+            result, failed=True, msg="; ".join("%s: %s" % (verdict["id"], verdict["message"]) for verdict in bad),
+            code="verify.failed", because=[line for verdict in bad for line in verdict["evidence"]][:12],
+            hint=bad[0]["hint"], checks=verdicts,
+        )  # fmt: skip

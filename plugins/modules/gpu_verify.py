@@ -6,26 +6,34 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpu_verify
-short_description: Prove that the NVIDIA driver of a host works, and will work after the next boot
+short_description: Prove that the GPUs of a host work, and will work after the next boot
 description:
-  - Reads the host once and judges it check by check, each with its evidence and a hint. Changes nothing.
-  - Used from a play, an action plugin of the same name fills in O(expect) from the role variables of the host.
+  - Reads the host once and judges it check by check, each with its evidence and a hint; then has every card compute.
+    Changes nothing and leaves nothing behind.
+  - The action plugin of the same name fills in what the host is held to from its role variables, and fails the task where
+    a check fails, with the code C(verify.failed).
 options:
   expect:
     description:
-      - What the host is held to. Keys are C(version), C(branch), C(flavour), C(manage), C(hold), C(persistence),
-        C(fabric_manager) and C(gpus); missing ones take the defaults of the role nvidia_driver.
+      - What the host is held to, over what follows from the role variables. Keys are C(version), C(branch), C(flavour),
+        C(manage), C(hold), C(persistence), C(fabric_manager), C(gpus) and C(cuda).
     type: dict
     default: {}
   only:
-    description: Identifiers of the checks to run, all when empty.
+    description: Names or patterns of the checks to run, all when empty.
     type: list
     elements: str
     default: []
-  strict:
-    description: Treat warnings as failures.
+  deep:
+    description: Take the time to test most of each card's memory and to measure longer.
     type: bool
     default: false
+  strict:
+    description: Treat warnings as failures; without it as C(gpu_verify_strict) says.
+    type: bool
+  prove:
+    description: Filled in by the action plugin, for the checks that run something; null for none.
+    type: dict
 attributes:
   check_mode:
     description: Changes nothing, so it does the same in check mode.
@@ -57,7 +65,7 @@ checks:
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.gpu.provision.plugins.module_utils import checks, probe
+from ansible_collections.gpu.provision.plugins.module_utils import checks, probe, prove
 
 
 def main():
@@ -65,23 +73,15 @@ def main():
         argument_spec={
             "expect": {"type": "dict", "default": {}},
             "only": {"type": "list", "elements": "str", "default": []},
-            "strict": {"type": "bool", "default": False},
+            "deep": {"type": "bool", "default": False},
+            "strict": {"type": "bool"},
+            "prove": {"type": "dict"},
         },
         supports_check_mode=True,
     )
-    only, strict = module.params["only"], module.params["strict"]
     verdicts = checks.run(probe.collect(), module.params["expect"])
-    unknown = sorted(set(only) - {verdict["id"] for verdict in verdicts})
-    if unknown:
-        module.fail_json(msg="no such check: %s" % ", ".join(unknown), code="verify.unknown_check")
-    verdicts = [verdict for verdict in verdicts if not only or verdict["id"] in only]
-    bad = [v for v in verdicts if v["status"] == "fail" or (strict and v["status"] == "warn")]
-    if bad:
-        module.fail_json(
-            msg="; ".join("%s: %s" % (verdict["id"], verdict["message"]) for verdict in bad),
-            code="verify.failed", because=[line for verdict in bad for line in verdict["evidence"]][:12],
-            hint=bad[0]["hint"], checks=verdicts,
-        )  # fmt: skip
+    if module.params["prove"] is not None:
+        verdicts += prove.main(module.params["prove"])["checks"]
     module.exit_json(changed=False, checks=verdicts)
 
 

@@ -54,7 +54,7 @@ all:
         nvidia_driver_reboot: when_idle
 
         # Every host must have this many GPUs; 0 takes what the PCI bus shows.
-        # gpu_verify_expected_gpus: 8
+        # gpu_verify_expect: 8x H100
 """
 
 

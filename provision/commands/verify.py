@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
 
 from provision.catalog import load_catalog
 from provision.commands.fleet import Fleet, Silent, Talk, ask_all
 from provision.documents import Check, CheckStatus, VerifiedHost, VerifyDocument
-from provision.errors import Exit, Issue, ProvisionError
+from provision.errors import Exit, Issue, ProvisionError, UsageError
 from provision.inventory import Host
-from provision.planning import verify_host
+from provision.planning import Call
+from provision.remote import Session
+from provision.verify import EVERYTHING, Look, verify_host
 
+_READ_SECONDS = 60.0
+_PROVE_SECONDS = 1800.0
 _WORST: tuple[CheckStatus, ...] = ("fail", "warn", "pass")
 
 
-def run(fleet: Fleet, talk: Talk | None = None, hosts: Sequence[Host] | None = None) -> VerifyDocument:
+def run(
+    fleet: Fleet, talk: Talk | None = None, hosts: Sequence[Host] | None = None, look: Look = EVERYTHING
+) -> VerifyDocument:
     """Check hosts (all of the fleet when None). Exit code 3 where a check failed; warnings do not fail."""
     catalog = load_catalog()
     answers = ask_all(
         fleet,
         fleet.hosts if hosts is None else hosts,
         "verifying",
-        lambda host, session: verify_host(session.call, dict(fleet.values[host.name]), catalog),
+        lambda host, session: verify_host(_patient(session), dict(fleet.values[host.name]), catalog, look),
         talk or Silent(),
     )
     document = VerifyDocument()
@@ -41,6 +51,15 @@ def run(fleet: Fleet, talk: Talk | None = None, hosts: Sequence[Host] | None = N
     return document.conclude(codes)
 
 
+def _patient(session: Session) -> Call:
+    """The session's call, with time for what runs on the host: each check there has a bound of its own."""
+
+    def call(program: str, args: dict[str, Any]) -> Any:
+        return session.call(program, args, timeout=_PROVE_SECONDS if program == "prove" else _READ_SECONDS)
+
+    return call
+
+
 def worst_status(checks: Sequence[Check]) -> CheckStatus:
     """Return the gravest status: fail, warn, pass; skip when nothing was judged."""
     seen = {check.status for check in checks}
@@ -52,3 +71,46 @@ def as_issue(host: str, check: Check) -> Issue:
         code=f"check.{check.id}", host=host, message=f"{check.id}: {check.message}", because=check.evidence,
         hint=check.hint,
     )  # fmt: skip
+
+
+def write_junit(document: VerifyDocument, path: Path) -> None:
+    """Write the results as JUnit XML: a suite a host, a case a check. Warnings pass, with their words as output.
+
+    Raises UsageError when the file cannot be written.
+    """
+    suites = ElementTree.Element("testsuites", name="provision verify")
+    for name, host in document.hosts.items():
+        checks = host.checks or [Check(id="host", status="fail", message=_why(document, name))]
+        count = {status: str(sum(check.status == status for check in checks)) for status in ("fail", "skip")}
+        suite = ElementTree.SubElement(
+            suites, "testsuite", name=name, tests=str(len(checks)), failures=count["fail"], skipped=count["skip"],
+            errors="0", time=f"{sum(check.seconds or 0 for check in checks):.3f}",
+        )  # fmt: skip
+        for check in checks:
+            case = ElementTree.SubElement(
+                suite, "testcase", classname=name, name=check.id, time=f"{check.seconds or 0:.3f}"
+            )
+            told = "\n".join([check.message, *check.evidence, *([f"hint: {check.hint}"] if check.hint else [])])
+            if check.status == "fail":
+                ElementTree.SubElement(case, "failure", message=_plain(check.message)).text = _plain(told)
+            elif check.status == "skip":
+                ElementTree.SubElement(case, "skipped", message=_plain(check.message))
+            else:
+                ElementTree.SubElement(case, "system-out").text = _plain(f"{check.status}: {told}")
+    tree = ElementTree.ElementTree(suites)
+    ElementTree.indent(tree)
+    try:
+        tree.write(path, encoding="utf-8", xml_declaration=True)
+    except OSError as error:
+        raise UsageError(
+            "usage.file", f"cannot write {path}", because=[str(error)], hint="name a file in a folder that you can write"
+        ) from error  # fmt: skip
+
+
+def _why(document: VerifyDocument, host: str) -> str:
+    return next((issue.message for issue in document.errors if issue.host == host), "the host could not be read")
+
+
+def _plain(text: str) -> str:
+    """Text without the control characters that XML 1.0 has no way to write."""
+    return re.sub(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "?", text)

@@ -25,12 +25,15 @@ class PackageChange(BaseModel):
     version: str | None = None  # None for removals
     from_version: str | None = None
     download_bytes: int = 0
+    disk_bytes: int = 0
+    group: str = ""  # what it belongs to, where that is not the driver: "CUDA 12.4", "cuDNN", "NCCL"
 
 
 class Step(BaseModel):
-    """One thing that apply will do. id names the role's task file: sources, packages, boot, services, reboot, …"""
+    """One thing that apply will do. id: sources, packages, hold, boot, environment, reboot, …; part: of which part."""
 
     id: str
+    part: str = "driver"
     title: str
     because: str
     details: list[str] = Field(default_factory=list)

@@ -80,13 +80,23 @@ def _packages(facts: Facts, target: CudaTarget, steps: list[Step]) -> None:
         kinds = {package.kind for package in map(cudanames.parse, target.packages) if package}
         what += [word for kind, word in (("cudnn", "cuDNN"), ("nccl", "NCCL")) if kind in kinds]
         because = "cuda_toolkit_versions lists them" if new else "they go with the toolkits that are listed"
-        steps.append(Step(id="packages", title=f"install {and_(what)}", because=because))
+        steps.append(Step(id="packages", part="cuda", title=f"install {and_(what)}", because=because))
     if target.remove:
         gone = sorted({_toolkit_of(name) or name for name in target.remove}, key=_version_key)
         gone = [f"CUDA {item}" if item[0].isdigit() else item for item in gone]
         because = "installed and not listed (cuda_toolkit_prune), or in the way (cuda_toolkit_remove_distribution)"
         title = f"remove {and_(gone[:4])}" + (f" and {len(gone) - 4} more" if len(gone) > 4 else "")
-        steps.append(Step(id="packages", title=title, because=because, details=sorted(target.remove)))
+        steps.append(Step(id="packages", part="cuda", title=title, because=because, details=sorted(target.remove)))
+
+
+def group_of(name: str) -> str:
+    """What a package belongs to, as the plan groups it: "CUDA 12.4", "cuDNN", "NCCL"; empty for all others."""
+    package = cudanames.parse(name)
+    if package is None or package.kind == "distribution":
+        return ""
+    if package.version:
+        return f"CUDA {package.version}"
+    return {"cudnn": "cuDNN", "nccl": "NCCL"}.get(package.kind, "CUDA")
 
 
 def _toolkit_of(name: str) -> str | None:
@@ -107,7 +117,7 @@ def _hold(wish: CudaWish, facts: Facts, target: CudaTarget, apt: AptPart, steps:
         held = [name for name in here if facts.packages[name].held]
         if held:
             steps.append(
-                Step(id="hold", title=f"release {len(held)} holds", because="cuda_toolkit_hold is false", details=held)
+                Step(id="hold", part="cuda", title=f"release {len(held)} holds", because="cuda_toolkit_hold is false", details=held)
             )  # fmt: skip
         return
     apt.extra_hold = sorted(set(target.names) - set(target.remove))
@@ -115,7 +125,7 @@ def _hold(wish: CudaWish, facts: Facts, target: CudaTarget, apt: AptPart, steps:
     if coming or loose:
         title = "hold every package of the toolkits by its exact name" if coming else f"hold {len(loose)} packages"
         because = "an update must not move cuDNN or NCCL to another CUDA, nor a toolkit under somebody's build"
-        steps.append(Step(id="hold", title=title, because=because, details=[] if coming else loose))
+        steps.append(Step(id="hold", part="cuda", title=title, because=because, details=[] if coming else loose))
 
 
 def _environment(
@@ -143,7 +153,7 @@ def _environment(
     if links or gone:
         because.append("the order of installation must not decide which toolkit is the default")
     steps.append(
-        Step(id="environment", title="make the toolkits reachable", because="; ".join(because), details=details)
+        Step(id="environment", part="cuda", title="make the toolkits reachable", because="; ".join(because), details=details)
     )
     return {
         "files": [{"path": path, "content": text} for path, text in sorted(write.items())],
@@ -158,7 +168,7 @@ def _environment_gone(facts: Facts, steps: list[Step]) -> dict[str, Any] | None:
         return None
     steps.append(
         Step(
-            id="environment", title="remove our files for the shells", because="cuda_toolkit_versions is empty",
+            id="environment", part="cuda", title="remove our files for the shells", because="cuda_toolkit_versions is empty",
             details=[f"remove {path}" for path in absent],
         )
     )  # fmt: skip
@@ -211,8 +221,9 @@ def cuda_expectation(
     wish: CudaWish, facts: Facts, catalog: Catalog, decision: CudaDecision
 ) -> dict[str, Any]:
     """What verify holds the host to; see checkcuda. Empty where no toolkit is wanted."""
+    wanted = [".".join(version.split(".")[:2]) for version in wish.versions]
     needs = {}
-    for version in sorted({t.version for t in facts.cuda.toolkits if t.version} | set(wish.minors), key=cuda_key):
+    for version in sorted({t.version for t in facts.cuda.toolkits if t.version} | set(wanted), key=cuda_key):
         if any(minor.version == version for minor in catalog.cuda_minors):
             needs[version] = {
                 "full": catalog.min_driver_for_cuda(version, full=True),
@@ -221,7 +232,7 @@ def cuda_expectation(
     target = decision.target
     return {
         "manage": bool(wish.versions),
-        "versions": list(target.versions if target else wish.minors),
+        "versions": list(target.versions if target else wanted),
         "default": target.default if target else wish.default or None,
         "profile": wish.profile,
         "cudnn": dict(target.cudnn) if target else {},

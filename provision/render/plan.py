@@ -81,7 +81,7 @@ def _in_full(names: Sequence[str], plan: HostPlan, verbosity: int) -> Iterable[R
     for step in plan.steps:
         yield from _step(step, plan, verbosity)
     if plan.packages and not any(step.id == "packages" for step in plan.steps):
-        yield indented(Text(package_line(plan)), 2)
+        yield indented(Text(package_line(plan.packages)), 2)
         yield from _packages(plan.packages, verbosity)
     if plan.reboot.needed and not any(step.id == "reboot" for step in plan.steps):
         yield from _step(
@@ -104,8 +104,9 @@ def _step(step: Step, plan: HostPlan, verbosity: int) -> Iterable[RenderableType
         title = f"reboot, {_POLICIES.get(plan.reboot.policy, plan.reboot.policy)}"
     yield columns([("-", text(title, f": {step.because}", styles=(style, "")))], 2, style="dim", gap=1)
     if step.id == "packages" and plan.packages:
-        yield indented(Text(package_line(plan)), 4)
-        yield from _packages(plan.packages, verbosity)
+        changes = _of_step(step, plan)
+        yield indented(Text(package_line(changes)), 4)
+        yield from _packages(changes, verbosity)
         return
     if step.details:
         yield columns([("", text(_details(step.details, verbosity), styles=("dim",)))], 3, gap=1)
@@ -130,15 +131,29 @@ def _merged(details: Sequence[str]) -> list[str]:
     return lines
 
 
-def package_line(plan: HostPlan) -> str:
+def _of_step(step: Step, plan: HostPlan) -> list[PackageChange]:
+    """The packages of one step: those of its part, and of its kind where a part has a step for removals."""
+    steps = [other for other in plan.steps if other.id == "packages"]
+    parts = {other.part for other in steps}
+    named = set(step.details)
+    others = {name for other in steps if other is not step for name in other.details}
+    found = []
+    for change in plan.packages:
+        part = "cuda" if change.group and "cuda" in parts else "driver" if "driver" in parts else "cuda"
+        if part == step.part and (change.name in named if named else change.name not in others):
+            found.append(change)
+    return found
+
+
+def package_line(changes: Sequence[PackageChange]) -> str:
     """Return ``13 new, 10 removed, 310 MB to download, 1.2 GB more on disk``."""
-    actions = [change.action for change in plan.packages]
+    actions = [change.action for change in changes]
     parts = [f"{actions.count(action)} {word}" for action, word in _ACTIONS.items() if action in actions]
-    if plan.download_bytes:
-        parts.append(f"{size(plan.download_bytes)} to download")
-    if plan.disk_bytes:
-        verb = "more" if plan.disk_bytes > 0 else "less"
-        parts.append(f"{size(abs(plan.disk_bytes))} {verb} on disk")
+    download, disk = sum(c.download_bytes for c in changes), sum(c.disk_bytes for c in changes)
+    if download:
+        parts.append(f"{size(download)} to download")
+    if disk:
+        parts.append(f"{size(abs(disk))} {'more' if disk > 0 else 'less'} on disk")
     return ", ".join(parts)
 
 
@@ -148,7 +163,9 @@ def _packages(changes: Sequence[PackageChange], verbosity: int) -> Iterable[Rend
     for action, word in _ACTIONS.items():
         for change in changes:
             if change.action == action:
-                groups.setdefault((word, _version(change)), []).append(change.name)
+                # A toolkit has seventy packages, most with a version of their own.
+                key = change.group if change.group.startswith("CUDA") and not verbosity else _version(change)
+                groups.setdefault((word, key), []).append(change.name)
     rows: list[tuple[str | Text, str | Text]] = []
     before = ""
     for (word, version), names in groups.items():
