@@ -336,7 +336,7 @@ def cudnn(ubuntu: str, *, later: bool = False) -> Iterator[Package]:
             continue
         for major in row["majors"]:
             if major in majors:
-                yield from _cudnn9(version, major, row["minors"][major])
+                yield from _cudnn9(version, major, row)
         short = ".".join(version.split(".")[:3])
         newest = max(row["majors"])
         if newest in majors:
@@ -393,11 +393,12 @@ def _cudnn8(version: str, suffix: str) -> Iterator[Package]:
     )  # fmt: skip
 
 
-def _cudnn9(version: str, cuda: int, minor: str) -> Iterator[Package]:
+def _cudnn9(version: str, cuda: int, row: dict[str, Any]) -> Iterator[Package]:
     """The packages of one cuDNN 9 for one CUDA major. Relations from 9.10 on as measured at 9.14; before: inferred."""
     full, parts = f"{version}-1", ("_graph",)
     new = numbers(version)[:2] >= CUDNN_WITHOUT_ALTERNATIVES
-    others = [other for other in (11, 12, 13) if other != cuda]
+    # CUDA majors that this version is for and whose -dev once held the headers; 13 began with the new layout.
+    once = [f"libcudnn9-dev-cuda-{major} (<< {version})" for major in row["majors"] if major < 13]
 
     def same(what: str) -> dict[str, str]:
         """One of a kind: the files are the same whatever CUDA they are for."""
@@ -414,10 +415,10 @@ def _cudnn9(version: str, cuda: int, minor: str) -> Iterator[Package]:
     static = {f"{LIB}/libcudnn_static_v9.a": File(b"!<arch>\n")}
     if new:
         links = {f"{INCLUDE}/{name}.h": File(link=f"{name}_v9.h") for name in ("cudnn", "cudnn_version")}
-        older = ", ".join(f"libcudnn9-dev-cuda-{other} (<< {version})" for other in others)
+        older = ", ".join(once)
         fields = same("libcudnn9-headers")
-        fields["Conflicts"] = f"libcudnn8-dev, libcudnn9-headers, {older}"
-        fields |= {"Breaks": older, "Replaces": f"libcudnn9-headers, {older}"}
+        fields["Conflicts"] = f"libcudnn8-dev, {older}, libcudnn9-headers"
+        fields |= {"Breaks": older, "Replaces": f"{older}, libcudnn9-headers"}
         yield _full(f"libcudnn9-headers-cuda-{cuda}", full, fields, {**headers, **links})
         libraries = {f"{LIB}/libcudnn{part}.so": File(link=f"libcudnn{part}.so.9") for part in ("", *parts)}
         fields = same("libcudnn9-dev")
@@ -435,7 +436,7 @@ def _cudnn9(version: str, cuda: int, minor: str) -> Iterator[Package]:
         )
     yield _full(f"libcudnn9-static-cuda-{cuda}", full,
                 {**same("libcudnn9-static"), "Depends": f"libcudnn9-dev-cuda-{cuda} (= {full})"}, dict(static))  # fmt: skip
-    dashed = f"cudnn9-cuda-{minor.replace('.', '-')}"
+    dashed = f"cudnn9-cuda-{row['minors'][cuda].replace('.', '-')}"
     parts_of = ", ".join(f"libcudnn9-{part}cuda-{cuda} (= {full})" for part in ("", "dev-", "static-"))
     yield _full(dashed, full, {"Depends": parts_of})
     yield _full(f"cudnn9-cuda-{cuda}", full, {"Depends": f"{dashed} (= {full})"})

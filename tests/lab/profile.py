@@ -40,7 +40,15 @@ _HELD = (
     "nvidia-|libnvidia-|cuda-|linux-(modules|objects|signatures)-nvidia-|xserver-xorg-video-nvidia-|libcu|libn(pp|ccl|v)|"
     "nsight-|gds-tools"
 )
-_PROFILES = {"full": "cuda-toolkit", "compiler": "cuda-compiler", "runtime": "cuda-libraries"}
+# What NVIDIA's own images name for their runtime and devel flavours.
+_RUNTIME = ["cuda-libraries", "cuda-nvtx"]
+_PROFILES = {
+    "full": ["cuda-toolkit"],
+    "runtime": _RUNTIME,
+    "compiler": [
+        *_RUNTIME, "cuda-minimal-build", "cuda-libraries-dev", "cuda-command-line-tools", "cuda-nvml-dev",
+    ],
+}  # fmt: skip
 _EVERYDAY = ("jq", "rsync", "tmux", "libxml2")
 
 
@@ -170,13 +178,13 @@ def _compiler(spec: HostSpec) -> list[str]:
 
 
 def _toolkit(text: str, spec: HostSpec) -> str:
-    """Package of a toolkit: ``MINOR [full|compiler|runtime] [held]``."""
+    """apt words for a toolkit: ``MINOR [full|compiler|runtime] [held]``."""
     minor, *flags = text.split()
     unknown = set(flags) - {"full", "compiler", "runtime", "held"}
     if unknown or not re.fullmatch(r"\d+\.\d+", minor):
         raise ValueError(f"{spec.name}: cannot read the toolkit {text!r}")
-    base = next((_PROFILES[flag] for flag in flags if flag in _PROFILES), "cuda-toolkit")
-    return f"{base}-{minor.replace('.', '-')}"
+    bases = next((_PROFILES[flag] for flag in flags if flag in _PROFILES), _PROFILES["full"])
+    return " ".join(f"{base}-{minor.replace('.', '-')}" for base in bases)
 
 
 def _cuda_link(spec: HostSpec) -> list[str]:

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+import provision.collection  # noqa: F401
+from ansible_collections.gpu.provision.plugins.module_utils import proveerrors
 from tests.lab import cuda_repo, nvidia_repo, sofile, ubuntu_cuda
 from tests.lab.debfile import File
 from tests.lab.releases import RELEASES
@@ -77,6 +79,12 @@ def test_built_program(row, monkeypatch):
     for name, value in row.get("env", {}).items():
         monkeypatch.setenv(name, value)
     assert nvcc.why_not({"release": row["release"], "targets": row["targets"]}) == row["error"]
+
+
+@pytest.mark.parametrize("code", nvcc.ERRORS)
+def test_the_product_knows_the_errors_that_programs_end_with(code):
+    assert proveerrors.code_in(nvcc.ERRORS[code]) == code
+    assert proveerrors.code_in(f"error {code}: {nvcc.ERRORS[code]} (the first call)") == code
 
 
 def test_nvcc_tells_its_version_as_the_real_one_of_a_recorded_host(tmp_path):
@@ -170,7 +178,14 @@ def test_relations_of_13_0_are_those_of_a_real_host():
 def test_cudnn_9_14_has_the_relations_of_a_real_host():
     built = {p.name: p.fields for p in cuda_repo.cudnn("24.04") if p.version == "9.14.0.64-1"}
     assert built["libcudnn9-cuda-13"]["Conflicts"] == "libcudnn9"
-    assert "libcudnn8-dev" in built["libcudnn9-headers-cuda-13"]["Conflicts"]
+    headers = built["libcudnn9-headers-cuda-13"]
+    assert headers["Conflicts"] == "libcudnn8-dev, libcudnn9-dev-cuda-12 (<< 9.14.0.64), libcudnn9-headers"
+    assert headers["Replaces"] == "libcudnn9-dev-cuda-12 (<< 9.14.0.64), libcudnn9-headers"
+    assert (
+        headers["Breaks"]
+        == built["libcudnn9-dev-cuda-13"]["Breaks"]
+        == "libcudnn9-dev-cuda-12 (<< 9.14.0.64)"
+    )
     assert built["libcudnn9-dev-cuda-13"]["Depends"] == (
         "libcudnn9-headers-cuda-13 (= 9.14.0.64-1), libcudnn9-cuda-13 (= 9.14.0.64-1)"
     )

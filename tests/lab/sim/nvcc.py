@@ -30,9 +30,19 @@ Built on %(built)s
 Cuda compilation tools, release %(release)s, V%(version)s
 Build cuda_%(release)s.r%(release)s/compiler.%(compiler)s
 """
+# cudaGetErrorString of the errors that can come up here.
+ERRORS = {
+    35: "CUDA driver version is insufficient for CUDA runtime version",
+    100: "no CUDA-capable device is detected",
+    209: "no kernel image is available for execution on the device",
+    222: "the provided PTX was compiled with an unsupported toolchain.",
+    802: "system not yet initialized",
+    803: "system has unsupported display driver / cuda driver combination",
+}
 HELP = """\
 This is a stand-in for nvcc on a simulated host: it compiles nothing.
-Known: -V --version -h --help -o -c -arch -gencode -ccbin -cudart -I -L -l -allow-unsupported-compiler
+Known: -V --version -h --help --list-gpu-arch --list-gpu-code -o -c -arch -gencode -ccbin -cudart -I -L -l
+-allow-unsupported-compiler
 """
 _WRAPPER = """\
 #!/usr/bin/python3 -SE
@@ -67,7 +77,8 @@ _VALUED = {
     "-Xlinker": "passed", "-I": "include", "-L": "library_path", "-l": "library", "-D": "define", "-O": "level",
 }  # fmt: skip
 _FLAGS = {
-    "-c", "-dc", "-V", "--version", "-h", "--help", "-allow-unsupported-compiler", "--allow-unsupported-compiler",
+    "-c", "-dc", "-V", "--version", "-h", "--help", "--list-gpu-arch", "--list-gpu-code",
+    "-allow-unsupported-compiler", "--allow-unsupported-compiler",
     "-Wno-deprecated-gpu-targets", "--keep", "-v", "-g", "-G", "-lineinfo", "-w", "-rdc=true", "-m64", "--use_fast_math",
 }  # fmt: skip
 
@@ -91,6 +102,10 @@ def main(argv, toolkit):
         if "-V" in options or "--version" in options:
             sys.stdout.write(VERSION % toolkit)
             return 0
+        for option, prefix in (("--list-gpu-arch", "compute"), ("--list-gpu-code", "sm")):
+            if option in options:
+                print("\n".join("%s_%s" % (prefix, chip) for chip in toolkit["sm"] if chip.isdigit()))
+                return 0
         return _compile(options, inputs, toolkit)
     except Stop as problem:
         sys.stderr.write(str(problem) + "\n")
@@ -142,6 +157,7 @@ def _compile(options, inputs, toolkit):
     dynamic = _link(options, top, major) if not {"-c", "-dc"} & set(options) else []
     built = {
         "release": toolkit["release"], "targets": targets, "dynamic": dynamic, "prints": EXPECT.findall(text),
+        "numbered": "error %d: %s" in text,
     }  # fmt: skip
     default = "a.out" if not {"-c", "-dc"} & set(options) else os.path.splitext(inputs[0])[0] + ".o"
     output = options.get("output", [default])[-1]
@@ -293,7 +309,11 @@ def run(program):
         return 127
     problem = why_not(program)
     if problem:
-        sys.stderr.write(problem + "\n")
+        # A source that prints code and text to stdout, or one that prints the text alone to stderr.
+        if program["numbered"]:
+            print("error %d: %s (the first call)" % (problem, ERRORS[problem]))
+        else:
+            sys.stderr.write(ERRORS[problem] + "\n")
         return 1
     for line in program["prints"]:
         print(line)
@@ -301,15 +321,15 @@ def run(program):
 
 
 def why_not(program):
-    """cudaGetErrorString of the first call of a program of {release, targets}; None where it runs."""
+    """cudaError (see ERRORS) of the first call of a program of {release, targets}; None where it runs."""
     library = _driver_library()
     if library is None:
-        return "CUDA driver version is insufficient for CUDA runtime version"
+        return 35
     loaded = state.loaded().get("nvidia")
     if loaded is None:
-        return "no CUDA-capable device is detected"
+        return 100
     if loaded["version"] != library:
-        return "system has unsupported display driver / cuda driver combination"
+        return 803
     runtime = tuple(int(part) for part in program["release"].split("."))
     branch = int(library.split(".")[0])
     known = max((number for number in smi.CUDA if number <= branch), default=None)
@@ -317,12 +337,12 @@ def why_not(program):
     if runtime > offered:
         exact = tuple(int(part) for part in library.split("."))
         if runtime[0] > offered[0] or exact < MINIMUM[runtime[0]]:
-            return "CUDA driver version is insufficient for CUDA runtime version"
+            return 35
     gpus = _gpus()
     if not gpus:
-        return "no CUDA-capable device is detected"
+        return 100
     if smi.gpus()[0]["fabric_state"] == "In Progress":
-        return "system not yet initialized"
+        return 802
     return _code_for(gpus[0]["compute"], program["targets"], runtime <= offered)
 
 
@@ -337,8 +357,8 @@ def _code_for(compute, targets, compiles_ptx):
         if number == chip or (number // 10 == chip // 10 and number < chip and not target.endswith("a")):
             return None
     if any(kind == "ptx" and target[-1].isdigit() and int(target) <= chip for kind, target in targets):
-        return None if compiles_ptx else "the provided PTX was compiled with an unsupported toolchain."
-    return "no kernel image is available for execution on the device"
+        return None if compiles_ptx else 222
+    return 209
 
 
 def _gpus():
