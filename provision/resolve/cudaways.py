@@ -126,15 +126,32 @@ class CudaWaysOut:
             return ""
         wish = DriverWish(branch="recommended", toolkits=old.wish.versions)
         decision = resolve_driver(wish, old.facts, old.catalog, old.offers, old.today)
-        if decision.blockers or decision.target is None:
+        if decision.blockers:
             return ""
-        version = decision.target.version
-        if any(runs(old.catalog, wanted.minor, version) == "none" for wanted in old.asked.toolkits):
-            return ""
-        return (
-            f"nvidia_driver_branch: recommended, without nvidia_driver_version, takes {decision.target.series} {version}, "
-            "which runs it"
-        )
+        if decision.target is None:
+            # apt has not been asked for it: what the catalog knows of the repositories must do.
+            takes = next((str(n) for n in self._known_branches() if self._runs_all(n)), None)
+        else:
+            version = decision.target.version
+            takes = f"{decision.target.series} {version}" if self._runs_all(version) else None
+        way = "nvidia_driver_branch: recommended, without nvidia_driver_version, takes one that runs it"
+        return f"{way} ({takes})" if takes else ""
+
+    def _runs_all(self, driver: str | int) -> bool:
+        old = self.resolver
+        return all(runs(old.catalog, wanted.minor, driver) != "none" for wanted in old.asked.toolkits)
+
+    def _known_branches(self) -> list[int]:
+        """Living long-term and production branches for the GPUs that a repository of this Ubuntu is known to hold, newest first."""
+        old = self.resolver
+        if old.ubuntu not in old.catalog.ubuntu_data.releases:
+            return []
+        able = old.catalog.branches_for(old.gpus)
+        return [
+            branch.number for branch in reversed(old.catalog.branches)
+            if branch.number in able and branch.is_long_term_or_production and not branch.is_ended(old.today)
+            and old.catalog.offers(branch.number, ubuntu=old.ubuntu)
+        ]  # fmt: skip
 
 
 def setting(name: str, value: Any) -> str:

@@ -173,6 +173,7 @@ def repository(*releases: str, libraries: list[Candidate] | None = None) -> Offe
 OFFERS = {
     "jammy": repository("11.7.1", "11.8.0", "12.2.2", "12.4.0", "12.4.1", "12.6.3", "12.8.1", "12.9.1", "13.0.2", "13.5.0"),
     "noble": repository("12.5.1", "12.6.3", "12.8.1", "12.9.1", "13.0.2", "13.5.0"),
+    "noble-951": repository("12.6.3", libraries=[*cudnn9("9.5.1.17", "12"), *cudnn9("9.14.0.64", "12")]),
     "resolute": repository("13.3.1", "13.5.0", libraries=[*cudnn9("9.28.0.42", "13"), *nccl("2.30.7-1+cuda13.3")]),
     "old-12.4": repository("12.4.0"),
     "torn": offer([c for c in toolkit("12.6.3") if c.name != "libcublas-dev-12-6"], LIBRARIES),
@@ -183,13 +184,3 @@ OFFERS = {
     "thirteen-only": repository("11.8.0", "12.4.1", "13.0.2", libraries=[*cudnn9("9.14.0.64", "13"), *nccl("2.28.3-1+cuda13.0")]),
     "unreachable": Offer({}, ["Failed to fetch http://mirror.test/compute/cuda/repos: no route to host"]),
 }  # fmt: skip
-
-
-def dpkg(*names: str, at: Offer, status: str = "hi", **versions: str) -> dict[str, dict[str, str]]:
-    """Rows of facts.packages for names: the newest that an offer has, or the version given for the name with underscores."""
-    rows = {}
-    for name in names:
-        wanted = versions.get(name.replace("-", "_"))
-        candidate = next(c for c in at.versions(name) if wanted in (None, c.version))
-        rows[name] = {"version": candidate.version, "status": status, "depends": candidate.depends}
-    return rows

@@ -1,0 +1,120 @@
+"""Made-up hosts with CUDA on them, and the way from a case of tests/cases/cuda.yml to a decision."""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import Any
+
+from provision.catalog import load_catalog
+from provision.facts import Facts
+from provision.resolve.cuda import CudaDecision, CudaTarget, CudaWish, resolve_cuda
+from provision.resolve.decision import Decision, DriverWish
+from provision.resolve.driver import resolve_driver
+from provision.resolve.offer import Offer
+from tests.unit.cudaoffers import OFFERS, real
+from tests.unit.hosts import host
+from tests.unit.offers import OFFERS as DRIVER_OFFERS
+
+TODAY = date(2026, 11, 28)
+ABSENT: dict[str, Offer] = {}
+
+
+def resolved(wish: CudaWish, facts: Facts, offer: Offer | None, driver: Decision) -> CudaDecision:
+    """offer None: apt was not asked. What the archive has of drivers is there in any case, as where the driver is ours."""
+    offers = {"ubuntu": DRIVER_OFFERS["noble"]} | ({"cuda": offer} if offer is not None else {})
+    return resolve_cuda(wish, facts, load_catalog(), offers, driver, TODAY)
+
+
+def driver_of(facts: Facts, wish: DriverWish, archive: str | None = "noble") -> Decision:
+    offers = {"ubuntu": DRIVER_OFFERS[archive], "cuda": DRIVER_OFFERS["cuda"]} if archive else ABSENT
+    return resolve_driver(wish, facts, load_catalog(), offers, TODAY)
+
+
+def apply(facts: Facts, target: CudaTarget, offer: Offer | None) -> Facts:
+    """The host after apt did what a target asks for: exactly that, with the relations of the offer."""
+    packages = {name: row for name, row in facts.packages.items() if name not in target.remove}
+    for name, version in target.packages.items():
+        assert offer is not None
+        candidate = next(c for c in offer.versions(name) if c.version == version)
+        packages[name] = (
+            type(facts)
+            .model_validate(
+                {"packages": {name: {"version": version, "status": "hi", "depends": candidate.depends}}}
+            )
+            .packages[name]
+        )
+    folder = f"/usr/local/cuda-{target.default}"
+    link = {"path": "/usr/local/cuda", "target": "/etc/alternatives/cuda", "resolved": folder}
+    cuda = facts.cuda.model_copy(update={"links": type(facts.cuda).model_validate({"links": [link]}).links})
+    return facts.model_copy(update={"packages": packages, "cuda": cuda})
+
+
+def real_rows(status: str = "ii") -> dict[str, dict[str, str]]:
+    """facts.packages of the real host with CUDA 13.0 and no metapackage cuda-toolkit."""
+    return {c.name: {"version": c.version, "status": status, "depends": c.depends} for c in real()}
+
+
+def case_host(case: dict[str, Any]) -> Facts:
+    """Facts of a case. installed: wishes whose result is on the host, each resolved on the offer that it names."""
+    extra = dict(case.get("facts", {}))
+    packages = extra.pop("packages", {})
+    ubuntu = str(case.get("ubuntu", "24.04"))
+    base = {"id": "ubuntu", "version_id": ubuntu, **extra.pop("os", {})}
+    facts = host(
+        case.get("gpus", ["RTX 4090"]), case.get("driver_installed"), drivers=case.get("drivers", []),
+        host={"os": base, "arch": case.get("arch", "amd64")}, **extra,
+    )  # fmt: skip
+    for step in case.get("installed", []):
+        if step == "real":
+            rows = type(facts).model_validate({"packages": real_rows()}).packages
+            facts = facts.model_copy(update={"packages": {**facts.packages, **rows}})
+            continue
+        values = dict(step)
+        offer = OFFERS[values.pop("offer", "jammy")]
+        values.setdefault("unsupported_gpu", "warn")
+        decision = resolved(CudaWish.from_vars(_prefixed(values)), _jammy(facts), offer, Decision())
+        assert decision.target, decision.blockers
+        facts = apply(facts, decision.target, offer).model_copy(update={"host": facts.host})
+    if packages:
+        rows = type(facts).model_validate({"packages": packages}).packages
+        merged = {**facts.packages}
+        for name, row in rows.items():
+            before = merged.get(name)
+            merged[name] = row.model_copy(
+                update={"depends": row.depends or (before.depends if before else None)}
+            )
+        facts = facts.model_copy(update={"packages": merged})
+    return facts
+
+
+def _jammy(facts: Facts) -> Facts:
+    return facts.model_copy(
+        update={
+            "host": facts.host.model_copy(
+                update={"os": facts.host.os.model_copy(update={"version_id": "22.04"})}
+            )
+        }
+    )
+
+
+def _prefixed(values: dict[str, Any]) -> dict[str, Any]:
+    return {f"cuda_toolkit_{name}": value for name, value in values.items()}
+
+
+def case_wish(case: dict[str, Any]) -> CudaWish:
+    return CudaWish.from_vars(_prefixed(case.get("wish", {})))
+
+
+def case_driver(case: dict[str, Any], facts: Facts, wish: CudaWish) -> Decision:
+    """The driver's decision of a case: no GPU, no driver; else as resolve_driver says, on the archive that is named."""
+    values = dict(case.get("driver", {}))
+    archive = values.pop("archive", "noble")
+    return driver_of(facts, DriverWish(toolkits=wish.versions, **values), archive)
+
+
+def case_offer(case: dict[str, Any]) -> Offer | None:
+    named = case.get(
+        "offer",
+        {"22.04": "jammy", "24.04": "noble", "26.04": "resolute"}.get(str(case.get("ubuntu", "24.04"))),
+    )
+    return OFFERS[named] if named else None
