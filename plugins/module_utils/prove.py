@@ -15,7 +15,9 @@ nothing is left behind. Standard library only, Python 3.8 and later. Everything 
     python       paths of interpreters to judge
     timeout_s    bound for one check (default 90; deep 300)
     library_path LD_LIBRARY_PATH of a login; environment: other variables that a login exports
-    bandwidth    thresholds, as bandwidth_defaults() in provenccl (the catalog's bandwidth.yml)
+    installed    {"cudnn": "9.14.0", "nccl": "2.28.3"}: versions that headers or packages on the host say
+    bandwidth    the catalog's bandwidth.yml as a dict; rates are not judged without it
+    least        {"allreduce", "peer", "host", "memory": GB/s}: bounds of the user's own in place of the catalog's
 """
 
 from __future__ import annotations
@@ -28,9 +30,16 @@ import time
 from ansible_collections.gpu.provision.plugins.module_utils import (
     provecompile,
     provecount,
+    provecudnn,
     proveerrors,
     proveframework,
+    provehealth,
+    provelibrary,
+    provenccl,
+    provep2p,
     proverun,
+    provetopology,
+    provexid,
 )
 
 TIMEOUT_S, DEEP_TIMEOUT_S = 90.0, 300.0
@@ -115,6 +124,7 @@ class Proof(object):
         self.timeout = float(args.get("timeout_s") or (DEEP_TIMEOUT_S if self.deep else TIMEOUT_S))
         self.expect = args.get("expect") or {}
         self.library_path = args.get("library_path") or ""
+        self.least = args.get("least") or {}
         exported = dict(args.get("environment") or {})
         exported.pop("LD_LIBRARY_PATH", None)
         self.hidden_by = exported.pop("CUDA_VISIBLE_DEVICES", os.environ.get("CUDA_VISIBLE_DEVICES"))
@@ -205,6 +215,11 @@ class Proof(object):
         """Yield (id, function without arguments that returns its verdict)."""
         yield "gpu.count", self.count
         yield "gpu.compute", self.compute
+        yield "gpu.health", self.health
+        yield "gpu.xid", self.xid
+        yield "gpu.p2p", self.p2p
+        yield "gpu.nccl", self.nccl
+        yield "gpu.cudnn", self.cudnn
         toolkits = self.args.get("toolkits") or []
         for toolkit in toolkits:
             name = "cuda.compile[%s]" % toolkit["version"]
@@ -248,7 +263,112 @@ class Proof(object):
         loaded, why = self.usable
         if not loaded:
             return verdict(name, "skip", why[0] if why else "MIG is on and there is no instance", why)
-        return verdict(name, *judge_compute(self.computed(), why))
+        return verdict(
+            name, *judge_compute(self.computed(), why, self.cards, self.args.get("bandwidth"), self.least)
+        )
+
+    def health(self):
+        name = "gpu.health"
+        if not self.cards and not (self.survey.ok and self.survey.result["lost"]):
+            return verdict(name, "skip", self.no_card or "no card")
+        samples = {}
+        for unit, outcome in [] if self.no_card else self.computed():
+            if outcome.ok:
+                samples.setdefault(unit["index"], []).extend(outcome.result["load"])
+        return verdict(name, *provehealth.judge(self.cards, self.survey.result["lost"], samples))
+
+    def xid(self):
+        if not provecount.bus_cards():
+            return verdict("gpu.xid", "skip", "no NVIDIA GPU on the PCI bus")
+        return verdict("gpu.xid", *provexid.judge(proverun.run(self.job("provexid", "read", timeout_s=30.0))))
+
+    @property
+    def whole(self):
+        """(usable cards that are not MIG instances, in the order of the survey, [why not others])."""
+        loaded, why = self.usable
+        return [unit for unit in loaded if not unit["mig"]], why
+
+    def on_whole_cards(self, loaded, more=None, library_path=None):
+        """Environment in which a CUDA program sees these units and no others, in this order."""
+        uuids = ",".join(unit["uuid"] for unit in loaded)
+        return self.environment(dict({"CUDA_VISIBLE_DEVICES": uuids}, **(more or {})), library_path)
+
+    def p2p(self):
+        name = "gpu.p2p"
+        if self.no_card:
+            return verdict(name, "skip", self.no_card)
+        loaded, why = self.whole
+        if len(loaded) < 2:
+            return verdict(name, "skip", "fewer than two cards to use" if not why else why[0], why)
+        outcome = proverun.run(self.job("provep2p", "matrix", {}, self.on_whole_cards(loaded)))
+        labels = [unit["index"] for unit in loaded]
+        status, message, evidence, hint, numbers = provep2p.judge(
+            outcome, labels, self.cards, self.survey.result["pairs"], self.args.get("bandwidth"), self.least.get("peer"),
+            provetopology.host_hints(),
+        )  # fmt: skip
+        return verdict(name, status, message, evidence + why, hint, numbers)
+
+    def library(self, names):
+        """(Outcome with the login's library path, Outcome without or None) of loading the first of names."""
+
+        def look(library_path):
+            env = self.environment(None, library_path)
+            return proverun.run(
+                self.job("provelibrary", "which", {"names": list(names)}, env, timeout_s=30.0)
+            )
+
+        return look(self.library_path), look("") if self.library_path else None
+
+    def judged_library(self, what, pair, version):
+        installed = (self.args.get("installed") or {}).get(what.lower())
+        return provelibrary.judge(what, pair[0], pair[1], self.library_path, version, installed)
+
+    def nccl(self):
+        name = "gpu.nccl"
+        if self.no_card:
+            return verdict(name, "skip", self.no_card)
+        pair = self.library(["libnccl.so.2"])
+        library = self.judged_library("NCCL", pair, None)
+        if library[0] in ("skip", "fail"):
+            return verdict(name, library[0], library[1][0], library[1], library[2])
+        loaded, why = self.whole
+        if not loaded:
+            return verdict(name, "skip", why[0] if why else "NCCL does not join MIG instances", why)
+        args = {
+            "most": provenccl.GIB if self.deep or len(loaded) > 1 else provenccl.MIB,
+            "budget_s": self.timeout / 3,
+        }
+        more = dict(provenccl.ENVIRONMENT, **self.exported)
+        outcome = proverun.run(
+            self.job("provenccl", "allreduce", args, self.on_whole_cards(loaded, more, self.library_path))
+        )
+        if outcome.ok:
+            library = self.judged_library("NCCL", pair, outcome.result["version"])
+        indexes = {unit["index"] for unit in loaded}
+        cards = [card for card in self.cards if card["index"] in indexes]
+        pairs = [row for row in self.survey.result["pairs"] if row["a"] in indexes and row["b"] in indexes]
+        status, message, evidence, hint, numbers = provenccl.judge(
+            outcome, cards, pairs, self.args.get("bandwidth"), self.least.get("allreduce"), library,
+            provetopology.host_hints(),
+        )  # fmt: skip
+        return verdict(name, status, message, evidence + why, hint, numbers)
+
+    def cudnn(self):
+        name = "gpu.cudnn"
+        if self.no_card:
+            return verdict(name, "skip", self.no_card)
+        pair = self.library(provecudnn.NAMES)
+        library = self.judged_library("cuDNN", pair, None)
+        if library[0] in ("skip", "fail"):
+            return verdict(name, library[0], library[1][0], library[1], library[2])
+        loaded, why = self.usable
+        if not loaded:
+            return verdict(name, "skip", why[0] if why else "no card to use", why)
+        env = self.environment({"CUDA_VISIBLE_DEVICES": loaded[0]["uuid"]}, self.library_path)
+        outcome = proverun.run(self.job("provecudnn", "convolve", {}, env))
+        if outcome.ok:
+            library = self.judged_library("cuDNN", pair, outcome.result["version"])
+        return verdict(name, *provecudnn.judge(outcome, library))
 
     def compile(self, name, toolkit):
         nvcc = os.path.join(toolkit["path"], "bin", "nvcc")
@@ -354,8 +474,11 @@ def owner(path):
     return None
 
 
-def judge_compute(computed, why):
-    """(status, message, evidence, hint, numbers) for [(unit, Outcome of provecuda.compute)]; why: about other cards."""
+def judge_compute(computed, why, cards, bandwidth, least):
+    """(status, message, evidence, hint, numbers) for [(unit, Outcome of provecuda.compute)].
+
+    why: sentences about cards that were not loaded; cards: of the survey; bandwidth, least: as in main.
+    """
     numbers, evidence, bad, hints = {}, [], [], []
     for unit, outcome in computed:
         label = unit["label"]
@@ -377,6 +500,15 @@ def judge_compute(computed, why):
     if bad:
         return "fail", "; ".join(bad), evidence, next((hint for hint in hints if hint), None), numbers
     slow = slower_than_twins(computed)
+    for unit, outcome in computed:
+        status, words = judge_host(unit, outcome.result["numbers"], cards, bandwidth, least)
+        if status == "fail":
+            bad.append(words)
+        elif status == "warn":
+            slow.append(words)
+    if bad:
+        hint = "see gpu.health for the PCIe link; a virtual machine may not have the bus for itself"
+        return "fail", "; ".join(bad), evidence, hint, numbers
     if slow:
         return (
             "warn", "; ".join(slow), evidence,
@@ -384,6 +516,21 @@ def judge_compute(computed, why):
         )  # fmt: skip
     message = "vector and matrix right on %d of %d" % (len(computed), len(computed) + len(why))
     return "pass", message, evidence, None, numbers
+
+
+def judge_host(unit, numbers, cards, bandwidth, least):
+    """(status, sentence) for the rate between host and card, and for memory where the user asks for a bound."""
+    if least.get("memory") and numbers["memory_gb_per_s"] < least["memory"]:
+        return "fail", "card %s: memory %.0f GB/s, at least %.0f is asked for" % (
+            unit["label"], numbers["memory_gb_per_s"], least["memory"],
+        )  # fmt: skip
+    card = next(card for card in cards if card["index"] == unit["index"])
+    nominal = provetopology.pcie_gb_per_s(card, bandwidth) if bandwidth else None
+    slowest = min(numbers["host_to_card_gb_per_s"], numbers["card_to_host_gb_per_s"])
+    status, words = provetopology.judge_rate(
+        slowest, nominal, bandwidth["host"] if bandwidth else None, least.get("host")
+    )
+    return status, "card %s: between host and card %s" % (unit["label"], words)
 
 
 def _line(label, done):

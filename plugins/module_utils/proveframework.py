@@ -216,19 +216,28 @@ def shadowed(library_path, with_path, without_path):
     return found
 
 
-def culprit(message, library_path, exists):
-    """Return the path below library_path of a library that an import error names, or None.
+def culprit(message, library_path, own, exists):
+    """Return (path below library_path, the framework's own path or None) of the library behind an import error, or None.
 
-    An error names the library that lacks a symbol ("..., version libnvJitLink.so.12"), the one that asks for it, or the
-    one that cannot be loaded; exists: callable(path) -> bool.
+    An error names the library that lacks a symbol ("..., version libnvJitLink.so.12"), the one that asks for it, the one
+    that cannot be loaded, or just cuDNN or NCCL by word. own: {name: path} of what loads without library_path;
+    exists: callable(path) -> bool.
     """
-    names = re.findall(r"version (lib[\w.+-]+)|\b(lib[A-Za-z_]+\.so[.0-9]*)", message)
-    flat = [first or second for first, second in names]
+    names = [
+        first or second
+        for first, second in re.findall(r"version (lib[\w.+-]+)|\b(lib[A-Za-z_]+\.so[.0-9]*)", message)
+    ]
     # The library that lacks the symbol is named last, after 'version'.
-    for name in sorted(flat, key=lambda name: ("version " + name) not in message):
+    names.sort(key=lambda name: ("version " + name) not in message)
+    for word, start in (("cudnn", "libcudnn"), ("nccl", "libnccl")):
+        if word in message.lower():
+            names += sorted(
+                name for name in own if name.startswith(start + ".") or name.startswith(start + "_")
+            )
+    for name in names:
         for folder in library_path.split(":"):
             if folder and exists(folder.rstrip("/") + "/" + name):
-                return folder.rstrip("/") + "/" + name
+                return folder.rstrip("/") + "/" + name, own.get(name)
     return None
 
 
@@ -240,12 +249,11 @@ def judge_one(framework, seen, plain, library_path, expected, exists):
     """
     if not seen.ok:
         if plain is not None and plain.ok:
-            path = culprit(seen.message, library_path, exists)
-            name = path.rpartition("/")[2] if path else None
-            own = plain.result["libraries"].get(name)
+            found = culprit(seen.message, library_path, plain.result["libraries"], exists)
+            path = found[0] if found else None
             evidence = [seen.message, "LD_LIBRARY_PATH=%s" % library_path]
-            if path:
-                evidence.append("with it: %s; without: %s" % (path, own or "not loaded from there"))
+            if found:
+                evidence.append("with it: %s; without: %s" % (path, found[1] or "not loaded from there"))
             return (
                 "fail", "%s fails with the login's LD_LIBRARY_PATH and works without: shadowed library%s"
                 % (framework, " %s" % path if path else ""),

@@ -20,7 +20,9 @@ NAME_SIZE = 96
 LEVELS = {0: "SELF", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 # nvmlGpuFabricState_t
 FABRIC_STATES = {0: "not supported", 1: "not started", 2: "in progress", 3: "completed"}
-MAX_NVLINKS = 18
+MAX_NVLINKS = 36
+# One direction of one link in GB/s by NVLink version, where the driver does not say: nominal, data sheets.
+LINK_GB_PER_S = {1: 20.0, 2: 25.0, 3: 25.0, 4: 25.0, 5: 50.0}
 
 
 class NvmlError(Exception):
@@ -54,6 +56,13 @@ class _Fabric(ctypes.Structure):
         ("clique", _u32),
         ("state", ctypes.c_ubyte),
     ]
+
+
+class _Field(ctypes.Structure):
+    _fields_ = [
+        ("field", _u32), ("scope", _u32), ("timestamp", ctypes.c_int64), ("latency", ctypes.c_int64), ("kind", _u32),
+        ("code", _u32), ("value", _u64),
+    ]  # fmt: skip
 
 
 class Nvml(object):
@@ -96,6 +105,17 @@ class Nvml(object):
             raise
         return buffer.value.decode("utf-8", "replace")
 
+    def field(self, card, number, scope=0):
+        """Value of a field (NVML_FI_...) as an unsigned number, or None."""
+        field = _Field(field=number, scope=scope)
+        try:
+            self.call("nvmlDeviceGetFieldValues", card, 1, ctypes.byref(field))
+        except NvmlError as error:
+            if error.nvml_code in _ABSENT + (2,):
+                return None
+            raise
+        return (field.value & 0xFFFFFFFF) if field.code == 0 else None
+
     def count(self):
         return self.ask("nvmlDeviceGetCount_v2")
 
@@ -126,7 +146,7 @@ def survey(args, say):
             # 15: fell off the bus; 999, 17, …: it is there and does not answer.
             handles.pop(index, None)
             result["lost"].append({"index": index, "error": str(error)})
-    links = {card["index"]: card["nvlinks"] for card in result["cards"]}
+    links = {card["index"]: [row for row in card["nvlinks"] if row["active"]] for card in result["cards"]}
     buses = {card["bus_id"]: card["index"] for card in result["cards"]}
     for a in sorted(handles):
         for b in sorted(handles):
@@ -250,7 +270,7 @@ def _pcie(nvml, card):
 
 
 def _nvlinks(nvml, card):
-    """[{"link", "active", "version", "remote", "kind"}] of the links that the card has; kind: gpu, switch, npu."""
+    """[{"link", "active", "version", "remote", "kind", "gb_per_s"}] of the card's links; kind: gpu, switch, npu."""
     found = []
     for link in range(MAX_NVLINKS):
         try:
@@ -261,9 +281,17 @@ def _nvlinks(nvml, card):
             raise
         if active is None:
             break
-        row = {"link": link, "active": bool(active), "version": None, "remote": None, "kind": None}
+        row = {
+            "link": link,
+            "active": bool(active),
+            "version": None,
+            "remote": None,
+            "kind": None,
+            "gb_per_s": None,
+        }
         if active:
             row["version"] = nvml.ask("nvmlDeviceGetNvLinkVersion", card, link)
+            row["gb_per_s"] = _speed(nvml, card, link) or LINK_GB_PER_S.get(row["version"])
             pci = _Pci()
             try:
                 nvml.call("nvmlDeviceGetNvLinkRemotePciInfo_v2", card, link, ctypes.byref(pci))
@@ -276,6 +304,15 @@ def _nvlinks(nvml, card):
             row["kind"] = {0: "gpu", 1: "npu", 2: "switch"}.get(kind)
         found.append(row)
     return found
+
+
+def _speed(nvml, card, link):
+    """GB/s of one direction of a link: NVML_FI_DEV_NVLINK_GET_SPEED, else the field of that link's own; None if unsaid."""
+    for number, scope in ((164, link), (84 + link if link < 6 else 126 + link if link < 12 else None, 0)):
+        said = nvml.field(card, number, scope) if number else None
+        if said and 1000 <= said <= 200000:
+            return said / 1000.0
+    return None
 
 
 def _fabric(nvml, card):
@@ -307,18 +344,24 @@ def _users(nvml, card):
 
 
 def _pair(nvml, a, b, handles, links, buses):
-    """How two cards are joined: PCI level, NVLinks between them (directly or by switches), and who may read whom."""
+    """How two cards are joined: PCI level, NVLinks between them (directly, or by switches), what the driver allows.
+
+    links: {index: [rows of _nvlinks that are active]}; buses: {bus_id: index}.
+    """
     level = nvml.ask("nvmlDeviceGetTopologyCommonAncestor", handles[a], handles[b])
-    direct = sum(1 for row in links[a] if row["active"] and buses.get(row["remote"]) == b)
-    switched = [sum(1 for row in links[x] if row["active"] and row["kind"] == "switch") for x in (a, b)]
+    direct = [row for row in links[a] if buses.get(row["remote"]) == b]
+    # In a virtual machine the other end of a link to a switch is not shown: then whoever is no other card is one.
+    switched = [[row for row in links[x] if buses.get(row["remote"]) is None] for x in (a, b)]
+    through = direct or min(switched, key=len)
     status = {
-        # nvmlGpuP2PCapsIndex_t: 0 read, 1 write, 2 NVLink
+        # nvmlGpuP2PCapsIndex_t: 0 read, 1 write, 2 NVLink; 0 is "ok"
         name: nvml.ask("nvmlDeviceGetP2PStatus", handles[a], handles[b], number)
         for name, number in (("read", 0), ("write", 1), ("nvlink", 2))
     }
     return {
-        "a": a, "b": b, "level": LEVELS.get(level), "direct": direct, "switched": min(switched),
-        "version": max([row["version"] or 0 for row in links[a]] or [0]) or None, "p2p": status,
+        "a": a, "b": b, "level": LEVELS.get(level), "nvlinks": len(through), "switched": bool(through) and not direct,
+        "version": max([row["version"] or 0 for row in through] or [0]) or None,
+        "nvlink_gb_per_s": round(sum(row["gb_per_s"] or 0.0 for row in through), 1), "p2p": status,
     }  # fmt: skip
 
 

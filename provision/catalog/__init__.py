@@ -148,6 +148,11 @@ class Catalog:
         return self._read("nccl", models.Nccl)
 
     @cached_property
+    def bandwidth(self) -> models.Bandwidth:
+        """How fast cards should talk to each other and to the host; ``prove`` is sent it as it is."""
+        return self._read("bandwidth", models.Bandwidth)
+
+    @cached_property
     def frameworks(self) -> models.Frameworks:
         return self._read("frameworks", models.Frameworks)
 

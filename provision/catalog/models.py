@@ -646,6 +646,39 @@ class Nccl(Topic):
     wheels_source: str
 
 
+# --- bandwidth.yml ------------------------------------------------------------------------------------------
+
+# The way between two cards, near to far, as `nvidia-smi topo -m` tells them apart.
+Way = Literal["nvlink", "pix", "pxb", "phb", "node", "sys"]
+
+
+class LaneRate(Fact):
+    """What one lane of a PCIe generation carries in one direction."""
+
+    generation: int
+    gb_per_s: float
+
+
+class Share(Fact):
+    """Shares of a nominal rate: below ``warn`` a warning, below ``fail`` a failure."""
+
+    warn: float
+    fail: float
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Share:
+        if not 0 < self.fail < self.warn < 1:
+            raise ValueError(f"0 < fail < warn < 1 does not hold: {self.fail}, {self.warn}")
+        return self
+
+
+class Bandwidth(Topic):
+    pcie: tuple[LaneRate, ...]
+    allreduce: dict[Way, Share]
+    peer: dict[Way, Share]
+    host: Share
+
+
 # --- frameworks.yml -----------------------------------------------------------------------------------------
 
 
