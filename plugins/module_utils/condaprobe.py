@@ -23,8 +23,9 @@ _HOME_NAMES = frozenset([
     "anaconda", "mambaforge", "conda",
 ])  # fmt: skip
 _PARENTS = ("/opt", "/usr/local")
-_LEFTOVERS = frozenset(["preconda.tar.bz2", "postconda.tar.bz2", "install_tmp"])
-_CONDA_MARKS = frozenset(["conda-meta", "condabin", "_conda", "conda.exe", PREFIX_MARK]) | _LEFTOVERS
+# Of an installer that did not come to its end (constructor, header.sh); ``_conda`` stays, to uninstall with.
+_LEFTOVERS = frozenset(["conda.exe", "preconda.tar.bz2", "postconda.tar.bz2", "install_tmp", ".messages.txt"])
+_CONDA_MARKS = frozenset(["conda-meta", "condabin", "_conda", PREFIX_MARK]) | _LEFTOVERS
 # A home that does not answer would hold up the read of the whole host; asked for by name, it is looked at.
 _NETWORK = re.compile(
     r"^(nfs|cifs|smb|afs|autofs|lustre|beegfs|ceph|gluster|gpfs|orangefs|pvfs|9p|fuse\.(sshfs|gluster|ceph|s3))"

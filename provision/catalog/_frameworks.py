@@ -1,0 +1,113 @@
+"""Questions about frameworks and conda that need more than one row of the catalog: builds, Pythons, installers.
+
+All are pure functions of a Catalog; ``machine`` is what ``uname -m`` says (x86_64, aarch64).
+"""
+
+from __future__ import annotations
+
+import re
+
+from provision.catalog import Catalog, Gpu, Support, TorchRelease
+from provision.catalog.models import Data, Distribution, Installer
+from provision.catalog.versions import key, minor
+
+MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}  # dpkg's name -> the kernel's
+
+
+class CondaInstaller(Data):
+    """One installer file of the catalog, or the moving one: then without checksum."""
+
+    distribution: str
+    version: str  # "26.5.3-1", or "latest"
+    python: str | None
+    file: str
+    url: str
+    sha256: str
+
+
+def torch_tags(catalog: Catalog, release: TorchRelease, machine: str) -> list[str]:
+    """CUDA tags for which a PyTorch release has wheels for a processor, oldest CUDA first.
+
+    For processors other than x86_64 the catalog knows wheels only by their list of architectures.
+    """
+    tags = catalog.frameworks.torch.tags
+    known = [
+        tag for tag in release.offered
+        if machine == "x86_64" or catalog.torch_arch_list(release.version, tag, machine) is not None
+    ]  # fmt: skip
+    return sorted(known, key=lambda tag: key(tags[tag].cuda))
+
+
+def torch_degree(catalog: Catalog, version: str, tag: str, gpu: Gpu, machine: str) -> Support:
+    """Degree to which a PyTorch wheel for a processor runs on a GPU; see Catalog.torch_support."""
+    if machine == "x86_64":
+        return catalog.torch_support(version, tag, gpu)
+    row = catalog.torch_arch_list(version, tag, machine)
+    if row is None or gpu.cc is None:
+        return "none"
+    if gpu.cc in row.cc:
+        return "native"
+    same_major = [cc for cc in row.cc if key(cc)[0] == key(gpu.cc)[0] and key(cc) <= key(gpu.cc)]
+    if same_major:
+        return "binary"
+    return "jit" if row.ptx and key(gpu.cc) >= key(row.ptx) else "none"
+
+
+def torch_min_driver(catalog: Catalog, tag: str, gpus: list[Gpu]) -> str:
+    """Oldest driver for the wheels of a CUDA tag on these GPUs, by minor-version compatibility."""
+    row = catalog.frameworks.torch.tags[tag]
+    blackwell = any(gpu.cc and key(gpu.cc) >= (10, 0) for gpu in gpus)
+    return row.blackwell_min_driver if blackwell and row.blackwell_min_driver else row.min_driver
+
+
+def pythons(first: str, last: str) -> list[str]:
+    """Python minors from first to last, both included: ("3.9", "3.12") -> 3.9, 3.10, 3.11, 3.12."""
+    return [f"3.{number}" for number in range(int(first.split(".")[1]), int(last.split(".")[1]) + 1)]
+
+
+def tensorflow_pin(catalog: Catalog, text: str, version: str) -> str:
+    """What pip is asked for: the exact release where one is named or known, else the newest of the minor.
+
+    text: what was asked for; version: the catalog's release of it. "2.18" -> "==2.18.1", "2.12" -> "==2.12.*".
+    """
+    wanted = text.strip().removeprefix("v")
+    if wanted.count(".") >= 2:
+        return f"=={wanted}"
+    known = [v for v in catalog.frameworks.tensorflow.and_cuda if minor(v) == minor(version)]
+    return f"=={max(known, key=key)}" if known else f"=={minor(version)}.*"
+
+
+def conda_installers(catalog: Catalog, distribution: str, machine: str) -> list[CondaInstaller]:
+    """Installers of a distribution for a processor, newest first, and of one version the newest Python first."""
+    data = _distribution(catalog, distribution)
+    found = [_installer(data, distribution, row, machine) for row in data.installers if machine in row.sha256]
+    return sorted(found, key=lambda i: (version_key(i.version), key(i.python or "0")), reverse=True)
+
+
+def moving_installer(catalog: Catalog, distribution: str, machine: str) -> CondaInstaller | None:
+    """The installer whose content changes under its name; None where the distribution has none in the catalog."""
+    data = _distribution(catalog, distribution)
+    if data.moving_file is None:
+        return None
+    file = data.moving_file.format(machine=machine)
+    return CondaInstaller(
+        distribution=distribution, version="latest", python=None, file=file, url=data.base_url + file, sha256=""
+    )  # fmt: skip
+
+
+def version_key(version: str) -> tuple[int, ...]:
+    """Sort key of an installer's version with its build: 26.5.3-1."""
+    return tuple(int(part) for part in re.split(r"[.-]", version) if part.isdigit())
+
+
+def _distribution(catalog: Catalog, name: str) -> Distribution:
+    return catalog.conda.miniforge if name == "miniforge" else catalog.conda.miniconda
+
+
+def _installer(data: Distribution, distribution: str, row: Installer, machine: str) -> CondaInstaller:
+    words = {"version": row.version, "python": row.python.replace(".", ""), "machine": machine}
+    file = data.file.format(**words)
+    return CondaInstaller(
+        distribution=distribution, version=row.version, python=row.python, file=file,
+        url=data.base_url.format(**words) + file, sha256=row.sha256[machine],
+    )  # fmt: skip

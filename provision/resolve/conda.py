@@ -1,0 +1,290 @@
+"""Conda of one host: which installations and environments it should have, how each is made, or why it cannot be.
+
+Pure: wish + facts + catalog + the driver's decision in, a decision out. Every environment is judged before anything
+is touched; one that cannot work refuses the host by that environment's name. The facts are read with the wish's
+``prefix_paths`` as ``conda_prefixes``, so that "is not there" is known and not guessed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import provision.collection  # noqa: F401  (makes the collection importable)
+from ansible_collections.gpu.provision.plugins.module_utils import checks
+from provision.catalog import Catalog
+from provision.catalog._frameworks import MACHINES
+from provision.errors import Issue
+from provision.facts import CondaEnvironment, CondaPrefix, Facts
+from provision.plan import Reason
+from provision.resolve.condaenv import EnvironmentJudge
+from provision.resolve.condanear import HAS_WAY_OUT, nearest
+from provision.resolve.condaprefix import PrefixTarget, decide_prefix, needs_terms, terms_issue
+from provision.resolve.condastate import differences, made_by_us
+from provision.resolve.condaview import HostView, Recipe
+from provision.resolve.condawish import CondaWish, EnvironmentWish, Places, places
+from provision.resolve.decision import Decision
+
+# Installers refuse it, and nobody wants it emptied (constructor's header; the rest is common sense).
+_SYSTEM_FOLDERS = frozenset([
+    "/", "/bin", "/boot", "/dev", "/etc", "/home", "/lib", "/lib64", "/media", "/mnt", "/opt", "/proc", "/root", "/run",
+    "/sbin", "/srv", "/sys", "/usr", "/usr/bin", "/usr/lib", "/usr/local", "/usr/local/bin", "/usr/share", "/var",
+    "/var/lib",
+])  # fmt: skip
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,99}")
+_USER = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,31}\$?")
+
+
+@dataclass(frozen=True)
+class EnvironmentTarget:
+    """One environment of the decision. action: create, finish, rebuild, configure, or "" (as it should be)."""
+
+    wish: EnvironmentWish
+    prefix: str
+    path: str
+    owner: str
+    group: str
+    umask: str
+    action: str
+    recipe: Recipe
+    because: str = ""
+
+
+@dataclass
+class CondaDecision:
+    """blockers: nothing of the host may be changed. prefixes and environments: what is wanted, done or not."""
+
+    prefixes: list[PrefixTarget] = field(default_factory=list)
+    environments: list[EnvironmentTarget] = field(default_factory=list)
+    blockers: list[Issue] = field(default_factory=list)
+    warnings: list[Issue] = field(default_factory=list)
+    reasons: list[Reason] = field(default_factory=list)
+
+
+def resolve_conda(wish: CondaWish, facts: Facts, catalog: Catalog, driver: Decision) -> CondaDecision:
+    """Decide conda for one host.
+
+    driver: the decision of the same plan; its target, else the loaded driver, is what environments have to run on.
+    """
+    return _Resolver(wish, facts, catalog, driver).run()
+
+
+def host_view(facts: Facts, catalog: Catalog, driver: Decision) -> HostView:
+    """What of the host decides about environments."""
+    loaded = facts.module.loaded.version if facts.module.loaded else None
+    version = driver.target.version if driver.target else loaded or checks.library_version(facts.model_dump())
+    branch = catalog.find_branch(version) if version else None
+    gpus = driver.gpus or [
+        catalog.gpu_by_id(gpu.device) for gpu in facts.gpus if not checks.is_set_aside(gpu.driver)
+    ]
+    return HostView(
+        gpus=tuple({gpu.name: gpu for gpu in gpus}.values()), driver=version,
+        max_cuda=branch.max_cuda if branch else None, loaded=loaded,
+        machine=MACHINES.get(facts.host.arch, facts.host.arch),
+    )  # fmt: skip
+
+
+class _Resolver:
+    def __init__(self, wish: CondaWish, facts: Facts, catalog: Catalog, driver: Decision) -> None:
+        self.wish, self.facts, self.catalog = wish, facts, catalog
+        self.host = host_view(facts, catalog, driver)
+        self.places: Places = places(wish, facts)
+        self.out = CondaDecision()
+
+    def run(self) -> CondaDecision:
+        if not self.wish.wanted:
+            return self.out
+        self._words()
+        if self.out.blockers:
+            return self.out
+        by_path = {prefix.path: prefix for prefix in self.facts.conda.prefixes}
+        for path, owner in self._owners().items():
+            found = by_path.get(path)
+            target = decide_prefix(
+                self.wish, path, owner, found, self.catalog, self.host.machine, self.facts, self.out,
+                managed=path not in self._others(),
+            )  # fmt: skip
+            if target is not None:
+                self.out.prefixes.append(target)
+        for env in self.wish.environments:
+            self._environment(env, by_path)
+        return self.out
+
+    # --- names and places ------------------------------------------------------------------------------------
+
+    def block(self, code: str, message: str, because: Sequence[str], hint: str) -> None:
+        self.out.blockers.append(Issue(code=code, message=message, because=list(because), hint=hint))
+
+    def _words(self) -> None:
+        """Refuse names and paths that cannot be: nothing of them may reach a command."""
+        wish = self.wish
+        for user in (
+            *wish.all_users,
+            *wish.shell_init,
+            wish.owner,
+            *(e.user for e in wish.environments if e.user),
+        ):
+            if not _USER.fullmatch(user):
+                self.block(
+                    "conda.user_invalid",
+                    f"{user!r} is no name of a user",
+                    [],
+                    "write it as /etc/passwd has it",
+                )
+        if wish.group and not _USER.fullmatch(wish.group):
+            self.block(
+                "conda.user_invalid",
+                f"{wish.group!r} is no name of a group",
+                [],
+                "write it as /etc/group has it",
+            )
+        for env in wish.environments:
+            if env.name in ("base", "root"):
+                self.block(
+                    "conda.name_invalid", f"environment {env.name}: conda's own is called so", [],
+                    "take another name; the base is left to conda itself",
+                )  # fmt: skip
+            elif not _NAME.fullmatch(env.name):
+                self.block(
+                    "conda.name_invalid", f"environment {env.name!r}: no name for an environment",
+                    ["letters, digits, and _ . + - inside"], f"name it {_named(env.name)}",
+                )  # fmt: skip
+        listed = [(env.name, self.places[wish.prefix_of(env)]) for env in wish.environments]
+        for (name, prefix), count in Counter(listed).items():
+            if count > 1:
+                self.block(
+                    "conda.name_twice", f"environment {name} is asked for {count} times in {prefix}", [],
+                    "every environment of an installation has a name of its own",
+                )  # fmt: skip
+        for asked in [] if self.out.blockers else wish.prefix_paths():
+            self._path(asked, self.places[asked])
+
+    def _path(self, asked: str, path: str) -> None:
+        own = asked == self.wish.prefix
+        variable = "miniconda_prefix" if own else "prefix of the environment"
+        if asked in {self.wish.user_prefix(user) for user in self.wish.all_users}:
+            variable = "miniconda_users_prefix"
+        other = {"miniconda_users_prefix": "miniconda_users_prefix: /opt/conda/{user}"}.get(
+            variable, "miniconda_prefix: /opt/miniconda3" if own else "take the key prefix out"
+        )
+        if asked in self.places.unknown:
+            user = asked[1:].partition("/")[0]
+            self.block(
+                "conda.user_unknown", f"there is no user {user} on this host", [f"{asked} is asked for"],
+                f"make the user first, or take {user} out of miniconda_users and the environments",
+            )  # fmt: skip
+        elif not path.startswith(("/", "~")) or re.search(r"[\0\n\r]|(^|/)\.\.?(/|$)", path):
+            self.block(
+                "conda.prefix_invalid", f"{path!r} is no absolute path", [f"it is the {variable}"], other
+            )
+        elif " " in path:
+            self.block(
+                "conda.prefix_space", f"no conda can be installed in {path!r}",
+                ["its installer refuses a path with a space"], other,
+            )  # fmt: skip
+        elif re.search(r"[^\w./+~@-]", path):
+            self.block(
+                "conda.prefix_invalid", f"{path!r} has signs that shells and installers trip over", [], other
+            )
+        elif path in _SYSTEM_FOLDERS or path in self.facts.conda.homes.values():
+            self.block(
+                "conda.prefix_unsafe", f"{path} is a folder of the system or a home", ["conda fills a folder of its own"],
+                other,
+            )  # fmt: skip
+
+    def _owners(self) -> dict[str, str]:
+        """{path: owner} of every installation that is asked for, written out."""
+        wish = self.wish
+        found = {self.places[wish.prefix]: wish.owner} if wish.system else {}
+        for user in wish.all_users:
+            found.setdefault(self.places[wish.user_prefix(user)], user)
+        for env in wish.environments:
+            if env.prefix:
+                found.setdefault(self.places[env.prefix], env.user or self._owner_of(self.places[env.prefix]))
+        return found
+
+    def _owner_of(self, path: str) -> str:
+        prefix = next((p for p in self.facts.conda.prefixes if p.path == path), None)
+        return (prefix.owner if prefix else None) or "root"
+
+    def _others(self) -> set[str]:
+        """Installations that environments only name: they are not ours to install."""
+        own = {self.places[self.wish.user_prefix(user)] for user in self.wish.all_users}
+        if self.wish.system:
+            own.add(self.places[self.wish.prefix])
+        return {self.places[env.prefix] for env in self.wish.environments if env.prefix} - own
+
+    # --- environments ----------------------------------------------------------------------------------------
+
+    def _judge(self, env: EnvironmentWish, channels: Sequence[str]) -> EnvironmentJudge:
+        return EnvironmentJudge(env, self.host, self.catalog, self.wish, channels).run()
+
+    def _environment(self, env: EnvironmentWish, prefixes: dict[str, CondaPrefix]) -> None:
+        prefix = self.places[self.wish.prefix_of(env)]
+        target = next((p for p in self.out.prefixes if p.path == prefix), None)
+        channels = target.channels if target else ("conda-forge",)
+        judge = self._judge(env, channels)
+        self._name_ways_out(env, judge, channels)
+        self.out.blockers += judge.blockers
+        self.out.warnings += judge.warnings
+        recipe = judge.recipe
+        if recipe is None or target is None:
+            return
+        self._terms(env, recipe.channels)
+        path = f"{prefix}/envs/{env.name}"
+        found = next((e for e in self.facts.conda.environments if e.path == path), None)
+        action, because = self._compare(env, recipe, found)
+        if action in ("create", "finish", "rebuild"):
+            self.out.reasons += judge.reasons
+        self.out.environments.append(EnvironmentTarget(
+            wish=env, prefix=prefix, path=path, owner=target.owner, group=target.group, umask=target.umask,
+            action=action, recipe=recipe, because=because,
+        ))  # fmt: skip
+
+    def _name_ways_out(self, env: EnvironmentWish, judge: EnvironmentJudge, channels: Sequence[str]) -> None:
+        open_ = [issue for issue in judge.blockers if issue.code in HAS_WAY_OUT and not issue.hint]
+        if not open_:
+            return
+        ways = nearest(env, self.catalog, lambda trial: not self._judge(trial, channels).blockers)
+        text = "; or ".join(ways) or "leave this environment out for this host"
+        for issue in open_:
+            issue.hint = text
+
+    def _terms(self, env: EnvironmentWish, channels: Sequence[str]) -> None:
+        named = needs_terms(channels, self.catalog)
+        if named and not self.wish.accept_tos:
+            self.out.blockers.append(terms_issue(f"environment {env.name}", named))
+
+    def _compare(
+        self, env: EnvironmentWish, recipe: Recipe, found: CondaEnvironment | None
+    ) -> tuple[str, str]:
+        """What has to be done with an environment, and why; a blocker where that is not allowed."""
+        if found is None:
+            return "create", "it is not there"
+        if found.unfinished:
+            return "finish", "making it was cut off"
+        other = differences(env, recipe, found, self.host, self.catalog)
+        if not other:
+            if self.wish.lib64_link and not found.lib64 and made_by_us(found):
+                return "configure", "lib64 is missing, which builds of CUDA extensions look for"
+            if not made_by_us(found):
+                self.out.reasons.append(Reason(
+                    what=f"environment {env.name}", value="left as it is", because="somebody made it, and it is as asked for",
+                ))  # fmt: skip
+            return "", ""
+        if self.wish.rebuild:
+            return "rebuild", "; ".join(other)
+        who = "" if made_by_us(found) else ", and it was not made by us"
+        self.block(
+            "conda.environment_differs", f"environment {env.name} is other than asked for{who}", other,
+            "miniconda_rebuild: true makes it anew, its export is saved first; or ask for what is there, or by another name",
+        )  # fmt: skip
+        return "", ""
+
+
+def _named(text: str) -> str:
+    """A name that works, made from one that does not."""
+    plain = re.sub(r"[^A-Za-z0-9_.+-]+", "_", text).lstrip(".+-")[:100]
+    return plain or "gpu"

@@ -1,0 +1,116 @@
+"""What a file of an environment asks for, as far as it concerns the GPU: environment.yml or an explicit list.
+
+Only names and versions that such files write in fixed ways are read; everything else is conda's to judge.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import yaml
+
+_BUILD_CUDA = re.compile(r"cuda_?([0-9]+\.[0-9]+|[0-9]{3})")
+
+
+@dataclass(frozen=True)
+class CondaFile:
+    """kind: environment (YAML) or explicit (a list of URLs). torch, cuda, python, tensorflow: versions, or empty.
+
+    channels: as the file names them. cpu: it asks for builds without CUDA. error: why it cannot be read.
+    """
+
+    kind: str = ""
+    channels: tuple[str, ...] = ()
+    python: str = ""
+    torch: str = ""
+    tensorflow: str = ""
+    cuda: str = ""
+    cpu: bool = False
+    from_pip: bool = False  # torch is among the packages for pip
+    error: str = ""
+
+
+def read_file(content: str) -> CondaFile:
+    """Read the text of a file; never raises: what is wrong is in ``error``."""
+    if re.search(r"^@EXPLICIT\s*$", content, re.M):
+        return _explicit(content)
+    try:
+        data = yaml.safe_load(content)
+    except yaml.YAMLError as error:
+        return CondaFile(error=f"no valid YAML: {' '.join(str(error).split())}")
+    if not isinstance(data, dict) or not isinstance(data.get("dependencies"), list):
+        return CondaFile(error="neither an explicit list (@EXPLICIT) nor a mapping with dependencies")
+    conda = [item for item in data["dependencies"] if isinstance(item, str)]
+    pip = [
+        str(line) for item in data["dependencies"] if isinstance(item, dict) for line in item.get("pip") or []
+    ]
+    found = _Found()
+    for item in conda:
+        found.conda(*_spec(item))
+    for line in pip:
+        found.pip(line)
+    channels = tuple(str(channel) for channel in data.get("channels") or ())
+    # Without a list conda takes its configured channels, and so does "nodefaults" only say what is left out.
+    return found.file("environment", tuple(c for c in channels if c != "nodefaults"))
+
+
+def _explicit(content: str) -> CondaFile:
+    found, channels = _Found(), []
+    for line in content.splitlines():
+        match = re.match(r"^(\S+)/(?:linux-\S+?|noarch)/([^/#\s]+)\.(?:conda|tar\.bz2)", line.strip())
+        if match:
+            channels.append(match[1])
+            parts = match[2].rsplit("-", 2)
+            if len(parts) == 3:
+                found.conda(*parts)
+    if not channels:
+        return CondaFile(error="an explicit list without packages for Linux")
+    return found.file("explicit", tuple(dict.fromkeys(channels)))
+
+
+def _spec(text: str) -> tuple[str, str, str]:
+    """Name, version and build of "channel::pytorch=2.3.1=py3.11_cuda12.1_cudnn8.9.2_0"; empty what is not exact."""
+    name, _, rest = text.rpartition("::")[2].strip().replace("==", "=").partition("=")
+    version, _, build = rest.partition("=")
+    plain = re.match(r"^[A-Za-z0-9_.-]+", name)
+    exact = version.strip() if re.fullmatch(r"[0-9][0-9.]*", version.strip().rstrip(".*")) else ""
+    return (plain[0].lower() if plain else ""), exact.rstrip(".*"), build.strip()
+
+
+class _Found:
+    """Collects what concerns the GPU."""
+
+    def __init__(self) -> None:
+        self.python = self.torch = self.tensorflow = self.cuda = ""
+        self.cpu = self.from_pip = False
+
+    def conda(self, name: str, version: str, build: str) -> None:
+        if name == "python":
+            self.python = ".".join(version.split(".")[:2])
+        elif name == "pytorch":
+            self.torch = version
+            match = _BUILD_CUDA.search(build)
+            if match:
+                digits = match[1]
+                self.cuda = digits if "." in digits else f"{digits[:-1]}.{digits[-1]}"
+            self.cpu = self.cpu or "cpu" in build
+        elif name in ("pytorch-cuda", "cudatoolkit", "cuda-version") and version:
+            self.cuda = self.cuda or ".".join(version.split(".")[:2])
+        elif name in ("cpuonly", "pytorch-cpu"):
+            self.cpu = True
+
+    def pip(self, line: str) -> None:
+        match = re.match(r"^(torch|tensorflow)(?:\[[^\]]*\])?\s*==\s*([0-9][0-9.]*)(?:\+(\w+))?", line)
+        if match and match[1] == "tensorflow":
+            self.tensorflow = match[2].rstrip(".")
+        elif match:
+            self.torch, self.from_pip = match[2].rstrip("."), True
+            tag = re.fullmatch(r"cu([0-9]{2,3})([0-9])", match[3] or "")
+            self.cuda = f"{tag[1]}.{tag[2]}" if tag else self.cuda
+            self.cpu = self.cpu or (match[3] or "").startswith("cpu")
+
+    def file(self, kind: str, channels: tuple[str, ...]) -> CondaFile:
+        return CondaFile(
+            kind, channels, self.python, self.torch, self.tensorflow, self.cuda, self.cpu, self.from_pip
+        )
