@@ -347,11 +347,16 @@ class Proof(object):
         indexes = {unit["index"] for unit in loaded}
         cards = [card for card in self.cards if card["index"] in indexes]
         pairs = [row for row in self.survey.result["pairs"] if row["a"] in indexes and row["b"] in indexes]
+        exported = [
+            "a login exports %s=%s" % pair
+            for pair in sorted(self.exported.items())
+            if pair[0].startswith("NCCL_")
+        ]
         status, message, evidence, hint, numbers = provenccl.judge(
             outcome, cards, pairs, self.args.get("bandwidth"), self.least.get("allreduce"), library,
             provetopology.host_hints(),
         )  # fmt: skip
-        return verdict(name, status, message, evidence + why, hint, numbers)
+        return verdict(name, status, message, evidence + exported + why, hint, numbers)
 
     def cudnn(self):
         name = "gpu.cudnn"
@@ -507,7 +512,7 @@ def judge_compute(computed, why, cards, bandwidth, least):
         elif status == "warn":
             slow.append(words)
     if bad:
-        hint = "see gpu.health for the PCIe link; a virtual machine may not have the bus for itself"
+        hint = "see gpu.health for the PCIe link and clocks; in a virtual machine others may use the bus too"
         return "fail", "; ".join(bad), evidence, hint, numbers
     if slow:
         return (

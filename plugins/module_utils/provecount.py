@@ -110,49 +110,36 @@ def judge(survey, bus, seen, hidden_by, expected):
     if lost:
         hint = "dmesg | grep Xid; often only a power cycle helps"
         return "fail", "card %d does not answer" % lost[0]["index"], evidence, hint, numbers
+    said, hints = [], []
     if expected:
         try:
-            said = differs(expected, [card["name"] for card in cards])
+            said += differs(expected, [card["name"] for card in cards])
         except ValueError as error:
             return "fail", str(error), evidence, "write the expectation as 8x H100", numbers
-        if said:
-            hint = "a card is missing or of another kind, or the inventory is out of date"
-            return "fail", "; ".join(said), evidence, hint, numbers
+        hints += ["a card is missing or of another kind, or the inventory is out of date"] if said else []
     unmanaged = [card for card in cards if (card["mig"] or {}).get("current") and not card["mig_instances"]]
     if unmanaged:
-        return (
-            "fail", "card %d is in MIG mode and has no instance" % unmanaged[0]["index"], evidence,
-            "nvidia-smi mig -cgi ... -C makes instances; nvidia-smi -mig 0 ends MIG mode", numbers,
-        )  # fmt: skip
+        said.append("card %d is in MIG mode and has no instance" % unmanaged[0]["index"])
+        hints.append("nvidia-smi mig -cgi ... -C makes instances; nvidia-smi -mig 0 ends MIG mode")
     # CUDA enumerates whole cards, or where every card is in MIG mode one instance a process.
     could = len(plain) or min(1, len(instances))
+    only_hidden = False
     if hidden_by is not None and visible < could:
+        only_hidden = not said and not expected and bool(visible)
         bare = {card["uuid"].lower() for card in seen.result["cards"]} if seen.ok else set()
-        hidden = [card["index"] for card in plain if card["uuid"].lower().split("-", 1)[-1] not in bare]
-        words = "CUDA_VISIBLE_DEVICES=%r hides %s" % (
-            hidden_by, "every card" if not visible else "card " + ", ".join(str(index) for index in hidden),
-        )  # fmt: skip
-        return (
-            "fail" if expected or not visible else "warn", words, evidence,
-            "unset CUDA_VISIBLE_DEVICES in the login's start files, or let only the job set it", numbers,
-        )  # fmt: skip
-    if not seen.ok:
+        hidden = [str(card["index"]) for card in plain if card["uuid"].lower().split("-", 1)[-1] not in bare]
+        what = "card %s" % ", ".join(hidden) if visible else "every card"
+        said.append("CUDA_VISIBLE_DEVICES=%r hides %s" % (hidden_by, what))
+        hints.append("unset CUDA_VISIBLE_DEVICES in the login's start files, or let only the job set it")
+    elif not seen.ok and could:
         sentence, hint = proveerrors.ending(seen, "libcuda")
-        return (
-            "fail",
-            "the driver has %d cards, CUDA does not start: %s" % (len(cards), sentence),
-            evidence,
-            hint,
-            numbers,
-        )
-    if visible < could:
-        return (
-            "fail",
-            "CUDA sees %d of %d cards" % (visible, could),
-            evidence,
-            "dmesg | grep NVRM; see gpu.health",
-            numbers,
-        )
+        said.append("the driver has %d cards, CUDA does not start: %s" % (len(cards), sentence))
+        hints.append(hint)
+    elif visible < could:
+        said.append("CUDA sees %d of %d cards" % (visible, could))
+        hints.append("dmesg | grep NVRM; see gpu.health")
+    if said:
+        return "warn" if only_hidden else "fail", "; ".join(said), evidence, hints[0], numbers
     message = "%d cards" % len(cards) if len(cards) != 1 else "1 card"
     if instances:
         message += ", %d MIG instances (a program sees one, or those that CUDA_VISIBLE_DEVICES names)" % len(

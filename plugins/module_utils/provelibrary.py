@@ -73,7 +73,7 @@ def judge(what, login, plain, library_path, version, installed):
             "its package, or one that it needs, is incomplete",
         )
     path = login.result["path"]
-    sentences = ["%s %s is %s" % (what, version or "", path)]
+    sentences = ["%s is %s" % (" ".join(filter(None, [what, version])), path)]
     if plain is not None and plain.ok and plain.result["path"] != path:
         sentences.append("without LD_LIBRARY_PATH=%s it is %s" % (library_path, plain.result["path"]))
     if version and installed and _numbers(version) != _numbers(installed)[: len(_numbers(version))]:

@@ -178,10 +178,12 @@ def judge(outcome, cards, pairs, bandwidth, least, library, host_hints):
     for row in done["rows"]:
         name = "allreduce_" + size_words(row["bytes"])
         numbers[name + "_us"] = row["us"]
-        if done["cards"] > 1:
+        # Below that the time of a call counts, not the links.
+        wide = done["cards"] > 1 and row["bytes"] >= MIB
+        if wide:
             numbers[name + "_bus_gb_per_s"] = row["bus_gb_per_s"]
         evidence.append("%s: %.1f us%s" % (
-            size_words(row["bytes"]), row["us"], ", bus %.1f GB/s" % row["bus_gb_per_s"] if done["cards"] > 1 else "",
+            size_words(row["bytes"]), row["us"], ", bus %.1f GB/s" % row["bus_gb_per_s"] if wide else "",
         ))  # fmt: skip
     if done["wrong"]:
         return (

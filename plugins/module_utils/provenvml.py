@@ -21,8 +21,11 @@ LEVELS = {0: "SELF", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 # nvmlGpuFabricState_t
 FABRIC_STATES = {0: "not supported", 1: "not started", 2: "in progress", 3: "completed"}
 MAX_NVLINKS = 36
-# One direction of one link in GB/s by NVLink version, where the driver does not say: nominal, data sheets.
-LINK_GB_PER_S = {1: 20.0, 2: 25.0, 3: 25.0, 4: 25.0, 5: 50.0}
+# nvmlNvlinkVersion_t: the version, and GB/s of one direction of one link where the driver does not say (data sheets).
+NVLINK_VERSIONS = {
+    1: ("1.0", 20.0), 2: ("2.0", 25.0), 3: ("2.2", 25.0), 4: ("3.0", 25.0), 5: ("3.1", 25.0), 6: ("4.0", 25.0),
+    7: ("5.0", 50.0),
+}  # fmt: skip
 
 
 class NvmlError(Exception):
@@ -290,8 +293,10 @@ def _nvlinks(nvml, card):
             "gb_per_s": None,
         }
         if active:
-            row["version"] = nvml.ask("nvmlDeviceGetNvLinkVersion", card, link)
-            row["gb_per_s"] = _speed(nvml, card, link) or LINK_GB_PER_S.get(row["version"])
+            row["version"], nominal = NVLINK_VERSIONS.get(
+                nvml.ask("nvmlDeviceGetNvLinkVersion", card, link), (None, None)
+            )
+            row["gb_per_s"] = _speed(nvml, card, link) or nominal
             pci = _Pci()
             try:
                 nvml.call("nvmlDeviceGetNvLinkRemotePciInfo_v2", card, link, ctypes.byref(pci))
@@ -360,7 +365,7 @@ def _pair(nvml, a, b, handles, links, buses):
     }
     return {
         "a": a, "b": b, "level": LEVELS.get(level), "nvlinks": len(through), "switched": bool(through) and not direct,
-        "version": max([row["version"] or 0 for row in through] or [0]) or None,
+        "version": next((row["version"] for row in through if row["version"]), None),
         "nvlink_gb_per_s": round(sum(row["gb_per_s"] or 0.0 for row in through), 1), "p2p": status,
     }  # fmt: skip
 

@@ -72,7 +72,7 @@ def expected(cards, pairs, bandwidth):
         links = min(pair["nvlinks"] for pair in joined)
         versions = sorted({pair["version"] for pair in joined if pair["version"]})
         words = "%d links of NVLink %s%s" % (
-            links, "/".join(str(version) for version in versions) or "?",
+            links, "/".join(versions) or "?",
             " through switches" if all(pair["switched"] for pair in joined) else "",
         )  # fmt: skip
         return {"way": worst, "gb_per_s": round(min(rates), 1), "words": words}
