@@ -10,13 +10,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils import checks
+from ansible_collections.gpu.provision.plugins.module_utils import checks, condacommon
 from provision.catalog import Catalog
 from provision.catalog._frameworks import MACHINES
-from provision.errors import Issue
+from provision.errors import Issue, UsageError
 from provision.facts import CondaEnvironment, CondaPrefix, Facts
 from provision.plan import Reason
 from provision.resolve.condaenv import EnvironmentJudge
@@ -140,6 +140,17 @@ class _Resolver:
                 [],
                 "write it as /etc/group has it",
             )
+        for variable, url in (
+            ("miniconda_installer_url", wish.installer_url), ("miniconda_wheel_index_url", wish.wheel_index_url),
+            ("miniconda_pip_index_url", wish.pip_index_url), ("miniconda_channel_alias", wish.channel_alias),
+            *(("miniconda_channels", channel) for channel in wish.channels),
+            *((f"channels of environment {env.name}", channel) for env in wish.environments for channel in env.channels),
+        ):  # fmt: skip
+            if condacommon.has_secret(url):
+                self.block(
+                    "conda.url_secret", f"{variable} holds a password or token", ["it would be in plans, logs and argv"],
+                    "take it out of the URL; a .netrc of the owner on the host is read by conda and pip",
+                )  # fmt: skip
         for env in wish.environments:
             if env.name in ("base", "root"):
                 self.block(
@@ -247,10 +258,29 @@ class _Resolver:
         open_ = [issue for issue in judge.blockers if issue.code in HAS_WAY_OUT and not issue.hint]
         if not open_:
             return
-        ways = nearest(env, self.catalog, lambda trial: not self._judge(trial, channels).blockers)
-        text = "; or ".join(ways) or "leave this environment out for this host"
+        asked = judge.read_as or env
+        ways = nearest(asked, self.catalog, lambda trial: not self._judge(trial, channels).blockers)
+        if env.file:
+            ways = [f"in {env.file} {way}" for way in ways]
         for issue in open_:
-            issue.hint = text
+            driver = self._other_driver(asked, channels) if issue.code == "conda.driver_too_old" else []
+            issue.hint = "; or ".join([*ways, *driver]) or "leave this environment out for this host"
+
+    def _other_driver(self, env: EnvironmentWish, channels: Sequence[str]) -> list[str]:
+        """The oldest driver branch offered for this host on which the environment would run, as a hint."""
+        ubuntu = self.facts.host.os.version_id
+        for number in sorted(self.catalog.branches_for(self.host.gpus)):
+            branch = self.catalog.branch(number)
+            try:
+                offered = self.catalog.offers(number, ubuntu=ubuntu)
+            except UsageError:
+                return []
+            if not offered or branch.last_version is None or branch.last_version == self.host.driver:
+                continue
+            host = replace(self.host, driver=branch.last_version, max_cuda=branch.max_cuda)
+            if not EnvironmentJudge(env, host, self.catalog, self.wish, channels).run().blockers:
+                return [f'nvidia_driver_branch: "{offered[0].series}"']
+        return []
 
     def _terms(self, env: EnvironmentWish, channels: Sequence[str]) -> None:
         named = needs_terms(channels, self.catalog)

@@ -25,7 +25,12 @@ _FRAMEWORK_PACKAGES = (
 
 
 class EnvironmentJudge(Frameworks):
-    """Judges one environment. After ``run``: recipe (None where refused), blockers, warnings, reasons."""
+    """Judges one environment. After ``run``: recipe (None where refused), blockers, warnings, reasons.
+
+    read_as: what a file asks for, as if it were written in keys; None without a file.
+    """
+
+    read_as: EnvironmentWish | None = None
 
     def run(self) -> EnvironmentJudge:
         env = self.env
@@ -325,6 +330,7 @@ class EnvironmentJudge(Frameworks):
             name=self.env.name, torch=found.torch, tensorflow="" if found.torch else found.tensorflow,
             cuda="none" if found.cpu else found.cuda if found.torch else "", python=found.python,
         )  # fmt: skip
+        self.read_as = asked
         judge = EnvironmentJudge(asked, self.host, self.catalog, self.wish, ()).run()
         unknown = ("conda.torch_unknown", "conda.tensorflow_unknown", "conda.torch_not_built")
         for issue in judge.blockers:

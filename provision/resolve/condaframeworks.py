@@ -128,11 +128,13 @@ class Frameworks:
             if asked is None or tag == asked or (not exact and tag[2:-1] == self.env.cuda)
         ]
         if not fit:
-            have = ", ".join(f"{tags[tag].cuda} ({tag})" for tag in offered) or "none"
-            what = f"CUDA {_of_tag(asked or '') if exact else self.env.cuda}" if asked else self.host.machine
+            have = ", ".join(f"{tags[tag].cuda} ({tag})" for tag in offered)
+            asked_cuda = _of_tag(asked or "") if exact else self.env.cuda
             self.block(
-                "conda.torch_not_built", f"there is no build of PyTorch {version} for {what}",
-                [f"it is built for CUDA {have}"],
+                "conda.torch_not_built",
+                f"there is no build of PyTorch {version} {f'for CUDA {asked_cuda}' if asked and offered else 'with CUDA'}"
+                f"{'' if offered else f' for {self.host.machine}'}",
+                [f"it is built for CUDA {have}"] if have else [],
             )  # fmt: skip
             return None
         refusals = {tag: self._why_not(version, tag) for tag in fit}

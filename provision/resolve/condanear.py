@@ -114,8 +114,13 @@ def _pythons(env: EnvironmentWish, catalog: Catalog) -> list[str]:
 
 
 def _near(wanted: str, known: list[str]) -> list[str]:
-    """Known versions by their distance in the list, the newer one first of two that are as far away."""
+    """Known versions by their distance in the list, the newer one first of two that are as far away.
+
+    From a word that is no version nothing is near: the newest first then.
+    """
     ordered = sorted(known, key=key)
+    if not key(wanted):
+        return ordered[::-1]
     place = sum(key(version) < key(wanted) for version in ordered)
     return sorted(
         (version for version in ordered if version != wanted),

@@ -52,6 +52,7 @@ def test_resolve_conda(case):
             " ".join([issue.message, *issue.because, issue.hint or ""]) for issue in decision.blockers
         )
         assert all(str(word) in said for word in expect.get("words", [])), said
+        assert not any(word in said for word in expect.get("lacks", [])), said
         assert all(issue.hint for issue in decision.blockers), "every refusal names a way out"
         follow(wish, facts, driver, decision)
         return
@@ -79,6 +80,7 @@ def follow(wish, facts, driver, decision):
             own |= dict.fromkeys(re.findall(r"\bno (cuda|python)\b", alternative), "")
             own |= dict.fromkeys(re.findall(r"leave (torch_from) out", alternative), "auto")
             own |= dict.fromkeys(re.findall(r"leave (cuda|cudnn) out", alternative), "")
+            branch = re.search(r'nvidia_driver_branch: "([^"]+)"', alternative)
             ours = dict(re.findall(r'\bminiconda_(version|python): "([^"]+)"', alternative))
             ours |= dict.fromkeys(
                 re.findall(r"\bminiconda_(repair|rebuild|accept_tos): true", alternative), True
@@ -89,6 +91,13 @@ def follow(wish, facts, driver, decision):
                     own.setdefault("torch", env.torch.split("+")[0])
                 changed = replace(wish, environments=(replace(env, **own),))
                 facts_then = facts
+            elif branch:
+                version = load_catalog().branch(branch[1]).last_version
+                other = Decision(target=Target("ubuntu", branch[1], version, "open", "signed", "headless"))
+                again = resolve_conda(wish, facts, load_catalog(), other)
+                assert issue.message not in [other_issue.message for other_issue in again.blockers]
+                assert len(again.blockers) < len(decision.blockers)
+                continue
             elif ours:
                 changed, facts_then = replace(wish, **ours), moved(facts, ours)
             else:

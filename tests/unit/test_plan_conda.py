@@ -1,0 +1,94 @@
+"""plan for conda: the modules' arguments and the steps, for the cases of the resolve table and a few of its own."""
+
+import pytest
+
+from provision.catalog import load_catalog
+from provision.plan.conda import EXPORTS, conda_spec, conda_summary
+from provision.resolve.conda import resolve_conda
+from tests.unit.test_resolve_conda import CASES, given
+
+# The contract with plugins/modules/conda_install.py and conda_environment.py.
+INSTALL = {
+    "prefix", "action", "distribution", "version", "installer", "url", "file", "sha256", "owner", "group", "umask",
+    "condarc", "accept_tos", "profile", "shell_init",
+}  # fmt: skip
+ENVIRONMENT = {
+    "name", "prefix", "action", "owner", "group", "umask", "channels", "packages", "pip", "file_kind", "file_content",
+    "override_cuda", "library_path", "lib64_link", "export_to", "wish",
+}  # fmt: skip
+
+
+def planned(case):
+    wish, facts, driver = given(case)
+    decision = resolve_conda(wish, facts, load_catalog(), driver)
+    return decision, *conda_spec(wish, facts, decision)
+
+
+def case_named(start):
+    return next(case for case in CASES if case["name"].startswith(start))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
+def test_items_are_the_modules_arguments_and_each_has_its_step(case):
+    decision, spec, steps = planned(case)
+    assert all(set(item) == INSTALL for item in spec["prefixes"])
+    assert all(set(item) == ENVIRONMENT for item in spec["environments"])
+    assert [s.id for s in steps] == ["conda"] * len(spec["prefixes"]) + ["environments"] * len(
+        spec["environments"]
+    )
+    assert all(step.because and step.title for step in steps)
+    if decision.blockers:
+        assert not steps, "nothing of a refused host is touched"
+    for item in spec["prefixes"]:
+        if item["action"] in ("install", "repair", "update"):
+            assert bool(item["url"]) != bool(item["file"])
+            assert item["sha256"] or item["version"] == "latest"
+        assert not item["accept_tos"] or case["wish"].get("accept_tos"), "M1: never accepted in silence"
+    for item in spec["environments"]:
+        assert item["channels"]
+        assert bool(item["file_content"]) != bool(item["packages"]) or item["wish"].keys() == {"name"}
+
+
+def test_a_fresh_host():
+    _, spec, steps = planned(case_named("two environments on two CUDA versions"))
+    assert [item["name"] for item in spec["environments"]] == ["py311cu118", "py311cu121"]
+    assert spec["environments"][0]["wish"] == {
+        "name": "py311cu118", "python": "3.11", "cuda": "11.8", "torch": "2.3.1",
+    }  # fmt: skip
+    assert [step.title for step in steps] == [
+        "install Miniconda 26.5.3-1 in /opt/miniconda3", "make environment py311cu118", "make environment py311cu121",
+    ]  # fmt: skip
+    assert "torch 2.3.1+cu118" in steps[1].details
+
+
+def test_a_second_run_changes_nothing():
+    """What the modules note when they are done, read again, leaves nothing to do."""
+    case = case_named("two environments on two CUDA versions")
+    _, spec, _ = planned(case)
+    case = dict(case, conda={
+        "prefixes": [{
+            "path": "/opt/miniconda3", "distribution": "miniconda", "version": "26.5.3", "record": {"kind": "base"},
+            "condarcs": {"/opt/miniconda3/.condarc": spec["prefixes"][0]["condarc"]["channels"]},
+        }],
+        "environments": [
+            {"path": f"/opt/miniconda3/envs/{item['name']}", "name": item["name"], "record": {"spec": item}}
+            for item in spec["environments"]
+        ],
+    })  # fmt: skip
+    decision, spec, steps = planned(case)
+    assert spec == {"prefixes": [], "environments": []}
+    assert steps == []
+    assert conda_summary(decision) == "conda in /opt/miniconda3, 2 environments"
+
+
+def test_an_export_is_saved_before_a_rebuild():
+    _, spec, steps = planned(case_named("and made anew"))
+    assert spec["environments"][0]["action"] == "rebuild"
+    assert spec["environments"][0]["export_to"] == EXPORTS
+    assert any(EXPORTS in line for line in steps[-1].details)
+
+
+def test_the_plan_says_that_nothing_vouches_for_the_installer_of_the_day():
+    _, spec, steps = planned(case_named("the installer of the day"))
+    assert spec["prefixes"][0]["sha256"] == ""
+    assert "not checked: unpinned" in steps[0].details
