@@ -6,7 +6,7 @@ Runs on the controller (``provision verify``) and, standard library only, on hos
 Facts are the probe's dictionary; ``expect`` says what the inventory asks for:
 
     version (exact upstream or None), branch (or None), flavour (or None), manage, hold, persistence (bool),
-    fabric_manager (bool), gpus (number or 0)
+    fabric_manager (bool), gpus (number or 0), cuda (see checkcuda.WISH; empty: no toolkit is asked for)
 
 A verdict is {"id", "status": pass | warn | fail | skip, "message", "evidence": [..], "hint": str or None}.
 """
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 
-from ansible_collections.gpu.provision.plugins.module_utils import names
+from ansible_collections.gpu.provision.plugins.module_utils import checkcuda, checkcudalibs, names, verdicts
 
 # Kernel drivers that take a GPU away from the nvidia module.
 RIVALS = ("nouveau", "nova_core", "nova")
@@ -25,8 +25,9 @@ _SET_ASIDE = ("vfio", "pci-stub", "pciback")  # vfio-pci, nvgrace-gpu-vfio-pci, 
 
 DEFAULT_EXPECT = {
     "version": None, "branch": None, "flavour": None, "manage": True, "hold": True, "persistence": True,
-    "fabric_manager": False, "gpus": 0,
+    "fabric_manager": False, "gpus": 0, "cuda": {},
 }  # fmt: skip
+_verdict = verdicts.verdict
 
 
 def is_set_aside(driver):
@@ -126,10 +127,6 @@ def library_version(facts):
     return versions[0] if versions else None
 
 
-def _verdict(check, status, message, evidence=(), hint=None):
-    return {"id": check, "status": status, "message": message, "evidence": list(evidence), "hint": hint}
-
-
 def gpus_on_bus(facts, want):
     """The PCI bus shows GPUs, as many as were asked for."""
     check, found = "gpu.bus", facts["gpus"]
@@ -139,7 +136,7 @@ def gpus_on_bus(facts, want):
                         "look at power, seating and the BIOS; lspci -d 10de: shows what the bus sees")  # fmt: skip
     if want["gpus"] and len(found) != want["gpus"]:
         return _verdict(check, "fail", "%d GPUs on the bus, %d expected" % (len(found), want["gpus"]), evidence,
-                        "a card fell off the bus, or gpu_verify_expected_gpus is out of date")  # fmt: skip
+                        "a card fell off the bus, or gpu_verify_expect is out of date")  # fmt: skip
     return _verdict(check, "pass", "%d on the PCI bus" % len(found), evidence)
 
 
@@ -435,5 +432,6 @@ def apt_sources(facts, want):
 
 CHECKS = (
     gpus_on_bus, bound, versions_agree, wanted_version, smi_answers, device_nodes, packages_whole, held, apt_sources,
-    next_boot, rivals_blocked, persistence, fabric_manager,
+    next_boot, rivals_blocked, persistence, fabric_manager, *checkcuda.CHECKS,
+    *checkcudalibs.CHECKS,
 )  # fmt: skip

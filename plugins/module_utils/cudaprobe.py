@@ -11,7 +11,13 @@ from __future__ import annotations
 import os
 import re
 
-from ansible_collections.gpu.provision.plugins.module_utils import cudashell, debversion, ldcache
+from ansible_collections.gpu.provision.plugins.module_utils import (
+    cudafiles,
+    cudashell,
+    debversion,
+    ldcache,
+    ownfiles,
+)
 
 # Folder of a toolkit's target (source: NVIDIA's packages of 13.0) and Debian's name, by dpkg's architecture.
 TARGETS = {"amd64": ("x86_64-linux",), "arm64": ("sbsa-linux", "aarch64-linux")}
@@ -27,7 +33,6 @@ _RELEASE = re.compile(r"^[0-9]+\.[0-9]+(?:\.[0-9]+)*")
 _HEAD = 65536
 _MOST_ENVIRONMENTS = 64
 _CONDA_HOMES = ("miniconda3", "miniforge3", "mambaforge", "anaconda3", "micromamba", ".conda")
-HEADER_LINE = "written by gpu-provision"
 
 
 def read_cuda(tree, packages, owners, arch, folders):
@@ -438,6 +443,6 @@ def own_modulefiles(tree, shells):
     for base in (shells["environment_modules"], shells["lmod"]):
         for name in tree.names(base + "/cuda") if base else []:
             path = "%s/cuda/%s" % (base, name)
-            if re.match(r"^[0-9.]+(?:\.lua)?$", name) and HEADER_LINE in (tree.read(path, 512) or ""):
+            if cudafiles.MODULE.search(path) and ownfiles.has_header(tree.read_bytes(path, 512) or b""):
                 found.append(path)
     return found

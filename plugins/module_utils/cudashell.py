@@ -11,12 +11,14 @@ from __future__ import annotations
 import os
 import re
 
+from ansible_collections.gpu.provision.plugins.module_utils import cudafiles
+
 # Files of a login for everybody, in the order of sh and bash; then those of other shells; then what new users get.
 _LOGIN = ("/etc/environment", "/etc/profile", "/etc/profile.d/*.sh", "/etc/bash.bashrc")
 _OTHERS = (
-    "/etc/environment.d/*.conf", "/etc/profile.d/*.csh", "/etc/csh.cshrc", "/etc/csh.login", "/etc/zsh/zshenv",
-    "/etc/zsh/zprofile", "/etc/zsh/zshrc", "/etc/zsh/zlogin", "/etc/fish/config.fish", "/etc/fish/conf.d/*.fish",
-    "/etc/skel/.bashrc", "/etc/skel/.profile",
+    "/etc/environment.d/*.conf", "/etc/profile.d/*.csh", "/etc/csh.cshrc", "/etc/csh.login", "/etc/csh/cshrc.d/*.csh",
+    "/etc/csh/login.d/*.csh", "/etc/zsh/zshenv", "/etc/zsh/zprofile", "/etc/zsh/zshrc", "/etc/zsh/zlogin",
+    "/etc/fish/config.fish", "/etc/fish/conf.d/*.fish", "/etc/skel/.bashrc", "/etc/skel/.profile",
 )  # fmt: skip
 _USER = (
     ".profile", ".bash_profile", ".bash_login", ".bashrc", ".bash_aliases", ".zshenv", ".zprofile", ".zshrc",
@@ -135,6 +137,9 @@ class _Reader(object):
 
     def system(self, file, path):
         """Read a file that is there for everybody; return the PATH after it."""
+        if file == cudafiles.PROFILE:
+            # Ours works by functions; it puts the default toolkit first.
+            return ["/usr/local/cuda/bin"] + path if self.tree.exists(file) else path
         for row in self.read(file, None):
             if row["name"] == "PATH":
                 before, own, after = row["parts"]
@@ -145,16 +150,15 @@ class _Reader(object):
 
     def read(self, file, home):
         """Note the lines about CUDA of a file and return all its assignments of known variables."""
-        text = self.tree.read(file, _MOST_BYTES)
+        # What the roles write is no line of somebody's.
+        text = None if "gpu-provision" in file else self.tree.read(file, _MOST_BYTES)
         if not text or not (_HINT.search(text) or (home is None and "PATH" in text)):
             return []
-        # What the roles write is ours; it is read for the PATH only.
-        own = "gpu-provision" in os.path.basename(file)
         rows = list(assignments(text, os.path.splitext(file)[1], home))
         for row in rows:
             before, _, after = row["parts"]
             folders = [folder for folder in before + after if self._concerns(row["name"], folder)]
-            if not own and (folders or row["name"] not in LISTS):
+            if folders or row["name"] not in LISTS:
                 self.lines.append({
                     "file": file,
                     "line": row["line"],

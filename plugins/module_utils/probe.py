@@ -85,7 +85,9 @@ OWN_FILES = (
     ("/etc/modprobe.d", r"gpu-provision"),
     ("/etc/systemd/system/nvidia-persistenced.service.d", r"gpu-provision"),
     ("/etc/profile.d", r"gpu-provision-.*\.(?:sh|csh)$"),
+    ("/etc/csh/cshrc.d", r"gpu-provision-.*\.csh$"),
     ("/etc/fish/conf.d", r"gpu-provision-.*\.fish$"),
+    ("/etc/gpu-provision", r".*\.sh$"),
     ("/etc/ld.so.conf.d", r".*gpu-provision.*\.conf$"),
 )
 _WANT = {"install": "i", "hold": "h", "deinstall": "r", "purge": "p", "unknown": "u"}

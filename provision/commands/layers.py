@@ -6,21 +6,18 @@ libraries, what the driver itself says; then what decides about the next boot, t
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils import checks, names
+from ansible_collections.gpu.provision.plugins.module_utils import checks
 from provision.catalog import load_catalog
+from provision.commands.cudalayers import cuda_lines, cudnn_lines, nccl_lines
 from provision.facts import DiskModule, Facts
 from provision.resolve.decision import CHANNELS
 from provision.resolve.installed import installed_driver, is_cuda_uri, is_ppa_uri
 
 Layer = tuple[str, list[str]]
 
-_TOOLKIT = re.compile(r"^cuda-toolkit-(?P<x>[0-9]+)-(?P<y>[0-9]+)$")
-_CUDA_PART = re.compile(r"^(?:cuda|libcu|libnv|libnpp)[a-z0-9-]*?-(?P<x>[0-9]{2})-(?P<y>[0-9]{1,2})$")
-_CUDNN = re.compile(r"^libcudnn[0-9]+(?:-cuda-(?P<cuda>[0-9]+))?$")
 _CONTAINERS = (
     "docker-ce", "docker.io", "containerd", "containerd.io", "podman", "nvidia-container-toolkit", "nvidia-docker2",
     "libnvidia-container1",
@@ -33,7 +30,7 @@ def layers(facts: Facts) -> list[Layer]:
         ("machine", _machine), ("GPUs", _gpus), ("module", _loaded), ("on disk", _on_disk), ("packages", _packages),
         ("libraries", _libraries), ("nvidia-smi", _smi), ("devices", _devices), ("in use by", _users),
         ("services", _services), ("outside apt", _outside), ("kernels", _kernels), ("Secure Boot", _secure_boot),
-        ("reboot", _reboot), ("apt", _apt), ("CUDA", _cuda), ("cuDNN", _cudnn), ("NCCL", _nccl),
+        ("reboot", _reboot), ("apt", _apt), ("CUDA", cuda_lines), ("cuDNN", cudnn_lines), ("NCCL", nccl_lines),
         ("containers", _containers), ("disk", _disk), ("not read", lambda facts: facts.unreadable),
     ]  # fmt: skip
     return [(title, lines) for title, tell in told if (lines := tell(facts))]
@@ -47,40 +44,6 @@ def origin_in_words(facts: Facts) -> str | None:
     if facts.module.loaded or facts.runfile.uninstaller or any(lib.version for lib in facts.libraries):
         return "not from apt"
     return None
-
-
-def cuda_in_words(facts: Facts) -> str | None:
-    """Return CUDA, cuDNN and NCCL of a host in a few words; None where there is none."""
-    parts = []
-    versions = _versions(toolkits(facts)) or _versions(cuda_packages(facts))
-    folders = [version for version in facts.cuda_dirs.values() if version]
-    known = versions or sorted({_short(version) for version in folders}, key=_key)
-    if known:
-        parts.append(f"CUDA {', '.join(known)}")
-    parts += [f"cuDNN {version}" for version in sorted({_upstream(v) for _, v, _ in _cudnn_packages(facts)})]
-    nccl = facts.packages.get("libnccl2")
-    if nccl and nccl.installed:
-        parts.append(f"NCCL {_upstream(nccl.version)}")
-    return ", ".join(parts) or None
-
-
-def toolkits(facts: Facts) -> dict[tuple[int, int], str]:
-    """Return installed toolkit metapackages: (major, minor) -> version."""
-    return {
-        (int(match["x"]), int(match["y"])): package.version
-        for name, package in facts.packages.items()
-        if package.installed and (match := _TOOLKIT.match(name))
-    }
-
-
-def cuda_packages(facts: Facts) -> dict[tuple[int, int], list[str]]:
-    """Return installed packages of CUDA releases by (major, minor)."""
-    found: dict[tuple[int, int], list[str]] = {}
-    for name, package in facts.packages.items():
-        match = _CUDA_PART.match(name)
-        if match and package.installed:
-            found.setdefault((int(match["x"]), int(match["y"])), []).append(name)
-    return found
 
 
 # ---- hardware and module -----------------------------------------------------------------------------------------
@@ -321,46 +284,6 @@ def _apt(facts: Facts) -> list[str]:
     return [*lines, *[f"error: {error}" for error in apt.errors]]
 
 
-def _cuda(facts: Facts) -> list[str]:
-    metapackages, lines = toolkits(facts), []
-    for release, parts in sorted(cuda_packages(facts).items()):
-        short = ".".join(map(str, release))
-        meta = (
-            f"cuda-toolkit-{release[0]}-{release[1]} {metapackages[release]}" if release in metapackages
-            else f"no toolkit metapackage (cuda-toolkit-{release[0]}-{release[1]})"
-        )  # fmt: skip
-        lines.append(f"{short}: {len(parts)} packages, {meta}")
-    for path, version in facts.cuda_dirs.items():
-        lines.append(f"{path}: {version or 'version not known'}")
-    return lines
-
-
-def _cudnn(facts: Facts) -> list[str]:
-    return [
-        f"{_upstream(version)}{f' for CUDA {cuda}' if cuda else ''} ({name})"
-        for name, version, cuda in _cudnn_packages(facts)
-    ]
-
-
-def _cudnn_packages(facts: Facts) -> list[tuple[str, str, str | None]]:
-    found = []
-    for name, package in facts.packages.items():
-        match = _CUDNN.match(name)
-        if match and package.installed:
-            found.append((name, package.version, match["cuda"] or _cuda_of(package.version)))
-    return found
-
-
-def _nccl(facts: Facts) -> list[str]:
-    nccl = facts.packages.get("libnccl2")
-    if nccl is None or not nccl.installed:
-        return []
-    cuda = _cuda_of(nccl.version)
-    headers = facts.packages.get("libnccl-dev")
-    with_headers = ", with headers" if headers and headers.installed else ""
-    return [f"{_upstream(nccl.version)}{f' for CUDA {cuda}' if cuda else ''}{with_headers}"]
-
-
 def _containers(facts: Facts) -> list[str]:
     return [
         f"{name} {package.version}" for name in _CONTAINERS
@@ -380,28 +303,6 @@ def _disk(facts: Facts) -> list[str]:
 
 
 # ---- small things --------------------------------------------------------------------------------------------------
-
-
-def _versions(found: Iterable[tuple[int, int]]) -> list[str]:
-    return [".".join(map(str, release)) for release in sorted(found)]
-
-
-def _short(version: str) -> str:
-    return ".".join(version.split(".")[:2])
-
-
-def _key(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split(".") if part.isdigit())
-
-
-def _upstream(version: str) -> str:
-    return str(names.upstream(version)).split("+")[0]
-
-
-def _cuda_of(version: str) -> str | None:
-    """9.1.0-1+cuda12.4 -> 12.4"""
-    match = re.search(r"\+cuda([0-9.]+)", version)
-    return match[1] if match else None
 
 
 def _age(seconds: float) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from provision.catalog import load_catalog
+from provision.commands.cudalayers import cuda_in_words
 from provision.commands.fleet import Fleet, Silent, Talk, ask_all
-from provision.commands.layers import cuda_in_words, origin_in_words
+from provision.commands.layers import origin_in_words
 from provision.documents import ScanDocument, ScannedHost
 from provision.errors import Exit, ProvisionError
 from provision.facts import Facts

@@ -78,7 +78,9 @@ def test_checks(case):
 
 def test_the_good_host_skips_only_what_it_does_not_have():
     verdicts = checks.run(GOOD, WANT)
-    assert [v["id"] for v in verdicts if v["status"] != "pass"] == ["service.fabric_manager"]
+    # It has no CUDA: tests/unit/test_checks_cuda.py.
+    others = [v for v in verdicts if not v["id"].startswith("cuda.")]
+    assert [v["id"] for v in others if v["status"] != "pass"] == ["service.fabric_manager"]
     assert checks.worst(verdicts) == "pass"
 
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from provision.commands.layers import cuda_in_words, layers, origin_in_words
+from provision.commands.cudalayers import cuda_in_words
+from provision.commands.layers import layers, origin_in_words
 from provision.commands.scan import describe
 from provision.facts import Facts
 from tests.unit.hosts import host
@@ -35,9 +36,9 @@ def test_the_real_machine_layer_by_layer(h200):
     assert told["on disk"] == ["no nvidia module on disk for any kernel"]
     assert told["packages"][0] == "none of a driver"
     assert told["CUDA"] == [
-        "13.0: 51 packages, no toolkit metapackage (cuda-toolkit-13-0)",
-        "/usr/local/cuda-13.0: 13.0",
-    ]
+        "13.0: 51 packages, no toolkit on the disk",
+        "no toolkit in /usr/local/cuda-13.0",
+    ], "recorded"
     assert told["cuDNN"] == ["9.14.0.64 for CUDA 13 (libcudnn9-cuda-13)"]
     assert told["NCCL"] == ["2.28.3 for CUDA 13.0, with headers"]
     assert told["nvidia-smi"][0].endswith("driver 580.159.04, carries CUDA 13.0")
@@ -71,4 +72,63 @@ def test_toolkit_metapackages_are_named():
     }  # fmt: skip
     facts = host(["H100"], packages=packages)
     assert cuda_in_words(facts) == "CUDA 12.4, cuDNN 9.1.0.70, NCCL 2.21.5"
-    assert dict(layers(facts))["CUDA"] == ["12.4: 2 packages, cuda-toolkit-12-4 12.4.1-1"]
+    assert dict(layers(facts))["CUDA"] == ["12.4: 3 packages, no toolkit on the disk"]
+
+
+CUDA = {
+    "toolkits": [
+        {"path": "/usr/local/cuda-11.8", "version": "11.8", "release": "11.8.0", "compiler": True, "uninstaller": "/x"},
+        {"path": "/usr/local/cuda-12.4", "version": "12.4", "package": "cuda-nvcc-12-4", "compiler": True},
+        {"path": "/usr/local/cuda", "version": "10.1", "release": "10.1.243"},
+    ],
+    "nvccs": [
+        {"path": "/usr/bin/nvcc", "version": "12.0", "build": "12.0.140", "package": "nvidia-cuda-toolkit", "on_path": True},
+        {"path": "/usr/local/cuda-12.4/bin/nvcc", "version": "12.4"},
+    ],
+    "links": [{"path": "/usr/local/cuda", "target": "/etc/alternatives/cuda", "resolved": "/usr/local/cuda-12.4"}],
+    "alternatives": [{"name": "cuda", "link": "/usr/local/cuda", "manual": True}],
+    "libraries": [
+        {"soname": "libcudnn.so.8", "path": "/usr/local/cuda/lib64/libcudnn.so.8", "version": "8.0.3"},
+        {"soname": "libnccl.so.2", "path": "/usr/lib/x86_64-linux-gnu/libnccl.so.2", "package": "libnccl2"},
+    ],
+    "shell_lines": [
+        {"file": f"/home/{name}/.bashrc", "line": 1, "text": "", "variable": "PATH"} for name in ("a", "a", "b", "c", "d")
+    ],
+}  # fmt: skip
+
+
+def test_cuda_on_the_disk():
+    packages = {
+        "cuda-toolkit-12-4": {"version": "12.4.1-1"}, "cuda-nvcc-12-4": {"version": "12.4.131-1"},
+        "libcudnn8": {"version": "8.9.7.29-1+cuda12.2"},
+    }  # fmt: skip
+    facts = host(
+        ["H100"],
+        packages=packages,
+        cuda=CUDA,
+        cuda_dirs={"/usr/local/cuda-9.0": None, "/usr/local/cuda-12.4": "12.4"},
+    )
+    assert cuda_in_words(facts) == "CUDA 10.1, 11.8, 12.4, cuDNN 8.9.7.29"
+    told = dict(layers(facts))
+    assert told["CUDA"] == [
+        "11.8.0, of no package (a runfile)",
+        "12.4.1, 2 packages, the default",
+        "10.1.243, in /usr/local/cuda, of no package, no compiler",
+        "no toolkit in /usr/local/cuda-9.0",
+        "/usr/local/cuda stays where it is",
+        "nvcc at a login: 12.0.140, /usr/bin/nvcc, 1 more",
+        "5 lines about CUDA in start files: /home/a/.bashrc (2), /home/b/.bashrc, /home/c/.bashrc and 1 more",
+    ]
+    assert told["cuDNN"] == [
+        "8.9.7.29 for CUDA 12.2 (libcudnn8)",
+        "8.0.3, /usr/local/cuda/lib64/libcudnn.so.8 (of no package)",
+    ]
+
+
+def test_cuda_of_which_little_is_known():
+    cuda = {"toolkits": [{"path": "/opt/cuda"}], "nvccs": [{"path": "/opt/cuda/bin/nvcc"}]}
+    told = dict(layers(host(["H100"], cuda=cuda)))
+    assert told["CUDA"] == [
+        "version not known, in /opt/cuda, of no package, no compiler",
+        "nvcc: 1, none on the PATH of a login",
+    ]

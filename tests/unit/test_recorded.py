@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from provision.facts import Facts
-from provision.planning import plan_from_facts, verify_host
+from provision.planning import plan_from_facts
+from provision.verify import verify_host
 
 RECORDED = Path(__file__).parents[1] / "fixtures/h200x1"
 
@@ -43,7 +44,11 @@ def test_its_driver_is_refused_and_accepted_when_that_is_said():
 
 @pytest.mark.parametrize("manage", [True, False])
 def test_it_is_judged_as_it_was_there(manage):
-    verdicts = verify_host(lambda program, args: facts(), {"nvidia_driver_manage": manage})
+    found = verify_host(
+        lambda program, args: facts(), {"nvidia_driver_manage": manage, "gpu_verify_run": False}
+    )
+    # Checks of CUDA came later: what they say of a real machine is in h100x1.
+    verdicts = [verdict for verdict in found if not verdict["id"].startswith("cuda.")]
     printed = (RECORDED / "printed.txt").read_text().split("$ provision -i localhost, ")
     session = printed[5] if not manage else printed[3]
     assert session.startswith("verify" if manage else "verify -e nvidia_driver_manage=false")

@@ -1,0 +1,81 @@
+"""The checks of CUDA, from a table: file trees are read by the probe, what it says is judged (tests/cases/checks_cuda.yml)."""
+
+import copy
+
+import pytest
+import yaml
+
+import provision.collection  # noqa: F401
+from ansible_collections.gpu.provision.plugins.module_utils import checkcuda, checkcudalibs, checks, probe
+from provision.collection import ROOT
+from provision.facts import Facts
+from tests.unit import cudatrees, trees
+
+TABLE = yaml.safe_load((ROOT / "tests/cases/checks_cuda.yml").read_text(encoding="utf-8"))
+OWN = {
+    check(Facts().model_dump(), checks.DEFAULT_EXPECT)["id"]
+    for check in (*checkcuda.CHECKS, *checkcudalibs.CHECKS)
+}
+
+
+def merged(base, change):
+    """Return base with change laid over it: dictionaries are joined, lists too, everything else is replaced."""
+    result = copy.deepcopy(base)
+    for key, value in (change or {}).items():
+        if isinstance(value, dict) and isinstance(result.get(key), dict):
+            result[key] = {**result[key], **value}
+        elif isinstance(value, list) and isinstance(result.get(key), list) and key != "toolkits":
+            result[key] = result[key] + value
+        else:
+            result[key] = value
+    return result
+
+
+def judged(case, where):
+    """Verdicts by id of a case."""
+    base = TABLE["hosts"][case.get("host", "nothing")]
+    tree = cudatrees.expand(merged(base.get("tree", {}), case.get("tree")))
+    found = probe.collect(root=str(trees.build(where / "host", tree)))
+    found["module"]["loaded"] = {
+        "version": case.get("driver", "580.159.04"),
+        "flavour": "open",
+        "refcount": None,
+        "holders": [],
+    }
+    found["smi"]["gpus"] = [{"index": 0, "name": case.get("gpu", "NVIDIA H100 80GB HBM3")}]
+    found["smi"]["cuda_version"] = case.get("carries", "13.0")
+    facts = Facts.model_validate(found).model_dump()
+    wish = {} if case.get("wish") is False else {**base.get("wish", {}), **case.get("wish", {})}
+    if wish:
+        wish.setdefault("needs", TABLE["needs"])
+    verdicts = checks.run(facts, {"manage": True, "cuda": wish or {"needs": TABLE["needs"]}})
+    return {verdict["id"]: verdict for verdict in verdicts if verdict["id"] in OWN}
+
+
+@pytest.mark.parametrize("case", TABLE["cases"], ids=lambda case: case["name"])
+def test_host(case, tmp_path):
+    verdicts = judged(case, tmp_path)
+    for check, (status, *words) in case["expect"].items():
+        verdict = verdicts[check]
+        assert verdict["status"] == status, verdict
+        said = " ".join([verdict["message"], *verdict["evidence"], verdict["hint"] or ""])
+        for word in map(str, words):
+            assert (word[1:] not in said) if word.startswith("!") else (word in said), (word, said)
+        assert status in ("pass", "skip") or verdict["hint"], "what is wrong comes with a way out"
+    others = [v for check, v in verdicts.items() if check not in case["expect"]]
+    assert not [v for v in others if v["status"] in ("warn", "fail")], others
+
+
+@pytest.mark.parametrize("name", list(TABLE["hosts"]))
+def test_a_healthy_host_is_told_so(name, tmp_path):
+    verdicts = judged({"host": name, **TABLE["hosts"][name].get("case", {})}, tmp_path)
+    assert not [v for v in verdicts.values() if v["status"] in ("warn", "fail")]
+    skipped = {check for check, v in verdicts.items() if v["status"] == "skip"}
+    assert skipped == set(TABLE["hosts"][name].get("skips", []))
+
+
+def test_a_tree_without_its_fault_is_another_case():
+    """Cases are told apart by their names; each names what it expects."""
+    names = [case["name"] for case in TABLE["cases"]]
+    assert len(names) == len(set(names))
+    assert all(case["expect"] for case in TABLE["cases"])
