@@ -573,6 +573,8 @@ class CudnnApt(Data):
     v9: CudnnApt9
     seen_2604: SeenPackages
     v8_beside_v9: Flag
+    v8_headers_beside_v9: Flag
+    v9_for_two_cudas: Flag
 
 
 class CudnnPairRow(Fact):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
-from provision.catalog import Branch, Catalog, Gpu
+from provision.catalog import Branch, Catalog, CudaMinor, Gpu
 from provision.catalog.versions import key, minor
 
 # full: with everything. minor: by minor-version compatibility, without PTX. none: the driver is too old.
@@ -69,3 +70,27 @@ def nearest(catalog: Catalog, cuda: str) -> list[str]:
     return sorted(
         rest, key=lambda v: (key(v)[0] != wanted[0], abs(order.index(v) - place), [-part for part in key(v)])
     )
+
+
+def elsewhere(catalog: Catalog, cuda: str) -> str:
+    """In words: where a toolkit ("12.4" or "12.4.1") comes from when the repository of this Ubuntu has none."""
+    toolkit, held = catalog.cuda(cuda), holders(catalog, cuda)
+    release = cuda if cuda.count(".") == 2 else toolkit.releases[-1] if toolkit.releases else toolkit.version
+    image = f"a container (nvidia/cuda:{release}-devel-ubuntu{held[-1]})" if held else "a container"
+    return f"{image}, conda (cuda-toolkit={release}) or wheels bring CUDA {toolkit.version} without it"
+
+
+def host_compiler(
+    toolkit: CudaMinor, gcc: str | None, available: Sequence[str] = ()
+) -> tuple[str, str] | None:
+    """(limit, way out) in words where nvcc of a toolkit refuses a gcc major; None where it takes it, or it is not known.
+
+    available: majors of the g++ that are there. (source: cuda.yml, gcc_max, read off crt/host_config.h)
+    """
+    if gcc is None or not gcc.isdigit() or int(gcc) <= toolkit.gcc_max:
+        return None
+    usable = [v for v in available if v.isdigit() and int(v) <= toolkit.gcc_max]
+    number = max(usable, key=int) if usable else str(toolkit.gcc_max)
+    install = "" if usable else f"apt-get install gcc-{number} g++-{number}, then "
+    limit = f"it takes gcc up to {toolkit.gcc_max}" + (f" ({toolkit.gcc_note})" if toolkit.gcc_note else "")
+    return limit, f"{install}nvcc -ccbin g++-{number}, or NVCC_CCBIN=g++-{number} in the environment"

@@ -14,6 +14,7 @@ from datetime import date
 
 from provision.catalog import SUPPORT_ORDER, UNSURE, Branch, Catalog, CudaMinor, Gpu, Offer, Support
 from provision.catalog.models import last_day
+from provision.catalog.toolkits import in_full
 from provision.catalog.versions import key
 from provision.compat.answer import (
     CompatAnswer,
@@ -26,7 +27,7 @@ from provision.compat.answer import (
     TorchAnswer,
     Wishes,
 )
-from provision.compat.judge import Judge, Left, in_full
+from provision.compat.judge import Judge, Left
 from provision.compat.warnings import Warnings
 from provision.compat.wish import gpus_of, parse
 from provision.compat.words import Words
@@ -92,7 +93,7 @@ class _Answer:
         span = sorted(fit, key=key)
         answer.cuda = CudaAnswer(
             chosen=toolkit.version if toolkit else None, release=self._release(toolkit),
-            package=toolkit.toolkit_package if toolkit else None,
+            package=toolkit.toolkit_package if toolkit else None, gcc_max=toolkit.gcc_max if toolkit else None,
             range=[span[0], span[-1]] if span else None,
         )  # fmt: skip
         self._libraries(answer, toolkit, warn)
@@ -108,6 +109,8 @@ class _Answer:
             )
         if toolkit:
             warn.toolkit(toolkit, branch, gpus_of(self.wished), explicit=self._explicit_toolkit)
+            if "cuda" in self.wished and "ubuntu" in self.wished:
+                warn.host_compiler(toolkit, self.wished["ubuntu"].ubuntu)
         if tag:
             warn.torch_tag(self.wished["torch"], tag, self.wished.get("cuda"), gpus_of(self.wished))
 

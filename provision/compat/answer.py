@@ -52,6 +52,7 @@ class CudaAnswer(BaseModel):
     chosen: str | None = None
     release: str | None = None  # "12.4.1": the one asked for, else the newest of the chosen minor
     package: str | None = None
+    gcc_max: int | None = None  # newest gcc that nvcc takes
     range: list[str] | None = None  # first and last that fit everything else
 
 

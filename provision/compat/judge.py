@@ -9,6 +9,7 @@ from itertools import combinations
 
 from provision.catalog import UNSURE, Branch, Catalog, CudaMinor, Gpu, Support, UbuntuRelease
 from provision.catalog.models import Flavour
+from provision.catalog.toolkits import in_full
 from provision.catalog.versions import key, minor, same
 from provision.compat.answer import Nearest
 from provision.compat.wish import Wish, Wished, gpus_of, parse_one
@@ -99,6 +100,9 @@ class Judge:
         for gpu in gpus:
             degree = self.degree(gpu, "cuda", toolkit.version)
             if degree == "none" or (degree == "jit" and not in_full(branch, toolkit.version)):
+                return False
+            # Who asks for a toolkit compiles with it: PTX is no answer, unless nobody knows what the card is.
+            if degree == "jit" and "cuda" in wished and gpu.cc:
                 return False
         ubuntu = wished.get("ubuntu")
         if (
@@ -276,7 +280,3 @@ def _by_position(values: list[str], order: list[str], *around: str) -> list[str]
     newer first."""
     places = [order.index(a) for a in around]
     return sorted(values, key=lambda v: (min(abs(order.index(v) - p) for p in places), -order.index(v)))
-
-
-def in_full(branch: Branch, cuda: str) -> bool:
-    return key(branch.max_cuda) >= key(minor(cuda))

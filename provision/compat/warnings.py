@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from datetime import date
 
 from provision.catalog import UNSURE, Branch, Catalog, CudaMinor, Gpu, UbuntuRelease
+from provision.catalog.toolkits import host_compiler, in_full, native_from
 from provision.catalog.versions import key
-from provision.compat.judge import in_full
 from provision.compat.wish import Wish, Wished, gpus_of
 from provision.compat.words import CHANNELS
 from provision.errors import Issue
@@ -143,6 +143,20 @@ class Warnings:
                 [f"the branch carries CUDA {branch.max_cuda} in full", "PTX of this toolkit is not compiled by it"],
                 hint="compile for the GPUs' own compute capability",
             )  # fmt: skip
+        for gpu in gpus:
+            native = native_from(self.catalog, gpu)
+            if degrees[gpu.name] == "binary" and native:
+                below = [
+                    cc
+                    for cc in toolkit.ccs
+                    if key(cc)[0] == key(str(gpu.cc))[0] and key(cc) <= key(str(gpu.cc))
+                ]
+                self.add(
+                    "cuda.binary_only",
+                    f"CUDA {toolkit.version} runs on {gpu.name} only by binary compatibility: its code for {max(below, key=key)}",
+                    [f"it does not know compute capability {gpu.cc}; native from CUDA {native} on"],
+                    hint=f"CUDA {native} or newer compiles for it",
+                )  # fmt: skip
         late = [name for name, degree in degrees.items() if degree == "jit"]
         if late:
             span = self.catalog.cuda_range(gpus)
@@ -156,6 +170,15 @@ class Warnings:
                 f"which GPUs CUDA {toolkit.version} compiles for", toolkit.sm_certainty,
                 "worked out from the first and last toolkit of each, not read off its compiler",
             )  # fmt: skip
+
+    def host_compiler(self, toolkit: CudaMinor, ubuntu: UbuntuRelease | None) -> None:
+        """Warn where nvcc refuses the gcc of an Ubuntu release."""
+        limit = host_compiler(toolkit, ubuntu.gcc) if ubuntu else None
+        if ubuntu and limit:
+            message = (
+                f"gcc {ubuntu.gcc} of Ubuntu {ubuntu.version} is too new for nvcc of CUDA {toolkit.version}"
+            )
+            self.add("cuda.compiler_too_new", message, [limit[0]], hint=limit[1])
 
     def torch_tag(self, wish: Wish, tag: str, cuda: Wish | None, gpus: list[Gpu]) -> None:
         release = wish.torch

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from provision.catalog import Gpu
+from provision.catalog.toolkits import elsewhere, holders, targets
 from provision.catalog.versions import key, same
 from provision.compat.judge import Judge
 from provision.compat.wish import Wish
@@ -68,13 +69,7 @@ class Words:
         return f"{gpu.name} ({gpu.architecture or 'unknown'}, compute capability {gpu.cc or 'unknown'}): {self._branches(gpu)}"
 
     def _cuda_span(self, gpu: Gpu) -> str:
-        span = self.catalog.cuda_range([gpu])
-        if span is None:
-            row = self.catalog.architectures.compute_capabilities.get(gpu.cc or "")
-            return f"the last CUDA that targets {gpu.cc} is {row.last_cuda if row else 'unknown'}"
-        newest = self.catalog.cuda_minors[-1].version
-        last = f"the last is {span.last}" if span.last != newest else "newer ones all do"
-        return f"CUDA {span.first} is the first of the catalog that targets {gpu.cc}; {last}"
+        return targets(self.catalog, gpu)
 
     def _gpu(self) -> Issue:
         gpu = self.gpus[0]
@@ -104,6 +99,11 @@ class Words:
     def _cuda_gpu(self) -> Issue:
         gpu, cuda = self.gpus[0], self.by["cuda"]
         because = [self._cuda_span(gpu)]
+        degrees = {self.catalog.toolkit_support(t.version, gpu) for t in cuda.toolkits}
+        if "jit" in degrees and not degrees & {"native", "binary"}:
+            because.append(
+                "nvcc and the libraries have no code for it; programs that carry PTX may still start"
+            )
         if gpu.last_branch and not any(
             self.catalog.toolkit_support(t.version, gpu) != "none" for t in cuda.toolkits
         ):
@@ -256,10 +256,7 @@ class Words:
         cuda, wish = self.by["cuda"], self.by["ubuntu"]
         ubuntu = wish.ubuntu
         first, last = (ubuntu.cuda_first, ubuntu.cuda_last) if ubuntu else (None, None)
-        held = [
-            v for v in self.catalog.ubuntu_data.releases
-            if any(self.catalog.cuda_in_repository(t.version, ubuntu=v) for t in cuda.toolkits)
-        ]  # fmt: skip
+        held = sorted({v for t in cuda.toolkits for v in holders(self.catalog, t.version)})
         where = f"; Ubuntu {', '.join(held)} has it" if held else ""
         return Issue(
             code="cuda.not_in_repository", message=f"NVIDIA's repository of {wish.title} has no CUDA {cuda.text}",
@@ -270,7 +267,10 @@ class Words:
     def _cuda_way_out(self, cuda: Wish) -> str:
         near = self.judge.nearest(tuple(n for n, w in self.judge.wished.items() if w in self.wishes))
         words = [n.text for n in near]
-        return "; or ".join([*words, f"CUDA {cuda.text} from conda or in a container"])
+        newest = cuda.toolkits[-1]
+        return "; or ".join(
+            [*words, elsewhere(self.catalog, cuda.text if cuda.text in newest.releases else newest.version)]
+        )
 
     def _cuda_cudnn(self) -> Issue:
         cuda, wish = self.by["cuda"], self.by["cudnn"]

@@ -43,6 +43,7 @@ def _rows(answer: Any) -> list[tuple[str | Text, str | Text]]:
         parts = [
             cuda.release or cuda.chosen,
             cuda.package,
+            f"gcc up to {cuda.gcc_max}" if cuda.gcc_max else None,
             f"range {' to '.join(cuda.range)}" if cuda.range else None,
         ]
         rows.append(("CUDA", ", ".join(part for part in parts if part)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from provision.catalog import Catalog, Gpu
-from provision.catalog.toolkits import holders, newest_run, runs, targets
+from provision.catalog.toolkits import elsewhere, holders, newest_run, runs, targets
 from provision.errors import UsageError
 from provision.facts import Facts
 from provision.resolve.cudahost import leave
@@ -113,9 +113,7 @@ def refuse_not_held(
         )
     if held:
         because.append(f"that of Ubuntu {and_(held)} has it")
-    newest = item.release or (item.toolkit.releases[-1] if item.toolkit.releases else item.minor)
-    image = f"a container (nvidia/cuda:{newest}-devel-ubuntu{held[-1]})" if held else "a container"
     out.block(
         "cuda.not_in_repository", f"{REPOSITORY} for Ubuntu {ubuntu} has no CUDA {item.text}", because,
-        f"{image}, conda (cuda-toolkit={newest}) or wheels bring CUDA {item.minor} without it",
+        elsewhere(catalog, item.release if item.release in item.toolkit.releases else item.minor),
     )  # fmt: skip

@@ -7,6 +7,7 @@ import re
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils import cudanames
 from provision.catalog import Catalog, CudaMinor, Gpu
+from provision.catalog.toolkits import host_compiler
 from provision.facts import CudaLink, Facts
 from provision.resolve.cudapackages import is_there, parts_of
 from provision.resolve.cudawish import CudaDecision, CudaWish
@@ -95,20 +96,12 @@ def look_around(
 
 
 def _compilers(facts: Facts, toolkits: list[CudaMinor], out: CudaDecision) -> None:
-    have = facts.cuda.compilers.gcc
-    if have is None or not have.isdigit():
-        return
+    have = facts.cuda.compilers
     for toolkit in toolkits:
-        if int(have) <= toolkit.gcc_max:
-            continue
-        usable = [v for v in facts.cuda.compilers.available if v.isdigit() and int(v) <= toolkit.gcc_max]
-        number = max(usable, key=int) if usable else str(toolkit.gcc_max)
-        install = "" if usable else f"apt-get install gcc-{number} g++-{number}, then "
-        out.warn(
-            "cuda.compiler_too_new", f"gcc {have} is too new for nvcc of CUDA {toolkit.version}",
-            [f"it takes gcc up to {toolkit.gcc_max}" + (f" ({toolkit.gcc_note})" if toolkit.gcc_note else "")],
-            f"{install}nvcc -ccbin g++-{number}, or NVCC_CCBIN=g++-{number} in the environment",
-        )  # fmt: skip
+        limit = host_compiler(toolkit, have.gcc, have.available)
+        if limit:
+            message = f"gcc {have.gcc} is too new for nvcc of CUDA {toolkit.version}"
+            out.warn("cuda.compiler_too_new", message, [limit[0]], limit[1])
 
 
 def _forward_compatibility(facts: Facts, catalog: Catalog, gpus: list[Gpu], out: CudaDecision) -> None:

@@ -20,7 +20,8 @@ CATALOG = load_catalog()
 TODAY = date(2026, 11, 28)
 KNOWN = {
     "fits", "support", "branches", "recommended", "minimum", "modules", "cuda", "release", "range", "cudnn", "nccl", "tag",
-    "python", "offers", "conflicts", "because", "warnings", "no_warnings", "nearest", "error", "hint",
+    "python", "offers", "conflicts", "because", "warnings", "no_warnings", "nearest", "error", "hint", "gcc_max",
+    "pins", "said",
 }  # fmt: skip
 
 
@@ -45,6 +46,8 @@ def said(answer: CompatAnswer) -> dict[str, Any]:
         "cuda": answer.cuda.chosen,
         "release": answer.cuda.release,
         "range": answer.cuda.range,
+        "gcc_max": answer.cuda.gcc_max,
+        "pins": [pin for library in (answer.cudnn, answer.nccl) if library for pin in library.pins],
         "cudnn": answer.cudnn.version if answer.cudnn else None,
         "nccl": answer.nccl.version if answer.nccl else None,
         "tag": answer.torch.tag if answer.torch else None,
@@ -74,6 +77,10 @@ def test_compat(case: dict[str, Any]) -> None:
     assert not set(expect.get("no_warnings", [])) & codes
     if "because" in expect:
         assert any(expect["because"] in line for issue in answer.conflicts for line in issue.because)
+    issues = [*answer.conflicts, *answer.warnings]
+    sentences = [" ".join([i.message, "; ".join(i.because), i.hint or ""]) for i in issues]
+    texts = [*(" ".join(x.split()) for x in sentences), *[near.text for near in answer.nearest]]
+    assert any(expect.get("said", "") in text for text in texts or [""]), texts
     changes = [near.change for near in answer.nearest]
     for change in expect.get("nearest", []):
         assert change in changes
