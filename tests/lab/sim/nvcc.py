@@ -163,7 +163,7 @@ def _compile(options, inputs, toolkit):
     output = options.get("output", [default])[-1]
     try:
         with open(output, "w") as handle:
-            handle.write(_PROGRAM % json.dumps(built))
+            handle.write(_PROGRAM % repr(built))
         os.chmod(output, 0o755)  # noqa: S103 - a program
     except OSError as problem:
         raise Stop(
