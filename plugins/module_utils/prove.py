@@ -243,16 +243,15 @@ class Proof(object):
 
         def work():
             jobs = []
-            for unit in self.usable[0]:
-                args = {
-                    "uuid": unit["card_uuid"],
-                    "load_s": LOAD_S,
-                    "deep": self.deep,
-                    "deep_s": self.timeout / 2,
-                }
-                env = self.environment({"CUDA_VISIBLE_DEVICES": unit["uuid"]})
-                jobs.append(self.job("provecuda", "compute", args, env))
-            return list(zip(self.usable[0], proverun.run_all(jobs)))  # noqa: B905 -- Python 3.8
+            with proverun.Folder() as folder:
+                for unit in self.usable[0]:
+                    args = {
+                        "uuid": unit["card_uuid"], "load_s": LOAD_S, "deep": self.deep, "deep_s": self.timeout / 2,
+                        "lock": os.path.join(folder, "bus"),
+                    }  # fmt: skip
+                    env = self.environment({"CUDA_VISIBLE_DEVICES": unit["uuid"]})
+                    jobs.append(self.job("provecuda", "compute", args, env))
+                return list(zip(self.usable[0], proverun.run_all(jobs)))  # noqa: B905 -- Python 3.8
 
         return self.once("computed", work)
 
@@ -354,9 +353,9 @@ class Proof(object):
         ]
         status, message, evidence, hint, numbers = provenccl.judge(
             outcome, cards, pairs, self.args.get("bandwidth"), self.least.get("allreduce"), library,
-            provetopology.host_hints(),
+            provetopology.host_hints(), exported,
         )  # fmt: skip
-        return verdict(name, status, message, evidence + exported + why, hint, numbers)
+        return verdict(name, status, message, evidence + why, hint, numbers)
 
     def cudnn(self):
         name = "gpu.cudnn"

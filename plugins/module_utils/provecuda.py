@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import array
 import ctypes
+import fcntl
 import time
 
 from ansible_collections.gpu.provision.plugins.module_utils import provenvml, proveptx
@@ -203,7 +204,7 @@ def compute(args, say):
     """Job: prove the one card that CUDA_VISIBLE_DEVICES leaves.
 
     args: {"uuid": for NVML's readings under load or None, "load_s": seconds of matrix work, "deep": bool,
-    "deep_s": most seconds for memory}. Returns {"card", "cuda", "numbers", "wrong": [sentences], "load": samples,
+    "deep_s": most seconds for memory, "lock": file that lets one card after another use the bus}. Returns {"card", "cuda", "numbers", "wrong": [sentences], "load": samples,
     "memory_bytes_tested"}.
     """
     say("initialising the driver")
@@ -226,7 +227,7 @@ def compute(args, say):
 
 
 def _vector(card, args, result):
-    """c = a + b over 2**20 values, compared bit by bit with the CPU's; the bus is timed with pinned memory."""
+    """c = a + b over 2**20 values, compared bit by bit with the CPU's; then the bus is timed."""
     count = 1 << 20
     a = array.array("f", [float(i * 7 % 1021) for i in range(1021)] * (count // 1021 + 1))[:count]
     b = array.array("f", [float(i * 13 % 509) for i in range(509)] * (count // 509 + 1))[:count]
@@ -240,6 +241,14 @@ def _vector(card, args, result):
     _compare(result, "vector add", bytes(card.get(pc, size)), right)
     for address in (pa, pb, pc):
         card.free(address)
+    # Cards that share a PCIe switch would halve each other's rate: they take turns.
+    with open(args["lock"], "w") as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        _bus(card, result)
+
+
+def _bus(card, result):
+    """Time pinned memory to the card and back."""
     size = 128 * MIB
     host, address = _void(), card.allocate(size)
     card.driver.call("cuMemAllocHost_v2", ctypes.byref(host), ctypes.c_size_t(size))

@@ -159,12 +159,23 @@ def _free(card):
     return card.memory()[0]
 
 
-def judge(outcome, cards, pairs, bandwidth, least, library, host_hints):
+# What slows all-reduce on purpose, for machines where the quick way does not work.
+_SLOWING = (
+    "NCCL_P2P_DISABLE",
+    "NCCL_P2P_LEVEL",
+    "NCCL_SHM_DISABLE",
+    "NCCL_MAX_NCHANNELS",
+    "NCCL_PROTO",
+    "NCCL_ALGO",
+)
+
+
+def judge(outcome, cards, pairs, bandwidth, least, library, host_hints, exported):
     """Return (status, message, evidence, hint, numbers).
 
     outcome: of allreduce; cards, pairs: of the survey, those that took part; bandwidth: of the catalog or None;
     least: GB/s that the user asks for, or None; library: (status, sentences, hint) of provelibrary.judge;
-    host_hints: sentences.
+    host_hints: sentences; exported: NCCL_ variables of a login.
     """
     if not outcome.ok:
         sentence, hint = proveerrors.ending(outcome, "all-reduce over %d cards" % len(cards))
@@ -174,7 +185,7 @@ def judge(outcome, cards, pairs, bandwidth, least, library, host_hints):
         return "fail", sentence, library[1] + outcome.lines() + host_hints, hint, {}
     done = outcome.result
     numbers = {"init_ms": done["init_ms"]}
-    evidence = list(library[1])
+    evidence = list(library[1]) + ["a login exports %s=%s" % pair for pair in sorted(exported.items())]
     for row in done["rows"]:
         name = "allreduce_" + size_words(row["bytes"])
         numbers[name + "_us"] = row["us"]
@@ -227,7 +238,10 @@ def judge(outcome, cards, pairs, bandwidth, least, library, host_hints):
             None,
             numbers,
         )
-    hint = "gpu.p2p names slow pairs; NCCL_DEBUG=INFO says which way NCCL takes; a smaller share may be asked for"
+    hint = "gpu.p2p names slow pairs; NCCL_DEBUG=INFO says which way NCCL takes"
+    slowing = ["%s=%s" % pair for pair in sorted(exported.items()) if pair[0] in _SLOWING]
+    if slowing:
+        hint = "unset %s in the login's start files: it keeps NCCL from the quick way" % ", ".join(slowing)
     return (
         status,
         "all-reduce over %d cards is slow: bus %s" % (done["cards"], words),
