@@ -45,4 +45,5 @@ function cuda-select --description 'Use another CUDA toolkit in this shell: VERS
     set -l commands (/bin/sh /etc/gpu-provision/cuda-select.sh fish $argv)
     or return $status
     eval $commands
+    return 0 # set -e of a variable that is not there says 4
 end
