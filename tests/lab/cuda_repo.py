@@ -415,14 +415,14 @@ def _cudnn9(version: str, cuda: int, row: dict[str, Any]) -> Iterator[Package]:
     static = {f"{LIB}/libcudnn_static_v9.a": File(b"!<arch>\n")}
     if new:
         links = {f"{INCLUDE}/{name}.h": File(link=f"{name}_v9.h") for name in ("cudnn", "cudnn_version")}
-        older = ", ".join(once)
-        fields = same("libcudnn9-headers")
-        fields["Conflicts"] = f"libcudnn8-dev, {older}, libcudnn9-headers"
-        fields |= {"Breaks": older, "Replaces": f"{older}, libcudnn9-headers"}
+        breaks = {"Breaks": ", ".join(once)} if once else {}
+        fields = {**same("libcudnn9-headers"), **breaks}
+        fields["Conflicts"] = ", ".join(["libcudnn8-dev", *once, "libcudnn9-headers"])
+        fields["Replaces"] = ", ".join([*once, "libcudnn9-headers"])
         yield _full(f"libcudnn9-headers-cuda-{cuda}", full, fields, {**headers, **links})
         libraries = {f"{LIB}/libcudnn{part}.so": File(link=f"libcudnn{part}.so.9") for part in ("", *parts)}
-        fields = same("libcudnn9-dev")
-        fields |= {"Depends": f"libcudnn9-headers-cuda-{cuda} (= {full}), {runtime}", "Breaks": older}
+        fields = {**same("libcudnn9-dev"), **breaks}
+        fields["Depends"] = f"libcudnn9-headers-cuda-{cuda} (= {full}), {runtime}"
         yield _full(f"libcudnn9-dev-cuda-{cuda}", full, fields, dict(libraries))
     else:
         install, remove = _cudnn_alternatives(9, parts)

@@ -120,6 +120,9 @@ def test_every_dependency_is_in_the_repositories(ubuntu, later):
     for package in packages:
         names |= {item.split(" ")[0] for item in package.fields.get("Provides", "").split(", ")}
     cuda = cuda_repo.packages(ubuntu, later=later)
+    for package in cuda:
+        for field in ("Depends", "Provides", "Conflicts", "Breaks", "Replaces"):
+            assert all(package.fields.get(field, "x").split(", ")), (package.name, package.version, field)
     missing = [(p.name, group) for p, group in relations(cuda) if not any(item[0] in names for item in group)]
     assert not missing
     assert len({(p.name, p.version) for p in cuda}) == len(cuda)
