@@ -125,6 +125,7 @@ class Proof(object):
         self.expect = args.get("expect") or {}
         self.library_path = args.get("library_path") or ""
         self.least = args.get("least") or {}
+        self.bandwidth = args.get("bandwidth") or None
         exported = dict(args.get("environment") or {})
         exported.pop("LD_LIBRARY_PATH", None)
         self.hidden_by = exported.pop("CUDA_VISIBLE_DEVICES", os.environ.get("CUDA_VISIBLE_DEVICES"))
@@ -262,9 +263,7 @@ class Proof(object):
         loaded, why = self.usable
         if not loaded:
             return verdict(name, "skip", why[0] if why else "MIG is on and there is no instance", why)
-        return verdict(
-            name, *judge_compute(self.computed(), why, self.cards, self.args.get("bandwidth"), self.least)
-        )
+        return verdict(name, *judge_compute(self.computed(), why, self.cards, self.bandwidth, self.least))
 
     def health(self):
         name = "gpu.health"
@@ -302,7 +301,7 @@ class Proof(object):
         outcome = proverun.run(self.job("provep2p", "matrix", {}, self.on_whole_cards(loaded)))
         labels = [unit["index"] for unit in loaded]
         status, message, evidence, hint, numbers = provep2p.judge(
-            outcome, labels, self.cards, self.survey.result["pairs"], self.args.get("bandwidth"), self.least.get("peer"),
+            outcome, labels, self.cards, self.survey.result["pairs"], self.bandwidth, self.least.get("peer"),
             provetopology.host_hints(),
         )  # fmt: skip
         return verdict(name, status, message, evidence + why, hint, numbers)
@@ -352,7 +351,7 @@ class Proof(object):
             if pair[0].startswith("NCCL_")
         ]
         status, message, evidence, hint, numbers = provenccl.judge(
-            outcome, cards, pairs, self.args.get("bandwidth"), self.least.get("allreduce"), library,
+            outcome, cards, pairs, self.bandwidth, self.least.get("allreduce"), library,
             provetopology.host_hints(), exported,
         )  # fmt: skip
         return verdict(name, status, message, evidence + why, hint, numbers)
@@ -379,7 +378,9 @@ class Proof(object):
         if not os.access(nvcc, os.X_OK):
             return verdict(name, "skip", "%s is not there: a runtime without a compiler" % nvcc)
         loaded, why = ([], []) if self.no_card else self.usable
-        no_card = self.no_card or (None if loaded else (why or ["no card"])[0])
+        if self.no_card and provecount.unloadable(self.survey) and provecount.bus_cards():
+            loaded = self.cards_by_smi
+        no_card = None if loaded else self.no_card or (why or ["no card"])[0]
         with proverun.Folder() as folder:
             args = {
                 "nvcc": nvcc, "version": toolkit["version"], "folder": folder,
@@ -391,6 +392,16 @@ class Proof(object):
             toolkit["version"], outcome, loaded, no_card
         )
         return verdict(name, status, message, evidence + why, hint, numbers)
+
+    @property
+    def cards_by_smi(self):
+        def ask():
+            outcome = proverun.run(
+                self.job("provecompile", "cards_by_smi", timeout_s=min(30.0, self.timeout))
+            )
+            return outcome.result["cards"] if outcome.ok else []
+
+        return self.once("cards_by_smi", ask)
 
     def framework(self, name, path):
         if not os.access(path, os.X_OK):

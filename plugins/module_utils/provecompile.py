@@ -234,6 +234,22 @@ def build(args, say):
     return result
 
 
+def cards_by_smi(args, say):
+    """Job: {"cards": [{"label", "uuid", "cc"}]} as nvidia-smi tells them: for interpreters that cannot load the driver's
+    libraries (of another C library or architecture) while programs of the host can."""
+    say("asking nvidia-smi")
+    command = ["nvidia-smi", "--query-gpu=index,uuid,compute_cap", "--format=csv,noheader"]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=False)  # noqa: S603
+    rows = [
+        [word.strip() for word in line.split(",")]
+        for line in done.stdout.decode("utf-8", "replace").splitlines()
+    ]
+    good = [
+        row for row in rows if done.returncode == 0 and len(row) == 3 and re.match(r"[0-9]+\.[0-9]$", row[2])
+    ]
+    return {"cards": [{"label": row[0], "uuid": row[1], "cc": row[2]} for row in good]}
+
+
 def older_compiler(most, exists=os.path.exists):
     """Return the newest g++-N of the host with N not above most, or None."""
     for major in range(most, 4, -1):
@@ -243,10 +259,10 @@ def older_compiler(most, exists=os.path.exists):
     return None
 
 
-def judge(version, outcome, cards, no_card):
+def judge(version, outcome, no_card):
     """Return (status, message, evidence, hint, numbers) for a toolkit.
 
-    outcome: of the job build; cards: what it was to run on; no_card: why there is none to run on, else None.
+    outcome: of the job build; no_card: why there is no card to run on, else None.
     """
     if not outcome.ok:
         sentence, hint = proveerrors.ending(outcome, "nvcc %s" % version)

@@ -204,8 +204,8 @@ def compute(args, say):
     """Job: prove the one card that CUDA_VISIBLE_DEVICES leaves.
 
     args: {"uuid": for NVML's readings under load or None, "load_s": seconds of matrix work, "deep": bool,
-    "deep_s": most seconds for memory, "lock": file that lets one card after another use the bus}. Returns {"card", "cuda", "numbers", "wrong": [sentences], "load": samples,
-    "memory_bytes_tested"}.
+    "deep_s": most seconds for memory, "lock": file that lets one card after another use the bus}. Returns
+    {"card", "cuda", "numbers", "wrong": [sentences], "load": samples of provenvml.Watch}.
     """
     say("initialising the driver")
     driver = Driver()
