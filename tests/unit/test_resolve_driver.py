@@ -27,7 +27,10 @@ def test_resolve_driver(case):
         **case.get("facts", {}),
     )
     offers = {channel: OFFERS[name] for channel, name in case.get("offers", {}).items()}
-    decision = resolve_driver(DriverWish(**case.get("wish", {})), facts, load_catalog(), offers, TODAY)
+    today = date.fromisoformat(case["today"]) if "today" in case else TODAY
+    wish = dict(case.get("wish", {}))
+    wish["toolkits"] = tuple(wish.get("toolkits", ()))
+    decision = resolve_driver(DriverWish(**wish), facts, load_catalog(), offers, today)
     expect = dict(case["expect"])
     if "warning" in expect:
         assert expect.pop("warning") in [issue.code for issue in decision.warnings]
