@@ -372,7 +372,8 @@ class CondaPrefix(_Facts):
     channels: list[str] | None = None  # of all its configuration files together; None: conda's own default
     condarcs: dict[str, list[str]] = Field(default_factory=dict)  # file -> channels
     settings: dict[str, str] = Field(default_factory=dict)  # other keys of PREFIX/.condarc with one value
-    tos_accepted: list[str] = Field(default_factory=list)  # channels whose terms are accepted for everybody here
+    asks_terms: bool = False  # it has the plugin that asks for Anaconda's terms of service
+    tos_accepted: list[str] = Field(default_factory=list)  # channels whose terms are accepted, for everybody or by its owner
     record: dict[str, object] | None = None
 
 

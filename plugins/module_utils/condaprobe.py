@@ -211,6 +211,10 @@ def read_prefix(tree, path, owners=None, homes=None):
         "owner": owner,
     }  # fmt: skip
     if state in ("foreign", "empty"):
+        found.update(
+            distribution="other", version=None, python=None, channels=None, condarcs={}, settings={}, asks_terms=False,
+            tos_accepted=[], record=None,
+        )  # fmt: skip
         return found
     meta = tree.names(path + "/conda-meta")
     packages = condaenvs.records(meta)
@@ -239,6 +243,7 @@ def read_prefix(tree, path, owners=None, homes=None):
         channels=channels if condarcs else None,
         condarcs=condarcs,
         settings=settings,
+        asks_terms="conda-anaconda-tos" in packages,
         tos_accepted=_terms(tree, path, home),
         record=condaenvs.record_of(tree, path),
     )

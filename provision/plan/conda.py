@@ -34,6 +34,41 @@ def conda_spec(wish: CondaWish, facts: Facts, decision: CondaDecision) -> tuple[
     return spec, steps
 
 
+def conda_expectation(wish: CondaWish, decision: CondaDecision) -> dict[str, Any]:
+    """What verify holds the host to; see checkconda.WISH. Empty where nothing of conda is asked for."""
+    if not wish.wanted:
+        return {}
+    refused = [issue.message for issue in decision.blockers]
+    return {
+        "prefixes": [
+            {"path": prefix.path, "channels": prefix.condarc["channels"] if prefix.condarc else None}
+            for prefix in decision.prefixes
+        ],
+        "environments": [
+            {
+                "name": env.wish.name, "path": env.path, "build": env.recipe.build,
+                "frameworks": _asked_for(env), "lib64": wish.lib64_link, "wish": env.wish.asked(),
+            }
+            for env in decision.environments
+        ],
+        "refused": refused,
+    }  # fmt: skip
+
+
+def _asked_for(env: EnvironmentTarget) -> dict[str, str]:
+    """Frameworks and versions as far as they are asked for: what the catalog would choose today binds nobody."""
+    wish, found = env.wish, {}
+    for name, version in env.recipe.frameworks.items():
+        asked, plus, _ = getattr(wish, name, "").partition("+")
+        exact = bool(plus) or "." in wish.cuda or wish.cuda == "none"
+        found[name] = (
+            asked + (f"+{version.partition('+')[2]}" if "+" in version and exact else "")
+            if asked
+            else version
+        )
+    return found
+
+
 def conda_summary(decision: CondaDecision) -> str:
     """One phrase for the plan's summary line: "conda in /opt/miniconda3, 2 environments"; empty without conda."""
     if not decision.prefixes:

@@ -1,0 +1,55 @@
+"""The checks of conda, from a table."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+import provision.collection  # noqa: F401 - makes the collection importable
+from ansible_collections.gpu.provision.plugins.module_utils import checkconda
+from provision.catalog import load_catalog
+from provision.facts import Facts
+from provision.plan.conda import conda_expectation
+from provision.resolve.conda import resolve_conda
+from tests.unit.test_resolve_conda import CASES as RESOLVE
+from tests.unit.test_resolve_conda import given
+
+CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/conda_checks.yml").read_text())
+
+
+def run(facts, want):
+    return {verdict["id"]: verdict for check in checkconda.CHECKS for verdict in [check(facts, want)]}
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
+def test_checks_of_conda(case):
+    gpus = [{"slot": "0000:1b:00.0", "device": "2330"}] * case.get("gpus", 1)
+    facts = Facts.model_validate({"gpus": gpus, "conda": case["conda"]}).model_dump()
+    verdicts = run(facts, {"conda": case.get("want", {})})
+    assert list(verdicts) == [
+        "conda.prefix", "conda.environments", "conda.cpu_build", "conda.libcudart", "conda.channels",
+    ]  # fmt: skip
+    for name, (status, *words) in case["expect"].items():
+        verdict = verdicts[name]
+        said = " ".join([verdict["message"], *verdict["evidence"], verdict["hint"] or ""])
+        assert verdict["status"] == status, verdict
+        assert all(word in said for word in words), said
+        assert verdict["hint"] or status in ("pass", "skip"), "what is wrong has a way out"
+
+
+def test_a_host_that_was_read_by_an_older_probe_is_skipped():
+    assert {v["status"] for v in run({"gpus": []}, {}).values()} == {"skip"}
+
+
+@pytest.mark.parametrize("case", RESOLVE, ids=lambda case: case["name"])
+def test_what_resolve_leaves_as_it_is_passes(case):
+    """Checks and plan agree: an environment that the plan leaves alone is no failure of verify, one that it makes is."""
+    wish, facts, driver = given(case)
+    decision = resolve_conda(wish, facts, load_catalog(), driver)
+    want = {"conda": conda_expectation(wish, decision)}
+    verdict = run(facts.model_dump(), want)["conda.environments"]
+    todo = [env for env in decision.environments if env.action]
+    if decision.blockers or todo:
+        assert verdict["status"] == "fail"
+    elif decision.environments and all(e.builds or e.pip for e in facts.conda.environments):
+        assert verdict["status"] == "pass", verdict
