@@ -18,9 +18,12 @@ from provision.errors import Issue, ProvisionError
 from provision.facts import Facts
 from provision.plan import HostPlan, PackageChange, Step
 from provision.plan.apt import combine
+from provision.plan.conda import conda_spec, conda_summary
 from provision.plan.cuda import group_of, plan_cuda
 from provision.plan.driver import conflicting, cuda_entries, plan_driver
 from provision.repositories import Mirror, source_spec
+from provision.resolve.conda import resolve_conda
+from provision.resolve.condawish import CondaWish
 from provision.resolve.cuda import PATTERNS as CUDA_PATTERNS
 from provision.resolve.cuda import CudaDecision, CudaWish, resolve_cuda
 from provision.resolve.decision import CHANNELS, Decision, DriverWish, kernel_flavours
@@ -31,7 +34,7 @@ from provision.resolve.offer import Candidate, Offer
 Call = Callable[[str, dict[str, Any]], Any]
 
 # Part of a plan -> the role that carries it out. A plan is made for the roles of a play; the commands plan for all.
-PARTS = {"driver": "nvidia_driver", "cuda": "cuda_toolkit"}
+PARTS = {"driver": "nvidia_driver", "cuda": "cuda_toolkit", "conda": "miniconda"}
 
 
 def plan_host(
@@ -82,6 +85,7 @@ class _Planner:
     ) -> None:
         self.name, self.facts, self.call, self.catalog, self.parts = name, facts, call, catalog, parts
         self.cuda_wish = CudaWish.from_vars(values) if "cuda" in parts else CudaWish()
+        self.conda_wish = CondaWish.from_vars(values if "conda" in parts else {})
         wish = DriverWish.from_vars(values)
         self.wish = replace(wish, toolkits=self.cuda_wish.versions, manage=wish.manage and "driver" in parts)
         self.offers: dict[str, Offer] = {}
@@ -151,13 +155,16 @@ class _Planner:
             self.wish, self.facts, decision, self._source(target.channel) if target else None, bool(cuda_source)
         )
         cuda = plan_cuda(self.cuda_wish, self.facts, cuda_decision, cuda_source)
+        conda_decision = resolve_conda(self.conda_wish, self.facts, self.catalog, decision)
+        conda, conda_steps = conda_spec(self.conda_wish, self.facts, conda_decision)
         asked = [part for part in (driver.apt, cuda.apt) if part]
-        steps = [*driver.steps, *cuda.steps]
+        steps = [*driver.steps, *cuda.steps, *conda_steps]
         apt, configure = combine(asked, self.facts, steps, self.wish.lock_timeout)
-        decisions = (decision, cuda_decision)
+        decisions = (decision, cuda_decision, conda_decision)
+        summary = [self._summary(decision), cuda.summary, conda_summary(conda_decision)]
         plan = HostPlan(
             host=self.name, status="converged", gpus=describe_gpus(self.facts, self.catalog),
-            summary="; ".join(filter(None, [self._summary(decision), cuda.summary])),
+            summary="; ".join(filter(None, summary)),
             decisions=[reason for one in decisions for reason in one.reasons],
             steps=_in_order([*([configure] if configure else []), *steps]), reboot=driver.reboot,
             blockers=[_on(self.name, issue) for one in decisions for issue in one.blockers],
@@ -165,7 +172,7 @@ class _Planner:
             spec={
                 "roles": [PARTS[part] for part in self.parts],
                 "apt": apt,
-                "parts": {PARTS["driver"]: driver.spec, PARTS["cuda"]: cuda.spec},
+                "parts": {PARTS["driver"]: driver.spec, PARTS["cuda"]: cuda.spec, PARTS["conda"]: conda},
                 "python": {"path": self.facts.host.python_path, "version": self.facts.host.python},
             },
         )  # fmt: skip

@@ -18,9 +18,12 @@ from ansible_collections.gpu.provision.plugins.module_utils import checks
 from provision.catalog import Catalog, load_catalog
 from provision.errors import UsageError
 from provision.facts import Facts
+from provision.plan.conda import conda_expectation
 from provision.plan.cuda import LINK, cuda_expectation
 from provision.plan.driver import expectation
 from provision.planning import Call
+from provision.resolve.conda import resolve_conda
+from provision.resolve.condawish import CondaWish
 from provision.resolve.cuda import CudaWish, resolve_cuda
 from provision.resolve.decision import DriverWish
 from provision.resolve.driver import resolve_driver
@@ -111,6 +114,8 @@ def expect_of(facts: Facts, values: dict[str, Any], catalog: Catalog | None = No
     expect["gpus"] = expected_count(str(values.get("gpu_verify_expect") or ""))
     cuda = resolve_cuda(cuda_wish, facts, catalog, {}, driver)
     expect["cuda"] = cuda_expectation(cuda_wish, facts, catalog, cuda)
+    conda_wish = CondaWish.from_vars(values)
+    expect["conda"] = conda_expectation(conda_wish, resolve_conda(conda_wish, facts, catalog, driver))
     return expect
 
 
