@@ -27,6 +27,7 @@ _FAMILIES = (
     "cudart|cublasLt|cublas|cufft|curand|cusolver|cusparseLt|cusparse|nvJitLink|nvrtc|cudnn(?:_[a-z_]+)?|nccl"
 )
 _LIBRARY = re.compile(r"^lib(?P<family>" + _FAMILIES + r")\.so\.(?P<version>[0-9][0-9.]*)$")
+_PREFIXES = ("libcu", "libnv", "libnccl")
 _LINKS = re.compile(r"^cuda(?:-[0-9]+)?$")
 _GROUPS = re.compile(r"^(?:cuda(?:-[0-9]+)?|(?:lib)?cudnn.*|nvcc)$")
 _RELEASE = re.compile(r"^[0-9]+\.[0-9]+(?:\.[0-9]+)*")
@@ -108,6 +109,7 @@ class _Reader(object):
         if release:
             return ".".join(release.split(".")[:2]), release, parts.get("cuda_nvcc")
         header = self.tree.read(path + "/include/cuda.h", _HEAD) or ""
+        header = header[max(0, header.find("CUDA_VERSION") - 64) :]
         number = re.search(r"^#define\s+CUDA_VERSION\s+([0-9]+)", header, re.M)
         if number:
             return "%d.%d" % (int(number.group(1)) // 1000, int(number.group(1)) % 1000 // 10), None, None
@@ -262,7 +264,9 @@ class _Reader(object):
 
     def _sonames(self, folder):
         """(name that programs ask for, path) of a folder: links, and files that no link of it leads to."""
-        names = [name for name in self.tree.names(folder) if _LIBRARY.match(name)]
+        names = [
+            name for name in self.tree.names(folder) if name.startswith(_PREFIXES) and _LIBRARY.match(name)
+        ]
         linked = {os.path.basename(self.tree.link("%s/%s" % (folder, name)) or "") for name in names}
         found = [name for name in names if name not in linked or self.tree.is_link("%s/%s" % (folder, name))]
         if folder.endswith("/compat"):

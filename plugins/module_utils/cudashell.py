@@ -70,7 +70,7 @@ _REMOTE = re.compile(
     r"^(?:nfs4?|cifs|smb3|smbfs|lustre|beegfs|beegfs_nodev|gpfs|ceph|glusterfs|afs|9p|autofs|fuse\..*|pvfs2|panfs)$"
 )
 # A file without these says nothing of CUDA; most files end here.
-_HINT = re.compile(r"cuda|cudnn|nccl|nvcc|hpc_sdk|LD_LIBRARY_PATH|LD_PRELOAD", re.I)
+_HINTS = ("cuda", "cudnn", "nccl", "nvcc", "hpc_sdk", "ld_library_path", "ld_preload")
 _SELF = "\0"
 
 
@@ -152,7 +152,8 @@ class _Reader(object):
         """Note the lines about CUDA of a file and return all its assignments of known variables."""
         # What the roles write is no line of somebody's.
         text = None if "gpu-provision" in file else self.tree.read(file, _MOST_BYTES)
-        if not text or not (_HINT.search(text) or (home is None and "PATH" in text)):
+        lower = text.lower() if text else ""
+        if not any(hint in lower for hint in _HINTS) and (home or not text or "PATH" not in text):
             return []
         rows = list(assignments(text, os.path.splitext(file)[1], home))
         for row in rows:

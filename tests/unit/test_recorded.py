@@ -10,11 +10,15 @@ from pathlib import Path
 
 import pytest
 
+import provision.collection  # noqa: F401
+from ansible_collections.gpu.provision.plugins.module_utils import probe
+from provision.commands.cudalayers import cuda_in_words, cuda_lines, cudnn_lines, nccl_lines
 from provision.facts import Facts
 from provision.planning import plan_from_facts
 from provision.verify import verify_host
 
-RECORDED = Path(__file__).parents[1] / "fixtures/h200x1"
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+RECORDED = FIXTURES / "h200x1"
 
 
 def document(name):
@@ -56,6 +60,32 @@ def test_it_is_judged_as_it_was_there(manage):
         assert f"  {verdict['status']}  {verdict['id']}  {verdict['message']}\n" in session
     statuses = [verdict["status"] for verdict in verdicts]
     assert ("fail" in statuses) is manage
+
+
+def words(text):
+    """Text without the breaks of lines that a terminal needs."""
+    return " ".join(text.split())
+
+
+@pytest.mark.parametrize("machine", ["h100x1", "h100x2"])
+def test_cuda_of_a_real_h100_machine(machine):
+    """h100x1/printed.txt is what was printed on it in 2026-11; the tree beside it is what the probe read there."""
+    tree = Facts.model_validate(probe.collect(root=str(FIXTURES / machine / "root")))
+    printed = words((FIXTURES / "h100x1/printed.txt").read_text())
+    assert cuda_in_words(tree) == "CUDA 13.0, cuDNN 9.14.0.64, NCCL 2.28.3"
+    for title, lines in (
+        ("CUDA", cuda_lines(tree)),
+        ("cuDNN", cudnn_lines(tree)),
+        ("NCCL", nccl_lines(tree)),
+    ):
+        assert f"{title} {words(' '.join(lines))} " in printed
+    values = {"nvidia_driver_manage": False, "gpu_verify_run": False}
+    found = verify_host(lambda program, args: tree.model_dump(), values)
+    verdicts = [verdict for verdict in found if verdict["id"].startswith("cuda.")]
+    assert {verdict["status"] for verdict in verdicts} == {"pass", "skip"}
+    for verdict in verdicts:
+        lines = [verdict["status"], verdict["id"], verdict["message"], *verdict["evidence"]]
+        assert words(" ".join(lines)) in printed
 
 
 def test_nothing_private_is_in_the_recording():
