@@ -9,7 +9,9 @@ library only, any Python from 3.8.
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
+import io
 import json
 import os
 import pwd
@@ -18,6 +20,7 @@ import signal
 import stat
 import subprocess
 import sys
+import time
 
 from ansible_collections.gpu.provision.plugins.module_utils.hosttree import HostTree
 
@@ -39,6 +42,7 @@ _PASSED = (
     "http_proxy", "https_proxy", "ftp_proxy", "no_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY",
     "ALL_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "TZ",
 )  # fmt: skip
+_LOCK_WAIT = 900  # seconds that a run before may still take
 _FULL = ("No space left on device", "Not enough free disk space", "[Errno 28]", "NoSpaceLeftError")
 _QUOTA = ("Disk quota exceeded", "[Errno 122]")
 
@@ -335,6 +339,51 @@ def as_owner(owner, umask, function, *args):
     return answer["value"]
 
 
+class Lock(object):
+    """The lock of what is being made at a path: programs that we started for it hold it as long as they live.
+
+    marker: file that is there while the work goes on. Waits for a run before, then raises CondaError.
+    """
+
+    def __init__(self, marker, prefix):
+        self.marker, self.prefix, self.handle = marker, prefix, None
+
+    def __enter__(self):
+        self.handle = os.open(self.marker, os.O_RDONLY | os.O_NOFOLLOW)
+        deadline = time.monotonic() + _LOCK_WAIT
+        while True:
+            try:
+                fcntl.flock(self.handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return self.handle
+            except OSError as error:
+                if error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN):
+                    raise
+            if time.monotonic() > deadline:
+                os.close(self.handle)
+                raise CondaError(
+                    "conda.busy", "another run still works at %s" % self.prefix, _working(self.prefix),
+                    "wait for it, or end it, and run again: it is finished then",
+                )  # fmt: skip
+            time.sleep(0.5)
+
+    def __exit__(self, *_):
+        os.close(self.handle)
+
+
+def _working(prefix):
+    """Programs that have the prefix in their command line, as lines."""
+    found = []
+    for pid in (name for name in os.listdir("/proc") if name.isdigit()):
+        try:
+            with io.open("/proc/%s/cmdline" % pid, "rb") as file:
+                argv = file.read().decode("utf-8", "replace").split("\0")
+        except OSError:
+            continue  # it ended meanwhile
+        if int(pid) != os.getpid() and any(part.startswith(prefix) for part in argv):
+            found.append(redact("process %s: %s" % (pid, " ".join(argv).strip())))
+    return found
+
+
 class Result(object):
     """What a program left: rc (negative: the signal that ended it), text (output and errors, redacted), timed_out."""
 
@@ -379,6 +428,52 @@ def run(argv, owner, umask, timeout, extra=None, inherit=(), cwd=None):
             os.killpg(process.pid, signal.SIGKILL)
             out = process.communicate()[0]
     return Result(process.returncode, redact(out.decode("utf-8", "replace")), timed_out)
+
+
+# --- files
+
+
+def read_text(path):
+    """Text of a file, or None when there is none."""
+    try:
+        with io.open(path, encoding="utf-8", errors="surrogateescape") as file:
+            return file.read()
+    except FileNotFoundError:
+        return None
+
+
+def write_text(path, text):
+    """Write a file in one step; an existing one keeps its rights."""
+    temporary = "%s.gpu-provision-%d" % (path, os.getpid())
+    try:
+        with io.open(temporary, "w", encoding="utf-8", errors="surrogateescape") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        if os.path.exists(path):
+            os.chmod(temporary, os.stat(path).st_mode & 0o7777)
+        os.rename(temporary, path)
+    except OSError:
+        if os.path.lexists(temporary):
+            os.unlink(temporary)
+        raise
+
+
+def render_profile(prefix, owner="root", umask="022"):
+    """Content of our file in /etc/profile.d: ``conda`` can be called, and nothing is activated.
+
+    conda's shell function comes from a script in the prefix. Where others than root can change that, it is not read at
+    everyone's login, and only the folder of the program is put at the end of PATH.
+    """
+    head = "# written by gpu-provision; changes here are overwritten\n"
+    if owner == "root" and int(umask, 8) & 0o022 == 0o022:
+        return head + 'if [ -r "%s/etc/profile.d/conda.sh" ]; then\n    . "%s/etc/profile.d/conda.sh"\nfi\n' % (
+            prefix, prefix,
+        )  # fmt: skip
+    return head + (
+        'case ":$PATH:" in\n    *":%s/condabin:"*) ;;\n    *) PATH="$PATH:%s/condabin" ;;\nesac\n'
+        % (prefix, prefix)
+    )
 
 
 # --- what went wrong

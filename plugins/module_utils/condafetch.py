@@ -28,11 +28,12 @@ from ansible_collections.gpu.provision.plugins.module_utils.condacommon import C
 CHUNK = 1 << 20
 _TIMEOUT = 60  # seconds without a byte
 _ATTEMPTS = 5
+_PAUSE = 1  # seconds after the first try, doubled after each
 _NETWORK = (errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTDOWN, errno.EHOSTUNREACH)
 _AGAIN = (408, 429, 500, 502, 503, 504)
 
 
-def fetch(source, folder, name, sha256, wait=time.sleep):
+def fetch(source, folder, name, sha256):
     """Have the file ``name`` in folder with this checksum, and return {"path", "sha256", "size", "fetched", "resumed"}.
 
     source: URL (https, http, file) or a path on this host; sha256: 64 hex digits, or empty for a file whose content
@@ -47,12 +48,12 @@ def fetch(source, folder, name, sha256, wait=time.sleep):
                 return _answer(target, sha256, False, False)
             os.unlink(target)
         path = _local(source)
-        resumed = _copy(path, target + ".part") if path else _download(source, target + ".part", wait)
+        resumed = _copy(path, target + ".part") if path else _download(source, target + ".part")
         got = checksum(target + ".part")
         if sha256 and got != sha256 and resumed:
             # The file may have changed on the server between the two halves.
             _forget(target + ".part")
-            _download(source, target + ".part", wait)
+            _download(source, target + ".part")
             got = checksum(target + ".part")
         if sha256 and got != sha256:
             because = _mismatch(target + ".part", sha256, got)
@@ -116,12 +117,12 @@ def _copy(path, part):
     return False
 
 
-def _download(url, part, wait):
+def _download(url, part):
     """Fetch url to part, in as many tries as it takes; returns True when it went on where a try before had stopped."""
     went_on, said = [], []
     for attempt in range(_ATTEMPTS):
         if attempt:
-            wait(2 ** (attempt - 1))
+            time.sleep(_PAUSE * 2 ** (attempt - 1))
         try:
             _try(url, part, went_on)
             return bool(went_on)
@@ -168,7 +169,8 @@ def _try(url, part, went_on):
         if known:
             request.add_header("If-Range", known)
     try:
-        response = urllib.request.urlopen(request, timeout=_TIMEOUT)  # noqa: S310 - http checked above
+        # Not urlopen: it keeps the proxies of its first call.
+        response = urllib.request.build_opener().open(request, timeout=_TIMEOUT)
     except urllib.error.HTTPError as error:
         if error.code != 416 or not have:
             raise

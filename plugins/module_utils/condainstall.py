@@ -11,7 +11,6 @@ only, any Python from 3.8.
 from __future__ import annotations
 
 import errno
-import fcntl
 import io
 import json
 import os
@@ -20,14 +19,19 @@ import shutil
 import time
 
 from ansible_collections.gpu.provision.plugins.module_utils import condacommon, condafetch, condarc
-from ansible_collections.gpu.provision.plugins.module_utils.condacommon import CondaError, Owner
+from ansible_collections.gpu.provision.plugins.module_utils.condacommon import (
+    CondaError,
+    Lock,
+    Owner,
+    read_text,
+    write_text,
+)
 
 CACHE = "/var/cache/gpu-provision/conda"
 PROFILE = "/etc/profile.d/gpu-provision-conda.sh"
 BUFFER = 50 << 20  # the installer's own reserve on the disk of the prefix
 # Miniconda py313_25.9.1-3: an installer of 158 MB wants 974 MB. Older ones do not say.
 _UNPACKED = 7
-_LOCK_WAIT = 900  # seconds that an installer of a run before may still take
 _HEADER = 1 << 16
 
 
@@ -117,22 +121,6 @@ def header(path):
         found[key] = match.group(1) if match else None
     found["kib"] = int(found["kib"]) if found["kib"] else None
     return found
-
-
-def profile_text(prefix, trusted):
-    """Content of our file in /etc/profile.d: ``conda`` can be called, and nothing is activated.
-
-    trusted: only root can change the prefix; otherwise everyone's login would run another user's script.
-    """
-    head = "# written by gpu-provision; changes here are overwritten\n"
-    if trusted:
-        return head + 'if [ -r "%s/etc/profile.d/conda.sh" ]; then\n    . "%s/etc/profile.d/conda.sh"\nfi\n' % (
-            prefix, prefix,
-        )  # fmt: skip
-    return head + (
-        'case ":$PATH:" in\n    *":%s/condabin:"*) ;;\n    *) PATH="$PATH:%s/condabin" ;;\nesac\n'
-        % (prefix, prefix)
-    )
 
 
 def init_block(text):
@@ -227,7 +215,7 @@ class _Install(object):
         if self.check:
             self.done.append(said)
             return
-        self.must_write(state)
+        self.mustwrite_text(state)
         if what == "finish":
             with self.locked():
                 state = self.state()
@@ -236,18 +224,23 @@ class _Install(object):
                     self.finished(None)
                     self.done.append(said)
                     return
-        fetched = condafetch.fetch(
-            self.params.get("url") or self.params["file"], self.params.get("cache_dir") or CACHE,
-            self.params["installer"], self.params.get("sha256") or "",
-        )  # fmt: skip
+        try:
+            fetched = condafetch.fetch(
+                self.params.get("url") or self.params["file"], self.params.get("cache_dir") or CACHE,
+                self.params["installer"], self.params.get("sha256") or "",
+            )  # fmt: skip
+            info = header(fetched["path"])
+            if info is None:
+                raise CondaError(
+                    "conda.no_installer", "%s is no installer" % self.params["installer"],
+                    ["it does not begin as a shell script"], "give the .sh of Miniconda or Miniforge",
+                )  # fmt: skip
+        except CondaError:
+            if state["state"] == "absent":
+                self.wipe(True)  # the empty folder that we just made
+            raise
         if what == "update" and (state["record"] or {}).get("sha256") == fetched["sha256"]:
             return  # 'latest' is what is there
-        info = header(fetched["path"])
-        if info is None:
-            raise CondaError(
-                "conda.no_installer", "%s is no installer" % self.params["installer"],
-                ["it does not begin as a shell script"], "give the .sh of Miniconda or Miniforge",
-            )  # fmt: skip
         over = what in ("repair", "update") or (what == "finish" and self.has_environments(state))
         self.must_fit(info, fetched, over)
         self.install(fetched, over)
@@ -260,7 +253,7 @@ class _Install(object):
             "after": "whole %s\n" % (self.params.get("version") or "").rsplit("-", 1)[0],
         })  # fmt: skip
 
-    def must_write(self, state):
+    def mustwrite_text(self, state):
         """Have the folder of the prefix and a home that the installer can use, or say what is in the way."""
         try:
             # The installer makes ~/.conda, and ends when it cannot.
@@ -325,7 +318,12 @@ class _Install(object):
             "installer": installer, "sha256": fetched["sha256"], "fresh": not over,
             "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         }  # fmt: skip
-        self.as_owner(_write, self.marker, json.dumps(note) + "\n")
+        if over:
+            # Installers write their own .condarc over the one that is there, also with -u.
+            note["condarc"] = self.note().get("condarc") or self.as_owner(
+                read_text, self.prefix + "/.condarc"
+            )
+        self.as_owner(write_text, self.marker, json.dumps(note) + "\n")
         with self.locked() as lock:
             if not over:
                 self.wipe(False)
@@ -345,11 +343,18 @@ class _Install(object):
             self.finished(fetched)
 
     def locked(self):
-        return _Lock(self.marker, self.prefix)
+        return Lock(self.marker, self.prefix)
+
+    def note(self):
+        """What the marker says, or nothing."""
+        return condacommon.read_json(condacommon.HostTree(), self.marker) or {}
 
     def works(self):
         """True when the conda of the prefix answers."""
-        result = condacommon.run([self.prefix + "/bin/conda", "--version"], self.owner, self.umask, 120)
+        try:
+            result = condacommon.run([self.prefix + "/bin/conda", "--version"], self.owner, self.umask, 120)
+        except OSError:
+            return False  # no interpreter, or a file system without programs
         return result.rc == 0
 
     def wipe(self, whole):
@@ -358,15 +363,20 @@ class _Install(object):
 
     def finished(self, fetched):
         """Write what was made, and take the marker away: only now the prefix is whole."""
-        old = condacommon.read_json(condacommon.HostTree(), self.marker) or {}
+        old = self.note()
+        if old.get("condarc") is not None:
+            self.as_owner(write_text, self.prefix + "/.condarc", old["condarc"])
         record = {
             "schema": condacommon.SCHEMA, "kind": "base", "distribution": self.params["distribution"],
             "version": self.params.get("version") or "", "installer": old.get("installer") or self.params["installer"],
-            "sha256": fetched["sha256"] if fetched else old.get("sha256"),
+            "sha256": fetched["sha256"] if fetched else old.get("sha256"), "accept_tos": [],
             "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         }  # fmt: skip
-        self.as_owner(_write, self.prefix + "/" + condacommon.RECORD, json.dumps(record, indent=1) + "\n")
+        self.write_record(record)
         self.as_owner(os.unlink, self.marker)
+
+    def write_record(self, record):
+        self.as_owner(write_text, self.prefix + "/" + condacommon.RECORD, json.dumps(record, indent=1) + "\n")
 
     # --- around it
 
@@ -375,16 +385,17 @@ class _Install(object):
         if not wanted:
             return
         path = self.prefix + "/.condarc"
-        before = self.as_owner(_read, path)
+        before = self.as_owner(read_text, path)
         after = condarc.merge(before or "", wanted, path)
         if after == before:
             return
         self.done.append("set %s in %s" % (", ".join(sorted(wanted)), path))
         self.file_diff(path, before, after)
         if not self.check:
-            self.as_owner(_write, path, after)
+            self.as_owner(write_text, path, after)
 
     def terms(self):
+        """Accept terms that are not accepted yet, and note them: the next plan needs no conda to know."""
         there = condacommon.accepted_terms(self.prefix, channels=self.params.get("accept_tos") or ())
         for channel in self.params.get("accept_tos") or ():
             if channel in there:
@@ -414,25 +425,31 @@ class _Install(object):
                         "and use conda-forge",
                     )  # fmt: skip
             self.done.append(said)
+            record = self.state()["record"]
+            if record and not self.check:
+                record["accept_tos"] = sorted({*record.get("accept_tos", []), channel})
+                self.write_record(record)
 
     def profile(self):
         if not self.params.get("profile"):
             return
-        trusted = self.owner.uid == 0 and bool(self.umask & 0o022 == 0o022)
-        text, before = profile_text(self.prefix, trusted), _read(PROFILE)
+        text = condacommon.render_profile(
+            self.prefix, self.params["owner"], self.params.get("umask") or "022"
+        )
+        before = read_text(PROFILE)
         if before == text:
             return
         self.done.append("wrote " + PROFILE)
         self.file_diff(PROFILE, before, text)
         if not self.check:
-            _write(PROFILE, text)
+            write_text(PROFILE, text)
             os.chmod(PROFILE, 0o644)
 
     def shell_init(self, name):
         user = Owner(name)
         shell, rc = _shell(name)
         path = user.home + "/" + rc
-        before = condacommon.as_owner(user, 0o022, _read, path)
+        before = condacommon.as_owner(user, 0o022, read_text, path)
         block = init_block(before or "")
         if block == self.prefix:
             return
@@ -445,7 +462,7 @@ class _Install(object):
         if self.check:
             return
         result = condacommon.run([self.prefix + "/bin/conda", "init", shell], user, 0o022, 120)
-        after = condacommon.as_owner(user, 0o022, _read, path)
+        after = condacommon.as_owner(user, 0o022, read_text, path)
         if result.rc != 0 or init_block(after or "") != self.prefix:
             raise CondaError(
                 "conda.shell_init", "conda init failed for %s" % name, condacommon.last_lines(result.text),
@@ -458,48 +475,6 @@ class _Install(object):
             "before_header": path, "after_header": path,
             "before": condacommon.redact(before or ""), "after": condacommon.redact(after),
         })  # fmt: skip
-
-
-class _Lock(object):
-    """The lock of a prefix that is being made: an installer of ours holds it as long as it lives."""
-
-    def __init__(self, marker, prefix, wait=_LOCK_WAIT):
-        self.marker, self.prefix, self.wait, self.handle = marker, prefix, wait, None
-
-    def __enter__(self):
-        self.handle = os.open(self.marker, os.O_RDONLY | os.O_NOFOLLOW)
-        deadline = time.monotonic() + self.wait
-        while True:
-            try:
-                fcntl.flock(self.handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return self.handle
-            except OSError as error:
-                if error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN):
-                    raise
-            if time.monotonic() > deadline:
-                os.close(self.handle)
-                raise CondaError(
-                    "conda.busy", "another run still works at %s" % self.prefix, _working(self.prefix),
-                    "wait for it, or end it, and run again: it is finished then",
-                )  # fmt: skip
-            time.sleep(0.5)
-
-    def __exit__(self, *_):
-        os.close(self.handle)
-
-
-def _working(prefix):
-    """Programs that have the prefix in their command line, as lines."""
-    found = []
-    for pid in (name for name in os.listdir("/proc") if name.isdigit()):
-        try:
-            with io.open("/proc/%s/cmdline" % pid, "rb") as file:
-                argv = file.read().decode("utf-8", "replace").split("\0")
-        except OSError:
-            continue  # it ended meanwhile
-        if int(pid) != os.getpid() and any(part.startswith(prefix) for part in argv):
-            found.append(condacommon.redact("process %s: %s" % (pid, " ".join(argv).strip())))
-    return found
 
 
 def _is_newer(version, state):
@@ -552,29 +527,3 @@ def _wipe(prefix, keep, whole):
             if error.errno not in (errno.EACCES, errno.EBUSY, errno.EPERM, errno.EROFS):
                 raise
     return True
-
-
-def _read(path):
-    """Text of a file, or None when there is none."""
-    try:
-        with io.open(path, encoding="utf-8", errors="surrogateescape") as file:
-            return file.read()
-    except FileNotFoundError:
-        return None
-
-
-def _write(path, text):
-    """Write a file in one step; an existing one keeps its rights."""
-    temporary = "%s.gpu-provision-%d" % (path, os.getpid())
-    try:
-        with io.open(temporary, "w", encoding="utf-8", errors="surrogateescape") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        if os.path.exists(path):
-            os.chmod(temporary, os.stat(path).st_mode & 0o7777)
-        os.rename(temporary, path)
-    except OSError:
-        if os.path.lexists(temporary):
-            os.unlink(temporary)
-        raise

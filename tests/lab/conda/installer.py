@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import random
 from dataclasses import dataclass
+from functools import cache
 
 from tests.lab.conda import packages
 from tests.lab.conda.packages import STANDIN
@@ -36,6 +37,9 @@ class Installer:
 
     def content(self) -> bytes:
         """The whole file; equal settings give equal bytes."""
+        return _content(self)
+
+    def make(self) -> bytes:
         payload = gzip.compress(packages.tar(self._payload()), 1, mtime=0)
         miniforge = self.distribution == "miniforge"
         words = {
@@ -82,3 +86,8 @@ class Installer:
 
     def sha256(self) -> str:
         return hashlib.sha256(self.content()).hexdigest()
+
+
+@cache
+def _content(installer: Installer) -> bytes:
+    return installer.make()

@@ -112,6 +112,7 @@ cd "$PREFIX"
 printf "Unpacking bootstrapper...\n"
 printf '#!/bin/sh\nexit 0\n' > "$PREFIX/_conda"
 chmod +x "$PREFIX/_conda"
+"$PREFIX/_conda" || exit 1
 mkdir -p "$PREFIX/install_tmp"
 [ "$(id -u)" -eq 0 ] || touch "$PREFIX/.nonadmin"
 step bootstrap

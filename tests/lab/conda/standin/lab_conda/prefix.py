@@ -64,8 +64,8 @@ def link_package(prefix, archive, url):
                 os.symlink(member.linkname, target)
             else:
                 data = tar.extractfile(member).read()
-                if name.startswith("bin/"):
-                    data = data.replace(b"/opt/lab_placeholder", os.fsencode(prefix))
+                # In two pieces, or it would be written over here as well.
+                data = data.replace(b"/opt/lab_" + b"placeholder", os.fsencode(prefix))
                 with open(target, "wb") as file:
                     file.write(data)
                 os.chmod(target, (0o777 if member.mode & 0o111 else 0o666) & ~UMASK)
