@@ -308,6 +308,23 @@ def scan(settings: Settings) -> int:
     return _finish(settings, command.run(fleet, renderer.progress()), renderer)
 
 
+@_command("provision envs", "provision envs -l gpu01 --no-size", "provision envs --json")
+def envs(
+    settings: Settings,
+    no_size: Annotated[
+        bool, typer.Option("--no-size", metavar="", help="Do not measure: much faster on slow disks.")
+    ] = False,
+) -> int:
+    """Show every conda and its environments: Python, framework, CUDA, build for GPU or CPU, size. Changes nothing.
+
+    Homes on network file systems are looked at only where the inventory names their users.
+    """
+    fleet, renderer = _fleet(settings, "envs")
+    from provision.commands import envs as command
+
+    return _finish(settings, command.run(fleet, renderer.progress(), sizes=not no_size), renderer)
+
+
 @_command("provision plan", "provision plan -l gpu01 -v", "provision plan -e nvidia_driver_branch=580")
 def plan(
     settings: Settings,

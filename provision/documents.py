@@ -59,6 +59,36 @@ class ScanDocument(Document):
     hosts: dict[str, ScannedHost] = Field(default_factory=dict)
 
 
+class EnvsRow(BaseModel):
+    """One installation of conda, or one environment."""
+
+    kind: Literal["conda", "environment"]
+    name: str
+    path: str
+    owner: str | None = None
+    state: str = "whole"
+    python: str | None = None
+    frameworks: dict[str, str] = Field(default_factory=dict)  # torch -> 2.6.0+cu124
+    builds: dict[str, str] = Field(default_factory=dict)  # torch -> cuda | cpu
+    cuda: str | None = None
+    cudnn: str | None = None
+    nccl: str | None = None
+    size_bytes: int | None = None  # on disk; files that are linked from elsewhere count; None: not measured
+    own_bytes: int | None = None  # what would be free without it
+    made_by_us: bool = False
+    notes: list[str] = Field(default_factory=list)  # what a person should notice
+
+
+class EnvsHost(BaseModel):
+    status: Literal["ok", "unreachable", "failed"]
+    rows: list[EnvsRow] = Field(default_factory=list)  # each installation, then its environments
+
+
+class EnvsDocument(Document):
+    schema_id: str = Field(default="provision/envs/1", alias="schema")
+    hosts: dict[str, EnvsHost] = Field(default_factory=dict)
+
+
 class PlanDocument(Document):
     schema_id: str = Field(default="provision/plan/1", alias="schema")
     hosts: dict[str, HostPlan] = Field(default_factory=dict)
@@ -125,5 +155,5 @@ def schemas() -> dict[str, dict[str, Any]]:
 
 
 DOCUMENTS: tuple[type[Document], ...] = (
-    ErrorDocument, InitDocument, ScanDocument, PlanDocument, ApplyDocument, VerifyDocument,
+    ErrorDocument, InitDocument, ScanDocument, EnvsDocument, PlanDocument, ApplyDocument, VerifyDocument,
 )  # fmt: skip

@@ -34,7 +34,21 @@ def render(role: Path) -> str:
     lines += ["All are optional.", "", "| variable | default | what it does |", "| --- | --- | --- |"]
     for name, option in spec["options"].items():
         lines.append(f"| `{name}` | `{_default(option)}` | {_describe(option)} |")
+    for name, option in spec["options"].items():
+        lines += _keys(name, option)
     return "\n".join([*lines, "", "Written from `meta/argument_specs.yml` by `make docs`.", ""])
+
+
+def _keys(name: str, option: dict[str, Any]) -> list[str]:
+    """The keys of a mapping, or of each item of a list of mappings, as a table of their own."""
+    if not option.get("options"):
+        return []
+    lines = ["", f"Keys of {'each of ' if option['type'] == 'list' else ''}`{name}`:", ""]
+    lines += ["| key | default | what it does |", "| --- | --- | --- |"]
+    for key, inner in option["options"].items():
+        default = "needed" if inner.get("required") else f"`{_default(inner)}`" if "default" in inner else ""
+        lines.append(f"| `{key}` | {default} | {_describe(inner)} |")
+    return lines
 
 
 def _default(option: dict[str, Any]) -> str:

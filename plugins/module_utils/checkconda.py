@@ -17,8 +17,8 @@ WISH = {
     "environments": [],  # [{"name", "path", "build": cuda | cpu | "", "frameworks": {name: version}, "wish", "lib64"}]
     "refused": [],  # sentences: what is asked for and cannot be here
 }
-_TERMS_ERROR = "CondaToSNonInteractiveError"  # what conda ends with where nobody can be asked
 _GPU_NAME = re.compile(r"cuda|gpu|(^|[^a-z])cu[0-9]{2,3}", re.I)
+_verdict = verdicts.verdict
 _DEFAULTS = re.compile(r"^(defaults|main|r|pkgs/(main|r))$|//repo\.anaconda\.com/pkgs/(main|r)/?$")
 
 
@@ -47,16 +47,16 @@ def prefixes(facts, want):
             bad.append("%s: only part of it is there" % path)
     if bad:
         hint = "provision plan shows what is to be done; a part that is not ours needs miniconda_repair: true"
-        return verdicts.verdict(check, "fail", "; ".join(bad), evidence, hint)
+        return _verdict(check, "fail", "not as asked for: %s" % "; ".join(bad), evidence, hint)
     broken = [prefix["path"] for prefix in found.values() if prefix["state"] == "partial"]
     if broken:
-        return verdicts.verdict(
+        return _verdict(
             check, "warn", "only part of a conda is in %s" % ", ".join(broken), evidence,
             "nobody asks for it here; its owner may install it again or remove it",
         )  # fmt: skip
     if not found:
-        return verdicts.verdict(check, "skip", "no conda, and none is asked for")
-    return verdicts.verdict(check, "pass", "%s whole" % _count(len(found), "installation"), evidence)
+        return _verdict(check, "skip", "no conda, and none is asked for")
+    return _verdict(check, "pass", "%s whole" % _count(len(found), "installation"), evidence)
 
 
 def environments(facts, want):
@@ -64,9 +64,7 @@ def environments(facts, want):
     check, wish = "conda.environments", wish_of(want)
     found = {env["path"]: env for env in conda_of(facts)["environments"]}
     if not wish["environments"] and not wish["refused"]:
-        return verdicts.verdict(
-            check, "skip", "no environment is asked for", [_of(env) for env in found.values()]
-        )
+        return _verdict(check, "skip", "no environment is asked for", [_of(env) for env in found.values()])
     bad, evidence = list(wish["refused"]), []
     for item in wish["environments"]:
         env = found.get(item["path"])
@@ -81,11 +79,9 @@ def environments(facts, want):
         else:
             bad += ["%s: %s" % (item["name"], problem) for problem in _differs(item, env)]
     if bad:
-        return verdicts.verdict(
-            check, "fail", bad[0] if len(bad) == 1 else "%d things are other than asked for" % len(bad), bad + evidence,
-            "provision plan shows what is to be done; what differs is made anew only with miniconda_rebuild: true",
-        )  # fmt: skip
-    return verdicts.verdict(
+        hint = "provision plan shows what is to be done; what differs is made anew only with miniconda_rebuild: true"
+        return _verdict(check, "fail", "not as asked for: %s" % "; ".join(bad), bad + evidence, hint)
+    return _verdict(
         check, "pass", "%s as asked for" % _count(len(wish["environments"]), "environment"), evidence
     )
 
@@ -130,9 +126,9 @@ def cpu_builds(facts, want):
     found = conda_of(facts)["environments"]
     judged = [env for env in found if env["builds"]]
     if not facts["gpus"]:
-        return verdicts.verdict(check, "skip", "no GPU")
+        return _verdict(check, "skip", "no GPU")
     if not judged:
-        return verdicts.verdict(check, "skip", "no environment with a framework whose build is known")
+        return _verdict(check, "skip", "no environment with a framework whose build is known")
     meant = {item["path"]: item["build"] for item in wish_of(want)["environments"]}
     bad, odd = [], []
     for env in judged:
@@ -148,13 +144,13 @@ def cpu_builds(facts, want):
     )
     evidence = bad + odd or [_of(env) for env in judged]
     if bad:
-        return verdicts.verdict(
+        return _verdict(
             check, "fail", "%s cannot use the GPU" % _count(len(bad), "environment"), evidence, hint
         )
     if odd:
         message = "%s made for the GPU by name or by packages cannot use it" % _count(len(odd), "environment")
-        return verdicts.verdict(check, "warn", message, evidence, hint)
-    return verdicts.verdict(
+        return _verdict(check, "warn", message, evidence, hint)
+    return _verdict(
         check, "pass", "none where it should not be, of %s" % _count(len(judged), "environment"), evidence
     )
 
@@ -170,7 +166,7 @@ def cudart_links(facts, want):
     check = "conda.libcudart"
     found = conda_of(facts)["environments"]
     if not found:
-        return verdicts.verdict(check, "skip", "no environment")
+        return _verdict(check, "skip", "no environment")
     mine = {item["path"] for item in wish_of(want)["environments"]}
     bad, others = [], []
     for env in found:
@@ -178,15 +174,16 @@ def cudart_links(facts, want):
             told = "%s leads %s" % (link["path"], "to %s" % link["target"] if link["target"] else "nowhere")
             (bad if env["path"] in mine else others).append(told)
     if not bad and not others:
-        return verdicts.verdict(check, "pass", "no link leads to another version than its name says")
+        return _verdict(check, "pass", "no link leads to another version than its name says")
     hint = (
         "take such links away, and install the version that the program asks for: a library under another's name "
         "is loaded and then fails at a symbol, or gives wrong results"
     )
-    message = "%s to another version than the name says" % _count(
-        len(bad or others), "link of libcudart leads", "links of libcudart lead"
-    )
-    return verdicts.verdict(check, "fail" if bad else "warn", message, bad + others, hint)
+    if bad:
+        message = "links of libcudart that lead to another version than their name says: %d" % len(bad)
+        return _verdict(check, "fail", message, bad + others, hint)
+    message = "links of libcudart that lead to another version than their name says: %d" % len(others)
+    return _verdict(check, "warn", message, others, hint)
 
 
 def channels(facts, want):
@@ -194,7 +191,7 @@ def channels(facts, want):
     check = "conda.channels"
     found = {prefix["path"]: prefix for prefix in conda_of(facts)["prefixes"] if prefix["state"] == "whole"}
     if not found:
-        return verdicts.verdict(check, "skip", "no conda")
+        return _verdict(check, "skip", "no conda")
     bad, asks, evidence = [], [], []
     for item in wish_of(want)["prefixes"]:
         prefix = found.get(item["path"])
@@ -216,13 +213,21 @@ def channels(facts, want):
         if named and prefix["asks_terms"] and not prefix["tos_accepted"]:
             asks.append("%s takes packages from %s, whose terms nobody accepted" % (path, _list(named)))
     if bad:
-        return verdicts.verdict(check, "fail", "; ".join(bad), evidence, "provision apply writes it")
+        message = "other channels than asked for: %s" % "; ".join(bad)
+        return _verdict(check, "fail", message, evidence, "provision apply writes the file")
     if asks:
-        return verdicts.verdict(
-            check, "warn", "conda asks for Anaconda's terms and fails where nobody can answer", asks + evidence,
-            "%s: use conda-forge (miniconda_channels: [conda-forge]), or accept them (miniconda_accept_tos: true)" % _TERMS_ERROR,
-        )  # fmt: skip
-    return verdicts.verdict(check, "pass", "no terms stand in the way", evidence)
+        hint = (
+            "it ends with CondaToSNonInteractiveError: use conda-forge (miniconda_channels: [conda-forge]), "
+            "or accept them (miniconda_accept_tos: true)"
+        )
+        return _verdict(
+            check,
+            "warn",
+            "conda asks for Anaconda's terms and fails where nobody can answer",
+            asks + evidence,
+            hint,
+        )
+    return _verdict(check, "pass", "no terms stand in the way", evidence)
 
 
 def _list(names):

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils import checks
 from provision.catalog import load_catalog
+from provision.commands.condalayers import conda_lines
 from provision.commands.cudalayers import cuda_lines, cudnn_lines, nccl_lines
 from provision.facts import DiskModule, Facts
 from provision.resolve.decision import CHANNELS
@@ -31,7 +32,7 @@ def layers(facts: Facts) -> list[Layer]:
         ("libraries", _libraries), ("nvidia-smi", _smi), ("devices", _devices), ("in use by", _users),
         ("services", _services), ("outside apt", _outside), ("kernels", _kernels), ("Secure Boot", _secure_boot),
         ("reboot", _reboot), ("apt", _apt), ("CUDA", cuda_lines), ("cuDNN", cudnn_lines), ("NCCL", nccl_lines),
-        ("containers", _containers), ("disk", _disk), ("not read", lambda facts: facts.unreadable),
+        ("conda", conda_lines), ("containers", _containers), ("disk", _disk), ("not read", lambda facts: facts.unreadable),
     ]  # fmt: skip
     return [(title, lines) for title, tell in told if (lines := tell(facts))]
 

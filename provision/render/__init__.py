@@ -17,6 +17,7 @@ from rich.text import Text
 from provision.documents import (
     ApplyDocument,
     Document,
+    EnvsDocument,
     InitDocument,
     PlanDocument,
     ScanDocument,
@@ -109,6 +110,10 @@ def _view(document: Document, width: int, verbosity: int) -> Iterable[Renderable
         from provision.render import scan
 
         return scan.view(document, width, verbosity)
+    if isinstance(document, EnvsDocument):
+        from provision.render import envs
+
+        return envs.view(document, width, verbosity)
     if isinstance(document, PlanDocument):
         from provision.render import plan
 

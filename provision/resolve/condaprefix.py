@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils import aptfiles, condainstall
+from ansible_collections.gpu.provision.plugins.module_utils import aptfiles, condacommon, condainstall
 from provision.catalog import Catalog
 from provision.catalog._frameworks import CondaInstaller, conda_installers, moving_installer, version_key
 from provision.catalog.versions import key, same
@@ -232,10 +232,8 @@ class _Prefix:
         accepted = {*existing.tos_accepted, *_texts(record.get("accept_tos"))}
         found += [f"accept the terms of {url}" for url in accept if url not in accepted]
         if profile:
-            texts = [condainstall.profile_text(self.path, trusted) for trusted in (True, False)]
-            if self.facts.own_files.get(condainstall.PROFILE) not in [
-                aptfiles.sha256(text) for text in texts
-            ]:
+            text = condacommon.render_profile(self.path, self.owner, self.wish.umask)
+            if self.facts.own_files.get(condainstall.PROFILE) != aptfiles.sha256(text):
                 found.append(f"write {condainstall.PROFILE}")
         done = {u for u, p in self.facts.conda.shell_init.items() if p == self.path} | {
             *_texts(record.get("shell_init"))

@@ -2,6 +2,8 @@
 
 import pytest
 
+import provision.collection  # noqa: F401 - makes the collection importable
+from ansible_collections.gpu.provision.plugins.module_utils import aptfiles, condacommon
 from provision.catalog import load_catalog
 from provision.plan.conda import EXPORTS, conda_spec, conda_summary
 from provision.resolve.conda import resolve_conda
@@ -79,6 +81,13 @@ def test_a_second_run_changes_nothing():
     assert spec == {"prefixes": [], "environments": []}
     assert steps == []
     assert conda_summary(decision) == "conda in /opt/miniconda3, 2 environments"
+
+
+def test_our_file_in_profile_d_is_written_once():
+    case = case_named("M3: conda made reachable")
+    text = condacommon.render_profile("/opt/miniconda3")
+    case = dict(case, facts={"own_files": {"/etc/profile.d/gpu-provision-conda.sh": aptfiles.sha256(text)}})
+    assert planned(case)[2] == []
 
 
 def test_an_export_is_saved_before_a_rebuild():

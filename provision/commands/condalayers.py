@@ -1,0 +1,48 @@
+"""What scan says of conda: installations and environments in a line each."""
+
+from __future__ import annotations
+
+from provision.facts import CondaEnvironment, Facts
+
+_MOST = 12
+_FRAMEWORKS = {"torch": ("torch", "pytorch"), "tensorflow": ("tensorflow", "tensorflow-cpu"), "jax": ("jax",)}
+
+
+def conda_lines(facts: Facts) -> list[str]:
+    """Installations first, each with its environments; many environments are counted."""
+    lines = []
+    for prefix in facts.conda.prefixes:
+        words = [prefix.path, prefix.distribution, prefix.version or ""]
+        if prefix.state != "whole":
+            words = [prefix.path, prefix.state]
+        lines.append(" ".join(filter(None, words)))
+    shown = facts.conda.environments[:_MOST]
+    lines += [_line(env) for env in shown]
+    rest = len(facts.conda.environments) - len(shown)
+    if rest:
+        lines.append(f"and {rest} more environments: provision envs shows all")
+    return lines
+
+
+def frameworks(env: CondaEnvironment) -> dict[str, str]:
+    """Frameworks of an environment and their versions, by pip's name or by conda's."""
+    found: dict[str, str] = {}
+    for name, others in _FRAMEWORKS.items():
+        for other in others:
+            package = env.packages.get(other)
+            version = env.pip.get(other) or (package.version if package else None)
+            if version:
+                found.setdefault(name, version)
+    return found
+
+
+def _line(env: CondaEnvironment) -> str:
+    words = [f"python {env.python}"] if env.python else []
+    for name, version in frameworks(env).items():
+        build = " (CPU build)" if env.builds.get(name) == "cpu" else ""
+        words.append(f"{name} {version}{build}")
+    if env.cuda:
+        words.append(f"CUDA {env.cuda}")
+    if env.state != "whole":
+        words.append(env.state)
+    return f"environment {env.name}: {', '.join(words) or 'no Python'}"

@@ -1,0 +1,59 @@
+"""envs: installations and environments of each host, as a table; below a certain width as lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from provision.documents import EnvsDocument, EnvsHost, EnvsRow
+from provision.render.base import columns, headline
+from provision.render.words import clean, grouped, plural, size
+
+_TABLE_WIDTH = 90
+_TITLES = ("name", "path", "python", "framework", "CUDA", "size", "notes")
+
+
+def view(document: EnvsDocument, width: int, verbosity: int) -> Iterable[RenderableType]:
+    """Return what to print: hosts with the same conda are told together."""
+    hosts = list(document.hosts.items())
+    for number, (names, host) in enumerate(grouped(hosts, lambda host: host.model_dump_json())):
+        yield from [Text("")] * bool(number)
+        installations = sum(row.kind == "conda" for row in host.rows)
+        environments = len(host.rows) - installations
+        told = (
+            "no conda" if not host.rows else f"{installations} conda, {plural(environments, 'environment')}"
+        )
+        yield headline(names, host.status, told if host.status == "ok" else "", everything=bool(verbosity))
+        if host.rows:
+            yield _table(host) if width >= _TABLE_WIDTH else columns([
+                (_name(row), ", ".join(filter(None, _cells(row)[1:]))) for row in host.rows
+            ])  # fmt: skip
+
+
+def _table(host: EnvsHost) -> Table:
+    cells = [_cells(row) for row in host.rows]
+    # A column in which nothing stands is left out.
+    shown = [number for number in range(len(_TITLES)) if any(row[number] for row in cells)]
+    table = Table(box=None, pad_edge=True, header_style="bold")
+    for number in shown:
+        table.add_column(
+            _TITLES[number], overflow="fold", justify="right" if _TITLES[number] == "size" else "left"
+        )
+    for row, told in zip(host.rows, cells, strict=True):
+        style = "bold" if row.kind == "conda" else ""
+        table.add_row(*(Text(clean(told[number])) for number in shown), style=style)
+    return table
+
+
+def _name(row: EnvsRow) -> str:
+    return row.name or row.path.rpartition("/")[2]
+
+
+def _cells(row: EnvsRow) -> tuple[str, ...]:
+    frameworks = ", ".join(f"{name} {version}" for name, version in row.frameworks.items())
+    measured = size(row.size_bytes) if row.size_bytes is not None else ""
+    notes = [*row.notes, *([f"owner {row.owner}"] if row.owner not in (None, "root") else [])]
+    return (_name(row), row.path, row.python or "", frameworks, row.cuda or "", measured, "; ".join(notes))
