@@ -67,10 +67,15 @@ class Libraries:
         """Return a pick for every wish, the refusal, or None where apt has to be asked first."""
         options = [self._cudnn_options(wish) for wish in wishes]
         if self.offer is None:
-            # What is there is enough only where it serves what would be served first.
-            kept = self._assign(options)
-            first = self.per_major()[0].split(".")[0]
-            return kept if kept and any(pick.major == first for pick in kept) else None
+            # What is there is enough only where it serves what would be served first, if that can be served at all.
+            kept = self._assign(options) if all(options) else None
+            first = int(self.per_major()[0].split(".")[0])
+            can = any(
+                first in majors
+                and any(wish.version is None or same(wish.version, version) for wish in wishes)
+                for version, majors in self.catalog.cudnn_versions.items()
+            )
+            return kept if kept and (not can or any(pick.major == str(first) for pick in kept)) else None
         for wish, option in zip(wishes, options, strict=True):
             if not option:
                 return self._why_no_cudnn(wish)

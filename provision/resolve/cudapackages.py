@@ -256,7 +256,6 @@ def only_theirs(packages: Packages, versions: Iterable[str], keep: Iterable[str]
             and package.version in minors
         ):
             going.add(name)
-    going -= kept
     going |= _leading_to(packages, going)
     while True:
         needed = {n for n in going if _needed(packages, n, going)}
