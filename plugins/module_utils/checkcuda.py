@@ -99,6 +99,10 @@ def toolkits(facts, want):
     if missing:
         return _verdict(check, "fail", "CUDA %s is not there" % ", ".join(missing), evidence,
                         "provision apply installs it")  # fmt: skip
+    absent = [name for name in wish["names"] if name not in installed(facts)]
+    if absent:
+        return _verdict(check, "fail", "packages of what is wanted are not installed: %d" % len(absent),
+                        absent[:12] + evidence, "provision apply installs them")  # fmt: skip
     bare = [version for version in wish["versions"] if not have[version]["compiler"]]
     if bare and wish["profile"] != "runtime":
         return _verdict(check, "fail", "CUDA %s has no compiler" % ", ".join(bare), evidence,

@@ -57,6 +57,7 @@ _FISH_ADD = re.compile(
 )
 # A line that writes or prints such a line is none.
 _PRINTS = re.compile(r"^\s*(?:echo|printf|alias|cat|sed|grep)\b")
+_TESTED = re.compile(r"(?:^|\s)-[defrsx]\s+[\"']?([~/$][^\s\"'\];]*)")
 _ASSIGNS = re.compile(r"=|\bset|fish_add_path")
 _PLAIN = re.compile(
     r"(?:^|[\s;&|{(])(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)=([\"']?)([~/$][^\s;&|\"'()`]*)\2(?=[\s;&|]|$)"
@@ -156,6 +157,9 @@ class _Reader(object):
         if not any(hint in lower for hint in _HINTS) and (home or not text or "PATH" not in text):
             return []
         rows = list(assignments(text, os.path.splitext(file)[1], home))
+        # A line behind [ -d FOLDER ] does nothing where the folder is not there.
+        tested = [_expand(path, {"HOME": home or ""}, home).rstrip("/") for path in _TESTED.findall(text)]
+        tested = [path for path in tested if path and not self.tree.exists(path)]
         for row in rows:
             before, _, after = row["parts"]
             folders = [folder for folder in before + after if self._concerns(row["name"], folder)]
@@ -166,7 +170,7 @@ class _Reader(object):
                     "text": row["text"],
                     "variable": row["name"],
                     "paths": folders,
-                    "missing": [folder for folder in folders if self._missing(folder)],
+                    "missing": [folder for folder in folders if self._missing(folder, tested)],
                     "front": [folder for folder in folders if folder in before],
                     "replaces": row["name"] in LISTS and not row["parts"][1],
                 })  # fmt: skip
@@ -185,8 +189,10 @@ class _Reader(object):
             self._holds[folder] = any(map(_CUDA_FILE.match, names))
         return self._holds[folder]
 
-    def _missing(self, folder):
-        return not self.mounts.remote(folder) and not self.tree.exists(folder)
+    def _missing(self, folder, tested):
+        if self.mounts.remote(folder) or any((folder + "/").startswith(path + "/") for path in tested):
+            return False
+        return not self.tree.exists(folder)
 
 
 def assignments(text, suffix="", home=None):

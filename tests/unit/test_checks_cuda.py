@@ -48,6 +48,11 @@ def judged(case, where):
     wish = {} if case.get("wish") is False else {**base.get("wish", {}), **case.get("wish", {})}
     if wish:
         wish.setdefault("needs", TABLE["needs"])
+        rows = [row.split() for row in tree["packages"]]
+        wish.setdefault(
+            "names",
+            [name for name, _, status in rows if status == "hi" and not name.startswith("cuda-compat")],
+        )
     verdicts = checks.run(facts, {"manage": True, "cuda": wish or {"needs": TABLE["needs"]}})
     return {verdict["id"]: verdict for verdict in verdicts if verdict["id"] in OWN}
 
