@@ -10,6 +10,7 @@ by four things: what is asked for, folders of /opt and /usr/local, the usual nam
 
 from __future__ import annotations
 
+import hashlib
 import pwd
 import re
 import stat
@@ -32,6 +33,12 @@ _NETWORK = re.compile(
 )
 _MOST_HOMES, _MOST_FOLDERS, _MOST_PREFIXES, _MOST_ENVIRONMENTS, _MOST_TERMS = 200, 400, 64, 500, 50
 
+# The terms plugin names a channel's folder by a checksum of its URL (conda-anaconda-tos, path.py: hash_channel).
+_TERMS = {
+    hashlib.sha256(("repo.anaconda.com" + name).encode("ascii")).hexdigest(): "https://repo.anaconda.com/"
+    + name
+    for name in ("pkgs/main", "pkgs/r")
+}
 _INIT = re.compile(r"# >>> conda initialize >>>(.*?)# <<< conda initialize <<<", re.S)
 _INIT_PREFIX = re.compile(r"['\"]?(/[^'\"\n]*?)/bin/conda['\"]? ")
 
@@ -309,7 +316,7 @@ def _terms(tree, path, home):
                 if count > _MOST_TERMS:
                     return accepted
                 data = condaenvs.json_of(tree.read("%s/%s/%s" % (root, channel, name), 1 << 16))
-                url = str(data.get("base_url") or "")
+                url = str(data.get("base_url") or _TERMS.get(channel) or "")
                 if data.get("tos_accepted") is True and url and url not in accepted:
                     accepted.append(url)
     return accepted

@@ -82,7 +82,8 @@ def conda_summary(decision: CondaDecision) -> str:
 def _prefix_args(prefix: PrefixTarget) -> dict[str, Any]:
     installer = prefix.installer
     return {
-        "prefix": prefix.path, "action": prefix.action, "distribution": prefix.distribution,
+        "prefix": prefix.path, "action": prefix.action,
+        "distribution": "miniforge" if prefix.distribution == "miniforge" else "miniconda",
         "version": installer.version if installer else "", "installer": installer.file if installer else "",
         "url": prefix.url, "file": prefix.file, "sha256": installer.sha256 if installer else "",
         "owner": prefix.owner, "group": prefix.group, "umask": prefix.umask, "condarc": prefix.condarc or {},

@@ -111,7 +111,11 @@ class _Prefix:
         ours = existing is None or existing.record is not None
         condarc = self._condarc(channels) if self.managed and (ours or wish.channels) else None
         terms = self.catalog.conda.terms_of_service.channels
-        accept = terms if wish.accept_tos and distribution == "miniconda" and self.managed else ()
+        # Older ones have no plugin that asks, and nothing to accept with.
+        can_accept = (
+            distribution == "miniconda" if existing is None else existing.asks_terms or action == "update"
+        )
+        accept = terms if wish.accept_tos and self.managed and can_accept else ()
         profile = system and wish.profile
         init = self._shell_init(system) if self.managed else ()
         if existing:

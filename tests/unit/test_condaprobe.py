@@ -103,3 +103,7 @@ def test_many_environments_are_read_without_opening_their_packages(tmp_path, mon
     assert [path for path in opened if path.endswith(".json")] == [
         "/opt/c/conda-meta/conda-26.5.3-py313_0.json"
     ]
+
+
+def test_folders_of_terms_are_those_of_the_module():
+    assert condaprobe._TERMS == {condacommon.terms_hash(url): url for url in condacommon.TERMS_CHANNELS}

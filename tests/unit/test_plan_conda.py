@@ -1,10 +1,14 @@
 """plan for conda: the modules' arguments and the steps, for the cases of the resolve table and a few of its own."""
 
+import re
+
 import pytest
+import yaml
 
 import provision.collection  # noqa: F401 - makes the collection importable
 from ansible_collections.gpu.provision.plugins.module_utils import aptfiles, condacommon
 from provision.catalog import load_catalog
+from provision.collection import ROOT
 from provision.plan.conda import EXPORTS, conda_spec, conda_summary
 from provision.resolve.conda import resolve_conda
 from tests.unit.test_resolve_conda import CASES, given
@@ -101,3 +105,15 @@ def test_the_plan_says_that_nothing_vouches_for_the_installer_of_the_day():
     _, spec, steps = planned(case_named("the installer of the day"))
     assert spec["prefixes"][0]["sha256"] == ""
     assert "not checked: unpinned" in steps[0].details
+
+
+@pytest.mark.parametrize(("module", "ours"), [("conda_install", INSTALL), ("conda_environment", ENVIRONMENT)])
+def test_the_modules_take_these_arguments(module, ours):
+    text = (ROOT / f"plugins/modules/{module}.py").read_text()
+    options = yaml.safe_load(re.search(r'DOCUMENTATION = r?"""(.*?)"""', text, re.DOTALL)[1])["options"]
+    assert ours <= set(options)
+    assert {name for name, option in options.items() if option.get("required")} <= ours
+    actions = {"conda_install": {"install", "update", "repair", "configure"}}.get(
+        module, {"create", "rebuild", "finish", "configure"}
+    )
+    assert actions <= set(options["action"]["choices"])
