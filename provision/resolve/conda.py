@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils import checks, condacommon
@@ -99,6 +100,7 @@ class _Resolver:
         self._words()
         if self.out.blockers:
             return self.out
+        self._without_effect()
         by_path = {prefix.path: prefix for prefix in self.facts.conda.prefixes}
         for path, owner in self._owners().items():
             found = by_path.get(path)
@@ -172,6 +174,19 @@ class _Resolver:
         for asked in [] if self.out.blockers else wish.prefix_paths():
             self._path(asked, self.places[asked])
 
+    def _without_effect(self) -> None:
+        """Say what is asked for beside an installation for the whole system where there is to be none."""
+        wish = self.wish
+        if wish.system:
+            return
+        idle = [f"miniconda_shell_init: {user}" for user in wish.shell_init if user not in wish.all_users]
+        idle += ["miniconda_profile"] if wish.profile else []
+        for variable in idle:
+            self.out.warnings.append(Issue(
+                code="conda.without_effect", message=f"{variable} has no effect",
+                because=["no conda for the whole system is asked for"], hint="miniconda_install: true asks for it",
+            ))  # fmt: skip
+
     def _path(self, asked: str, path: str) -> None:
         own = asked == self.wish.prefix
         variable = "miniconda_prefix" if own else "prefix of the environment"
@@ -237,7 +252,7 @@ class _Resolver:
         target = next((p for p in self.out.prefixes if p.path == prefix), None)
         channels = target.channels if target else ("conda-forge",)
         judge = self._judge(env, channels)
-        self._name_ways_out(env, judge, channels)
+        self._name_ways_out(env, judge)
         self.out.blockers += judge.blockers
         self.out.warnings += judge.warnings
         recipe = judge.recipe
@@ -254,19 +269,19 @@ class _Resolver:
             action=action, recipe=recipe, because=because,
         ))  # fmt: skip
 
-    def _name_ways_out(self, env: EnvironmentWish, judge: EnvironmentJudge, channels: Sequence[str]) -> None:
+    def _name_ways_out(self, env: EnvironmentWish, judge: EnvironmentJudge) -> None:
         open_ = [issue for issue in judge.blockers if issue.code in HAS_WAY_OUT and not issue.hint]
         if not open_:
             return
         asked = judge.read_as or env
-        ways = nearest(asked, self.catalog, lambda trial: not self._judge(trial, channels).blockers)
+        ways = list(_ways(asked, self.host, self.catalog))
         if env.file:
             ways = [f"in {env.file} {way}" for way in ways]
         for issue in open_:
-            driver = self._other_driver(asked, channels) if issue.code == "conda.driver_too_old" else []
+            driver = self._other_driver(asked) if issue.code == "conda.driver_too_old" else []
             issue.hint = "; or ".join([*ways, *driver]) or "leave this environment out for this host"
 
-    def _other_driver(self, env: EnvironmentWish, channels: Sequence[str]) -> list[str]:
+    def _other_driver(self, env: EnvironmentWish) -> list[str]:
         """The oldest driver branch offered for this host on which the environment would run, as a hint."""
         ubuntu = self.facts.host.os.version_id
         for number in sorted(self.catalog.branches_for(self.host.gpus)):
@@ -278,7 +293,7 @@ class _Resolver:
             if not offered or branch.last_version is None or branch.last_version == self.host.driver:
                 continue
             host = replace(self.host, driver=branch.last_version, max_cuda=branch.max_cuda)
-            if not EnvironmentJudge(env, host, self.catalog, self.wish, channels).run().blockers:
+            if _works(env, host, self.catalog):
                 return [f'nvidia_driver_branch: "{offered[0].series}"']
         return []
 
@@ -312,6 +327,16 @@ class _Resolver:
             "miniconda_rebuild: true makes it anew, its export is saved first; or ask for what is there, or by another name",
         )  # fmt: skip
         return "", ""
+
+
+def _works(env: EnvironmentWish, host: HostView, catalog: Catalog) -> bool:
+    return not EnvironmentJudge(env, host, catalog, CondaWish(), ()).run().blockers
+
+
+@lru_cache(maxsize=512)
+def _ways(env: EnvironmentWish, host: HostView, catalog: Catalog) -> tuple[str, ...]:
+    """Ways out for an environment: the same for every host of a fleet with the same GPUs and driver."""
+    return tuple(nearest(env, catalog, lambda trial: _works(trial, host, catalog)))
 
 
 def _named(text: str) -> str:

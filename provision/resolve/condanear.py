@@ -18,7 +18,7 @@ HAS_WAY_OUT = frozenset({
     "conda.cuda_not_packaged", "conda.python_invalid", "conda.no_build_for_machine",
 })  # fmt: skip
 _KEYS = ("torch", "tensorflow", "jax", "cuda", "python")
-_MOST_TRIALS = 4000
+_MOST_TRIALS = 1500
 Change = dict[str, str]
 
 
@@ -63,6 +63,7 @@ def _changes(env: EnvironmentWish, catalog: Catalog) -> Iterator[Change]:
             yield {"python": python}
     for version in versions:
         yield {name: version}
+    snakes = snakes[:3]
     for cuda in cudas:
         for python in snakes:
             yield {"cuda": cuda, "python": python}

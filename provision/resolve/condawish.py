@@ -155,12 +155,12 @@ class Places:
 def places(wish: CondaWish, facts: Facts) -> Places:
     """Write out the wish's paths by what the probe said of them, else by the homes that it knows."""
     asked, conda = wish.prefix_paths(), facts.conda
-    if len(conda.looked) == len(asked):
+    looked = bool(conda.looked) and len(conda.looked) == len(asked)
+    paths = {path: _by_home(path, conda.homes) for path in asked}
+    if looked:
         paths = dict(zip(asked, conda.looked, strict=True))
-    else:
-        paths = {path: _by_home(path, conda.homes) for path in asked}
-    known = bool(conda.looked or conda.homes)
-    unknown = {path for path, real in paths.items() if known and real.startswith("~")}
+    # A user of a directory service is known only where the probe was asked for him by name.
+    unknown = {path for path, real in paths.items() if looked and real.startswith("~")}
     return Places(paths, frozenset(unknown))
 
 
