@@ -336,7 +336,7 @@ class Proof(object):
             "most": provenccl.GIB if self.deep or len(loaded) > 1 else provenccl.MIB,
             "budget_s": self.timeout / 3,
         }
-        more = dict(provenccl.ENVIRONMENT, **self.exported)
+        more = {key: value for key, value in provenccl.ENVIRONMENT.items() if key not in os.environ}
         outcome = proverun.run(
             self.job("provenccl", "allreduce", args, self.on_whole_cards(loaded, more, self.library_path))
         )
@@ -345,11 +345,7 @@ class Proof(object):
         indexes = {unit["index"] for unit in loaded}
         cards = [card for card in self.cards if card["index"] in indexes]
         pairs = [row for row in self.survey.result["pairs"] if row["a"] in indexes and row["b"] in indexes]
-        exported = [
-            "a login exports %s=%s" % pair
-            for pair in sorted(self.exported.items())
-            if pair[0].startswith("NCCL_")
-        ]
+        exported = {key: value for key, value in self.exported.items() if key.startswith("NCCL_")}
         status, message, evidence, hint, numbers = provenccl.judge(
             outcome, cards, pairs, self.bandwidth, self.least.get("allreduce"), library,
             provetopology.host_hints(), exported,

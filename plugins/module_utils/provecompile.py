@@ -111,7 +111,8 @@ def read_nvcc(said):
             "take a toolkit that does",
         )
     if re.search(
-        r"\b(gcc|g\+\+|c\+\+|cc1plus)['\u2019]?: (command )?not found|cc1plus|Cannot find compiler", said
+        r"\b(gcc|g\+\+|c\+\+|cc1plus)['\u2019]?: (command )?not found|cannot execute '?cc1plus|Cannot find compiler",
+        said,
     ) or ("Failed to preprocess host compiler properties" in said):
         return "host_compiler_missing", "nvcc finds no C++ compiler", "apt-get install g++"
     missing = re.search(

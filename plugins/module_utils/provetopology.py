@@ -33,17 +33,19 @@ def word(pair):
 
 
 def read_topology(text):
-    """Parse `nvidia-smi topo -m`: {(a, b): word} for a < b. Escapes for bold print are left out."""
-    rows = [re.sub(r"\x1b\[[0-9;]*m|\[[0-9]+m", "", line).split("\t") for line in text.splitlines()]
-    found = {}
-    for row in rows:
-        match = re.match(r"GPU([0-9]+)$", row[0].strip())
-        if not match or len(row) < 2:
+    """Parse `nvidia-smi topo -m`: {(a, b): word} for cards a < b; network cards and affinities are left out."""
+    columns, found = [], {}
+    for line in text.splitlines():
+        # The header is underlined by an escape sequence.
+        cells = [cell.strip() for cell in re.sub(r"\x1b\[[0-9;]*m", "", line).split("\t")]
+        if not columns and "GPU0" in cells[1:]:
+            columns = cells
             continue
-        a = int(match.group(1))
-        for b, cell in enumerate(part.strip() for part in row[1:]):
-            if b > a and re.match(r"(NV[0-9]+|PIX|PXB|PHB|NODE|SYS)$", cell):
-                found[(a, b)] = cell
+        row = re.match(r"GPU([0-9]+)$", cells[0])
+        for name, cell in zip(columns, cells) if row else ():  # noqa: B905 -- Python 3.8
+            column = re.match(r"GPU([0-9]+)$", name)
+            if column and int(row.group(1)) < int(column.group(1)):
+                found[(int(row.group(1)), int(column.group(1)))] = cell
     return found
 
 

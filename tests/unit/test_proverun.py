@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from pathlib import Path
 
 import pytest
 
@@ -80,13 +81,13 @@ def test_a_hang_ends_with_everything_that_it_started(job, tmp_path):
     assert "1 s" in outcome.message
     pid = int((tmp_path / "pid").read_text())
     deadline = time.monotonic() + 5
-    while os.path.exists(f"/proc/{pid}") and time.monotonic() < deadline:
-        state = open(f"/proc/{pid}/stat").read()
+    while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
+        state = Path(f"/proc/{pid}/stat").read_text()
         if state.rsplit(")", 1)[1].split()[0] == "Z":
             break  # dead, and waited for by init only where there is one
         time.sleep(0.05)
     else:
-        assert not os.path.exists(f"/proc/{pid}")
+        assert not Path(f"/proc/{pid}").exists()
 
 
 @pytest.mark.parametrize(
@@ -160,10 +161,10 @@ def test_side_by_side(job):
 
 
 def test_descriptors_and_children_do_not_pile_up(job):
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(3):
         proverun.run_all([job("answer"), job("leave")])
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
     with pytest.raises(ChildProcessError):
         os.waitpid(-1, os.WNOHANG)
 
@@ -201,37 +202,37 @@ def test_a_caller_that_dies_takes_its_children_with_it(tmp_path, number, monkeyp
     root = str(proverun.__file__).split("/.collections/")[0].split("/plugins/")[0]
     text = textwrap.dedent(CALLER).format(root=root, jobs=JOBS, pid=str(pid))
     caller = subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, text=True)
-    folder = caller.stdout.readline().strip()
-    assert os.path.isdir(folder)
+    folder = Path(caller.stdout.readline().strip())
+    assert folder.is_dir()
     deadline = time.monotonic() + 15
     while not (pid.exists() and pid.read_text()) and time.monotonic() < deadline:
         time.sleep(0.02)
     inner = int(pid.read_text())
-    parent = int(open(f"/proc/{inner}/stat").read().rsplit(")", 1)[1].split()[1])
+    parent = int(Path(f"/proc/{inner}/stat").read_text().rsplit(")", 1)[1].split()[1])
     caller.send_signal(number)
     assert caller.wait(15) == -number
     deadline = time.monotonic() + 5
-    while os.path.exists(f"/proc/{parent}/fd/0") and time.monotonic() < deadline:
+    while Path(f"/proc/{parent}/fd/0").exists() and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert not os.path.exists(f"/proc/{parent}/fd/0"), "the child that ran the job has ended"
+    assert not Path(f"/proc/{parent}/fd/0").exists(), "the child that ran the job has ended"
     if number == signal.SIGTERM:
-        assert not os.path.exists(folder)
+        assert not folder.exists()
     else:
         # Nobody could remove it: the next run does.
-        assert os.path.isdir(folder)
+        assert folder.is_dir()
         with proverun.Folder() as next_folder:
-            assert os.path.isdir(next_folder)
-        assert not os.path.exists(folder)
-    if os.path.exists(f"/proc/{inner}"):
+            assert Path(next_folder).is_dir()
+        assert not folder.exists()
+    if Path(f"/proc/{inner}").exists():
         os.kill(inner, signal.SIGKILL)
 
 
 def test_a_folder_goes_also_after_an_error(monkeypatch, tmp_path):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     with pytest.raises(ValueError, match="on purpose"), proverun.Folder() as folder:
-        open(folder + "/file", "w").close()
+        Path(folder, "file").touch()
         raise ValueError("on purpose")
-    assert os.listdir(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_folders_of_running_checks_stay(monkeypatch, tmp_path):

@@ -1,0 +1,50 @@
+"""How many cards there are, and who says so."""
+
+import pytest
+
+import provision.collection  # noqa: F401
+from ansible_collections.gpu.provision.plugins.module_utils import provecount
+from tests.unit.provecases import H100, card, outcome, says, table
+
+
+@pytest.mark.parametrize("case", table("count"), ids=lambda case: case["name"])
+def test_count(case):
+    names = case.get("names", [H100, H100])
+    mig = case.get("mig", {})
+    cards = []
+    for index, name in enumerate(names):
+        on = index in mig
+        instances = [{"uuid": f"MIG-{index}-{n}", "name": "1g.10gb"} for n in range(mig.get(index, 0))]
+        cards.append(card(index, name=name, mig={"current": on, "pending": on}, mig_instances=instances))
+    if "survey" in case:
+        survey = outcome(message=case["survey"])
+    else:
+        survey = outcome({"cards": cards, "lost": case.get("lost", []), "pairs": []})
+    visible = [cards[index] for index in case.get("visible", range(len(cards)))]
+    seen = outcome({"cards": [{"uuid": row["uuid"].split("-", 1)[1]} for row in visible]})
+    if "seen_code" in case:
+        seen = outcome(message="CudaError: cuInit", code=case["seen_code"])
+    status, message, evidence, hint, _ = provecount.judge(
+        survey,
+        case.get("bus", ["0000:00:00.0", "0000:01:00.0"]),
+        seen,
+        case.get("hidden_by"),
+        case.get("expected"),
+    )
+    assert status == case["expect"][0], (message, evidence)
+    says(case["expect"][1:], message, evidence, hint or "")
+    assert hint or status in ("pass", "skip")
+
+
+def test_the_bus_is_read_from_sysfs(tmp_path):
+    for slot, vendor, kind in (
+        ("0000:01:00.0", "0x10de", "0x030200"), ("0000:02:00.0", "0x10de", "0x030000"),
+        ("0000:02:00.1", "0x10de", "0x040300"), ("0000:03:00.0", "0x8086", "0x030000"),
+        ("0000:04:00.0", "0x10de", "0x030200"), ("0000:05:00.0", "0x10de", "0x068000"),
+    ):  # fmt: skip
+        (tmp_path / slot).mkdir()
+        (tmp_path / slot / "vendor").write_text(vendor + "\n")
+        (tmp_path / slot / "class").write_text(kind + "\n")
+    (tmp_path / "0000:04:00.0" / "physfn").mkdir()  # a virtual function
+    assert provecount.bus_cards(str(tmp_path)) == ["0000:01:00.0", "0000:02:00.0"]
+    assert provecount.bus_cards(str(tmp_path / "absent")) == []
