@@ -239,7 +239,13 @@ class CudaResolver:
                 self._has_offer([])
                 return None
             if isinstance(answer, Issue):
-                self.out.blockers.append(answer)
+                asked = self.asked.cudnn if what == "cuDNN" else self.asked.nccl
+                if any(wish.version for wish in asked):
+                    self.out.blockers.append(answer)
+                else:
+                    # "auto" is what fits, if anything does.
+                    hint = f"cuda_toolkit_{what.lower()}: none says that none is wanted"
+                    self.out.warn(answer.code, answer.message, answer.because, hint)
                 continue
             for pick in [answer] if isinstance(answer, Pick) else answer:
                 picks.append(pick)

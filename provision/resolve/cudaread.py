@@ -55,11 +55,14 @@ def read(wish: CudaWish, catalog: Catalog, out: CudaDecision) -> Asked:
             ["there is one package libnccl2"], "",
         )  # fmt: skip
     if not wish.versions:
-        named = [f"cuda_toolkit_{name}" for name in ("cudnn", "nccl") if getattr(asked, name)]
+        # "auto" is what goes with the toolkits: nothing, where there are none.
+        named = [
+            f"cuda_toolkit_{name}" for name in ("cudnn", "nccl") if any(w.version for w in getattr(asked, name))
+        ]  # fmt: skip
         if named:
             verb = "is" if len(named) == 1 else "are"
             out.block(
-                "cuda.library_without_toolkit", f"{and_(named)} {verb} set, and no toolkit that it would go with",
+                "cuda.library_without_toolkit", f"{and_(named)} {verb} set, and there is no toolkit to go with",
                 ["cuda_toolkit_versions is empty", "which build fits is decided by the toolkit's CUDA major"], "",
             )  # fmt: skip
         return asked

@@ -114,8 +114,12 @@ class CudaWaysOut:
         wish, old = replace(self.wish, **change), self.resolver
         trial = type(old)(wish, old.facts, old.catalog, old.offers, old.driver, old.today)
         trial.decide()
-        # Where apt has not been asked, what the catalog knows of the repositories must do: decide() looked there.
-        return not trial.out.blockers
+        # "auto" that finds nothing is no way out. Where apt has not been asked, what the catalog knows must do.
+        target = trial.out.target
+        empty = target and any(
+            change.get(name) == "auto" and not getattr(target, name) for name in ("cudnn", "nccl")
+        )
+        return not trial.out.blockers and not empty
 
     def _driver(self) -> str:
         """Another driver for the toolkits, where this host's is ours to choose and one is known to come."""
