@@ -108,6 +108,8 @@ class _Prefix:
                     because=["its content changes under its name, so no checksum can be held against it"],
                     hint="an exact miniconda_version is checked by its sha256",
                 ))  # fmt: skip
+        if installer:
+            self._compare_checksum(installer)
         ours = existing is None or existing.record is not None
         condarc = self._condarc(channels) if self.managed and (ours or wish.channels) else None
         terms = self.catalog.conda.terms_of_service.channels
@@ -200,6 +202,16 @@ class _Prefix:
                 )  # fmt: skip
         return tuple(mine)
 
+    def _compare_checksum(self, installer: CondaInstaller) -> None:
+        """The owner's own checksum counts; that its maker's installer of that name has another one is said."""
+        known = known_installer(installer.file, self.catalog, self.machine)
+        if known and installer.sha256 and known.sha256 != installer.sha256:
+            self.out.warnings.append(Issue(
+                code="conda.installer_other", message=f"{installer.file} is not its maker's, by miniconda_installer_sha256",
+                because=[f"the catalog knows it by sha256 {known.sha256}"],
+                hint="leave miniconda_installer_sha256 out to take only what the catalog knows",
+            ))  # fmt: skip
+
     def _compare_version(self, existing: CondaPrefix) -> None:
         wish = self.wish
         if (
@@ -290,8 +302,6 @@ def choose_installer(wish: CondaWish, catalog: Catalog, machine: str) -> tuple[C
     chosen = _of_catalog(wish, catalog, machine)
     if isinstance(chosen, Issue):
         return chosen
-    if wish.installer_sha256 and chosen.sha256 and wish.installer_sha256 != chosen.sha256:
-        return _contradicts(chosen)
     if wish.installer_sha256:
         chosen = chosen.model_copy(update={"sha256": wish.installer_sha256})
     return chosen, source + chosen.file if source else chosen.url
@@ -343,19 +353,9 @@ def _own_installer(
     """An installer by its whole URL or path; one that the catalog knows by its name has its checksum from there."""
     file = source.rpartition("/")[2]
     url = "" if wish.installer_file else source
-    known = next(
-        (
-            i
-            for d in ("miniconda", "miniforge")
-            for i in conda_installers(catalog, d, machine)
-            if i.file == file
-        ),
-        None,
-    )
+    known = known_installer(file, catalog, machine)
     if known:
-        if wish.installer_sha256 not in ("", known.sha256):
-            return _contradicts(known)
-        return known, url
+        return known.model_copy(update={"sha256": wish.installer_sha256 or known.sha256}), url
     if not wish.installer_sha256 and wish.version != "latest":
         return Issue(
             code="conda.installer_checksum_missing", message=f"the catalog does not know {file}",
@@ -369,11 +369,10 @@ def _own_installer(
     ), url  # fmt: skip
 
 
-def _contradicts(installer: CondaInstaller) -> Issue:
-    return Issue(
-        code="conda.installer_checksum_contradicts", message=f"the catalog knows {installer.file} by another sha256",
-        because=[f"there: {installer.sha256}"], hint="leave miniconda_installer_sha256 out; the catalog's is checked",
-    )  # fmt: skip
+def known_installer(file: str, catalog: Catalog, machine: str) -> CondaInstaller | None:
+    """The catalog's installer of that file name."""
+    every = [i for name in ("miniconda", "miniforge") for i in conda_installers(catalog, name, machine)]
+    return next((installer for installer in every if installer.file == file), None)
 
 
 def needs_terms(channels: Sequence[str], catalog: Catalog) -> list[str]:
