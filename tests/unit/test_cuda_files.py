@@ -48,6 +48,7 @@ def test_every_file_says_who_wrote_it_and_holds_no_placeholder():
         assert text.endswith("\n"), path
         assert not re.search(r"@[a-z_]+@", text), path
         assert cudafiles.is_own(path), path
+        assert text.isascii(), "a shell in the locale C may refuse to read anything else (yash does)"
 
 
 def test_the_same_host_gets_the_same_bytes():

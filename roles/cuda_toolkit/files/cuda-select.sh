@@ -5,6 +5,14 @@
 
 _cuda_for=$1
 shift
+# Started without a PATH, sh gives itself one, which it does not export.
+case "
+$(export -p)" in
+*"
+export PATH="* | *"
+declare -x PATH="*) ;;
+*) unset PATH ;;
+esac
 _cuda_select_only=true # functions, without what a login does
 # shellcheck source=/dev/null
 . /etc/profile.d/gpu-provision-cuda.sh

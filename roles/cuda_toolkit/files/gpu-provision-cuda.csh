@@ -5,11 +5,15 @@
 # A shell below one that has selected keeps what it got: the selection stays in front.
 if ( $?PATH && ! $?_CUDA_SELECT && -d /usr/local/cuda/bin ) then
     # Behind /usr/bin it would lose to the nvcc of the distribution.
-    if ( ":${PATH}:" !~ *:/usr/local/cuda/bin:* ) then
-        setenv PATH "/usr/local/cuda/bin:${PATH}"
-    else if ( ":${PATH}:" =~ *:/usr/bin:*/usr/local/cuda/bin:* && ":${PATH}:" !~ *:/usr/local/cuda/bin:*/usr/bin:* ) then
-        setenv PATH "/usr/local/cuda/bin:${PATH}"
-    endif
+    set _cuda_front = ""
+    foreach _cuda_folder ( $path:q )
+        if ( "$_cuda_front" == "" ) then
+            if ( "$_cuda_folder" == /usr/local/cuda/bin ) set _cuda_front = ours
+            if ( "$_cuda_folder" == /usr/bin || "$_cuda_folder" == /bin ) set _cuda_front = system
+        endif
+    end
+    if ( "$_cuda_front" != ours ) setenv PATH "/usr/local/cuda/bin:${PATH}"
+    unset _cuda_front _cuda_folder
     if ( ! $?CUDA_HOME ) setenv CUDA_HOME /usr/local/cuda
 endif
 # cuda_toolkit_ld_library_path; behind what is there, and without adding an empty element: that means the current folder.

@@ -17,7 +17,7 @@ cuda_select() {
             _cuda_select_undo
             _cuda_select_do "/usr/local/cuda-$1"
         else
-            printf 'cuda-select: there is no CUDA %s in /usr/local; there is: %s\n' "$1" "$(_cuda_select_versions)" >&2
+            echo "cuda-select: there is no CUDA $1 in /usr/local; there is: $(_cuda_select_versions)" >&2
             return 1
         fi
         ;;
@@ -34,7 +34,7 @@ _cuda_select_has() {
     esac
 }
 
-# The exported _CUDA_SELECT… say what was put in and what was there before, so that a shell started from this one can
+# The exported _CUDA_SELECT* say what was put in and what was there before, so that a shell started from this one can
 # undo it. Lists keep no copy: what others add after a select stays, only our own elements are taken out again.
 _cuda_select_do() {
     _CUDA_SELECT=$1
