@@ -1,0 +1,437 @@
+# Copyright (c) the gpu-provision founders
+# Apache-2.0 (see LICENSE)
+"""Register NVIDIA's runtime with docker: read, compare, merge, let dockerd judge, write, have it taken up, ask dockerd.
+
+dockerd takes up most keys when it is told to read its file again (SIGHUP), and touches no container then (source:
+dockerd's reference, "Configuration reload behavior"; moby's reload_unix.go for default-shm-size). What it takes up at
+its start only waits for a restart, and a restart for consent where containers would end.
+
+Runs on hosts: standard library only, any Python from 3.8.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import stat
+
+from ansible_collections.gpu.provision.plugins.module_utils import (
+    condacommon,
+    containerhost,
+    daemonflags,
+    daemonjson,
+    dockerapi,
+    dockerhost,
+)
+
+NOBODY = 65534
+# Keys (their first part, or all of it) that dockerd takes up at its start only.
+AT_START = ("exec-opts", "features.cdi")
+RELOAD_WAIT, START_WAIT = 10.0, 60.0
+
+
+class Docker(object):
+    """The system's daemon. policy: when_idle, always or never, for restarts. api(socket): dockerapi.Client."""
+
+    name = title = "docker"
+
+    def __init__(self, host, policy, api=dockerapi.Client, kill=os.kill):
+        self.host, self.tree, self.policy, self.kill = host, host.tree, policy, kill
+        self.flags = self._read_flags()
+        self.config = self.flags.config
+        self.api = api(self._socket())
+        self.file = None
+
+    def ensure(self, wish):
+        """Bring daemon.json and the daemon to the wish (see daemonjson.wanted); everything is reported to the host."""
+        self.file = self._read()
+        document = self._parse(self.file)
+        wish = self._by_flags(wish, document)
+        merged, keys = self._merge(document, wish)
+        for words in merged.warnings:
+            self.host.warn("%s: %s" % (self.config, words))
+        self._no_conflict(merged.value)
+        data = merged.data
+        if self.file.data is not None and not data.strip():
+            data = b"{}\n"  # an empty file stops dockerd up to 20.10 at least
+        if data != (self.file.data or b""):
+            self._judge(data)
+            self.host.mark(self.name, self.flags.started, keys)
+            self._write(data)
+        self._take_up(wish, keys)
+
+    # ---- the file
+
+    def _read(self):
+        return self.host.read(self.config)
+
+    def _write(self, data):
+        self.host.replace(self.config, self.file, data)
+
+    def _parse(self, file):
+        try:
+            return daemonjson.parse(file.data or b"")
+        except daemonjson.DaemonJsonError as error:
+            self._refuse(error)
+
+    def _merge(self, document, wish):
+        try:
+            return daemonjson.merge(document, wish, self._is_program)
+        except daemonjson.DaemonJsonError as error:
+            self._refuse(error)
+
+    def _is_program(self, path):
+        return not path.startswith("/") or self.tree.exists(path)
+
+    def _refuse(self, error):
+        self.host.fail(
+            "containers.daemon_json", "%s, %s" % (self.config, error), error.hint,
+            ["it stays as it is: what is in it would be lost", "dockerd would not start with it, or not with all of it"],
+        )  # fmt: skip
+
+    # ---- flags beside the file
+
+    def _by_flags(self, wish, document):
+        """The wish without what a flag of dockerd's grants already."""
+        wish = dict(wish)
+        path = daemonflags.runtimes_of(self.flags).get(daemonjson.RUNTIME)
+        if wish.get("runtime") and path and "runtimes" not in document.value:
+            wish["runtime"] = False
+            self.host.warn("the runtime is registered by a flag (%s)" % self.flags.of("runtimes")[0].place)
+        default = [flag.value for flag in self.flags.of("default-runtime")]
+        if wish.get("default_runtime") and default[-1:] == [wish["default_runtime"]]:
+            wish["default_runtime"] = ""
+        size = [flag.value for flag in self.flags.of("default-shm-size")]
+        if (
+            wish.get("shm_size")
+            and size
+            and daemonjson.size_of(size[-1]) == daemonjson.size_of(wish["shm_size"])
+        ):
+            wish["shm_size"] = ""
+        option = daemonjson.CGROUP_DRIVER + str(wish.get("cgroup_driver"))
+        if wish.get("cgroup_driver") and option in [flag.value for flag in self.flags.of("exec-opts")]:
+            wish["cgroup_driver"] = ""
+        return wish
+
+    def _no_conflict(self, value):
+        found = daemonflags.conflicts(self.flags, value)
+        if not found:
+            return
+        key, flag = found[0]
+        hint = "take %s out of %s: %s says it" % (flag.text, flag.place, self.config)
+        if key == "runtimes" and flag.value.partition("=")[0] != daemonjson.RUNTIME:
+            name, _, path = flag.value.partition("=")
+            hint = 'move it into %s, "runtimes": {"%s": {"path": "%s"}}, and out of %s' % (
+                self.config, name, path, flag.place,
+            )  # fmt: skip
+        self.host.fail(
+            "containers.flag_conflict", "%s is given by a flag of dockerd and in %s: it would not start" % (key, self.config),
+            hint, ["%s: %s" % (one.place, one.text) for _, one in found] + ["%s was not changed" % self.config],
+        )  # fmt: skip
+
+    # ---- dockerd's own judgement, before the file reaches its path
+
+    def _judge(self, data):
+        program = self.flags.program or dockerhost.look(self.tree)["engine"]
+        if not program or not self.tree.live:
+            return
+        said = judge(self.host.run, program, self.flags.arguments, data, self._judge_as())
+        if said:
+            self.host.fail(
+                "containers.dockerd_refuses", "dockerd would refuse %s: %s" % (self.config, said),
+                "mend what it names in %s, then run again" % self.config, ["%s was not changed" % self.config],
+            )  # fmt: skip
+
+    def _judge_as(self):
+        return None
+
+    # ---- the daemon
+
+    def _take_up(self, wish, keys):
+        if self.flags.pid is None:
+            self._not_running()
+            return
+        mark = self.host.pending().get(self.name) or {}
+        if mark.get("started") != self.flags.started:
+            mark = {}  # it was started since, and reads its file at the start
+        info = self._info()
+        todo = set(keys) | set(mark.get("keys") or ()) | set(self.differs(wish, info))
+        late = sorted(key for key in todo if key.startswith(AT_START))
+        left = self._reload(wish) if todo - set(late) else []
+        if late or left:
+            self.host.unmark(self.name)
+            self.host.mark(self.name, self.flags.started, late or left)
+            self._restart(late or left, info, wish)
+        else:
+            self.host.unmark(self.name)
+
+    def differs(self, wish, info):
+        """Keys of which the daemon says something else than the file. The truth is what the daemon says."""
+        found = []
+        if wish.get("runtime") and daemonjson.RUNTIME not in info["runtimes"]:
+            found.append("runtimes")
+        if wish.get("default_runtime") and info["default_runtime"] != wish["default_runtime"]:
+            found.append("default-runtime")
+        if wish.get("cgroup_driver") and info["cgroup_driver"] not in ("", "none", wish["cgroup_driver"]):
+            found.append("exec-opts")
+        return found
+
+    def _info(self):
+        try:
+            return self.api.info()
+        except dockerapi.DockerError as error:
+            self.host.fail(
+                "containers.docker_silent", "%s runs and does not answer" % self.title,
+                "journalctl -b -u docker says why; systemctl restart docker", [str(error)],
+            )  # fmt: skip
+
+    def _reload(self, wish):
+        """Have the daemon read its file again; returns the keys that it then still has otherwise."""
+        self.host.done.append("had %s read %s again" % (self.title, self.config))
+        if self.host.check:
+            return []
+        self.kill(self.flags.pid, signal.SIGHUP)
+        end = self.host.clock.time() + RELOAD_WAIT
+        while True:
+            self.host.clock.sleep(0.2)
+            left = [key for key in self.differs(wish, self._info()) if not key.startswith(AT_START)]
+            if not left or self.host.clock.time() > end:
+                return left
+
+    def _restart(self, keys, info, wish):
+        rows = [] if info["live_restore"] else self._running()
+        if self.policy == "never" or (rows and self.policy != "always"):
+            self.host.restart_because.append(
+                "%s takes up %s at its start only" % (self.title, ", ".join(keys))
+            )
+            self.host.in_the_way += rows
+            return
+        self.host.done.append("restarted " + self.title)
+        if self.host.check:
+            return
+        rc, out, err = self.host.run(self._restart_command(), 120.0)
+        answer = self._wait() if rc == 0 else None
+        if answer is None:
+            self._put_back((err or out).strip().splitlines())
+        if self.differs(wish, answer):
+            self.host.fail(
+                "containers.not_registered", "%s was restarted and does not have what is in %s" % (self.title, self.config),
+                "docker info shows what it has; it may read another file",
+                ["it lists %s; default %s" % (", ".join(sorted(answer["runtimes"])), answer["default_runtime"])],
+            )  # fmt: skip
+        self.host.unmark(self.name)
+
+    def _restart_command(self):
+        return ["systemctl", "restart", "docker"] if self.host.systemd else ["service", "docker", "restart"]
+
+    def _wait(self):
+        end = self.host.clock.time() + START_WAIT
+        while self.host.clock.time() < end:
+            try:
+                return self.api.info()
+            except dockerapi.DockerError:
+                self.host.clock.sleep(0.3)
+        return None
+
+    def _put_back(self, said):
+        """The daemon did not come up: the old file and a start with it, so that the host works as before."""
+        because = (self._journal() or said)[-8:]
+        back = "the file from before is still there"
+        if self.config in self.host.backups:
+            new = self.host.read(self.config)
+            self.host.backups["refused"] = self.host.keep(self.config + ".refused", new)
+            self._write(self.file.data)
+            self.host.run(self._restart_command(), 120.0)
+            works = self._wait() is not None
+            back = "the file from before is back, and docker %s" % (
+                "runs" if works else "does not start with it either"
+            )
+        self.host.unmark(self.name)
+        self.host.fail(
+            "containers.docker_down", "%s did not start again" % self.title, "journalctl -b -u docker says why",
+            [back] + because,
+        )  # fmt: skip
+
+    def _journal(self):
+        return self.host.journal("docker") if self.host.systemd else []
+
+    def _running(self):
+        try:
+            rows = self.api.running(gpu_containers(self.tree))
+        except dockerapi.DockerError as error:
+            self.host.fail(
+                "containers.docker_silent", "%s does not say which containers run" % self.title,
+                "docker ps should answer", [str(error)],
+            )  # fmt: skip
+        return [dict(row, runtime=self.name) for row in rows]
+
+    def _not_running(self):
+        if self._failed():
+            self.host.run(["systemctl", "reset-failed", "docker.service"], 20.0)
+            self.host.command(
+                ["systemctl", "start", "docker.service"], "started docker, which had failed", "containers.docker_down",
+                "journalctl -b -u docker says why",
+            )  # fmt: skip
+        elif self.host.done:
+            self.host.warn("%s does not run: it reads %s when it starts" % (self.title, self.config))
+        self.host.unmark(self.name)
+
+    def _failed(self):
+        return self.host.systemd and self.host.unit_state("docker.service") == "failed"
+
+    def _read_flags(self):
+        return daemonflags.read(self.tree)
+
+    def _socket(self):
+        """The first Unix socket that dockerd listens on by its flags, else the usual one (also behind fd://)."""
+        paths = [flag.value[7:] for flag in self.flags.of("hosts") if flag.value.startswith("unix://")]
+        return (paths or [dockerapi.SOCKET])[0]
+
+
+class UserDocker(Docker):
+    """The rootless daemon of a user. row: {uid, gid, home} of dockerhost.users. Files are read and written as the user."""
+
+    def __init__(self, host, policy, user, row, api=dockerapi.Client, kill=os.kill):
+        self.user, self.row = user, row
+        self.name, self.title = "docker of " + user, "docker of " + user
+        Docker.__init__(self, host, policy, api, kill)
+
+    def _read(self):
+        found = self._as_user(_read_file, self.tree.real(self.config))
+        return containerhost.File(
+            found[0],
+            None if found[1] is None else found[1].encode("latin-1"),
+            found[2],
+            self.row["uid"],
+            self.row["gid"],
+        )
+
+    def _write(self, data):
+        self.host.show(self.config, self.file.data, data)
+        if not self.host.check:
+            if self.file.data is not None:
+                self.host.backups[self.config] = self.host.keep(self.config, self.file)
+            self._as_user(_write_file, vars(self.file), data.decode("latin-1"))
+        self.host.done.append("%s %s" % ("wrote" if self.file.data is None else "changed", self.config))
+
+    def _as_user(self, function, *args):
+        try:
+            return condacommon.as_owner(condacommon.Owner(self.user), 0o022, function, *args)
+        except OSError as error:
+            self.host.fail(
+                "containers.file", "cannot read or write %s as %s: %s" % (self.config, self.user, error.strerror or error),
+                "see with ls -l and df -h whether the user may write there", ["what was there before is unchanged"],
+            )  # fmt: skip
+
+    def _restart_command(self):
+        folder = "/run/user/%d" % self.row["uid"]
+        bus = "unix:path=%s/bus" % folder
+        return [
+            "runuser", "-u", self.user, "--", "env", "XDG_RUNTIME_DIR=" + folder, "DBUS_SESSION_BUS_ADDRESS=" + bus,
+            "systemctl", "--user", "restart", "docker",
+        ]  # fmt: skip
+
+    def _failed(self):
+        return False
+
+    def _journal(self):
+        return []
+
+    def _judge_as(self):
+        return self.row["uid"], self.row["gid"]
+
+    def _socket(self):
+        return "/run/user/%d/docker.sock" % self.row["uid"]
+
+    def _read_flags(self):
+        pid = next(
+            (
+                int(entry)
+                for entry in self.tree.names("/proc")
+                if entry.isdigit()
+                and self.tree.word("/proc/%s/comm" % entry) == "dockerd"
+                and _owner(self.tree, entry) == self.row["uid"]
+            ),
+            None,
+        )
+        words = (self.tree.read("/proc/%d/cmdline" % pid) or "").split("\0") if pid else []
+        program, flags = daemonflags.parse([(word, "process %d" % pid) for word in words if word])
+        config = next((flag.value for flag in flags if flag.key == "config-file"), None)
+        started = daemonflags.started(self.tree, pid) if pid else None
+        config = config or self.row["home"] + "/.config/docker/daemon.json"
+        return daemonflags.Flags(program, config, flags, pid, started)
+
+
+def _read_file(path):
+    """[real path, content (Latin-1) or None, mode]; plain data, for as_owner."""
+    real = os.path.realpath(path)
+    if not os.path.exists(real):
+        return [real, None, 0o644]
+    with open(real, "rb") as file:
+        return [real, file.read().decode("latin-1"), stat.S_IMODE(os.fstat(file.fileno()).st_mode)]
+
+
+def _write_file(row, text):
+    old = containerhost.File(row["path"], row["data"], row["mode"])
+    containerhost.write_as(old.path, old, text.encode("latin-1"), _raise)
+
+
+def _raise(error):
+    raise OSError(0, error.message)
+
+
+def judge(run, program, arguments, data, user=None):
+    """What dockerd has against a file's bytes, with the flags that it is started with; "" when nothing.
+
+    From 23.0 on dockerd has --validate. Before, it is started as a user that may not start it: it reads and judges its
+    file first, then says that it needs root (tried with 20.10), and nothing was touched. user: (uid, gid) of a rootless one.
+    """
+    rc, out, _ = run([program, "--version"], 20.0)
+    match = re.search(r"version ([0-9]+)\.([0-9]+)", out) if rc == 0 else None
+    version = (int(match.group(1)), int(match.group(2))) if match else (0, 0)
+    if version < (19, 3):
+        return ""
+    if version < (23, 0) and user is None:
+        user = (NOBODY, NOBODY)
+    handle = os.memfd_create("daemon.json")
+    try:
+        os.write(handle, data)
+        if user and os.geteuid() == 0:
+            os.fchown(handle, user[0], user[1])
+        path = "/proc/self/fd/%d" % handle
+        argv = (
+            [program, "--config-file", path]
+            + (["--validate"] if version >= (23, 0) else [])
+            + list(arguments)
+        )
+        rc, out, err = run(argv, 30.0, user, (handle,))
+    finally:
+        os.close(handle)
+    said = (err + out).strip()
+    found = re.search(r"unable to configure the Docker daemon with file [^:]*: (.*)", said)
+    if found:
+        return found.group(1).strip()
+    if version >= (23, 0) and rc not in (0, 124, 127):
+        return said.splitlines()[-1] if said else "exit code %d" % rc
+    return ""
+
+
+def gpu_containers(tree):
+    """Ids of containers in which a process has a GPU device open, by the process' cgroup."""
+    found = set()
+    for entry in tree.names("/proc"):
+        if not entry.isdigit():
+            continue
+        folder = "/proc/%s/fd" % entry
+        if any(
+            (tree.link("%s/%s" % (folder, name)) or "").startswith("/dev/nvidia")
+            for name in tree.names(folder)
+        ):
+            found.update(re.findall(r"[0-9a-f]{64}", tree.read("/proc/%s/cgroup" % entry) or ""))
+    return found
+
+
+def _owner(tree, pid):
+    found = re.search(r"(?m)^Uid:\s+(\d+)", tree.read("/proc/%s/status" % pid) or "")
+    return int(found.group(1)) if found else None

@@ -1,0 +1,151 @@
+# Copyright (c) the gpu-provision founders
+# Apache-2.0 (see LICENSE)
+"""Bring the container runtimes of a host to what is asked for: docker, rootless docker, containerd, CDI, device links.
+
+Refuses before anything is changed where it can, changes least, restarts only with consent, and a second run does nothing.
+Runs on hosts: standard library only, any Python from 3.8.
+"""
+
+from __future__ import annotations
+
+from ansible_collections.gpu.provision.plugins.module_utils import (
+    containercdi,
+    containerdocker,
+    containerdrun,
+    containerfiles,
+    containerhost,
+    daemonflags,
+    dockerapi,
+    dockerhost,
+    hosttree,
+)
+
+ContainerError = containerhost.ContainerError
+pending = containerhost.pending
+# Keys of the argument docker that a rootless daemon gets as well: who is in a group, and cgroups, are root's business.
+_FOR_USERS = ("runtime", "default_runtime", "cdi", "shm_size")
+_CONFIG = "/etc/nvidia-container-runtime/config.toml"
+
+
+def apply(params, check=False, host=None):
+    """Carry out the module's arguments; returns its result. Raises ContainerError.
+
+    params: {docker, rootless, containerd, cdi, device_links, restart, backup}, see the module container_runtime.
+    """
+    host = host or containerhost.Host(
+        hosttree.HostTree("/"), check, params.get("backup") or containerfiles.BACKUP
+    )
+    policy = params.get("restart") or "when_idle"
+    docker, users = params.get("docker"), list(params.get("rootless") or ())
+    daemons = _daemons(host, policy, docker, users)
+    # What keeps GPUs in running containers comes first.
+    if params.get("device_links"):
+        containercdi.ensure_device_links(host)
+    elif params.get("device_links") is False:
+        containercdi.drop_device_links(host)
+    for daemon, wish in daemons:
+        daemon.ensure(wish)
+    if users:
+        _without_cgroups(host, docker)
+    if docker:
+        _join_group(host, docker.get("users") or ())
+    if params.get("containerd") is not None:
+        containerdrun.Containerd(host, policy).ensure(params["containerd"])
+    if params.get("cdi"):
+        containercdi.ensure_cdi(host)
+    elif params.get("cdi") is False:
+        containercdi.drop_cdi(host)
+    if docker:
+        _warn_reload(host)
+    return {
+        "changed": bool(host.done), "done": host.done, "diff": host.diff, "warnings": host.warnings, "backups": host.backups,
+        "restart_required": bool(host.restart_because), "restart_because": host.restart_because,
+        "in_the_way": host.in_the_way,
+    }  # fmt: skip
+
+
+def _daemons(host, policy, docker, users):
+    """[(daemon, wish)], every one found before the first is changed."""
+    found = dockerhost.look(host.tree) if docker or users else None
+    daemons = []
+    if docker:
+        refusal = dockerhost.refusal(found)
+        if refusal:
+            message, because, hint = refusal
+            host.fail("containers.no_docker", message, hint, because)
+        for words in dockerhost.warnings(found):
+            host.warn(words)
+        daemons.append((containerdocker.Docker(host, policy), docker))
+    wish = {key: value for key, value in (docker or {"runtime": True}).items() if key in _FOR_USERS}
+    for user in users:
+        row = found["rootless"].get(user)
+        if row is None:
+            host.fail(
+                "containers.no_rootless", "%s has no rootless docker" % user,
+                "as %s: dockerd-rootless-setuptool.sh install, then run again" % user,
+            )  # fmt: skip
+        daemons.append((containerdocker.UserDocker(host, policy, user, row), wish))
+    return daemons
+
+
+def _without_cgroups(host, docker):
+    """A rootless daemon may not write device cgroups; the setting is one for the whole host (source: NVIDIA's guide)."""
+    text = host.tree.read(_CONFIG) or ""
+    if any(line.split("#")[0].replace(" ", "") == "no-cgroups=true" for line in text.splitlines()):
+        return
+    if docker:
+        host.warn(
+            "no-cgroups stays off in %s, for the system's docker needs it so: rootless containers take GPUs by CDI "
+            "(--device nvidia.com/gpu=all)" % _CONFIG
+        )
+        return
+    host.command(
+        ["nvidia-ctk", "config", "--set", "nvidia-container-cli.no-cgroups", "--in-place"], "set no-cgroups in " + _CONFIG,
+        "containers.no_cgroups", "nvidia-ctk config prints what it reads",
+    )  # fmt: skip
+
+
+def _join_group(host, users):
+    """Put accounts into the group docker; whoever is in it can become root."""
+    row = next(
+        (
+            line.split(":")
+            for line in (host.tree.read("/etc/group") or "").splitlines()
+            if line.startswith("docker:")
+        ),
+        None,
+    )
+    members = row[3].split(",") if row and len(row) == 4 else []
+    known = {line.split(":")[0] for line in (host.tree.read("/etc/passwd") or "").splitlines()}
+    for user in users:
+        if user not in known:
+            host.fail(
+                "containers.no_user",
+                "there is no user %s on this host" % user,
+                "make the user first, or leave it out",
+            )
+        if user not in members:
+            host.command(
+                ["usermod", "-a", "-G", "docker", user], "put %s into the group docker (counts from the next login)" % user,
+                "containers.group", "getent group docker: docker's package makes the group",
+            )  # fmt: skip
+
+
+def _warn_reload(host):
+    """Name the containers that a systemctl daemon-reload would take the GPUs from (systemd's cgroups, no device links)."""
+    if daemonflags.find_process(host.tree) is None or not containerfiles.device_links_missing(host.tree):
+        return
+    client = dockerapi.Client()
+    try:
+        if client.info()["cgroup_driver"] != "systemd":
+            return
+        names = [
+            row["name"] for row in client.running(containerdocker.gpu_containers(host.tree)) if row["gpu"]
+        ]
+    except dockerapi.DockerError:
+        return
+    if names:
+        host.warn(
+            "systemctl daemon-reload would take the GPUs from %s: container_toolkit_device_links: true makes the links "
+            "that keep them" % ", ".join(names)
+        )

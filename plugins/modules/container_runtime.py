@@ -1,0 +1,194 @@
+#!/usr/bin/python
+# Copyright (c) the gpu-provision founders
+# Apache-2.0 (see LICENSE)
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: container_runtime
+short_description: Register NVIDIA's runtime with docker, containerd and podman, and lose nothing of what is configured
+version_added: "0.3.0"
+description:
+  - Changes single keys of docker's C(daemon.json) in its text, after the daemon itself has judged the result, in one step,
+    with mode and owner kept and the old file saved.
+  - What cannot be read is refused with line and column, and never overwritten. A key that is a flag of dockerd too is
+    refused as well, since the daemon would not start.
+  - A daemon that takes a change up when told to read its file again is told so, which touches no container. Only what it
+    takes up at its start waits for a restart, and a restart for O(restart).
+  - The truth is what the daemon says, so a run that was cut off is finished by the next one.
+  - Never calls C(systemctl daemon-reload), which takes GPUs from running containers.
+options:
+  docker:
+    description: The system's docker. Without it docker is left alone.
+    type: dict
+    suboptions:
+      runtime:
+        description: Register the runtime C(nvidia).
+        type: bool
+        default: true
+      default_runtime:
+        description: Runtime of containers that name none. Empty leaves it as it is.
+        type: str
+        default: ""
+      cdi:
+        description: The feature C(cdi) of the daemon. Not given, it is left as it is.
+        type: bool
+      shm_size:
+        description: Size of C(/dev/shm) in containers that name none, such as V(8G). Empty leaves it as it is.
+        type: str
+        default: ""
+      cgroup_driver:
+        description: Driver of cgroups. Empty leaves it as it is.
+        type: str
+        default: ""
+        choices: ["", cgroupfs, systemd]
+      users:
+        description: Accounts to put into the group C(docker). Each of them can become root.
+        type: list
+        elements: str
+        default: []
+  rootless:
+    description: Users whose own rootless docker gets the same, as far as it is a user's business.
+    type: list
+    elements: str
+    default: []
+  containerd:
+    description: containerd's CRI, which Kubernetes uses. Without it containerd is left alone.
+    type: dict
+    suboptions:
+      default_runtime:
+        description: Runtime of pods that name none. Empty leaves it as it is.
+        type: str
+        default: ""
+  cdi:
+    description:
+      - Keep the CDI specification current, by the toolkit's own units or, where it has none, by ours. This is all that
+        podman needs. V(false) removes our units. Not given, nothing is done about it.
+    type: bool
+  device_links:
+    description:
+      - Have a link in C(/dev/char) for every device of NVIDIA's, now and whenever the driver is loaded. V(false) removes
+        our rule. Not given, nothing is done about it.
+    type: bool
+  restart:
+    description:
+      - When a daemon may be restarted for what it takes up at its start only. V(when_idle) when none of its containers
+        would end, because none runs or C(live-restore) is on.
+    type: str
+    default: when_idle
+    choices: [when_idle, always, never]
+  backup:
+    description: Folder on the host for files as they were before.
+    type: path
+    default: /var/lib/gpu-provision/backup
+attributes:
+  check_mode:
+    description: Says what would be done.
+    support: full
+  diff_mode:
+    description: Shows files before and after.
+    support: full
+author: the gpu-provision founders (@gpu-provision)
+"""
+
+EXAMPLES = r"""
+- name: GPUs for docker, with shared memory for training on several of them
+  gpu.provision.container_runtime:
+    docker:
+      shm_size: 8G
+    device_links: true
+
+- name: GPUs for podman
+  gpu.provision.container_runtime:
+    cdi: true
+"""
+
+RETURN = r"""
+done:
+  description: What was done (in check mode, what would be), in order.
+  returned: always
+  type: list
+  elements: str
+  sample: [changed /etc/docker/daemon.json, had docker read /etc/docker/daemon.json again]
+warnings:
+  description: What a person should know. Ansible shows them as warnings.
+  returned: success
+  type: list
+  elements: str
+  sample: []
+backups:
+  description: Files that were changed, and where they are as they were.
+  returned: success
+  type: dict
+  sample: {/etc/docker/daemon.json: /var/lib/gpu-provision/backup/etc/docker/daemon.json.20261128T064500Z}
+restart_required:
+  description: A daemon has to be restarted, and that was not done for want of consent.
+  returned: success
+  type: bool
+  sample: false
+restart_because:
+  description: What it has to take up.
+  returned: success
+  type: list
+  elements: str
+  sample: [docker takes up exec-opts at its start only]
+in_the_way:
+  description: Containers that the restart would end.
+  returned: success
+  type: list
+  elements: dict
+  sample: [{runtime: docker, id: 7d64db074abf, name: training, image: "pytorch:2.6", gpu: true}]
+code:
+  description:
+    - Stable name of the failure, one of C(containers.cdi), C(containers.cdi_unit), C(containers.containerd_config),
+      C(containers.containerd_down), C(containers.containerd_version), C(containers.daemon_json),
+      C(containers.device_links), C(containers.docker_down), C(containers.docker_silent), C(containers.dockerd_refuses),
+      C(containers.file), C(containers.flag_conflict), C(containers.foreign_file), C(containers.group),
+      C(containers.no_cgroups), C(containers.no_containerd), C(containers.no_docker), C(containers.no_rootless),
+      C(containers.no_user), C(containers.not_registered).
+  returned: failure
+  type: str
+  sample: containers.daemon_json
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ansible_collections.gpu.provision.plugins.module_utils import containerruntime
+
+
+def main():
+    module = AnsibleModule(
+        argument_spec={
+            "docker": {
+                "type": "dict",
+                "options": {
+                    "runtime": {"type": "bool", "default": True},
+                    "default_runtime": {"type": "str", "default": ""},
+                    "cdi": {"type": "bool"},
+                    "shm_size": {"type": "str", "default": ""},
+                    "cgroup_driver": {"type": "str", "default": "", "choices": ["", "cgroupfs", "systemd"]},
+                    "users": {"type": "list", "elements": "str", "default": []},
+                },
+            },
+            "rootless": {"type": "list", "elements": "str", "default": []},
+            "containerd": {"type": "dict", "options": {"default_runtime": {"type": "str", "default": ""}}},
+            "cdi": {"type": "bool"},
+            "device_links": {"type": "bool"},
+            "restart": {"type": "str", "default": "when_idle", "choices": ["when_idle", "always", "never"]},
+            "backup": {"type": "path", "default": "/var/lib/gpu-provision/backup"},
+        },
+        supports_check_mode=True,
+    )  # fmt: skip
+    try:
+        result = containerruntime.apply(module.params, module.check_mode)
+    except containerruntime.ContainerError as error:
+        module.fail_json(
+            msg=error.message, code=error.code, because=error.because, hint=error.hint, done=error.done,
+            changed=bool(error.done),
+        )  # fmt: skip
+    module.exit_json(**result)
+
+
+if __name__ == "__main__":
+    main()
