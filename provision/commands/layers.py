@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils import checks
+from ansible_collections.gpu.provision.plugins.module_utils import checks, cudanames
 from provision.catalog import load_catalog
 from provision.commands.condalayers import conda_lines
 from provision.commands.cudalayers import cuda_lines, cudnn_lines, nccl_lines
@@ -156,6 +156,9 @@ def _packages(facts: Facts) -> list[str]:
         name for name, package in facts.packages.items()
         if package.held and package.installed and name not in have.packages
     )  # fmt: skip
+    cuda = [name for name in others if cudanames.is_cuda_package(name, facts.packages[name].version)]
+    others = [name for name in others if name not in cuda]
+    lines += [f"held besides: {len(cuda)} of CUDA"] if cuda else []
     lines += [f"held besides: {_some(others)}"] if others else []
     stale = checks.stale_holds(facts.model_dump())
     lines += [f"held, and not installed: {_some(stale)}"] if stale else []

@@ -26,8 +26,8 @@ class CudaWish:
     versions: tuple[str, ...] = ()
     default: str = ""
     profile: str = "full"
-    cudnn: str = "none"
-    nccl: str = "none"
+    cudnn: str = "auto"
+    nccl: str = "auto"
     hold: bool = True
     update: bool = False
     prune: bool = False

@@ -98,6 +98,8 @@ def _jammy(facts: Facts) -> Facts:
 
 
 def _prefixed(values: dict[str, Any]) -> dict[str, Any]:
+    # Most cases are about toolkits alone: the libraries that the role takes by itself are asked for where they matter.
+    values = {"cudnn": "none", "nccl": "none", **values}
     return {f"cuda_toolkit_{name}": value for name, value in values.items()}
 
 

@@ -17,7 +17,7 @@ from provision.documents import (
     schemas,
 )
 from provision.errors import Exit, Issue
-from provision.plan import HostPlan, PackageChange, Reason, Step
+from provision.plan import HostPlan, PackageChange, Step, Reason, Step
 from provision.render import Progress, Renderer, clean, size
 from provision.render.words import hosts_in_words
 
@@ -178,7 +178,7 @@ def test_progress_in_a_pipe_is_a_line_an_event():
 def test_every_schema_has_the_common_fields_and_its_own_name():
     found = schemas()
     assert set(found) == {
-        f"provision/{word}/1" for word in ("error", "init", "scan", "plan", "apply", "verify", "compat")
+        f"provision/{word}/1" for word in ("error", "init", "scan", "envs", "plan", "apply", "verify", "compat")
     }
     for name, schema in found.items():
         assert {"schema", "ok", "exit_code", "hosts", "errors"} <= set(schema["properties"])
@@ -262,13 +262,39 @@ def test_failed_checks_are_told_once():
     )
 
 
+def test_packages_stand_with_the_step_that_they_belong_to_and_a_toolkit_is_one_line():
+    plan = HostPlan(host="gpu01", status="changes", steps=[
+        Step(id="packages", title="install driver 580.2", because="none is there"),
+        Step(id="packages", part="cuda", title="install CUDA 12.4", because="listed"),
+        Step(id="packages", part="cuda", title="remove CUDA 11.8", because="not listed", details=["cuda-nvcc-11-8"]),
+    ], packages=[
+        PackageChange(action="install", name="nvidia-utils-580", version="580.2-1"),
+        PackageChange(action="install", name="cuda-nvcc-12-4", version="12.4.131-1", group="CUDA 12.4", download_bytes=5_000_000),
+        PackageChange(action="install", name="libcublas-12-4", version="12.4.5.8-1", group="CUDA 12.4"),
+        PackageChange(action="remove", name="cuda-nvcc-11-8", from_version="11.8.89-1", group="CUDA 11.8"),
+    ])  # fmt: skip
+    made = renderer(80)
+    made.show(PlanDocument(hosts={"gpu01": plan}))
+    assert text_of(made.out).splitlines()[1:10] == [
+        "  - install driver 580.2: none is there",
+        "    1 new",
+        "    new  580.2-1  nvidia-utils-580",
+        "  - install CUDA 12.4: listed",
+        "    2 new, 5.0 MB to download",
+        "    new  CUDA 12.4  cuda-nvcc-12-4, libcublas-12-4",
+        "  - remove CUDA 11.8: not listed",
+        "    1 removed",
+        "    removed  CUDA 11.8  cuda-nvcc-11-8",
+    ]
+
+
 def test_packages_stand_together_by_what_happens_and_version():
     plan = HostPlan(host="gpu01", status="changes", packages=[
         PackageChange(action="remove", name="old-a", from_version="550.1"),
-        PackageChange(action="install", name="new-a", version="580.2"),
+        PackageChange(action="install", name="new-a", version="580.2", download_bytes=310_000_000),
         PackageChange(action="upgrade", name="moved", version="2", from_version="1"),
         PackageChange(action="install", name="new-b", version="580.2"),
-    ], download_bytes=310_000_000)  # fmt: skip
+    ])  # fmt: skip
     made = renderer(80)
     made.show(PlanDocument(hosts={"gpu01": plan}))
     assert text_of(made.out).splitlines()[1:5] == [
