@@ -37,10 +37,10 @@ LEFTOVERS = ("conda.exe", "preconda.tar.bz2", "postconda.tar.bz2", "install_tmp"
 TERMS = "conda-meta/tos"
 TERMS_CHANNELS = ("https://repo.anaconda.com/pkgs/main", "https://repo.anaconda.com/pkgs/r")
 
-# What comes from the caller's environment into conda's and pip's: the proxies and the certificates, nothing else.
+# What comes from the caller's environment into conda's and pip's: proxies, certificates, pip's file; nothing else.
 _PASSED = (
     "http_proxy", "https_proxy", "ftp_proxy", "no_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY",
-    "ALL_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "TZ",
+    "ALL_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CONFIG_FILE", "TZ",
 )  # fmt: skip
 _LOCK_WAIT = 900  # seconds that a run before may still take
 _FULL = ("No space left on device", "Not enough free disk space", "[Errno 28]", "NoSpaceLeftError")

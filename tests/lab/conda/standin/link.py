@@ -13,9 +13,9 @@ def main(prefix, payload, part):
     sys.path.insert(0, os.path.join(payload, "lib"))
     import lab_conda
 
-    archives = sorted(os.listdir(payload + "/pkgs"))
+    # Python first: it makes the folder that modules go to.
+    archives = sorted(os.listdir(payload + "/pkgs"), key=lambda name: (not name.startswith("python-"), name))
     half = (len(archives) + 1) // 2
-    lab_conda.make_python(prefix)
     for name in archives[:half] if part == "first" else archives[half:]:
         lab_conda.link_package(prefix, os.path.join(payload, "pkgs", name), "@URL@/linux-64/" + name)
     if part == "rest":

@@ -6,6 +6,6 @@ The Python of every environment is the host's own, whatever version the package 
 """
 
 from .main import main
-from .prefix import link_package, make_python, write_history
+from .prefix import link_package, write_history
 
-__all__ = ["link_package", "main", "make_python", "write_history"]
+__all__ = ["link_package", "main", "write_history"]

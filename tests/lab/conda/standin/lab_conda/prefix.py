@@ -26,11 +26,18 @@ def site(prefix):
     return os.path.join(prefix, "lib", "python%d.%d" % sys.version_info[:2], "site-packages")
 
 
-def make_python(prefix):
-    """Make a prefix with the host's Python in it: bin/python and pyvenv.cfg, as a virtual environment has."""
-    for folder in ("bin", "conda-meta", os.path.relpath(site(prefix), prefix)):
+def make_python(prefix, version=None):
+    """Make a prefix with the host's Python in it: bin/python and pyvenv.cfg, as a virtual environment has.
+
+    version: what the package says, ``3.13.5``. Its folder in lib is the real one, and the host's name of it leads there.
+    """
+    here = "python%d.%d" % sys.version_info[:2]
+    said = "python" + ".".join(version.split(".")[:2]) if version else here
+    for folder in ("bin", "conda-meta", "lib/%s/site-packages" % said):
         os.makedirs(os.path.join(prefix, folder), exist_ok=True)
-    for name in ("python", "python3", "python%d.%d" % sys.version_info[:2]):
+    if said != here and not os.path.lexists(os.path.join(prefix, "lib", here)):
+        os.symlink(said, os.path.join(prefix, "lib", here))
+    for name in ("python", "python3", here, said):
         path = os.path.join(prefix, "bin", name)
         if not os.path.lexists(path):
             os.symlink(host_python(), path)
@@ -47,7 +54,7 @@ def link_package(prefix, archive, url):
         index = json.loads(tar.extractfile("info/index.json").read())
         files = []
         if index["name"] == "python":
-            make_python(prefix)
+            make_python(prefix, index["version"])
         for member in tar.getmembers():
             if member.name.startswith("info/") or not (member.isfile() or member.issym()):
                 continue

@@ -17,6 +17,7 @@ def transaction(prefix, chosen, command, specs):
         (record, fetch(record)) for record in chosen.values()
         if not same(there.get(record["name"]), record)
     ]  # fmt: skip
+    archives.sort(key=lambda pair: pair[0]["name"] != "python")
     os.makedirs(os.path.join(prefix, "conda-meta"), exist_ok=True)
     print("Preparing transaction: done\nVerifying transaction: done")
     for number, (record, archive) in enumerate(archives):
