@@ -38,7 +38,11 @@ PARTS = {"driver": "nvidia_driver", "cuda": "cuda_toolkit", "conda": "miniconda"
 
 
 def plan_host(
-    name: str, call: Call, values: dict[str, Any], catalog: Catalog | None = None, parts: Collection[str] = PARTS
+    name: str,
+    call: Call,
+    values: dict[str, Any],
+    catalog: Catalog | None = None,
+    parts: Collection[str] = PARTS,
 ) -> HostPlan:
     """Plan one host.
 
@@ -81,7 +85,13 @@ class _Planner:
     """One host: ask, decide, compare, simulate."""
 
     def __init__(
-        self, name: str, facts: Facts, call: Call, values: dict[str, Any], catalog: Catalog, parts: Collection[str]
+        self,
+        name: str,
+        facts: Facts,
+        call: Call,
+        values: dict[str, Any],
+        catalog: Catalog,
+        parts: Collection[str],
     ) -> None:
         self.name, self.facts, self.call, self.catalog, self.parts = name, facts, call, catalog, parts
         self.cuda_wish = CudaWish.from_vars(values) if "cuda" in parts else CudaWish()
@@ -89,7 +99,9 @@ class _Planner:
         wish = DriverWish.from_vars(values)
         self.wish = replace(wish, toolkits=self.cuda_wish.versions, manage=wish.manage and "driver" in parts)
         self.offers: dict[str, Offer] = {}
-        self.workdir: str | None = None  # on the host: apt's private folder, with the sources of every channel asked
+        self.workdir: str | None = (
+            None  # on the host: apt's private folder, with the sources of every channel asked
+        )
 
     def run(self) -> HostPlan:
         driver, cuda = self._decide()
@@ -128,7 +140,9 @@ class _Planner:
         mirror = Mirror(wish.repo_url, wish.repo_key, wish.repo_key_fingerprint, "nvidia_driver_repo")
         own = Mirror(cuda.repo_url, cuda.repo_key, cuda.repo_key_fingerprint, "cuda_toolkit_repo")
         # One repository holds drivers and toolkits: either role's word for it counts.
-        return source_spec("cuda", own if own.given and not mirror.given else mirror, self.facts, self.catalog)
+        return source_spec(
+            "cuda", own if own.given and not mirror.given else mirror, self.facts, self.catalog
+        )
 
     def _ask(self, channels: list[str]) -> None:
         """Ask apt once for these channels and those of before: the last folder knows the sources of all of them."""
@@ -152,7 +166,11 @@ class _Planner:
         target = decision.target
         cuda_source = self._source("cuda") if cuda_decision.target else None
         driver = plan_driver(
-            self.wish, self.facts, decision, self._source(target.channel) if target else None, bool(cuda_source)
+            self.wish,
+            self.facts,
+            decision,
+            self._source(target.channel) if target else None,
+            bool(cuda_source),
         )
         cuda = plan_cuda(self.cuda_wish, self.facts, cuda_decision, cuda_source)
         conda_decision = resolve_conda(self.conda_wish, self.facts, self.catalog, decision)
@@ -194,7 +212,9 @@ class _Planner:
         target, loaded = decision.target, self.facts.module.loaded
         if target:
             signed = "signed" if target.build == "signed" else "DKMS"
-            return f"driver {target.version} {target.flavour}, {signed} modules, from {CHANNELS[target.channel]}"
+            return (
+                f"driver {target.version} {target.flavour}, {signed} modules, from {CHANNELS[target.channel]}"
+            )
         if not self.facts.gpus:
             return "no NVIDIA GPU"
         if not self.wish.manage and "driver" in self.parts:
@@ -234,7 +254,9 @@ class _Planner:
     def _judge(self, plan: HostPlan, changes: list[dict[str, Any]], install: list[str]) -> list[Issue]:
         apt = plan.spec["apt"]
         installed = {
-            name: package.version for name, package in self.facts.packages.items() if package.status[1] not in "nc"
+            name: package.version
+            for name, package in self.facts.packages.items()
+            if package.status[1] not in "nc"
         }
         # A driver that changes may take parts of the old one along; where only toolkits change, none of it may go.
         driver = filter(names.is_driver_package, installed) if apt["family_version"] else ()

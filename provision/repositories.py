@@ -98,5 +98,3 @@ def _load_key(key: str) -> tuple[str | None, str | None]:
             "usage.key_unreadable", f"cannot read the repository key {key}", because=[str(error)],
             hint="give an armored key (gpg --armor --export) as a file, as text, or as a URL",
         ) from error  # fmt: skip
-
-

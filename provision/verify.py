@@ -85,7 +85,12 @@ def select(
             continue
         left_out = [p for p in values.get("gpu_verify_skip") or () if fnmatchcase(verdict["id"], p)]
         if left_out and not look.only:
-            verdict = {**verdict, "status": "skip", "message": f"left out (gpu_verify_skip: {left_out[0]})", "evidence": []}
+            verdict = {
+                **verdict,
+                "status": "skip",
+                "message": f"left out (gpu_verify_skip: {left_out[0]})",
+                "evidence": [],
+            }
         if verdict["status"] == "warn" and values.get("gpu_verify_strict"):
             verdict = {**verdict, "status": "fail"}
         found.append(verdict)

@@ -90,7 +90,9 @@ def write_junit(document: VerifyDocument, path: Path) -> None:
             case = ElementTree.SubElement(
                 suite, "testcase", classname=name, name=check.id, time=f"{check.seconds or 0:.3f}"
             )
-            told = "\n".join([check.message, *check.evidence, *([f"hint: {check.hint}"] if check.hint else [])])
+            told = "\n".join(
+                [check.message, *check.evidence, *([f"hint: {check.hint}"] if check.hint else [])]
+            )
             if check.status == "fail":
                 ElementTree.SubElement(case, "failure", message=_plain(check.message)).text = _plain(told)
             elif check.status == "skip":
@@ -108,7 +110,9 @@ def write_junit(document: VerifyDocument, path: Path) -> None:
 
 
 def _why(document: VerifyDocument, host: str) -> str:
-    return next((issue.message for issue in document.errors if issue.host == host), "the host could not be read")
+    return next(
+        (issue.message for issue in document.errors if issue.host == host), "the host could not be read"
+    )
 
 
 def _plain(text: str) -> str:

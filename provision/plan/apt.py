@@ -77,9 +77,7 @@ def combine(
     return spec, step
 
 
-def _configure(
-    parts: Sequence[AptPart], facts: Facts
-) -> tuple[dict[str, Any] | None, Step | None]:
+def _configure(parts: Sequence[AptPart], facts: Facts) -> tuple[dict[str, Any] | None, Step | None]:
     """Our files of apt's configuration, where one of them is not as it should be."""
     details: list[str] = []
     because: list[str] = []
@@ -104,7 +102,9 @@ def _configure(
         because.append(preferences.preferences_because)
     patterns = _union((part.unattended for part in parts), in_order=True)
     # They match from the start of a name: one that begins with another adds nothing.
-    patterns = [one for one in patterns if not any(one != other and one.startswith(other) for other in patterns)]
+    patterns = [
+        one for one in patterns if not any(one != other and one.startswith(other) for other in patterns)
+    ]
     reasons = [part.unattended_because for part in parts if part.unattended_because]
     if patterns:
         if have.get(aptfiles.UNATTENDED) != aptfiles.sha256(aptfiles.render_unattended(patterns)):

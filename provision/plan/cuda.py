@@ -84,9 +84,13 @@ def _packages(facts: Facts, target: CudaTarget, steps: list[Step]) -> None:
     if target.remove:
         gone = sorted({_toolkit_of(name) or name for name in target.remove}, key=_version_key)
         gone = [f"CUDA {item}" if item[0].isdigit() else item for item in gone]
-        because = "installed and not listed (cuda_toolkit_prune), or in the way (cuda_toolkit_remove_distribution)"
+        because = (
+            "installed and not listed (cuda_toolkit_prune), or in the way (cuda_toolkit_remove_distribution)"
+        )
         title = f"remove {and_(gone[:4])}" + (f" and {len(gone) - 4} more" if len(gone) > 4 else "")
-        steps.append(Step(id="packages", part="cuda", title=title, because=because, details=sorted(target.remove)))
+        steps.append(
+            Step(id="packages", part="cuda", title=title, because=because, details=sorted(target.remove))
+        )
 
 
 def group_of(name: str) -> str:
@@ -123,9 +127,17 @@ def _hold(wish: CudaWish, facts: Facts, target: CudaTarget, apt: AptPart, steps:
     apt.extra_hold = sorted(set(target.names) - set(target.remove))
     loose = [name for name in here if not facts.packages[name].held and name not in target.remove]
     if coming or loose:
-        title = "hold every package of the toolkits by its exact name" if coming else f"hold {len(loose)} packages"
-        because = "an update must not move cuDNN or NCCL to another CUDA, nor a toolkit under somebody's build"
-        steps.append(Step(id="hold", part="cuda", title=title, because=because, details=[] if coming else loose))
+        title = (
+            "hold every package of the toolkits by its exact name"
+            if coming
+            else f"hold {len(loose)} packages"
+        )
+        because = (
+            "an update must not move cuDNN or NCCL to another CUDA, nor a toolkit under somebody's build"
+        )
+        steps.append(
+            Step(id="hold", part="cuda", title=title, because=because, details=[] if coming else loose)
+        )
 
 
 def _environment(
@@ -153,7 +165,13 @@ def _environment(
     if links or gone:
         because.append("the order of installation must not decide which toolkit is the default")
     steps.append(
-        Step(id="environment", part="cuda", title="make the toolkits reachable", because="; ".join(because), details=details)
+        Step(
+            id="environment",
+            part="cuda",
+            title="make the toolkits reachable",
+            because="; ".join(because),
+            details=details,
+        )
     )
     return {
         "files": [{"path": path, "content": text} for path, text in sorted(write.items())],

@@ -51,7 +51,11 @@ class DriverPlan:
 
 
 def plan_driver(
-    wish: DriverWish, facts: Facts, decision: Decision, source: dict[str, Any] | None, nvidia_source: bool = False
+    wish: DriverWish,
+    facts: Facts,
+    decision: Decision,
+    source: dict[str, Any] | None,
+    nvidia_source: bool = False,
 ) -> DriverPlan:
     """Return what has to change for a decided driver.
 
@@ -169,7 +173,12 @@ def conflicting(facts: Facts) -> bool:
 
 
 def _apt_files(
-    wish: DriverWish, facts: Facts, target: Target, source: dict[str, Any] | None, apt: AptPart, nvidia_source: bool
+    wish: DriverWish,
+    facts: Facts,
+    target: Target,
+    source: dict[str, Any] | None,
+    apt: AptPart,
+    nvidia_source: bool,
 ) -> None:
     if source:
         spec = {**source, "legacy_uris": LEGACY_URIS}
@@ -199,9 +208,7 @@ def preferences(facts: Facts, target: Target, nvidia_source: bool = False) -> st
     return None
 
 
-def _packages(
-    facts: Facts, decision: Decision, target: Target, apt: AptPart, steps: list[Step]
-) -> None:
+def _packages(facts: Facts, decision: Decision, target: Target, apt: AptPart, steps: list[Step]) -> None:
     broken = sorted(facts.package_problems)
     if target.installed and not broken:
         return

@@ -17,7 +17,7 @@ from provision.documents import (
     schemas,
 )
 from provision.errors import Exit, Issue
-from provision.plan import HostPlan, PackageChange, Step, Reason, Step
+from provision.plan import HostPlan, PackageChange, Reason, Step
 from provision.render import Progress, Renderer, clean, size
 from provision.render.words import hosts_in_words
 
