@@ -106,4 +106,4 @@ def test_many_environments_are_read_without_opening_their_packages(tmp_path, mon
 
 
 def test_folders_of_terms_are_those_of_the_module():
-    assert condaprobe._TERMS == {condacommon.terms_hash(url): url for url in condacommon.TERMS_CHANNELS}
+    assert {condacommon.terms_hash(url): url for url in condacommon.TERMS_CHANNELS} == condaprobe._TERMS
