@@ -18,30 +18,37 @@ from . import rootfs
 APT = "apt-get -q -y -o Dpkg::Use-Pty=0 -o APT::Sandbox::User=root"
 
 
-@pytest.fixture
-def lab_root(root: rootfs.Root) -> rootfs.Root:
-    """A root whose sources are the lab's repositories of 22.04: the release that holds 11.8, 12.4 and 13.0."""
+def serve(root: rootfs.Root, ubuntu: str, *, nvidia: bool = True) -> rootfs.Root:
+    """Let a root read the lab's repositories of a release, as files below /srv/lab; skip where they cannot be built."""
     try:
-        built = repos.built("22.04")
-        archive_key, nvidia_key = repos.keys()
+        built = repos.built(ubuntu)
+        keys = dict(zip(("archive", "nvidia"), repos.keys(), strict=True))
     except (LabError, OSError) as problem:
         pytest.skip(f"the lab's repositories cannot be built: {problem}")
     root.mount("--bind", str(built), "/srv/lab")
-    for name, key in (("archive", archive_key), ("nvidia", nvidia_key)):
+    for name, key in keys.items():
         binary = aptrepo._gpg(key.home, "--export")
         (root.path / f"usr/share/keyrings/lab-{name}.gpg").write_bytes(binary)
-    codename = RELEASES["22.04"].codename
-    root.write(
-        "/etc/apt/sources.list.d/lab.list",
+    codename = RELEASES[ubuntu].codename
+    lines = [
         "deb [signed-by=/usr/share/keyrings/lab-archive.gpg] file:/srv/lab/ubuntu "
-        f"{codename} main universe restricted multiverse\n"
-        f"deb [signed-by=/usr/share/keyrings/lab-nvidia.gpg] file:/srv/lab/{repos.nvidia_path('22.04')} /\n",
-    )
+        f"{codename} main universe restricted multiverse"
+    ]
+    if nvidia:
+        path = repos.nvidia_path(ubuntu)
+        lines.append(f"deb [signed-by=/usr/share/keyrings/lab-nvidia.gpg] file:/srv/lab/{path} /")
+    root.write("/etc/apt/sources.list.d/lab.list", "\n".join(lines) + "\n")
     root.sh("apt-get -qq update")
     # The lab's archive leaves to the base what its hosts have anyway.
     (root.path / "srv/kmod.deb").write_bytes(debfile.build(debfile.Package("kmod", "31")))
     root.sh("dpkg -s kmod >/dev/null 2>&1 || dpkg -i /srv/kmod.deb")
     return root
+
+
+@pytest.fixture
+def lab_root(root: rootfs.Root) -> rootfs.Root:
+    """A root whose sources are the lab's repositories of 22.04: the release that holds 11.8, 12.4 and 13.0."""
+    return serve(root, "22.04")
 
 
 def simulated(root: rootfs.Root, *words: str) -> dict[str, str]:
