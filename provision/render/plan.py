@@ -9,7 +9,7 @@ from rich.text import Text
 
 from provision.documents import PlanDocument
 from provision.errors import Issue
-from provision.plan import HostPlan, PackageChange, Step
+from provision.plan import HostPlan, PackageChange, Reason, Step
 from provision.render.base import columns, headline, indented, text
 from provision.render.words import clean, count_words, grouped, listed, plural, size, unnamed
 
@@ -75,7 +75,7 @@ def _in_full(names: Sequence[str], plan: HostPlan, verbosity: int) -> Iterable[R
     yield headline(names, plan.status, ", ".join(plan.gpus), everything=bool(verbosity))
     if plan.summary:
         yield indented(Text(clean(plan.summary), style="bold"), 2)
-    reasons = [reason for reason in plan.decisions if verbosity or reason.what not in _MINOR]
+    reasons = [reason for reason in plan.decisions if verbosity or not _goes_without_saying(reason)]
     if reasons:
         yield columns([_reason(r.what, r.value, r.because) for r in reasons], 4)
     for step in plan.steps:
@@ -91,6 +91,11 @@ def _in_full(names: Sequence[str], plan: HostPlan, verbosity: int) -> Iterable[R
         yield from issue(warning)
     for blocker in plan.blockers:
         yield indented(text(f"{plan.status}: ", blocker.message, styles=("red", "red")), 2)
+
+
+def _goes_without_saying(reason: Reason) -> bool:
+    """What the summary tells already, and what is there and stays."""
+    return reason.what in _MINOR or reason.because.startswith("it is installed; ")
 
 
 def _reason(what: str, value: str, because: str) -> tuple[Text, Text]:
