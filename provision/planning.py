@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import provision.collection  # noqa: F401  (makes the collection importable)
@@ -23,7 +24,7 @@ from provision.plan.cuda import group_of, plan_cuda
 from provision.plan.driver import conflicting, cuda_entries, plan_driver
 from provision.repositories import Mirror, source_spec
 from provision.resolve.conda import resolve_conda
-from provision.resolve.condawish import CondaWish
+from provision.resolve.condawish import CondaWish, with_files
 from provision.resolve.cuda import PATTERNS as CUDA_PATTERNS
 from provision.resolve.cuda import CudaDecision, CudaWish, resolve_cuda
 from provision.resolve.decision import CHANNELS, Decision, DriverWish, kernel_flavours
@@ -49,8 +50,18 @@ def plan_host(
     values: effective role variables (variables.effective). parts: which of PARTS to plan for. Raises UnreachableError
     or HostFailedError from ``call`` and UsageError for values that cannot be used.
     """
-    facts = Facts.model_validate(call("probe", {}))
-    return plan_from_facts(name, facts, call, values, catalog, parts)
+    return plan_from_facts(name, read_facts(call, values), call, values, catalog, parts)
+
+
+def read_facts(call: Call, values: dict[str, Any]) -> Facts:
+    """Read a host, and look at the places that its wishes name."""
+    prefixes = CondaWish.from_vars(values).prefix_paths()
+    return Facts.model_validate(call("probe", {"conda_prefixes": prefixes} if prefixes else {}))
+
+
+def conda_wish_of(values: dict[str, Any]) -> CondaWish:
+    """The wish for conda; files that it names lie below the inventory's folder (``inventory_dir``)."""
+    return with_files(CondaWish.from_vars(values), Path(str(values.get("inventory_dir") or ".")))
 
 
 def plan_from_facts(
@@ -95,7 +106,7 @@ class _Planner:
     ) -> None:
         self.name, self.facts, self.call, self.catalog, self.parts = name, facts, call, catalog, parts
         self.cuda_wish = CudaWish.from_vars(values) if "cuda" in parts else CudaWish()
-        self.conda_wish = CondaWish.from_vars(values if "conda" in parts else {})
+        self.conda_wish = conda_wish_of(values if "conda" in parts else {})
         wish = DriverWish.from_vars(values)
         self.wish = replace(wish, toolkits=self.cuda_wish.versions, manage=wish.manage and "driver" in parts)
         self.offers: dict[str, Offer] = {}

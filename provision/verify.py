@@ -21,9 +21,8 @@ from provision.facts import Facts
 from provision.plan.conda import conda_expectation
 from provision.plan.cuda import LINK, cuda_expectation
 from provision.plan.driver import expectation
-from provision.planning import Call
+from provision.planning import Call, conda_wish_of, read_facts
 from provision.resolve.conda import resolve_conda
-from provision.resolve.condawish import CondaWish
 from provision.resolve.cuda import CudaWish, resolve_cuda
 from provision.resolve.decision import DriverWish
 from provision.resolve.driver import resolve_driver
@@ -61,7 +60,7 @@ def verify_host(
     Raises UsageError where a pattern of ``look`` means none of this host's checks.
     """
     catalog = catalog or load_catalog()
-    facts = Facts.model_validate(call("probe", {}))
+    facts = read_facts(call, values)
     expect = expect_of(facts, values, catalog)
     verdicts = list(checks.run(facts.model_dump(), expect))
     if runs(values, look):
@@ -119,7 +118,7 @@ def expect_of(facts: Facts, values: dict[str, Any], catalog: Catalog | None = No
     expect["gpus"] = expected_count(str(values.get("gpu_verify_expect") or ""))
     cuda = resolve_cuda(cuda_wish, facts, catalog, {}, driver)
     expect["cuda"] = cuda_expectation(cuda_wish, facts, catalog, cuda)
-    conda_wish = CondaWish.from_vars(values)
+    conda_wish = conda_wish_of(values)
     expect["conda"] = conda_expectation(conda_wish, resolve_conda(conda_wish, facts, catalog, driver))
     return expect
 

@@ -25,7 +25,7 @@ class ActionModule(ActionBase):
         import_provision()
         from provision.catalog import load_catalog
         from provision.errors import ProvisionError
-        from provision.facts import Facts
+        from provision.planning import read_facts
         from provision.verify import Look, expect_of, prove_args, refuse_unknown, runs, select
 
         args = self._task.args
@@ -34,7 +34,7 @@ class ActionModule(ActionBase):
             values, catalog = role_values(self._templar, task_vars), load_catalog()
             if args.get("strict") is not None:
                 values["gpu_verify_strict"] = args["strict"]
-            facts = Facts.model_validate(module_call(self, task_vars)("probe", {}))
+            facts = read_facts(module_call(self, task_vars), values)
             expect = dict(expect_of(facts, values, catalog), **(args.get("expect") or {}))
             prove = prove_args(facts, values, expect, catalog, look) if runs(values, look) else None
             answer = self._execute_module(

@@ -20,6 +20,11 @@ options:
     description: Seconds after which a C(nvidia-smi) that does not answer is stopped and reported.
     type: float
     default: 20
+  conda_prefixes:
+    description: Conda installations to look at besides those in the usual places.
+    type: list
+    elements: str
+    default: []
 attributes:
   check_mode:
     description: Changes nothing, so it does the same in check mode.
@@ -108,14 +113,20 @@ from ansible_collections.gpu.provision.plugins.module_utils import probe
 
 def main():
     module = AnsibleModule(
-        argument_spec={"smi_timeout": {"type": "float", "default": probe.SMI_TIMEOUT}},
+        argument_spec={
+            "smi_timeout": {"type": "float", "default": probe.SMI_TIMEOUT},
+            "conda_prefixes": {"type": "list", "elements": "str", "default": []},
+        },
         supports_check_mode=True,
     )
     if module.params["smi_timeout"] <= 0:
         module.fail_json(
             msg="smi_timeout must be more than 0", code="facts.bad_timeout", hint="leave it out for 20"
         )
-    module.exit_json(changed=False, gpu_facts=probe.collect(smi_timeout=module.params["smi_timeout"]))
+    facts = probe.collect(
+        smi_timeout=module.params["smi_timeout"], conda_prefixes=module.params["conda_prefixes"]
+    )
+    module.exit_json(changed=False, gpu_facts=facts)
 
 
 if __name__ == "__main__":

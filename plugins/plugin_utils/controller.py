@@ -45,7 +45,9 @@ def role_values(templar, task_vars):
         for key, value in task_vars.items()
         if key.startswith(PREFIXES) and key not in _REPORTED
     }
-    return effective(Host(name=task_vars["inventory_hostname"], vars=found))
+    values = effective(Host(name=task_vars["inventory_hostname"], vars=found))
+    values["inventory_dir"] = task_vars.get("inventory_dir") or task_vars.get("playbook_dir")
+    return values
 
 
 def module_call(action, task_vars):

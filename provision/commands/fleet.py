@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from provision import remote, variables
@@ -60,7 +61,15 @@ class Fleet:
 
 def fleet_of(inventory: Inventory, forks: int | None = None) -> Fleet:
     """Return the fleet; VariablesError (exit 64) when a role variable is unknown or wrong."""
-    return Fleet(inventory, variables.effective_all(inventory.hosts), forks)
+    values = variables.effective_all(inventory.hosts)
+    folder = _folder(inventory.sources)
+    return Fleet(inventory, {name: {**found, "inventory_dir": folder} for name, found in values.items()}, forks)
+
+
+def _folder(sources: Sequence[str]) -> str:
+    """Where files that the inventory names are looked for: beside it; the current folder without a file."""
+    paths = [Path(source) for source in sources if "," not in source and Path(source).exists()]
+    return str((paths[0] if paths[0].is_dir() else paths[0].parent).resolve()) if paths else str(Path.cwd())
 
 
 def warm_up() -> None:

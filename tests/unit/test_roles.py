@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from provision.resolve.condawish import CondaWish
 from provision.resolve.cuda import CudaWish
 from provision.resolve.decision import DriverWish
 from tools.role_readme import render
@@ -43,7 +44,7 @@ def test_main_is_a_table_of_contents(role):
 
 @pytest.mark.parametrize(
     ("role", "wish", "others"),
-    [("nvidia_driver", DriverWish, {"toolkits": "cuda_toolkit_versions"}), ("cuda_toolkit", CudaWish, {})],
+    [("nvidia_driver", DriverWish, {"toolkits": "cuda_toolkit_versions"}), ("cuda_toolkit", CudaWish, {}), ("miniconda", CondaWish, {})],
 )
 def test_every_variable_reaches_resolve_and_nothing_else_does(role, wish, others):
     defaults = load(role, "defaults", "main.yml")
