@@ -1,12 +1,20 @@
 #!/bin/sh
-# What the system tests use besides Python: an ssh server's program and sudo. In CI they are installed; on your own machine
-# nothing is, since an ssh server would start there: the tests that need it are skipped and say so.
+# What the system tests use besides Python: an ssh server's program, sudo, and shells, a module system and a compiler for
+# the environment of CUDA. In CI they are installed; on your own machine nothing is, since an ssh server would start there:
+# the tests that need it are skipped and say so.
 set -eu
 [ "${CI:-}" = true ] || exit 0
 need=
 command -v /usr/sbin/sshd >/dev/null || need="$need openssh-server"
 command -v ssh >/dev/null || need="$need openssh-client"
 command -v sudo >/dev/null || need="$need sudo"
+for shell in dash bash zsh fish tcsh mksh yash busybox gcc; do
+    command -v "$shell" >/dev/null || need="$need $shell"
+done
+command -v ksh93 >/dev/null || need="$need ksh"
+command -v bsd-csh >/dev/null || need="$need csh"
+# Environment Modules cannot be installed beside Lmod; the test unpacks its package, and uses Lmod's Tcl.
+[ -e /usr/share/lmod/lmod/init/bash ] || need="$need lmod"
 [ -n "$need" ] || exit 0
 [ "$(id -u)" = 0 ] || { echo "not root: $need not installed, their tests are skipped" >&2; exit 0; }
 echo "== installing with apt:$need" >&2
