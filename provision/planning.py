@@ -7,7 +7,7 @@ commands, through Ansible modules for the action plugins. Nothing here changes a
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -53,10 +53,15 @@ def plan_host(
     return plan_from_facts(name, read_facts(call, values), call, values, catalog, parts)
 
 
-def read_facts(call: Call, values: dict[str, Any]) -> Facts:
+def read_facts(call: Call, values: Mapping[str, Any]) -> Facts:
     """Read a host, and look at the places that its wishes name."""
+    return Facts.model_validate(call("probe", probe_args(values)))
+
+
+def probe_args(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What the probe is told of a host's wishes: where else to look."""
     prefixes = CondaWish.from_vars(values).prefix_paths()
-    return Facts.model_validate(call("probe", {"conda_prefixes": prefixes} if prefixes else {}))
+    return {"conda_prefixes": prefixes} if prefixes else {}
 
 
 def conda_wish_of(values: dict[str, Any]) -> CondaWish:

@@ -10,9 +10,9 @@ from provision.documents import EnvsDocument, EnvsHost, EnvsRow
 from provision.errors import Exit, ProvisionError
 from provision.facts import CondaEnvironment, CondaPrefix, Facts
 from provision.inventory import Host
+from provision.planning import probe_args
 from provision.remote import Session
 from provision.resolve.condastate import made_by_us
-from provision.resolve.condawish import CondaWish
 
 # What the measuring of sizes may take on a host before it is left out.
 _SIZE_SECONDS = 45.0
@@ -22,8 +22,7 @@ def run(fleet: Fleet, talk: Talk | None = None, *, sizes: bool = True) -> EnvsDo
     """Read every host once. sizes: walk through the folders as well, which takes seconds."""
 
     def ask(host: Host, session: Session) -> tuple[dict[str, Any], dict[str, Any]]:
-        wish = CondaWish.from_vars(fleet.values[host.name])
-        facts = session.call("probe", {"conda_prefixes": wish.prefix_paths()})
+        facts = session.call("probe", probe_args(fleet.values[host.name]))
         conda = facts["conda"]
         paths = [item["path"] for item in [*conda["prefixes"], *conda["environments"]]]
         if not sizes or not paths:

@@ -9,13 +9,14 @@ from provision.commands.layers import origin_in_words
 from provision.documents import ScanDocument, ScannedHost
 from provision.errors import Exit, ProvisionError
 from provision.facts import Facts
-from provision.planning import describe_gpus
+from provision.planning import describe_gpus, probe_args
 
 
 def run(fleet: Fleet, talk: Talk | None = None) -> ScanDocument:
     """Read every host once. Unreachable and failed hosts are told apart; the others have their facts."""
     answers = ask_all(
-        fleet, fleet.hosts, "reading hosts", lambda host, session: session.call("probe", {}), talk or Silent()
+        fleet, fleet.hosts, "reading hosts",
+        lambda host, session: session.call("probe", probe_args(fleet.values[host.name])), talk or Silent(),
     )
     document = ScanDocument()
     codes: list[Exit] = []
