@@ -100,7 +100,10 @@ def _jammy(facts: Facts) -> Facts:
 def _prefixed(values: dict[str, Any]) -> dict[str, Any]:
     # Most cases are about toolkits alone: the libraries that the role takes by itself are asked for where they matter.
     values = {"cudnn": "none", "nccl": "none", **values}
-    return {f"cuda_toolkit_{name}": value for name, value in values.items()}
+    """Role variables of a case; no library where it names none."""
+    return {
+        f"cuda_toolkit_{name}": value for name, value in {"cudnn": "none", "nccl": "none", **values}.items()
+    }
 
 
 def case_wish(case: dict[str, Any]) -> CudaWish:

@@ -45,7 +45,10 @@ def facts_of(ubuntu):
 def test_a_release_is_made_of_its_own_parts(ubuntu, release):
     made = {package.name: package.version for package in cuda_repo.Toolkit(release).packages()}
     for profile in cudanames.PROFILES:
-        facts, wish = facts_of(ubuntu), CudaWish(versions=(release,), profile=profile, cudnn="none", nccl="none")
+        facts, wish = (
+            facts_of(ubuntu),
+            CudaWish(versions=(release,), profile=profile, cudnn="none", nccl="none"),
+        )
         target = resolved(wish, facts, OFFERS[ubuntu], Decision()).target
         shared = {name for name in target.packages if name.endswith("config-common")}
         assert {n: v for n, v in target.packages.items() if n not in shared} == {

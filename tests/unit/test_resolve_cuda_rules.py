@@ -210,7 +210,7 @@ def test_apt_is_asked_for_every_name_that_may_be_chosen():
 def test_a_set_is_the_one_that_a_release_was_made_of():
     """No part of a set is of a later release while one of its own is offered."""
     facts = facts_of(["RTX 4090"], "22.04")
-    wish = CudaWish(versions=("12.4.0",))
+    wish = CudaWish(versions=("12.4.0",), cudnn="none", nccl="none")
     target = resolved(wish, facts, OFFERS["jammy"], Decision()).target
     alone = resolved(wish, facts, OFFERS["old-12.4"], Decision()).target
     own = {n: v for n, v in target.packages.items() if cudanames.parse(n).version == "12.4"}
