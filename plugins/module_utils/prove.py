@@ -13,7 +13,7 @@ nothing is left behind. Standard library only, Python 3.8 and later. Everything 
     users        [facts.GpuUser]: who has a card open; NVML's own list is always added
     toolkits     [{"version": "12.4", "path": "/usr/local/cuda-12.4"}]: nvcc of each is tried
     python       paths of interpreters to judge
-    timeout_s    bound for one check (default 90; deep 300)
+    timeout_s    bound for one check with all its steps (default 90; deep 300)
     library_path LD_LIBRARY_PATH of a login; environment: other variables that a login exports
     installed    {"cudnn": "9.14.0", "nccl": "2.28.3"}: versions that headers or packages on the host say
     bandwidth    the catalog's bandwidth.yml as a dict; rates are not judged without it
@@ -51,6 +51,13 @@ def main(args):
     """Run the checks that args asks for. See the module's words for what args may hold."""
     with proverun.signals_end_cleanly():
         return {"checks": Proof(args or {}).run()}
+
+
+def longest(args):
+    """Seconds that main(args) can take at most: what a caller has to wait for before it gives up."""
+    proof = Proof(args)
+    # A check may end a second late in each of its steps, and then waits for what hangs in the driver.
+    return sum(proof.timeout + 15.0 for _ in proof.plan())
 
 
 def verdict(check, status, message, evidence=(), hint=None, numbers=None, seconds=0.0):
@@ -122,8 +129,10 @@ class Proof(object):
         self.args, self.kept = args, {}
         self.deep = bool(args.get("deep"))
         self.timeout = float(args.get("timeout_s") or (DEEP_TIMEOUT_S if self.deep else TIMEOUT_S))
+        self.deadline = time.monotonic() + self.timeout
         self.expect = args.get("expect") or {}
         self.library_path = args.get("library_path") or ""
+        self.folders = [folder for folder in self.library_path.split(":") if folder.startswith("/")]
         self.least = args.get("least") or {}
         self.bandwidth = args.get("bandwidth") or None
         exported = dict(args.get("environment") or {})
@@ -144,14 +153,13 @@ class Proof(object):
         return proverun.clean_environment(library_path, dict(self.exported, **(more or {})))
 
     def job(self, module, function, args=None, env=None, **more):
-        more.setdefault("timeout_s", self.timeout)
+        left = max(1.0, self.deadline - time.monotonic())
+        more["timeout_s"] = min(more.get("timeout_s", self.timeout), self.timeout, left)
         return proverun.Job(module, function, args, self.environment() if env is None else env, **more)
 
     @property
     def survey(self):
-        return self.once(
-            "survey", lambda: proverun.run(self.job("provenvml", "survey", timeout_s=min(60.0, self.timeout)))
-        )
+        return self.once("survey", lambda: proverun.run(self.job("provenvml", "survey", timeout_s=60.0)))
 
     @property
     def cards(self):
@@ -206,6 +214,7 @@ class Proof(object):
             ):
                 continue
             started = time.monotonic()
+            self.deadline = started + self.timeout
             row = make()
             row.setdefault("id", name)
             row["seconds"] = round(max(row["seconds"], time.monotonic() - started), 2)
@@ -311,9 +320,9 @@ class Proof(object):
 
         def look(library_path):
             env = self.environment(None, library_path)
-            return proverun.run(
-                self.job("provelibrary", "which", {"names": list(names)}, env, timeout_s=30.0)
-            )
+            user = owner(*self.folders) if library_path else None
+            job = self.job("provelibrary", "which", {"names": list(names)}, env, timeout_s=30.0, user=user)
+            return proverun.run(job)
 
         return look(self.library_path), look("") if self.library_path else None
 
@@ -337,9 +346,10 @@ class Proof(object):
             "budget_s": self.timeout / 3,
         }
         more = {key: value for key, value in provenccl.ENVIRONMENT.items() if key not in os.environ}
-        outcome = proverun.run(
-            self.job("provenccl", "allreduce", args, self.on_whole_cards(loaded, more, self.library_path))
-        )
+        env = self.on_whole_cards(loaded, more, self.library_path)
+        user, segments = owner(*self.folders), provenccl.segments()
+        outcome = proverun.run(self.job("provenccl", "allreduce", args, env, user=user))
+        provenccl.remove_left_behind(segments, user[0] if user else os.geteuid())
         if outcome.ok:
             library = self.judged_library("NCCL", pair, outcome.result["version"])
         indexes = {unit["index"] for unit in loaded}
@@ -364,7 +374,7 @@ class Proof(object):
         if not loaded:
             return verdict(name, "skip", why[0] if why else "no card to use", why)
         env = self.environment({"CUDA_VISIBLE_DEVICES": loaded[0]["uuid"]}, self.library_path)
-        outcome = proverun.run(self.job("provecudnn", "convolve", {}, env))
+        outcome = proverun.run(self.job("provecudnn", "convolve", {}, env, user=owner(*self.folders)))
         if outcome.ok:
             library = self.judged_library("cuDNN", pair, outcome.result["version"])
         return verdict(name, *provecudnn.judge(outcome, library))
@@ -377,24 +387,21 @@ class Proof(object):
         if self.no_card and provecount.unloadable(self.survey) and provecount.bus_cards():
             loaded = self.cards_by_smi
         no_card = None if loaded else self.no_card or (why or ["no card"])[0]
-        with proverun.Folder() as folder:
+        user = owner(nvcc)
+        with proverun.Folder(user[0] if user else None) as folder:
             args = {
                 "nvcc": nvcc, "version": toolkit["version"], "folder": folder,
                 "cards": [{"label": unit["label"], "uuid": unit["uuid"], "cc": unit["cc"]} for unit in loaded],
             }  # fmt: skip
             env = self.environment({"TMPDIR": folder})
-            outcome = proverun.run(self.job("provecompile", "build", args, env))
-        status, message, evidence, hint, numbers = provecompile.judge(
-            toolkit["version"], outcome, loaded, no_card
-        )
+            outcome = proverun.run(self.job("provecompile", "build", args, env, cwd=folder, user=user))
+        status, message, evidence, hint, numbers = provecompile.judge(toolkit["version"], outcome, no_card)
         return verdict(name, status, message, evidence + why, hint, numbers)
 
     @property
     def cards_by_smi(self):
         def ask():
-            outcome = proverun.run(
-                self.job("provecompile", "cards_by_smi", timeout_s=min(30.0, self.timeout))
-            )
+            outcome = proverun.run(self.job("provecompile", "cards_by_smi", timeout_s=30.0))
             return outcome.result["cards"] if outcome.ok else []
 
         return self.once("cards_by_smi", ask)
@@ -404,7 +411,7 @@ class Proof(object):
             return verdict(
                 name, "fail", "%s cannot be started" % path, (), "name an interpreter that is there"
             )
-        user = owner(path)
+        user = owner(path, *self.folders)
         with proverun.Folder(user[0] if user else None) as folder:
 
             def job(function, args, library_path):
@@ -421,6 +428,7 @@ class Proof(object):
                 env = self.environment(more, library_path)
                 return proverun.run(self.job(
                     "proveframework", function, args, env, python=path, user=user, isolated=False, memory=FRAMEWORK_MEMORY,
+                    cwd=folder,
                 ))  # fmt: skip
 
             found = job("find", {}, "")
@@ -463,26 +471,50 @@ def combine(rows, more):
     return worst[0], message, [line for row in rows for line in row[2]] + list(more), worst[3]
 
 
-def owner(path):
-    """(uid, gid, home) that an interpreter has to run as when we are root and it is not root's; else None.
+NOBODY = (65534, 65534, "/")
 
-    Whoever owns an interpreter decides what it does: root must not run it for him.
+
+def owner(*paths):
+    """(uid, gid, home) as which what lies at paths has to run when we are root; None: as root.
+
+    Whoever may write a program, a library or a folder above it decides what it does: root must not do that for them.
+    The first owner that is not root decides; what a group or everybody may write runs as nobody. Paths that are not
+    there do not count.
     """
-    import pwd
-
     if os.geteuid() != 0:
         return None
-    for place in (path, os.path.realpath(path), os.path.dirname(os.path.dirname(path))):
-        found = os.stat(place)
-        if found.st_uid != 0:
+    shared = None
+    for path in paths:
+        for place in _above(path) + _above(os.path.realpath(path)):
             try:
-                entry = pwd.getpwuid(found.st_uid)
-                return entry.pw_uid, entry.pw_gid, entry.pw_dir
-            except KeyError:
-                return found.st_uid, found.st_gid, "/"
-        if found.st_mode & stat.S_IWOTH:
-            return 65534, 65534, "/"  # anybody may have written it: nobody runs it
-    return None
+                found = os.stat(place)
+            except FileNotFoundError:
+                continue
+            if found.st_uid != 0:
+                return _account(found.st_uid, found.st_gid)
+            writable = found.st_mode & stat.S_IWOTH or (found.st_mode & stat.S_IWGRP and found.st_gid != 0)
+            # In a sticky folder (/tmp) nobody can take away what is another's.
+            if writable and not found.st_mode & stat.S_ISVTX:
+                shared = NOBODY
+    return shared
+
+
+def _above(path):
+    """A path and all folders above it."""
+    found = [os.path.abspath(path)]
+    while found[-1] != "/":
+        found.append(os.path.dirname(found[-1]))
+    return found
+
+
+def _account(uid, gid):
+    import pwd
+
+    try:
+        entry = pwd.getpwuid(uid)
+        return entry.pw_uid, entry.pw_gid, entry.pw_dir
+    except KeyError:
+        return uid, gid, "/"
 
 
 def judge_compute(computed, why, cards, bandwidth, least):

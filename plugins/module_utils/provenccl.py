@@ -9,6 +9,7 @@ it: 2 (n - 1) / n * bytes / time.
 from __future__ import annotations
 
 import ctypes
+import os
 import time
 
 from ansible_collections.gpu.provision.plugins.module_utils import (
@@ -157,6 +158,29 @@ def allreduce(args, say):
 def _free(card):
     card.use()
     return card.memory()[0]
+
+
+def segments(folder="/dev/shm"):  # noqa: S108 -- where NCCL itself puts them
+    """Names of NCCL's shared memory, by which cards without peer access exchange data."""
+    return (
+        {name for name in os.listdir(folder) if name.startswith("nccl-")} if os.path.isdir(folder) else set()
+    )
+
+
+def remove_left_behind(before, uid, folder="/dev/shm"):  # noqa: S108
+    """Remove shared memory that a job left which was stopped: new since ``before``, of uid, and mapped by nobody."""
+    left = segments(folder) - before
+    for name in os.listdir("/proc") if left else ():
+        if name.isdigit():
+            try:
+                with open("/proc/%s/maps" % name) as file:
+                    left -= {line.split("/")[-1].strip() for line in file if "/nccl-" in line}
+            except OSError:
+                continue  # it has ended, or is another user's and cannot have mapped ours
+    for name in left:
+        path = os.path.join(folder, name)
+        if os.lstat(path).st_uid == uid:
+            os.unlink(path)
 
 
 # What slows all-reduce on purpose, for machines where the quick way does not work.

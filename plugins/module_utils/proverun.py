@@ -13,7 +13,6 @@ Source of the rules: prctl(2), setrlimit(2), proc(5).
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import resource
@@ -74,7 +73,7 @@ class Job(object):
 
     module, function: names below module_utils; args: what JSON can carry. env: the whole environment of the child.
     python: interpreter, ours by default. timeout_s: seconds. memory: bytes of resident memory of the whole group.
-    user: (uid, gid, home) to become, or None.
+    user: (uid, gid, home) to become, or None. isolated: without the user's own modules and PYTHON variables.
     """
 
     def __init__(
@@ -88,11 +87,12 @@ class Job(object):
         memory=8 * GIB,
         user=None,
         isolated=True,
+        cwd="/",
     ):
         self.module, self.function, self.args = module, function, args or {}
         self.env = clean_environment() if env is None else env
         self.python, self.timeout_s, self.memory, self.user = python, timeout_s, memory, user
-        self.isolated = isolated
+        self.isolated, self.cwd = isolated, cwd
 
 
 class Outcome(object):
@@ -174,7 +174,7 @@ class _Child(object):
             self.process = subprocess.Popen(
                 [python, "-I", "-c", BOOT] if job.isolated else [python, "-c", BOOT],
                 stdin=subprocess.PIPE, stdout=self.printed, stderr=self.printed, env=job.env, pass_fds=[writer],
-                cwd=job.env.get("TMPDIR") or "/", start_new_session=True, preexec_fn=_limits(job.user),
+                cwd=job.cwd, start_new_session=True, preexec_fn=_limits(job.user),
             )  # fmt: skip
         except (OSError, subprocess.SubprocessError) as error:
             self.process = None
@@ -396,12 +396,16 @@ class Folder(object):
         return self.path
 
     def __exit__(self, *unused):
-        shutil.rmtree(self.path, ignore_errors=False, onerror=_gone)
+        _remove(self.path)
 
 
-def _gone(function, path, info):
-    if not (isinstance(info[1], OSError) and info[1].errno == errno.ENOENT):
-        raise info[1]
+def _remove(path):
+    try:
+        shutil.rmtree(path)
+    except FileNotFoundError:
+        # What was just ended may have taken a file along: the rest goes now.
+        if os.path.isdir(path):
+            shutil.rmtree(path)
 
 
 def executable_folder():
@@ -425,7 +429,7 @@ def remove_left_behind(base):
         except OSError:
             continue
         if ours and pid.isdigit() and not os.path.exists("/proc/" + pid):
-            shutil.rmtree(path, onerror=_gone)
+            _remove(path)
 
 
 class Stopped(Exception):

@@ -1,6 +1,7 @@
 """Frameworks of an interpreter: coverage, shadowed libraries, CPU builds; with real interpreters and stand-in frameworks."""
 
 import os
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -90,13 +91,15 @@ HANGS = "import time\ntime.sleep(60)\n"
 def interpreter(tmp_path):
     """A virtual environment in a folder with a space in its name, made without pip."""
 
-    def make(torch=None, base=tmp_path):
+    def make(torch=None, base=tmp_path, python=sys.executable):
         home = base / "an env"
         (home / "bin").mkdir(parents=True)
-        (home / "bin/python3").symlink_to(Path(sys.executable).resolve())
-        (home / "pyvenv.cfg").write_text(f"home = {Path(sys.executable).resolve().parent}\n")
+        (home / "bin/python3").symlink_to(Path(python).resolve())
+        (home / "pyvenv.cfg").write_text(f"home = {Path(python).resolve().parent}\n")
         if torch is not None:
-            package = home / f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages/torch"
+            ask = [python, "-c", "import sys; print('python%d.%d' % sys.version_info[:2])"]
+            name = subprocess.run(ask, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+            package = home / "lib" / name / "site-packages/torch"
             package.mkdir(parents=True)
             (package / "__init__.py").write_text(torch)
         return str(home / "bin/python3")
@@ -157,13 +160,16 @@ def test_an_interpreter_that_is_not_there(tmp_path):
     assert "cannot be started" in verdict["message"]
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root runs interpreters as their owners")
+@pytest.mark.skipif(
+    os.geteuid() != 0 or not Path("/usr/bin/python3").exists(),
+    reason="only root runs interpreters as their owners, and the user must be able to reach one",
+)
 def test_an_interpreter_of_a_user_runs_as_that_user(interpreter):
     told = "import os\nopen(os.environ['XDG_CACHE_HOME'] + '/ours', 'w').close()\nraise ImportError(f'uid {os.getuid()}')\n"
     # pytest's own folders are closed to others.
     with tempfile.TemporaryDirectory() as base:
         Path(base).chmod(0o755)
-        path = interpreter(told, Path(base))
+        path = interpreter(told, Path(base), "/usr/bin/python3")
         os.lchown(path, 65534, 65534)
         os.chown(Path(path).parents[1], 65534, 65534)
         verdict = proved(path)

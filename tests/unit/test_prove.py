@@ -1,0 +1,479 @@
+"""The entry: which checks run, on which cards, and what a recorded machine's answers make of them."""
+
+import array
+import ast
+import json
+import mmap
+import os
+import re
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+import provision.collection  # noqa: F401
+from ansible_collections.gpu.provision.plugins.module_utils import (
+    prove,
+    provecount,
+    provecudnn,
+    proveframework,
+    provelibrary,
+    provenccl,
+    provep2p,
+    proveptx,
+    proverun,
+    provetopology,
+)
+from provision.catalog import load_catalog
+from provision.remote import bundle
+from tests.unit.provecases import FIXTURES, card, outcome, says
+
+BANDWIDTH = load_catalog().bandwidth.model_dump(mode="json")
+MACHINES = sorted(path.parent for path in FIXTURES.glob("*/scenes.json"))
+SCENES = [
+    (machine, title)
+    for machine in MACHINES
+    for title in json.loads((machine / "scenes.json").read_text())["scenes"]
+]
+
+
+# --- recorded machines ---------------------------------------------------------------------------------------------
+
+
+def replay(monkeypatch, note, scene):
+    """Give the answers that children gave on a real machine to the code again, in their order."""
+    answers = iter(scene["answers"])
+
+    def run_all(jobs):
+        outcomes = []
+        for job in jobs:
+            row = next(answers)
+            assert [job.module, job.function] == row["job"]
+            fields = ("seconds", "result", "message", "at", "output", "code", "name")
+            outcomes.append(proverun.Outcome(row["status"], **{name: row[name] for name in fields}))
+        return outcomes
+
+    monkeypatch.setattr(proverun, "run_all", run_all)
+    monkeypatch.setattr(provecount, "bus_cards", lambda: note["bus"])
+    monkeypatch.setattr(provetopology, "host_hints", lambda: note["hints"])
+    monkeypatch.setattr(prove, "owner", lambda *paths: None)
+    monkeypatch.setattr(os, "access", lambda *arguments: True)
+    args = dict(scene["args"], **({"bandwidth": BANDWIDTH} if scene["judged"] else {}))
+    checks = prove.main(args)["checks"]
+    assert next(answers, None) is None, "every child that ran then runs now"
+    return checks
+
+
+@pytest.mark.parametrize(("machine", "title"), SCENES, ids=[f"{m.name}: {t}" for m, t in SCENES])
+def test_recorded_scenes(monkeypatch, machine, title):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    note = json.loads((machine / "scenes.json").read_text())
+    scene = note["scenes"][title]
+    checks = replay(monkeypatch, note, scene)
+    for now, then in zip(checks, scene["checks"], strict=True):
+        assert [now[key] for key in ("id", "status", "message", "numbers")] == [
+            then[key] for key in ("id", "status", "message", "numbers")
+        ]
+        assert now["hint"] or now["status"] in ("pass", "skip")
+
+
+def test_four_cards_pass_everything():
+    note = json.loads((FIXTURES / "h200x4/scenes.json").read_text())
+    checks = note["scenes"]["everything"]["checks"]
+    assert {check["status"] for check in checks} == {"pass"}
+    assert sum(check["seconds"] for check in checks) < 60
+
+
+def test_the_variable_that_slows_nccl_is_named(monkeypatch):
+    note = json.loads((FIXTURES / "h200x4/scenes.json").read_text())
+    (check,) = replay(monkeypatch, note, note["scenes"]["peer traffic off"])
+    assert check["status"] == "fail"
+    says(["unset NCCL_P2P_DISABLE=1"], check["hint"])
+
+
+def test_records_hold_no_identifiers():
+    for path in FIXTURES.rglob("*.json"):
+        for found in re.findall(
+            r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", path.read_text()
+        ):
+            assert found.startswith("00000000-0000-0000-0000-00000000"), f"{path.name}: {found}"
+
+
+# --- without a card --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(bool(provecount.bus_cards()), reason="there is a card here")
+def test_without_a_card_every_check_skips_and_says_why():
+    checks = prove.main({"python": [], "bandwidth": BANDWIDTH})["checks"]
+    assert [check["id"] for check in checks] == [
+        "gpu.count", "gpu.compute", "gpu.health", "gpu.xid", "gpu.p2p", "gpu.nccl", "gpu.cudnn", "cuda.compile",
+    ]  # fmt: skip
+    assert {check["status"] for check in checks} == {"skip"}
+    assert all(check["message"] for check in checks)
+    assert all(
+        set(check) == {"id", "status", "message", "evidence", "hint", "seconds", "numbers"}
+        for check in checks
+    )
+
+
+def test_a_job_that_finds_no_driver_says_so():
+    done = proverun.run(proverun.Job("provecuda", "visible"))
+    if not provecount.bus_cards():
+        assert done.status == "error"
+        assert "libcuda.so.1" in done.message
+
+
+def test_everything_that_a_host_needs_is_in_the_bundle():
+    sent = set(bundle.needed("prove"))
+    folder = Path(prove.__file__).parent
+    assert {path.stem for path in folder.glob("prove*.py")} <= sent
+    # What the host's server was sent, it hands on: as a loader, it has get_source.
+    assert "def get_source" in Path(bundle.__file__).with_name("_server.py").read_text()
+
+
+# --- which checks, which cards -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("check", "patterns", "answer"),
+    [
+        ("gpu.compute", [], True),
+        ("gpu.compute", ["gpu.*"], True),
+        ("gpu.compute", ["gpu.comp"], False),
+        ("cuda.compile[12.4]", ["cuda.compile"], True),
+        ("cuda.compile[12.4]", ["cuda.compile[12.4]"], True),
+        ("cuda.compile[12.4]", ["cuda.compile[11.8]"], False),
+        ("cuda.compile[12.4]", ["cuda.compile[12.*]"], True),
+        ("python.framework[/opt/a b/bin/python]", ["python.*"], True),
+        ("gpu.nccl", ["cuda.*", "gpu.n*"], True),
+    ],
+)
+def test_patterns(check, patterns, answer):
+    assert prove.wanted(check, patterns) is answer
+
+
+def test_checks_can_be_left_out():
+    checks = prove.main({"skip": ["gpu.*"], "timeout_s": 20})["checks"]
+    assert [check["id"] for check in checks] == ["cuda.compile"]
+
+
+def test_a_check_has_one_time_for_all_its_steps(monkeypatch, tmp_path):
+    asked = []
+
+    def run_all(jobs):
+        asked.extend(job.timeout_s for job in jobs)
+        time.sleep(0.3)
+        return [outcome({"python": "3.12.3", "prefix": "/v", "frameworks": ["torch", "jax"]}) for _ in jobs]
+
+    monkeypatch.setattr(proverun, "run_all", run_all)
+    monkeypatch.setattr(provecount, "no_card", lambda *arguments: "no card")
+    monkeypatch.setattr(proveframework, "judge_one", lambda *arguments: ("pass", "fine", [], None))
+    args = {"python": ["/usr/bin/env"], "only": ["python.*"], "timeout_s": 20, "library_path": str(tmp_path)}
+    prove.main(args)
+    assert asked == sorted(asked, reverse=True)
+    assert asked[-1] < 20 - 0.3 * (len(asked) - 1) + 0.1
+    assert prove.longest(args) >= 20 * 8
+
+
+def test_instances_stand_for_their_card():
+    whole = card(0)
+    parts = card(1, mig={"current": True, "pending": True},
+                 mig_instances=[{"uuid": "MIG-a", "name": "1g"}, {"uuid": "MIG-b", "name": "2g"}])  # fmt: skip
+    assert [(unit["label"], unit["uuid"], unit["mig"]) for unit in prove.units([whole, parts])] == [
+        ("0", whole["uuid"], False), ("1:0", "MIG-a", True), ("1:1", "MIG-b", True),
+    ]  # fmt: skip
+    assert prove.units([card(0, mig={"current": True, "pending": True})]) == []
+
+
+def test_who_uses_a_card():
+    users = [
+        {"pid": 7, "comm": "python3", "user": "ann", "devices": ["/dev/nvidia1", "/dev/nvidiactl"]},
+        {"pid": 9, "comm": "watcher", "user": None, "devices": ["/dev/nvidiactl"]},
+    ]
+    cards = [card(0), card(1, users=[7, 8]), card(2)]
+    assert prove.occupied(cards, users) == {1: "python3 (pid 7, ann), pid 8"}
+    assert prove.occupied(cards, users, own=(7, 8)) == {}
+    many = [card(0, users=list(range(1, 8)))]
+    assert "and 3 more" in prove.occupied(many, [])[0]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives rights away")
+def test_root_runs_only_what_root_alone_can_write():
+    with tempfile.TemporaryDirectory() as base:
+        program = Path(base, "env/bin/python3")
+        program.parent.mkdir(parents=True)
+        program.touch()
+        folders = [Path(base), *list(program.parents)[:2]]
+        for folder in folders:
+            folder.chmod(0o755)
+        program.chmod(0o755)
+        assert prove.owner(str(program)) is None
+        assert prove.owner(str(program), base + "/absent") is None
+        for change in (0o777, 0o775):
+            folders[1].chmod(change)
+            os.chown(folders[1], 0, 12345)
+            assert prove.owner(str(program)) == prove.NOBODY
+            assert prove.owner(base, str(program)) == prove.NOBODY
+        folders[1].chmod(0o1777)
+        assert prove.owner(str(program)) is None, "a sticky folder is safe"
+        os.chown(Path(base), 54321, 12345)
+        assert prove.owner(str(program)) == (54321, 12345, "/")
+        link = Path(base, "link")
+        os.chown(Path(base), 0, 0)
+        link.symlink_to(program)
+        os.chown(program.parent, 54321, 12345)
+        assert prove.owner(str(link)) == (54321, 12345, "/")
+
+
+def computed(index=0, **numbers):
+    """(unit, Outcome) of a card that computed well; numbers: what differs."""
+    good = {
+        "gflops": 30000.0, "memory_gb_per_s": 2800.0, "host_to_card_gb_per_s": 54.0, "card_to_host_gb_per_s": 54.0, "jit_ms": 50.0,
+    }  # fmt: skip
+    unit = {"label": str(index), "index": index, "name": card()["name"], "mig": False}
+    result = {
+        "card": {"name": card()["name"]},
+        "cuda": "13.0",
+        "wrong": [],
+        "load": [],
+        "numbers": {**good, **numbers},
+    }
+    return unit, outcome(result)
+
+
+@pytest.mark.parametrize(
+    ("rows", "least", "status", "words"),
+    [
+        ([computed(0), computed(1)], {}, "pass", ["right on 2 of 2", "30000 GFLOP/s"]),
+        ([computed(0), computed(1, gflops=20000.0)], {}, "warn", ["card 1 has 20000 GFLOP/s", "30000"]),
+        ([computed(0), computed(1, memory_gb_per_s=900.0)], {}, "warn", ["card 1 has 900 GB/s of memory"]),
+        ([computed(0, host_to_card_gb_per_s=20.0), computed(1, host_to_card_gb_per_s=20.0)], {}, "warn", ["32 % of the 63.0"]),
+        ([computed(0, card_to_host_gb_per_s=3.0)], {}, "fail", ["5 % of the 63.0"]),
+        ([computed(0, card_to_host_gb_per_s=3.0)], {"host": 2.0}, "pass", []),
+        ([computed(0)], {"memory": 3000}, "fail", ["2800", "at least 3000"]),
+        ([(computed(0)[0], outcome(message="no answer within 9 s", status="timeout", at="matrix product")), computed(1)], {},
+         "fail", ["card 0 did not end", "matrix product", "power cycle"]),
+        ([(computed(0)[0], outcome(message="CudaError: x", code=222))], {}, "fail", ["error 222", "newer than the driver"]),
+    ],
+)  # fmt: skip
+def test_compute_is_judged(rows, least, status, words):
+    found, message, evidence, hint, _ = prove.judge_compute(rows, [], [card(0), card(1)], BANDWIDTH, least)
+    assert found == status, message
+    says(words, message, evidence, hint or "")
+    assert hint or status == "pass"
+
+
+def test_a_card_that_computes_wrong():
+    unit, done = computed(0)
+    done.result["wrong"] = [
+        "matrix product: 3 of 16777216 values are wrong; the first is number 7: 1.0, the CPU has 2.0"
+    ]
+    status, message, _, hint, _ = prove.judge_compute([(unit, done)], [], [card(0)], BANDWIDTH, {})
+    assert status == "fail"
+    says(["computes wrong", "3 of 16777216", "must not be used"], message, hint)
+
+
+# --- the numbers that a card is compared with ----------------------------------------------------------------------------
+
+
+def test_the_product_that_the_cpu_expects_is_the_product():
+    from ansible_collections.gpu.provision.plugins.module_utils import provecuda
+
+    n = 96
+    a, b, product = provecuda.pattern_product(n)
+    rows_a = [array.array("f", a[i * n * 4 : (i + 1) * n * 4]) for i in range(n)]
+    rows_b = [array.array("f", b[i * n * 4 : (i + 1) * n * 4]) for i in range(n)]
+    columns = list(zip(*rows_b, strict=True))
+    for i in range(0, n, 7):
+        right = [sum(x * y for x, y in zip(rows_a[i], column, strict=True)) for column in columns]
+        assert list(array.array("f", product[i % provecuda.ROWS])) == right
+    # Exact in float, and no tile of the kernel looks like its neighbour.
+    assert provecuda.ROWS * provecuda.COLUMNS * 4096 < 2**24
+    assert proveptx.TILE % provecuda.ROWS
+    assert proveptx.TILE % provecuda.COLUMNS
+
+
+def test_ptx_is_old_enough_for_every_driver():
+    modern, old = proveptx.text((9, 0)), proveptx.text((3, 5))
+    assert modern.startswith(".version 6.0\n.target sm_50\n")
+    assert old.startswith(".version 6.0\n.target sm_30\n")
+    for kernel in ("add", "ramp", "ramp_wrong", "copy", "fill", "fill_wrong", "matmul"):
+        assert f".visible .entry {kernel}(" in modern
+    assert "%%" not in modern
+    # Sums of the ramp over as many cards as a host can have stay exact.
+    assert proveptx.RAMP * (16 * 17 // 2) < 2**24
+
+
+def test_the_convolution_that_the_cpu_expects():
+    side, image = provecudnn.SIDE, [[[0] * provecudnn.SIDE for _ in range(provecudnn.SIDE)] for _ in range(4)]
+    image[1][0][side - 1] = 5
+    weights = [[[[0] * 3 for _ in range(3)] for _ in range(4)] for _ in range(provecudnn.FILTERS)]
+    weights[2][1][0][2] = 7  # looks one up and one to the right
+    result = provecudnn.reference(image, weights)
+    assert result[2][1][side - 2] == 35
+    assert sum(provecudnn.flat(result)) == 35
+
+
+# --- NCCL, peers, libraries ----------------------------------------------------------------------------------------------
+
+PAIR = {
+    "a": 0, "b": 1, "level": "PHB", "nvlinks": 18, "switched": True, "version": "4.0", "nvlink_gb_per_s": 478.1,
+}  # fmt: skip
+PASS = ("pass", ["NCCL 2.28.3 is /usr/lib/libnccl.so.2"], None)
+
+
+def reduced(bus=330.0, **more):
+    rows = [
+        {"bytes": 8, "us": 20.0, "bus_gb_per_s": 0.0},
+        {"bytes": 1 << 30, "us": 3000.0, "bus_gb_per_s": bus},
+    ]
+    return outcome(
+        {"version": "2.28.3", "path": "/x", "cards": 2, "rows": rows, "wrong": [], "init_ms": 400, **more}
+    )
+
+
+@pytest.mark.parametrize(
+    ("done", "more", "status", "words"),
+    [
+        (reduced(), {}, "pass", ["330.0 GB/s, 69 % of the 478.1", "18 links of NVLink 4.0 through switches"]),
+        (reduced(200.0), {}, "warn", ["is slow", "42 %", "gpu.p2p"]),
+        (reduced(20.0), {}, "fail", ["is slow", "4 %"]),
+        (reduced(20.0), {"exported": {"NCCL_P2P_DISABLE": "1"}}, "fail", ["unset NCCL_P2P_DISABLE=1"]),
+        (reduced(20.0), {"least": 10.0}, "pass", ["at least 10.0"]),
+        (reduced(), {"least": 400.0}, "fail", ["at least 400.0 is asked for"]),
+        (reduced(), {"bandwidth": None}, "pass", ["not judged"]),
+        (reduced(wrong=["1GiB: 7 of 268435456 sums on card 1 are wrong, the first is number 3"]), {}, "fail",
+         ["7 of 268435456", "NCCL_P2P_DISABLE"]),
+        (reduced(cards=1), {}, "pass", ["right on one card"]),
+        (outcome(message="no answer within 90 s", status="timeout", at="ncclCommInitAll over 2 cards"),
+         {"hints": ["the IOMMU translates"]}, "fail", ["did not end", "ncclCommInitAll", "NCCL_P2P_DISABLE=1", "IOMMU"]),
+        (outcome(message="AttributeError: /x/libnccl.so.2: undefined symbol: ncclGetVersion"),
+         {"library": ("warn", ["the login's library path puts another NCCL first: /x/libnccl.so.2"], "do not export that folder")},
+         "fail", ["/x/libnccl.so.2, and fails", "do not export"]),
+        (reduced(), {"library": ("fail", ["the NCCL that loads is 2.18.3, installed is 2.28.3: /x"], "another file comes first")},
+         "fail", ["2.18.3", "another file"]),
+    ],
+)  # fmt: skip
+def test_nccl_is_judged(done, more, status, words):
+    found, message, evidence, hint, _ = provenccl.judge(
+        done, [card(0), card(1)], [PAIR], more.get("bandwidth", BANDWIDTH), more.get("least"), more.get("library", PASS),
+        more.get("hints", []), more.get("exported", {}),
+    )  # fmt: skip
+    assert found == status, message
+    says(words, message, evidence, hint or "")
+    assert hint or status == "pass"
+
+
+def peers(*rows):
+    fields = ("from", "to", "access", "gb_per_s", "us", "wrong", "wrong_direct")
+    return outcome({"pairs": [dict(zip(fields, row, strict=True)) for row in rows]})
+
+
+@pytest.mark.parametrize(
+    ("done", "pair", "status", "words"),
+    [
+        (peers((0, 1, True, 380.0, 7.0, 0, 0), (1, 0, True, 381.0, 7.0, 0, 0)), {}, "pass", ["2 pairs right, 380.0 to 381.0"]),
+        (peers((0, 1, True, 380.0, 7.0, 5, 0), (1, 0, True, 381.0, 7.0, 0, 0)), {}, "fail",
+         ["0 to 1: 5 words arrive wrong", "ACS"]),
+        (peers((0, 1, True, 380.0, 7.0, 0, 9), (1, 0, True, 381.0, 7.0, 0, 0)), {}, "fail", ["9 words arrive wrong"]),
+        (peers((0, 1, False, 20.0, 7.0, 0, None), (1, 0, False, 20.0, 7.0, 0, None)), {}, "fail", ["NV18 and no peer access"]),
+        (peers((0, 1, True, 380.0, 7.0, 0, 0), (1, 0, True, 150.0, 7.0, 0, 0)), {}, "warn", ["1 to 0: 150.0 GB/s, 31 %"]),
+        (peers((0, 1, True, 50.0, 7.0, 0, 0), (1, 0, True, 380.0, 7.0, 0, 0)), {}, "fail", ["0 to 1: 50.0 GB/s, 10 %"]),
+        (peers((0, 1, False, 20.0, 9.0, 0, None), (1, 0, False, 20.0, 9.0, 0, None)), {"nvlinks": 0}, "pass",
+         ["through the host: these cards have no peer access"]),
+        (peers((0, 1, False, 20.0, 9.0, 0, None), (1, 0, False, 6.0, 9.0, 0, None)), {"nvlinks": 0}, "warn",
+         ["1 to 0: 6.0 GB/s, others of its kind reach 20.0"]),
+        (outcome(message="no answer within 90 s", status="timeout", at="from card 0 to card 1"), {}, "fail",
+         ["from card 0 to card 1", "IOMMU"]),
+    ],
+)  # fmt: skip
+def test_peers_are_judged(done, pair, status, words):
+    found, message, evidence, hint, _ = provep2p.judge(
+        done, [0, 1], [card(0), card(1)], [{**PAIR, **pair}], BANDWIDTH, None, []
+    )
+    assert found == status, message
+    says(words, message, evidence, hint or "")
+    assert hint or status == "pass"
+
+
+OWN = outcome({"name": "libnccl.so.2", "path": "/usr/lib/libnccl.so.2.28.3"})
+OTHER = outcome({"name": "libnccl.so.2", "path": "/opt/x/libnccl.so.2"})
+NONE = outcome(message="NotThere: the loader finds no libnccl.so.2 (<provelibrary.py>:50 in which)")
+BROKEN = outcome(message="OSError: /opt/x/libnccl.so.2: file too short")
+
+
+@pytest.mark.parametrize(
+    ("login", "plain", "version", "installed", "status", "words"),
+    [
+        (OWN, None, "2.28.3", "2.28.3", "pass", ["NCCL 2.28.3 is /usr/lib/libnccl.so.2.28.3"]),
+        (OWN, None, "2.28.3", None, "pass", []),
+        (OWN, OWN, "2.28.3", "2.28.3-1+cuda13.0", "pass", []),
+        (OTHER, OWN, "2.28.3", "2.28.3", "warn", ["another NCCL first: /opt/x/libnccl.so.2", "do not export"]),
+        (OTHER, OWN, "2.18.3", "2.28.3", "fail", ["2.18.3, installed is 2.28.3", "without LD_LIBRARY_PATH=/opt/x it is /usr/lib"]),
+        (BROKEN, OWN, None, "2.28.3", "fail", ["does without", "file too short"]),
+        (BROKEN, None, None, None, "fail", ["does not load"]),
+        (NONE, None, None, None, "skip", ["the loader finds no libnccl.so.2"]),
+        (NONE, NONE, None, None, "skip", []),
+    ],
+)  # fmt: skip
+def test_which_library(login, plain, version, installed, status, words):
+    found, sentences, hint = provelibrary.judge("NCCL", login, plain, "/opt/x", version, installed)
+    assert found == status, sentences
+    says(words, sentences, hint or "")
+    assert "provelibrary.py" not in sentences[0]
+
+
+def test_libraries_are_really_loaded():
+    done = proverun.run(
+        proverun.Job("provelibrary", "which", {"names": ["libno-such-thing.so.4", "libc.so.6"]})
+    )
+    assert done.result["name"] == "libc.so.6"
+    assert done.result["path"].endswith("libc.so.6")
+    done = proverun.run(proverun.Job("provelibrary", "which", {"names": ["libno-such-thing.so.4"]}))
+    assert done.message.startswith("NotThere: the loader finds no libno-such-thing.so.4")
+
+
+def test_a_damaged_library_first_on_the_path_is_told(tmp_path):
+    (tmp_path / "libc-of-mine.so.6").write_text("not a library\n")
+    env = proverun.clean_environment(str(tmp_path))
+    done = proverun.run(proverun.Job("provelibrary", "which", {"names": ["libc-of-mine.so.6"]}, env))
+    assert done.status == "error"
+    assert str(tmp_path) in done.message
+
+
+@pytest.mark.parametrize(("number", "words"), [(22803, "2.28.3"), (2804, "2.8.4"), (21005, "2.10.5")])
+def test_versions_of_nccl(number, words):
+    assert provenccl.version_words(number) == words
+
+
+def test_shared_memory_that_nobody_maps_is_removed(tmp_path):
+    def make(name):
+        (tmp_path / name).write_bytes(b"x" * 4096)
+
+    make("nccl-before")
+    before = provenccl.segments(str(tmp_path))
+    for name in ("nccl-left", "nccl-used", "other"):
+        make(name)
+    with (tmp_path / "nccl-used").open("r+b") as file, mmap.mmap(file.fileno(), 4096):
+        provenccl.remove_left_behind(before, os.geteuid() + 1, str(tmp_path))
+        assert (tmp_path / "nccl-left").exists(), "another user's"
+        provenccl.remove_left_behind(before, os.geteuid(), str(tmp_path))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["nccl-before", "nccl-used", "other"]
+    assert provenccl.segments(str(tmp_path / "absent")) == set()
+
+
+def test_the_oldest_python_can_read_all_of_it():
+    for path in Path(prove.__file__).parent.glob("prove*.py"):
+        ast.parse(path.read_text(), feature_version=(3, 8))
+    # It starts under interpreters that are judged, which may be older.
+    ast.parse(proverun.BOOT, feature_version=(3, 6))
+    ast.parse(proverun.sources("proveframework")["proveframework"], feature_version=(3, 7))
+
+
+def test_every_check_is_in_the_docs():
+    page = (Path(__file__).parents[2] / "docs/prove.md").read_text()
+    for check in (*[name for name, _ in prove.Proof({}).plan()], "python.framework"):
+        assert f"| `{check}" in page, check
+    for name in ("allreduce", "peer", "host", "memory"):
+        assert f"`{name}`" in page
