@@ -77,10 +77,6 @@ def at_rest(card):
         elif fabric["status"]:
             add("fail", "the NVLink fabric failed with status %d" % fabric["status"],
                 "see service.fabric_manager and its log")  # fmt: skip
-    down = [row["link"] for row in card["nvlinks"] if not row["active"]]
-    if down and len(down) < len(card["nvlinks"]):
-        add("warn", "%d of %d NVLinks are down" % (len(down), len(card["nvlinks"])),
-            "normal for bridges that use some of the links; else nvidia-smi nvlink -s, and the fabric manager's log")  # fmt: skip
     if card["compute_mode"] == 2:
         add("warn", "compute mode is Prohibited: no program may use the card", "nvidia-smi -c 0")
     return found
@@ -146,6 +142,22 @@ def mismatches(cards):
                     "the server's vendor has the updates",
                 )
             )
+        # How many links a card should have depends on board and bridges; its twins tell.
+        best = max(_links_up(card) for card in twins)
+        for card in twins:
+            if _links_up(card) < best:
+                words = "card %d: %d NVLinks are up, its twins have %d" % (
+                    card["index"],
+                    _links_up(card),
+                    best,
+                )
+                found.append(
+                    (
+                        "warn",
+                        words,
+                        "nvidia-smi nvlink -s; reseat the bridge, or see the fabric manager's log",
+                    )
+                )
         modes = {card["ecc"]["on"] for card in twins}
         if len(modes) > 1:
             found.append(("warn", "%s cards differ in ECC" % name, "nvidia-smi -e 1, then a reset"))
@@ -195,9 +207,15 @@ def describe(card, load):
         words.append(
             "its slot does PCIe %d, the card could do %d" % (pcie["max_generation"], pcie["card_generation"])
         )
+    if card["nvlinks"]:
+        words.append("%d of %d NVLinks up" % (_links_up(card), len(card["nvlinks"])))
     if card["vbios"]:
         words.append("firmware %s" % card["vbios"])
     return ", ".join(words)
+
+
+def _links_up(card):
+    return sum(1 for row in card["nvlinks"] if row["active"])
 
 
 def _switch(on):
