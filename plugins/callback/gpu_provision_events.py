@@ -51,10 +51,15 @@ class CallbackModule(CallbackBase):
             changed=bool(data.get("changed")), duration=round(time.time() - started, 3) if started else None,
         )  # fmt: skip
         if not (task.no_log or data.get("_ansible_no_log")) and event in ("failed", "unreachable"):
-            fields["message"] = str(data.get("msg") or data.get("stderr") or data.get("module_stderr") or "")[
+            # Of a loop it is the item that failed that says why.
+            said = next(
+                (item for item in data.get("results") or () if isinstance(item, dict) and item.get("failed")),
+                data,
+            )
+            fields["message"] = str(said.get("msg") or said.get("stderr") or said.get("module_stderr") or "")[
                 :2000
             ]
-            fields.update({word: data[word] for word in WORDS if data.get(word)})
+            fields.update({word: said[word] for word in WORDS if said.get(word)})
         facts = data.get("ansible_facts") or {}
         if any(key.endswith("_reboot_required") and facts[key] is True for key in facts):
             fields["reboot_required"] = True

@@ -48,11 +48,12 @@ def run(params, check=False):
         raise condacommon.not_writable(environment.path, environment.owner, error) from None
 
 
-def decide(state, action, wish):
+def decide(state, action, params):
     """Return what to do to an environment: ``create``, ``finish``, ``rebuild`` or None. Raises CondaError.
 
-    state: as environment_state says, with marked; action: what was planned; wish: what is asked for, compared with what
-    our record says was asked for when it was made.
+    state: as environment_state says, with marked; action: what was planned; params: what is asked for. It is as it should
+    be when our record says that it was made for the same wish. A planned rebuild with the same wish is done where its
+    packages are others now, or where what is there is not what was asked for.
     """
     found, record = state["state"], state["record"]
     if state["marked"]:
@@ -66,11 +67,12 @@ def decide(state, action, wish):
             "conda.environment_foreign", "there is something else than an environment in its place",
             hint="give the environment another name, or move away what is there",
         )  # fmt: skip
-    same = record is not None and (record.get("spec") or {}).get("wish") == wish
+    made = (record or {}).get("spec") or {}
+    same = record is not None and made.get("wish") == (params.get("wish") or {})
+    if action == "rebuild":
+        return None if found == "whole" and same and _is_made_so(made, params, state) else "rebuild"
     if found == "whole" and (action == "configure" or same):
         return None
-    if action == "rebuild":
-        return "rebuild"
     because = [
         "it is not ours"
         if record is None
@@ -80,6 +82,13 @@ def decide(state, action, wish):
         "conda.environment_differs", "there is an environment of that name that is not what is asked for", because,
         "miniconda_rebuild: true saves its export and makes it anew; another name leaves it as it is",
     )  # fmt: skip
+
+
+def _is_made_so(made, params, state):
+    """True when an environment was made from these very packages and still has them."""
+    now = {key: _redacted(params.get(key)) for key in ("packages", "pip", "file_kind", "file_content")}
+    wrong = condamade.mismatches(params, state["packages"], state["pip"])
+    return not wrong and all(made.get(key) == value for key, value in now.items())
 
 
 def check_name(name):
@@ -149,7 +158,7 @@ class _Environment(object):
 
     def run(self):
         state = self.state()
-        what = decide(state, self.params["action"], self.params.get("wish") or {})
+        what = decide(state, self.params["action"], self.params)
         if what:
             self.must_have_conda()
             word = {"create": "made", "finish": "finished", "rebuild": "rebuilt"}[what]
@@ -255,7 +264,8 @@ class _Environment(object):
             self.conda_part()
             for step in self.params.get("pip") or ():
                 argv, extra = pip_command(self.path + "/bin/python", step)
-                self.call(argv, extra, "pip")
+                urls = [step.get("index_url") or "pip's own index", *(step.get("extra_index_urls") or ())]
+                self.call(argv, extra, "pip", urls)
             state = condacommon.environment_state(self.path)
             wrong = condamade.mismatches(self.params, state["packages"], state["pip"])
             if wrong:
@@ -299,7 +309,7 @@ class _Environment(object):
                 *channels,
                 *params["packages"],
             ]
-            self.call([self.conda, *argv], extra, "conda")
+            self.call([self.conda, *argv], extra, "conda", params.get("channels") or ())
             return
         folder = self.as_owner(tempfile.mkdtemp, "", "gpu-provision-")
         try:
@@ -312,11 +322,11 @@ class _Environment(object):
                 text = with_channels(params["file_content"], params.get("channels") or ())
                 self.as_owner(write_text, file, text)
                 argv = ["env", "create", "--prefix", self.path, "--file", file]
-            self.call([self.conda, *argv], extra, "conda")
+            self.call([self.conda, *argv], extra, "conda", params.get("channels") or ())
         finally:
             self.as_owner(shutil.rmtree, folder)
 
-    def call(self, argv, extra, who):
+    def call(self, argv, extra, who, sources):
         try:
             result = condacommon.run(
                 argv, self.owner, self.umask, self.params.get("timeout") or 7200, extra, inherit=(self.lock,)
@@ -327,7 +337,7 @@ class _Environment(object):
                 "an environment with pip packages needs python among its packages",
             ) from None  # fmt: skip
         if result.rc != 0:
-            raise condafail.explain(result, who, self.params["name"], self.path)
+            raise condafail.explain(result, who, self.params["name"], self.path, sources)
 
     def write_record(self):
         spec = {

@@ -111,14 +111,16 @@ _NOISE = re.compile(
 )
 
 
-def explain(result, who, name, path):
+def explain(result, who, name, path, sources=()):
     """Return the CondaError for a failed run of conda or pip.
 
-    result: condacommon.Result; who: ``conda`` or ``pip``; name: of the environment; path: where it was being made.
+    result: condacommon.Result; who: ``conda`` or ``pip``; name: of the environment; path: where it was being made;
+    sources: channels or indexes, which pip's own words leave out.
     """
     lines = condacommon.last_lines(
         "\n".join(line for line in result.text.split("\n") if not _NOISE.match(line)), 12
     )
+    sources = ["from: " + ", ".join(sources)] if sources else []
     if result.timed_out:
         return CondaError(
             "conda.slow", "%s did not end in time while it made %s" % (who, name), lines,
@@ -133,7 +135,7 @@ def explain(result, who, name, path):
         )  # fmt: skip
     for pattern, code, message, hint in PIP if who == "pip" else CONDA:
         if re.search(pattern, result.text):
-            return CondaError(code, message % name, lines, hint)
+            return CondaError(code, message % name, lines + sources, hint)
     return CondaError(
         "conda.failed", "%s ended with exit code %d while it made %s" % (who, result.rc, name), lines,
         "its last lines say why",

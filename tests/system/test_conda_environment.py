@@ -315,6 +315,23 @@ def test_another_wish_needs_the_word_rebuild(place):
     assert environment_state(str(env(place)))["packages"]["python"]["version"] == "3.11.13"
 
 
+def test_a_planned_rebuild_with_the_same_wish(place):
+    """What the plan found wrong is made anew; what is right stays, also when the same plan is carried out twice."""
+    given = {"pip": wheels(place), "wish": TORCH}
+    place.environment(**given)
+    assert not place.environment(action="rebuild", **given)["changed"]
+    cpu = [str(env(place) / "bin/python"), "-m", "pip", "install", "-q", "torch==2.6.0+cpu", "--index-url"]
+    subprocess.run(
+        ["runuser", "-u", place.user, "--", *cpu, f"{place.web.url}/whl/cpu"], check=True, capture_output=True
+    )
+    assert not place.environment(**given)["changed"]
+    assert place.environment(action="rebuild", **given)["done"][-1] == "rebuilt the environment py311"
+    assert environment_state(str(env(place)))["pip"]["torch"] == "2.6.0+cu124"
+    older = given | {"pip": wheels(place, "cu118", ["torch==2.6.0+cu118"])}
+    assert not place.environment(**older)["changed"]
+    assert place.environment(action="rebuild", **older)["changed"]
+
+
 def test_no_conda_no_environment(place):
     error = refusal(place, prefix=str(place.folder / "nowhere"))
     assert error.code == "conda.no_conda" and "is absent" in error.message

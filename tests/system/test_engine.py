@@ -115,6 +115,28 @@ def test_our_modules_words_become_the_issue(tmp_path):
     )
 
 
+def test_the_item_of_a_loop_that_failed_says_why(tmp_path):
+    (tmp_path / "library").mkdir()
+    (tmp_path / "library/refuse.py").write_text(
+        "from ansible.module_utils.basic import AnsibleModule\n"
+        "module = AnsibleModule(argument_spec={'name': {}})\n"
+        "if module.params['name'] == 'second':\n"
+        "    module.fail_json(msg='no', code='conda.terms', because=['said so'], hint='accept')\n"
+        "module.exit_json()\n"
+    )
+    text = (
+        "- hosts: all\n  gather_facts: false\n  tasks:\n    - name: Make\n      refuse:\n        name: '{{ item }}'\n"
+        "      loop: [first, second]\n"
+    )
+    issue = play(tmp_path, text).hosts["a"].issue
+    assert (issue.code, issue.message, issue.because, issue.hint) == (
+        "conda.terms",
+        "Make: no",
+        ["said so"],
+        "accept",
+    )
+
+
 def test_a_playbook_that_cannot_be_read_is_no_unreachable_host(tmp_path):
     result = play(tmp_path, "- hosts: all\n  tasks: [unclosed\n")
     assert result.rc == 4, "Ansible's own code says 'unreachable' here"
