@@ -10,14 +10,13 @@ import difflib
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from typing import Any
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils import checks
+from ansible_collections.gpu.provision.plugins.module_utils import checks, prove
 from provision.catalog import Catalog, load_catalog
 from provision.errors import UsageError
-from provision.facts import Facts
+from provision.facts import Facts, ShellLine
 from provision.plan.conda import conda_expectation
 from provision.plan.cuda import LINK, cuda_expectation
 from provision.plan.driver import expectation
@@ -39,7 +38,7 @@ class Look:
     deep: bool = False
 
     def wants(self, name: str) -> bool:
-        return not self.only or any(fnmatchcase(name, pattern) for pattern in self.only)
+        return bool(prove.wanted(name, self.only))
 
     def wants_to_run(self) -> bool:
         """False where no pattern can mean a check that runs something."""
@@ -82,7 +81,7 @@ def select(
     for verdict in verdicts:
         if not look.wants(verdict["id"]):
             continue
-        left_out = [p for p in values.get("gpu_verify_skip") or () if fnmatchcase(verdict["id"], p)]
+        left_out = [p for p in values.get("gpu_verify_skip") or () if prove.wanted(verdict["id"], [p])]
         if left_out and not look.only:
             verdict = {
                 **verdict,
@@ -96,11 +95,17 @@ def select(
     return found
 
 
+def _exported(line: ShellLine) -> tuple[str, str]:
+    """A variable that a start file of everybody sets to a plain value; empty for all others."""
+    match = re.search(r"\b([A-Z_]+)=[\"']?([A-Za-z0-9_,.:-]*)[\"']?\s*$", line.text)
+    return (match[1], match[2]) if match and line.file.startswith("/etc/") else ("", "")
+
+
 def refuse_unknown(look: Look, found: Iterable[str]) -> None:
     """Raise UsageError for a pattern that means none of the checks that were found (names)."""
     names = sorted(set(found))
     for pattern in look.only:
-        if not any(fnmatchcase(name, pattern) for name in names):
+        if not any(prove.wanted(name, [pattern]) for name in names):
             near = difflib.get_close_matches(pattern, names, n=1)
             raise UsageError(
                 "verify.unknown_check", f"no check is called {pattern}", because=[f"there are: {', '.join(names)}"],
@@ -155,7 +160,15 @@ def prove_args(
             for toolkit in facts.cuda.toolkits if toolkit.compiler and toolkit.version
         ],
         "library_path": ":".join(dict.fromkeys(exported)),
-        "bandwidth": dict(values.get("gpu_verify_bandwidth") or {}),
+        "environment": {
+            name: value for line in facts.cuda.shell_lines
+            for name, value in [_exported(line)] if name == "CUDA_VISIBLE_DEVICES" or name.startswith("NCCL_")
+        },
+        "installed": {header.name: header.version for header in facts.cuda.headers if header.version},
+        "bandwidth": catalog.bandwidth.model_dump(mode="json"),
+        "least": {
+            name: value for name, value in (values.get("gpu_verify_bandwidth") or {}).items() if value
+        },
         "only": list(look.only),
         "skip": list(values.get("gpu_verify_skip") or ()) if not look.only else [],
         "deep": look.deep or bool(values.get("gpu_verify_deep")),

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import provision.collection  # noqa: F401  (makes the collection importable)
+from ansible_collections.gpu.provision.plugins.module_utils import prove
 from provision.catalog import load_catalog
 from provision.commands.fleet import Fleet, Silent, Talk, ask_all
 from provision.documents import Check, CheckStatus, VerifiedHost, VerifyDocument
@@ -18,7 +20,6 @@ from provision.remote import Session
 from provision.verify import EVERYTHING, Look, verify_host
 
 _READ_SECONDS = 60.0
-_PROVE_SECONDS = 1800.0
 _WORST: tuple[CheckStatus, ...] = ("fail", "warn", "pass")
 
 
@@ -55,7 +56,8 @@ def _patient(session: Session) -> Call:
     """The session's call, with time for what runs on the host: each check there has a bound of its own."""
 
     def call(program: str, args: dict[str, Any]) -> Any:
-        return session.call(program, args, timeout=_PROVE_SECONDS if program == "prove" else _READ_SECONDS)
+        more = prove.longest(args) if program == "prove" else 0.0
+        return session.call(program, args, timeout=_READ_SECONDS + more)
 
     return call
 
