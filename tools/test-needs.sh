@@ -8,9 +8,10 @@ need=
 command -v /usr/sbin/sshd >/dev/null || need="$need openssh-server"
 command -v ssh >/dev/null || need="$need openssh-client"
 command -v sudo >/dev/null || need="$need sudo"
-for shell in dash bash zsh fish tcsh mksh yash busybox gcc; do
+for shell in dash bash zsh fish tcsh mksh yash busybox; do
     command -v "$shell" >/dev/null || need="$need $shell"
 done
+command -v gcc >/dev/null || need="$need gcc libc6-dev"
 command -v ksh93 >/dev/null || need="$need ksh"
 command -v bsd-csh >/dev/null || need="$need csh"
 # Environment Modules cannot be installed beside Lmod; the test unpacks its package, and uses Lmod's Tcl.

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils import cudafiles
+from provision.collection import ROOT
 from tests.system.cuda_machine import Machine, need
 
 CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/cuda_shells.yml").read_text())
@@ -285,3 +286,13 @@ def test_what_others_put_in_front_stays(running, path, selects):
     running.set("PATH", "/venv/bin:" + running.environment()["PATH"])
     running.ask(f"{command} none")
     assert running.environment()["PATH"] == "/venv/bin" + (f":{start}" if start else "")
+
+
+def test_the_session_in_the_docs_is_a_real_one(machine):
+    need("bash")
+    page = (ROOT / "docs/environment.md").read_text()
+    block = page.split("```console\n")[1].split("```")[0]
+    commands = [line[2:] for line in block.splitlines() if line.startswith("$ ")]
+    script = "".join(f"echo {quote_sh('$ ' + command)}\n{command}\n" for command in commands)
+    done = machine.run(["bash", "-lc", f"exec 2>&1\n{script}"])
+    assert done.stdout == block
