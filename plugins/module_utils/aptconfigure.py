@@ -8,13 +8,12 @@ Entries of other files for the same repositories are taken out, with a backup. S
 
 from __future__ import annotations
 
-import io
 import os
 import re
 import shutil
 import time
 
-from ansible_collections.gpu.provision.plugins.module_utils import aptcommon, aptfiles, aptsources
+from ansible_collections.gpu.provision.plugins.module_utils import aptcommon, aptfiles, aptsources, ownfiles
 from ansible_collections.gpu.provision.plugins.module_utils.aptcommon import AptError
 
 BACKUP = "/var/lib/gpu-provision/backup"
@@ -26,7 +25,7 @@ _DEFAULTS = {
 
 
 def apply(params, check):
-    """Bring the files to what params ask for. Raises AptError before any change.
+    """Bring the files to what params ask for. Raises AptError before any change, or for a file that cannot be written.
 
     params: repositories ([{name, uris, suites, components, architectures, key, key_url, fingerprint, migrate,
     legacy_uris, state}]), preferences (text; empty removes the file, None leaves it), unattended_blacklist (patterns;
@@ -50,10 +49,15 @@ def apply(params, check):
             aptfiles.render_unattended(patterns).encode("utf-8") if patterns else None
         )
     present = [dict(_DEFAULTS, **given) for given in params.get("repositories") or ()]
-    present = [repository for repository in present if repository["state"] == "present" and repository["migrate"]]
+    present = [
+        repository for repository in present if repository["state"] == "present" and repository["migrate"]
+    ]
     if present:
         migrated = _migrate(present, wanted)
-    return _carry_out(wanted, migrated, check, fetched)
+    try:
+        return _carry_out(wanted, migrated, check, fetched)
+    except ownfiles.FileError as error:
+        raise AptError("apt.file", error.message, hint=error.hint) from None
 
 
 def _repository(params, wanted, check):
@@ -124,7 +128,7 @@ def _carry_out(wanted, migrated, check, fetched):
     diffs, files, backup = [], [], None
     changes = []
     for path in sorted(wanted, key=lambda item: (item not in foreign, "keyrings" not in item, item)):
-        old, new = _read(path), wanted[path]
+        old, new = ownfiles.read(path), wanted[path]
         mode_wrong = old is not None and new is not None and os.stat(path).st_mode & 0o777 != 0o644
         if old == new and not mode_wrong:
             continue
@@ -146,7 +150,7 @@ def _carry_out(wanted, migrated, check, fetched):
             if new is None:
                 os.unlink(path)
             else:
-                _write(path, new)
+                ownfiles.write(path, new)
     return {
         "changed": bool(files), "files": files, "migrated": migrated, "backup": backup, "diff": diffs,
     }  # fmt: skip
@@ -159,40 +163,10 @@ def _save(path, backup):
     shutil.copy2(path, target)
 
 
-def _write(path, data):
-    """Write a file in one step: nobody ever sees half a key or an empty one."""
-    folder = os.path.dirname(path)
-    if not os.path.isdir(folder):
-        os.makedirs(folder, 0o755)
-        os.chmod(folder, 0o755)  # noqa: S103 - apt's _apt user must get in
-    # apt reads no names with a tilde, so a file left by a power cut does no harm.
-    temporary = path + "~%d" % os.getpid()
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-    with os.fdopen(handle, "wb") as file:
-        os.fchmod(file.fileno(), 0o644)
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.rename(temporary, path)
-
-
-def _read(path):
-    try:
-        with io.open(path, "rb") as file:
-            return file.read()
-    except FileNotFoundError:
-        return None
-
-
 def _text(text):
     text = text.rstrip("\n")
     return (text + "\n").encode("utf-8") if text else None
 
 
 def _show(data):
-    if data is None:
-        return ""
-    try:
-        return aptcommon.redact(data.decode("utf-8"))
-    except UnicodeDecodeError:
-        return "(binary, %d bytes)\n" % len(data)
+    return aptcommon.redact(ownfiles.show(data))

@@ -124,7 +124,7 @@ backup:
   type: str
   sample: /var/lib/gpu-provision/backup/20261128T031200Z
 code:
-  description: Stable name of the failure, C(apt.key) or C(apt.usage).
+  description: Stable name of the failure, C(apt.key), C(apt.usage) or C(apt.file).
   returned: failure
   type: str
   sample: apt.key

@@ -79,9 +79,10 @@ done:
 """
 
 import os
-import tempfile
 
 from ansible.module_utils.basic import AnsibleModule
+
+from ansible_collections.gpu.provision.plugins.module_utils import ownfiles
 
 WANTS = "/etc/systemd/system/multi-user.target.wants"
 
@@ -111,25 +112,19 @@ class DriverBoot(object):
 
     def write(self, path, content):
         """Write a file where it differs; returns True when it is part of a unit and changed."""
+        data = content.encode("utf-8")
         try:
-            with open(path, encoding="utf-8") as handle:
-                before = handle.read()
-        except (IOError, OSError):
-            before = None
-        if before == content:
-            return False
+            if not ownfiles.needs_write(path, data):
+                return False
+            before = ownfiles.read(path)
+            if not self.module.check_mode:
+                ownfiles.write(path, data)
+        except ownfiles.FileError as error:
+            self.fail("boot.file", error.message, error.hint)
         self.done.append("wrote " + path)
         self.diff.append({
-            "before_header": path, "after_header": path, "before": before or "", "after": content,
+            "before_header": path, "after_header": path, "before": ownfiles.show(before), "after": content,
         })  # fmt: skip
-        if not self.module.check_mode:
-            if not os.path.isdir(os.path.dirname(path)):
-                os.makedirs(os.path.dirname(path), 0o755)
-            handle, temporary = tempfile.mkstemp(dir=self.module.tmpdir)
-            with os.fdopen(handle, "w", encoding="utf-8") as stream:
-                stream.write(content)
-            os.chmod(temporary, 0o644)
-            self.module.atomic_move(temporary, path)
         folder = os.path.basename(os.path.dirname(path))
         if folder.endswith(".service.d"):
             self.restart.add(folder[: -len(".service.d")])
