@@ -378,11 +378,7 @@ def in_the_way(facts: Facts, offer: Offer | None, wanted: dict[str, str]) -> lis
         package = cudanames.parse(name)
         if package is None or package.kind != "cudnn" or name in wanted or not is_there(facts.packages, name):
             continue
-        strict = [w for w in wanted if not cudanames.can_stand_beside(name, w) and _same_own(name, w)]
-        # A metapackage of another CUDA's cuDNN, and one that leads to the newest of all.
-        if strict or any(
-            _names_it(offer, w, v, name, facts.packages[name].version) for w, v in wanted.items()
-        ):
+        if any(_keep_out(offer, name, facts.packages[name].version, w, v) for w, v in wanted.items()):
             found.add(name)
     while True:
         # cudnn9-cuda-12 and cudnn, which only lead to what goes
@@ -395,6 +391,18 @@ def in_the_way(facts: Facts, offer: Offer | None, wanted: dict[str, str]) -> lis
         if not more:
             return sorted(found)
         found |= more
+
+
+def _keep_out(offer: Offer | None, name: str, version: str, wanted: str, at: str) -> bool:
+    """True when an installed cuDNN package and a wanted one keep each other out, by either one's word or by the rule."""
+    package = cudanames.parse(name)
+    # A package of headers is there from 9.10 on, with its conflict, whatever the offer still has of it.
+    by_rule = _same_own(name, wanted) or (package is not None and package.base.endswith("-headers"))
+    return (
+        (by_rule and not cudanames.can_stand_beside(name, wanted))
+        or _names_it(offer, wanted, at, name, version)
+        or _names_it(offer, name, version, wanted, at)
+    )
 
 
 def _same_own(one: str, other: str) -> bool:
