@@ -387,6 +387,148 @@ class Conda(_Facts):
     shell_init: dict[str, str] = Field(default_factory=dict)  # user -> prefix of conda's block in .bashrc
 
 
+class FileError(_Facts):
+    """Why a daemon.json is not changed. line and column count from 1."""
+
+    line: int
+    column: int
+    message: str
+    hint: str = ""
+
+
+class DaemonFile(_Facts):
+    """A daemon.json: of its values only those that are compared here; others may be secret."""
+
+    path: str = "/etc/docker/daemon.json"
+    present: bool = False
+    unreadable: bool = False  # it is there and may not be read
+    error: FileError | None = None
+    warnings: list[str] = Field(default_factory=list)
+    keys: list[str] = Field(default_factory=list)  # every name at its top
+    value: dict[str, object] = Field(default_factory=dict)  # runtimes, default-runtime, features, …
+    refused: dict[str, FileError] = Field(default_factory=dict)  # key that cannot be written there, and why
+    runtime_exists: bool = True  # the program of runtimes.nvidia, where it is an absolute path, is there
+
+
+class DaemonFlag(_Facts):
+    """A flag of dockerd. value and the whole text only of keys that are compared here."""
+
+    key: str  # as daemon.json has it: runtimes for --add-runtime
+    text: str
+    value: str = ""
+    place: str  # "/etc/systemd/system/docker.service.d/override.conf, line 3"
+
+
+class DockerInfo(_Facts):
+    """What a running daemon says of itself."""
+
+    version: str = ""
+    runtimes: dict[str, str] = Field(default_factory=dict)  # name -> path
+    default_runtime: str = ""
+    cgroup_driver: str = ""
+    live_restore: bool = False
+    rootless: bool = False
+    data_root: str = ""
+    cdi_spec_dirs: list[str] = Field(default_factory=list)
+    running: int = 0
+
+
+class RootlessDocker(_Facts):
+    user: str
+    uid: int
+    running: bool = False
+    file: DaemonFile = DaemonFile()
+
+
+class Docker(_Facts):
+    """Which docker a host has. engine None: none for the whole system."""
+
+    engine: str | None = None  # /usr/bin/dockerd
+    package: str | None = None  # docker.io, docker-ce, moby-engine; None: of no package
+    version: str | None = None  # 28.2.2
+    snap: bool = False
+    podman: bool = False  # the program docker is podman's
+    desktop: list[str] = Field(default_factory=list)  # users whose docker goes to Docker Desktop
+    rootless: list[RootlessDocker] = Field(default_factory=list)
+    file: DaemonFile = DaemonFile()
+    flags: list[DaemonFlag] = Field(default_factory=list)
+    conflicts: list[str] = Field(default_factory=list)  # keys that are in the file and a flag: it does not start
+    pid: int | None = None  # of the running daemon
+    file_is_newer: bool | None = None  # written after the daemon started
+    info: DockerInfo | None = None  # None: it does not run, or was not asked
+    group: list[str] | None = None  # members of the group docker; None: there is no such group
+
+
+class Containerd(_Facts):
+    path: str | None = None
+    package: str | None = None
+    version: str | None = None
+    config_version: int | None = None  # None: there is no file
+    imports: list[str] = Field(default_factory=list)
+    runtime: bool = False  # nvidia is registered
+    default_runtime: str = ""
+    cri_disabled: bool = False
+    pid: int | None = None
+
+
+class Podman(_Facts):
+    path: str | None = None
+    package: str | None = None
+    version: str | None = None
+
+
+class ToolkitConfig(_Facts):
+    """nvidia-container-runtime: is its program there, what does its configuration say."""
+
+    config: str | None = None
+    mode: str | None = None  # auto, legacy, cdi, jit-cdi, csv
+    no_cgroups: bool = False
+    program: bool = False
+    ctk: bool = False
+
+
+class CdiSpec(_Facts):
+    path: str
+    cdi_version: str = ""
+    versions: list[str] = Field(default_factory=list)  # of the driver's libraries that it names
+    gpus: list[int] = Field(default_factory=list)
+    caps: list[int] = Field(default_factory=list)
+    stale: str = ""  # why it does not fit the loaded driver
+
+
+class RunningContainer(_Facts):
+    id: str  # 12 digits
+    runtime: str  # docker, containerd, podman
+    pid: int | None = None
+    comm: str | None = None
+    gpu: bool = False
+    name: str | None = None
+    image: str | None = None
+
+    @property
+    def title(self) -> str:
+        """As messages name it."""
+        what = [word for word in (self.image, self.comm) if word]
+        return f"{self.name or self.id} ({', '.join([self.runtime, *what])})"
+
+
+class Containers(_Facts):
+    """Container runtimes and NVIDIA's toolkit for them; the toolkit's packages are under facts.packages."""
+
+    docker: Docker = Docker()
+    containerd: Containerd = Containerd()
+    podman: Podman = Podman()
+    toolkit: ToolkitConfig = ToolkitConfig()
+    cdi: list[CdiSpec] = Field(default_factory=list)
+    cdi_units: Literal["toolkit", "ours", "masked"] | None = None  # who keeps the specification current
+    cgroups: Literal["v2", "hybrid", "v1"] | None = None
+    running: list[RunningContainer] = Field(default_factory=list)
+    device_links_missing: list[str] = Field(default_factory=list)  # devices without a link in /dev/char
+    old_keys: list[str] = Field(default_factory=list)  # files that trust NVIDIA's key for every repository
+    pending: list[str] = Field(default_factory=list)  # daemons that did not take up yet what was written
+    users: list[str] = Field(default_factory=list)  # accounts of people
+
+
 class Facts(_Facts):
     """Everything that one read of a host says."""
 
@@ -418,5 +560,6 @@ class Facts(_Facts):
     desktop: bool = False  # a display manager or desktop session package is installed
     cuda: Cuda = Cuda()
     conda: Conda = Conda()
+    containers: Containers = Containers()
     cuda_dirs: dict[str, str | None] = Field(default_factory=dict)  # /usr/local/cuda-13.0 -> version
     unreadable: list[str] = Field(default_factory=list)  # what root would have seen

@@ -20,11 +20,15 @@ from provision.facts import Facts
 from provision.plan import HostPlan, PackageChange, Step
 from provision.plan.apt import combine
 from provision.plan.conda import conda_spec, conda_summary
+from provision.plan.containers import plan_containers
 from provision.plan.cuda import group_of, plan_cuda
 from provision.plan.driver import conflicting, cuda_entries, plan_driver
 from provision.repositories import Mirror, source_spec
 from provision.resolve.conda import resolve_conda
 from provision.resolve.condawish import CondaWish, with_files
+from provision.resolve.containers import PATTERNS as CONTAINER_PATTERNS
+from provision.resolve.containers import ContainersDecision, ContainersWish, resolve_containers
+from provision.resolve.containerspackages import is_toolkit_uri, toolkit_entries
 from provision.resolve.cuda import PATTERNS as CUDA_PATTERNS
 from provision.resolve.cuda import CudaDecision, CudaWish, resolve_cuda
 from provision.resolve.decision import CHANNELS, Decision, DriverWish, kernel_flavours
@@ -35,7 +39,9 @@ from provision.resolve.offer import Candidate, Offer
 Call = Callable[[str, dict[str, Any]], Any]
 
 # Part of a plan -> the role that carries it out. A plan is made for the roles of a play; the commands plan for all.
-PARTS = {"driver": "nvidia_driver", "cuda": "cuda_toolkit", "conda": "miniconda"}
+PARTS = {
+    "driver": "nvidia_driver", "cuda": "cuda_toolkit", "conda": "miniconda", "containers": "container_toolkit",
+}  # fmt: skip
 
 
 def plan_host(
@@ -112,6 +118,7 @@ class _Planner:
         self.name, self.facts, self.call, self.catalog, self.parts = name, facts, call, catalog, parts
         self.cuda_wish = CudaWish.from_vars(values) if "cuda" in parts else CudaWish()
         self.conda_wish = conda_wish_of(values if "conda" in parts else {})
+        self.containers_wish = ContainersWish.from_vars(values if "containers" in parts else {})
         wish = DriverWish.from_vars(values)
         self.wish = replace(wish, toolkits=self.cuda_wish.versions, manage=wish.manage and "driver" in parts)
         self.offers: dict[str, Offer] = {}
@@ -120,14 +127,18 @@ class _Planner:
         )
 
     def run(self) -> HostPlan:
-        driver, cuda = self._decide()
-        while wanted := [ask for ask in (driver.ask, cuda.ask) if ask and ask not in self.offers]:
-            _refuse_unreadable_sources(self.facts, driver)
-            if driver.blockers or cuda.blockers:
+        driver, cuda, containers = self._decide()
+        while wanted := [
+            ask
+            for ask in dict.fromkeys([driver.ask, cuda.ask, *containers.asks])
+            if ask and ask not in self.offers
+        ]:
+            _refuse_unreadable_sources(self.facts, driver, mended=self._mends_toolkit_sources)
+            if driver.blockers or cuda.blockers or containers.blockers:
                 break
             self._ask(wanted)
-            driver, cuda = self._decide()
-        plan = self._plan(driver, cuda)
+            driver, cuda, containers = self._decide()
+        plan = self._plan(driver, cuda, containers)
         apt = plan.spec["apt"]
         if plan.status != "blocked" and apt and (apt["install"] or apt["remove"]):
             self._simulate(plan)
@@ -137,11 +148,20 @@ class _Planner:
         if self.workdir:
             self.call("aptquery", {"op": "cleanup", "workdirs": [self.workdir]})
 
-    def _decide(self) -> tuple[Decision, CudaDecision]:
+    @property
+    def _mends_toolkit_sources(self) -> bool:
+        """Entries of NVIDIA's container repositories that contradict each other give way to our own."""
+        return self.containers_wish.wanted and self.containers_wish.remove_legacy
+
+    def _decide(self) -> tuple[Decision, CudaDecision, ContainersDecision]:
         driver = resolve_driver(self.wish, self.facts, self.catalog, self.offers)
         if "driver" not in self.parts:
             driver.reasons, driver.warnings = [], []  # not this plan's business
-        return driver, resolve_cuda(self.cuda_wish, self.facts, self.catalog, self.offers, driver)
+        return (
+            driver,
+            resolve_cuda(self.cuda_wish, self.facts, self.catalog, self.offers, driver),
+            resolve_containers(self.containers_wish, self.facts, self.catalog, self.offers, driver),
+        )
 
     # --- what apt is asked -------------------------------------------------------------------------------------------
 
@@ -153,6 +173,10 @@ class _Planner:
         if channel == "ppa":
             mirror = Mirror(wish.ppa_url, wish.ppa_key, wish.ppa_key_fingerprint, "nvidia_driver_ppa")
             return source_spec("ppa", mirror, self.facts, self.catalog)
+        if channel == "container_toolkit":
+            containers = self.containers_wish
+            given = (containers.repo_url, containers.repo_key, containers.repo_key_fingerprint)
+            return source_spec(channel, Mirror(*given, "container_toolkit_repo"), self.facts, self.catalog)
         mirror = Mirror(wish.repo_url, wish.repo_key, wish.repo_key_fingerprint, "nvidia_driver_repo")
         own = Mirror(cuda.repo_url, cuda.repo_key, cuda.repo_key_fingerprint, "cuda_toolkit_repo")
         # One repository holds drivers and toolkits: either role's word for it counts.
@@ -167,8 +191,13 @@ class _Planner:
         specs = {source["name"]: source for source in sources.values() if source}
         self.close()
         self.workdir = None
-        update = self.wish.update or self.cuda_wish.update or bool(specs)
-        answer = self.call("aptquery", offer_args(list(specs.values()), self.facts, update=update))
+        update = self.wish.update or self.cuda_wish.update or self.containers_wish.update or bool(specs)
+        args = offer_args(list(specs.values()), self.facts, update=update)
+        if self.containers_wish.wanted:
+            args["patterns"] += CONTAINER_PATTERNS
+        if self._mends_toolkit_sources:
+            args["omit"] += [{"file": e.file, "line": e.line} for e in toolkit_entries(self.facts)]
+        answer = self.call("aptquery", args)
         self.workdir = answer["workdir"]
         for channel in every:
             source = sources[channel]
@@ -178,7 +207,9 @@ class _Planner:
 
     # --- the plan ----------------------------------------------------------------------------------------------------
 
-    def _plan(self, decision: Decision, cuda_decision: CudaDecision) -> HostPlan:
+    def _plan(
+        self, decision: Decision, cuda_decision: CudaDecision, containers_decision: ContainersDecision
+    ) -> HostPlan:
         target = decision.target
         cuda_source = self._source("cuda") if cuda_decision.target else None
         driver = plan_driver(
@@ -191,11 +222,13 @@ class _Planner:
         cuda = plan_cuda(self.cuda_wish, self.facts, cuda_decision, cuda_source)
         conda_decision = resolve_conda(self.conda_wish, self.facts, self.catalog, decision)
         conda, conda_steps = conda_spec(self.conda_wish, self.facts, conda_decision)
-        asked = [part for part in (driver.apt, cuda.apt) if part]
-        steps = [*driver.steps, *cuda.steps, *conda_steps]
+        toolkit_source = self._source("container_toolkit") if containers_decision.target else None
+        containers = plan_containers(self.containers_wish, self.facts, containers_decision, toolkit_source)
+        asked = [part for part in (driver.apt, cuda.apt, containers.apt) if part]
+        steps = [*driver.steps, *cuda.steps, *conda_steps, *containers.steps]
         apt, configure = combine(asked, self.facts, steps, self.wish.lock_timeout)
-        decisions = (decision, cuda_decision, conda_decision)
-        summary = [self._summary(decision), cuda.summary, conda_summary(conda_decision)]
+        decisions = (decision, cuda_decision, conda_decision, containers_decision)
+        summary = [self._summary(decision), cuda.summary, conda_summary(conda_decision), containers.summary]
         plan = HostPlan(
             host=self.name, status="converged", gpus=describe_gpus(self.facts, self.catalog),
             summary="; ".join(filter(None, summary)),
@@ -206,7 +239,10 @@ class _Planner:
             spec={
                 "roles": [PARTS[part] for part in self.parts],
                 "apt": apt,
-                "parts": {PARTS["driver"]: driver.spec, PARTS["cuda"]: cuda.spec, PARTS["conda"]: conda},
+                "parts": {
+                    PARTS["driver"]: driver.spec, PARTS["cuda"]: cuda.spec, PARTS["conda"]: conda,
+                    PARTS["containers"]: containers.spec,
+                },
                 "python": {"path": self.facts.host.python_path, "version": self.facts.host.python},
             },
         )  # fmt: skip
@@ -316,17 +352,26 @@ def _is_from(candidate: Candidate, channel: str, source: dict[str, Any] | None) 
     own = bool(source) and candidate.uri.rstrip("/") == str((source or {})["uris"]).rstrip("/")
     if candidate.name.startswith("linux-headers-"):
         return True
+    toolkit = any(map(is_toolkit_uri, candidate.uris))
+    if channel == "container_toolkit":
+        mirror = str((source or {}).get("uris", "")).rstrip("/")
+        return toolkit or mirror in [uri.rstrip("/") for uri in candidate.uris]
     if channel == "cuda":
         # Toolkits, cuDNN and NCCL too: the archive has a libnccl2 of its own.
         return own or cuda
     if channel == "ubuntu":
         foreign = candidate.origin == "NVIDIA" or candidate.origin.startswith("LP-PPA-")
-        return not cuda and not ppa and not foreign
+        return not cuda and not ppa and not foreign and not toolkit
     return own or ppa
 
 
-def _refuse_unreadable_sources(facts: Facts, decision: Decision) -> None:
-    others = [error for error in facts.apt.errors if not is_cuda_uri(error)]
+def _refuse_unreadable_sources(facts: Facts, decision: Decision, *, mended: bool = False) -> None:
+    """mended: entries of NVIDIA's container repositories that contradict each other are taken out by this plan."""
+    others = [
+        error
+        for error in facts.apt.errors
+        if not is_cuda_uri(error) and not (mended and is_toolkit_uri(error))
+    ]
     if others:
         decision.block(
             "apt.sources_broken", "apt cannot read its sources: every apt call on this host fails", others[:4],

@@ -13,7 +13,9 @@ from provision.catalog import Catalog
 from provision.errors import RefusedError, UsageError
 from provision.facts import Facts
 
-NAMES = {"cuda": "NVIDIA's repository", "ppa": "the graphics-drivers PPA"}
+NAMES = {
+    "cuda": "NVIDIA's repository", "ppa": "the graphics-drivers PPA", "container_toolkit": "NVIDIA's container toolkit repository",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ def source_spec(kind: str, mirror: Mirror, facts: Facts, catalog: Catalog) -> di
             + (", or nvidia_driver_channel: ubuntu" if mirror.variables.startswith("nvidia_driver") else ""),
         )
     return {
-        "name": kind,
+        "name": kind.replace("_", "-"),  # as files are called
         "uris": base + "/",
         "suites": repository.suite,
         "components": repository.components,

@@ -18,10 +18,12 @@ from provision.catalog import Catalog, load_catalog
 from provision.errors import UsageError
 from provision.facts import Facts, ShellLine
 from provision.plan.conda import conda_expectation
+from provision.plan.containers import containers_expectation
 from provision.plan.cuda import LINK, cuda_expectation
 from provision.plan.driver import expectation
 from provision.planning import Call, conda_wish_of, read_facts
 from provision.resolve.conda import resolve_conda
+from provision.resolve.containers import ContainersWish, resolve_containers
 from provision.resolve.cuda import CudaWish, resolve_cuda
 from provision.resolve.decision import DriverWish
 from provision.resolve.driver import resolve_driver
@@ -125,6 +127,9 @@ def expect_of(facts: Facts, values: dict[str, Any], catalog: Catalog | None = No
     expect["cuda"] = cuda_expectation(cuda_wish, facts, catalog, cuda)
     conda_wish = conda_wish_of(values)
     expect["conda"] = conda_expectation(conda_wish, resolve_conda(conda_wish, facts, catalog, driver))
+    containers_wish = ContainersWish.from_vars(values)
+    containers = resolve_containers(containers_wish, facts, catalog, {}, driver)
+    expect["containers"] = containers_expectation(containers_wish, facts, catalog, containers)
     return expect
 
 

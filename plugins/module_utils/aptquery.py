@@ -830,6 +830,7 @@ def versions_offered(tables, stanzas, origins):
                 "size": _int(stanza.get("Size")), "installed_size": _int(stanza.get("Installed-Size")) * 1024,
                 "uri": uri, "filename": stanza.get("Filename"), "sha256": stanza.get("SHA256"),
                 "suite": suite or None, "component": component or None, "origin": origins.get(where),
+                "also": [other.partition(" ")[0] for other in row["where"][1:]],
                 "priority": row["priority"], "candidate": row["version"] == table["candidate"],
             })  # fmt: skip
         if offered:

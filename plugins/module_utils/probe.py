@@ -19,6 +19,7 @@ from ansible_collections.gpu.provision.plugins.module_utils import (
     aptconf,
     boot,
     condaprobe,
+    containerprobe,
     cudaprobe,
     debversion,
     kmod,
@@ -89,6 +90,9 @@ OWN_FILES = (
     ("/etc/fish/conf.d", r"gpu-provision-.*\.fish$"),
     ("/etc/gpu-provision", r".*\.sh$"),
     ("/etc/ld.so.conf.d", r".*gpu-provision.*\.conf$"),
+    ("/etc/udev/rules.d", r".*gpu-provision.*\.rules$"),
+    ("/etc/systemd/system", r"gpu-provision-.*\.(?:service|path)$"),
+    ("/etc/containerd/conf.d", r".*gpu-provision.*\.toml$"),
 )
 _WANT = {"install": "i", "hold": "h", "deinstall": "r", "purge": "p", "unknown": "u"}
 _STATE = {
@@ -148,6 +152,7 @@ def _collect(tree):
     libraries, foreign_libraries = read_libraries(tree, owners)
     blacklist = read_modprobe(tree, owners)
     cuda, cuda_dirs = cudaprobe.read_cuda(tree, packages, owners, arch, library_folders(tree))
+    gpu_users = read_gpu_users(tree)
     return {
         "host": host,
         "gpus": gpus,
@@ -167,7 +172,7 @@ def _collect(tree):
         "runfile": read_runfile(tree, owners, foreign_modules + foreign_libraries),
         "secure_boot": read_secure_boot(tree),
         "reboot_required": read_reboot_required(tree),
-        "gpu_users": read_gpu_users(tree),
+        "gpu_users": gpu_users,
         "devices": ["/dev/" + name for name in tree.names("/dev") if name.startswith("nvidia")],
         "services": read_services(tree, host["systemd"]),
         "own_files": read_own_files(tree, cudaprobe.own_modulefiles(tree, cuda["shells"])),
@@ -178,6 +183,7 @@ def _collect(tree):
         or tree.is_link("/etc/systemd/system/display-manager.service"),
         "cuda": cuda,
         "cuda_dirs": cuda_dirs,
+        "containers": containerprobe.read(tree, packages, gpu_users),
     }
 
 

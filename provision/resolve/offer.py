@@ -61,6 +61,12 @@ class Candidate:
     origin: str = ""
     size: int = 0
     conflicts: str = ""
+    also: tuple[str, ...] = ()  # URIs of other repositories that have the same version
+
+    @property
+    def uris(self) -> tuple[str, ...]:
+        """Every repository that has it."""
+        return (self.uri, *self.also)
 
     @property
     def upstream(self) -> str:
@@ -108,6 +114,7 @@ class Offer:
                     origin=row.get("origin") or "",
                     size=int(row.get("size") or 0),
                     conflicts=row.get("conflicts") or "",
+                    also=tuple(row.get("also") or ()),
                 )
                 for row in rows
             ]

@@ -1,0 +1,112 @@
+"""Made-up hosts with container runtimes, and the way from a case of tests/cases/containers.yml to a decision and a plan."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from provision.catalog import load_catalog
+from provision.facts import Facts
+from provision.plan.containers import ContainersPlan, plan_containers
+from provision.resolve.containers import ContainersDecision, ContainersWish, resolve_containers
+from provision.resolve.decision import Decision, DriverWish
+from provision.resolve.driver import resolve_driver
+from provision.resolve.offer import Candidate, Offer
+from tests.unit.hosts import host
+
+# The names are typed here, so that a wrong catalog fails.
+SET = (
+    "nvidia-container-toolkit",
+    "nvidia-container-toolkit-base",
+    "libnvidia-container-tools",
+    "libnvidia-container1",
+)
+URI = "https://nvidia.github.io/libnvidia-container/stable/deb/amd64/"
+SOURCE = {
+    "name": "container-toolkit", "uris": URI, "suites": "/", "components": "", "key": None,
+    "key_url": "https://nvidia.github.io/libnvidia-container/gpgkey", "fingerprint": "C95B321B61E88C1809C4F759DDCAE044F796ECB0",
+}  # fmt: skip
+VERSIONS = ["1.20.0", "1.19.1", "1.19.0", "1.18.2", "1.18.1", "1.18.0", "1.17.8", "1.17.7", "1.7.0"]
+DRIVER = "580-server 580.126.20 open signed"
+
+
+def toolkit_offer(
+    versions: list[str], lacks: dict[str, list[str]] | None = None, errors: list[str] | None = None
+) -> Offer:
+    """The repository with these versions, newest first; lacks: version -> packages of the set that are not there."""
+    gone = lacks or {}
+    rows = {
+        name: [
+            Candidate(name, v if "-" in v else f"{v}-1", uri=URI, origin="https://nvidia.github.io/libnvidia-container/stable/deb")
+            for v in versions if name not in gone.get(v, [])
+        ]
+        for name in SET
+    }  # fmt: skip
+    return Offer({name: found for name, found in rows.items() if found}, errors or [])
+
+
+ARCHIVE = {
+    "24.04": {"docker.io": "28.2.2-0ubuntu1~24.04.1", "podman": "4.9.3+ds1-1ubuntu0.2"},
+    "22.04": {"docker.io": "28.2.2-0ubuntu1~22.04.1", "podman": "3.4.4+ds1-1ubuntu1.22.04.3"},
+    "26.04": {"docker.io": "29.1.3-0ubuntu1", "podman": "5.7.0+ds2-3ubuntu1"},
+}  # fmt: skip
+
+
+def archive_offer(ubuntu: str) -> Offer:
+    return Offer({
+        name: [Candidate(name, version, uri="http://archive.ubuntu.com/ubuntu", origin="Ubuntu")]
+        for name, version in ARCHIVE[ubuntu].items()
+    })  # fmt: skip
+
+
+def case_host(case: dict[str, Any]) -> Facts:
+    """Facts of a case. toolkit: version of all four packages (or "VERSION unheld"); packages: name -> "version [status]"."""
+    ubuntu = str(case.get("ubuntu", "24.04"))
+    rows: dict[str, dict[str, str]] = {}
+    if case.get("toolkit"):
+        version, *rest = str(case["toolkit"]).split()
+        status = "ii" if "unheld" in rest else "hi"
+        rows = {
+            name: {"version": version if "-" in version else f"{version}-1", "status": status} for name in SET
+        }
+    for name, text in case.get("packages", {}).items():
+        version, *state = str(text).split()
+        rows[name] = {"version": version, "status": state[0] if state else "ii"}
+    os = {"id": "ubuntu", "version_id": ubuntu, **case.get("os", {})}
+    facts = host(
+        case.get("gpus", ["H100"]), case.get("driver", DRIVER) or None, containers=case.get("containers", {}),
+        host={"os": os, "arch": case.get("arch", "amd64")}, apt=case.get("apt", {}), own_files=case.get("own_files", {}),
+    )  # fmt: skip
+    more = Facts.model_validate({"packages": rows}).packages
+    return facts.model_copy(update={"packages": {**facts.packages, **more}})
+
+
+def case_wish(case: dict[str, Any]) -> ContainersWish:
+    return ContainersWish.from_vars({f"container_toolkit_{k}": v for k, v in case.get("wish", {}).items()})
+
+
+def case_offers(case: dict[str, Any]) -> dict[str, Offer]:
+    """offer: null (apt was not asked), versions, or {versions, lacks, errors}; the archive is there where apt was asked."""
+    named = case.get("offer", VERSIONS)
+    if named is None:
+        return {}
+    toolkit = toolkit_offer(**named) if isinstance(named, dict) else toolkit_offer(list(named))
+    archive = (
+        Offer() if case.get("archive", True) is False else archive_offer(str(case.get("ubuntu", "24.04")))
+    )
+    return {"container_toolkit": toolkit, "ubuntu": archive}
+
+
+def case_driver(case: dict[str, Any], facts: Facts) -> Decision:
+    """The driver is not managed here unless the case says so: what is there, is there."""
+    return resolve_driver(DriverWish(manage=bool(case.get("manage_driver"))), facts, load_catalog(), {})
+
+
+def decided(case: dict[str, Any]) -> tuple[ContainersWish, Facts, ContainersDecision]:
+    facts, wish = case_host(case), case_wish(case)
+    offers = case_offers(case)
+    return wish, facts, resolve_containers(wish, facts, load_catalog(), offers, case_driver(case, facts))
+
+
+def planned(case: dict[str, Any]) -> tuple[ContainersDecision, ContainersPlan]:
+    wish, facts, decision = decided(case)
+    return decision, plan_containers(wish, facts, decision, SOURCE if decision.target else None)
