@@ -137,24 +137,33 @@ def preference(record):
     )  # fmt: skip
 
 
-def solve(specs, available, installed=()):
-    """Choose one record a name so that every spec and dependency holds; raises Failure when that cannot be."""
-    virtual = [
-        {"name": name, "version": version, "build": build} for name, version, build in virtual_packages()
-    ]
+def solve(specs, available):
+    """Choose one record a name so that every spec, dependency and constraint holds; Failure when that cannot be."""
+    virtual = {
+        name: {"name": name, "version": version, "build": build}
+        for name, version, build in virtual_packages()
+    }
     by_name = {}
     for record in sorted(available, key=preference):
         by_name.setdefault(record["name"], []).append(record)
-    # Strict channel priority: a name comes from the first channel that has it, unless a spec pins more.
+    for name, records in by_name.items():
+        # Strict channel priority: a name comes from the first channel that has it.
+        by_name[name] = [record for record in records if record["rank"] == records[0]["rank"]]
     reasons = []
 
-    def step(wanted, chosen):
+    def step(wanted, limits, chosen):
+        """wanted: specs that must be met; limits: specs that bind a name only if it is chosen."""
         for spec in wanted:
             if spec.name.startswith("__"):
-                if not any(spec.matches(record) for record in virtual):
+                if spec.name not in virtual or not spec.matches(virtual[spec.name]):
                     reasons.append("nothing provides %s needed, which is missing on the system" % spec)
                     return None
             elif spec.name in chosen and not spec.matches(chosen[spec.name]):
+                return None
+        for spec in limits:
+            there = chosen.get(spec.name) or virtual.get(spec.name)
+            if there is not None and not spec.matches(there):
+                reasons.append("%s conflicts with %s-%s" % (spec, there["name"], there["version"]))
                 return None
         todo = next(
             (spec for spec in wanted if not spec.name.startswith("__") and spec.name not in chosen), None
@@ -164,35 +173,41 @@ def solve(specs, available, installed=()):
         candidates = [
             record
             for record in by_name.get(todo.name, ())
-            if all(s.matches(record) for s in wanted if s.name == todo.name)
+            if all(spec.matches(record) for spec in wanted + limits if spec.name == todo.name)
         ]
         if not candidates:
             reasons.append("nothing provides requested %s" % todo)
+        known = {spec.text for spec in wanted}
         for record in candidates:
             depends = list(record.get("depends", ()))
             if record["name"] == "python" and "pip" in by_name:
                 depends.append("pip")  # conda's add_pip_as_python_dependency
-            more = [Spec(text) for text in depends]
-            found = step(wanted + [spec for spec in more if spec.text not in {w.text for w in wanted}],
-                         dict(chosen, **{record["name"]: record}))  # fmt: skip
+            found = step(
+                wanted + [Spec(text) for text in depends if text not in known],
+                limits + [Spec(text) for text in record.get("constrains", ())],
+                dict(chosen, **{record["name"]: record}),
+            )
             if found is not None:
                 return found
         return None
 
-    answer = step(list(specs), {})
+    answer = step(list(specs), [], {})
     if answer is None:
-        seen = list(dict.fromkeys(reasons))
-        missing = [line for line in seen if "requested" in line]
-        if missing and not any("system" in line for line in seen):
-            raise Failure(
-                "PackagesNotFoundError: The following packages are not available from current channels:\n\n"
-                + "\n".join("  - " + line.split("requested ")[1] for line in missing)
-            )
-        raise Failure(
-            "LibMambaUnsatisfiableError: Encountered problems while solving:\n"
-            + "\n".join("  - " + line for line in seen)
-        )
+        raise _refusal(list(dict.fromkeys(reasons)))
     return answer
+
+
+def _refusal(reasons):
+    missing = [line.split("requested ")[1] for line in reasons if "requested" in line]
+    if missing and len(missing) == len(reasons):
+        return Failure(
+            "PackagesNotFoundError: The following packages are not available from current channels:\n\n"
+            + "\n".join("  - " + line for line in missing)
+        )
+    return Failure(
+        "LibMambaUnsatisfiableError: Encountered problems while solving:\n"
+        + "\n".join("  - " + line for line in reasons)
+    )
 
 
 def fetch(record):
