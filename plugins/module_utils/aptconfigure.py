@@ -87,7 +87,9 @@ def _must_fetch(params):
     if params["key"] or not params["key_url"]:
         return False
     _, data = aptsources.installed_key(params["name"])
-    return data is None or not aptsources.key_is(data, params["fingerprint"])
+    if data is not None and aptsources.key_is(data, params["fingerprint"]):
+        return False
+    return not params["fingerprint"] or aptsources.key_on_host(params["fingerprint"]) is None
 
 
 def _migrate(repositories, wanted):

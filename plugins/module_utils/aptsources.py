@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import os
 import re
 import urllib.error
 import urllib.request
@@ -25,6 +26,9 @@ from ansible_collections.gpu.provision.plugins.module_utils.aptcommon import Apt
 
 MAIN = "/etc/apt/sources.list"
 PARTS = "/etc/apt/sources.list.d"
+# Where packages and administrators put keys; see apt-secure(8) and sources.list(5).
+KEYRINGS = ("/usr/share/keyrings", "/etc/apt/keyrings", "/etc/apt/trusted.gpg.d")
+_KEY_SIZE = 1 << 20
 _OFF = "# taken out by gpu-provision: "
 
 
@@ -160,12 +164,29 @@ def installed_key(name):
     return None, None
 
 
+def key_on_host(fingerprint, folders=KEYRINGS):
+    """Return the key with this fingerprint from the keyrings of the host (cuda-keyring and its like), or None.
+
+    The fingerprint is what makes it the right one, wherever it lies; so a host without internet needs no download.
+    """
+    for folder in folders:
+        for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
+            path = os.path.join(folder, name)
+            if not name.endswith((".gpg", ".asc")) or not os.path.isfile(path) or os.path.getsize(path) > _KEY_SIZE:
+                continue
+            with open(path, "rb") as handle:
+                data = handle.read()
+            if key_is(data, fingerprint):
+                return data
+    return None
+
+
 def key_bytes(spec, fetch=None):
     """Return the checked key of a source in its binary form, or None when the source names none.
 
     Binary always: apt needs awk to read an armored one (apt-key up to 2.8), and small images have no awk.
     ``key`` (armored text, or base64 of the binary form) is taken as it is; with ``key_url`` the installed key stays
-    when it has the fingerprint, and is fetched otherwise. Raises AptError ``apt.key`` when the key cannot be had or
+    when it has the fingerprint, a keyring of the host that has it is taken next, and it is fetched otherwise. Raises AptError ``apt.key`` when the key cannot be had or
     its fingerprint is another than expected.
     """
     name, fingerprint = spec["name"], spec.get("fingerprint")
@@ -182,6 +203,9 @@ def key_bytes(spec, fetch=None):
         return None
     _, data = installed_key(name)
     if data is not None and key_is(data, fingerprint):
+        return openpgp.dearmor(data)
+    data = key_on_host(fingerprint)
+    if data is not None:
         return openpgp.dearmor(data)
     if not spec.get("key_url"):
         raise AptError(

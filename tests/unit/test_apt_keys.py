@@ -1,0 +1,46 @@
+"""Where the key of a repository comes from: given, installed, in a keyring of the host, and only then fetched."""
+
+import pytest
+
+import provision.collection  # noqa: F401  (makes the collection importable)
+from ansible_collections.gpu.provision.plugins.module_utils import aptsources
+from tests.unit.test_openpgp import FPR4, V4, _new
+
+KEY = _new(6, V4)
+OTHER = _new(6, V4[:-1] + b"\x77")
+
+
+@pytest.fixture
+def keyrings(tmp_path, monkeypatch):
+    monkeypatch.setattr(aptsources, "installed_key", lambda name: (None, None))
+    monkeypatch.setattr(aptsources.key_on_host, "__defaults__", ((str(tmp_path), "/nowhere"),))
+    return tmp_path
+
+
+def fetched(url):
+    raise AssertionError("nothing is fetched")
+
+
+@pytest.mark.parametrize(
+    ("files", "found"),
+    [
+        ({"cuda-archive-keyring.gpg": KEY}, True),
+        ({"other.gpg": OTHER, "zz.gpg": KEY}, True),
+        ({"other.gpg": OTHER}, False),
+        ({"both.gpg": KEY + OTHER}, False),  # apt trusts every key of a file: one too many is not this key
+        ({"cuda.gpg": b"<html>404</html>"}, False),
+        ({"notes.txt": KEY}, False),
+        ({"huge.gpg": KEY + bytes(1 << 20)}, False),
+        ({}, False),
+    ],
+)
+def test_a_keyring_of_the_host_is_taken_by_its_fingerprint(keyrings, files, found):
+    for name, data in files.items():
+        (keyrings / name).write_bytes(data)
+    spec = {"name": "cuda", "key_url": "https://repo.test/key.pub", "fingerprint": FPR4}
+    if found:
+        assert aptsources.key_bytes(spec, fetch=fetched) == KEY
+    else:
+        assert aptsources.key_bytes(spec, fetch=lambda url: KEY) == KEY, "then it is fetched"
+        with pytest.raises(AssertionError):
+            aptsources.key_bytes(spec, fetch=fetched)
