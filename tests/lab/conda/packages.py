@@ -17,7 +17,7 @@ import yaml
 
 HERE = Path(__file__).parent
 STANDIN = HERE / "standin"
-DATA = HERE / "data.yml"
+DATA = HERE.parent / "data/conda.yml"
 # Written over by the prefix where it stands in a file of bin/, as conda does with its own placeholder.
 PLACEHOLDER = b"/opt/lab_placeholder"
 _TIME = 1_767_225_600  # one time for everything: equal input gives equal archives
@@ -96,7 +96,7 @@ def conda_files() -> dict[str, bytes]:
 
 
 def build(channel: str, spec: Mapping[str, Any]) -> tuple[str, str, dict[str, Any], bytes]:
-    """Return (subdir, file name, index, archive) of one package of data.yml."""
+    """Return (subdir, file name, index, archive) of one package of data/conda.yml."""
     name, version, text = spec["package"].split("=")
     subdir = spec.get("subdir", "linux-64")
     index = {
@@ -131,7 +131,7 @@ def _number(build: str) -> int:
 
 
 def write_channels(folder: Path) -> None:
-    """Write every channel of data.yml below a folder: ``folder/conda-forge/linux-64/repodata.json`` and its packages."""
+    """Write every channel of data/conda.yml below a folder: ``folder/conda-forge/linux-64/repodata.json`` and its packages."""
     for channel, specs in data()["channels"].items():
         found: dict[str, dict[str, Any]] = {"linux-64": {}, "noarch": {}}
         for spec in _with_pip(specs):
