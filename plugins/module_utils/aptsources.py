@@ -186,8 +186,8 @@ def key_bytes(spec, fetch=None):
 
     Binary always: apt needs awk to read an armored one (apt-key up to 2.8), and small images have no awk.
     ``key`` (armored text, or base64 of the binary form) is taken as it is; with ``key_url`` the installed key stays
-    when it has the fingerprint, a keyring of the host that has it is taken next, and it is fetched otherwise. Raises AptError ``apt.key`` when the key cannot be had or
-    its fingerprint is another than expected.
+    when it has the fingerprint, a keyring of the host that has it is taken next, and it is fetched otherwise. Raises
+    AptError ``apt.key`` when the key cannot be had or its fingerprint is another than expected.
     """
     name, fingerprint = spec["name"], spec.get("fingerprint")
     if spec.get("key"):
