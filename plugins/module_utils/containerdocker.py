@@ -137,6 +137,8 @@ class Docker(object):
         if not program or not self.tree.live:
             return
         said = judge(self.host.run, program, self.flags.arguments, data, self._judge_as())
+        if said is None:
+            self.host.warn("%s could not be asked what it thinks of %s" % (program, self.config))
         if said:
             self.host.fail(
                 "containers.dockerd_refuses", "dockerd would refuse %s: %s" % (self.config, said),
@@ -355,12 +357,12 @@ class UserDocker(Docker):
             ),
             None,
         )
-        words = (self.tree.read("/proc/%d/cmdline" % pid) or "").split("\0") if pid else []
-        program, flags = daemonflags.parse([(word, "process %d" % pid) for word in words if word])
-        config = next((flag.value for flag in flags if flag.key == "config-file"), None)
-        started = daemonflags.started(self.tree, pid) if pid else None
-        config = config or self.row["home"] + "/.config/docker/daemon.json"
-        return daemonflags.Flags(program, config, flags, pid, started)
+        config = self.row["home"] + "/.config/docker/daemon.json"
+        return (
+            daemonflags.Flags(None, config, [])
+            if pid is None
+            else daemonflags.of_process(self.tree, pid, config)
+        )
 
 
 def _read_file(path):
@@ -382,7 +384,8 @@ def _raise(error):
 
 
 def judge(run, program, arguments, data, user=None):
-    """What dockerd has against a file's bytes, with the flags that it is started with; "" when nothing.
+    """What dockerd has against a file's bytes, with the flags that it is started with: "" when nothing, None when it
+    cannot be asked.
 
     From 23.0 on dockerd has --validate. Before, it is started as a user that may not start it: it reads and judges its
     file first, then says that it needs root (tried with 20.10), and nothing was touched. user: (uid, gid) of a rootless one.
@@ -391,30 +394,32 @@ def judge(run, program, arguments, data, user=None):
     match = re.search(r"version ([0-9]+)\.([0-9]+)", out) if rc == 0 else None
     version = (int(match.group(1)), int(match.group(2))) if match else (0, 0)
     if version < (19, 3):
-        return ""
-    if version < (23, 0) and user is None:
+        return None
+    validates = version >= (23, 0)
+    if not validates and user is None:
         user = (NOBODY, NOBODY)
-    handle = os.memfd_create("daemon.json")
+    # Both by descriptor: the user may neither reach dockerd's folder nor read what may hold secrets.
+    handles = [os.open(program, os.O_RDONLY), os.memfd_create("daemon.json")]
     try:
-        os.write(handle, data)
+        os.write(handles[1], data)
         if user and os.geteuid() == 0:
-            os.fchown(handle, user[0], user[1])
-        path = "/proc/self/fd/%d" % handle
-        argv = (
-            [program, "--config-file", path]
-            + (["--validate"] if version >= (23, 0) else [])
-            + list(arguments)
+            os.fchown(handles[1], user[0], user[1])
+        argv = ["/proc/self/fd/%d" % handles[0], "--config-file", "/proc/self/fd/%d" % handles[1]]
+        rc, out, err = run(
+            argv + (["--validate"] if validates else []) + list(arguments), 30.0, user, tuple(handles)
         )
-        rc, out, err = run(argv, 30.0, user, (handle,))
     finally:
-        os.close(handle)
+        for handle in handles:
+            os.close(handle)
     said = (err + out).strip()
     found = re.search(r"unable to configure the Docker daemon with file [^:]*: (.*)", said)
     if found:
         return found.group(1).strip()
-    if version >= (23, 0) and rc not in (0, 124, 127):
-        return said.splitlines()[-1] if said else "exit code %d" % rc
-    return ""
+    if validates:
+        if rc in (124, 127):
+            return None
+        return "" if rc == 0 else (said.splitlines()[-1:] or ["exit code %d" % rc])[0]
+    return "" if "root" in said else None
 
 
 def gpu_containers(tree):

@@ -70,7 +70,8 @@ def _daemons(host, policy, docker, users):
     daemons = []
     if docker:
         refusal = dockerhost.refusal(found)
-        if refusal:
+        # A daemon that runs from elsewhere (/opt) is one as well.
+        if refusal and daemonflags.find_process(host.tree) is None:
             message, because, hint = refusal
             host.fail("containers.no_docker", message, hint, because)
         for words in dockerhost.warnings(found):

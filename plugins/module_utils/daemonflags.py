@@ -73,11 +73,21 @@ def read(tree, pid_file="/run/docker.pid"):
     pid = find_process(tree, pid_file)
     words = unit_words(tree)
     if not words and pid is not None:
-        command = (tree.read("/proc/%d/cmdline" % pid) or "").split("\0")
-        words = [(word, "process %d" % pid) for word in command if word]
+        return of_process(tree, pid)
     program, flags = parse(words)
     config = next((flag.value for flag in flags if flag.key == "config-file"), CONFIG)
     return Flags(program, config, flags, pid, started(tree, pid) if pid is not None else None)
+
+
+def of_process(tree, pid, config=CONFIG):
+    """The Flags of one running dockerd by its command line; config: the daemon.json that it reads without a flag."""
+    words = [word for word in (tree.read("/proc/%d/cmdline" % pid) or "").split("\0") if word]
+    program, flags = parse([(word, "process %d" % pid) for word in words])
+    # What runs may have been started by a bare name; after an upgrade its own file is gone.
+    running = tree.link("/proc/%d/exe" % pid)
+    program = running if running and not running.endswith(" (deleted)") else program
+    path = next((flag.value for flag in flags if flag.key == "config-file"), config)
+    return Flags(program, path, flags, pid, started(tree, pid))
 
 
 def find_process(tree, pid_file="/run/docker.pid", name="dockerd"):
