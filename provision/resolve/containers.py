@@ -207,8 +207,7 @@ class _Resolver:
                 self.fresh.append("docker")
             elif docker.engine:
                 found["docker"] = docker.version or ""
-                hosts.check_file(docker.file, "docker", self.out)
-            elif docker.file.present:
+            if docker.engine or self.fresh:
                 hosts.check_file(docker.file, "docker", self.out)
         for user in self.wish.rootless_users:
             self._rootless(user)

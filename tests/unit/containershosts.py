@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+import provision.collection  # noqa: F401 - makes the collection importable
+from ansible_collections.gpu.provision.plugins.module_utils import (
+    aptfiles,
+    cdispec,
+    containerfiles,
+    daemonjson,
+)
 from provision.catalog import load_catalog
-from provision.facts import Facts
+from provision.facts import DaemonFile, Facts
 from provision.plan.containers import ContainersPlan, plan_containers
-from provision.resolve.containers import ContainersDecision, ContainersWish, resolve_containers
+from provision.resolve.containers import (
+    ContainersDecision,
+    ContainersTarget,
+    ContainersWish,
+    resolve_containers,
+)
 from provision.resolve.decision import Decision, DriverWish
 from provision.resolve.driver import resolve_driver
 from provision.resolve.offer import Candidate, Offer
@@ -110,3 +123,56 @@ def decided(case: dict[str, Any]) -> tuple[ContainersWish, Facts, ContainersDeci
 def planned(case: dict[str, Any]) -> tuple[ContainersDecision, ContainersPlan]:
     wish, facts, decision = decided(case)
     return decision, plan_containers(wish, facts, decision, SOURCE if decision.target else None)
+
+
+def carried_out(facts: Facts, target: ContainersTarget) -> Facts:
+    """The host after apt and the module did what a target asks for, with every daemon that took it up."""
+    data = facts.model_dump()
+    for name in target.remove:
+        data["packages"].pop(name)
+    for name, version in target.packages.items():
+        data["packages"][name] = {"version": version, "status": "hi" if name in SET else "ii"}
+    for row in (data["packages"][name] for name in target.names):
+        row["status"] = "hi"
+    have, spec = data["containers"], target.spec
+    docker = have["docker"]
+    if spec["docker"]:
+        docker["file"] = merged(docker["file"], spec["docker"], bool(docker["flags"]))
+        docker["group"] = [*(docker["group"] or []), *spec["docker"]["users"]]
+        docker["engine"] = docker["engine"] or "/usr/bin/dockerd"
+        docker["version"] = docker["version"] or target.runtimes["docker"]
+        docker["info"] = None
+    for row in docker["rootless"]:
+        if row["user"] in spec["rootless"]:
+            row["file"] = merged(row["file"], spec["docker"] or {"runtime": True}, False)
+            have["toolkit"]["no_cgroups"] = spec["docker"] is None
+    if spec["containerd"] is not None:
+        default = spec["containerd"]["default_runtime"] or have["containerd"]["default_runtime"]
+        have["containerd"].update(runtime=True, default_runtime=default, path="/usr/bin/containerd")
+    if "podman" in target.runtimes:
+        have["podman"].update(path="/usr/bin/podman", version=target.runtimes["podman"])
+    files = data["own_files"]
+    if spec["cdi"]:
+        have["cdi"] = [{"path": cdispec.OUTPUT, "versions": [DRIVER.split()[1]]}]
+        have["cdi_units"] = "ours" if target.version < "1.18" else "toolkit"
+        if have["cdi_units"] == "ours":
+            files.update({path: aptfiles.sha256(text) for path, text in containerfiles.CDI_UNITS.items()})
+    elif spec["cdi"] is False:
+        for path in containerfiles.CDI_UNITS:
+            files.pop(path, None)
+    if spec["device_links"]:
+        files[containerfiles.UDEV_RULE] = aptfiles.sha256(containerfiles.UDEV_TEXT)
+    else:
+        files.pop(containerfiles.UDEV_RULE, None)
+    have.update(device_links_missing=[], pending=[])
+    return Facts.model_validate(data)
+
+
+def merged(file: dict[str, Any], wish: dict[str, Any], by_flag: bool) -> dict[str, Any]:
+    """A daemon.json as daemonjson.merge leaves it, in the probe's words."""
+    wish = {**wish, "runtime": not by_flag}
+    document, _ = daemonjson.merge(
+        daemonjson.parse(json.dumps(file["value"]).encode()), wish, lambda path: file["runtime_exists"]
+    )
+    keys = list(dict.fromkeys([*file["keys"], *document.value]))
+    return DaemonFile(path=file["path"], present=True, keys=keys, value=document.value).model_dump()

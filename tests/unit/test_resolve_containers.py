@@ -1,0 +1,167 @@
+"""resolve and plan of containers, from a table: which toolkit, which docker, what changes, or why not."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+import provision.collection  # noqa: F401 - makes the collection importable
+from ansible_collections.gpu.provision.plugins.module_utils import aptfiles, containerfiles
+from provision.catalog import load_catalog
+from provision.plan.containers import plan_containers
+from provision.resolve.containers import resolve_containers
+from tests.unit.containershosts import SET, SOURCE, carried_out, case_driver, case_offers, decided, planned
+
+CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/containers.yml").read_text())
+KNOWN = {
+    "ask", "blocker", "details", "disturbed", "has", "keys", "lacks", "lacks_words", "no_todo", "no_warnings", "nothing",
+    "omitted", "packages", "reason", "remove", "restart", "spec", "titles", "todo", "version", "warning_words", "warnings", "words",
+}  # fmt: skip
+RULE = aptfiles.sha256(containerfiles.UDEV_TEXT)
+
+
+def ready(case):
+    """The case with the hash of our rule in the place of its name."""
+    files = {path: RULE if text == "RULE" else text for path, text in case.get("own_files", {}).items()}
+    return {**case, "own_files": files}
+
+
+def words_of(issues):
+    return " ".join(" ".join([issue.message, *issue.because, issue.hint or ""]) for issue in issues)
+
+
+def test_the_table_says_nothing_twice():
+    names = [case["name"] for case in CASES]
+    assert len(names) >= 30 and len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
+def test_resolve_containers(case):
+    case, expect = ready(case), case["expect"]
+    assert set(expect) <= KNOWN
+    decision, plan = planned(case)
+    if "blocker" in expect:
+        assert decision.blockers and decision.target is None
+        first = decision.blockers[0]
+        assert first.code == expect["blocker"], decision.blockers
+        assert all(word in words_of([first]) for word in expect.get("words", [])), words_of([first])
+        assert all(issue.hint and issue.because for issue in decision.blockers), (
+            "a refusal says why, and a way out"
+        )
+        assert plan.spec == {"runtimes": None} and plan.apt is None and not plan.steps
+        return
+    assert not decision.blockers, decision.blockers
+    if "ask" in expect or expect.get("nothing"):
+        assert list(decision.asks) == expect.get("ask", []) and decision.target is None
+        assert plan.spec == {"runtimes": None} and plan.apt is None and not plan.steps
+        return
+    target = decision.target
+    assert target is not None and not decision.asks
+    codes = {issue.code for issue in decision.warnings}
+    assert set(expect.get("warnings", [])) <= codes, codes
+    assert not set(expect.get("no_warnings", [])) & codes, codes
+    told = words_of(decision.warnings)
+    assert all(word in told for word in expect.get("warning_words", [])), told
+    if "version" in expect:
+        assert target.version == expect["version"]
+    if "packages" in expect:
+        assert target.packages == expect["packages"]
+    have = {f"{name}={version}" for name, version in target.packages.items()} | set(target.packages)
+    assert set(expect.get("has", [])) <= have, have
+    assert not set(expect.get("lacks", [])) & have
+    if "remove" in expect:
+        assert list(target.remove) == expect["remove"] == plan.apt.remove
+    for name, value in expect.get("spec", {}).items():
+        found = target.spec[name]
+        if isinstance(value, dict):
+            assert value.items() <= found.items(), found
+        else:
+            assert found == value, name
+    if "keys" in expect:
+        assert list(target.keys) == expect["keys"]
+    for words in expect.get("todo", []):
+        assert any(words in line for line in target.todo), target.todo
+    if expect.get("no_todo"):
+        assert not target.todo, target.todo
+    if "restart" in expect:
+        assert (expect["restart"] in target.restart) if expect["restart"] else target.restart == ""
+    if "disturbed" in expect:
+        assert list(target.disturbed) == expect["disturbed"]
+    if "reason" in expect:
+        what, part = expect["reason"]
+        assert any(r.what == what and part in f"{r.value} {r.because}" for r in decision.reasons), (
+            decision.reasons
+        )
+    titles = [step.title for step in plan.steps]
+    for words in expect.get("titles", []):
+        assert any(words in title for title in titles), titles
+    details = [line for step in plan.steps for line in step.details]
+    for words in expect.get("details", []):
+        assert any(words in line for line in details), details
+    said = " ".join([*titles, *details, *(f"{r.value} {r.because}" for r in decision.reasons), told])
+    assert not any(word in said for word in expect.get("lacks_words", [])), said
+    if "omitted" in expect:
+        assert [f"{entry.file}:{entry.line}" for entry in plan.apt.omitted] == expect["omitted"]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
+def test_what_must_be_true_of_every_decision(case):
+    """One version, no package twice, everything of the set held or released, and nothing carried out that is not said."""
+    decision, plan = planned(ready(case))
+    target = decision.target
+    if target is None:
+        return
+    assert set(target.names) == set(SET)
+    versions = {version for name, version in target.packages.items() if name in SET}
+    assert len(versions) <= 1, "the packages belong together"
+    assert all("=" in item for item in plan.apt.install)
+    assert bool(plan.apt.extra_hold) != bool(plan.apt.extra_release)
+    assert not set(target.remove) & {item.split("=")[0] for item in plan.apt.install}
+    assert {step.part for step in plan.steps} <= {"containers"}
+    carried = plan.spec["runtimes"]
+    assert (carried is not None) == bool(target.todo or target.packages or target.remove)
+    if carried is not None:
+        assert set(carried) == {"docker", "rootless", "containerd", "cdi", "device_links", "restart"}
+        assert carried["docker"] is None or set(carried["docker"]) == {
+            "runtime", "default_runtime", "cdi", "shm_size", "cgroup_driver", "users",
+        }  # fmt: skip
+    if target.disturbed:
+        assert target.restart and any(step.id == "restart" for step in plan.steps)
+
+
+def test_the_plan_is_what_the_module_takes():
+    """Argument names and choices of plugins/modules/container_runtime.py."""
+    text = (Path(__file__).parents[2] / "plugins/modules/container_runtime.py").read_text()
+    options = yaml.safe_load(text.split('DOCUMENTATION = r"""')[1].split('"""')[0])["options"]
+    case = {"wish": {"runtimes": ["docker", "containerd"], "install_docker": True, "docker_users": []}}
+    spec = planned(case)[1].spec["runtimes"]
+    assert set(spec) | {"backup"} == set(options)
+    assert set(spec["docker"]) == set(options["docker"]["suboptions"])
+    assert set(spec["containerd"]) == set(options["containerd"]["suboptions"])
+    assert spec["restart"] in options["restart"]["choices"]
+
+
+def test_a_driver_that_is_not_decided_yet_is_not_judged():
+    case = {"wish": {"runtimes": ["docker"]}, "driver": "", "manage_driver": True, "offer": None,
+            "containers": {"docker": {"engine": "/usr/bin/dockerd", "version": "28.2.2"}}}  # fmt: skip
+    wish, facts, decision = decided(case)
+    assert case_driver(case, facts).ask and decision.asks == ("container_toolkit",) and not decision.blockers
+    asked = resolve_containers(wish, facts, load_catalog(), case_offers({}), case_driver(case, facts))
+    assert asked.target and asked.target.version == "1.20.0"
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
+def test_a_second_run_finds_nothing_to_do(case):
+    """And asks apt nothing: what was carried out is as it should be."""
+    case = ready(case)
+    wish, facts, decision = decided(case)
+    if decision.target is None:
+        return
+    after = carried_out(facts, decision.target)
+    again = resolve_containers(wish if not wish.update else type(wish)(**{**vars(wish), "update": False}), after,
+                               load_catalog(), {}, case_driver(case, after))  # fmt: skip
+    assert not again.blockers and again.target, (again.blockers, again.asks)
+    plan = plan_containers(wish, after, again, SOURCE)
+    assert not again.target.todo and plan.spec == {"runtimes": None}
+    assert [step.title for step in plan.steps if step.id != "hold" or wish.hold] == []
+    assert not again.target.keys and not again.target.restart
