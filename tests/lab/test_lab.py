@@ -297,3 +297,47 @@ def test_mistakes_in_a_description_are_named():
 def test_json_of_a_boot(new_host):
     host = new_host(gpus=["T4"], nouveau=False)
     assert json.loads(json.dumps(host.describe()))["modules"] == {}
+
+
+def test_toolkits_links_and_compilers_of_other_people(new_host):
+    host = new_host(
+        ubuntu="22.04", gpus=["A100"], installed=["535-server open signed held"], toolkits=["11.8 compiler held", "13.0"],
+        cuda_link="directory", gcc="12",
+    )  # fmt: skip
+    assert host.run("cat /usr/local/cuda/notes.txt").stdout == "mine\n"
+    assert host.run("gcc -dumpversion").stdout == "12\n"
+    held = host.run("apt-mark showhold").stdout.split()
+    assert "cuda-nvcc-11-8" in held and "nvidia-utils-535-server" in held
+    host.run("printf '// gpu-provision-expect: fine\\n' > /root/a.cu")
+    built = host.run("cd /root && /usr/local/cuda-11.8/bin/nvcc a.cu", check=False)
+    assert built.rc == 1
+    assert "unsupported GNU version! gcc versions later than 11 are not supported!" in built.stderr
+    host.run("cd /root && /usr/local/cuda-11.8/bin/nvcc -allow-unsupported-compiler -arch=sm_80 a.cu")
+    assert host.run("/root/a.out").stdout == "fine\n"
+    # 535 runs no program of CUDA 13: the driver is of an older major.
+    host.run("cd /root && /usr/local/cuda-13.0/bin/nvcc -arch=sm_80 -o b a.cu")
+    failed = host.run("/root/b", check=False)
+    assert (failed.rc, failed.stderr) == (1, "CUDA driver version is insufficient for CUDA runtime version\n")
+
+
+def test_real_shells_and_module_systems(new_host):
+    host = new_host(gpus=[], shells=["fish", "tcsh", "zsh"], modules="lmod")
+    for shell in ("fish", "tcsh", "zsh"):
+        assert host.ssh(f"{shell} -c 'echo hello'").stdout == "hello\n"
+    assert "Modules based on Lua" in host.ssh("bash -lc 'module --version' 2>&1").stdout
+
+
+def test_publishing_cuda_brings_newer_ones_of_everything(own_lab):
+    (host,) = own_lab.add([{"name": "later", "gpus": ["A100"], "sources": ["archive", "cuda"]}])
+    names = ("cuda", "cuda-toolkit-13-0", "libcudnn9-cuda-12", "libnccl2")
+    before = {name: candidate(host, name) for name in names}
+    driver = candidate(host, "nvidia-open")
+    own_lab.publish("cuda")
+    host.run("apt-get -q update")
+    after = {name: candidate(host, name) for name in names}
+    assert after == {
+        "cuda": "13.5.0-1", "cuda-toolkit-13-0": "13.0.3-1", "libcudnn9-cuda-12": "9.28.0.42-1",
+        "libnccl2": "2.32.3-1+cuda13.4",
+    }  # fmt: skip
+    assert not set(before.items()) & set(after.items())
+    assert candidate(host, "nvidia-open") == driver
