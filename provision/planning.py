@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils import aptquery, names
+from ansible_collections.gpu.provision.plugins.module_utils import aptfiles, aptquery, names
 from provision.catalog import Catalog, load_catalog
 from provision.errors import Issue, ProvisionError
 from provision.facts import Facts
@@ -184,6 +184,16 @@ class _Planner:
             "cuda", own if own.given and not mirror.given else mirror, self.facts, self.catalog
         )
 
+    def _source_of_toolkits(self, decision: CudaDecision) -> dict[str, Any] | None:
+        """NVIDIA's repository where toolkits come from it or came through our file; a host that has them needs none.
+
+        So a machine whose image brought CUDA, without internet, can be held and configured all the same.
+        """
+        if decision.target is None:
+            return None
+        ours = aptfiles.sources_path("cuda") in self.facts.own_files
+        return self._source("cuda") if decision.target.packages or ours or conflicting(self.facts) else None
+
     def _ask(self, channels: list[str]) -> None:
         """Ask apt once for these channels and those of before: the last folder knows the sources of all of them."""
         every = list(dict.fromkeys([*self.offers, *channels]))
@@ -211,7 +221,7 @@ class _Planner:
         self, decision: Decision, cuda_decision: CudaDecision, containers_decision: ContainersDecision
     ) -> HostPlan:
         target = decision.target
-        cuda_source = self._source("cuda") if cuda_decision.target else None
+        cuda_source = self._source_of_toolkits(cuda_decision)
         driver = plan_driver(
             self.wish,
             self.facts,

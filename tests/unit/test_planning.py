@@ -4,6 +4,9 @@ import pytest
 
 from provision.errors import RefusedError
 from provision.planning import plan_from_facts
+from provision.resolve.offer import Offer
+from tests.unit.cudahosts import real_rows
+from tests.unit.cudaoffers import OFFERS as CUDA_OFFERS
 from tests.unit.hosts import host
 from tests.unit.offers import OFFERS
 
@@ -112,3 +115,59 @@ def test_a_repository_without_a_known_key_is_not_trusted():
     wish["nvidia_driver_repo_key"] = "https://mirror.test/key.asc"
     plan_from_facts("gpu01", resolute, call, wish)
     assert call.asked[0] == "offer"
+
+
+# --- CUDA in the same plan --------------------------------------------------------------------------------------------
+
+
+def with_cuda(status="ii", **facts):
+    """A host whose image brought CUDA 13.0 with nvcc and headers, and a driver that is not ours."""
+    toolkit = {"path": "/usr/local/cuda-13.0", "version": "13.0", "compiler": True, "headers": True, "runtime": True}
+    module = {"loaded": {"version": "580.159.04", "flavour": "open"}}
+    made = host(["H100"], module=module, cuda={"toolkits": [toolkit]}, **facts)
+    rows = type(made).model_validate({"packages": real_rows(status)}).packages
+    return made.model_copy(update={"packages": {**made.packages, **rows}})
+
+
+CUDA_13 = {
+    "nvidia_driver_manage": False, "cuda_toolkit_versions": ["13.0"], "cuda_toolkit_profile": "compiler",
+    "cuda_toolkit_cudnn": "none", "cuda_toolkit_nccl": "none",
+}  # fmt: skip
+
+
+def test_toolkits_that_are_there_need_no_repository():
+    call = FakeHost(OFFERS["cuda"], CHANGES)
+    plan = plan_from_facts("gpu01", with_cuda(), call, CUDA_13)
+    assert call.asked == []
+    assert plan.status == "changes", plan.blockers
+    assert plan.spec["apt"]["configure"]["repositories"] == [], "nothing is fetched: the host may have no internet"
+    assert len(plan.spec["apt"]["extra_hold"]) > 40 and plan.spec["apt"]["install"] == []
+    assert not plan.spec["apt"]["hold"] and not plan.spec["apt"]["release"], "the driver is not ours"
+
+
+def test_driver_and_toolkits_are_asked_for_in_one_question():
+    offer = Offer({**OFFERS["noble"].packages, **CUDA_OFFERS["jammy"].packages})
+    call = FakeHost(offer, CHANGES)
+    wish = {"cuda_toolkit_versions": ["12.4"], "nvidia_driver_branch": "580", "nvidia_driver_channel": "ubuntu"}
+    plan = plan_from_facts("gpu01", host(["RTX 4090"], host={"os": {"version_id": "22.04"}}), call, wish)
+    assert plan.status == "changes", plan.blockers
+    assert call.asked == ["offer", "simulate"]
+    asked = {item.split("=")[0] for item in plan.spec["apt"]["install"]}
+    assert {"cuda-toolkit-12-4", "nvidia-utils-580"} <= asked
+    assert plan.spec["apt"]["configure"]["preferences"].count("release o=NVIDIA") == 1
+
+
+def test_a_plan_for_the_toolkits_alone_leaves_the_driver_alone():
+    plan = plan_from_facts("gpu01", with_cuda("hi"), FakeHost(OFFERS["cuda"], CHANGES), CUDA_13, parts=["cuda"])
+    assert plan.spec["roles"] == ["cuda_toolkit"]
+    assert {step.part for step in plan.steps} == {"cuda"}
+    assert not any(reason.what == "driver" for reason in plan.decisions)
+
+
+def test_a_driver_that_a_toolkit_drags_along_is_refused():
+    offer = Offer({**OFFERS["noble"].packages, **CUDA_OFFERS["jammy"].packages})
+    driver = {"action": "install", "name": "nvidia-driver-590", "version": "590.48.01-1ubuntu1", "from_version": None}
+    call = FakeHost(offer, {**CHANGES, "changes": [driver]})
+    ours = host(["RTX 4090"], "580 580.142 open signed", host={"os": {"version_id": "22.04"}})
+    plan = plan_from_facts("gpu01", ours, call, {"cuda_toolkit_versions": ["12.4"]})
+    assert [issue.code for issue in plan.blockers] == ["apt.drags_driver"]
