@@ -122,6 +122,7 @@ def _configure(parts: Sequence[AptPart], facts: Facts) -> tuple[dict[str, Any] |
     }
     step = Step(
         id="sources",
+        part="apt",
         title="configure apt",
         because="; ".join(dict.fromkeys(filter(None, because))),
         details=details,

@@ -160,7 +160,7 @@ def test_driver_and_toolkits_are_asked_for_in_one_question():
 def test_a_plan_for_the_toolkits_alone_leaves_the_driver_alone():
     plan = plan_from_facts("gpu01", with_cuda("hi"), FakeHost(OFFERS["cuda"], CHANGES), CUDA_13, parts=["cuda"])
     assert plan.spec["roles"] == ["cuda_toolkit"]
-    assert {step.part for step in plan.steps} == {"cuda"}
+    assert {step.part for step in plan.steps} == {"apt", "cuda"}
     assert not any(reason.what == "driver" for reason in plan.decisions)
 
 
