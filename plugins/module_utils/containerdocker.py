@@ -15,6 +15,7 @@ import os
 import re
 import signal
 import stat
+import time
 
 from ansible_collections.gpu.provision.plugins.module_utils import (
     condacommon,
@@ -26,8 +27,11 @@ from ansible_collections.gpu.provision.plugins.module_utils import (
 )
 
 NOBODY = 65534
-# Keys (their first part, or all of it) that dockerd takes up at its start only.
-AT_START = ("exec-opts", "features.cdi")
+HOOK = "/usr/bin/nvidia-container-runtime-hook"
+GPUS = "--gpus"
+# What dockerd takes up at its start only. GPUS: it looks for NVIDIA's hook then (moby's daemon/nvidia_linux.go; tried
+# with 20.10: "could not select device driver" until it is restarted).
+AT_START = ("exec-opts", "features.cdi", GPUS)
 RELOAD_WAIT, START_WAIT = 10.0, 60.0
 
 
@@ -41,12 +45,13 @@ class Docker(object):
         self.flags = self._read_flags()
         self.config = self.flags.config
         self.api = api(self._socket())
-        self.file = None
+        self.file, self.gpus = None, False
 
     def ensure(self, wish):
         """Bring daemon.json and the daemon to the wish (see daemonjson.wanted); everything is reported to the host."""
         self.file = self._read()
         document = self._parse(self.file)
+        self.gpus = bool(wish.get("runtime"))
         wish = self._by_flags(wish, document)
         merged, keys = self._merge(document, wish)
         for words in merged.warnings:
@@ -159,14 +164,17 @@ class Docker(object):
             mark = {}  # it was started since, and reads its file at the start
         info = self._info()
         todo = set(keys) | set(mark.get("keys") or ()) | set(self.differs(wish, info))
+        if self.gpus and hook_is_newer(self.tree, self.flags.started):
+            todo.add(GPUS)
         late = sorted(key for key in todo if key.startswith(AT_START))
+        if late and self._restart(late, info, wish):
+            return
         left = self._reload(wish) if todo - set(late) else []
+        if left and not late and self._restart(left, info, wish):
+            return
+        self.host.unmark(self.name)
         if late or left:
-            self.host.unmark(self.name)
-            self.host.mark(self.name, self.flags.started, late or left)
-            self._restart(late or left, info, wish)
-        else:
-            self.host.unmark(self.name)
+            self.host.mark(self.name, self.flags.started, late + left)
 
     def differs(self, wish, info):
         """Keys of which the daemon says something else than the file. The truth is what the daemon says."""
@@ -202,16 +210,17 @@ class Docker(object):
                 return left
 
     def _restart(self, keys, info, wish):
+        """Restart the daemon where nobody's containers end by that, or it is agreed to; False where it has to wait."""
         rows = [] if info["live_restore"] else self._running()
         if self.policy == "never" or (rows and self.policy != "always"):
             self.host.restart_because.append(
                 "%s takes up %s at its start only" % (self.title, ", ".join(keys))
             )
             self.host.in_the_way += rows
-            return
+            return False
         self.host.done.append("restarted " + self.title)
         if self.host.check:
-            return
+            return True
         rc, out, err = self.host.run(self._restart_command(), 120.0)
         answer = self._wait() if rc == 0 else None
         if answer is None:
@@ -223,6 +232,7 @@ class Docker(object):
                 ["it lists %s; default %s" % (", ".join(sorted(answer["runtimes"])), answer["default_runtime"])],
             )  # fmt: skip
         self.host.unmark(self.name)
+        return True
 
     def _restart_command(self):
         return ["systemctl", "restart", "docker"] if self.host.systemd else ["service", "docker", "restart"]
@@ -420,6 +430,31 @@ def judge(run, program, arguments, data, user=None):
             return None
         return "" if rc == 0 else (said.splitlines()[-1:] or ["exit code %d" % rc])[0]
     return "" if "root" in said else None
+
+
+def hook_is_newer(tree, started):
+    """True when the toolkit was installed after dockerd was started (clock ticks since boot): it does not know --gpus."""
+    found = tree.stat(HOOK)
+    boot = re.search(r"(?m)^btime (\d+)", tree.read("/proc/stat") or "")
+    if found is None or started is None or boot is None:
+        return False
+    first = installed_at(tree, "nvidia-container-toolkit")
+    return (found.st_ctime if first is None else first) > int(boot.group(1)) + started / os.sysconf(
+        "SC_CLK_TCK"
+    )
+
+
+def installed_at(tree, package):
+    """When a package came, by dpkg's log, in seconds since the epoch: 0 when it only says upgrades, None when nothing."""
+    known = None
+    for path in ("/var/log/dpkg.log.1", "/var/log/dpkg.log"):
+        pattern = r"(?m)^(\S+ \S+) (install|upgrade) %s(?::\S+)? " % re.escape(package)
+        for when, verb in re.findall(pattern, tree.read(path) or ""):
+            if verb == "install":
+                known = time.mktime(time.strptime(when, "%Y-%m-%d %H:%M:%S"))
+            elif known is None:
+                known = 0
+    return known
 
 
 def gpu_containers(tree):

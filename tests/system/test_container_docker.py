@@ -189,6 +189,34 @@ def test_no_restart_under_a_container_without_consent(make: Callable[..., Setup]
     assert setup.apply(cdi=True).done == []
 
 
+def test_a_toolkit_that_came_after_docker_needs_a_restart(
+    make: Callable[..., Setup], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setup = make(FOREIGN)
+    hook = setup.daemon.bin / "nvidia-container-runtime-hook"
+    monkeypatch.setattr(containerdocker, "HOOK", str(hook))
+    called = setup.daemon.folder / "called"
+    hook.write_text(f"#!/bin/sh\ncat > /dev/null\necho called >> {called}\n")
+    hook.chmod(0o755)
+    setup.daemon.run("-d", "--name=job", "tiny:1", "/bin/sleep", "300")
+
+    host = setup.apply()
+    assert host.restart_because == ["docker takes up --gpus at its start only"]
+    assert [row["name"] for row in host.in_the_way] == ["job"]
+    # It is true, and what can be had without a restart is there.
+    refused = setup.daemon.docker(
+        "run", "--rm", "--network=none", "--gpus=all", "tiny:1", "/bin/true", check=False
+    )
+    assert "could not select device driver" in refused.stderr
+    assert "nvidia" in setup.info["runtimes"]
+
+    setup.daemon.docker("rm", "-f", "job")
+    assert setup.apply().done == ["restarted docker"]
+    setup.daemon.run("--rm", "--gpus=all", "tiny:1", "/bin/true")
+    assert called.read_text() == "called\n"
+    assert setup.apply().done == []
+
+
 def test_always_is_consent(make: Callable[..., Setup]) -> None:
     setup = make(FOREIGN)
     setup.daemon.run("-d", "--name=job", "tiny:1", "/bin/sleep", "300")
