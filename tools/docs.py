@@ -72,12 +72,10 @@ def _bad_verdicts(check: Callable[..., Any]) -> Iterator[tuple[str, str, tuple[s
             isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "_verdict"
         ):
             continue
-        status = node.args[1]
-        if not isinstance(status, ast.Constant) or status.value not in ("warn", "fail"):
-            continue
+        statuses = [text for text in _texts(node.args[1], tree) if text in ("warn", "fail")]
         hints = tuple(_texts(node.args[4], tree)) if len(node.args) > 4 else ()
-        for message in _texts(node.args[2], tree):
-            yield status.value, message, hints
+        for message in _texts(node.args[2], tree) if statuses else ():
+            yield " or ".join(dict.fromkeys(statuses)), message, hints
 
 
 def _texts(node: ast.expr, tree: ast.AST) -> list[str]:

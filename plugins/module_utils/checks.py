@@ -6,7 +6,8 @@ Runs on the controller (``provision verify``) and, standard library only, on hos
 Facts are the probe's dictionary; ``expect`` says what the inventory asks for:
 
     version (exact upstream or None), branch (or None), flavour (or None), manage, hold, persistence (bool),
-    fabric_manager (bool), gpus (number or 0), cuda (see checkcuda.WISH; empty: no toolkit is asked for)
+    fabric_manager (bool), gpus (number or 0), cuda (see checkcuda.WISH; empty: no toolkit is asked for),
+    containers (see checkcontainers.WISH)
 
 A verdict is {"id", "status": pass | warn | fail | skip, "message", "evidence": [..], "hint": str or None}.
 """
@@ -15,7 +16,13 @@ from __future__ import annotations
 
 import re
 
-from ansible_collections.gpu.provision.plugins.module_utils import checkcuda, checkcudalibs, names, verdicts
+from ansible_collections.gpu.provision.plugins.module_utils import (
+    checkcontainers,
+    checkcuda,
+    checkcudalibs,
+    names,
+    verdicts,
+)
 
 # Kernel drivers that take a GPU away from the nvidia module.
 RIVALS = ("nouveau", "nova_core", "nova")
@@ -25,7 +32,7 @@ _SET_ASIDE = ("vfio", "pci-stub", "pciback")  # vfio-pci, nvgrace-gpu-vfio-pci, 
 
 DEFAULT_EXPECT = {
     "version": None, "branch": None, "flavour": None, "manage": True, "hold": True, "persistence": True,
-    "fabric_manager": False, "gpus": 0, "cuda": {},
+    "fabric_manager": False, "gpus": 0, "cuda": {}, "containers": {},
 }  # fmt: skip
 _verdict = verdicts.verdict
 
@@ -433,5 +440,5 @@ def apt_sources(facts, want):
 CHECKS = (
     gpus_on_bus, bound, versions_agree, wanted_version, smi_answers, device_nodes, packages_whole, held, apt_sources,
     next_boot, rivals_blocked, persistence, fabric_manager, *checkcuda.CHECKS,
-    *checkcudalibs.CHECKS,
+    *checkcudalibs.CHECKS, *checkcontainers.CHECKS,
 )  # fmt: skip

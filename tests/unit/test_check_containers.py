@@ -1,0 +1,80 @@
+"""The checks of containers, from a table; and that they agree with the plan."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+import provision.collection  # noqa: F401 - makes the collection importable
+from ansible_collections.gpu.provision.plugins.module_utils import checkcontainers
+from provision.catalog import load_catalog
+from provision.plan.containers import containers_expectation
+from provision.resolve.containers import resolve_containers
+from tests.unit.containershosts import carried_out, case_driver, case_host, decided
+from tests.unit.test_resolve_containers import CASES as RESOLVE
+from tests.unit.test_resolve_containers import ready
+
+CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/containers_checks.yml").read_text())
+IDS = ["packages", "runtime", "cdi", "shm", "group", "flags", "links"]
+
+
+def run(facts, want):
+    found = [check(facts, {"containers": want}) for check in checkcontainers.CHECKS]
+    return {verdict["id"].removeprefix("container."): verdict for verdict in found}
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
+def test_checks_of_containers(case):
+    loaded = case.get("loaded", "580.126.20")
+    host = {**case, "gpus": ["H100"] * case.get("gpus", 1), "containers": case.get("containers") or {},
+            "driver": f"580-server {loaded} open signed" if loaded else ""}  # fmt: skip
+    facts = case_host(host).model_dump()
+    facts["devices"] = ["/dev/nvidia0"]
+    if case.get("containers", {}) is None:
+        del facts["containers"]
+    verdicts = run(facts, case.get("want", {}))
+    assert list(verdicts) == IDS
+    for name, (status, *words) in case["expect"].items():
+        verdict = verdicts[name]
+        said = " ".join([verdict["message"], *verdict["evidence"], verdict["hint"] or ""])
+        assert verdict["status"] == status, verdict
+        assert all(word in said for word in words), said
+    for verdict in verdicts.values():
+        assert verdict["hint"] or verdict["status"] in ("pass", "skip"), "what is wrong has a way out"
+
+
+@pytest.mark.parametrize("case", RESOLVE, ids=lambda case: case["name"])
+def test_what_is_carried_out_passes(case):
+    """Checks and plan agree: after a plan was carried out nothing of what was asked for fails."""
+    case = ready(case)
+    wish, facts, decision = decided(case)
+    if decision.target is None:
+        return
+    after = carried_out(facts, decision.target)
+    after.containers.toolkit.program = True
+    again = resolve_containers(wish, after, load_catalog(), {}, case_driver(case, after))
+    want = containers_expectation(wish, after, load_catalog(), again)
+    verdicts = run(after.model_dump(), want)
+    assert {v["id"]: v for v in verdicts.values() if v["status"] == "fail"} == {}
+    assert verdicts["packages"]["status"] in ("pass", "warn")
+
+
+@pytest.mark.parametrize("case", RESOLVE, ids=lambda case: case["name"])
+def test_what_the_plan_would_change_does_not_pass(case):
+    case = ready(case)
+    wish, facts, decision = decided(case)
+    if decision.target is None or facts.containers.docker.file.error:
+        return
+    before = resolve_containers(wish, facts, load_catalog(), {}, case_driver(case, facts))
+    verdicts = run(facts.model_dump(), containers_expectation(wish, facts, load_catalog(), before))
+    if decision.target.packages and not wish.update:
+        assert {"fail", "warn"} & {v["status"] for v in verdicts.values()}
+    if "runtimes.nvidia" in decision.target.keys:
+        assert verdicts["runtime"]["status"] == "fail"
+
+
+def test_a_refusal_is_a_failure():
+    case = {"wish": {"runtimes": ["docker"]}, "containers": {"docker": {"snap": True}}, "toolkit": "1.20.0"}
+    wish, facts, decision = decided(case)
+    verdicts = run(facts.model_dump(), containers_expectation(wish, facts, load_catalog(), decision))
+    assert verdicts["runtime"]["status"] == "fail" and "snap" in verdicts["runtime"]["message"]
