@@ -85,16 +85,16 @@ def toolkits(facts, want):
         what = "%s: CUDA %s, %s" % (row["path"], row["release"] or row["version"] or "?", owner(row))
         extra = wish["manage"] and row["version"] not in wish["versions"]
         evidence.append(what + (", not in the inventory" if extra else ""))
-    gutted = sorted(
-        folder_of(package.version)
-        for package in map(cudanames.parse, installed(facts))
-        if package and package.version and package.base in ("cuda-nvcc", "cuda-cudart")
-        and not have.get(package.version, {}).get("compiler" if package.base == "cuda-nvcc" else "runtime")
-    )  # fmt: skip
-    if gutted:
-        return _verdict(check, "fail", "files of packages are gone from %s" % gutted[0], evidence,
-                        "put them back: dpkg -S %s | sed 's/: .*//; s/,//g' | xargs dpkg-query -W -f '${Package}=${Version} '"
-                        " | xargs apt-get install -y --reinstall" % gutted[0])  # fmt: skip
+    empty = gutted(
+        installed(facts),
+        [version for version, row in have.items() if row["compiler"]],
+        [version for version, row in have.items() if row["runtime"]],
+    )
+    if empty:
+        folder = folder_of(empty[0])
+        return _verdict(
+            check, "fail", "files of packages are gone from %s" % folder, evidence, put_back(folder)
+        )
     missing = [version for version in wish["versions"] if version not in have]
     if missing:
         return _verdict(check, "fail", "CUDA %s is not there" % ", ".join(missing), evidence,
@@ -117,6 +117,28 @@ def toolkits(facts, want):
         return _verdict(check, "skip", "no CUDA toolkit")
     named = ["CUDA %s" % (row["release"] or row["version"] or "?") for row in cuda["toolkits"]]
     return _verdict(check, "pass", ", ".join(named), evidence)
+
+
+def gutted(names, with_compiler, with_runtime):
+    """Toolkits ("12.4") whose packages dpkg has and whose files somebody deleted, oldest first.
+
+    names: of installed packages. with_compiler, with_runtime: the toolkits whose nvcc, whose libcudart is on the disk.
+    """
+    need = {"cuda-nvcc": with_compiler, "cuda-cudart": with_runtime}
+    found = {
+        package.version
+        for package in map(cudanames.parse, names)
+        if package and package.version and package.base in need and package.version not in need[package.base]
+    }
+    return sorted(found, key=lambda version: [int(part) for part in version.split(".")])
+
+
+def put_back(folder):
+    """A command that has apt unpack again what dpkg knows of a folder."""
+    return (
+        "put them back: dpkg -S %s | sed 's/: .*//; s/,//g' | xargs dpkg-query -W -f '${Package}=${Version} '"
+        " | xargs apt-get install -y --reinstall" % folder
+    )
 
 
 def nvccs(facts, want):

@@ -87,6 +87,7 @@ class CudaResolver:
             return out
         cudahost.check_system(self.facts, wish, out)
         cudahost.check_folders(self.facts, wish, self.asked.minors, out)
+        cudahost.check_files(self.facts, wish, self.asked.minors, out)
         check_driver(self.catalog, self.asked.toolkits, self.driver_version, out)
         check_gpus(self.catalog, wish, self.asked.toolkits, self.gpus, out)
         if not out.blockers:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils import cudanames
+from ansible_collections.gpu.provision.plugins.module_utils import checkcuda, cudanames
 from provision.catalog import Catalog, CudaMinor, Gpu
 from provision.catalog.toolkits import host_compiler
 from provision.facts import CudaLink, Facts
@@ -76,6 +76,26 @@ def check_folders(facts: Facts, wish: CudaWish, minors: list[str], out: CudaDeci
                 "cuda.folder_in_the_way", f"{toolkit.path} holds a toolkit that apt does not own",
                 ["a runfile or a person put it there; apt would write its files among those"],
                 f"remove it first (a runfile brings {toolkit.path}/bin/cuda-uninstaller); or {leave(wish)}",
+            )  # fmt: skip
+
+
+def check_files(facts: Facts, wish: CudaWish, minors: list[str], out: CudaDecision) -> None:
+    """Refuse to build on toolkits that dpkg has and whose files somebody deleted: apt takes them for installed."""
+    here = {
+        toolkit.version: toolkit
+        for toolkit in facts.cuda.toolkits
+        if toolkit.path == f"{LINK}-{toolkit.version}"
+    }
+    installed = [name for name, package in facts.packages.items() if package.installed]
+    with_compiler = [version for version, toolkit in here.items() if toolkit.compiler]
+    with_runtime = [version for version, toolkit in here.items() if toolkit.runtime]
+    for version in checkcuda.gutted(installed, with_compiler, with_runtime):
+        if version in minors:
+            folder = f"{LINK}-{version}"
+            out.block(
+                "cuda.files_gone", f"files of packages are gone from {folder}",
+                ["somebody deleted them; for dpkg the packages are installed, so apt would do nothing"],
+                f"{checkcuda.put_back(folder)}; or {leave(wish)}",
             )  # fmt: skip
 
 

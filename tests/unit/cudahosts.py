@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import date
 from typing import Any
 
+import provision.collection  # noqa: F401  (makes the collection importable)
+from ansible_collections.gpu.provision.plugins.module_utils import cudanames
 from provision.catalog import load_catalog
 from provision.facts import Facts
 from provision.resolve.cuda import CudaDecision, CudaTarget, CudaWish, resolve_cuda
@@ -46,7 +48,23 @@ def apply(facts: Facts, target: CudaTarget, offer: Offer | None) -> Facts:
     folder = f"/usr/local/cuda-{target.default}"
     link = {"path": "/usr/local/cuda", "target": "/etc/alternatives/cuda", "resolved": folder}
     cuda = facts.cuda.model_copy(update={"links": type(facts.cuda).model_validate({"links": [link]}).links})
-    return facts.model_copy(update={"packages": packages, "cuda": cuda})
+    return with_folders(facts.model_copy(update={"packages": packages, "cuda": cuda}))
+
+
+def with_folders(facts: Facts, gutted: list[str] | None = None) -> Facts:
+    """The folders of the toolkits that dpkg has, where the host does not say; gutted: toolkits that lost their files."""
+    stated = {toolkit.path: toolkit for toolkit in facts.cuda.toolkits}
+    rows = {path: toolkit.model_dump() for path, toolkit in stated.items()}
+    parts = [(cudanames.parse(name), name) for name, row in facts.packages.items() if row.installed]
+    for package, name in parts:
+        key = {"cuda-nvcc": "compiler", "cuda-cudart": "runtime"}.get(package.base) if package else None
+        path = f"/usr/local/cuda-{package.version}" if package else ""
+        if package and key and path not in stated:
+            row = rows.setdefault(path, {"path": path, "version": package.version, "package": name})
+            row[key] = True
+    there = [row for row in rows.values() if row["version"] not in (gutted or [])]
+    toolkits = type(facts.cuda).model_validate({"toolkits": there}).toolkits
+    return facts.model_copy(update={"cuda": facts.cuda.model_copy(update={"toolkits": toolkits})})
 
 
 def real_rows(status: str = "ii") -> dict[str, dict[str, str]]:
@@ -84,7 +102,7 @@ def case_host(case: dict[str, Any]) -> Facts:
                 update={"depends": row.depends or (before.depends if before else None)}
             )
         facts = facts.model_copy(update={"packages": merged})
-    return facts
+    return with_folders(facts, case.get("gutted"))
 
 
 def _jammy(facts: Facts) -> Facts:
