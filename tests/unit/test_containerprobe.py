@@ -1,0 +1,116 @@
+"""What the probe says of container runtimes on described hosts (tests/cases/containers_probe.yml)."""
+
+import json
+
+import pytest
+import yaml
+
+import provision.collection  # noqa: F401 - makes the collection importable
+from ansible_collections.gpu.provision.plugins.module_utils import containerprobe, daemonjson, openpgp, probe
+from ansible_collections.gpu.provision.plugins.module_utils.hosttree import HostTree
+from provision.collection import ROOT
+from provision.facts import Containers
+from tests.unit import trees
+from tests.unit.test_openpgp import V4, _new
+from tests.unit.test_probe import pick
+
+CASES = yaml.safe_load((ROOT / "tests/cases/containers_probe.yml").read_text(encoding="utf-8"))
+
+
+def read(root, gpu_users=()):
+    tree = HostTree(root)
+    packages, _, _ = probe.read_packages(tree)
+    return containerprobe.read(tree, packages, gpu_users)
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
+def test_containers_on_a_host(case, tmp_path):
+    root = trees.build(tmp_path / "host", {"dirs": ["/"], **case["tree"]})
+    facts = read(root, case.get("gpu_users", ()))
+    Containers.model_validate(facts, strict=True)
+    for path, wanted in case["expect"].items():
+        value = pick(facts, path)
+        if isinstance(wanted, dict) and "length" in wanted:
+            assert len(value) == wanted["length"], (path, value)
+        elif isinstance(wanted, dict) and "contains" in wanted:
+            assert wanted["contains"] in value, (path, value)
+        else:
+            assert value == wanted, path
+    assert "secret" not in json.dumps(facts) and "hunter2" not in json.dumps(facts), (
+        "a password left the host"
+    )
+
+
+def test_the_read_of_a_host_has_it(tmp_path):
+    root = trees.build(
+        tmp_path / "host", {"files": {"/usr/bin/dockerd": "", "/etc/docker/daemon.json": "{}"}}
+    )
+    found = probe.collect(root)
+    assert found["containers"]["docker"]["engine"] == "/usr/bin/dockerd"
+    files = {"/etc/udev/rules.d/71-gpu-provision-nvidia-dev-char.rules": "x", "/etc/udev/rules.d/99-mine.rules": "x",
+             "/etc/systemd/system/gpu-provision-cdi.service": "x"}  # fmt: skip
+    own = probe.read_own_files(HostTree(trees.build(tmp_path / "other", {"files": files})))
+    assert set(own) == {path for path in files if "gpu-provision" in path}
+
+
+def test_a_key_that_is_trusted_for_everything_is_found(tmp_path, monkeypatch):
+    data = _new(6, V4)
+    monkeypatch.setattr(containerprobe, "KEY_ID", openpgp.primaries(data)[0][-16:])
+    files = {"/etc/apt/trusted.gpg.d/nvidia.gpg": data, "/etc/apt/trusted.gpg.d/junk.gpg": "junk"}
+    root = trees.build(tmp_path / "host", {"files": files})
+    assert containerprobe.read_old_keys(HostTree(root)) == ["/etc/apt/trusted.gpg.d/nvidia.gpg"]
+
+
+def test_a_key_in_a_keybox_is_found(tmp_path):
+    keybox = b"\x00\x00\x00\x20\x01\x01\x00\x02KBXf" + bytes(20) + bytes.fromhex(containerprobe.KEY_ID)
+    root = trees.build(tmp_path / "host", {"files": {"/etc/apt/trusted.gpg": keybox}})
+    assert containerprobe.read_old_keys(HostTree(root)) == ["/etc/apt/trusted.gpg"]
+
+
+@pytest.mark.parametrize(
+    ("version", "told"),
+    [("28.2.2-0ubuntu1~24.04.1", "28.2.2"), ("5:28.5.1-1~ubuntu.24.04~noble", "28.5.1"), ("4.9.3+ds1-1ubuntu0.2", "4.9.3"),
+     ("20.10.24+dfsg1-1+deb12u1+b2", "20.10.24"), ("", "")],
+)  # fmt: skip
+def test_versions_of_runtimes(version, told):
+    assert containerprobe.upstream(version) == told
+
+
+def test_a_file_that_is_too_large_is_not_read_whole(tmp_path):
+    text = "{" + " " * (daemonjson.MAX_BYTES + 10) + "}"
+    root = trees.build(
+        tmp_path / "host", {"files": {"/usr/bin/dockerd": "", "/etc/docker/daemon.json": text}}
+    )
+    assert "no daemon.json" in read(root)["docker"]["file"]["error"]["message"]
+
+
+def test_hundreds_of_containers_are_bounded(tmp_path):
+    base = "/run/containerd/io.containerd.runtime.v2.task/moby"
+    files = {"/proc/9/comm": "x"}
+    for number in range(300):
+        files[f"{base}/{number:064x}/init.pid"] = "9"
+    root = trees.build(tmp_path / "host", {"files": files})
+    assert len(read(root)["running"]) == 256
+
+
+def test_a_daemon_that_is_asked_and_does_not_answer_is_noted(tmp_path, monkeypatch):
+    """The live host's daemon is asked once; a silent one costs its time and no more."""
+
+    class Live(HostTree):
+        live = True
+
+    class Flags:
+        pid = 7
+
+        @staticmethod
+        def of(key):
+            return []
+
+    socket_path = tmp_path / "docker.sock"
+    socket_path.write_text("")  # a file, not a socket: connecting fails
+    from ansible_collections.gpu.provision.plugins.module_utils import dockerapi
+
+    monkeypatch.setattr(dockerapi, "SOCKET", str(socket_path))
+    tree = Live("/")
+    assert containerprobe._ask(tree, Flags) is None
+    assert tree.unreadable == [str(socket_path)]
