@@ -27,6 +27,8 @@ PLUGINS = {2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}
 
 _SECTION = re.compile(r"^\s*\[\s*([^\[\]]+?)\s*\]\s*(?:#.*)?$")
 _KEY = re.compile(r"^\s*([A-Za-z0-9_-]+|\"[^\"]*\")\s*=\s*(.*?)\s*$")
+# Values that mean the same as no value (Go's zero values).
+_NOTHING = ('""', "[]", "0", "false")
 _NAME = re.compile(r'"([^"]*)"|\'([^\']*)\'|([A-Za-z0-9_-]+)')
 
 
@@ -107,23 +109,44 @@ def imports_of(text):
     return [a or b for a, b in re.findall(r'"([^"]*)"|\'([^\']*)\'', value)]
 
 
-def fragment(plugin, runc, default=""):
-    """Tables of the runtime as TOML. runc: {key: value} of runc's options, which nvidia's runtime shares (it runs runc)."""
+def fragment(plugin, runc, default="", beside=None):
+    """Tables of the runtime as TOML.
+
+    runc: {key: value} of runc's options, which nvidia's runtime shares (it runs runc). beside: {table below runtimes:
+    {key: value}} of runtimes that have to be said too, see ``unsaid``.
+    """
     base = 'plugins."%s".containerd' % plugin
     lines = ["[%s]" % base, '  default_runtime_name = "%s"' % default] if default else []
-    lines += [
-        "[%s.runtimes.nvidia]" % base,
-        '  runtime_type = "%s"' % RUNTIME_TYPE,
-        "[%s.runtimes.nvidia.options]" % base,
-    ]
-    options = {key: value for key, value in runc.items() if value not in ('""', "[]", "0", "false")}
-    options["BinaryName"] = '"%s"' % PROGRAM
-    return "\n".join(lines + ["  %s = %s" % (key, options[key]) for key in sorted(options)]) + "\n"
+    tables = {name: _said(keys) for name, keys in (beside or {}).items()}
+    tables[("nvidia",)] = {"runtime_type": '"%s"' % RUNTIME_TYPE}
+    tables[("nvidia", "options")] = dict(_said(runc), BinaryName='"%s"' % PROGRAM)
+    for name in sorted(tables):
+        lines.append("[%s.runtimes.%s]" % (base, ".".join(name)))
+        lines += ["  %s = %s" % (key, tables[name][key]) for key in sorted(tables[name])]
+    return "\n".join(lines) + "\n"
 
 
-def drop_in(version, plugin, runc, default=""):
+def _said(keys):
+    return {key: value for key, value in keys.items() if value not in _NOTHING}
+
+
+def unsaid(before, text, plugin):
+    """Runtimes that are there by default only: naming one in a file makes containerd up to 1.7 forget the others."""
+    base = ("plugins", plugin, "containerd", "runtimes")
+    written = sections(text)
+    return {
+        section[4:]: keys
+        for section, keys in before.items()
+        if section[:4] == base
+        and len(section) in (5, 6)
+        and section[4] != "nvidia"
+        and section[:5] not in written
+    }
+
+
+def drop_in(version, plugin, runc, default="", beside=None):
     """Text of a file of ours that the main file imports."""
-    return "%s\nversion = %d\n%s" % (HEADER, version, fragment(plugin, runc, default))
+    return "%s\nversion = %d\n%s" % (HEADER, version, fragment(plugin, runc, default, beside))
 
 
 def with_import(text, version, pattern):
@@ -148,7 +171,7 @@ def with_import(text, version, pattern):
     return head + ("" if head.endswith("\n") else "\n") + line + text[place.end() :]
 
 
-def with_block(text, version, plugin, runc, default=""):
+def with_block(text, version, plugin, runc, default="", beside=None):
     """The main file's text with our marked block at its end, in place of the one that was there."""
     text = without_block(text)
     if not text.strip():
@@ -157,7 +180,7 @@ def with_block(text, version, plugin, runc, default=""):
         text = with_default(text, plugin, default)
         if _has_default(text, plugin, default):
             default = ""  # its table stands elsewhere, and TOML allows it once
-    return "%s%s\n%s%s\n" % (_ended(text), BEGIN, fragment(plugin, runc, default), END)
+    return "%s%s\n%s%s\n" % (_ended(text), BEGIN, fragment(plugin, runc, default, beside), END)
 
 
 def without_block(text):
@@ -206,6 +229,7 @@ def lost(before, after, plugin, default=""):
                 continue
             if section[:5] == ("plugins", plugin, "containerd", "runtimes", "nvidia"):
                 continue
-            if after.get(section, {}).get(key) != value:
+            now = after.get(section, {}).get(key)
+            if now != value and not (now is None and value in _NOTHING):
                 gone.append("%s: %s = %s" % (".".join(section) or "the file", key, value))
     return gone

@@ -85,23 +85,28 @@ class Containerd(object):
             options = options or before.get(
                 ("plugins", name, "containerd", "runtimes", "runc", "options"), {}
             )
-        own = containerdconf.drop_in(version, plugin, options, default)
-        main = containerdconf.with_import(text, version, os.path.dirname(containerdconf.DROP_IN) + "/*.toml")
-        if main is not None and not self._loses(before, default, main, own):
-            self.host.mark("containerd", self.started, ["runtimes"])
-            self.host.write_own(containerdconf.DROP_IN, own)
-            if main != text:
+        loses = []
+        for beside in ({}, containerdconf.unsaid(before, text, plugin)):
+            own = containerdconf.drop_in(version, plugin, options, default, beside)
+            main = containerdconf.with_import(
+                text, version, os.path.dirname(containerdconf.DROP_IN) + "/*.toml"
+            )
+            if main is not None and not self._loses(before, default, main, own):
+                self.host.mark("containerd", self.started, ["runtimes"])
+                self.host.write_own(containerdconf.DROP_IN, own)
+                if main != text:
+                    self.host.replace(self.config, file, main.encode("utf-8"))
+                return
+            main = containerdconf.with_block(text, version, plugin, options, default, beside)
+            loses = self._loses(before, default, main, None)
+            if not loses:
+                self.host.mark("containerd", self.started, ["runtimes"])
                 self.host.replace(self.config, file, main.encode("utf-8"))
-            return
-        main = containerdconf.with_block(text, version, plugin, options, default)
-        loses = self._loses(before, default, main, None)
-        if loses:
-            self.host.fail(
-                "containers.containerd_config", "there is no way to add a runtime to %s that keeps all the rest" % self.config,
-                "add it by hand: containerd config dump shows where runc is, nvidia goes beside it", loses[:8],
-            )  # fmt: skip
-        self.host.mark("containerd", self.started, ["runtimes"])
-        self.host.replace(self.config, file, main.encode("utf-8"))
+                return
+        self.host.fail(
+            "containers.containerd_config", "there is no way to add a runtime to %s that keeps all the rest" % self.config,
+            "add it by hand: containerd config dump shows where runc is, nvidia goes beside it", loses[:8],
+        )  # fmt: skip
 
     def _newest_version(self):
         """Version for a file that is not there yet."""

@@ -1,0 +1,247 @@
+"""containerd's config.toml and a real containerd: which way in loses nothing, and that it starts with it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import provision.collection  # noqa: F401  (makes the collection importable)
+from ansible_collections.gpu.provision.plugins.module_utils import (
+    containerdconf,
+    containerdrun,
+    containerfiles,
+    containerhost,
+    hosttree,
+)
+from tests.lab.containers.daemons import NoDaemonsError, binaries
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="containerd needs root")
+
+# As kubeadm's guide has people write it, with comments of their own.
+KUBERNETES = """\
+version = 2
+# our own, ask Anna
+[plugins."io.containerd.grpc.v1.cri".containerd]
+  default_runtime_name = "runc"  # for now
+  [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+    runtime_type = "io.containerd.runc.v2"
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+      SystemdCgroup = true
+
+[plugins."io.containerd.grpc.v1.cri".registry]
+  config_path = "/etc/containerd/certs.d"
+"""
+
+
+class Setup:
+    """One containerd with files of its own; nothing below /etc."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder = folder
+        self.program = str(binaries() / "usr/bin/containerd")
+        self.config = folder / "etc" / "config.toml"
+        self.drop_in = folder / "etc" / "conf.d" / "99-gpu-provision-nvidia.toml"
+        self.config.parent.mkdir()
+        self.commands: list[list[str]] = []
+        monkeypatch.setattr(containerfiles, "PENDING", str(folder / "gpu-provision" / "pending.json"))
+        monkeypatch.setattr(containerdconf, "CONFIG", str(self.config))
+        monkeypatch.setattr(containerdconf, "DROP_IN", str(self.drop_in))
+        monkeypatch.setattr(containerdrun, "PROGRAMS", (self.program,))
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def run(self, argv: list[str], timeout: float = 60.0, user: Any = None, fds: Any = ()) -> Any:
+        self.commands.append(argv)
+        if "restart" in argv:
+            self.stop()
+            return (0, "", "") if self.start() else (1, "", self.log())
+        return containerhost.start(argv, timeout, user, fds)
+
+    def apply(self, policy: str = "when_idle", check: bool = False, default: str = "") -> Any:
+        self.commands.clear()
+        host = containerhost.Host(hosttree.HostTree("/"), check, str(self.folder / "backup"), self.run)
+        daemon = containerdrun.Containerd(host, policy)
+        daemon.config = str(self.config)
+        daemon.pid = self.process.pid if self.process else None
+        daemon.started = daemon.pid and int(Path(f"/proc/{daemon.pid}/stat").read_text().split()[21])
+        daemon.ensure({"default_runtime": default})
+        return host
+
+    def dump(self) -> Any:
+        out = subprocess.run(
+            [self.program, "--config", str(self.config), "config", "dump"],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        return containerdconf.sections(out)
+
+    def start(self) -> bool:
+        binary = binaries() / "usr/bin"
+        with (self.folder / "log").open("wb") as log:
+            self.process = subprocess.Popen(
+                [self.program, "--config", str(self.config), "--root", str(self.folder / "root"), "--state",
+                 str(self.folder / "state"), "--address", str(self.folder / "containerd.sock")],
+                stdout=log, stderr=log, env={**os.environ, "PATH": f"{binary}:{os.environ['PATH']}"},
+            )  # fmt: skip
+        end = time.monotonic() + 20
+        while time.monotonic() < end and self.process.poll() is None:
+            if "containerd successfully booted" in self.log():
+                return True
+            time.sleep(0.1)
+        return False
+
+    def stop(self) -> None:
+        if self.process is not None:
+            self.process.send_signal(signal.SIGTERM)
+            self.process.wait(20)
+            self.process = None
+
+    def log(self) -> str:
+        return (self.folder / "log").read_text(errors="replace")
+
+    def restarts(self) -> int:
+        return sum("restart" in command for command in self.commands)
+
+
+@pytest.fixture
+def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Setup]]:
+    try:
+        binaries()
+    except NoDaemonsError as error:
+        pytest.skip(str(error))
+    made: list[Setup] = []
+
+    def build(text: str | None) -> Setup:
+        setup = Setup(tmp_path, monkeypatch)
+        if text is not None:
+            setup.config.write_text(text)
+        made.append(setup)
+        return setup
+
+    yield build
+    for setup in made:
+        setup.stop()
+
+
+PLUGIN = containerdconf.PLUGINS[2]
+
+
+def test_what_an_import_would_lose_is_not_lost(make: Callable[..., Setup]) -> None:
+    setup = make(KUBERNETES)
+    before = setup.dump()
+    # The rule is true of this containerd: an import alone forgets the section of the main file.
+    main = containerdconf.with_import(KUBERNETES, 2, f"{setup.drop_in.parent}/*.toml")
+    setup.drop_in.parent.mkdir()
+    setup.drop_in.write_text(containerdconf.drop_in(2, PLUGIN, {}))
+    setup.config.write_text(main)
+    assert any("config_path" in line for line in containerdconf.lost(before, setup.dump(), PLUGIN))
+    setup.config.write_text(KUBERNETES)
+    shutil.rmtree(setup.drop_in.parent)
+
+    assert setup.start(), setup.log()
+    pid = setup.process.pid
+    host = setup.apply()
+    after = setup.dump()
+    assert containerdconf.lost(before, after, PLUGIN) == []
+    assert containerdconf.runtime_of(after, PLUGIN) == "/usr/bin/nvidia-container-runtime"
+    options = after[("plugins", PLUGIN, "containerd", "runtimes", "nvidia", "options")]
+    assert options["SystemdCgroup"] == "true", "the same cgroups as runc"
+    assert setup.config.read_text().startswith(KUBERNETES)
+    assert not setup.drop_in.exists()
+    assert host.done == [f"changed {setup.config}", "restarted containerd (its containers go on)"]
+    assert Path(host.backups[str(setup.config)]).read_text() == KUBERNETES
+    assert setup.process.pid != pid
+    again = setup.apply()
+    assert (again.done, setup.restarts()) == ([], 0)
+
+
+def test_the_default_runtime_is_changed_in_its_line(make: Callable[..., Setup]) -> None:
+    setup = make(KUBERNETES)
+    before = setup.dump()
+    setup.apply(default="nvidia")
+    after = setup.dump()
+    assert containerdconf.default_of(after, PLUGIN) == "nvidia"
+    assert containerdconf.lost(before, after, PLUGIN, "nvidia") == []
+    assert "# our own, ask Anna" in setup.config.read_text()
+    assert setup.apply(default="nvidia").done == []
+
+
+def test_no_file_at_all(make: Callable[..., Setup]) -> None:
+    setup = make(None)
+    setup.apply()
+    assert containerdconf.is_registered(setup.dump(), PLUGIN)
+    assert setup.apply().done == []
+
+
+def test_an_empty_file(make: Callable[..., Setup]) -> None:
+    setup = make("")
+    setup.apply(default="nvidia")
+    assert containerdconf.is_registered(setup.dump(), PLUGIN, "nvidia")
+
+
+def test_debians_own_file(make: Callable[..., Setup]) -> None:
+    setup = make((binaries() / "etc/containerd/config.toml").read_text())
+    before = setup.dump()
+    setup.apply()
+    assert containerdconf.lost(before, setup.dump(), PLUGIN) == []
+    assert containerdconf.is_registered(setup.dump(), PLUGIN)
+
+
+def test_registered_already_by_nvidia_ctk(make: Callable[..., Setup]) -> None:
+    text = KUBERNETES + "\n" + containerdconf.fragment(PLUGIN, {"SystemdCgroup": "true"})
+    setup = make(text)
+    assert setup.apply().done == []
+    assert setup.config.read_text() == text
+
+
+def test_a_restart_waits_for_consent_and_is_made_up_for(make: Callable[..., Setup]) -> None:
+    setup = make(KUBERNETES)
+    assert setup.start(), setup.log()
+    never = setup.apply("never")
+    assert (never.restart_because, setup.restarts()) == (
+        [f"containerd reads {setup.config} at its start only"],
+        0,
+    )
+    later = setup.apply()
+    assert (later.done, later.restart_because) == (["restarted containerd (its containers go on)"], [])
+    assert setup.apply().done == []
+
+
+def test_check_mode(make: Callable[..., Setup]) -> None:
+    setup = make(KUBERNETES)
+    assert setup.start(), setup.log()
+    host = setup.apply(check=True)
+    assert host.done == [f"changed {setup.config}", "restarted containerd (its containers go on)"]
+    assert setup.config.read_text() == KUBERNETES
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "words"),
+    [
+        ("version = 2\n[plugins\n", "containers.containerd_config", "containerd cannot read"),
+        ('disabled_plugins = ["cri"]\n', "containers.containerd_version", "of version 1"),
+        (
+            'version = 2\nplugins = {"io.containerd.grpc.v1.cri" = {disable_cgroup = true}}\n',
+            "containers.containerd_config", "no way to add a runtime",
+        ),
+    ],
+)  # fmt: skip
+def test_refused_and_not_one_byte_changed(
+    make: Callable[..., Setup], text: str, code: str, words: str
+) -> None:
+    setup = make(text)
+    with pytest.raises(containerhost.ContainerError) as caught:
+        setup.apply()
+    assert caught.value.code == code
+    assert words in caught.value.message
+    assert caught.value.hint
+    assert setup.config.read_text() == text
+    assert not setup.drop_in.exists()
