@@ -18,9 +18,11 @@ from provision.catalog import Catalog, load_catalog
 from provision.errors import Issue, ProvisionError
 from provision.facts import Facts
 from provision.plan import HostPlan, PackageChange, Step
-from provision.plan.apt import combine
+from provision.plan.apt import AptPart, combine, kept
 from provision.plan.conda import conda_spec, conda_summary
+from provision.plan.containers import UNATTENDED as CONTAINERS_UNATTENDED
 from provision.plan.containers import plan_containers
+from provision.plan.cuda import UNATTENDED as CUDA_UNATTENDED
 from provision.plan.cuda import group_of, plan_cuda
 from provision.plan.driver import conflicting, cuda_entries, plan_driver
 from provision.repositories import Mirror, source_spec
@@ -41,6 +43,10 @@ Call = Callable[[str, dict[str, Any]], Any]
 # Part of a plan -> the role that carries it out. A plan is made for the roles of a play; the commands plan for all.
 PARTS = {
     "driver": "nvidia_driver", "cuda": "cuda_toolkit", "conda": "miniconda", "containers": "container_toolkit",
+}  # fmt: skip
+# What unattended-upgrades leaves alone for a role: one file of ours has it for all of them.
+_UNATTENDED = {
+    "driver": names.UNATTENDED_PATTERNS, "cuda": CUDA_UNATTENDED, "containers": CONTAINERS_UNATTENDED,
 }  # fmt: skip
 
 
@@ -234,7 +240,7 @@ class _Planner:
         conda, conda_steps = conda_spec(self.conda_wish, self.facts, conda_decision)
         toolkit_source = self._source("container_toolkit") if containers_decision.target else None
         containers = plan_containers(self.containers_wish, self.facts, containers_decision, toolkit_source)
-        asked = [part for part in (driver.apt, cuda.apt, containers.apt) if part]
+        asked = self._apt_parts({"driver": driver.apt, "cuda": cuda.apt, "containers": containers.apt})
         steps = [*driver.steps, *cuda.steps, *conda_steps, *containers.steps]
         apt, configure = combine(asked, self.facts, steps, self.wish.lock_timeout)
         decisions = (decision, cuda_decision, conda_decision, containers_decision)
@@ -269,6 +275,14 @@ class _Planner:
         elif plan.steps:
             plan.status = "changes"
         return plan
+
+    def _apt_parts(self, asked: dict[str, AptPart | None]) -> list[AptPart]:
+        """What is asked of apt, in the order of the roles; with what a role that is not planned for has in our files."""
+        found: list[AptPart] = []
+        for part, apt in asked.items():
+            kept_part = None if part in self.parts else kept(self.facts, _UNATTENDED[part])
+            found += [one for one in (apt, kept_part) if one]
+        return found if any(asked.values()) else []
 
     def _summary(self, decision: Decision) -> str:
         target, loaded = decision.target, self.facts.module.loaded

@@ -44,6 +44,16 @@ class AptPart:
     extra_release: list[str] = field(default_factory=list)
 
 
+def kept(facts: Facts, patterns: Sequence[str]) -> AptPart | None:
+    """What our file keeps unattended-upgrades away from for a role that this plan is not about: it stays so.
+
+    patterns: that role's. They count as kept where what apt reads covers all of them.
+    """
+    have = facts.apt.blacklist
+    covered = all(any(pattern.startswith(one) for one in have) for pattern in patterns)
+    return AptPart(unattended=list(patterns)) if covered and aptfiles.UNATTENDED in facts.own_files else None
+
+
 def combine(
     parts: Sequence[AptPart], facts: Facts, steps: Sequence[Step], lock_timeout: int
 ) -> tuple[dict[str, Any] | None, Step | None]:

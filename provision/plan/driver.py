@@ -38,6 +38,7 @@ ExecStart=/usr/bin/nvidia-persistenced --user nvidia-persistenced --persistence-
 # Ended repositories of NVIDIA; their content moved to the CUDA repository (source: catalog/repositories.yml).
 LEGACY_NVIDIA_PATH = "/compute/machine-learning/repos/"
 LEGACY_URIS = [f".*{LEGACY_NVIDIA_PATH}"]
+NOT_FROM_NVIDIA = "the driver of this host does not come from NVIDIA's repository"
 
 
 @dataclass
@@ -97,9 +98,12 @@ def _of_others(facts: Facts, nvidia_source: bool) -> AptPart | None:
     """A driver that is not ours to change: NVIDIA's repository, where it comes for the toolkits, must not replace it."""
     if not nvidia_source or installed_driver(facts).channel == "cuda":
         return None
-    because = "the driver of this host does not come from NVIDIA's repository"
-    text = str(aptfiles.render_preferences(names.PIN_PATTERNS, "release o=NVIDIA", because))
-    return AptPart(preferences=text, preferences_because=because)
+    return AptPart(preferences=_not_from_nvidia(), preferences_because=NOT_FROM_NVIDIA)
+
+
+def _not_from_nvidia() -> str:
+    """One text, whoever plans: the driver's role and the toolkits' must not write over each other's."""
+    return str(aptfiles.render_preferences(names.PIN_PATTERNS, "release o=NVIDIA", NOT_FROM_NVIDIA))
 
 
 def _module_of_next_kernel(
@@ -203,8 +207,7 @@ def preferences(facts: Facts, target: Target, nvidia_source: bool = False) -> st
         because = "the driver of this host comes from NVIDIA's repository"
         return str(aptfiles.render_preferences(names.PIN_PATTERNS, "release o=Ubuntu", because))
     if nvidia_source or nvidia_sources(facts):
-        because = f"the driver of this host comes from {CHANNELS[target.channel]}"
-        return str(aptfiles.render_preferences(names.PIN_PATTERNS, "release o=NVIDIA", because))
+        return _not_from_nvidia()
     return None
 
 

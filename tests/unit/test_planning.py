@@ -2,6 +2,8 @@
 
 import pytest
 
+import provision.collection  # noqa: F401  (makes the collection importable)
+from ansible_collections.gpu.provision.plugins.module_utils import aptfiles
 from provision.errors import RefusedError
 from provision.planning import plan_from_facts
 from provision.resolve.offer import Offer
@@ -122,7 +124,13 @@ def test_a_repository_without_a_known_key_is_not_trusted():
 
 def with_cuda(status="ii", **facts):
     """A host whose image brought CUDA 13.0 with nvcc and headers, and a driver that is not ours."""
-    toolkit = {"path": "/usr/local/cuda-13.0", "version": "13.0", "compiler": True, "headers": True, "runtime": True}
+    toolkit = {
+        "path": "/usr/local/cuda-13.0",
+        "version": "13.0",
+        "compiler": True,
+        "headers": True,
+        "runtime": True,
+    }
     module = {"loaded": {"version": "580.159.04", "flavour": "open"}}
     made = host(["H100"], module=module, cuda={"toolkits": [toolkit]}, **facts)
     rows = type(made).model_validate({"packages": real_rows(status)}).packages
@@ -140,7 +148,9 @@ def test_toolkits_that_are_there_need_no_repository():
     plan = plan_from_facts("gpu01", with_cuda(), call, CUDA_13)
     assert call.asked == []
     assert plan.status == "changes", plan.blockers
-    assert plan.spec["apt"]["configure"]["repositories"] == [], "nothing is fetched: the host may have no internet"
+    assert plan.spec["apt"]["configure"]["repositories"] == [], (
+        "nothing is fetched: the host may have no internet"
+    )
     assert len(plan.spec["apt"]["extra_hold"]) > 40 and plan.spec["apt"]["install"] == []
     assert not plan.spec["apt"]["hold"] and not plan.spec["apt"]["release"], "the driver is not ours"
 
@@ -148,7 +158,11 @@ def test_toolkits_that_are_there_need_no_repository():
 def test_driver_and_toolkits_are_asked_for_in_one_question():
     offer = Offer({**OFFERS["noble"].packages, **CUDA_OFFERS["jammy"].packages})
     call = FakeHost(offer, CHANGES)
-    wish = {"cuda_toolkit_versions": ["12.4"], "nvidia_driver_branch": "580", "nvidia_driver_channel": "ubuntu"}
+    wish = {
+        "cuda_toolkit_versions": ["12.4"],
+        "nvidia_driver_branch": "580",
+        "nvidia_driver_channel": "ubuntu",
+    }
     plan = plan_from_facts("gpu01", host(["RTX 4090"], host={"os": {"version_id": "22.04"}}), call, wish)
     assert plan.status == "changes", plan.blockers
     assert call.asked == ["offer", "simulate"]
@@ -158,7 +172,9 @@ def test_driver_and_toolkits_are_asked_for_in_one_question():
 
 
 def test_a_plan_for_the_toolkits_alone_leaves_the_driver_alone():
-    plan = plan_from_facts("gpu01", with_cuda("hi"), FakeHost(OFFERS["cuda"], CHANGES), CUDA_13, parts=["cuda"])
+    plan = plan_from_facts(
+        "gpu01", with_cuda("hi"), FakeHost(OFFERS["cuda"], CHANGES), CUDA_13, parts=["cuda"]
+    )
     assert plan.spec["roles"] == ["cuda_toolkit"]
     assert {step.part for step in plan.steps} == {"apt", "cuda"}
     assert not any(reason.what == "driver" for reason in plan.decisions)
@@ -166,8 +182,70 @@ def test_a_plan_for_the_toolkits_alone_leaves_the_driver_alone():
 
 def test_a_driver_that_a_toolkit_drags_along_is_refused():
     offer = Offer({**OFFERS["noble"].packages, **CUDA_OFFERS["jammy"].packages})
-    driver = {"action": "install", "name": "nvidia-driver-590", "version": "590.48.01-1ubuntu1", "from_version": None}
+    driver = {
+        "action": "install",
+        "name": "nvidia-driver-590",
+        "version": "590.48.01-1ubuntu1",
+        "from_version": None,
+    }
     call = FakeHost(offer, {**CHANGES, "changes": [driver]})
     ours = host(["RTX 4090"], "580 580.142 open signed", host={"os": {"version_id": "22.04"}})
     plan = plan_from_facts("gpu01", ours, call, {"cuda_toolkit_versions": ["12.4"]})
     assert [issue.code for issue in plan.blockers] == ["apt.drags_driver"]
+
+
+# --- roles in plays of their own share our files of apt's configuration -----------------------------------------------
+
+
+def as_written(facts, configure):
+    """The host after the plan's files were written: what apt reads then, and the hashes that the probe tells."""
+    own = {
+        aptfiles.UNATTENDED: aptfiles.sha256(aptfiles.render_unattended(configure["unattended_blacklist"]))
+    }
+    if configure["preferences"]:
+        own[aptfiles.PREFERENCES] = aptfiles.sha256(configure["preferences"])
+    for spec in configure["repositories"]:
+        text = aptfiles.render_sources(spec["name"], spec["uris"], spec["suites"], spec["components"])
+        own[aptfiles.sources_path(spec["name"])] = aptfiles.sha256(text)
+    apt = facts.apt.model_copy(update={"blacklist": configure["unattended_blacklist"]})
+    return facts.model_copy(update={"apt": apt, "own_files": {**facts.own_files, **own}})
+
+
+def test_roles_in_plays_of_their_own_do_not_write_over_each_other():
+    offer = Offer({**OFFERS["noble"].packages, **CUDA_OFFERS["jammy"].packages})
+    facts = host(["RTX 4090"], "580 580.142 open signed", host={"os": {"version_id": "22.04"}})
+    wish = {"cuda_toolkit_versions": ["12.4"], "nvidia_driver_channel": "ubuntu"}
+    empty = {**CHANGES, "changes": []}
+
+    def configure(now, parts):
+        plan = plan_from_facts("gpu01", now, FakeHost(offer, empty), wish, parts=parts)
+        assert not plan.blockers
+        return (plan.spec["apt"] or {}).get("configure")
+
+    both = configure(facts, ["driver", "cuda"])
+    for order in (["driver"], ["cuda"]), (["cuda"], ["driver"]), (["driver", "cuda"], ["cuda"]):
+        now = facts
+        for parts in order:
+            if written := configure(now, parts):
+                now = as_written(now, written)
+        for parts in [*order, ["driver", "cuda"]]:
+            written = configure(now, parts)
+            now = as_written(now, written) if written else now
+        assert configure(now, ["driver"]) is None and configure(now, ["cuda"]) is None, order
+        assert now.own_files[aptfiles.UNATTENDED] == as_written(facts, both).own_files[aptfiles.UNATTENDED]
+        assert now.own_files[aptfiles.PREFERENCES] == as_written(facts, both).own_files[aptfiles.PREFERENCES]
+
+
+def test_a_role_that_is_planned_for_lets_its_own_go():
+    held = {
+        "apt": {"blacklist": ["nvidia-", "cuda-(?!drivers)", "libcudnn", "libnccl"]},
+        "own_files": {aptfiles.UNATTENDED: "x"},
+    }
+    plan = plan_from_facts(
+        "gpu01",
+        with_cuda("hi", **held),
+        FakeHost(OFFERS["cuda"], CHANGES),
+        {**CUDA_13, "cuda_toolkit_hold": False},
+        parts=["cuda"],
+    )
+    assert plan.spec["apt"]["configure"]["unattended_blacklist"] == []
