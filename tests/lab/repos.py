@@ -14,6 +14,7 @@ from pathlib import Path
 
 from . import aptrepo, archive, cuda_repo, nvidia_repo
 from .aptrepo import Key
+from .containers import packages as toolkit_repo
 from .debfile import Package
 from .paths import CACHE, KEYS, REPOSITORIES, fingerprint_of
 from .releases import RELEASES
@@ -22,9 +23,11 @@ from .setup import say
 ARCHIVE_HOST, NVIDIA_HOST = "archive.sim.internal", "nvidia.sim.internal"
 RECIPE = (
     "archive.py", "aptrepo.py", "contents.py", "cuda_repo.py", "debfile.py", "kernels.py", "kofile.py", "nvidia_repo.py",
-    "releases.py", "sofile.py", "ubuntu_cuda.py", "data", "repos.py", "sim",
+    "releases.py", "sofile.py", "ubuntu_cuda.py", "data", "repos.py", "sim", "containers/packages.py", "containers/standin",
 )  # fmt: skip
-PUBLICATIONS = ("drivers", "kernel", "security", "cuda")
+# As NVIDIA's own Release file says, as far as is known.
+TOOLKIT_ORIGIN = "https://nvidia.github.io/libnvidia-container"
+PUBLICATIONS = ("drivers", "kernel", "security", "cuda", "toolkit")
 
 
 @contextmanager
@@ -52,6 +55,11 @@ def nvidia_path(ubuntu: str) -> str:
 
 def nvidia_url(ubuntu: str) -> str:
     return f"http://{NVIDIA_HOST}/{nvidia_path(ubuntu)}/"
+
+
+def toolkit_url() -> str:
+    """NVIDIA's container toolkit, for every release; its key is that of the CUDA repository here."""
+    return f"http://{NVIDIA_HOST}/{toolkit_repo.PATH}/"
 
 
 def archive_url() -> str:
@@ -90,6 +98,7 @@ def _write(
     for name, folder, packages in (
         ("archive", "ubuntu", of_archive),
         ("nvidia", nvidia_path(ubuntu), of_nvidia),
+        ("toolkit", toolkit_repo.PATH, toolkit_repo.packages()),
     ):
         index_file = root / f"index-{name}-{ubuntu}.json"
         index = aptrepo.load(index_file) if index_file.exists() else aptrepo.Index()
@@ -116,6 +125,8 @@ def sign(root: Path, ubuntu: str, name: str, index: aptrepo.Index, key: Key) -> 
             codename=release.codename,
             version=ubuntu,
         )
+    elif name == "toolkit":
+        aptrepo.publish(root / toolkit_repo.PATH, index, key, origin=TOOLKIT_ORIGIN, label=TOOLKIT_ORIGIN)
     else:
         aptrepo.publish(root / nvidia_path(ubuntu), index, key, origin="NVIDIA", label="NVIDIA CUDA")
 
@@ -160,7 +171,8 @@ class Served:
         """Add newer packages and sign again.
 
         what: any of ``drivers`` (point releases in both repositories, with signed modules), ``kernel`` (newer kernels
-        with signed modules), ``security`` (ordinary updates), ``cuda`` (newer toolkits, cuDNN and NCCL); none means all.
+        with signed modules), ``security`` (ordinary updates), ``cuda`` (newer toolkits, cuDNN and NCCL), ``toolkit`` (a newer
+        container toolkit); none means all.
         packages: your own, for the archive;
         nvidia: your own, for NVIDIA's repository.
         """
@@ -174,7 +186,7 @@ class Served:
         chosen |= set(json.loads(log.read_text())) if log.exists() else set()
         log.write_text(json.dumps(sorted(chosen)))
         for ubuntu in self.releases():
-            options = dict.fromkeys(chosen - {"cuda"}, True)
+            options = dict.fromkeys(chosen - {"cuda", "toolkit"}, True)
             of_archive = archive.packages(ubuntu, **options) + list(packages or [])
             of_nvidia = nvidia_repo.packages(
                 ubuntu, drivers="drivers" in chosen, cuda="cuda" in chosen
@@ -182,6 +194,7 @@ class Served:
             for name, folder, all_packages, key in (
                 ("archive", "ubuntu", of_archive, archive_key),
                 ("nvidia", nvidia_path(ubuntu), of_nvidia, nvidia_key),
+                ("toolkit", toolkit_repo.PATH, toolkit_repo.packages(later="toolkit" in chosen), nvidia_key),
             ):
                 index_file = self.root / f"index-{name}-{ubuntu}.json"
                 index = aptrepo.load(index_file)
