@@ -32,7 +32,7 @@ _SET_ASIDE = ("vfio", "pci-stub", "pciback")  # vfio-pci, nvgrace-gpu-vfio-pci, 
 
 DEFAULT_EXPECT = {
     "version": None, "branch": None, "flavour": None, "manage": True, "hold": True, "persistence": True,
-    "fabric_manager": False, "gpus": 0, "cuda": {}, "containers": {},
+    "fabric_manager": False, "gpus": 0, "none": False, "cuda": {}, "containers": {},
 }  # fmt: skip
 _verdict = verdicts.verdict
 
@@ -139,8 +139,12 @@ def gpus_on_bus(facts, want):
     check, found = "gpu.bus", facts["gpus"]
     evidence = ["%s 10de:%s" % (gpu["slot"], gpu["device"]) for gpu in found]
     if not found:
+        driven = facts["module"]["loaded"] or installed_driver(facts) or facts["smi"].get("path")
+        if want["none"] and not want["gpus"] and not driven:
+            return _verdict(check, "skip", "neither GPU nor driver, and nvidia_driver_manage is false")
         return _verdict(check, "fail", "no NVIDIA GPU on the PCI bus", evidence,
-                        "look at power, seating and the BIOS; lspci -d 10de: shows what the bus sees")  # fmt: skip
+                        "look at power, seating and the BIOS; lspci -d 10de: shows what the bus sees; a machine that only"
+                        " builds for others says so with nvidia_driver_manage: false")  # fmt: skip
     if want["gpus"] and len(found) != want["gpus"]:
         return _verdict(check, "fail", "%d GPUs on the bus, %d expected" % (len(found), want["gpus"]), evidence,
                         "a card fell off the bus, or gpu_verify_expect is out of date")  # fmt: skip

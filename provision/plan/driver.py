@@ -68,7 +68,7 @@ def plan_driver(
         # Asked for again (an update, a variant) and already so: nothing of apt's has to change.
         target = replace(target, installed=True)
     spec: dict[str, Any] = {
-        "boot": {"build": [], "files": [], "initramfs": False, "units": [], "start": True},
+        "boot": {"build": [], "files": [], "initramfs": False, "units": [], "start": True, "wanted": False},
         "reboot": {"needed": False, "policy": wish.reboot, "timeout": wish.reboot_timeout},
     }
     if target is None:
@@ -150,6 +150,7 @@ def expectation(wish: DriverWish, facts: Facts, decision: Decision) -> dict[str,
         "persistence": wish.persistence,
         "fabric_manager": wants_fabric(wish, facts),
         "gpus": 0,
+        "none": not wish.manage,
     }
 
 

@@ -76,10 +76,11 @@ class Resolver:
         if self.facts.gpus and not self.out.gpus:
             self.out.reason("driver", "none", "every GPU is set aside for virtual machines")
             return self.out
-        if not self.out.gpus:
+        if not self.out.gpus and self.wish.manage:
             self.out.warn(
                 "gpu.none", "no NVIDIA GPU on the PCI bus", ["nothing to install a driver for"],
-                "look at power, seating and the BIOS; lspci -d 10de: shows what the bus sees",
+                "look at power, seating and the BIOS; lspci -d 10de: shows what the bus sees; a machine that only builds "
+                "for others says so with nvidia_driver_manage: false",
             )  # fmt: skip
             return self.out
         if not self.wish.manage:

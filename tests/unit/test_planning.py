@@ -1,5 +1,8 @@
 """The loop around the pure parts: what is asked of a host, in which order, and what becomes of the answers."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 import provision.collection  # noqa: F401  (makes the collection importable)
@@ -12,6 +15,7 @@ from tests.unit.cudaoffers import OFFERS as CUDA_OFFERS
 from tests.unit.hosts import host
 from tests.unit.offers import OFFERS
 
+ROLES = Path(__file__).parents[2] / "roles"
 DEFAULTS = {"nvidia_driver_branch": "580", "nvidia_driver_channel": "ubuntu"}
 
 
@@ -249,3 +253,29 @@ def test_a_role_that_is_planned_for_lets_its_own_go():
         parts=["cuda"],
     )
     assert plan.spec["apt"]["configure"]["unattended_blacklist"] == []
+
+
+SITES = {
+    "a driver that is not ours, and toolkits": {
+        "nvidia_driver_manage": False,
+        "cuda_toolkit_versions": ["12.4"],
+    },
+    "nothing wanted": {"nvidia_driver_manage": False},
+    "a driver": {"nvidia_driver_channel": "ubuntu"},
+}
+
+
+@pytest.mark.parametrize("values", SITES.values(), ids=SITES)
+@pytest.mark.parametrize("gpus", [["RTX 4090"], []], ids=["a GPU", "no GPU"])
+def test_what_the_tasks_of_a_role_read_is_in_every_plan(values, gpus):
+    offer = Offer({**OFFERS["noble"].packages, **CUDA_OFFERS["jammy"].packages})
+    facts = host(gpus, host={"os": {"version_id": "22.04"}})
+    plan = plan_from_facts("gpu01", facts, FakeHost(offer, {**CHANGES, "changes": []}), values)
+    assert not plan.blockers
+    for role, spec in plan.spec["parts"].items():
+        read = set(re.findall(r"__\w+\.spec((?:\.\w+)+)", (ROLES / role / "tasks/main.yml").read_text()))
+        assert read, role
+        for path in read:
+            at = spec
+            for name in path.strip(".").split("."):
+                at = at[name] if at is not None else None  # none as a whole: its task asks for that
