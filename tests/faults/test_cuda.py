@@ -186,10 +186,12 @@ def test_select_none_restores_exactly(fleet, variable, state):
 
 def test_libraries_are_found_without_a_variable(fleet):
     host = fleet.lab.host("build")
-    listed = host.run("ldconfig -p").stdout
-    first = {}
-    for name, path in re.findall(r"^\s(\S+) \(libc6,x86-64\) => (\S+)", listed, re.M):
-        first.setdefault(name, host.run(["readlink", "-f", path]).stdout.strip())
+    listed = host.run(
+        "ldconfig -p | sed -n 's/^\\t\\(\\S*\\) .* => /\\1 /p' | while read n p; do echo $n $(readlink -f $p); done"
+    )
+    first: dict[str, str] = {}
+    for line in listed.stdout.splitlines():
+        first.setdefault(*line.split())
     assert first["libcudart.so.12"].startswith("/usr/local/cuda-12.4/")
     assert first["libcudart.so.13"].startswith("/usr/local/cuda-13.0/")
     assert first["libcudart.so.11.0"].startswith("/usr/local/cuda-11.8/")
