@@ -58,7 +58,9 @@ def test_compiler(row, tmp_path, monkeypatch, capfd):
     made = [path.name for path in Path().iterdir() if path.name != "a.cu"]
     assert made == ([row["made"]] if "made" in row else [])
     if made:
-        (call,) = [node for node in ast.walk(ast.parse(Path(made[0]).read_text())) if isinstance(node, ast.Dict)]
+        (call,) = [
+            node for node in ast.walk(ast.parse(Path(made[0]).read_text())) if isinstance(node, ast.Dict)
+        ]
         assert ast.literal_eval(call)["prints"] == ["the sum is 42"]
 
 
