@@ -18,7 +18,7 @@ from provision.catalog import Catalog, load_catalog
 from provision.errors import UsageError
 from provision.facts import Facts, ShellLine
 from provision.plan.conda import conda_expectation
-from provision.plan.containers import containers_expectation
+from provision.plan.containers import containers_expectation, containers_to_run
 from provision.plan.cuda import LINK, cuda_expectation
 from provision.plan.driver import expectation
 from provision.planning import Call, conda_wish_of, read_facts
@@ -29,7 +29,7 @@ from provision.resolve.decision import DriverWish
 from provision.resolve.driver import resolve_driver
 
 # Checks that run something: only where a pattern can mean one of them is the host asked to.
-_RUN = ("gpu.", "cuda.compile", "python.")
+_RUN = ("gpu.", "cuda.compile", "python.", "container.run")
 
 
 @dataclass(frozen=True)
@@ -179,5 +179,6 @@ def prove_args(
         "deep": look.deep or bool(values.get("gpu_verify_deep")),
         "busy": values.get("gpu_verify_busy") or "skip",
         "python": list(values.get("gpu_verify_python") or ()),
+        "containers": containers_to_run(ContainersWish.from_vars(values), facts, catalog),
         "timeout_s": int(values.get("gpu_verify_timeout") or 120),
     }  # fmt: skip

@@ -13,6 +13,7 @@ nothing is left behind. Standard library only, Python 3.8 and later. Everything 
     users        [facts.GpuUser]: who has a card open; NVML's own list is always added
     toolkits     [{"version": "12.4", "path": "/usr/local/cuda-12.4"}]: nvcc of each is tried
     python       paths of interpreters to judge
+    containers   {"docker", "docker_cdi", "podman": bool, "image": text, "gpus": number}: runtimes to try, see provecontainer
     timeout_s    bound for one check with all its steps (default 90; deep 300)
     library_path LD_LIBRARY_PATH of a login; environment: other variables that a login exports
     installed    {"cudnn": "9.14.0", "nccl": "2.28.3"}: versions that headers or packages on the host say
@@ -29,6 +30,7 @@ import time
 
 from ansible_collections.gpu.provision.plugins.module_utils import (
     provecompile,
+    provecontainer,
     provecount,
     provecudnn,
     proveerrors,
@@ -242,6 +244,8 @@ class Proof(object):
         for path in self.args.get("python") or []:
             name = "python.framework[%s]" % path
             yield name, lambda path=path, name=name: self.framework(name, path)
+        for name, make in provecontainer.plan(self.args.get("containers")):
+            yield name, lambda name=name, make=make: verdict(name, *make(self.timeout))
 
     def count(self):
         return verdict("gpu.count", *provecount.judge(

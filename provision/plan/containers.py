@@ -184,3 +184,14 @@ def containers_expectation(
         "refused": [issue.message for issue in decision.blockers],
         "installed": installed_toolkit(facts, catalog).version,
     }
+
+
+def containers_to_run(wish: ContainersWish, facts: Facts, catalog: Catalog) -> dict[str, Any]:
+    """What the host is to start containers with; see provecontainer.plan. Only runtimes that the inventory asks for."""
+    return {
+        "docker": wish.docker,
+        "docker_cdi": has_docker_cdi(facts, catalog),
+        "podman": "podman" in wish.runtimes,
+        "image": wish.test_image,
+        "gpus": len(facts.smi.gpus),
+    }

@@ -1,0 +1,156 @@
+"""container.run: what it makes of a runtime's words, and that it stops and cleans up; real daemons are in tests/system."""
+
+import io
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+import yaml
+
+import provision.collection  # noqa: F401 - makes the collection importable
+from ansible_collections.gpu.provision.plugins.module_utils import prove, provecontainer
+from provision.catalog import load_catalog
+from provision.facts import Facts
+from provision.plan.containers import containers_to_run
+from provision.resolve.containers import ContainersWish
+from provision.verify import Look
+
+CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/containers_run.yml").read_text())
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
+def test_what_is_made_of_it(case):
+    attempt = provecontainer.Attempt(case.get("rc", 0), case.get("out", ""))
+    status, message, evidence, hint, _ = provecontainer.judge(
+        attempt, "docker run", case.get("gpus", 0), 1.0, []
+    )
+    wanted, *words = case["expect"]
+    assert status == wanted, message
+    said = " ".join([message, *evidence, hint or ""])
+    assert all(word in said for word in words), said
+    assert hint or status in ("pass", "skip")
+
+
+def program(tmp_path, text, name="podman"):
+    """A program that writes down how it was called, then does as the text says."""
+    path = tmp_path / name
+    path.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\n{text}\n')
+    path.chmod(0o755)
+    return path
+
+
+def calls(tmp_path):
+    return [line.split()[0] for line in (tmp_path / "calls").read_text().splitlines()]
+
+
+def podman(tmp_path, monkeypatch, text, timeout=20.0, **args):
+    path = program(tmp_path, text)
+    monkeypatch.setattr(provecontainer, "_which", lambda name: str(path))
+    return provecontainer.prove_podman(args, timeout)
+
+
+def test_podman_gets_gpus_by_cdi_and_nothing_stays(tmp_path, monkeypatch):
+    script = 'case "$1" in run) echo "GPU 0: X (UUID: GPU-1)";; import) cat > /dev/null;; esac'
+    status, message, *_ = podman(tmp_path, monkeypatch, script, gpus=1)
+    assert (status, message) == ("pass", "podman run --device nvidia.com/gpu=all: 1 GPUs")
+    assert calls(tmp_path) == ["import", "run", "rm", "rmi"]
+
+
+def test_n4_a_pull_that_fails_is_a_skip(tmp_path, monkeypatch):
+    script = 'case "$1" in image) exit 1;; pull) echo "net/http: TLS handshake timeout" >&2; exit 1;; esac'
+    status, message, evidence, hint, _ = podman(
+        tmp_path, monkeypatch, script, image="nvidia/cuda:12.6.0-base-ubuntu24.04"
+    )
+    assert status == "skip" and "TLS handshake timeout" in message and hint is None
+    assert calls(tmp_path) == ["image", "pull"], "no container is started, nothing is removed"
+
+
+def test_a_pull_that_hangs_is_a_skip(tmp_path, monkeypatch):
+    script = 'case "$1" in image) exit 1;; pull) sleep 60;; esac'
+    status, message, *_ = podman(tmp_path, monkeypatch, script, timeout=1.0, image="big:1")
+    assert status == "skip" and "did not end in time" in message
+
+
+def test_an_image_that_was_pulled_goes_again_and_one_that_was_there_stays(tmp_path, monkeypatch):
+    script = 'case "$1" in image) exit 1;; run) echo "GPU 0: X";; esac'
+    assert podman(tmp_path, monkeypatch, script, image="x:1")[0] == "pass"
+    assert calls(tmp_path) == ["image", "pull", "run", "rm", "rmi"]
+    (tmp_path / "calls").unlink()
+    assert podman(tmp_path, monkeypatch, 'test "$1" != run || echo "GPU 0: X"', image="x:1")[0] == "pass"
+    assert calls(tmp_path) == ["image", "run", "rm"]
+
+
+def test_a_hang_is_ended_and_cleaned_up(tmp_path, monkeypatch):
+    script = 'case "$1" in run) sleep 60 & wait;; import) cat > /dev/null;; esac'
+    status, message, *_ = podman(tmp_path, monkeypatch, script, timeout=1.0)
+    assert status == "fail" and "did not end in time" in message
+    assert calls(tmp_path) == ["import", "run", "rm", "rmi"]
+
+
+def test_an_interruption_cleans_up_as_well(tmp_path, monkeypatch):
+    path = program(tmp_path, "cat > /dev/null")
+    runtime = provecontainer._Runtime(str(path), [], dict(os.environ), 20.0)
+    real = provecontainer.run
+
+    def interrupted(argv, *more):
+        if argv[1] == "run":
+            raise KeyboardInterrupt
+        return real(argv, *more)
+
+    monkeypatch.setattr(provecontainer, "run", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        runtime.prove({}, [])
+    assert calls(tmp_path) == ["import", "rm", "rmi"]
+
+
+def test_docker_that_does_not_run_or_has_no_cdi_is_a_skip(tmp_path, monkeypatch):
+    monkeypatch.setattr(provecontainer, "_which", lambda name: "/bin/true")
+    monkeypatch.setattr(provecontainer, "SOCKET", str(tmp_path / "none"))
+    assert provecontainer.prove_docker({}, False, 5.0)[0] == "skip"
+    (tmp_path / "none").write_text("")
+    status, message, *_ = provecontainer.prove_docker({"docker_cdi": False}, True, 5.0)
+    assert status == "skip" and "25.0" in message
+    monkeypatch.setattr(provecontainer, "_which", lambda name: None)
+    assert provecontainer.prove_docker({}, False, 5.0)[1] == "there is no program docker"
+
+
+def test_the_image_holds_the_c_library_and_no_more(tmp_path):
+    folder = tmp_path / "lib/x86_64-linux-gnu"
+    folder.mkdir(parents=True)
+    (tmp_path / "lib64").mkdir()
+    (tmp_path / "lib64/ld-linux-x86-64.so.2").write_bytes(b"loader")
+    (folder / "libc-2.39.so").write_bytes(b"libc")
+    (folder / "libc.so.6").symlink_to("libc-2.39.so")
+    data = provecontainer.scratch(str(tmp_path), "x86_64")
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        files = {entry.name: archive.extractfile(entry).read() for entry in archive if entry.isfile()}
+    assert files == {
+        "etc/debian_version": b"scratch\n", "lib64/ld-linux-x86-64.so.2": b"loader", "lib/x86_64-linux-gnu/libc.so.6": b"libc",
+    }  # fmt: skip
+    assert provecontainer.scratch(str(tmp_path), "riscv64") is None
+    (folder / "libc.so.6").unlink()
+    assert provecontainer.scratch(str(tmp_path), "x86_64") is None
+
+
+def test_what_runs_is_what_the_inventory_asks_for():
+    docker = {"engine": "/usr/bin/dockerd", "version": "28.3.0"}
+    facts = Facts.model_validate(
+        {"containers": {"docker": docker}, "smi": {"gpus": [{"index": 0, "name": "H100"}]}}
+    )
+    args = containers_to_run(
+        ContainersWish.from_vars({"container_toolkit_runtimes": ["docker", "podman"]}), facts, load_catalog()
+    )
+    assert args == {"docker": True, "docker_cdi": True, "podman": True, "image": "", "gpus": 1}
+    names = [name for name, _ in provecontainer.plan(args)]
+    assert names == ["container.run[docker]", "container.run[docker-cdi]", "container.run[podman]"]
+    nothing = containers_to_run(ContainersWish(), facts, load_catalog())
+    verdicts = prove.main({"containers": nothing, "only": ["container.run"]})["checks"]
+    assert [(v["id"], v["status"]) for v in verdicts] == [("container.run", "skip")]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "runs"), [("container.run", True), ("container.*", True), ("container.shm", False)]
+)
+def test_a_look_at_containers_runs_something_only_where_it_may_mean_that(pattern, runs):
+    assert Look(only=(pattern,)).wants_to_run() is runs
