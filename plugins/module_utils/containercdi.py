@@ -17,6 +17,8 @@ from ansible_collections.gpu.provision.plugins.module_utils import cdispec, cont
 
 def ensure_cdi(host):
     """Units that write the specification, the toolkit's where it has some, and a specification that fits the driver."""
+    if not _has_toolkit(host, "will keep the CDI specification current"):
+        return
     if containerfiles.has_toolkit_units(host.tree):
         _drop_units(host)
         units = list(containerfiles.TOOLKIT_UNITS)
@@ -39,6 +41,19 @@ def ensure_cdi(host):
     _write_specs(host)
 
 
+def _has_toolkit(host, words):
+    """True when nvidia-ctk is there; in check mode it may be on its way, and words say what it will do."""
+    if host.tree.exists(containerfiles.CTK):
+        return True
+    if not host.check:
+        host.fail(
+            "containers.no_toolkit", "%s is not there" % containerfiles.CTK,
+            "install NVIDIA's container toolkit first: provision apply does both",
+        )  # fmt: skip
+    host.done.append(words)
+    return False
+
+
 def drop_cdi(host):
     """Our units go; the specification stays, since containers may be started with it."""
     _drop_units(host)
@@ -49,7 +64,7 @@ def ensure_device_links(host):
     # udevd takes up new rules by itself.
     host.write_own(containerfiles.UDEV_RULE, containerfiles.UDEV_TEXT)
     missing = containerfiles.device_links_missing(host.tree)
-    if not missing:
+    if not missing or not _has_toolkit(host, "will make links in /dev/char"):
         return
     host.command(
         [containerfiles.CTK, "system", "create-dev-char-symlinks", "--create-all"],

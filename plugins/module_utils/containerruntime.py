@@ -58,7 +58,7 @@ def apply(params, check=False, host=None):
     if docker:
         _warn_reload(host)
     return {
-        "changed": bool(host.done), "done": host.done, "diff": host.diff, "warnings": host.warnings, "backups": host.backups,
+        "changed": bool(host.done), "done": host.done, "diff": host.diff, "notes": host.warnings, "backups": host.backups,
         "restart_required": bool(host.restart_because), "restart_because": host.restart_because,
         "in_the_way": host.in_the_way,
     }  # fmt: skip

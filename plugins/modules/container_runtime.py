@@ -111,8 +111,8 @@ done:
   type: list
   elements: str
   sample: [changed /etc/docker/daemon.json, had docker read /etc/docker/daemon.json again]
-warnings:
-  description: What a person should know. Ansible shows them as warnings.
+notes:
+  description: What a person should know. They are shown as warnings too.
   returned: success
   type: list
   elements: str
@@ -146,7 +146,7 @@ code:
       C(containers.device_links), C(containers.docker_down), C(containers.docker_silent), C(containers.dockerd_refuses),
       C(containers.file), C(containers.flag_conflict), C(containers.foreign_file), C(containers.group),
       C(containers.no_cgroups), C(containers.no_containerd), C(containers.no_docker), C(containers.no_rootless),
-      C(containers.no_user), C(containers.not_registered).
+      C(containers.no_toolkit), C(containers.no_user), C(containers.not_registered).
   returned: failure
   type: str
   sample: containers.daemon_json
@@ -187,6 +187,8 @@ def main():
             msg=error.message, code=error.code, because=error.because, hint=error.hint, done=error.done,
             changed=bool(error.done),
         )  # fmt: skip
+    for words in result["notes"]:
+        module.warn(words)
     module.exit_json(**result)
 
 
