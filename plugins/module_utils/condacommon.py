@@ -339,32 +339,53 @@ def as_owner(owner, umask, function, *args):
     return answer["value"]
 
 
+class OtherRun(Exception):
+    """Another run was at work in the same place, and has changed what we saw: look again."""
+
+
 class Lock(object):
     """The lock of what is being made at a path: programs that we started for it hold it as long as they live.
 
-    marker: file that is there while the work goes on. Waits for a run before, then raises CondaError.
+    marker: file that is there while the work goes on. Waits for a run before us and raises OtherRun where that came to its
+    end, and CondaError where it goes on too long.
     """
 
     def __init__(self, marker, prefix):
         self.marker, self.prefix, self.handle = marker, prefix, None
 
     def __enter__(self):
-        self.handle = os.open(self.marker, os.O_RDONLY | os.O_NOFOLLOW)
+        try:
+            self.handle = os.open(self.marker, os.O_RDONLY | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            raise OtherRun() from None
+        try:
+            self._wait()
+        except BaseException:
+            os.close(self.handle)
+            raise
+        return self.handle
+
+    def _wait(self):
         deadline = time.monotonic() + _LOCK_WAIT
         while True:
             try:
                 fcntl.flock(self.handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return self.handle
+                break
             except OSError as error:
                 if error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN):
                     raise
             if time.monotonic() > deadline:
-                os.close(self.handle)
                 raise CondaError(
                     "conda.busy", "another run still works at %s" % self.prefix, _working(self.prefix),
                     "wait for it, or end it, and run again: it is finished then",
                 )  # fmt: skip
             time.sleep(0.5)
+        try:
+            there = os.stat(self.marker, follow_symlinks=False).st_ino
+        except FileNotFoundError:
+            raise OtherRun() from None
+        if there != os.fstat(self.handle).st_ino:
+            raise OtherRun()
 
     def __exit__(self, *_):
         os.close(self.handle)
@@ -440,6 +461,31 @@ def read_text(path):
             return file.read()
     except FileNotFoundError:
         return None
+
+
+def create_text(path, text):
+    """Write a file that is not there yet; raises FileExistsError when it is."""
+    with io.open(path, "x", encoding="utf-8") as file:
+        file.write(text)
+
+
+def overwrite_text(path, text):
+    """Write a file anew in its place, so that a lock on it stays."""
+    with io.open(path, "r+", encoding="utf-8") as file:
+        file.truncate()
+        file.write(text)
+
+
+def again(function, tries=5):
+    """Call a function until no other run comes between; returns what it returns."""
+    for _ in range(tries):
+        try:
+            return function()
+        except OtherRun:
+            continue
+    raise CondaError(
+        "conda.busy", "other runs are at work in the same place", hint="wait for them, and run again"
+    )
 
 
 def write_text(path, text):

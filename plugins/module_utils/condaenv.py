@@ -43,7 +43,7 @@ def run(params, check=False):
     """
     environment = _Environment(params, check)
     try:
-        return environment.run()
+        return condacommon.again(environment.run)
     except OSError as error:
         raise condacommon.not_writable(environment.path, environment.owner, error) from None
 
@@ -154,9 +154,10 @@ class _Environment(object):
         self.conda = self.prefix + "/bin/conda"
         self.owner = Owner(params["owner"], params.get("group"))
         self.umask = int(params.get("umask") or "022", 8)
-        self.done, self.diff, self.export, self.lock = [], [], None, None
+        self.lock = None
 
     def run(self):
+        self.done, self.diff, self.export = [], [], None
         state = self.state()
         what = decide(state, self.params["action"], self.params)
         if what:
@@ -238,25 +239,23 @@ class _Environment(object):
                 self.replace()  # cut off before the old one was moved: it still stands there, whole
                 return
             self.as_owner(_remove, self.path)
-            if not self.is_current():
-                raise CondaError("conda.busy", "another run has just made %s" % self.path, hint="run again")
             self.make()
             self.let_go()
 
     def is_asked(self, record):
         return (record.get("spec") or {}).get("wish") == (self.params.get("wish") or {})
 
-    def is_current(self):
-        """True when the marker is still the file that we have locked."""
-        return os.path.lexists(self.marker) and os.stat(self.marker).st_ino == os.fstat(self.lock).st_ino
-
     def mark(self, aside, moved):
-        note = {"prefix": self.path, "started": _now(), "aside": aside, "moved": moved}
+        """Put our marker beside the place, or, once we hold it, say in it how far we are."""
+        note = json.dumps({"prefix": self.path, "started": _now(), "aside": aside, "moved": moved}) + "\n"
+        if moved:
+            self.as_owner(condacommon.overwrite_text, self.marker, note)
+            return
         self.as_owner(_make_folder, os.path.dirname(self.path))
-        if os.path.lexists(self.marker):
-            self.as_owner(_overwrite, self.marker, json.dumps(note) + "\n")  # the lock is on this very file
-        else:
-            self.as_owner(write_text, self.marker, json.dumps(note) + "\n")
+        try:
+            self.as_owner(condacommon.create_text, self.marker, note)
+        except FileExistsError:
+            raise condacommon.OtherRun() from None
 
     def make(self):
         """Make the environment in an empty place, prove it and write its record; else the place is as it was before."""
@@ -420,9 +419,3 @@ def _remove(path):
         os.unlink(path)
     elif os.path.lexists(path):
         shutil.rmtree(path)
-
-
-def _overwrite(path, text):
-    with open(path, "r+", encoding="utf-8") as file:
-        file.truncate()
-        file.write(text)

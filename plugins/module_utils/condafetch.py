@@ -9,6 +9,7 @@ it. Standard library only, any Python from 3.8.
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import http.client
 import io
@@ -43,30 +44,13 @@ def fetch(source, folder, name, sha256):
     target = os.path.join(folder, name)
     try:
         os.makedirs(folder, 0o755, exist_ok=True)
-        if sha256 and os.path.isfile(target):
-            if checksum(target) == sha256:
-                return _answer(target, sha256, False, False)
-            os.unlink(target)
-        path = _local(source)
-        resumed = _copy(path, target + ".part") if path else _download(source, target + ".part")
-        got = checksum(target + ".part")
-        if sha256 and got != sha256 and resumed:
-            # The file may have changed on the server between the two halves.
-            _forget(target + ".part")
-            _download(source, target + ".part")
-            got = checksum(target + ".part")
-        if sha256 and got != sha256:
-            because = _mismatch(target + ".part", sha256, got)
-            _forget(target + ".part")
-            raise CondaError(
-                "conda.checksum", "%s is not the file that was expected" % (path or source), because,
-                "check the address and the checksum (miniconda_installer_url, miniconda_installer_sha256); a mirror "
-                "that is being filled has the right file later",
-            )  # fmt: skip
-        os.chmod(target + ".part", 0o644)
-        os.rename(target + ".part", target)
-        _forget(target + ".part")
-        return _answer(target, got, True, resumed)
+        # One download at a time: two runs would write into one file.
+        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            return _fetch(source, target, sha256)
+        finally:
+            os.close(lock)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             _forget(target + ".part")
@@ -77,6 +61,33 @@ def fetch(source, folder, name, sha256):
             "conda.not_writable", "cannot write to %s" % (error.filename or folder), [os.strerror(error.errno or 0)],
             "that folder is ours: look at its file system and its rights",
         ) from None  # fmt: skip
+
+
+def _fetch(source, target, sha256):
+    if sha256 and os.path.isfile(target):
+        if checksum(target) == sha256:
+            return _answer(target, sha256, False, False)
+        os.unlink(target)
+    path = _local(source)
+    resumed = _copy(path, target + ".part") if path else _download(source, target + ".part")
+    got = checksum(target + ".part")
+    if sha256 and got != sha256 and resumed:
+        # The file may have changed on the server between the two halves.
+        _forget(target + ".part")
+        _download(source, target + ".part")
+        got = checksum(target + ".part")
+    if sha256 and got != sha256:
+        because = _mismatch(target + ".part", sha256, got)
+        _forget(target + ".part")
+        raise CondaError(
+            "conda.checksum", "%s is not the file that was expected" % (path or source), because,
+            "check the address and the checksum (miniconda_installer_url, miniconda_installer_sha256); a mirror "
+            "that is being filled has the right file later",
+        )  # fmt: skip
+    os.chmod(target + ".part", 0o644)
+    os.rename(target + ".part", target)
+    _forget(target + ".part")
+    return _answer(target, got, True, resumed)
 
 
 def checksum(path):

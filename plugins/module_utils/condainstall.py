@@ -43,7 +43,7 @@ def run(params, check=False):
     """
     install = _Install(params, check)
     try:
-        return install.run()
+        return condacommon.again(install.run)
     except OSError as error:
         raise condacommon.not_writable(install.prefix, install.owner, error) from None
 
@@ -177,9 +177,9 @@ class _Install(object):
         self.owner = Owner(params["owner"], params.get("group"))
         self.umask = int(params.get("umask") or "022", 8)
         self.marker = self.prefix + "/" + condacommon.MARKER
-        self.done, self.diff, self.warnings = [], [], []
 
     def run(self):
+        self.done, self.diff, self.warnings = [], [], []
         state = self.state()
         what = decide(state, self.params["action"], self.params.get("version") or "")
         if what:
@@ -215,15 +215,24 @@ class _Install(object):
         if self.check:
             self.done.append(said)
             return
-        self.mustwrite_text(state)
+        self.must_be_writable(state)
         if what == "finish":
-            with self.locked():
+            with self.locked() as lock:
                 state = self.state()
                 if not state["missing"] and not state["leftovers"] and self.works():
                     # An installer that went on alone came to its end after we had died.
                     self.finished(None)
-                    self.done.append(said)
-                    return
+                else:
+                    self.finish(state, lock)
+        else:
+            fetched = self.fetch(state)
+            if what == "update" and (state["record"] or {}).get("sha256") == fetched["sha256"]:
+                return  # 'latest' is what is there
+            self.begin(fetched, over=what != "install")
+        self.done.append(said)
+
+    def fetch(self, state):
+        """Have the installer, and know that its unpacked size fits: the answer of condafetch, and ``kib``."""
         try:
             fetched = condafetch.fetch(
                 self.params.get("url") or self.params["file"], self.params.get("cache_dir") or CACHE,
@@ -235,16 +244,41 @@ class _Install(object):
                     "conda.no_installer", "%s is no installer" % self.params["installer"],
                     ["it does not begin as a shell script"], "give the .sh of Miniconda or Miniforge",
                 )  # fmt: skip
+            self.must_fit(info, fetched)
         except CondaError:
-            if state["state"] == "absent":
+            if state["state"] == "absent" and not os.path.lexists(self.marker):
                 self.wipe(True)  # the empty folder that we just made
             raise
-        if what == "update" and (state["record"] or {}).get("sha256") == fetched["sha256"]:
-            return  # 'latest' is what is there
-        over = what in ("repair", "update") or (what == "finish" and self.has_environments(state))
-        self.must_fit(info, fetched, over)
-        self.install(fetched, over)
-        self.done.append(said)
+        return fetched
+
+    def begin(self, fetched, over):
+        """Put our marker into the prefix, unless another run was faster, and install under it."""
+        try:
+            self.as_owner(condacommon.create_text, self.marker, self.marker_text(fetched, over))
+        except FileExistsError:
+            raise condacommon.OtherRun() from None
+        with self.locked() as lock:
+            self.install(fetched, over, lock)
+
+    def finish(self, state, lock):
+        """Take up what a run before left. What we began from nothing is begun anew, anything else is installed over."""
+        over = self.has_environments(state)
+        if not over:
+            self.wipe(False)  # first, for its room
+        fetched = self.fetch(state)
+        self.as_owner(condacommon.overwrite_text, self.marker, self.marker_text(fetched, over))
+        self.install(fetched, over, lock)
+
+    def marker_text(self, fetched, over):
+        note = {
+            "installer": self.params["installer"], "sha256": fetched["sha256"], "fresh": not over,
+            "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        }  # fmt: skip
+        if over:
+            # Installers write their own .condarc over the one that is there, also with -u.
+            kept = self.note().get("condarc")
+            note["condarc"] = kept or self.as_owner(read_text, self.prefix + "/.condarc")
+        return json.dumps(note) + "\n"
 
     def show(self, state):
         self.diff.append({
@@ -253,7 +287,7 @@ class _Install(object):
             "after": "whole %s\n" % (self.params.get("version") or "").rsplit("-", 1)[0],
         })  # fmt: skip
 
-    def mustwrite_text(self, state):
+    def must_be_writable(self, state):
         """Have the folder of the prefix and a home that the installer can use, or say what is in the way."""
         try:
             # The installer makes ~/.conda, and ends when it cannot.
@@ -296,12 +330,10 @@ class _Install(object):
         )
         return made or not state["fresh"]
 
-    def must_fit(self, info, fetched, over):
+    def must_fit(self, info, fetched):
         need = (info["kib"] << 10 if info["kib"] else fetched["size"] * _UNPACKED) + BUFFER
         free = condacommon.free_bytes(self.prefix)
         if free < need:
-            if not over:
-                self.wipe(True)
             raise CondaError(
                 "conda.disk_full",
                 "%s needs %s at %s, and %s are free" % (
@@ -311,36 +343,23 @@ class _Install(object):
                 "make room there, or choose another miniconda_prefix",
             )  # fmt: skip
 
-    def install(self, fetched, over):
+    def install(self, fetched, over, lock):
         """Run the installer in the prefix under our marker; over: onto what is there (-u), else from nothing."""
         installer = self.params["installer"]
-        note = {
-            "installer": installer, "sha256": fetched["sha256"], "fresh": not over,
-            "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        }  # fmt: skip
-        if over:
-            # Installers write their own .condarc over the one that is there, also with -u.
-            note["condarc"] = self.note().get("condarc") or self.as_owner(
-                read_text, self.prefix + "/.condarc"
-            )
-        self.as_owner(write_text, self.marker, json.dumps(note) + "\n")
-        with self.locked() as lock:
-            if not over:
-                self.wipe(False)
-            # -f: the folder is there, with our marker in it.
-            argv = ["bash", fetched["path"], "-b", "-u" if over else "-f", "-p", self.prefix]
-            result = condacommon.run(
-                argv, self.owner, self.umask, self.params.get("timeout") or 3600, inherit=(lock,)
-            )
-            state = self.state()
-            if result.rc != 0 or state["missing"] or state["leftovers"] or not self.works():
-                result.text += "\n" + "\n".join(partial_because(state))
-                killed = result.rc < 0 or result.rc in (137, 143)
-                kept = "what is there stays and is finished by the next run"
-                if not over and not killed and self.wipe(True):
-                    kept = "nothing was left at " + self.prefix
-                raise explain(result, self.prefix, installer, kept)
-            self.finished(fetched)
+        # -f: the folder is there, with our marker in it.
+        argv = ["bash", fetched["path"], "-b", "-u" if over else "-f", "-p", self.prefix]
+        result = condacommon.run(
+            argv, self.owner, self.umask, self.params.get("timeout") or 3600, inherit=(lock,)
+        )
+        state = self.state()
+        if result.rc != 0 or state["missing"] or state["leftovers"] or not self.works():
+            result.text += "\n" + "\n".join(partial_because(state))
+            killed = result.rc < 0 or result.rc in (137, 143)
+            kept = "what is there stays and is finished by the next run"
+            if not over and not killed and self.wipe(True):
+                kept = "nothing was left at " + self.prefix
+            raise explain(result, self.prefix, installer, kept)
+        self.finished(fetched)
 
     def locked(self):
         return Lock(self.marker, self.prefix)

@@ -21,6 +21,7 @@ from typing import Any
 import yaml
 
 from . import profile, repos, setup
+from .conda import publish as conda
 from .debfile import Package
 from .engine import LABEL, LabError, engine, run
 from .image import image
@@ -345,7 +346,7 @@ class Lab:
         podman = engine()
         names = [
             word
-            for host in (repos.ARCHIVE_HOST, repos.NVIDIA_HOST)
+            for host in (repos.ARCHIVE_HOST, repos.NVIDIA_HOST, conda.HOST)
             for word in ("--add-host", f"{host}:{self.server_address}")
         ]
         done = podman(
@@ -373,6 +374,7 @@ class Lab:
         self.served.root.mkdir(parents=True, exist_ok=True)
         for ubuntu in releases:
             self.served.add_release(ubuntu)
+        conda.publish(self.served.root)
         tag, _ = image()
         podman = engine()
         done = podman(

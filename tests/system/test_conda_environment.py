@@ -392,24 +392,36 @@ condaenv.run(json.loads(sys.argv[1]))
 """
 
 
-def test_the_next_run_waits_for_a_conda_that_is_still_at_work(place):
-    place.wish("pause=env:2")
+def started(place):
+    """The module as a process of its own."""
     root = Path(__file__).parents[2]
     text = RUN.format(collections=str(root / ".collections"), root=str(root))
     arguments = {
         "name": "py311", "prefix": str(place.prefix), "action": "create", "owner": place.user, "wish": {},
         "channels": [f"{place.web.url}/conda-forge"], "packages": ["python=3.11"],
     }  # fmt: skip
-    run = subprocess.Popen([sys.executable, "-c", text, json.dumps(arguments)], stderr=subprocess.DEVNULL)
+    return subprocess.Popen([sys.executable, "-c", text, json.dumps(arguments)], stderr=subprocess.DEVNULL)
+
+
+def test_two_runs_at_once_make_one_environment(place):
+    runs = [started(place) for _ in range(3)]
+    assert [run.wait(60) for run in runs] == [0, 0, 0]
+    assert environment_state(str(env(place)))["state"] == "whole"
+    assert [item.name for item in (place.prefix / "envs").iterdir()] == ["py311"]
+
+
+def test_the_next_run_waits_for_a_conda_that_is_still_at_work(place):
+    place.wish("pause=env:2")
+    run = started(place)
     deadline = time.monotonic() + 30
     while not (env(place) / "conda-meta").is_dir():
         assert time.monotonic() < deadline
         time.sleep(0.02)
     run.send_signal(signal.SIGKILL)
     run.wait()
-    started = time.monotonic()
+    killed = time.monotonic()
     place.environment()
-    assert time.monotonic() - started > 1
+    assert time.monotonic() - killed > 1
     assert environment_state(str(env(place)))["state"] == "whole"
 
 

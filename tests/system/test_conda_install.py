@@ -366,6 +366,15 @@ def test_killed_with_its_installer_still_at_work(place):
     assert prefix_state(str(place.prefix))["state"] == "whole"
 
 
+def test_two_runs_at_once_make_one_prefix(place):
+    """As after an interrupt that ended the command and not what it had started on the host."""
+    place.installer()
+    runs = [started(place) for _ in range(3)]
+    assert [run.wait(60) for run in runs] == [0, 0, 0]
+    assert prefix_state(str(place.prefix))["state"] == "whole"
+    assert not place.install()["changed"]
+
+
 def test_an_installer_that_does_not_end_is_named(place, monkeypatch):
     place.wish("pause=post:3")
     run = started(place)

@@ -19,11 +19,16 @@ _DATE = (2026, 1, 1, 0, 0, 0)
 
 
 def wheel(
-    name: str, version: str, files: Mapping[str, bytes], requires: Iterable[str] = (), python: str = ">=3.7"
+    name: str,
+    version: str,
+    files: Mapping[str, bytes],
+    requires: Iterable[str] = (),
+    extras: Iterable[str] = (),
 ) -> tuple[str, bytes]:
-    """Return (file name, bytes) of a pure wheel; requires: requirements as pip writes them; python: Requires-Python."""
+    """Return (file name, bytes) of a pure wheel; requires: requirements as pip writes them; extras: names of extras."""
     stem = f"{name.replace('-', '_')}-{version}"
-    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\nRequires-Python: {python}\n"
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\nRequires-Python: >=3.7\n"
+    metadata += "".join(f"Provides-Extra: {item}\n" for item in extras)
     metadata += "".join(f"Requires-Dist: {item}\n" for item in requires)
     content = dict(files) | {
         f"{stem}.dist-info/METADATA": metadata.encode(),
@@ -105,7 +110,11 @@ def write_index(folder: Path) -> None:
     for spec in data()["wheels"]:
         module = spec["name"].replace("-", "_")
         files = {f"{module}/__init__.py": f'__version__ = "{spec["version"]}"\n'.encode()}
-        file, content = wheel(spec["name"], spec["version"], files, spec.get("requires", ()))
+        if "library" in spec:
+            files = library_files(spec["library"], spec["version"])
+        file, content = wheel(
+            spec["name"], spec["version"], files, spec.get("requires", ()), spec.get("extras", ())
+        )
         _put(folder / "simple", file, content)
         # PyTorch's index carries what torch needs from elsewhere, too.
         for tag in (folder / "whl").iterdir():
