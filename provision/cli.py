@@ -431,6 +431,7 @@ def verify(
     "provision compat --gpu 'RTX 3090' --cuda 12.4",
     "provision compat --gpu H100 --torch 2.6 --ubuntu 24.04",
     "provision compat --gpu V100 --gpu 'RTX 4090' --driver 580 --json",
+    "provision compat --image-cuda 12.1 --driver 535",
 )
 def compat(
     settings: Settings,
@@ -448,6 +449,9 @@ def compat(
     modules: Annotated[
         str | None, typer.Option("--modules", metavar="FLAVOUR", help="Kernel modules: open or proprietary.")
     ] = None,
+    image_cuda: Annotated[
+        str | None, typer.Option("--image-cuda", metavar="12.1", help="CUDA inside a container image.")
+    ] = None,
 ) -> int:
     """Answer from the catalog alone what fits together, what does not, and why. Asks no host."""
     from provision.commands import compat as command
@@ -455,7 +459,7 @@ def compat(
 
     wishes = Wishes(
         gpu=tuple(gpu or ()), driver=driver, cuda=cuda, cudnn=cudnn, torch=torch, tensorflow=tensorflow, ubuntu=ubuntu,
-        modules=modules,
+        modules=modules, image_cuda=image_cuda,
     )  # fmt: skip
     return _finish(settings, command.run(wishes))
 

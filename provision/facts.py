@@ -314,7 +314,9 @@ class Cuda(_Facts):
     toolkits: list[Toolkit] = Field(default_factory=list)
     alternatives: list[Alternative] = Field(default_factory=list)
     links: list[CudaLink] = Field(default_factory=list)
-    libraries: list[CudaLibrary] = Field(default_factory=list)  # in the loader's order: its cache, then the rest
+    libraries: list[CudaLibrary] = Field(
+        default_factory=list
+    )  # in the loader's order: its cache, then the rest
     headers: list[Header] = Field(default_factory=list)
     ld_so_conf: dict[str, list[str]] = Field(default_factory=dict)  # file -> folders, files that name CUDA
     shell_lines: list[ShellLine] = Field(default_factory=list)
@@ -373,7 +375,9 @@ class CondaPrefix(_Facts):
     condarcs: dict[str, list[str]] = Field(default_factory=dict)  # file -> channels
     settings: dict[str, str] = Field(default_factory=dict)  # other keys of PREFIX/.condarc with one value
     asks_terms: bool = False  # it has the plugin that asks for Anaconda's terms of service
-    tos_accepted: list[str] = Field(default_factory=list)  # channels whose terms are accepted, for everybody or by its owner
+    tos_accepted: list[str] = Field(
+        default_factory=list
+    )  # channels whose terms are accepted, for everybody or by its owner
     record: dict[str, object] | None = None
 
 

@@ -275,7 +275,9 @@ def cdi(facts, want):
         if stale[0]["path"].startswith("/etc/cdi/") and not harmless:
             hint = "rm %s, then %s" % (stale[0]["path"], remake)
         status = "warn" if harmless or not (wish["manage"] or have["podman"].get("path")) else "fail"
-        return _verdict(check, status, stale[0]["stale"], evidence, hint)
+        return _verdict(
+            check, status, "the CDI specification is stale: %s" % stale[0]["stale"], evidence, hint
+        )
     if not have["cdi"]:
         if wish["cdi"]:
             return _verdict(check, "fail", "there is no CDI specification", evidence, remake)

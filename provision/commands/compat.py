@@ -10,6 +10,7 @@ from provision.compat import (
     CudaAnswer,
     DriverAnswer,
     GpuAnswer,
+    ImageAnswer,
     LibraryAnswer,
     Nearest,
     TensorflowAnswer,
@@ -38,6 +39,7 @@ class CompatDocument(Document):
     nccl: LibraryAnswer | None
     torch: TorchAnswer | None
     tensorflow: TensorflowAnswer | None
+    image: ImageAnswer | None
     python: list[str]
 
 

@@ -14,13 +14,14 @@ from datetime import date
 
 from provision.catalog import SUPPORT_ORDER, UNSURE, Branch, Catalog, CudaMinor, Gpu, Offer, Support
 from provision.catalog.models import last_day
-from provision.catalog.toolkits import in_full
+from provision.catalog.toolkits import holders, in_full, runs
 from provision.catalog.versions import key
 from provision.compat.answer import (
     CompatAnswer,
     CudaAnswer,
     DriverAnswer,
     GpuAnswer,
+    ImageAnswer,
     LibraryAnswer,
     Nearest,
     TensorflowAnswer,
@@ -37,6 +38,7 @@ __all__ = [
     "CudaAnswer",
     "DriverAnswer",
     "GpuAnswer",
+    "ImageAnswer",
     "LibraryAnswer",
     "Nearest",
     "TensorflowAnswer",
@@ -99,6 +101,9 @@ class _Answer:
         self._libraries(answer, toolkit, warn)
         self._frameworks(answer, tag)
         warn.branch(branch, self.wished)
+        answer.image = self._image(branch)
+        if answer.image:
+            warn.image(answer.image, branch, gpus_of(self.wished))
         if "driver" not in self.wished and "ubuntu" in self.wished:
             warn.offers(branch, str(branch.number), self.wished["ubuntu"].ubuntu)
         if toolkit is None and "ubuntu" in self.wished and gpus_of(self.wished):
@@ -113,6 +118,25 @@ class _Answer:
                 warn.host_compiler(toolkit, self.wished["ubuntu"].ubuntu)
         if tag:
             warn.torch_tag(self.wished["torch"], tag, self.wished.get("cuda"), gpus_of(self.wished))
+
+    def _image(self, branch: Branch) -> ImageAnswer | None:
+        wish = self.wished.get("image_cuda")
+        if wish is None:
+            return None
+        toolkit = wish.toolkits[-1]
+        driver = self.wished["driver"].version if "driver" in self.wished else None
+        release = wish.text if wish.text in toolkit.releases else next(iter(reversed(toolkit.releases)), None)
+        held = holders(self.catalog, toolkit.version)
+        names = [
+            f"nvidia/cuda:{release}-{kind}-ubuntu{held[-1]}"
+            for kind in ("base", "runtime", "devel")
+            if release and held
+        ]
+        full = runs(self.catalog, toolkit.version, driver or branch.number) == "full"
+        return ImageAnswer(
+            cuda=toolkit.version, runs="full" if full else "minor", minimum=toolkit.min_driver,
+            full_from=self.catalog.min_driver_for_cuda(toolkit.version, full=True), names=names,
+        )  # fmt: skip
 
     def _offers(self, branch: Branch) -> list[Offer]:
         ubuntu = self.wished["ubuntu"].ubuntu if "ubuntu" in self.wished else None
@@ -178,6 +202,8 @@ class _Answer:
         least = []
         if self._explicit_toolkit:
             least.append(min((toolkit.min_driver for toolkit in first.toolkits), key=key))
+        if "image_cuda" in self.wished:
+            least.append(min((toolkit.min_driver for toolkit in self.wished["image_cuda"].toolkits), key=key))
         if first.tags:
             least.append(min((tags[tag].min_driver for tag in first.tags), key=key))
         tensorflow = self.wished["tensorflow"].tensorflow if "tensorflow" in self.wished else None
@@ -267,6 +293,9 @@ class _Answer:
                 else [t.version for t in self.wished["cuda"].toolkits]
             )
             degrees.append(best(self.judge.degree(gpu, "cuda", t) for t in options))
+        if "image_cuda" in self.wished:
+            inside = self.wished["image_cuda"].toolkits
+            degrees.append(best(self.judge.degree(gpu, "cuda", t.version) for t in inside))
         torch = self.wished.get("torch")
         if torch and torch.torch:
             tags = (

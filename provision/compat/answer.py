@@ -26,6 +26,7 @@ class Wishes(BaseModel):
     tensorflow: str | None = None  # "2.18"
     ubuntu: str | None = None  # "22.04", "jammy"
     modules: str | None = None  # "open", "proprietary"
+    image_cuda: str | None = None  # CUDA inside a container image: "12.1", "12.1.1"
 
 
 class GpuAnswer(BaseModel):
@@ -81,6 +82,16 @@ class TensorflowAnswer(BaseModel):
     extra: str | None  # what pip installs, None where there is no extra
 
 
+class ImageAnswer(BaseModel):
+    """An image's CUDA on the driver of the host; the driver is never in the image."""
+
+    cuda: str  # minor: "12.1"
+    runs: Literal["full", "minor"]  # on the recommended branch; minor: without PTX
+    minimum: str  # oldest driver that runs it at all: "525.60.13"
+    full_from: str | None = None  # driver that came with it, from which on everything works
+    names: list[str] = Field(default_factory=list)  # NVIDIA's images: nvidia/cuda:12.1.1-base-ubuntu22.04, …
+
+
 class Nearest(BaseModel):
     """One change of one wish that makes things work: wish name to its new value."""
 
@@ -108,4 +119,5 @@ class CompatAnswer(BaseModel):
     nccl: LibraryAnswer | None = None
     torch: TorchAnswer | None = None
     tensorflow: TensorflowAnswer | None = None
+    image: ImageAnswer | None = None
     python: list[str] = Field(default_factory=list)  # that every asked framework has wheels for

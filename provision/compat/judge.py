@@ -50,7 +50,7 @@ class Judge:
             flavours = self.catalog.flavours(gpus, branch.number)
             if "modules" in wished:
                 flavours = [f for f in flavours if f == wished["modules"].modules]
-            if not flavours:
+            if not flavours or ("image_cuda" in wished and not self.image_ok(branch, wished, gpus)):
                 continue
             toolkits: list[CudaMinor] = []
             if needs_toolkit or every_toolkit:
@@ -91,6 +91,15 @@ class Judge:
         if driver and driver.version:
             return key(driver.version) >= key(least)
         return branch.number >= key(least)[0]
+
+    def image_ok(self, branch: Branch, wished: Wished, gpus: list[Gpu]) -> bool:
+        """True when a branch runs an image's CUDA: its repository and its compiler are the image's own business."""
+        for toolkit in wished["image_cuda"].toolkits:
+            degrees = [self.degree(gpu, "cuda", toolkit.version) for gpu in gpus]
+            needs_ptx = "jit" in degrees and not in_full(branch, toolkit.version)
+            if self._runs(branch, wished, toolkit.min_driver) and "none" not in degrees and not needs_ptx:
+                return True
+        return False
 
     def _toolkit_ok(self, toolkit: CudaMinor, branch: Branch, wished: Wished, gpus: list[Gpu]) -> bool:
         if "cuda" in wished and toolkit.version not in wished["cuda"].covers:
@@ -249,7 +258,7 @@ class Judge:
         if wish.kind == "driver":
             left = self.left(others)
             return [str(self.recommend(left).branch.number)] if left else []
-        if wish.kind == "cuda":
+        if wish.kind in ("cuda", "image_cuda"):
             versions = [t.version for t in catalog.cuda_minors if t.version not in wish.covers]
             order = [t.version for t in catalog.cuda_minors]
             compiled = [t.version for t in catalog.cuda_minors if self.compiled(t)]

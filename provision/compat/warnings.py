@@ -8,6 +8,7 @@ from datetime import date
 from provision.catalog import UNSURE, Branch, Catalog, CudaMinor, Gpu, UbuntuRelease
 from provision.catalog.toolkits import host_compiler, in_full, native_from
 from provision.catalog.versions import key
+from provision.compat.answer import ImageAnswer
 from provision.compat.wish import Wish, Wished, gpus_of
 from provision.compat.words import CHANNELS
 from provision.errors import Issue
@@ -170,6 +171,29 @@ class Warnings:
                 f"which GPUs CUDA {toolkit.version} compiles for", toolkit.sm_certainty,
                 "worked out from the first and last toolkit of each, not read off its compiler",
             )  # fmt: skip
+
+    def image(self, image: ImageAnswer, branch: Branch, gpus: list[Gpu]) -> None:
+        """Warn where an image's CUDA runs by minor-version compatibility only, or has no code for a GPU."""
+        late = [gpu.name for gpu in gpus if self.catalog.toolkit_support(image.cuda, gpu) == "jit"]
+        if late:
+            self.add(
+                "image.ptx_only",
+                f"an image with CUDA {image.cuda} has no code for {', '.join(late)}: only programs that carry PTX run",
+                [
+                    "the driver compiles the PTX at the first start of every container",
+                    "its libraries may hold no PTX",
+                ],
+            )
+        if image.runs == "minor":
+            self.add(
+                "image.minor_compatibility",
+                f"an image with CUDA {image.cuda} runs on branch {branch.number} by minor-version compatibility only",
+                [
+                    "PTX of that CUDA is not compiled by the driver",
+                    f"an image that asks for cuda>={image.cuda} (NVIDIA_REQUIRE_CUDA) and for nothing else is not started",
+                ],
+                hint=f"driver {image.full_from} or newer runs it in full" if image.full_from else None,
+            )
 
     def host_compiler(self, toolkit: CudaMinor, ubuntu: UbuntuRelease | None) -> None:
         """Warn where nvcc refuses the gcc of an Ubuntu release."""

@@ -56,6 +56,8 @@ class Wish:
             return f"TensorFlow {self.tensorflow.version}"
         if self.modules:
             return f"{self.modules} modules"
+        if self.kind == "image_cuda":
+            return f"an image with CUDA {self.text}"
         return f"{names[self.kind]} {self.text}"
 
 
@@ -64,7 +66,7 @@ Wished = Mapping[str, Wish]  # "gpu0", "gpu1", "driver", "cuda", …
 
 def parse(wishes: Wishes, catalog: Catalog) -> dict[str, Wish]:
     found = {f"gpu{i}": _parse_gpu(text, catalog) for i, text in enumerate(dict.fromkeys(wishes.gpu))}
-    for kind in ("driver", "cuda", "cudnn", "torch", "tensorflow", "ubuntu", "modules"):
+    for kind in ("driver", "cuda", "cudnn", "torch", "tensorflow", "ubuntu", "modules", "image_cuda"):
         value = getattr(wishes, kind)
         if value is not None and str(value).strip():
             found[kind] = parse_one(kind, str(value).strip(), catalog)
@@ -95,7 +97,7 @@ def parse_one(kind: str, text: str, catalog: Catalog) -> Wish:
         return Wish(
             kind, text, branch=branch, version=exact, series=text if text.endswith("-server") else None
         )
-    if kind == "cuda":
+    if kind in ("cuda", "image_cuda"):
         newest = catalog.cuda(text)
         covered = (
             [m for m in catalog.cuda_minors if same(text, m.version)] if text.count(".") < 2 else [newest]

@@ -12,6 +12,11 @@ from provision.errors import Issue
 CHANNELS = {"ubuntu": "Ubuntu archive", "cuda": "NVIDIA's repository", "ppa": "PPA"}
 
 
+def _compat(wish: Wish) -> str:
+    """The package of CUDA's forward compatibility for an image."""
+    return f"cuda-compat-{wish.toolkits[-1].version.replace('.', '-')}"
+
+
 class Words:
     """Turns a clash (names of wishes) into an issue with a code of its own and the reasons."""
 
@@ -31,6 +36,7 @@ class Words:
             "cudnn+driver": self._driver_cudnn, "driver+ubuntu": self._driver_ubuntu, "gpu+ubuntu": self._gpu_ubuntu,
             "cuda+ubuntu": self._cuda_ubuntu, "cuda+cudnn": self._cuda_cudnn, "cuda+tensorflow": self._cuda_tensorflow,
             "cudnn+tensorflow": self._cudnn_tensorflow, "modules+ubuntu": self._modules_ubuntu,
+            "driver+image_cuda": self._driver_image, "gpu+image_cuda": self._image_gpu,
         }.get(kinds)  # fmt: skip
         if special:
             return special()
@@ -195,6 +201,26 @@ class Words:
     def _cuda_driver(self) -> Issue:
         wish = self.by["cuda"]
         return self._too_old("driver.too_old_for_cuda", wish, wish.toolkits[0].min_driver)
+
+    def _driver_image(self) -> Issue:
+        wish = self.by["image_cuda"]
+        issue = self._too_old("driver.too_old_for_image", wish, wish.toolkits[0].min_driver)
+        issue.because += ["a container uses the driver of its host"]
+        near = self.judge.nearest(tuple(n for n, w in self.judge.wished.items() if w in self.wishes))
+        issue.hint = "; or ".join(
+            [
+                *(n.text for n in near),
+                f"on data-center GPUs an image with {_compat(wish)} in it (forward compatibility)",
+            ]
+        )
+        return issue
+
+    def _image_gpu(self) -> Issue:
+        gpu, wish = self.gpus[0], self.by["image_cuda"]
+        return Issue(
+            code="image.gpu_not_supported", message=f"{wish.title} has no code for {gpu.name}",
+            because=[self._cuda_span(gpu), "programs in it run on what its CUDA compiles for, whatever the host has"],
+        )  # fmt: skip
 
     def _driver_torch(self) -> Issue:
         wish = self.by["torch"]

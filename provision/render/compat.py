@@ -54,6 +54,12 @@ def _rows(answer: Any) -> list[tuple[str | Text, str | Text]]:
         rows.append(("torch", f"{answer.torch.version}+{answer.torch.tag}, {answer.torch.index_url}"))
     if answer.tensorflow:
         rows.append(("TensorFlow", f"{answer.tensorflow.version}, CUDA {answer.tensorflow.cuda}"))
+    image = answer.image
+    if image:
+        how = "in full" if image.runs == "full" else "by minor-version compatibility"
+        full = f", everything from {image.full_from} on" if image.full_from else ""
+        rows.append(("image", f"CUDA {image.cuda} runs {how}; driver {image.minimum} at least{full}"))
+        rows += [("", name) for name in image.names]
     if answer.python:
         rows.append(("Python", ", ".join(answer.python)))
     return rows

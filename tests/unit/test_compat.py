@@ -21,7 +21,7 @@ TODAY = date(2026, 11, 28)
 KNOWN = {
     "fits", "support", "branches", "recommended", "minimum", "modules", "cuda", "release", "range", "cudnn", "nccl", "tag",
     "python", "offers", "conflicts", "because", "warnings", "no_warnings", "nearest", "error", "hint", "gcc_max",
-    "pins", "said",
+    "pins", "said", "image",
 }  # fmt: skip
 
 
@@ -51,6 +51,7 @@ def said(answer: CompatAnswer) -> dict[str, Any]:
         "cudnn": answer.cudnn.version if answer.cudnn else None,
         "nccl": answer.nccl.version if answer.nccl else None,
         "tag": answer.torch.tag if answer.torch else None,
+        "image": answer.image.runs if answer.image else None,
         "python": answer.python,
         "conflicts": sorted(issue.code for issue in answer.conflicts),
     }
@@ -151,6 +152,7 @@ WISHES = st.fixed_dictionaries(
         "tensorflow": st.sampled_from(["2.10", "2.14", "2.15", "2.17", "2.18", "2.21"]),
         "ubuntu": st.sampled_from(["20.04", "22.04", "24.04", "26.04", "noble"]),
         "modules": st.sampled_from(["open", "proprietary"]),
+        "image_cuda": st.sampled_from(["11.0", "11.8", "12.1", "12.6.3", "12", "13.0", "13.5"]),
     },
 )
 
