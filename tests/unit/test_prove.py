@@ -59,6 +59,9 @@ def replay(monkeypatch, note, scene):
     monkeypatch.setattr(provetopology, "host_hints", lambda: note["hints"])
     monkeypatch.setattr(prove, "owner", lambda *paths: None)
     monkeypatch.setattr(os, "access", lambda *arguments: True)
+    real = os.path.exists
+    # What lay in the scenes' own folder is gone; what a library path of theirs pointed at was there.
+    monkeypatch.setattr(os.path, "exists", lambda path: str(path).startswith("/tmp/prove/system/libcudnn") or real(path))
     args = dict(scene["args"], **({"bandwidth": BANDWIDTH} if scene["judged"] else {}))
     checks = prove.main(args)["checks"]
     assert next(answers, None) is None, "every child that ran then runs now"
