@@ -1,6 +1,5 @@
 """Conda end to end on simulated hosts, from the lab's installer, channels and wheel index (a simulation; pip is real)."""
 
-import json
 import signal
 import time
 
@@ -113,12 +112,13 @@ def test_interrupted_while_an_environment_is_made(fleet):
 def test_m1_terms_only_by_the_owners_word(fleet):
     command = fleet(HOST)
     host = command.lab.host("gpu01")
+    look = "find /opt/miniconda3/conda-meta/tos /root/.conda/tos -name '*.json' 2>/dev/null | wc -l"
     ask(command, miniconda_install=True)
     command.json("apply", "--yes")
-    found = json.loads(
-        host.run("/opt/miniconda3/bin/conda tos --override-channels -c x >/dev/null; echo {}").stdout
-    )
-    assert found == {}
-    assert (
-        host.run("find /opt/miniconda3/conda-meta/tos /root/.conda/tos 2>/dev/null", check=False).stdout == ""
-    )
+    assert host.run(look).stdout == "0\n"
+    said = host.run("/opt/miniconda3/bin/conda create -y -n x -c defaults python 2>&1", check=False)
+    assert said.rc == 1 and "CondaToSNonInteractiveError" in said.stdout
+    ask(command, miniconda_install=True, miniconda_accept_tos=True)
+    assert statuses(command.json("apply", "--yes")) == {"gpu01": "done"}
+    assert host.run(look).stdout == "2\n"
+    assert statuses(command.json("plan")) == {"gpu01": "converged"}

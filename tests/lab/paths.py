@@ -22,6 +22,6 @@ def fingerprint_of(*names: str, extra: str = "") -> str:
     for name in sorted(names):
         path = HERE / name
         for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
-            if file.is_file() and "__pycache__" not in file.parts:
+            if file.is_file() and not {"__pycache__", ".ruff_cache"} & set(file.parts):
                 digest.update(str(file.relative_to(HERE)).encode() + b"\0" + file.read_bytes())
     return digest.hexdigest()[:12]
