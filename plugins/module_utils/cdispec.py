@@ -80,10 +80,11 @@ def mig_nodes(tree):
     return sorted(found)
 
 
-def stale(spec, version, gpus, caps=()):
+def stale(spec, version, gpus=None, caps=None):
     """Why a specification does not fit this driver and these devices (words), or "" where it does.
 
-    version: of the loaded driver; "" (none loaded) makes nothing stale.
+    version: of the loaded driver; "" (none loaded) makes nothing stale. gpus, caps: numbers of the nodes that are there,
+    None where that is not asked.
     """
     if not version:
         return ""
@@ -98,9 +99,7 @@ def stale(spec, version, gpus, caps=()):
         return "%s names no library of a driver" % spec["path"]
     if gpus and spec["gpus"] != list(gpus):
         return "%s knows GPU %s, and the host has %s" % (spec["path"], _numbers(spec["gpus"]), _numbers(gpus))
-    missing = [number for number in caps if number not in spec["caps"]]
-    gone = [number for number in spec["caps"] if number not in caps]
-    if missing or gone:
+    if caps is not None and set(caps) != set(spec["caps"]):
         return "%s was written for another MIG layout" % spec["path"]
     return ""
 

@@ -184,6 +184,9 @@ def runtime(facts, want):
         elif have["pending"]:
             problems.append("%s did not take up what was written" % ", ".join(have["pending"]))
             hint = "a restart waits for you: systemctl restart docker, when its containers are done"
+        elif docker.get("hook_is_newer"):
+            problems.append("docker was started before the toolkit was installed and does not know --gpus")
+            hint = "systemctl restart docker, when its containers are done"
         elif wish["default_runtime"] and _default(docker) != wish["default_runtime"]:
             problems.append(
                 "docker's default runtime is %s, wanted is %s" % (_default(docker), wish["default_runtime"])

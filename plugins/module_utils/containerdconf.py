@@ -109,8 +109,8 @@ def imports_of(text):
     return [a or b for a, b in re.findall(r'"([^"]*)"|\'([^\']*)\'', value)]
 
 
-def fragment(plugin, runc, default="", beside=None):
-    """Tables of the runtime as TOML.
+def fragment(plugin, runc, default="", beside=None, nvidia=True):
+    """Tables of the runtime as TOML; nvidia: its own too.
 
     runc: {key: value} of runc's options, which nvidia's runtime shares (it runs runc). beside: {table below runtimes:
     {key: value}} of runtimes that have to be said too, see ``unsaid``.
@@ -118,8 +118,9 @@ def fragment(plugin, runc, default="", beside=None):
     base = 'plugins."%s".containerd' % plugin
     lines = ["[%s]" % base, '  default_runtime_name = "%s"' % default] if default else []
     tables = {name: _said(keys) for name, keys in (beside or {}).items()}
-    tables[("nvidia",)] = {"runtime_type": '"%s"' % RUNTIME_TYPE}
-    tables[("nvidia", "options")] = dict(_said(runc), BinaryName='"%s"' % PROGRAM)
+    if nvidia:
+        tables[("nvidia",)] = {"runtime_type": '"%s"' % RUNTIME_TYPE}
+        tables[("nvidia", "options")] = dict(_said(runc), BinaryName='"%s"' % PROGRAM)
     for name in sorted(tables):
         lines.append("[%s.runtimes.%s]" % (base, ".".join(name)))
         lines += ["  %s = %s" % (key, tables[name][key]) for key in sorted(tables[name])]
@@ -180,7 +181,10 @@ def with_block(text, version, plugin, runc, default="", beside=None):
         text = with_default(text, plugin, default)
         if _has_default(text, plugin, default):
             default = ""  # its table stands elsewhere, and TOML allows it once
-    return "%s%s\n%s%s\n" % (_ended(text), BEGIN, fragment(plugin, runc, default, beside), END)
+    there = ("plugins", plugin, "containerd", "runtimes", "nvidia") in sections(text)
+    if there and not default:
+        return text
+    return "%s%s\n%s%s\n" % (_ended(text), BEGIN, fragment(plugin, runc, default, beside, not there), END)
 
 
 def without_block(text):

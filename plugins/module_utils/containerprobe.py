@@ -134,6 +134,7 @@ def read_docker(tree, packages):
         "conflicts": [key for key, _ in conflicts],
         "pid": flags.pid,
         "file_is_newer": _is_newer(tree, flags),
+        "hook_is_newer": _hook_is_newer(tree, flags),
         "info": answer,
         "data_root": (answer or {}).get("data_root") or _data_root(tree, flags),
         "group": group,
@@ -222,6 +223,14 @@ def _is_newer(tree, flags):
         return None
     # Ticks are of 10 ms on every Linux that programs see (USER_HZ, proc(5)).
     return found.st_mtime > int(boot.group(1)) + flags.started / 100.0
+
+
+def _hook_is_newer(tree, flags):
+    if flags.pid is None:
+        return False
+    from ansible_collections.gpu.provision.plugins.module_utils import containerdocker
+
+    return containerdocker.hook_is_newer(tree, flags.started)
 
 
 def _data_root(tree, flags):

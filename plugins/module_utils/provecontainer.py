@@ -48,7 +48,7 @@ FAILURES = (
     ),
     (
         r"CDI.*(?:not (?:enabled|supported)|disabled)|custom device.*nvidia\.com", "CDI is switched off in this daemon",
-        'container_toolkit_docker_cdi: "true"',
+        "container_toolkit_docker_cdi: always",
     ),
     (
         r"Failed to initialize NVML: Unknown Error", "the container lost its GPUs",

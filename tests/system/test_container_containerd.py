@@ -202,6 +202,17 @@ def test_registered_already_by_nvidia_ctk(make: Callable[..., Setup]) -> None:
     assert setup.config.read_text() == text
 
 
+def test_the_default_beside_what_nvidia_ctk_registered(make: Callable[..., Setup]) -> None:
+    text = KUBERNETES + "\n" + containerdconf.fragment(PLUGIN, {"SystemdCgroup": "true"})
+    setup = make(text)
+    before = setup.dump()
+    setup.apply(default="nvidia")
+    after = setup.dump()
+    assert containerdconf.is_registered(after, PLUGIN, "nvidia")
+    assert containerdconf.lost(before, after, PLUGIN, "nvidia") == []
+    assert setup.apply(default="nvidia").done == []
+
+
 def test_a_restart_waits_for_consent_and_is_made_up_for(make: Callable[..., Setup]) -> None:
     setup = make(KUBERNETES)
     assert setup.start(), setup.log()

@@ -1,0 +1,408 @@
+"""What the module container_runtime does on described hosts: order, refusals, units, links, groups, rootless docker.
+
+What a real dockerd or containerd makes of it: tests/system/test_container_*.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import provision.collection  # noqa: F401  (makes the collection importable)
+from ansible_collections.gpu.provision.plugins.module_utils import (
+    cdispec,
+    containerdocker,
+    containerfiles,
+    containerhost,
+    containerruntime,
+    daemonflags,
+    dockerapi,
+    hosttree,
+)
+
+DRIVER = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.126.20  Release Build\n"
+SPEC = "cdiVersion: 0.5.0\nkind: nvidia.com/gpu\n- hostPath: /usr/lib/x86_64-linux-gnu/libcuda.so.%s\n- path: /dev/nvidia0\n"
+DOCKER = {
+    "/usr/sbin/dockerd": "ELF",
+    "/etc/passwd": "root:x:0:0::/root:/bin/sh\nalice:x:1001:1001::/home/alice:/bin/sh\n",
+    "/etc/group": "docker:x:120:bob\n",
+}
+
+
+class Described:
+    """A host of files below a folder; programs do what a test says."""
+
+    def __init__(self, root: Path, files: dict[str, str], systemd: bool = True) -> None:
+        self.root, self.commands = root, []
+        self.states: dict[str, str] = {}
+        for path, text in files.items():
+            self.write(path, text)
+        if systemd:
+            (root / "run/systemd/system").mkdir(parents=True)
+
+    def write(self, path: str, text: str) -> None:
+        target = self.root / path.lstrip("/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text)
+
+    def read(self, path: str) -> str:
+        return (self.root / path.lstrip("/")).read_text()
+
+    def run(
+        self, argv: list[str], timeout: float = 60, user: Any = None, fds: Any = ()
+    ) -> tuple[int, str, str]:
+        self.commands.append(" ".join(argv))
+        if argv[:2] == ["systemctl", "is-active"]:
+            state = self.states.get(argv[2], "inactive")
+            return (0 if state == "active" else 3), state + "\n", ""
+        if argv[:2] == ["systemctl", "start"]:
+            self.states[argv[2]] = "active"
+        if argv[1:3] == ["cdi", "generate"]:
+            self.write(argv[3].partition("=")[2], SPEC % "580.126.20")
+        return 0, "", ""
+
+    def acts(self) -> list[str]:
+        """Programs that were started to change something."""
+        return [command for command in self.commands if not command.startswith("systemctl is-active")]
+
+    def apply(self, check: bool = False, **params: Any) -> Any:
+        self.commands.clear()
+        host = containerhost.Host(hosttree.HostTree(str(self.root)), check, containerfiles.BACKUP, self.run)
+        return containerruntime.apply(params, check, host)
+
+
+def test_docker_that_does_not_run_reads_its_file_when_it_starts(tmp_path: Path) -> None:
+    host = Described(tmp_path, DOCKER)
+    result = host.apply(docker={"runtime": True, "users": ["alice"]})
+    assert result["done"] == [
+        "wrote /etc/docker/daemon.json",
+        "put alice into the group docker (counts from the next login)",
+    ]
+    assert (
+        json.loads(host.read("/etc/docker/daemon.json"))["runtimes"]["nvidia"]["path"]
+        == "nvidia-container-runtime"
+    )
+    assert stat.S_IMODE((tmp_path / "etc/docker/daemon.json").stat().st_mode) == 0o644
+    assert host.acts() == ["usermod -a -G docker alice"]
+    assert "does not run" in result["notes"][0]
+    host.write("/etc/group", "docker:x:120:bob,alice\n")
+    again = host.apply(
+        docker={
+            "runtime": True,
+            "users": ["alice", "bob"] if "bob:" in host.read("/etc/passwd") else ["alice"],
+        }
+    )
+    assert (again["changed"], again["done"], host.acts()) == (False, [], [])
+
+
+def test_a_docker_that_failed_is_started_with_the_good_file(tmp_path: Path) -> None:
+    host = Described(tmp_path, {**DOCKER, "/etc/docker/daemon.json": ""})
+    host.states["docker.service"] = "failed"
+    result = host.apply(docker={"runtime": True})
+    assert result["done"] == ["changed /etc/docker/daemon.json", "started docker, which had failed"]
+    assert host.acts() == ["systemctl reset-failed docker.service", "systemctl start docker.service"]
+
+
+def test_refused_before_anything_is_changed(tmp_path: Path) -> None:
+    broken = "{,}"
+    for files, params, code in (
+        ({}, {"docker": {"runtime": True}}, "containers.no_docker"),
+        ({"/snap/bin/docker": "ELF"}, {"docker": {"runtime": True}}, "containers.no_docker"),
+        (
+            {**DOCKER, "/etc/docker/daemon.json": broken},
+            {"docker": {"runtime": True}},
+            "containers.daemon_json",
+        ),
+        (DOCKER, {"rootless": ["alice"], "docker": {"runtime": True}}, "containers.no_rootless"),
+        (DOCKER, {"docker": {"runtime": True, "users": ["eve"]}}, "containers.no_user"),
+        (DOCKER, {"containerd": {}}, "containers.no_containerd"),
+        (DOCKER, {"cdi": True}, "containers.no_toolkit"),
+    ):
+        root = tmp_path / code / str(len(list(tmp_path.iterdir())))
+        host = Described(root, files)
+        with pytest.raises(containerruntime.ContainerError) as caught:
+            host.apply(**params)
+        assert caught.value.code == code
+        assert caught.value.hint
+        if code != "containers.no_user":
+            assert host.acts() == []
+        if "/etc/docker/daemon.json" in files:
+            assert host.read("/etc/docker/daemon.json") == broken
+
+
+def test_a_broken_file_names_line_and_column_and_stays(tmp_path: Path) -> None:
+    host = Described(tmp_path, {**DOCKER, "/etc/docker/daemon.json": '{\n  "debug": true,\n}\n'})
+    with pytest.raises(containerruntime.ContainerError) as caught:
+        host.apply(docker={"runtime": True})
+    assert caught.value.message == (
+        "/etc/docker/daemon.json, line 2, column 16: a comma after the last entry"
+    )
+    assert "it stays as it is" in caught.value.because[0]
+
+
+def test_flags_that_contradict_are_refused_with_their_place(tmp_path: Path) -> None:
+    host = Described(tmp_path, {
+        **DOCKER,
+        "/lib/systemd/system/docker.service": "[Service]\nExecStart=/usr/sbin/dockerd -H fd:// $DOCKER_OPTS\n",
+        "/etc/systemd/system/docker.service.d/gpu.conf":
+            "[Service]\nExecStart=\nExecStart=/usr/sbin/dockerd -H fd:// --add-runtime=nvidia=/usr/bin/nvidia-container-runtime\n",
+        "/etc/docker/daemon.json": '{"runtimes": {"nvidia": {"path": "nvidia-container-runtime", "runtimeArgs": []}}}',
+    })  # fmt: skip
+    with pytest.raises(containerruntime.ContainerError) as caught:
+        host.apply(docker={"runtime": True})
+    assert caught.value.code == "containers.flag_conflict"
+    assert "/etc/systemd/system/docker.service.d/gpu.conf, line 3" in caught.value.hint
+    # As the hint says: without it in the file, the flag is enough.
+    host.write("/etc/docker/daemon.json", "{}")
+    assert host.apply(docker={"runtime": True})["changed"] is False
+
+
+def test_a_flag_grants_what_it_says(tmp_path: Path) -> None:
+    unit = (
+        "[Service]\nExecStart=/usr/sbin/dockerd --default-runtime=nvidia --default-shm-size 8G "
+        "--exec-opt native.cgroupdriver=cgroupfs\n"
+    )
+    host = Described(tmp_path, {**DOCKER, "/lib/systemd/system/docker.service": unit})
+    wish = {"runtime": True, "default_runtime": "nvidia", "shm_size": "8192m", "cgroup_driver": "cgroupfs"}
+    host.apply(docker=wish)
+    assert list(json.loads(host.read("/etc/docker/daemon.json"))) == ["runtimes"]
+
+
+def test_the_owner_the_mode_and_a_link_are_kept(tmp_path: Path) -> None:
+    host = Described(tmp_path, {**DOCKER, "/srv/docker/daemon.json": "{}\n"})
+    file = tmp_path / "srv/docker/daemon.json"
+    file.chmod(0o640)
+    if os.geteuid() == 0:
+        os.chown(file, 33, 120)
+    (tmp_path / "etc/docker").mkdir()
+    (tmp_path / "etc/docker/daemon.json").symlink_to("/srv/docker/daemon.json")
+    result = host.apply(docker={"runtime": True})
+    assert (tmp_path / "etc/docker/daemon.json").is_symlink()
+    found = file.stat()
+    assert stat.S_IMODE(found.st_mode) == 0o640
+    if os.geteuid() == 0:
+        assert (found.st_uid, found.st_gid) == (33, 120)
+    copy = Path(result["backups"]["/etc/docker/daemon.json"])
+    assert copy.read_text() == "{}\n"
+    assert stat.S_IMODE(copy.stat().st_mode) == 0o600
+    assert stat.S_IMODE(copy.parent.stat().st_mode) == 0o700
+
+
+def test_backups_of_the_same_content_are_one(tmp_path: Path) -> None:
+    host = Described(tmp_path, {**DOCKER, "/etc/docker/daemon.json": "{}\n"})
+    first = host.apply(docker={"runtime": True})["backups"]
+    host.write("/etc/docker/daemon.json", "{}\n")
+    assert host.apply(docker={"runtime": True})["backups"] == first
+    assert len(list((tmp_path / "var/lib/gpu-provision/backup/etc/docker").iterdir())) == 1
+
+
+# ---- CDI
+
+
+GPU = {"/proc/driver/nvidia/version": DRIVER, "/dev/nvidia0": "", containerfiles.CTK: "ELF"}
+
+
+def test_units_of_ours_where_the_toolkit_has_none(tmp_path: Path) -> None:
+    host = Described(tmp_path, GPU)
+    result = host.apply(cdi=True)
+    wants = tmp_path / containerfiles.WANTS.lstrip("/")
+    assert {path.name: os.readlink(path) for path in wants.iterdir()} == {
+        "gpu-provision-cdi.path": "/etc/systemd/system/gpu-provision-cdi.path",
+        "gpu-provision-cdi.service": "/etc/systemd/system/gpu-provision-cdi.service",
+    }
+    assert host.acts() == [
+        "systemctl start gpu-provision-cdi.path",
+        f"{containerfiles.CTK} cdi generate --output={cdispec.OUTPUT}",
+    ]
+    assert "daemon-reload" not in str(host.commands) and "enable" not in str(host.commands)
+    assert result["done"][-1] == (
+        "wrote /var/run/cdi/nvidia.yaml for driver 580.126.20: there is no CDI specification"
+    )
+    again = host.apply(cdi=True)
+    assert (again["changed"], host.acts()) == (False, [])
+
+
+def test_the_toolkits_own_units_go_before_ours(tmp_path: Path) -> None:
+    host = Described(tmp_path, GPU)
+    host.apply(cdi=True)
+    for unit in containerfiles.TOOLKIT_UNITS:
+        host.write(f"/lib/systemd/system/{unit}", "[Unit]\n")
+    result = host.apply(cdi=True)
+    wants = tmp_path / containerfiles.WANTS.lstrip("/")
+    assert sorted(path.name for path in wants.iterdir()) == list(containerfiles.TOOLKIT_UNITS)
+    assert not (tmp_path / containerfiles.CDI_SERVICE.lstrip("/")).exists()
+    assert host.acts() == ["systemctl stop gpu-provision-cdi.path", "systemctl start nvidia-cdi-refresh.path"]
+    assert "removed " + containerfiles.CDI_PATH in result["done"]
+    assert host.apply(cdi=True)["changed"] is False
+
+
+def test_a_specification_of_the_driver_before_is_made_anew(tmp_path: Path) -> None:
+    host = Described(
+        tmp_path, {**GPU, cdispec.OUTPUT: SPEC % "580.126.20", "/etc/cdi/nvidia.yaml": SPEC % "550.163.01"}
+    )
+    result = host.apply(cdi=True)
+    assert f"{containerfiles.CTK} cdi generate --output=/etc/cdi/nvidia.yaml" in host.acts()
+    assert any("names libraries of driver 550.163.01" in words for words in result["done"])
+    assert cdispec.verdict(hosttree.HostTree(str(tmp_path))) == ""
+
+
+def test_a_card_that_nvidia_ctk_leaves_out_is_no_endless_change(tmp_path: Path) -> None:
+    host = Described(tmp_path, {**GPU, "/dev/nvidia1": ""})
+    host.apply(cdi=True)
+    assert host.apply(cdi=True)["changed"] is False
+
+
+def test_without_a_driver_the_unit_waits(tmp_path: Path) -> None:
+    host = Described(tmp_path, {containerfiles.CTK: "ELF"})
+    result = host.apply(cdi=True)
+    assert not any("generate" in command for command in host.commands)
+    assert "no driver is loaded" in result["notes"][0]
+
+
+def test_units_of_ours_go_when_not_wanted(tmp_path: Path) -> None:
+    host = Described(tmp_path, GPU)
+    host.apply(cdi=True, device_links=True)
+    result = host.apply(cdi=False, device_links=False)
+    assert sorted(result["done"]) == [
+        "removed " + path
+        for path in sorted([containerfiles.CDI_PATH, containerfiles.CDI_SERVICE, containerfiles.UDEV_RULE])
+    ]
+    assert (tmp_path / cdispec.OUTPUT.lstrip("/")).exists()
+    assert host.apply(cdi=False, device_links=False)["changed"] is False
+
+
+def test_somebody_elses_file_in_our_place_stays(tmp_path: Path) -> None:
+    files = {**GPU, containerfiles.UDEV_RULE: "# gpu rules of the site\n"}
+    # Its name is ours, so it is taken for ours; a unit without our name in path and text is not.
+    host = Described(tmp_path, files)
+    host.apply(device_links=True)
+    assert host.read(containerfiles.UDEV_RULE) == containerfiles.UDEV_TEXT
+
+
+def test_check_mode_before_the_toolkit_is_there(tmp_path: Path) -> None:
+    host = Described(tmp_path, {**DOCKER, "/dev/nvidia0": ""})
+    result = host.apply(check=True, docker={"runtime": True}, cdi=True, device_links=True)
+    assert result["done"] == [
+        "wrote " + containerfiles.UDEV_RULE, "wrote /etc/docker/daemon.json", "will keep the CDI specification current",
+    ]  # fmt: skip
+    assert not (tmp_path / "etc/docker").exists()
+    assert host.acts() == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="device nodes need root")
+def test_links_in_dev_char(tmp_path: Path) -> None:
+    host = Described(tmp_path, {containerfiles.CTK: "ELF"})
+    (tmp_path / "dev").mkdir()
+    try:
+        os.mknod(tmp_path / "dev/nvidia0", 0o666 | stat.S_IFCHR, os.makedev(195, 0))
+    except PermissionError:
+        pytest.skip("no device nodes here")
+    original = host.run
+
+    def run(argv: list[str], *rest: Any) -> tuple[int, str, str]:
+        if "create-dev-char-symlinks" in argv:
+            (tmp_path / "dev/char").mkdir()
+            (tmp_path / "dev/char/195:0").symlink_to("/dev/nvidia0")
+        return original(argv, *rest)
+
+    host.run = run  # type: ignore[method-assign]
+    result = host.apply(device_links=True)
+    assert "made links in /dev/char for /dev/nvidia0" in result["done"]
+    assert host.apply(device_links=True)["changed"] is False
+    (tmp_path / "dev/char/195:0").unlink()
+    host.run = original  # type: ignore[method-assign]
+    with pytest.raises(containerruntime.ContainerError, match="still have no link"):
+        host.apply(device_links=True)
+
+
+# ---- docker of a user
+
+
+class Silent:
+    """A daemon that is not there."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def info(self) -> Any:
+        raise dockerapi.DockerError("nobody")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root works as somebody else")
+def test_a_users_file_is_written_as_the_user(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    for folder in (tmp_path, home):
+        folder.chmod(0o755)
+    for parent in tmp_path.parents:
+        if parent != Path("/tmp") and str(parent).startswith("/tmp/"):
+            parent.chmod(parent.stat().st_mode | 0o011)
+    os.chown(home, 65534, 65534)
+    row = {"uid": 65534, "gid": 65534, "home": str(home)}
+    host = containerhost.Host(hosttree.HostTree("/"), False, str(tmp_path / "backup"), lambda *_: (1, "", ""))
+    daemon = containerdocker.UserDocker(host, "when_idle", "nobody", row, Silent)
+    daemon.ensure({"runtime": True})
+    file = home / ".config/docker/daemon.json"
+    assert json.loads(file.read_text())["runtimes"]["nvidia"]
+    assert (file.stat().st_uid, file.parent.stat().st_uid) == (65534, 65534)
+    assert "reads" in host.warnings[0]
+
+    # A link into what only root may read leads root nowhere.
+    secret = tmp_path / "secret.json"
+    secret.write_text("{}")
+    secret.chmod(0o600)
+    file.unlink()
+    file.symlink_to(secret)
+    with pytest.raises(containerhost.ContainerError) as caught:
+        containerdocker.UserDocker(host, "when_idle", "nobody", row, Silent).ensure({"runtime": True})
+    assert caught.value.code == "containers.file"
+    assert secret.read_text() == "{}"
+
+
+def test_no_cgroups_is_for_hosts_without_a_system_docker(tmp_path: Path) -> None:
+    config = "/etc/nvidia-container-runtime/config.toml"
+    for text, docker, acts, notes in (
+        (
+            "#no-cgroups = false\n",
+            None,
+            ["nvidia-ctk config --set nvidia-container-cli.no-cgroups --in-place"],
+            0,
+        ),
+        ("no-cgroups = true\n", None, [], 0),
+        ("#no-cgroups = false\n", {"runtime": True}, [], 1),
+    ):
+        host = Described(tmp_path / str(len(list(tmp_path.iterdir()))), {config: text})
+        made = containerhost.Host(hosttree.HostTree(str(host.root)), False, run=host.run)
+        containerruntime._without_cgroups(made, docker)
+        assert (host.acts(), len(made.warnings)) == (acts, notes)
+
+
+def test_marks_survive_and_go(tmp_path: Path) -> None:
+    host = containerhost.Host(hosttree.HostTree(str(tmp_path)))
+    host.mark("docker", 100, ["runtimes"])
+    host.mark("docker", 100, ["features.cdi"])
+    assert host.pending() == {"docker": {"started": 100, "keys": ["features.cdi", "runtimes"]}}
+    host.mark("docker", 200, ["exec-opts"])
+    assert host.pending()["docker"] == {"started": 200, "keys": ["exec-opts"]}
+    host.unmark("docker")
+    assert host.pending() == {}
+    assert not (tmp_path / containerfiles.PENDING.lstrip("/")).exists()
+    (tmp_path / containerfiles.PENDING.lstrip("/")).parent.mkdir(exist_ok=True, parents=True)
+    (tmp_path / containerfiles.PENDING.lstrip("/")).write_text("{")
+    assert host.pending() == {}
+
+
+def test_sockets_and_programs() -> None:
+    assert containerhost.start(["/nonexistent"])[0] == 127
+    assert containerhost.start(["sh", "-c", "sleep 5"], 0.2)[0] == 124
+    rc, out, err = containerhost.start(["sh", "-c", "echo out; echo err >&2; exit 3"])
+    assert (rc, out, err) == (3, "out\n", "err\n")
+    program, flags = daemonflags.parse(
+        [("dockerd", "x"), ("-H", "x"), ("unix:///a", "x"), ("--debug", "x"), ("rest", "x")]
+    )
+    assert (program, [flag.key for flag in flags]) == ("dockerd", ["hosts", "debug"])
