@@ -76,6 +76,13 @@ def _daemons(host, policy, docker, users):
             host.fail("containers.no_docker", message, hint, because)
         for words in dockerhost.warnings(found):
             host.warn(words)
+        for user in docker.get("users") or ():
+            if user not in _accounts(host):
+                host.fail(
+                    "containers.no_user",
+                    "there is no user %s on this host" % user,
+                    "make the user first, or leave it out",
+                )
         daemons.append((containerdocker.Docker(host, policy), docker))
     wish = {key: value for key, value in (docker or {"runtime": True}).items() if key in _FOR_USERS}
     for user in users:
@@ -117,19 +124,16 @@ def _join_group(host, users):
         None,
     )
     members = row[3].split(",") if row and len(row) == 4 else []
-    known = {line.split(":")[0] for line in (host.tree.read("/etc/passwd") or "").splitlines()}
     for user in users:
-        if user not in known:
-            host.fail(
-                "containers.no_user",
-                "there is no user %s on this host" % user,
-                "make the user first, or leave it out",
-            )
         if user not in members:
             host.command(
                 ["usermod", "-a", "-G", "docker", user], "put %s into the group docker (counts from the next login)" % user,
                 "containers.group", "getent group docker: docker's package makes the group",
             )  # fmt: skip
+
+
+def _accounts(host):
+    return {line.split(":")[0] for line in (host.tree.read("/etc/passwd") or "").splitlines()}
 
 
 def _warn_reload(host):

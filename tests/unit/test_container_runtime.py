@@ -91,12 +91,7 @@ def test_docker_that_does_not_run_reads_its_file_when_it_starts(tmp_path: Path) 
     assert host.acts() == ["usermod -a -G docker alice"]
     assert "does not run" in result["notes"][0]
     host.write("/etc/group", "docker:x:120:bob,alice\n")
-    again = host.apply(
-        docker={
-            "runtime": True,
-            "users": ["alice", "bob"] if "bob:" in host.read("/etc/passwd") else ["alice"],
-        }
-    )
+    again = host.apply(docker={"runtime": True, "users": ["alice"]})
     assert (again["changed"], again["done"], host.acts()) == (False, [], [])
 
 
@@ -129,10 +124,9 @@ def test_refused_before_anything_is_changed(tmp_path: Path) -> None:
             host.apply(**params)
         assert caught.value.code == code
         assert caught.value.hint
-        if code != "containers.no_user":
-            assert host.acts() == []
-        if "/etc/docker/daemon.json" in files:
-            assert host.read("/etc/docker/daemon.json") == broken
+        assert host.acts() == []
+        there = root / "etc/docker/daemon.json"
+        assert (there.read_text() if there.exists() else None) == files.get("/etc/docker/daemon.json")
 
 
 def test_a_broken_file_names_line_and_column_and_stays(tmp_path: Path) -> None:
@@ -211,7 +205,7 @@ def test_units_of_ours_where_the_toolkit_has_none(tmp_path: Path) -> None:
     host = Described(tmp_path, GPU)
     result = host.apply(cdi=True)
     wants = tmp_path / containerfiles.WANTS.lstrip("/")
-    assert {path.name: os.readlink(path) for path in wants.iterdir()} == {
+    assert {path.name: str(path.readlink()) for path in wants.iterdir()} == {
         "gpu-provision-cdi.path": "/etc/systemd/system/gpu-provision-cdi.path",
         "gpu-provision-cdi.service": "/etc/systemd/system/gpu-provision-cdi.service",
     }
@@ -274,14 +268,6 @@ def test_units_of_ours_go_when_not_wanted(tmp_path: Path) -> None:
     ]
     assert (tmp_path / cdispec.OUTPUT.lstrip("/")).exists()
     assert host.apply(cdi=False, device_links=False)["changed"] is False
-
-
-def test_somebody_elses_file_in_our_place_stays(tmp_path: Path) -> None:
-    files = {**GPU, containerfiles.UDEV_RULE: "# gpu rules of the site\n"}
-    # Its name is ours, so it is taken for ours; a unit without our name in path and text is not.
-    host = Described(tmp_path, files)
-    host.apply(device_links=True)
-    assert host.read(containerfiles.UDEV_RULE) == containerfiles.UDEV_TEXT
 
 
 def test_check_mode_before_the_toolkit_is_there(tmp_path: Path) -> None:
