@@ -14,8 +14,8 @@ _MODULES = {
     "probe": ("gpu.provision.gpu_facts", "gpu_facts"),
     "aptquery": ("gpu.provision.apt_query", "result"),
 }
-# What a role reports to the play, and no wish: see roles/nvidia_driver/tasks/reboot.yml.
-_REPORTED = {"nvidia_driver_reboot_required"}
+# What roles report to the play, and no wish: see roles/nvidia_driver/tasks/reboot.yml and roles/container_toolkit.
+_REPORTED = {"nvidia_driver_reboot_required", "container_toolkit_restart_required"}
 
 
 def import_provision():
