@@ -459,6 +459,7 @@ class Docker(_Facts):
     conflicts: list[str] = Field(default_factory=list)  # keys that are in the file and a flag: it does not start
     pid: int | None = None  # of the running daemon
     file_is_newer: bool | None = None  # written after the daemon started
+    hook_is_newer: bool = False  # the toolkit came after the daemon started: --gpus waits for a restart
     info: DockerInfo | None = None  # None: it does not run, or was not asked
     group: list[str] | None = None  # members of the group docker; None: there is no such group
 

@@ -178,7 +178,7 @@ def containers_expectation(
         "default_runtime": wish.default_runtime,
         "shm_size": wish.shm_size,
         "users": list(wish.docker_users) if wish.docker else [],
-        "cdi": bool(target.spec.get("cdi")) if target else "podman" in wish.runtimes or wish.cdi == "true",
+        "cdi": bool(target.spec.get("cdi")) if target else "podman" in wish.runtimes or wish.cdi == "always",
         "docker_cdi": has_docker_cdi(facts, catalog),
         "device_links": wish.wanted and wish.device_links,
         "refused": [issue.message for issue in decision.blockers],

@@ -273,7 +273,7 @@ class _Resolver:
         """Runtimes that read CDI specifications themselves; docker with NVIDIA's runtime has that read them."""
         found = {"podman": versions["podman"]} if "podman" in versions else {}
         if "docker" in versions and (
-            self.wish.docker_cdi == "true" or hosts.has_docker_cdi(self.facts, self.catalog)
+            self.wish.docker_cdi == "always" or hosts.has_docker_cdi(self.facts, self.catalog)
         ):
             found["docker"] = versions["docker"]
         return found
@@ -390,11 +390,21 @@ class _Resolver:
         elif untold:
             self.todo.append(f"docker does not have what is in {docker.file.path} ({', '.join(untold)})")
         if docker.pid and not fresh:
-            self.late = late
+            self.late = [*late, *self._waiting_gpus()]
         missing = [user for user in wish.docker_users if user not in (docker.group or ())]
         if missing:
             self.todo.append(f"put {and_(missing)} into the group docker, which makes them as good as root")
         return spec
+
+    def _waiting_gpus(self) -> list[str]:
+        """dockerd looks for the toolkit at its start: one that is older than the toolkit does not know --gpus."""
+        row = self.facts.packages.get("nvidia-container-toolkit")
+        if row is not None and row.status[1] not in "nc" and not self.containers.docker.hook_is_newer:
+            return []
+        self.todo.append(
+            f"docker {'is' if row else 'will be'} older than the toolkit: {hosts.GPUS} waits for a restart"
+        )
+        return [hosts.GPUS]
 
     def _user_docker(self, user: str, docker: dict[str, Any] | None) -> None:
         file = next(row.file for row in self.containers.docker.rootless if row.user == user)
@@ -427,14 +437,20 @@ class _Resolver:
 
     def _wants_cdi(self, version: str) -> bool | None:
         if self.wish.cdi != "auto":
-            return self.wish.cdi == "true"
-        return True if "podman" in self.wish.runtimes or self._has_units(version) else None
+            return self.wish.cdi == "always"
+        return (
+            True
+            if "podman" in self.wish.runtimes or self.wish.rootless_users or self._has_units(version)
+            else None
+        )
 
     def _cdi_because(self, version: str) -> str:
         if self.wish.cdi != "auto":
             return f"container_toolkit_cdi is {self.wish.cdi}"
         if "podman" in self.wish.runtimes:
             return "podman takes GPUs by it"
+        if self.wish.rootless_users:
+            return "a rootless docker takes GPUs by it"
         return f"container toolkit {version} has units for it"
 
     def _cdi(self, version: str) -> bool | None:

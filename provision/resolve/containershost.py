@@ -6,6 +6,7 @@ from typing import Any
 
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils import (
+    containerdocker,
     containerfiles,
     daemonflags,
     daemonjson,
@@ -18,8 +19,9 @@ from provision.resolve.containerswish import ContainersDecision, ContainersWish
 from provision.resolve.decision import and_
 
 LEAVE = "container_toolkit_runtimes: [] leaves containers on this host alone"
-# Keys that dockerd takes up at its start only (see containerdocker.AT_START).
-AT_START = ("exec-opts", "features.cdi")
+# What dockerd takes up at its start only.
+AT_START: tuple[str, ...] = containerdocker.AT_START
+GPUS: str = containerdocker.GPUS
 _KEY_OF = {"runtimes.nvidia": "runtimes", "runtimes.nvidia.path": "runtimes", "features.cdi": "features"}
 
 
@@ -187,8 +189,8 @@ def needs_feature(
     Docker has it from 25.0 on, switched off until 28.3 (source: catalog, min_runtime_versions). It takes a restart, so
     "auto" sets it only where CDI is asked for, or where docker comes with this plan.
     """
-    if wish.docker_cdi in ("true", "false"):
-        value = wish.docker_cdi == "true"
+    if wish.docker_cdi != "auto":
+        value = wish.docker_cdi == "always"
         row = _cdi_row(catalog)
         if value and version and row and key(version) < key(str(row.docker)):
             out.warn(
@@ -199,7 +201,7 @@ def needs_feature(
             )
         return value
     row = _cdi_row(catalog)
-    if not version or row is None or not (wish.cdi == "true" or fresh):
+    if not version or row is None or not (wish.cdi == "always" or fresh):
         return None
     on_by_default = row.default_from is not None and key(version) >= key(row.default_from)
     return True if key(version) >= key(str(row.docker)) and not on_by_default else None

@@ -18,7 +18,7 @@ class ContainersWish:
     """The inventory's container_toolkit_* values; see roles/container_toolkit/meta/argument_specs.yml.
 
     runtimes: empty means that nothing happens, unless rootless_users are named. version: "" (the newest that is good and
-    fits the runtimes), "1.20.0" or "1.20.0-1". cdi, docker_cdi: "auto", "true" or "false".
+    fits the runtimes), "1.20.0" or "1.20.0-1". cdi, docker_cdi: "auto", "always" or "never".
     """
 
     runtimes: tuple[str, ...] = ()
@@ -56,7 +56,11 @@ class ContainersWish:
                 listed = found[name] or []
                 items = listed if isinstance(listed, list | tuple) else str(listed).split(",")
                 found[name] = tuple(dict.fromkeys(str(item).strip() for item in items if str(item).strip()))
-        for name in ("version", "cdi", "docker_cdi", "shm_size", "default_runtime", "cgroup_driver"):
+        for name in ("cdi", "docker_cdi"):
+            # What YAML makes of true and false.
+            word = str(found.get(name, "auto")).lower()
+            found[name] = {"true": "always", "false": "never", "": "auto"}.get(word, word)
+        for name in ("version", "shm_size", "default_runtime", "cgroup_driver"):
             value = found.get(name, getattr(cls, name))
             text = str(value).lower() if isinstance(value, bool) else str(value if value is not None else "")
             found[name] = text.strip()

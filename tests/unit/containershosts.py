@@ -141,7 +141,7 @@ def carried_out(facts: Facts, target: ContainersTarget) -> Facts:
         docker["group"] = [*(docker["group"] or []), *spec["docker"]["users"]]
         docker["engine"] = docker["engine"] or "/usr/bin/dockerd"
         docker["version"] = docker["version"] or target.runtimes["docker"]
-        docker["info"] = None
+        docker["info"], docker["hook_is_newer"] = None, False
     for row in docker["rootless"]:
         if row["user"] in spec["rootless"]:
             row["file"] = merged(row["file"], spec["docker"] or {"runtime": True}, False)
