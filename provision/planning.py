@@ -128,6 +128,7 @@ class _Planner:
         wish = DriverWish.from_vars(values)
         self.wish = replace(wish, toolkits=self.cuda_wish.versions, manage=wish.manage and "driver" in parts)
         self.offers: dict[str, Offer] = {}
+        self.brings: dict[str, set[str]] = {}  # part -> packages that it asks apt for, or asks to go
         self.workdir: str | None = (
             None  # on the host: apt's private folder, with the sources of every channel asked
         )
@@ -240,7 +241,9 @@ class _Planner:
         conda, conda_steps = conda_spec(self.conda_wish, self.facts, conda_decision)
         toolkit_source = self._source("container_toolkit") if containers_decision.target else None
         containers = plan_containers(self.containers_wish, self.facts, containers_decision, toolkit_source)
-        asked = self._apt_parts({"driver": driver.apt, "cuda": cuda.apt, "containers": containers.apt})
+        wanted = {"driver": driver.apt, "cuda": cuda.apt, "containers": containers.apt}
+        self.brings = {part: {*_names(apt.install), *apt.remove} for part, apt in wanted.items() if apt}
+        asked = self._apt_parts(wanted)
         steps = [*driver.steps, *cuda.steps, *conda_steps, *containers.steps]
         apt, configure = combine(asked, self.facts, steps, self.wish.lock_timeout)
         decisions = (decision, cuda_decision, conda_decision, containers_decision)
@@ -322,7 +325,7 @@ class _Planner:
                 )
             )  # fmt: skip
         else:
-            apply_simulation(plan, answer)
+            apply_simulation(plan, answer, self.brings)
             plan.blockers += self._judge(plan, answer["changes"], install)
         if plan.blockers:
             plan.status, plan.steps = "blocked", []
@@ -415,20 +418,42 @@ def _on(host: str, issue: Issue) -> Issue:
     return issue.model_copy(update={"host": host})
 
 
-def apply_simulation(plan: HostPlan, simulation: dict[str, Any]) -> None:
-    """Put what apt said it would do into the plan: packages with versions, removals, sizes."""
+def _names(install: Collection[str]) -> set[str]:
+    """Names of "name=version" items."""
+    return {item.split("=")[0] for item in install}
+
+
+def _part_of(name: str, brings: Mapping[str, Collection[str]]) -> str:
+    """The part of the plan that brings a package: it names it, or what it names depends on it."""
+    for part, named in brings.items():
+        if name in named:
+            return part
+    if names.is_driver_package(name) or name.startswith(("linux-", "ocl-icd")):
+        return "driver"
+    # A compiler, docker's helpers: what the driver needs of others is little.
+    return next((part for part in reversed(list(brings)) if brings[part]), "driver")
+
+
+def apply_simulation(
+    plan: HostPlan, simulation: dict[str, Any], brings: Mapping[str, Collection[str]]
+) -> None:
+    """Put what apt said it would do into the plan: packages with versions, removals, sizes.
+
+    brings: the names that each part asks apt for, or asks to go.
+    """
     plan.packages = [
         PackageChange(
             action=change["action"], name=change["name"], version=change.get("version"),
             from_version=change.get("from_version"), download_bytes=int(change.get("download_bytes") or 0),
             disk_bytes=int(change.get("disk_bytes") or 0), group=group_of(change["name"]),
+            part=_part_of(change["name"], brings),
         )
         for change in simulation["changes"]
     ]  # fmt: skip
     plan.download_bytes = int(simulation.get("download_bytes") or 0)
     plan.disk_bytes = int(simulation.get("disk_bytes") or 0)
     # What is only "before" was done in a transaction of its own by the time the plan is compared.
-    first = {item.split("=")[0] for item in plan.spec["apt"]["before"]["install"]}
+    first = _names(plan.spec["apt"]["before"]["install"])
     plan.spec["apt"]["expect"] = [
         package.model_dump(include={"action", "name", "version", "from_version"})
         for package in plan.packages if package.name not in first

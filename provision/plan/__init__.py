@@ -26,6 +26,7 @@ class PackageChange(BaseModel):
     from_version: str | None = None
     download_bytes: int = 0
     disk_bytes: int = 0
+    part: str = "driver"  # of the plan that brings it
     group: str = ""  # what it belongs to, where that is not the driver: "CUDA 12.4", "cuDNN", "NCCL"
 
 

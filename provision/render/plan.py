@@ -139,13 +139,11 @@ def _merged(details: Sequence[str]) -> list[str]:
 def _of_step(step: Step, plan: HostPlan) -> list[PackageChange]:
     """The packages of one step: those of its part, and of its kind where a part has a step for removals."""
     steps = [other for other in plan.steps if other.id == "packages"]
-    parts = {other.part for other in steps}
     named = set(step.details)
     others = {name for other in steps if other is not step for name in other.details}
     found = []
     for change in plan.packages:
-        part = "cuda" if change.group and "cuda" in parts else "driver" if "driver" in parts else "cuda"
-        if part == step.part and (change.name in named if named else change.name not in others):
+        if change.part == step.part and (change.name in named if named else change.name not in others):
             found.append(change)
     return found
 

@@ -47,7 +47,7 @@ class DriverWords:
             because = (
                 f"it is installed, supported, and drives {cards}"
                 if out.installed.branch == str(number) and not wish.update
-                else f"the newest {kind} branch that {where} and that drives {cards}{ended}{self._for_toolkits(number)}"
+                else f"the newest {kind} branch that {where} for {cards}{ended}{self._for_toolkits(number)}"
             )
         elif series == f"{wish.branch}-server":
             because = (
@@ -107,7 +107,7 @@ class DriverWords:
             return ""
         newest = max(minors, key=cuda_key)
         part = "" if runs(self.catalog, newest, number) == "full" else " by minor-version compatibility"
-        return f" and that runs CUDA {newest}{part}"
+        return f", and that runs CUDA {newest}{part}"
 
     def explain_channel(self, channel: str, rejected: dict[str, Issue]) -> None:
         because = (

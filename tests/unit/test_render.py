@@ -178,7 +178,8 @@ def test_progress_in_a_pipe_is_a_line_an_event():
 def test_every_schema_has_the_common_fields_and_its_own_name():
     found = schemas()
     assert set(found) == {
-        f"provision/{word}/1" for word in ("error", "init", "scan", "envs", "plan", "apply", "verify", "compat")
+        f"provision/{word}/1"
+        for word in ("error", "init", "scan", "envs", "plan", "apply", "verify", "compat")
     }
     for name, schema in found.items():
         assert {"schema", "ok", "exit_code", "hosts", "errors"} <= set(schema["properties"])
@@ -269,9 +270,10 @@ def test_packages_stand_with_the_step_that_they_belong_to_and_a_toolkit_is_one_l
         Step(id="packages", part="cuda", title="remove CUDA 11.8", because="not listed", details=["cuda-nvcc-11-8"]),
     ], packages=[
         PackageChange(action="install", name="nvidia-utils-580", version="580.2-1"),
-        PackageChange(action="install", name="cuda-nvcc-12-4", version="12.4.131-1", group="CUDA 12.4", download_bytes=5_000_000),
-        PackageChange(action="install", name="libcublas-12-4", version="12.4.5.8-1", group="CUDA 12.4"),
-        PackageChange(action="remove", name="cuda-nvcc-11-8", from_version="11.8.89-1", group="CUDA 11.8"),
+        PackageChange(action="install", name="cuda-nvcc-12-4", version="12.4.131-1", part="cuda", group="CUDA 12.4",
+                      download_bytes=5_000_000),
+        PackageChange(action="install", name="libcublas-12-4", version="12.4.5.8-1", part="cuda", group="CUDA 12.4"),
+        PackageChange(action="remove", name="cuda-nvcc-11-8", from_version="11.8.89-1", part="cuda", group="CUDA 11.8"),
     ])  # fmt: skip
     made = renderer(80)
     made.show(PlanDocument(hosts={"gpu01": plan}))
