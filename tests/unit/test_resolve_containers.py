@@ -9,7 +9,8 @@ import provision.collection  # noqa: F401 - makes the collection importable
 from ansible_collections.gpu.provision.plugins.module_utils import aptfiles, containerfiles
 from provision.catalog import load_catalog
 from provision.plan.containers import plan_containers
-from provision.resolve.containers import resolve_containers
+from provision.resolve.containers import ContainersWish, resolve_containers
+from provision.variables import known
 from tests.unit.containershosts import SET, SOURCE, carried_out, case_driver, case_offers, decided, planned
 
 CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/containers.yml").read_text())
@@ -139,6 +140,13 @@ def test_the_plan_is_what_the_module_takes():
     assert set(spec["docker"]) == set(options["docker"]["suboptions"])
     assert set(spec["containerd"]) == set(options["containerd"]["suboptions"])
     assert spec["restart"] in options["restart"]["choices"]
+
+
+def test_the_wish_is_the_roles_variables_and_their_defaults():
+    prefix = "container_toolkit_"
+    values = {name: variable.default for name, variable in known().items() if name.startswith(prefix)}
+    assert {name.removeprefix(prefix) for name in values} == set(ContainersWish.__dataclass_fields__)
+    assert ContainersWish.from_vars(values) == ContainersWish() and not ContainersWish().wanted
 
 
 def test_a_driver_that_is_not_decided_yet_is_not_judged():
