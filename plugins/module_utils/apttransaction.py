@@ -72,7 +72,9 @@ def run(params, check=False, log_dir=LOGS):
     # are not there, and the plan's own changes are shown.
     if (before.get("install") or before.get("remove")) and not check:
         first = dict(params, **before)
-        first.update(expect=None, family_version=None, hold=False, release=False, extra_hold=[], extra_release=[])
+        first.update(
+            expect=None, family_version=None, hold=False, release=False, extra_hold=[], extra_release=[]
+        )
         results.append(_transact(first, check, log_dir))
     results.append(_transact(params, check, log_dir))
     last = results[-1]
@@ -115,6 +117,7 @@ class _Task(object):
         self.check, self.log_dir = check, log_dir
         self.log_path, self.waited_for, self.recovered, self.warnings = None, None, None, []
         self.update_problems, self.lock_file, self.unfinished = [], None, None
+        self.touched = False  # a change began and failed: newer lists are no way out of that
 
     # -- steps
 
@@ -134,7 +137,7 @@ class _Task(object):
                 try:
                     self._carry_out()
                 except AptError as error:
-                    if error.code not in _STALE:
+                    if error.code not in _STALE or self.touched:
                         raise
                     self._update()
                     self._carry_out()
@@ -367,8 +370,14 @@ class _Task(object):
         if result.get("moved"):
             return False
         if result["rc"] != 0:
+            self.touched = bool(differences(packages, aptcommon.read_status()))
             raise failure(
-                result["text"], result["timed_out"], self.timeout, self.log_path, result.get("held") or []
+                result["text"],
+                result["timed_out"],
+                self.timeout,
+                self.log_path,
+                result.get("held") or [],
+                -min(result["rc"], 0),
             )
         return True
 
@@ -508,9 +517,7 @@ def present_names(packages, wanted):
     return [name for name in wanted if name in present]
 
 
-def holds_from_status(
-    packages, hold, release=False, extra_hold=(), held_before=(), extra_release=()
-):
+def holds_from_status(packages, hold, release=False, extra_hold=(), held_before=(), extra_release=()):
     """Return [(name, selection)] to write, so that exactly the right packages are on hold; empty when all is right.
 
     hold: every present driver package, by exact name; release: the driver's holds are lifted instead. extra_hold,
@@ -717,8 +724,11 @@ def parse_dpkg_failure(text):
     return result
 
 
-def failure(text, timed_out, timeout, log, held):
-    """The AptError for a failed change: stable code, real cause, the holds that stand, where the log is."""
+def failure(text, timed_out, timeout, log, held, signal_number=0):
+    """The AptError for a failed change: stable code, real cause, the holds that stand, where the log is.
+
+    signal_number: what ended apt-get itself, 0 where nothing did.
+    """
     code, message = aptquery.classify(text)
     found = parse_dpkg_failure(text)
     because, hint = aptquery.error_lines(text), _HINTS.get(code)
@@ -733,6 +743,13 @@ def failure(text, timed_out, timeout, log, held):
         if found["make_log"]:
             because = because + ["the compiler's messages: %s" % found["make_log"]]
         hint = _HINTS["apt.dpkg_failed"]
+    elif signal_number:
+        code, message = (
+            "apt.killed",
+            "apt-get was killed by signal %d in the middle of the change" % signal_number,
+        )
+        because = text.rstrip().split("\n")[-5:]
+        hint = "dmesg says so where memory ran out; the next run finishes what is half done"
     return AptError(code, message, because=because, hint=hint, log=log, failed=found["packages"], held=held)
 
 

@@ -31,7 +31,9 @@ def host(status: dict[str, str]) -> list[Installed]:
 
 @pytest.mark.parametrize("case", table("holds"))
 def test_holds_from_status(case: dict[str, Any]) -> None:
-    options = {key: case[key] for key in ("release", "extra_hold", "extra_release", "held_before") if key in case}
+    options = {
+        key: case[key] for key in ("release", "extra_hold", "extra_release", "held_before") if key in case
+    }
     found = apttransaction.holds_from_status(host(case["status"]), case.get("hold", True), **options)
     assert [list(pair) for pair in found] == case["selections"]
 
@@ -43,7 +45,8 @@ def test_failure(case: dict[str, Any]) -> None:
     for part in ("script", "status", "signal", "make_log", "lines"):
         if part in case:
             assert found[part] == case[part]
-    error = apttransaction.failure(case["text"], False, 3600, "/var/log/x.log", [])
+    number = case.get("signal_number", 0)
+    error = apttransaction.failure(case["text"], False, 3600, "/var/log/x.log", [], number)
     assert error.code == case["code"]
     assert error.because
     assert error.data["log"] == "/var/log/x.log"
@@ -163,3 +166,34 @@ def test_lock_wait_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     assert error.value.code == "apt.lock_timeout"
     assert "process 7 (apt-get)" in error.value.message
     assert error.value.hint
+
+
+@pytest.mark.parametrize(
+    ("state", "updates"),
+    [(None, 1), ("install ok unpacked", 0)],
+    ids=["nothing was touched", "dpkg had begun"],
+)
+def test_lists_are_refreshed_only_while_nothing_was_touched(
+    monkeypatch: pytest.MonkeyPatch, state: str | None, updates: int
+) -> None:
+    """A change that began and failed is told as it is, not as a repository that moved since the plan."""
+    now: dict[str, str] = {}
+    done: list[str] = []
+
+    def change(*_: Any) -> dict[str, Any]:
+        now.update({"cuda-cccl-11-8": state} if state else {})
+        return {"rc": 100, "text": "E: Something that nobody has seen\n", "timed_out": False}
+
+    params = {"install": ["cuda-cccl-11-8=1-1"], "expect": [], "update_cache": True}
+    transaction = apttransaction._Task(params, False, "/nowhere")
+    monkeypatch.setattr(apttransaction.aptcommon, "read_status", lambda: host(now))
+    monkeypatch.setattr(apttransaction.aptquery, "lists_are_current", lambda: True)
+    monkeypatch.setattr(apttransaction, "_stamp", lambda: 1)
+    monkeypatch.setattr(transaction, "_in_worker", change)
+    monkeypatch.setattr(transaction, "_simulate", lambda _: [{"action": "install"}])
+    monkeypatch.setattr(transaction, "_update", lambda: done.append("update"))
+    for name in ("_take_turn", "_recover", "_wait", "_finish_packages"):
+        monkeypatch.setattr(transaction, name, lambda: None)
+    with pytest.raises(apttransaction.AptError) as failed:
+        transaction.run()
+    assert (failed.value.code, len(done)) == ("apt.failed", updates)
