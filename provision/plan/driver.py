@@ -234,7 +234,9 @@ def _packages(facts: Facts, decision: Decision, target: Target, apt: AptPart, st
         else f"installed is {' and '.join(have.versions) or 'a part of a driver'}"
     )  # fmt: skip
     if broken:
-        because += f"; dpkg left {len(broken)} packages unfinished ({', '.join(broken[:4])})"
+        rest = f" and {len(broken) - 4} more" if len(broken) > 4 else ""
+        left = f"dpkg left unfinished: {', '.join(broken[:4])}{rest}"
+        because = left if target.installed else f"{because}; {left}"
     title = f"install driver {target.version}" if target.packages else "finish half-installed packages"
     steps.append(Step(id="packages", title=title, because=because))
 

@@ -84,6 +84,7 @@ def test_plan(case):
     said = "\n".join(detail for step in steps for detail in step.details)
     assert all(word in said for word in expect.pop("details", [])), said
     assert all(any(word in step.title for step in steps) for word in expect.pop("titles", []))
+    assert [step.because for step in steps] == expect.pop("because", [step.because for step in steps])
     for word in (wanted := expect.pop("reboot", [])):
         assert any(word in reason for reason in reboot.because), reboot
     assert bool(wanted) == reboot.needed or "reboot" not in case["expect"]
