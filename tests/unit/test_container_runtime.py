@@ -195,6 +195,69 @@ def test_backups_of_the_same_content_are_one(tmp_path: Path) -> None:
     assert len(list((tmp_path / "var/lib/gpu-provision/backup/etc/docker").iterdir())) == 1
 
 
+# What dockerd printed, by version: (the file's bytes, what it says to it). Recorded from Debian's 20.10.24 and 26.1.5.
+UNABLE = "unable to configure the Docker daemon with file /proc/self/fd/4: "
+NEEDS_ROOT = (
+    'time="2026-11-28T06:40:29Z" level=info msg="Starting up"\ndockerd needs to be started with root privileges. To run '
+    "dockerd in rootless mode as an unprivileged user, see https://docs.docker.com/go/rootless/\n"
+)
+NO_PROXY = (
+    "merged configuration validation from file and command line flags failed: invalid userland-proxy-path: userland-proxy "
+    "is enabled, but userland-proxy-path is not set"
+)
+
+
+@pytest.mark.parametrize(
+    ("version", "answers", "expected"),
+    [
+        ("20.10.24+dfsg1", {"it": (1, NEEDS_ROOT)}, ""),
+        ("20.10.24+dfsg1", {"it": (1, UNABLE + "the following directives don't match any configuration option: a\n")},
+         "the following directives don't match any configuration option: a"),
+        ("20.10.24+dfsg1", {"it": (127, "no such file")}, None),
+        ("26.1.5+dfsg1", {"it": (0, "configuration OK\n")}, ""),
+        ("26.1.5+dfsg1", {"it": (1, UNABLE + "invalid size: '8X'\n"), "{}": (0, "configuration OK\n")}, "invalid size: '8X'"),
+        ("26.1.5+dfsg1", {"it": (1, UNABLE + NO_PROXY + "\n"), "{}": (1, UNABLE + NO_PROXY + "\n")}, None),
+        ("26.1.5+dfsg1", {"it": (124, "")}, None),
+        ("18.09.1", {}, None),
+    ],
+)  # fmt: skip
+def test_what_dockerd_says_of_a_file(
+    version: str, answers: dict[str, tuple[int, str]], expected: str | None, tmp_path: Path
+) -> None:
+    program = tmp_path / "dockerd"
+    program.write_text("ELF")
+    asked: list[tuple[str, Any]] = []
+
+    def run(argv: list[str], timeout: float, user: Any = None, fds: Any = ()) -> tuple[int, str, str]:
+        if argv[1] == "--version":
+            return 0, f"Docker version {version}, build 411e817\n", ""
+        assert argv[-2:] == ["-H", "fd://"]
+        assert ("--validate" in argv) is (version >= "23")
+        assert user == (None if version >= "23" else (65534, 65534))
+        data = os.pread(fds[1], 100, 0).decode()
+        asked.append((data, user))
+        rc, said = answers.get("{}" if data == "{}" else "it", (1, NEEDS_ROOT))
+        return rc, "", said
+
+    assert containerdocker.judge(run, str(program), ["-H", "fd://"], b'{"a": 1}') == expected
+    assert len(asked) <= 2
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('{"default-runtime": "kata"}', "default-runtime is kata, and no runtime of that name"),
+        ('{"runtimes": {"runc": {"path": "/opt/runc"}}}', "the name runc in runtimes is dockerd's own"),
+    ],
+)
+def test_what_newer_dockerds_say_at_their_start_only(text: str, words: str, tmp_path: Path) -> None:
+    host = Described(tmp_path, {**DOCKER, "/etc/docker/daemon.json": text})
+    with pytest.raises(containerruntime.ContainerError) as caught:
+        host.apply(docker={"runtime": True})
+    assert words in caught.value.message
+    assert host.read("/etc/docker/daemon.json") == text
+
+
 # ---- CDI
 
 
