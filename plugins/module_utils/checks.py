@@ -17,6 +17,7 @@ from __future__ import annotations
 import re
 
 from ansible_collections.gpu.provision.plugins.module_utils import (
+    checkconda,
     checkcontainers,
     checkcuda,
     checkcudalibs,
@@ -32,7 +33,7 @@ _SET_ASIDE = ("vfio", "pci-stub", "pciback")  # vfio-pci, nvgrace-gpu-vfio-pci, 
 
 DEFAULT_EXPECT = {
     "version": None, "branch": None, "flavour": None, "manage": True, "hold": True, "persistence": True,
-    "fabric_manager": False, "gpus": 0, "none": False, "cuda": {}, "containers": {},
+    "fabric_manager": False, "gpus": 0, "none": False, "cuda": {}, "conda": {}, "containers": {},
 }  # fmt: skip
 _verdict = verdicts.verdict
 
@@ -444,5 +445,5 @@ def apt_sources(facts, want):
 CHECKS = (
     gpus_on_bus, bound, versions_agree, wanted_version, smi_answers, device_nodes, packages_whole, held, apt_sources,
     next_boot, rivals_blocked, persistence, fabric_manager, *checkcuda.CHECKS,
-    *checkcudalibs.CHECKS, *checkcontainers.CHECKS,
+    *checkcudalibs.CHECKS, *checkconda.CHECKS, *checkcontainers.CHECKS,
 )  # fmt: skip

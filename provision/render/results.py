@@ -35,7 +35,8 @@ def verified(document: VerifyDocument, verbosity: int) -> Iterable[RenderableTyp
             continue
         yield headline(names, host.status, counted(host.checks), everything=bool(verbosity))
         # Evidence differs from host to host: it is shown where it is one host's.
-        yield from _checks(host.checks, len(names) == 1 and (len(document.hosts) == 1 or verbosity > 0))
+        evidence = len(names) == 1 and (len(document.hosts) == 1 or verbosity > 0)
+        yield from _checks(host.checks if verbosity else folded(host.checks), evidence)
     counts = count_words((host.status for host in document.hosts.values()), _VERIFIED)
     yield Text(f"verify: {plural(len(document.hosts), 'host')}: {counts}", style="bold")
     if len(document.hosts) > 1 and not verbosity and any(host.checks for host in document.hosts.values()):
@@ -55,6 +56,24 @@ def counted(checks: Sequence[Check]) -> str:
     statuses = [check.status for check in checks]
     parts = [f"{statuses.count(s)} {s}" for s in ("pass", "warn", "fail", "skip") if s in statuses]
     return f"checks: {', '.join(parts)}" if parts else ""
+
+
+def folded(checks: Sequence[Check]) -> list[Check]:
+    """Checks with a kind of which nothing was judged (conda on a host without conda) as one of its name."""
+    kinds: dict[str, list[Check]] = {}
+    for check in checks:
+        kinds.setdefault(check.id.split(".")[0], []).append(check)
+    found = []
+    for check in checks:
+        kind = check.id.split(".")[0]
+        alike = kinds[kind]
+        if len(alike) == 1 or any(other.status != "skip" for other in alike):
+            found.append(check)
+        elif check is alike[0]:
+            told = list(dict.fromkeys(other.message for other in alike))
+            message = told[0] if len(told) == 1 else f"{told[0]} (-v tells all {len(alike)})"
+            found.append(Check(id=f"{kind}.*", status="skip", message=message))
+    return found
 
 
 def _checks(checks: Sequence[Check], evidence: bool) -> Iterable[RenderableType]:

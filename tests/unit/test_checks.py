@@ -78,8 +78,8 @@ def test_checks(case):
 
 def test_the_good_host_skips_only_what_it_does_not_have():
     verdicts = checks.run(GOOD, WANT)
-    # It has no CUDA and no containers: tests/unit/test_checks_cuda.py, test_check_containers.py.
-    others = [v for v in verdicts if not v["id"].startswith(("cuda.", "container."))]
+    # It has no CUDA, no conda and no containers: tests/unit/test_checks_cuda.py, test_check_containers.py.
+    others = [v for v in verdicts if not v["id"].startswith(("cuda.", "conda.", "container."))]
     assert [v["id"] for v in others if v["status"] != "pass"] == ["service.fabric_manager"]
     assert checks.worst(verdicts) == "pass"
 

@@ -52,8 +52,9 @@ def test_it_is_judged_as_it_was_there(manage):
         lambda program, args: facts(), {"nvidia_driver_manage": manage, "gpu_verify_run": False}
     )
     # Checks of CUDA and containers came later: what those of CUDA say of a real machine is in h100x1.
-    assert {v["status"] for v in found if v["id"].startswith("container.")} == {"skip"}
-    verdicts = [verdict for verdict in found if not verdict["id"].startswith(("cuda.", "container."))]
+    assert {v["status"] for v in found if v["id"].startswith(("conda.", "container."))} == {"skip"}
+    later = ("cuda.", "conda.", "container.")
+    verdicts = [verdict for verdict in found if not verdict["id"].startswith(later)]
     printed = (RECORDED / "printed.txt").read_text().split("$ provision -i localhost, ")
     session = printed[5] if not manage else printed[3]
     assert session.startswith("verify" if manage else "verify -e nvidia_driver_manage=false")

@@ -19,6 +19,7 @@ from provision.documents import (
 from provision.errors import Exit, Issue
 from provision.plan import HostPlan, PackageChange, Reason, Step
 from provision.render import Progress, Renderer, clean, size
+from provision.render.results import folded
 from provision.render.words import hosts_in_words
 
 LONG = "a reason that goes on for quite some time so that it has to be folded on every small terminal " * 2
@@ -322,3 +323,18 @@ def test_no_blanks_at_the_ends_of_lines():
     for document in (SCAN, PLAN, VERIFY, APPLY):
         made.show(document)
     assert not re.search(r"[ \t]$", text_of(made.out), re.MULTILINE)
+
+
+def test_a_kind_of_which_nothing_was_judged_is_one_line():
+    checks = [
+        Check(id="gpu.bus", status="pass", message="2 on the PCI bus"),
+        Check(id="gpu.p2p", status="skip", message="fewer than two cards to use"),
+        Check(id="conda.prefix", status="skip", message="no conda, and none is asked for"),
+        Check(id="conda.channels", status="skip", message="no conda, and none is asked for"),
+        Check(id="container.flags", status="skip", message="no docker"),
+        Check(id="container.shm", status="skip", message="no docker in use"),
+    ]
+    assert [(check.id, check.message) for check in folded(checks)] == [
+        ("gpu.bus", "2 on the PCI bus"), ("gpu.p2p", "fewer than two cards to use"),
+        ("conda.*", "no conda, and none is asked for"), ("container.*", "no docker (-v tells all 2)"),
+    ]  # fmt: skip
