@@ -9,6 +9,7 @@ from rich.console import Console
 
 from provision.documents import (
     ApplyDocument,
+    Check,
     Document,
     PlanDocument,
     ScanDocument,
