@@ -53,7 +53,18 @@ all:
         # Reboots that the driver needs: when_idle (never under a running job), always, never (you do it).
         nvidia_driver_reboot: when_idle
 
-        # Every host must have this many GPUs; 0 takes what the PCI bus shows.
+        # CUDA toolkits side by side, with cuDNN and NCCL; nothing is installed without this. See docs/cuda.md.
+        # cuda_toolkit_versions: ["12.8", "13.0"]
+        # cuda_toolkit_default: "12.8"         # nvcc of every login
+
+        # conda environments, each checked against driver and cards first. See docs/conda.md.
+        # miniconda_environments:
+        #   - {{name: py312cu128, python: "3.12", torch: "2.7.1", cuda: "12.8"}}
+
+        # Containers that see the GPU. See docs/containers.md.
+        # container_toolkit_runtimes: [docker]
+
+        # Every host must have these cards; without it, what the PCI bus shows.
         # gpu_verify_expect: 8x H100
 """
 
