@@ -248,9 +248,9 @@ def test_a_restart_by_somebody_else_counts(make: Callable[..., Setup]) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ('{"no-such-option": true}', "the following directives don't match any configuration option: no-such-option"),
-        ('{"default-runtime": "kata"}', "specified default runtime 'kata' does not exist"),
-        ('{"runtimes": {"runc": {"path": "/opt/runc"}}}', "runtime name 'runc' is reserved"),
+        ('{"no-such-option": true}', "no-such-option"),
+        ('{"default-runtime": "kata"}', "kata"),
+        ('{"runtimes": {"runc": {"path": "/opt/runc"}}}', "runc"),
         ('{"hosts": ["tcp://127.0.0.1:1"]}', "hosts is given by a flag"),
     ],
 )  # fmt: skip

@@ -431,6 +431,36 @@ def test_no_cgroups_is_for_hosts_without_a_system_docker(tmp_path: Path) -> None
         assert (host.acts(), len(made.warnings)) == (acts, notes)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="device nodes need root")
+@pytest.mark.parametrize(
+    ("cgroups", "linked", "said"),
+    [("systemd", False, True), ("cgroupfs", False, False), ("systemd", True, False)],
+)
+def test_l3_containers_that_a_daemon_reload_would_rob_are_named(
+    cgroups: str, linked: bool, said: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = Described(tmp_path, {"/proc/41/comm": "dockerd\n"})
+    (tmp_path / "dev/char").mkdir(parents=True)
+    try:
+        os.mknod(tmp_path / "dev/nvidia0", 0o666 | stat.S_IFCHR, os.makedev(195, 0))
+    except PermissionError:
+        pytest.skip("no device nodes here")
+    if linked:
+        (tmp_path / "dev/char/195:0").symlink_to("/dev/nvidia0")
+
+    class Client:
+        def info(self) -> Any:
+            return {"cgroup_driver": cgroups}
+
+        def running(self, _: Any) -> Any:
+            return [{"name": "training", "gpu": True}, {"name": "web", "gpu": False}]
+
+    monkeypatch.setattr(dockerapi, "Client", Client)
+    made = containerhost.Host(hosttree.HostTree(str(host.root)), False, run=host.run)
+    containerruntime._warn_reload(made)
+    assert ["take the GPUs from training:" in words for words in made.warnings] == [True] * said
+
+
 def test_marks_survive_and_go(tmp_path: Path) -> None:
     host = containerhost.Host(hosttree.HostTree(str(tmp_path)))
     host.mark("docker", 100, ["runtimes"])
