@@ -246,6 +246,7 @@ class Alternative(_Facts):
     manual: bool = False
     current: str | None = None  # where /etc/alternatives/NAME leads
     choices: dict[str, int] = Field(default_factory=dict)  # path -> priority
+    dangling: list[str] = Field(default_factory=list)  # choices that are not there any more
 
 
 class CudaLink(_Facts):
@@ -322,6 +323,8 @@ class Cuda(_Facts):
     shell_lines: list[ShellLine] = Field(default_factory=list)
     compilers: Compilers = Compilers()
     shells: Shells = Shells()
+    # Modulefiles cuda/X.Y that somebody else wrote, where the role would put its own
+    other_modulefiles: list[str] = Field(default_factory=list)
 
 
 class CondaPackage(_Facts):

@@ -56,6 +56,7 @@ def read_cuda(tree, packages, owners, arch, folders):
         "compilers": read_compilers(tree),
         "shells": read_shells(tree),
     }
+    cuda["other_modulefiles"] = modulefiles(tree, cuda["shells"])[1]
     return cuda, reader.folders
 
 
@@ -372,6 +373,7 @@ def read_alternatives(tree):
         found.append({
             "name": name, "link": lines[1], "manual": lines[0] == "manual",
             "current": tree.link("/etc/alternatives/" + name), "choices": choices,
+            "dangling": [path for path in sorted(choices) if not tree.exists(path)],
         })  # fmt: skip
     return found
 
@@ -441,12 +443,13 @@ def _module_folder(tree, program, base):
     return own[0] if own else base + "/modules"
 
 
-def own_modulefiles(tree, shells):
-    """Paths of the modulefiles that the role wrote: those that say so in their first lines."""
-    found = []
+def modulefiles(tree, shells):
+    """(paths of the modulefiles that the role wrote, which say so in their first lines; paths of other people's)."""
+    own, other = [], []
     for base in (shells["environment_modules"], shells["lmod"]):
         for name in tree.names(base + "/cuda") if base else []:
             path = "%s/cuda/%s" % (base, name)
-            if cudafiles.MODULE.search(path) and ownfiles.has_header(tree.read_bytes(path, 512) or b""):
-                found.append(path)
-    return found
+            if cudafiles.MODULE.search(path):
+                ours = ownfiles.has_header(tree.read_bytes(path, 512) or b"")
+                (own if ours else other).append(path)
+    return own, other

@@ -175,7 +175,7 @@ def _collect(tree):
         "gpu_users": gpu_users,
         "devices": ["/dev/" + name for name in tree.names("/dev") if name.startswith("nvidia")],
         "services": read_services(tree, host["systemd"]),
-        "own_files": read_own_files(tree, cudaprobe.own_modulefiles(tree, cuda["shells"])),
+        "own_files": read_own_files(tree, cudaprobe.modulefiles(tree, cuda["shells"])[0]),
         "modprobe": {"blacklisted": blacklist["names"]},
         "initrds": read_initrds(tree, kernels, blacklist["newest"]),
         "disks": read_disks(tree),

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import Any
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils import aptfiles, cudanames
+from ansible_collections.gpu.provision.plugins.module_utils import aptfiles, cudafiles, cudanames
 from provision.catalog import Catalog
 from provision.facts import Facts
 from provision.plan import Step
@@ -48,17 +49,17 @@ def plan_cuda(
         install=sorted(f"{name}={version}" for name, version in target.packages.items()),
         remove=sorted(target.remove),
     )
-    if source:
+    if source and target.versions:
         apt.repositories.append(
             ({**source, "legacy_uris": LEGACY_URIS}, "the toolkits come from NVIDIA's repository")
         )
         apt.omitted = cuda_entries(facts)
-    if wish.hold:
+    if wish.hold and target.versions:
         apt.unattended = list(UNATTENDED)
         apt.unattended_because = "unattended-upgrades must not move the toolkits"
     _packages(facts, target, steps)
     _hold(wish, facts, target, apt, steps)
-    environment = _environment(wish, facts, target, steps)
+    environment = _environment(wish, facts, decision, target, steps)
     return CudaPlan({"environment": environment}, apt, steps, _summary(target))
 
 
@@ -70,7 +71,7 @@ def _summary(target: CudaTarget) -> str:
     libraries = [f"cuDNN {version}" for version in sorted(set(target.cudnn.values()))]
     if target.nccl:
         libraries.append(f"NCCL {target.nccl}")
-    return ", ".join([f"CUDA {and_(words)}", *libraries])
+    return ", ".join([f"CUDA {and_(words)}" if words else "no CUDA", *libraries])
 
 
 def _packages(facts: Facts, target: CudaTarget, steps: list[Step]) -> None:
@@ -84,13 +85,22 @@ def _packages(facts: Facts, target: CudaTarget, steps: list[Step]) -> None:
     if target.remove:
         gone = sorted({_toolkit_of(name) or name for name in target.remove}, key=_version_key)
         gone = [f"CUDA {item}" if item[0].isdigit() else item for item in gone]
-        because = (
-            "installed and not listed (cuda_toolkit_prune), or in the way (cuda_toolkit_remove_distribution)"
-        )
-        title = f"remove {and_(gone[:4])}" + (f" and {len(gone) - 4} more" if len(gone) > 4 else "")
+        because = "; ".join(dict.fromkeys(_why_removed(facts, name) for name in sorted(target.remove)))
+        shown = and_(gone) if len(gone) <= 4 else f"{', '.join(gone[:4])} and {len(gone) - 4} more"
+        title = f"remove {shown}"
         steps.append(
             Step(id="packages", part="cuda", title=title, because=because, details=sorted(target.remove))
         )
+
+
+def _why_removed(facts: Facts, name: str) -> str:
+    row = facts.packages.get(name)
+    package = cudanames.parse(name, row.version if row else None)
+    if package and package.kind == "distribution":
+        return "not NVIDIA's, and cuda_toolkit_remove_distribution is true"
+    if package and package.kind in ("cudnn", "nccl"):
+        return "cannot stand beside the cuDNN that is wanted"
+    return "not listed, and cuda_toolkit_prune is true"
 
 
 def group_of(name: str) -> str:
@@ -141,7 +151,7 @@ def _hold(wish: CudaWish, facts: Facts, target: CudaTarget, apt: AptPart, steps:
 
 
 def _environment(
-    wish: CudaWish, facts: Facts, target: CudaTarget, steps: list[Step]
+    wish: CudaWish, facts: Facts, decision: CudaDecision, target: CudaTarget, steps: list[Step]
 ) -> dict[str, Any] | None:
     """Files, links and what of ours is no longer wanted; None where all is as it should be."""
     files: dict[str, str] = {}
@@ -150,33 +160,62 @@ def _environment(
             target.versions, target.default, ld_library_path=wish.ld_library_path, shells=facts.cuda.shells,
             arch=facts.host.arch,
         )  # fmt: skip
+    theirs = sorted(path for path in facts.cuda.other_modulefiles if files.pop(path, None))
+    if theirs:
+        decision.warn(
+            "cuda.other_modulefiles", f"modulefiles that somebody else wrote stay, ours are left out: {', '.join(theirs)}",
+            ["module load takes what they say, which may be another toolkit's folder"],
+            f"for ours move them away, for example: mv {theirs[0]} /root/; cuda-select works without",
+        )  # fmt: skip
     write = {path: text for path, text in files.items() if facts.own_files.get(path) != aptfiles.sha256(text)}
     absent = absent_files(facts.own_files, files)
     links = _links(facts, target)
     gone = _alternatives_gone(facts, target)
-    if not (write or absent or links or gone):
+    lags = cudafiles.LD_SO_CONF in files and cudafiles.LD_SO_CONF not in write and _loader_lags(facts)
+    if not (write or absent or links or gone or lags):
         return None
     details = [f"write {path}" for path in sorted(write)] + [f"remove {path}" for path in absent]
+    details += ["rebuild the loader's cache (ldconfig)"] if lags else []
     details += [f"{item['link']} leads to {item['path']}, and stays there" for item in links]
     details += [f"forget {item['path']} as a choice for {item['name']}" for item in gone]
     because = []
-    if write or absent:
+    if lags:
+        because.append(
+            "the loader does not know the libraries' folders yet: ldconfig was cut off, or never ran"
+        )
+    if absent and not target.versions:
+        because.append("cuda_toolkit_versions is empty")
+    elif write or absent:
         because.append("nvcc on the PATH of every login, libraries through ld.so.conf.d")
-    if links or gone:
+    if gone and not links:
+        because.append("a toolkit that is gone is no choice")
+    elif links:
         because.append("the order of installation must not decide which toolkit is the default")
     steps.append(
         Step(
             id="environment",
             part="cuda",
-            title="make the toolkits reachable",
+            title="make the toolkits reachable" if target.versions else "remove our files for the shells",
             because="; ".join(because),
             details=details,
         )
     )
     return {
         "files": [{"path": path, "content": text} for path, text in sorted(write.items())],
-        "absent": absent, "alternatives": links, "alternatives_gone": gone,
+        "absent": absent, "alternatives": links, "alternatives_gone": gone, "ldconfig": lags,
     }  # fmt: skip
+
+
+def _loader_lags(facts: Facts) -> bool:
+    """True when the loader's cache has nothing of a folder that our file names and that holds libraries."""
+    cached: dict[str, list[bool | None]] = {
+        folder: [] for folder in facts.cuda.ld_so_conf.get(cudafiles.LD_SO_CONF, [])
+    }
+    for library in facts.cuda.libraries:
+        places = {str(PurePosixPath(path).parent) for path in (library.path, library.target) if path}
+        for folder in places & set(cached):
+            cached[folder].append(library.in_cache)
+    return any(found and not any(found) for found in cached.values())
 
 
 def _environment_gone(facts: Facts, steps: list[Step]) -> dict[str, Any] | None:
@@ -190,7 +229,7 @@ def _environment_gone(facts: Facts, steps: list[Step]) -> dict[str, Any] | None:
             details=[f"remove {path}" for path in absent],
         )
     )  # fmt: skip
-    return {"files": [], "absent": absent, "alternatives": [], "alternatives_gone": []}
+    return {"files": [], "absent": absent, "alternatives": [], "alternatives_gone": [], "ldconfig": False}
 
 
 def wanted_links(target: CudaTarget) -> dict[str, str]:
@@ -224,14 +263,13 @@ def _links(facts: Facts, target: CudaTarget) -> list[dict[str, Any]]:
 def _alternatives_gone(facts: Facts, target: CudaTarget) -> list[dict[str, str]]:
     """Choices whose toolkit is gone or goes with this plan."""
     removed = {f"{LINK}-{version}" for version in map(_toolkit_of, target.remove) if version}
-    there = {toolkit.path for toolkit in facts.cuda.toolkits}
     wanted = set(wanted_links(target).values())
     return [
         {"name": group.name, "path": path}
         for group in facts.cuda.alternatives
         if re.fullmatch(r"cuda(-[0-9]+)?", group.name)
         for path in sorted(group.choices)
-        if path not in wanted and (path in removed or path not in there)
+        if path not in wanted and (path in removed or path in group.dangling)
     ]  # fmt: skip
 
 

@@ -83,7 +83,10 @@ class CudaResolver:
     def decide(self) -> CudaDecision:
         out, wish = self.out, self.wish
         self.asked = read(wish, self.catalog, out)
-        if out.blockers or not self.asked.toolkits:
+        if out.blockers:
+            return out
+        if not self.asked.toolkits:
+            self._remove_all()
             return out
         cudahost.check_system(self.facts, wish, out)
         cudahost.check_folders(self.facts, wish, self.asked.minors, out)
@@ -189,7 +192,7 @@ class CudaResolver:
         elif have in there and not self.wish.update:
             release, because = (
                 str(have),
-                "it is installed and not whole; what is missing comes from the same release",
+                "it is installed; what it lacks comes from the same release",
             )
         elif have and have not in there and not _newer(release + "-1", have + "-1"):
             because = f"the newest of {wanted.minor} that {REPOSITORY} has; the installed {have} is not there any more"
@@ -307,6 +310,20 @@ class CudaResolver:
             cudnn=_by_major(picks),
             nccl=next((p.version for p in picks if p.kind == "nccl"), None),
         )  # fmt: skip
+
+    def _remove_all(self) -> None:
+        """No toolkit is listed: those that came by this tool go where that is asked for; nobody else's, ever."""
+        extra = installed_toolkits(self.facts.packages)
+        if not extra or not cudahost.was_managed(self.facts):
+            return
+        if not self.wish.prune:
+            self.out.reason(
+                "left alone",
+                f"CUDA {and_(extra)}",
+                "cuda_toolkit_versions is empty; cuda_toolkit_prune: true would remove it",
+            )
+            return
+        self.out.target = CudaTarget(versions=(), default="", remove=tuple(sorted(self._pruned(set()))))
 
     @staticmethod
     def _would_move(name: str) -> bool:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils import checkcuda, cudanames
+from ansible_collections.gpu.provision.plugins.module_utils import aptfiles, checkcuda, cudafiles, cudanames
 from provision.catalog import Catalog, CudaMinor, Gpu
 from provision.catalog.toolkits import host_compiler
 from provision.facts import CudaLink, Facts
-from provision.resolve.cudapackages import is_there, parts_of
+from provision.resolve.cudapackages import installed_toolkits, is_there, parts_of
 from provision.resolve.cudawish import CudaDecision, CudaWish
 from provision.resolve.decision import and_
 
@@ -30,10 +30,22 @@ def current_default(facts: Facts) -> str | None:
     return None
 
 
+def was_managed(facts: Facts) -> bool:
+    """True when an earlier run set toolkits up here: our files for the shells, or our repository and our holds."""
+    if any(map(cudafiles.is_own, facts.own_files)):
+        return True
+    rows = facts.packages
+    parts = [name for version in installed_toolkits(rows) for name in parts_of(rows, version)]
+    held = all(rows[name].held for name in parts if is_there(rows, name))
+    return aptfiles.sources_path("cuda") in facts.own_files and held
+
+
 def leave(wish: CudaWish) -> str:
     """The settings that leave CUDA on a host alone, as a hint has them."""
     parts = ["cuda_toolkit_versions: []"]
-    parts += [f"cuda_toolkit_{name}: none" for name in ("cudnn", "nccl") if getattr(wish, name) != "none"]
+    # "auto" is what goes with the toolkits: nothing, where there are none.
+    named = [name for name in ("cudnn", "nccl") if getattr(wish, name) not in ("none", "auto")]
+    parts += [f"cuda_toolkit_{name}: none" for name in named]
     return " and ".join(parts) + " leaves CUDA on this host alone"
 
 
