@@ -25,6 +25,7 @@ from provision.plan.containers import plan_containers
 from provision.plan.cuda import UNATTENDED as CUDA_UNATTENDED
 from provision.plan.cuda import group_of, plan_cuda
 from provision.plan.driver import conflicting, cuda_entries, plan_driver
+from provision.proxy import HostProxy
 from provision.repositories import Mirror, source_spec
 from provision.resolve.conda import resolve_conda
 from provision.resolve.condawish import CondaWish, with_files
@@ -43,6 +44,7 @@ Call = Callable[[str, dict[str, Any]], Any]
 # Part of a plan -> the role that carries it out. A plan is made for the roles of a play; the commands plan for all.
 PARTS = {
     "driver": "nvidia_driver", "cuda": "cuda_toolkit", "conda": "miniconda", "containers": "container_toolkit",
+    "proxy": "gpu_proxy",
 }  # fmt: skip
 # What unattended-upgrades leaves alone for a role: one file of ours has it for all of them.
 _UNATTENDED = {
@@ -125,6 +127,7 @@ class _Planner:
         self.cuda_wish = CudaWish.from_vars(values) if "cuda" in parts else CudaWish()
         self.conda_wish = conda_wish_of(values if "conda" in parts else {})
         self.containers_wish = ContainersWish.from_vars(values if "containers" in parts else {})
+        self.proxy = HostProxy.from_vars(values)  # of every plan, whichever roles it is for
         wish = DriverWish.from_vars(values)
         self.wish = replace(wish, toolkits=self.cuda_wish.versions, manage=wish.manage and "driver" in parts)
         self.offers: dict[str, Offer] = {}
@@ -214,6 +217,8 @@ class _Planner:
             args["patterns"] += CONTAINER_PATTERNS
         if self._mends_toolkit_sources:
             args["omit"] += [{"file": e.file, "line": e.line} for e in toolkit_entries(self.facts)]
+        if self.proxy:
+            args["environment"] = self.proxy.environment
         answer = self.call("aptquery", args)
         self.workdir = answer["workdir"]
         for channel in every:
@@ -245,7 +250,7 @@ class _Planner:
         self.brings = {part: {*_names(apt.install), *apt.remove} for part, apt in wanted.items() if apt}
         asked = self._apt_parts(wanted)
         steps = [*driver.steps, *cuda.steps, *conda_steps, *containers.steps]
-        apt, configure = combine(asked, self.facts, steps, self.wish.lock_timeout)
+        apt, configure = combine(asked, self.facts, steps, self.wish.lock_timeout, self.proxy)
         decisions = (decision, cuda_decision, conda_decision, containers_decision)
         summary = [self._summary(decision), cuda.summary, conda_summary(conda_decision), containers.summary]
         plan = HostPlan(
@@ -260,8 +265,9 @@ class _Planner:
                 "apt": apt,
                 "parts": {
                     PARTS["driver"]: driver.spec, PARTS["cuda"]: cuda.spec, PARTS["conda"]: conda,
-                    PARTS["containers"]: containers.spec,
+                    PARTS["containers"]: containers.spec, PARTS["proxy"]: {},
                 },
+                "environment": self.proxy.environment,
                 "python": {"path": self.facts.host.python_path, "version": self.facts.host.python},
             },
         )  # fmt: skip

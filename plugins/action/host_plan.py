@@ -45,6 +45,7 @@ class ActionModule(ActionBase):
         left = [other for other in (plan["spec"]["roles"] if first else made["left"]) if other != role]
         return dict(
             result, changed=False, plan=plan, apt=plan["spec"]["apt"] if first else None, spec=plan["spec"]["parts"][role],
+            environment=plan["spec"]["environment"],
             ansible_facts={_FACT: {"plan": plan, "left": left}},
         )  # fmt: skip
 

@@ -29,7 +29,7 @@ def apply(params, check):
 
     params: repositories ([{name, uris, suites, components, architectures, key, key_url, fingerprint, migrate,
     legacy_uris, state}]), preferences (text; empty removes the file, None leaves it), unattended_blacklist (patterns;
-    likewise). Returns {"changed", "files", "migrated", "backup", "diff"}.
+    likewise), proxy (text of our apt.conf file for it; likewise). Returns {"changed", "files", "migrated", "backup", "diff"}.
     """
     wanted = {}  # path -> bytes, or None for a file that must not be there
     fetched, migrated = True, []
@@ -48,6 +48,8 @@ def apply(params, check):
         wanted[aptfiles.UNATTENDED] = (
             aptfiles.render_unattended(patterns).encode("utf-8") if patterns else None
         )
+    if params.get("proxy") is not None:
+        wanted[aptfiles.PROXY] = _text(params["proxy"])
     present = [dict(_DEFAULTS, **given) for given in params.get("repositories") or ()]
     present = [
         repository for repository in present if repository["state"] == "present" and repository["migrate"]

@@ -12,6 +12,8 @@ import hashlib
 
 PREFERENCES = "/etc/apt/preferences.d/gpu-provision.pref"
 UNATTENDED = "/etc/apt/apt.conf.d/52gpu-provision"
+# Read last, whatever other files are called (90curtin-aptproxy of Ubuntu's installer, proxy.conf): what the inventory says counts.
+PROXY = "/etc/apt/apt.conf.d/zz-gpu-provision-proxy"
 HEADER = "written by gpu-provision; changes here are overwritten"
 
 
@@ -39,6 +41,19 @@ def render_unattended(patterns):
     lines = ["// " + HEADER, "Unattended-Upgrade::Package-Blacklist {"]
     lines += ['    "%s";' % pattern for pattern in patterns]
     return "\n".join([*lines, "};"]) + "\n"
+
+
+def render_proxy(http, https, direct=()):
+    """Return the apt.conf text of a proxy. http, https: its addresses, may be empty; direct: hosts that need none.
+
+    apt.conf knows single hosts only, no domains (apt.conf(5), ``Acquire::http::Proxy::<host>``).
+    """
+    lines = ["// " + HEADER]
+    for scheme, url in (("http", http), ("https", https)):
+        if url:
+            lines.append('Acquire::%s::Proxy "%s";' % (scheme, url))
+            lines += ['Acquire::%s::Proxy::%s "DIRECT";' % (scheme, host) for host in direct]
+    return "\n".join(lines) + "\n"
 
 
 def render_preferences(packages, pin, because):

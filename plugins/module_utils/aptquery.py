@@ -22,6 +22,7 @@ from ansible_collections.gpu.provision.plugins.module_utils import (
     aptsources,
     debversion,
     names,
+    proxies,
 )
 from ansible_collections.gpu.provision.plugins.module_utils.aptcommon import AptError
 
@@ -62,14 +63,17 @@ def main(args):
 # --- offer
 
 
-def offer(sources=(), omit=(), patterns=(), refresh="if_stale", max_age_s=21600, timeout=300):
+def offer(
+    sources=(), omit=(), patterns=(), refresh="if_stale", max_age_s=21600, timeout=300, environment=None
+):
     """Return what the repositories offer, with our sources added to the host's own.
 
     sources: dicts with name, uris, suites, components, architectures, key (armored or base64), key_url,
     fingerprint; a source of the host for the same repository steps back. omit: [{"file", "line"}] of the host's
     sources to leave out. patterns: regular expressions that names must match from start to end. refresh:
     ``if_stale`` fetches lists older than max_age_s and those of new sources; the host's own lists are used
-    otherwise, and unchanged ones are not fetched again.
+    otherwise, and unchanged ones are not fetched again. environment: the proxy (see proxies.within), for the keys' downloads
+    and for apt, where it goes before the host's own configuration.
 
     Returns {"workdir", "packages": {name: [version dicts, newest first]}, "refreshed", "errors": [text],
     "problems": [what parse_update_errors says]}. ``simulate`` takes the workdir over and removes it.
@@ -78,16 +82,34 @@ def offer(sources=(), omit=(), patterns=(), refresh="if_stale", max_age_s=21600,
     work = tempfile.mkdtemp(prefix=_WORKDIR)
     try:
         os.chmod(work, 0o755)  # noqa: S103 - apt's _apt user reads keys and lists here
-        return _offer(work, list(sources), list(omit), list(patterns), refresh, max_age_s, timeout)
+        with proxy(environment):
+            return _offer(
+                work,
+                list(sources),
+                list(omit),
+                list(patterns),
+                refresh,
+                max_age_s,
+                timeout,
+                environment or {},
+            )
     except BaseException:
         shutil.rmtree(work)
         raise
 
 
-def _offer(work, sources, omit, patterns, refresh, max_age_s, timeout):
+def proxy(environment):
+    """As proxies.within; raises AptError ``apt.usage``."""
+    try:
+        return proxies.within(environment)
+    except ValueError as error:
+        raise AptError("apt.usage", str(error)) from None
+
+
+def _offer(work, sources, omit, patterns, refresh, max_age_s, timeout, environment):
     errors = _write_sources(work, sources, omit)
     _seed_lists(work)
-    config = _write_config(work)
+    config = _write_config(work, environment)
     refreshed, problems = _refresh(work, config, sources, refresh, max_age_s, timeout, errors)
     found = _names(config, patterns)
     packages = _versions(config, found) if found else {}
@@ -152,7 +174,7 @@ def _seed_lists(work):
             os.symlink(path, os.path.join(lists, name))
 
 
-def _write_config(work):
+def _write_config(work, environment):
     """Write the private apt.conf (given by -c, so it is read after the host's own) and return its path."""
     config = os.path.join(work, "apt.conf")
     lines = [
@@ -167,6 +189,10 @@ def _write_config(work):
     shutil.copyfile(aptcommon.DPKG_STATUS, os.path.join(work, "status"))
     with io.open(os.path.join(work, "status"), encoding="utf-8", errors="replace") as handle:
         lines += _architectures(handle.read())
+    if environment:
+        # What no_proxy names is direct: apt reads that from the environment.
+        proxy = (environment.get("http_proxy", ""), environment.get("https_proxy", ""))
+        lines.append(aptfiles.render_proxy(*proxy))
     _write(config, "\n".join(lines) + "\n")
     return config
 
@@ -214,6 +240,8 @@ def _refresh(work, config, sources, refresh, max_age_s, timeout, errors):
 def _update(argv, timeout, errors):
     result = update(argv, timeout)
     problems = parse_update_errors(result.text)
+    if problems or result.timed_out:
+        errors.append(way(argv[argv.index("-c") + 1]))
     errors.extend(problem["message"] for problem in problems)
     if result.timed_out:
         errors.append("apt-get update was ended after %d s" % timeout)
@@ -229,6 +257,29 @@ def update(argv, timeout, log=None, sleep=time.sleep):
             break
         sleep(pause)
     return result
+
+
+def way(config=None):
+    """Say by which proxies apt goes, by its own word: the configuration beats the environment (apt.conf(5))."""
+    argv = ["apt-config"] + (["-c", config] if config else []) + ["dump"]
+    return apt_way(aptcommon.run(argv, 60).out, os.environ)
+
+
+def apt_way(dump, environ):
+    """The words of ``way``. dump: what ``apt-config dump`` prints; environ: of apt."""
+    found, direct = {}, []
+    for scheme, host, value in re.findall(
+        r'^Acquire::(https?)::Proxy(?:::(\S+))? "(.*)";$', dump, re.M | re.I
+    ):
+        if not host:
+            found[scheme.lower()] = value
+        elif value == "DIRECT" and host not in direct:
+            direct.append(host)
+    configured = {scheme: found.get(scheme) or found.get("http") for scheme in ("http", "https")}
+    taken = {scheme + "_proxy": url or environ.get(scheme + "_proxy") for scheme, url in configured.items()}
+    if not any(taken.values()):
+        return "apt: without a proxy (none in its configuration, nor in the environment)"
+    return "apt: " + proxies.of_environment(taken) + (" (not for %s)" % ", ".join(direct) if direct else "")
 
 
 def _has_lists(work, spec):

@@ -21,6 +21,7 @@ from ansible_collections.gpu.provision.plugins.module_utils import (
     aptfiles,
     hosttree,
     openpgp,
+    proxies,
 )
 from ansible_collections.gpu.provision.plugins.module_utils.aptcommon import AptError
 
@@ -244,12 +245,14 @@ def fetch_key(url, timeout=30):
     if not re.match(r"^(https?|file)://", url):
         raise AptError("apt.key", "not a URL of a key: %s" % aptcommon.redact(url))
     try:
-        with urllib.request.urlopen(url, timeout=timeout) as answer:  # noqa: S310 - the scheme is checked above
+        # Not urlopen: it keeps the proxies of its first call.
+        with urllib.request.build_opener().open(url, timeout=timeout) as answer:
             return answer.read(1 << 20)
     except (urllib.error.URLError, OSError, ValueError) as error:
         raise AptError(
             "apt.key", "the key at %s cannot be fetched: %s" % (aptcommon.redact(url), error),
-            hint="give the key itself, or a URL that this host can reach; proxies come from the environment",
+            because=["key download: " + proxies.way(url)],
+            hint="give the key itself, a URL that this host can reach, or its proxy (gpu_proxy_http, gpu_proxy_https)",
         ) from None  # fmt: skip
 
 

@@ -57,12 +57,17 @@ def run(params, check=False, log_dir=LOGS):
 
     params: configure (files to write first, see aptconfigure.apply), before ({"install", "remove"} in a transaction of
     its own first), install (["name=version"]), remove ([names]), expect ([changes] or None), family_version, hold,
-    release, extra_hold, extra_release, update_cache, lock_timeout, timeout, own_uris, reserve_mib; see the module
-    apt_transaction. check: simulate only. Returns {"changed", "changes", "held", "unheld", "waited_for", "log",
-    "recovered", "warnings", "files", "diff"}.
+    release, extra_hold, extra_release, update_cache, lock_timeout, timeout, own_uris, reserve_mib, environment (see
+    proxies.within); see the module apt_transaction. check: simulate only. Returns {"changed", "changes", "held", "unheld",
+    "waited_for", "log", "recovered", "warnings", "files", "diff"}.
     """
     if os.geteuid() != 0:
         raise AptError("apt.not_root", "packages can be changed by root only", hint="become: true")
+    with aptquery.proxy(params.get("environment")):
+        return _run(params, check, log_dir)
+
+
+def _run(params, check, log_dir):
     files = {"changed": False, "files": [], "diff": []}
     if params.get("configure"):
         files = aptconfigure.apply(params["configure"], check)
@@ -265,14 +270,15 @@ class _Task(object):
             text = describe_update_problem(problem)
             if problem["fatal"] or aptsources.normalise(problem["repository"] or "") in own:
                 raise AptError(
-                    problem["code"], text, because=[problem["message"]], hint=_UPDATE_HINTS.get(problem["code"]),
-                    log=self.log_path,
+                    problem["code"], text, because=[problem["message"], aptquery.way()],
+                    hint=_UPDATE_HINTS.get(problem["code"]), log=self.log_path,
                 )  # fmt: skip
             self.warnings.append(text)
         if result.rc != 0 and not self.update_problems:
             code, message = aptquery.classify(result.text)
             raise AptError(
-                code, "the lists could not be refreshed: %s" % message, because=aptquery.error_lines(result.text),
+                code, "the lists could not be refreshed: %s" % message,
+                because=aptquery.error_lines(result.text) + [aptquery.way()],
                 log=self.log_path,
             )  # fmt: skip
 
@@ -371,7 +377,7 @@ class _Task(object):
             return False
         if result["rc"] != 0:
             self.touched = bool(differences(packages, aptcommon.read_status()))
-            raise failure(
+            error = failure(
                 result["text"],
                 result["timed_out"],
                 self.timeout,
@@ -379,6 +385,9 @@ class _Task(object):
                 result.get("held") or [],
                 -min(result["rc"], 0),
             )
+            if error.code == "apt.fetch":
+                error.because.append(aptquery.way())
+            raise error
         return True
 
     # -- the worker
@@ -799,7 +808,7 @@ _UPDATE_HINTS = {
     "apt.no_release": "the repository moved or ended: correct its address or take it out",
     "apt.expired": "compare the host's clock with the right time; else the mirror is no longer updated",
     "apt.release_changed": "if the change is right: apt-get update --allow-releaseinfo-change",
-    "apt.fetch": "look at the address, the proxy (Acquire::http::Proxy) and the name service",
+    "apt.fetch": "look at the address, the proxy (gpu_proxy_http, gpu_proxy_https) and the name service",
     "apt.mirror_sync": "try again in a few minutes",
     "apt.sources": "correct the file that the message names",
 }
@@ -809,7 +818,7 @@ _HINTS = {
     "apt.version_not_found": "refresh the lists and plan again: the repository may have dropped that version",
     "apt.package_not_found": "look whether the repository that has it is among the sources",
     "apt.dpkg_failed": "mend the cause, then run it again: the next run finishes what is half done",
-    "apt.fetch": "refresh the lists and try again; behind a proxy look at Acquire::http::Proxy",
+    "apt.fetch": "refresh the lists and try again; behind a proxy look at gpu_proxy_http and gpu_proxy_https",
     "apt.disk_full": "free some space, then run it again: the next run finishes what is half done",
     "apt.key": "install the repository's present key, after a look at its fingerprint",
     "apt.signed_by_conflict": "take one of the two entries out; apt_sources does that for the repositories it manages",

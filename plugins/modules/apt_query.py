@@ -81,6 +81,9 @@ options:
     description: Age in seconds from which lists are stale.
     type: int
     default: 21600
+  environment:
+    description: The proxy, as C(http_proxy), C(https_proxy) and C(no_proxy), for V(offer).
+    type: dict
   workdir:
     description: Work folder of an earlier V(offer); without it V(simulate) uses the host's own sources.
     type: str
@@ -160,7 +163,7 @@ SOURCE = {
     "key_url": {"type": "str", "no_log": False},
     "fingerprint": {"type": "str"},
 }
-_OFFER = ("sources", "omit", "patterns", "refresh", "max_age_s")
+_OFFER = ("sources", "omit", "patterns", "refresh", "max_age_s", "environment")
 _SIMULATE = ("workdir", "install", "remove", "unhold", "preferences", "keep")
 _CLEANUP = ("workdirs",)
 
@@ -174,6 +177,7 @@ def main():
             "patterns": {"type": "list", "elements": "str", "default": []},
             "refresh": {"type": "str", "choices": ["if_stale", "always", "never"], "default": "if_stale"},
             "max_age_s": {"type": "int", "default": 21600},
+            "environment": {"type": "dict"},
             "workdir": {"type": "str"},
             "workdirs": {"type": "list", "elements": "str", "default": []},
             "install": {"type": "list", "elements": "str", "default": []},

@@ -33,7 +33,13 @@ options:
   configure:
     description:
       - Files of apt's configuration to write first, as the module M(gpu.provision.apt_sources) does; C(repositories)
-        is a list of its repositories, C(preferences) and C(unattended_blacklist) are as there.
+        is a list of its repositories, C(preferences) and C(unattended_blacklist) are as there. C(proxy) is the text of
+        our file with apt's proxy; empty removes it.
+    type: dict
+  environment:
+    description:
+      - The proxy, as C(http_proxy), C(https_proxy) and C(no_proxy), for apt and for the download of keys. Without it, that
+        of the task's environment.
     type: dict
   before:
     description:
@@ -210,6 +216,7 @@ def main():
     module = AnsibleModule(
         argument_spec={
             "configure": {"type": "dict"},
+            "environment": {"type": "dict"},
             "before": {"type": "dict"},
             "install": {"type": "list", "elements": "str", "default": []},
             "remove": {"type": "list", "elements": "str", "default": []},

@@ -57,6 +57,11 @@ spec:
   description: What the role itself carries out.
   returned: success
   type: dict
+environment:
+  description: The host's proxy, for tasks that fetch something; empty without one.
+  returned: success
+  type: dict
+  sample: {http_proxy: "http://proxy.example.org:3128", https_proxy: "http://proxy.example.org:3128", no_proxy: localhost}
 """
 
 from ansible.module_utils.basic import AnsibleModule

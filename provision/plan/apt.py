@@ -6,7 +6,7 @@ which roles/host_packages carries out, and the steps that people read.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,7 @@ import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils import aptfiles
 from provision.facts import Facts, Source
 from provision.plan import Step
+from provision.proxy import HostProxy
 
 
 @dataclass
@@ -55,15 +56,18 @@ def kept(facts: Facts, patterns: Sequence[str]) -> AptPart | None:
 
 
 def combine(
-    parts: Sequence[AptPart], facts: Facts, steps: Sequence[Step], lock_timeout: int
+    parts: Sequence[AptPart],
+    facts: Facts,
+    steps: Sequence[Step],
+    lock_timeout: int,
+    proxy: HostProxy = HostProxy(),  # noqa: B008 - frozen
 ) -> tuple[dict[str, Any] | None, Step | None]:
     """Return (spec for apt_transaction, the step "configure apt"); None where nothing is to be done.
 
-    steps: of the parts; holds and packages among them need the transaction.
+    steps: of the parts; holds and packages among them need the transaction. proxy: the host's, which it gets although no
+    part asks anything.
     """
-    if not parts:
-        return None, None
-    configure, step = _configure(parts, facts)
+    configure, step = _configure(parts, facts, proxy)
     moves = any(part.install or part.remove or part.before_install for part in parts)
     if configure is None and not moves and not any(step.id in ("packages", "hold") for step in steps):
         return None, None
@@ -82,12 +86,15 @@ def combine(
         "extra_release": _union(part.extra_release for part in parts),
         "update_cache": moves,
         "lock_timeout": lock_timeout,
+        "environment": proxy.environment,
         "expect": [],
     }
     return spec, step
 
 
-def _configure(parts: Sequence[AptPart], facts: Facts) -> tuple[dict[str, Any] | None, Step | None]:
+def _configure(
+    parts: Sequence[AptPart], facts: Facts, proxy: HostProxy
+) -> tuple[dict[str, Any] | None, Step | None]:
     """Our files of apt's configuration, where one of them is not as it should be."""
     details: list[str] = []
     because: list[str] = []
@@ -120,15 +127,24 @@ def _configure(parts: Sequence[AptPart], facts: Facts) -> tuple[dict[str, Any] |
         if have.get(aptfiles.UNATTENDED) != aptfiles.sha256(aptfiles.render_unattended(patterns)):
             details.append(f"write {aptfiles.UNATTENDED}")
             because += reasons[:1]
-    elif aptfiles.UNATTENDED in have:
+    elif parts and aptfiles.UNATTENDED in have:
         details.append(f"remove {aptfiles.UNATTENDED}")
         because += reasons[:1]
+    text = proxy.apt_text(_uris(facts, repositories, omitted))
+    if text and have.get(aptfiles.PROXY) != aptfiles.sha256(text):
+        details.append(f"write {aptfiles.PROXY}: {proxy.words}")
+        because.append("apt fetches through the proxy of the inventory (gpu_proxy_http, gpu_proxy_https)")
+    elif not text and aptfiles.PROXY in have:
+        details.append(f"remove {aptfiles.PROXY}")
+        because.append("the inventory names no proxy")
     if not details:
         return None, None
     files = {
         "repositories": [spec for spec, _ in repositories.values()],
         "preferences": preferences.preferences if preferences else None,
-        "unattended_blacklist": patterns,
+        # Without a part nobody knows what belongs there: it stays.
+        "unattended_blacklist": patterns if parts else None,
+        "proxy": text,
     }
     step = Step(
         id="sources",
@@ -138,6 +154,18 @@ def _configure(parts: Sequence[AptPart], facts: Facts) -> tuple[dict[str, Any] |
         details=details,
     )
     return files, step
+
+
+def _uris(
+    facts: Facts,
+    repositories: Mapping[str, tuple[dict[str, Any], str]],
+    omitted: Collection[tuple[str, int | None]],
+) -> list[str]:
+    """Of the repositories that the host will have: the same before and after the change."""
+    theirs = [e for e in facts.apt.sources if e.enabled and (e.file, e.line) not in omitted]
+    return [uri for entry in theirs for uri in entry.uris] + [
+        str(spec["uris"]) for spec, _ in repositories.values()
+    ]
 
 
 def _union(lists: Any, in_order: bool = False) -> list[str]:

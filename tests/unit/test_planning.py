@@ -274,7 +274,7 @@ def test_what_the_tasks_of_a_role_read_is_in_every_plan(values, gpus):
     assert not plan.blockers
     for role, spec in plan.spec["parts"].items():
         read = set(re.findall(r"__\w+\.spec((?:\.\w+)+)", (ROLES / role / "tasks/main.yml").read_text()))
-        assert read, role
+        assert read or not spec, role
         for path in read:
             at = spec
             for name in path.strip(".").split("."):
