@@ -313,7 +313,7 @@ def wait_for_locks(paths, timeout, poll=0.5, clock=time.monotonic, sleep=time.sl
                 "apt.lock_timeout",
                 "%s is still held by process %d (%s) after %d s"
                 % (busy["lock"], busy["pid"], busy["comm"], waited),
-                hint="wait for it to end, or give more time (lock_timeout); never remove lock files",
+                hint="wait for it to end, or give more time (nvidia_driver_lock_timeout); never remove lock files",
                 holder=busy,
             )
         sleep(min(poll, max(0.05, timeout - waited)))

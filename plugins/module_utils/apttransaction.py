@@ -824,7 +824,7 @@ _HINTS = {
     "apt.signed_by_conflict": "take one of the two entries out; apt_sources does that for the repositories it manages",
     "apt.sources": "correct the file that the message names",
     "apt.needs_reinstall": "add the repository that has the package, or remove it by dpkg --force-remove-reinstreq",
-    "apt.lock_timeout": "wait for the other program to end, or give more time (lock_timeout)",
+    "apt.lock_timeout": "wait for the other program to end, or give more time (nvidia_driver_lock_timeout)",
 }
 
 

@@ -24,6 +24,7 @@ from provision.resolve.cudachecks import (
     check_repository,
     driver_version,
     refuse_not_held,
+    refuse_unread,
 )
 from provision.resolve.cudalibraries import Libraries, Pick, in_the_way, without_conflicts
 from provision.resolve.cudapackages import (
@@ -158,7 +159,16 @@ class CudaResolver:
             check_held(self.catalog, self.ubuntu, self.wish, wanted, self.out)
         if self.offer is None and not self.out.blockers:
             self.out.ask = "cuda"
+        if self._is_unread():
+            refuse_unread(self.offer.errors if self.offer else [], self.out)
         return self.offer is not None and not self.out.blockers
+
+    def _is_unread(self) -> bool:
+        """apt was asked and could not read the repository: what it lacks is not known then."""
+        offer = self.offer
+        return bool(offer and offer.errors) and not any(
+            cudanames.is_cuda_package(name) for name in (offer.packages if offer else ())
+        )
 
     def _kept(self, wanted: Wanted) -> tuple[str, list[str]] | None:
         """(release, names) of an installed toolkit that is what is wanted and whole."""
@@ -240,6 +250,9 @@ class CudaResolver:
             ("NCCL", libraries.nccl(self.asked.nccl[0]) if self.asked.nccl else []),
         ):
             if answer is None:
+                self._has_offer([])
+                return None
+            if isinstance(answer, Issue) and self._is_unread():
                 self._has_offer([])
                 return None
             if isinstance(answer, Issue):

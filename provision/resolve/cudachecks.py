@@ -101,6 +101,14 @@ def check_held(
             refuse_not_held(catalog, ubuntu, item, [], out)
 
 
+def refuse_unread(errors: list[str], out: CudaDecision) -> None:
+    """Refuse to plan from a repository that apt could not read (scenario F4): it may hold what is wanted."""
+    out.block(
+        "cuda.repository_unread", f"{REPOSITORY} cannot be read from this host", errors[:4],
+        "make it reachable from there (network, proxy, key), or name a mirror (cuda_toolkit_repo_url), then plan again",
+    )  # fmt: skip
+
+
 def refuse_not_held(
     catalog: Catalog, ubuntu: str, item: Wanted, errors: list[str], out: CudaDecision
 ) -> None:
@@ -111,7 +119,9 @@ def refuse_not_held(
         because.append(
             f"it begins with {release.cuda_first} and ends with {release.cuda_last or 'the current one'}"
         )
-    if held:
+    if ubuntu in held:
+        because.append("the catalog knows it there: a mirror may hold a part only, or NVIDIA took it away")
+    elif held:
         because.append(f"that of Ubuntu {and_(held)} has it")
     out.block(
         "cuda.not_in_repository", f"{REPOSITORY} for Ubuntu {ubuntu} has no CUDA {item.text}", because,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -94,9 +95,12 @@ class CudaWaysOut:
         return [versions for versions in dict.fromkeys(lists) if versions]
 
     def _near(self, text: str) -> list[str]:
+        written = re.search(r"[0-9]+\.[0-9]+", text)
         numbers = text.split(".")
         if not all(number.isdigit() for number in numbers):
-            return [m.version for m in reversed(self.resolver.catalog.cuda_minors)]
+            newest = [m.version for m in reversed(self.resolver.catalog.cuda_minors)]
+            # "v12.4", "cuda-12.4": what is meant is in it.
+            return [*(m for m in newest if written and m == written[0]), *newest]
         whole = minor(text if len(numbers) > 1 else f"{text}.999")
         own = [whole] if any(m.version == whole for m in self.resolver.catalog.cuda_minors) else []
         return [*own, *nearest(self.resolver.catalog, whole)]
