@@ -3,14 +3,15 @@
 """What conda and pip mean when they fail: a stable code and a way out for what they print. Pure functions.
 
 The class names are conda's own (conda/exceptions.py, conda-anaconda-tos, conda-libmamba-solver); texts around them differ
-between versions, so names are matched. Standard library only, any Python from 3.8.
+between versions, so names are matched. Where something was to be fetched, the proxy of the environment is
+told. Standard library only, any Python from 3.8.
 """
 
 from __future__ import annotations
 
 import re
 
-from ansible_collections.gpu.provision.plugins.module_utils import condacommon
+from ansible_collections.gpu.provision.plugins.module_utils import condacommon, proxies
 from ansible_collections.gpu.provision.plugins.module_utils.condacommon import CondaError
 
 # (pattern, code, message, hint), the first that matches counts. %s in message: the environment.
@@ -35,7 +36,7 @@ CONDA = (
     ),
     (
         r"ProxyError|407 Proxy", "conda.proxy", "the proxy did not let conda through for %s",
-        "the proxy of the task's environment must be right for http and https; a password belongs into its URL",
+        "gpu_proxy_http and gpu_proxy_https must be right; proxy_servers in a .condarc of the host goes before them",
     ),
     (
         r"CondaSSLError|SSLError|CERTIFICATE_VERIFY_FAILED", "conda.tls", "the certificate of a channel of %s is not trusted",
@@ -52,7 +53,7 @@ CONDA = (
     (
         r"CondaHTTPError|HTTP 000 CONNECTION FAILED|ConnectionFailed|CondaConnectionError|Connection refused",
         "conda.unreachable", "a channel of %s cannot be reached",
-        "a host without internet needs a proxy, or a mirror: miniconda_channel_alias",
+        "a host without internet needs a proxy (gpu_proxy_https), or a mirror: miniconda_channel_alias",
     ),
     (
         r"NotWritableError|CondaToSPermissionError|PermissionError|Permission denied", "conda.not_writable",
@@ -70,7 +71,7 @@ CONDA = (
 PIP = (
     (
         r"ProxyError|407 Proxy|Cannot connect to proxy", "conda.proxy", "the proxy did not let pip through for %s",
-        "the proxy of the task's environment must be right for http and https; a password belongs into its URL",
+        "gpu_proxy_http and gpu_proxy_https must be right; a proxy in pip's configuration on the host goes before them",
     ),
     (
         r"SSLError|CERTIFICATE_VERIFY_FAILED", "conda.tls", "the certificate of the index of %s is not trusted",
@@ -84,7 +85,7 @@ PIP = (
     (
         r"NewConnectionError|ConnectTimeoutError|ReadTimeoutError|Connection refused|Max retries exceeded",
         "conda.unreachable", "the index of %s cannot be reached",
-        "a host without internet needs a proxy, or a mirror: miniconda_wheel_index_url, miniconda_pip_index_url",
+        "a host without internet needs a proxy (gpu_proxy_https), or a mirror: miniconda_wheel_index_url, miniconda_pip_index_url",
     ),
     (
         r"No matching distribution found|Could not find a version that satisfies", "conda.no_wheel",
@@ -106,6 +107,7 @@ PIP = (
         "take a version with a wheel for this Python, or install a compiler first",
     ),
 )  # fmt: skip
+_FETCHING = ("conda.proxy", "conda.tls", "conda.unreachable", "conda.no_channel")
 _NOISE = re.compile(
     r"^\s*(WARNING: Location|Looking in |Using cached|Downloading|Collecting |Requirement already)"
 )
@@ -135,7 +137,8 @@ def explain(result, who, name, path, sources=()):
         )  # fmt: skip
     for pattern, code, message, hint in PIP if who == "pip" else CONDA:
         if re.search(pattern, result.text):
-            return CondaError(code, message % name, lines + sources, hint)
+            way = ["%s: %s" % (who, proxies.of_environment())] if code in _FETCHING else []
+            return CondaError(code, message % name, lines + sources + way, hint)
     return CondaError(
         "conda.failed", "%s ended with exit code %d while it made %s" % (who, result.rc, name), lines,
         "its last lines say why",

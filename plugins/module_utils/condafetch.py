@@ -23,7 +23,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 
-from ansible_collections.gpu.provision.plugins.module_utils import condacommon
+from ansible_collections.gpu.provision.plugins.module_utils import condacommon, proxies
 from ansible_collections.gpu.provision.plugins.module_utils.condacommon import CondaError
 
 CHUNK = 1 << 20
@@ -31,6 +31,10 @@ _TIMEOUT = 60  # seconds without a byte
 _ATTEMPTS = 5
 _PAUSE = 1  # seconds after the first try, doubled after each
 _NETWORK = (errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTDOWN, errno.EHOSTUNREACH)
+_LOGIN = (
+    "the proxy wants a user and a password: let it know this host by its address, or name one nearby that logs in for it "
+    "(gpu_proxy_https)"
+)
 _AGAIN = (408, 429, 500, 502, 503, 504)
 
 
@@ -247,19 +251,14 @@ def _refused(url, error):
     if error.code in (401, 403):
         hint = "the server wants a user, or does not let this host in: give a mirror with miniconda_installer_url"
     if error.code == 407:
-        hint = "the proxy wants a user and a password: give them in its URL"
+        hint = _LOGIN
     return CondaError(
         "conda.download", "cannot fetch %s" % url, ["%d %s" % (error.code, error.reason), _way(url)], hint
     )
 
 
 def _way(url):
-    """Say by which way a URL is fetched: the proxy of the environment, or none."""
-    parts = urllib.parse.urlsplit(url)
-    proxy = urllib.request.getproxies().get(parts.scheme)
-    if proxy and not urllib.request.proxy_bypass(parts.hostname or ""):
-        return "through the proxy " + condacommon.redact(proxy)
-    return "without a proxy (no %s_proxy in the environment)" % parts.scheme
+    return "conda installer: " + proxies.way(url)
 
 
 def _download_hint(said):
@@ -267,10 +266,13 @@ def _download_hint(said):
     if "CERTIFICATE_VERIFY_FAILED" in text:
         return "the host does not trust that certificate: install its authority with update-ca-certificates"
     if "407" in text:
-        return "the proxy wants a user and a password: give them in its URL"
+        return _LOGIN
     if "Name or service not known" in text or "name resolution" in text:
-        return "the host cannot look that name up: it may need a proxy, or a mirror (miniconda_installer_url)"
-    return "run again: it goes on where it stopped; a host without internet needs a proxy, a mirror or a local file"
+        return "the host cannot look that name up: it may need a proxy (gpu_proxy_https), or a mirror (miniconda_installer_url)"
+    return (
+        "run again: it goes on where it stopped; a host without internet needs a proxy (gpu_proxy_https), a mirror or a "
+        "local file"
+    )
 
 
 def _words(reason):

@@ -13,8 +13,14 @@ from pathlib import Path
 import pytest
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils import condacommon, condafetch, condainstall
-from ansible_collections.gpu.provision.plugins.module_utils.condacommon import CondaError, prefix_state
+from ansible_collections.gpu.provision.plugins.module_utils import (
+    condacommon,
+    condafetch,
+    condainstall,
+    condaread,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.condacommon import CondaError
+from ansible_collections.gpu.provision.plugins.module_utils.condaread import prefix_state
 from tests.lab.conda import Proxy
 from tests.system.condalab import make_user, needs_root, place, remove_user, web_folder
 
@@ -54,7 +60,7 @@ def test_a_user_gets_a_prefix_of_their_own_and_a_second_run_changes_nothing(plac
     assert prefix_state(str(place.prefix))["state"] == "whole"
     assert place.owners(place.prefix) == {place.user}
     assert (place.prefix / ".condarc").read_text() == "channels:\n  - conda-forge\n\n"
-    record = json.loads((place.prefix / condacommon.RECORD).read_text())
+    record = json.loads((place.prefix / condaread.RECORD).read_text())
     assert record["sha256"] == place.installer()["sha256"] and record["kind"] == "base"
     before, asked = place.tree(place.folder), len(place.web.requests)
     again = place.install()
@@ -180,7 +186,7 @@ def test_a_host_behind_a_proxy(place, monkeypatch):
     given["url"] = "http://repo.lab.invalid/" + given["installer"]
     error = refusal(place, **given)
     assert error.code == "conda.download"
-    assert "without a proxy (no http_proxy in the environment)" in error.because and "proxy" in error.hint
+    assert "conda installer: without a proxy (no http_proxy in the environment)" in error.because and "proxy" in error.hint
     with Proxy({"repo.lab.invalid": place.web.url}) as proxy:
         monkeypatch.setenv("http_proxy", proxy.url)
         place.install(**given)
@@ -203,7 +209,7 @@ def test_a_proxy_that_wants_a_password(place, monkeypatch):
 def test_a_proxy_that_is_not_there(place, monkeypatch):
     monkeypatch.setenv("http_proxy", "http://me:secret@127.0.0.1:9")
     error = refusal(place, **place.installer())
-    assert "through the proxy http://127.0.0.1:9" in error.because
+    assert "conda installer: through the proxy 127.0.0.1:9" in error.because
     assert "secret" not in repr(error.as_dict()) + error.message
 
 
@@ -501,13 +507,13 @@ def test_a_condarc_that_cannot_be_understood_is_never_replaced(place):
 
 def test_terms_are_accepted_only_by_the_owners_word_and_once(place):
     place.install()
-    assert condacommon.accepted_terms(str(place.prefix)) == []
-    channels = list(condacommon.TERMS_CHANNELS)
+    assert condaread.accepted_terms(f"{place.prefix}/{condaread.TERMS}") == []
+    channels = list(condaread.TERMS_CHANNELS)
     answer = place.install(accept_tos=channels)
     assert answer["done"] == [
         f"accepted the terms of {url}, as miniconda_accept_tos says" for url in channels
     ]
-    assert condacommon.accepted_terms(str(place.prefix)) == channels
+    assert condaread.accepted_terms(f"{place.prefix}/{condaread.TERMS}") == channels
     assert not place.install(accept_tos=channels)["changed"]
     assert not (place.home / ".conda/tos").exists()
 
