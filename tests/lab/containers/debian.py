@@ -1,11 +1,19 @@
-"""Debian's real docker and containerd on simulated hosts whose base is Debian: installed with dpkg, as a person had them."""
+"""Debian's real docker and containerd on simulated hosts whose base is Debian.
+
+Either installed with dpkg, as a person had them, or put into the lab's archive, for apt to find them there.
+"""
 
 from __future__ import annotations
 
+import io
+import lzma
 import shlex
 import subprocess
+import tarfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..debfile import File, Package
 from ..paths import CACHE
 from .daemons import NoDaemonsError, binaries
 
@@ -24,10 +32,8 @@ DAEMON_JSON = (
 )
 
 
-def install_docker(host: LabHost, daemon_json: str = DAEMON_JSON) -> None:
-    """Install docker.io on a running host and start it; daemon_json is there before. Raises NoDaemonsError."""
-    from ..engine import engine
-
+def fetch() -> Path:
+    """Folder with the packages, fetched once from this machine's own mirror. Raises NoDaemonsError."""
     folder = CACHE / "daemons" / "host"
     folder.mkdir(parents=True, exist_ok=True)
     if len(list(folder.glob("*.deb"))) < len(PACKAGES):
@@ -37,6 +43,67 @@ def install_docker(host: LabHost, daemon_json: str = DAEMON_JSON) -> None:
         )  # fmt: skip
         if got.returncode != 0:
             raise NoDaemonsError(f"apt-get download: {got.stderr.strip().splitlines()[-1:]}")
+    return folder
+
+
+def packages(codename: str) -> list[Package]:
+    """The same packages for the lab's archive (``lab.publish(packages=...)``), in the suite of a release."""
+    return [_package(path, codename) for path in sorted(fetch().glob("*.deb"))]
+
+
+def _package(path: Path, codename: str) -> Package:
+    parts = _parts(path.read_bytes())
+    control = _members(parts["control"])
+    fields = dict(
+        line.split(": ", 1)
+        for line in control.pop("control").data.decode().splitlines()
+        if ": " in line and not line.startswith(" ")
+    )
+    name, version, arch = (fields.pop(key) for key in ("Package", "Version", "Architecture"))
+    kept = ("Depends", "Pre-Depends", "Provides", "Breaks", "Replaces", "Conflicts", "Section", "Multi-Arch")
+    conffiles = control.pop("conffiles", File()).data.decode().split()
+    scripts = {
+        script: control[script].data.decode()
+        for script in ("preinst", "postinst", "prerm", "postrm", "triggers")
+        if script in control
+    }
+    return Package(
+        name, version, arch, {key: fields[key] for key in kept if key in fields},
+        {"/" + member: file for member, file in _members(parts["data"]).items()}, scripts, conffiles,
+        "Debian's own, in the lab's archive", "universe", (codename,),
+    )  # fmt: skip
+
+
+def _parts(deb: bytes) -> dict[str, bytes]:
+    """control and data of a .deb as tar archives."""
+    found, at = {}, 8
+    while at < len(deb):
+        name, size = deb[at : at + 16].decode().strip(), int(deb[at + 48 : at + 58])
+        body = deb[at + 60 : at + 60 + size]
+        if name.rstrip("/").endswith(".tar.xz"):
+            found[name.split(".")[0]] = lzma.decompress(body)
+        at += 60 + size + size % 2
+    return found
+
+
+def _members(archive: bytes) -> dict[str, File]:
+    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+        found = {}
+        for member in tar:
+            path = member.name.removeprefix("./").lstrip("/")
+            if member.issym():
+                found[path] = File(link=member.linkname)
+            elif member.isfile():
+                content = tar.extractfile(member)
+                found[path] = File(content.read() if content else b"", member.mode & 0o777)
+    return found
+
+
+def install_docker(host: LabHost, daemon_json: str = DAEMON_JSON) -> None:
+    """Install docker.io on a running host and start it; daemon_json is there before. Raises NoDaemonsError."""
+    from ..engine import engine
+
+    folder = fetch()
     engine()("cp", str(folder), f"{host.container}:/var/cache/docker-debs")
     host.run("mkdir -p /etc/docker && printf %s " + shlex.quote(daemon_json) + " > /etc/docker/daemon.json")
     # Storage of its own: overlay on overlay does not mount.

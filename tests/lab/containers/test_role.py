@@ -81,6 +81,27 @@ def play(host: LabHost, folder: Path, *words: str, **variables: Any) -> dict[str
     }
 
 
+def test_docker_of_the_archive_on_request(own_lab: Lab, tmp_path: Path) -> None:
+    """container_toolkit_install_docker: docker and the toolkit come in one transaction, and docker knows --gpus at once."""
+    try:
+        own_lab.served.add_release("24.04")
+        own_lab.publish(packages=debian.packages("noble"))
+    except NoDaemonsError as error:
+        pytest.skip(str(error))
+    spec = {"name": "bare", "gpus": ["H100"], "installed": ["580-server open signed held"], "nouveau": False}
+    (host,) = own_lab.add([spec])
+    done = play(host, tmp_path, container_toolkit_install_docker=True)
+    assert done["rc"] == 0, done["out"]
+    log = host.run(
+        "grep -c ^Start-Date /var/log/apt/history.log; grep -A4 nvidia-container /var/log/apt/history.log"
+    ).stdout
+    assert "docker.io" in log and "nvidia-container-toolkit" in log
+    info = json.loads(host.run("docker info --format '{{json .}}'").stdout)
+    assert info["Runtimes"]["nvidia"]["path"] == "nvidia-container-runtime"
+    again = play(host, tmp_path, container_toolkit_install_docker=True)
+    assert (again["rc"], again["changed"]) == (0, 0), again["out"]
+
+
 def test_from_nothing_to_gpus_in_containers(host: LabHost, tmp_path: Path) -> None:
     host.run("docker run -d --name job --network none tiny:1 /bin/sleep 600")
     before = host.run("cat /etc/docker/daemon.json; systemctl show docker -p MainPID").stdout
