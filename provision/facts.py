@@ -349,7 +349,7 @@ class CondaEnvironment(_Facts):
     path: str
     prefix: str | None = None  # the conda it belongs to; None: only named in an environments.txt
     owner: str | None = None
-    state: Literal["whole", "partial"] = "whole"
+    state: Literal["whole", "partial", "foreign"] = "whole"  # foreign: no environment, something else
     unfinished: bool = False  # a mark of ours says that making it was cut off
     python: str | None = None  # 3.11.9
     packages: dict[str, CondaPackage] = Field(default_factory=dict)  # those that concern CUDA, see condaprobe

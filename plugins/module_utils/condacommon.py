@@ -1,41 +1,25 @@
 # Copyright (c) the gpu-provision founders
 # Apache-2.0 (see LICENSE)
-"""What everything about conda shares: the state of a prefix, running programs as their owner, errors.
+"""What everything that changes a conda shares: running programs as their owner, locks, files, errors.
 
-States are read from files alone, so that the probe and the modules that change something say the same. Standard
-library only, any Python from 3.8.
+What is there is read by condaread. Standard library only, any Python from 3.8.
 """
 
 from __future__ import annotations
 
 import errno
 import fcntl
-import hashlib
 import io
 import json
 import os
 import pwd
 import re
 import signal
-import stat
 import subprocess
 import sys
 import time
 
-from ansible_collections.gpu.provision.plugins.module_utils.hosttree import HostTree
-
-# Lies in a prefix while an installer of ours works on it. Its flock is held by the installer's processes.
-MARKER = ".gpu-provision-in-progress"
-# What we made and from what. Without .json: conda takes every *.json in conda-meta for the record of a package
-# (conda, core/prefix_data.py: _load_single_record), as with its own file conda-meta/state.
-RECORD = "conda-meta/gpu-provision"
 SCHEMA = 1
-# What an installer that did not come to its end leaves behind (constructor, header.sh). ``_conda`` is none of it:
-# newer installers keep it as their uninstaller.
-LEFTOVERS = ("conda.exe", "preconda.tar.bz2", "postconda.tar.bz2", "install_tmp", ".messages.txt")
-# conda's terms plugin keeps what was accepted for a whole prefix here (conda-anaconda-tos, path.py).
-TERMS = "conda-meta/tos"
-TERMS_CHANNELS = ("https://repo.anaconda.com/pkgs/main", "https://repo.anaconda.com/pkgs/r")
 
 # What comes from the caller's environment into conda's and pip's: proxies, certificates, pip's file; nothing else.
 _PASSED = (
@@ -75,171 +59,6 @@ def last_lines(text, count=8):
     """Return the last lines of a program's output that say something, redacted; progress bars are left out."""
     lines = [line.split("\r")[-1].rstrip() for line in redact(text).split("\n")]
     return [line for line in lines if line.strip() and not re.search(r"\|\s*#+|\d+%\s*$", line)][-count:]
-
-
-# --- what is there
-
-
-def prefix_state(prefix, tree=None):
-    """Say what lies at the prefix of a conda installation.
-
-    prefix: absolute path; tree: HostTree (None: this host). Returns a dict: state is ``absent`` (nothing, or an empty
-    folder), ``whole``, ``partial`` (an installer or an update that did not come to its end) or ``foreign`` (a folder
-    with other things in it); ours: a marker or a record of ours is there; fresh: the marker says that nothing was there
-    before; missing and leftovers (what makes it partial); version (of the package conda), python, distribution
-    (``miniconda``, ``miniforge`` or None), record (what we wrote when we made it, or None).
-    """
-    tree = tree or HostTree()
-    names = [name for name in tree.names(prefix) if name != MARKER]
-    marker = read_json(tree, prefix + "/" + MARKER)
-    marked = tree.exists(prefix + "/" + MARKER)
-    record = read_json(tree, prefix + "/" + RECORD)
-    packages = package_names(prefix, tree)
-    missing = [
-        what
-        for what, there in (
-            ("conda-meta/history", tree.exists(prefix + "/conda-meta/history")),
-            ("bin/python", _executable(tree, prefix + "/bin/python")),
-            ("bin/conda", _executable(tree, prefix + "/bin/conda")),
-            ("the package python", "python" in packages),
-            ("the package conda", "conda" in packages),
-        )
-        if not there
-    ]
-    leftovers = [name for name in LEFTOVERS if name in names]
-    conda_there = bool(packages) or bool(leftovers) or "conda-meta" in names or "_conda" in names
-    if marked:
-        state = "partial"
-    elif not names:
-        state = "absent"
-    elif not conda_there:
-        state = "foreign"
-    else:
-        state = "partial" if missing or leftovers else "whole"
-    if not tree.is_dir(prefix) and tree.stat(prefix, follow=False) is not None:
-        state = "foreign"  # a file, or a link that leads nowhere
-    return {
-        "state": state, "ours": marked or record is not None, "marked": marked,
-        "fresh": bool(marker and marker.get("fresh")),
-        "missing": missing if state == "partial" else [], "leftovers": leftovers,
-        "version": packages.get("conda", {}).get("version"), "python": packages.get("python", {}).get("version"),
-        "distribution": _distribution(prefix, tree, record), "record": record,
-    }  # fmt: skip
-
-
-def environment_state(env, tree=None):
-    """Say what lies at the path of an environment: absent, whole, partial or foreign, as prefix_state does.
-
-    ours: we made it or began to; record: what we wrote when it was done; aside: where an environment was moved that
-    this one replaces, or None; packages: {name: {"version", "build"}} of conda; pip: {name: version} of what has
-    metadata in site-packages (names normalised).
-    """
-    tree = tree or HostTree()
-    marker_path = environment_marker(env)
-    marker, marked = read_json(tree, marker_path) or {}, tree.exists(marker_path)
-    record, packages = read_json(tree, env + "/" + RECORD), package_names(env, tree)
-    history = tree.exists(env + "/conda-meta/history")
-    if marked:
-        state = "partial"
-    elif tree.stat(env, follow=False) is None or (tree.is_dir(env) and not tree.names(env)):
-        state = "absent"
-    elif history:
-        state = "whole"
-    else:
-        state = "partial" if packages or tree.is_dir(env + "/conda-meta") else "foreign"
-    return {
-        "state": state, "ours": marked or record is not None, "record": record, "aside": marker.get("aside"),
-        "packages": packages, "pip": distributions(env, tree),
-    }  # fmt: skip
-
-
-def environment_marker(env):
-    """Path of the file that lies beside an environment while it is made: conda wants no foreign folder there."""
-    return os.path.join(os.path.dirname(env), ".gpu-provision-" + os.path.basename(env))
-
-
-def package_names(prefix, tree=None):
-    """Packages that conda has in a prefix, by the names of their records: {name: {"version", "build"}}."""
-    tree, found = tree or HostTree(), {}
-    for name in tree.names(prefix + "/conda-meta"):
-        parts = name[:-5].rsplit("-", 2) if name.endswith(".json") else ()
-        if len(parts) == 3:
-            found[parts[0]] = {"version": parts[1], "build": parts[2]}
-    return found
-
-
-def distributions(prefix, tree=None):
-    """Python distributions with metadata in a prefix, whoever installed them: {normalised name: version}."""
-    tree, found = tree or HostTree(), {}
-    for folder in site_packages(prefix, tree):
-        for name in tree.names(folder):
-            match = re.match(r"([^-]+)-([^-]+(?:-[^-]+)*?)\.dist-info$", name)
-            if match:
-                found[normalised(match.group(1))] = match.group(2)
-    return found
-
-
-def site_packages(prefix, tree=None):
-    """Folders of installed Python modules in a prefix, as absolute paths."""
-    tree = tree or HostTree()
-    return [
-        "%s/lib/%s/site-packages" % (prefix, name)
-        for name in tree.names(prefix + "/lib")
-        if re.match(r"python\d+\.\d+$", name) and tree.is_dir("%s/lib/%s/site-packages" % (prefix, name))
-    ]
-
-
-def normalised(name):
-    """Name of a Python distribution as PEP 503 compares it."""
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
-def accepted_terms(prefix, tree=None, channels=TERMS_CHANNELS):
-    """Channels whose terms were accepted for everyone who uses this prefix (``conda tos accept --system``)."""
-    tree, found = tree or HostTree(), []
-    for channel in channels:
-        folder = "%s/%s/%s" % (prefix, TERMS, terms_hash(channel))
-        records = [
-            read_json(tree, folder + "/" + name) for name in tree.names(folder) if name.endswith(".json")
-        ]
-        # The newest terms count; the files are named by their time.
-        if records and records[-1] and records[-1].get("tos_accepted"):
-            found.append(channel)
-    return found
-
-
-def terms_hash(channel):
-    """Folder name under which the terms plugin keeps a channel (hash_channel in conda-anaconda-tos, path.py)."""
-    location, _, name = re.sub(r"^[a-z]+://", "", channel.rstrip("/")).partition("/")
-    return hashlib.sha256((location + name).encode("utf-8")).hexdigest()
-
-
-def read_json(tree, path):
-    """A JSON object in a file, or None where there is none (absent, cut off, not an object)."""
-    text = tree.read(path)
-    try:
-        found = json.loads(text) if text else None
-    except ValueError:
-        return None
-    return found if isinstance(found, dict) else None
-
-
-def _executable(tree, path):
-    found = tree.stat(path)
-    return found is not None and stat.S_ISREG(found.st_mode) and bool(found.st_mode & 0o111)
-
-
-def _distribution(prefix, tree, record):
-    if record and record.get("distribution"):
-        return record["distribution"]
-    for name in tree.names(prefix + "/conda-meta"):
-        if re.match(r"conda-\d[^-]*-[^-]+\.json$", name):
-            channel = str((read_json(tree, prefix + "/conda-meta/" + name) or {}).get("channel") or "")
-            if "conda-forge" in channel:
-                return "miniforge"
-            if "anaconda.com" in channel or "defaults" in channel:
-                return "miniconda"
-    return None
 
 
 # --- as whom

@@ -23,6 +23,7 @@ from ansible_collections.gpu.provision.plugins.module_utils import (
     condafail,
     condamade,
     condarc,
+    condaread,
 )
 from ansible_collections.gpu.provision.plugins.module_utils.condacommon import (
     CondaError,
@@ -31,6 +32,7 @@ from ansible_collections.gpu.provision.plugins.module_utils.condacommon import (
     read_text,
     write_text,
 )
+from ansible_collections.gpu.provision.plugins.module_utils.hosttree import HostTree
 
 EXPORTS = "/var/backups/gpu-provision/conda"
 
@@ -58,7 +60,7 @@ def decide(state, action, params):
     found, record = state["state"], state["record"]
     if state["marked"]:
         return "finish"
-    if found == "absent":
+    if found in ("absent", "empty"):
         if action == "configure":
             raise CondaError("conda.plan_moved", "the environment is not there any more", hint="plan again")
         return "create"
@@ -150,7 +152,7 @@ class _Environment(object):
         self.prefix = condacommon.expand(params["prefix"])
         self.path = "%s/envs/%s" % (self.prefix, params["name"])
         self.aside = "%s/envs/.%s.before-rebuild" % (self.prefix, params["name"])
-        self.marker = condacommon.environment_marker(self.path)
+        self.marker = condaread.environment_marker(self.path)
         self.conda = self.prefix + "/bin/conda"
         self.owner = Owner(params["owner"], params.get("group"))
         self.umask = int(params.get("umask") or "022", 8)
@@ -179,19 +181,17 @@ class _Environment(object):
         }  # fmt: skip
 
     def state(self):
-        found = condacommon.environment_state(self.path)
-        found["marked"] = os.path.lexists(self.marker)
-        return found
+        return condaread.environment_state(self.path)
 
     def note(self):
-        return condacommon.read_json(condacommon.HostTree(), self.marker) or {}
+        return condaread.read_json(HostTree(), self.marker) or {}
 
     def as_owner(self, function, *args):
         return condacommon.as_owner(self.owner, self.umask, function, *args)
 
     def must_have_conda(self):
-        state = condacommon.prefix_state(self.prefix)["state"]
-        if state != "whole" and not (self.check and state == "absent"):
+        state = condaread.prefix_state(self.prefix)["state"]
+        if state != "whole" and not (self.check and state in ("absent", "empty")):
             raise CondaError(
                 "conda.no_conda", "the conda at %s is %s" % (self.prefix, state),
                 hint="the prefix comes first: miniconda_install, or miniconda_repair: true where it is partial",
@@ -231,7 +231,7 @@ class _Environment(object):
             note = self.note()
             aside = note.get("aside")
             moved = bool(aside) and (note.get("moved") or os.path.lexists(self.aside))
-            record = condacommon.environment_state(self.path)["record"]
+            record = condaread.environment_state(self.path)["record"]
             if record is not None and (moved or not aside) and self.is_asked(record):
                 self.let_go()
                 return
@@ -265,7 +265,7 @@ class _Environment(object):
                 argv, extra = pip_command(self.path + "/bin/python", step)
                 urls = [step.get("index_url") or "pip's own index", *(step.get("extra_index_urls") or ())]
                 self.call(argv, extra, "pip", urls)
-            state = condacommon.environment_state(self.path)
+            state = condaread.environment_state(self.path)
             wrong = condamade.mismatches(self.params, state["packages"], state["pip"])
             if wrong:
                 raise CondaError(
@@ -348,7 +348,7 @@ class _Environment(object):
             "digest": condaenvs.digest(self.path), "time": _now(),
         }  # fmt: skip
         text = json.dumps(record, indent=1, sort_keys=True) + "\n"
-        self.as_owner(write_text, self.path + "/" + condacommon.RECORD, text)
+        self.as_owner(write_text, self.path + "/" + condaread.RECORD, text)
 
     def save(self):
         """Save what is in the environment, in conda's own words, before it goes."""

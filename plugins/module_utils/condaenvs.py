@@ -9,14 +9,11 @@ NAME-VERSION.dist-info. Only torch's version.py is opened, where the version of 
 from __future__ import annotations
 
 import hashlib
-import json
 import pwd
 import re
 
+from ansible_collections.gpu.provision.plugins.module_utils import condaread
 from ansible_collections.gpu.provision.plugins.module_utils.hosttree import HostTree
-
-RECORD = "gpu-provision"  # in conda-meta; without .json, which conda would take for a package
-MARK = ".gpu-provision-"  # + NAME, beside an environment while it is made
 
 _PACKAGES = frozenset([
     "pytorch", "pytorch-cuda", "pytorch-gpu", "pytorch-mutex", "libtorch", "cpuonly", "cudatoolkit", "cuda-version",
@@ -34,45 +31,40 @@ def environments_of(tree, prefix, owners):
     """The environments in PREFIX/envs: [facts.CondaEnvironment], those that are being made among them."""
     base = prefix + "/envs"
     names = tree.names(base)
-    cut_off = {name[len(MARK) :] for name in names if name.startswith(MARK)}
+    mark = condaread.BESIDE
+    cut_off = {name[len(mark) :] for name in names if name.startswith(mark)}
     found = []
     for name in sorted({name for name in names if not name.startswith(".")} | cut_off):
         path = "%s/%s" % (base, name)
-        if tree.is_dir(path) or name in cut_off:
-            found.append(read_environment(tree, path, prefix, owners, name in cut_off))
+        # An empty folder is no environment, and takes one like no folder.
+        if name in cut_off or (tree.is_dir(path) and tree.names(path)):
+            found.append(read_environment(tree, path, prefix, owners))
     return found
 
 
-def read_environment(tree, path, prefix=None, owners=None, unfinished=False):
+def read_environment(tree, path, prefix=None, owners=None):
     """Return facts.CondaEnvironment of a folder as a dict."""
-    meta = tree.names(path + "/conda-meta")
-    conda = records(meta)
-    python = conda.get("python", (None, None))[0]
-    site = _site_packages(tree, path, python)
-    dists = _dists(tree, site)
-    packages = {
-        name: {"version": version, "build": build}
-        for name, (version, build) in conda.items()
-        if name in _PACKAGES
-    }
+    found = condaread.environment_state(path, tree)
+    packages = {name: package for name, package in found["packages"].items() if name in _PACKAGES}
     pip = {
         name: version
-        for name, version in _distributions(dists).items()
+        for name, version in found["pip"].items()
         # conda's own packages leave the same traces as pip's.
         if _PIP.match(name) and not _same(packages.get(_ALSO.get(name, "")), version)
     }
-    whole = "history" in meta and (python is None or tree.exists(path + "/bin/python"))
-    record = record_of(tree, path)
-    digest = _digest(meta, dists)
-    builds, cuda = judge_builds(packages, pip, tree.read(site + "/torch/version.py", 4096) if site else None)
+    record, now = found["record"], digest(path, tree)
+    site = condaread.site_packages(path, tree, found["python"])
+    builds, cuda = judge_builds(
+        packages, pip, tree.read(site[0] + "/torch/version.py", 4096) if site else None
+    )
     return {
         "name": path.rsplit("/", 1)[-1],
         "path": path,
         "prefix": prefix,
         "owner": owner(tree, path, owners or {}),
-        "state": "whole" if whole else "partial",
-        "unfinished": unfinished,
-        "python": python,
+        "state": found["state"],
+        "unfinished": found["marked"],
+        "python": found["python"],
         "packages": packages,
         "pip": pip,
         "builds": builds,
@@ -80,55 +72,19 @@ def read_environment(tree, path, prefix=None, owners=None, unfinished=False):
         "cudart_links": cudart_links(tree, path + "/lib"),
         "lib64": tree.exists(path + "/lib64"),
         "record": record,
-        "digest": digest,
-        "changed": None if record is None or not record.get("digest") else record["digest"] != digest,
+        "digest": now,
+        "changed": None if record is None or not record.get("digest") else record["digest"] != now,
     }
 
 
-def digest(path):
+def digest(path, tree=None):
     """Return a checksum over the names of all packages of an environment: those of conda and those of pip."""
-    tree = HostTree("/")
-    meta = tree.names(path + "/conda-meta")
-    python = records(meta).get("python", (None, None))[0]
-    return _digest(meta, _dists(tree, _site_packages(tree, path, python)))
-
-
-def _digest(meta, dists):
-    text = "\n".join(sorted(name for name in meta if name.endswith(".json"))) + "\n--\n" + "\n".join(dists)
+    tree = tree or HostTree()
+    records = sorted(name for name in tree.names(path + "/conda-meta") if name.endswith(".json"))
+    python = condaread.package_names(path, tree).get("python", {}).get("version")
+    folders = condaread.metadata_folders(path, tree, python) if python else []
+    text = "\n".join(records) + "\n--\n" + "\n".join(folders)
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
-
-
-def records(meta):
-    """{name: (version, build)} by the names of package records: NAME-VERSION-BUILD.json."""
-    found = {}
-    for item in meta:
-        if item.endswith(".json"):
-            parts = item[:-5].rsplit("-", 2)
-            if len(parts) == 3:
-                found[parts[0]] = (parts[1], parts[2])
-    return found
-
-
-def _site_packages(tree, path, python):
-    """Folder of an environment's Python packages; None when it has no Python."""
-    if python is None:
-        return None
-    return "%s/lib/python%s/site-packages" % (path, ".".join(python.split(".")[:2]))
-
-
-def _dists(tree, site):
-    return [name for name in tree.names(site) if name.endswith((".dist-info", ".egg-info"))] if site else []
-
-
-def _distributions(dists):
-    """{name as pip writes it: version} by the names of dist-info folders."""
-    found = {}
-    for item in dists:
-        if item.endswith(".dist-info"):
-            name, dash, version = item[: -len(".dist-info")].rpartition("-")
-            if dash:
-                found[name.lower().replace("_", "-")] = version
-    return found
 
 
 def _same(package, version):
@@ -252,18 +208,3 @@ def owner(tree, path, owners):
         except KeyError:
             pass  # a user that no longer exists: the number is all there is
     return str(found.st_uid)
-
-
-def record_of(tree, path):
-    """What we noted in an installation or environment when we made it, or None."""
-    text = tree.read("%s/conda-meta/%s" % (path, RECORD), 1 << 20)
-    return json_of(text) or None
-
-
-def json_of(text):
-    """The object in a text of JSON; empty when it is none: such files are others' to write."""
-    try:
-        data = json.loads(text or "{}")
-    except ValueError:
-        return {}
-    return data if isinstance(data, dict) else {}

@@ -14,11 +14,12 @@ import errno
 import io
 import json
 import os
+import pwd
 import re
 import shutil
 import time
 
-from ansible_collections.gpu.provision.plugins.module_utils import condacommon, condafetch, condarc
+from ansible_collections.gpu.provision.plugins.module_utils import condacommon, condafetch, condarc, condaread
 from ansible_collections.gpu.provision.plugins.module_utils.condacommon import (
     CondaError,
     Lock,
@@ -26,6 +27,7 @@ from ansible_collections.gpu.provision.plugins.module_utils.condacommon import (
     read_text,
     write_text,
 )
+from ansible_collections.gpu.provision.plugins.module_utils.hosttree import HostTree
 
 CACHE = "/var/cache/gpu-provision/conda"
 PROFILE = "/etc/profile.d/gpu-provision-conda.sh"
@@ -87,24 +89,18 @@ def decide(state, action, version):
         return "finish"
     if found == "partial" and action != "repair":
         raise CondaError(
-            "conda.partial", "the conda at the prefix is not whole, and not begun by us", partial_because(state),
+            "conda.partial", "the conda at the prefix is not whole, and not begun by us", condaread.partial_because(state),
             "miniconda_repair: true runs the installer over it (-u), which keeps its environments",
         )  # fmt: skip
     if found == "partial":
         return "repair"
-    if found == "absent":
+    if found in ("absent", "empty"):
         if action in ("configure", "update"):
             raise CondaError(
                 "conda.plan_moved", "there is no conda at the prefix any more", hint="plan again"
             )
         return "install"
     return "update" if action == "update" and _is_newer(version, state) else None
-
-
-def partial_because(state):
-    """Say what makes a prefix partial, as lines."""
-    lines = ["missing: " + ", ".join(state["missing"])] if state["missing"] else []
-    return lines + (["left by an installer: " + ", ".join(state["leftovers"])] if state["leftovers"] else [])
 
 
 def header(path):
@@ -121,15 +117,6 @@ def header(path):
         found[key] = match.group(1) if match else None
     found["kib"] = int(found["kib"]) if found["kib"] else None
     return found
-
-
-def init_block(text):
-    """Return the prefix whose block ``conda init`` wrote into a shell's file, or None when there is no block."""
-    match = re.search(r"^# >>> conda initialize >>>$(.*?)^# <<< conda initialize <<<$", text, re.S | re.M)
-    if not match:
-        return None
-    found = re.search(r"""['"]?(/[^'"\n]*?)/bin/conda['"]?""", match.group(1))
-    return found.group(1) if found else ""
 
 
 def explain(result, prefix, installer, kept):
@@ -176,7 +163,7 @@ class _Install(object):
         check_prefix(self.prefix)
         self.owner = Owner(params["owner"], params.get("group"))
         self.umask = int(params.get("umask") or "022", 8)
-        self.marker = self.prefix + "/" + condacommon.MARKER
+        self.marker = self.prefix + "/" + condaread.MARKER
 
     def run(self):
         self.done, self.diff, self.warnings = [], [], []
@@ -196,7 +183,7 @@ class _Install(object):
         }  # fmt: skip
 
     def state(self):
-        return condacommon.prefix_state(self.prefix)
+        return condaread.prefix_state(self.prefix)
 
     def as_owner(self, function, *args):
         return condacommon.as_owner(self.owner, self.umask, function, *args)
@@ -246,7 +233,7 @@ class _Install(object):
                 )  # fmt: skip
             self.must_fit(info, fetched)
         except CondaError:
-            if state["state"] == "absent" and not os.path.lexists(self.marker):
+            if state["state"] in ("absent", "empty") and not os.path.lexists(self.marker):
                 self.wipe(True)  # the empty folder that we just made
             raise
         return fetched
@@ -301,7 +288,7 @@ class _Install(object):
             if error.errno != errno.EACCES or os.geteuid() != 0 or (inside and self.owner.uid != 0):
                 raise condacommon.not_writable(self.prefix, self.owner, error) from None
             self.make_for_owner()
-        if state["state"] == "absent" and self.params.get("group") and not self.umask & 0o020:
+        if state["state"] in ("absent", "empty") and self.params.get("group") and not self.umask & 0o020:
             # Whoever of the group adds a file later: it stays the group's.
             self.as_owner(os.chmod, self.prefix, 0o2777 & ~self.umask)
 
@@ -353,7 +340,9 @@ class _Install(object):
         )
         state = self.state()
         if result.rc != 0 or state["missing"] or state["leftovers"] or not self.works():
-            result.text += "\n" + "\n".join(partial_because(state))
+            result.text += "\n" + "\n".join(
+                condaread.partial_because(dict(state, marked=False))
+            )  # the marker is ours, now
             killed = result.rc < 0 or result.rc in (137, 143)
             kept = "what is there stays and is finished by the next run"
             if not over and not killed and self.wipe(True):
@@ -366,7 +355,7 @@ class _Install(object):
 
     def note(self):
         """What the marker says, or nothing."""
-        return condacommon.read_json(condacommon.HostTree(), self.marker) or {}
+        return condaread.read_json(HostTree(), self.marker) or {}
 
     def works(self):
         """True when the conda of the prefix answers."""
@@ -378,7 +367,7 @@ class _Install(object):
 
     def wipe(self, whole):
         """Take away what lies in a prefix that we began from nothing; whole: the folder too. Returns success."""
-        return self.as_owner(_wipe, self.prefix, condacommon.MARKER, whole)
+        return self.as_owner(_wipe, self.prefix, condaread.MARKER, whole)
 
     def finished(self, fetched):
         """Write what was made, and take the marker away: only now the prefix is whole."""
@@ -395,7 +384,7 @@ class _Install(object):
         self.as_owner(os.unlink, self.marker)
 
     def write_record(self, record):
-        self.as_owner(write_text, self.prefix + "/" + condacommon.RECORD, json.dumps(record, indent=1) + "\n")
+        self.as_owner(write_text, self.prefix + "/" + condaread.RECORD, json.dumps(record, indent=1) + "\n")
 
     # --- around it
 
@@ -415,7 +404,8 @@ class _Install(object):
 
     def terms(self):
         """Accept terms that are not accepted yet, and note them: the next plan needs no conda to know."""
-        there = condacommon.accepted_terms(self.prefix, channels=self.params.get("accept_tos") or ())
+        root = self.prefix + "/" + condaread.TERMS
+        there = condaread.accepted_terms(root)
         for channel in self.params.get("accept_tos") or ():
             if channel in there:
                 continue
@@ -434,9 +424,7 @@ class _Install(object):
                 if result.rc == 2 and "invalid choice" in result.text:
                     self.warnings.append("this conda has no terms plugin: it asks for no acceptance")
                     return
-                if result.rc != 0 or channel not in condacommon.accepted_terms(
-                    self.prefix, channels=[channel]
-                ):
+                if result.rc != 0 or channel not in condaread.accepted_terms(root):
                     raise CondaError(
                         "conda.terms", "the terms of %s could not be accepted" % channel,
                         condacommon.last_lines(result.text),
@@ -466,10 +454,10 @@ class _Install(object):
 
     def shell_init(self, name):
         user = Owner(name)
-        shell, rc = _shell(name)
+        shell, rc = condaread.init_file(pwd.getpwnam(name).pw_shell)
         path = user.home + "/" + rc
         before = condacommon.as_owner(user, 0o022, read_text, path)
-        block = init_block(before or "")
+        block = condaread.init_block(before or "")
         if block == self.prefix:
             return
         if block is not None:
@@ -482,7 +470,7 @@ class _Install(object):
             return
         result = condacommon.run([self.prefix + "/bin/conda", "init", shell], user, 0o022, 120)
         after = condacommon.as_owner(user, 0o022, read_text, path)
-        if result.rc != 0 or init_block(after or "") != self.prefix:
+        if result.rc != 0 or condaread.init_block(after or "") != self.prefix:
             raise CondaError(
                 "conda.shell_init", "conda init failed for %s" % name, condacommon.last_lines(result.text),
                 "can %s read %s and write %s?" % (name, self.prefix, path),
@@ -509,14 +497,6 @@ def _is_newer(version, state):
 
 def _key(version):
     return [int(part) for part in re.findall(r"\d+", version)]
-
-
-def _shell(name):
-    """The login shell of a user that conda can initialise, and the file it writes to."""
-    import pwd
-
-    shell = os.path.basename(pwd.getpwnam(name).pw_shell)
-    return (shell, ".zshrc") if shell == "zsh" else ("bash", ".bashrc")
 
 
 def _make_folder(path):

@@ -11,7 +11,8 @@ from __future__ import annotations
 import fnmatch
 import re
 
-from ansible_collections.gpu.provision.plugins.module_utils.condacommon import normalised, redact
+from ansible_collections.gpu.provision.plugins.module_utils.condacommon import redact
+from ansible_collections.gpu.provision.plugins.module_utils.condaread import normalised
 
 # Packages that come with and without CUDA under one name.
 FRAMEWORKS = (

@@ -76,6 +76,8 @@ def _of_environment(env: CondaEnvironment, sizes: dict[str, Any]) -> EnvsRow:
         notes.append("making it was cut off")
     elif env.state == "partial":
         notes.append("no whole environment")
+    elif env.state == "foreign":
+        notes.append("no environment: something else is there")
     notes += [f"{name} is a build for the CPU" for name, kind in sorted(env.builds.items()) if kind == "cpu"]
     notes += [f"{link.path} leads to {link.target or 'nowhere'}" for link in env.cudart_links]
     if env.changed:

@@ -310,6 +310,12 @@ class _Resolver:
             return "create", "it is not there"
         if found.unfinished:
             return "finish", "making it was cut off"
+        if found.state == "foreign":
+            self.block(
+                "conda.environment_foreign", f"{found.path} holds something else than an environment",
+                ["it is not ours to move or remove"], f"another name than {env.name}, or move that folder away",
+            )  # fmt: skip
+            return "", ""
         other = differences(env, recipe, found, self.host, self.catalog)
         if not other:
             if self.wish.lib64_link and not found.lib64 and made_by_us(found):

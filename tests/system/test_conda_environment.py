@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils import condacommon, condaenvs, condainstall
-from ansible_collections.gpu.provision.plugins.module_utils.condacommon import CondaError, environment_state
+from ansible_collections.gpu.provision.plugins.module_utils import condaenvs, condainstall, condaread
+from ansible_collections.gpu.provision.plugins.module_utils.condacommon import CondaError
+from ansible_collections.gpu.provision.plugins.module_utils.condaread import environment_state
 from tests.lab.conda import Proxy
 from tests.system.condalab import Place, make_user, needs_root, remove_user, web_folder
 
@@ -255,7 +256,7 @@ def test_passwords_reach_neither_arguments_nor_errors_nor_the_record(place):
     error = refusal(place, pip=[step])
     assert "s3cret" not in error.message + repr(error.as_dict())
     place.environment(pip=[step | {"packages": ["torch==2.6.0+cu124"]}])
-    assert "s3cret" not in (env(place) / condacommon.RECORD).read_text()
+    assert "s3cret" not in (env(place) / condaread.RECORD).read_text()
     assert environment_state(str(env(place)))["pip"]["torch"] == "2.6.0+cu124"
 
 
@@ -374,7 +375,7 @@ def test_cut_off_between_two_steps_of_a_rebuild(place, moved):
     """Before the old one was moved it is moved now; after it, it is the old one that must not be taken for the new."""
     foreign(place)
     old = place.prefix / "envs" / ".py311.before-rebuild"
-    marker = Path(condacommon.environment_marker(str(env(place))))
+    marker = Path(condaread.environment_marker(str(env(place))))
     marker.write_text(json.dumps({"prefix": str(env(place)), "aside": str(old), "moved": False}))
     os.chown(marker, env(place).stat().st_uid, env(place).stat().st_gid)
     if moved:

@@ -415,7 +415,7 @@ def test_a_partial_prefix_of_someone_else_is_repaired_only_when_asked(place):
     (environment / "history").write_text("kept\n")
     (place.prefix / "bin/conda").unlink()
     error = refusal(place)
-    assert error.code == "conda.partial" and error.because == ["missing: bin/conda"]
+    assert error.code == "conda.partial" and error.because == ["bin/conda is missing"]
     answer = place.install(action="repair")
     assert answer["done"][0].startswith("repaired")
     assert (environment / "history").read_text() == "kept\n"

@@ -2,7 +2,8 @@
 
 Keys of a description, beside those of tests/unit/trees.py:
     prefixes [{path, conda, python, channel, packages [NAME-VERSION-BUILD], lacks [paths], extra {path: text}}]
-    environments [{path, python, packages [NAME-VERSION-BUILD], pip [NAME-VERSION], files {path: text}, links {path: target}}]
+    environments [{path, python, packages [NAME-VERSION-BUILD], pip [NAME-VERSION], files {path: text}, links {path: target},
+                  lacks [paths]}]
 """
 
 import json
@@ -36,7 +37,7 @@ def _prefix(
             file.unlink()
 
 
-def _environment(root, path, python="3.11.9", packages=(), pip=(), files=None, links=None):
+def _environment(root, path, python="3.11.9", packages=(), pip=(), files=None, links=None, lacks=()):
     trees.write(root, f"{path}/conda-meta/history", "==> 2026-11-01 10:00:00 <==\n")
     for name in [f"python-{python}-h955ad1f_0", *packages]:
         trees.write(root, f"{path}/conda-meta/{name}.json", "{}")
@@ -48,3 +49,5 @@ def _environment(root, path, python="3.11.9", packages=(), pip=(), files=None, l
         trees.write(root, f"{path}/{name.replace('SITE', site.removeprefix(path + '/'))}", text)
     for name, target in (links or {}).items():
         trees.link(root, f"{path}/{name}", target)
+    for name in lacks:
+        (root / path[1:] / name).unlink()

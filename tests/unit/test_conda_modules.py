@@ -20,6 +20,7 @@ from ansible_collections.gpu.provision.plugins.module_utils import (
     condainstall,
     condamade,
     condarc,
+    condaread,
 )
 from ansible_collections.gpu.provision.plugins.module_utils.condacommon import CondaError, Result
 from ansible_collections.gpu.provision.plugins.module_utils.hosttree import HostTree
@@ -79,7 +80,7 @@ def test_made(case):
 
 STATE = {
     "state": "whole", "marked": False, "fresh": False, "ours": False, "missing": [], "leftovers": [], "version": "25.7.0",
-    "python": "3.13.5", "distribution": None, "record": None,
+    "python": "3.13.5", "record": None,
 }  # fmt: skip
 
 
@@ -148,27 +149,30 @@ FILES = {
     ("change", "state"),
     [
         ({}, "whole"),
-        (None, "absent"),
+        (None, "empty"),
         ({"bin/conda": None}, "partial"),
         ({"bin/python": None}, "partial"),
         ({"conda-meta/history": None}, "partial"),
         ({"conda-meta/python-3.13.5-h1_100_cp313.json": None}, "partial"),
         ({"conda-meta/conda-26.5.3-py313h06a4308_0.json": None}, "partial"),
+        ({"conda-meta": None, "_conda": None, "condabin/conda": ""}, "partial"),
         ({"preconda.tar.bz2": ""}, "partial"),
         ({"install_tmp/x": ""}, "partial"),
-        ({condacommon.MARKER: "{}"}, "partial"),
-        ({condacommon.MARKER: ""}, "partial"),
+        ({condaread.MARKER: "{}"}, "partial"),
+        ({condaread.MARKER: ""}, "partial"),
     ],
 )
 def test_states_of_a_prefix(tmp_path, change, state):
     if change is not None:
-        write(tmp_path / "opt/conda", {**FILES, **change})
+        gone = [name for name, text in change.items() if text is None]
+        files = {n: t for n, t in FILES.items() if not any(n == g or n.startswith(g + "/") for g in gone)}
+        write(tmp_path / "opt/conda", {**files, **change})
     else:
         (tmp_path / "opt/conda").mkdir(parents=True)
-    found = condacommon.prefix_state("/opt/conda", HostTree(str(tmp_path)))
+    found = condaread.prefix_state("/opt/conda", HostTree(str(tmp_path)))
     assert found["state"] == state
     if state == "whole":
-        assert (found["version"], found["python"], found["distribution"]) == ("26.5.3", "3.13.5", "miniconda")
+        assert (found["version"], found["python"]) == ("26.5.3", "3.13.5")
 
 
 def write(folder, files):
@@ -183,22 +187,22 @@ def write(folder, files):
 
 def test_other_things_at_the_prefix_are_foreign(tmp_path):
     write(tmp_path / "opt/conda", {"pyvenv.cfg": "", "bin/python": "#!"})
-    assert condacommon.prefix_state("/opt/conda", HostTree(str(tmp_path)))["state"] == "foreign"
+    assert condaread.prefix_state("/opt/conda", HostTree(str(tmp_path)))["state"] == "foreign"
     (tmp_path / "opt/file").write_text("")
-    assert condacommon.prefix_state("/opt/file", HostTree(str(tmp_path)))["state"] == "foreign"
+    assert condaread.prefix_state("/opt/file", HostTree(str(tmp_path)))["state"] == "foreign"
 
 
 def test_terms_that_were_accepted_for_a_prefix(tmp_path):
-    main, r = condacommon.TERMS_CHANNELS
+    main, r = condaread.TERMS_CHANNELS
     # sha256 of "repo.anaconda.com" + "pkgs/main", as hash_channel of conda-anaconda-tos makes it.
-    assert condacommon.terms_hash(main) == "3c9d068aa053e2a1c4313fe3391b7a8ee57c4fbd09c4e8aeae49ef333a740150"
-    folder = tmp_path / "opt/conda" / condacommon.TERMS
-    write(folder / condacommon.terms_hash(main), {"1.0.json": '{"tos_accepted": true}'})
+    assert condaread.terms_hash(main) == "3c9d068aa053e2a1c4313fe3391b7a8ee57c4fbd09c4e8aeae49ef333a740150"
+    folder = tmp_path / "opt/conda" / condaread.TERMS
+    write(folder / condaread.terms_hash(main), {"1.0.json": '{"tos_accepted": true}'})
     write(
-        folder / condacommon.terms_hash(r),
+        folder / condaread.terms_hash(r),
         {"1.0.json": '{"tos_accepted": true}', "2.0.json": '{"tos_accepted": false}'},
     )
-    assert condacommon.accepted_terms("/opt/conda", HostTree(str(tmp_path))) == [main]
+    assert condaread.accepted_terms("/opt/conda/" + condaread.TERMS, HostTree(str(tmp_path))) == [main]
 
 
 def test_what_an_installer_says_of_itself(tmp_path):
@@ -244,7 +248,7 @@ def test_what_an_installer_means(tmp_path, rc, text, code):
     ],
 )  # fmt: skip
 def test_the_block_that_conda_init_writes(text, prefix):
-    assert condainstall.init_block(text) == prefix
+    assert condaread.init_block(text) == prefix
 
 
 @pytest.mark.parametrize(
@@ -376,7 +380,7 @@ def test_local_sources():
 def test_records_are_json_that_says_its_kind(tmp_path):
     write(
         tmp_path / "e",
-        {condacommon.RECORD: json.dumps({"schema": 1, "kind": "environment"}), "conda-meta/history": ""},
+        {condaread.RECORD: json.dumps({"schema": 1, "kind": "environment"}), "conda-meta/history": ""},
     )
-    state = condacommon.environment_state("/e", HostTree(str(tmp_path)))
+    state = condaread.environment_state("/e", HostTree(str(tmp_path)))
     assert state["ours"] and state["state"] == "whole" and state["record"]["kind"] == "environment"

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import provision.collection  # noqa: F401 - makes the collection importable
-from ansible_collections.gpu.provision.plugins.module_utils import condacommon
+from ansible_collections.gpu.provision.plugins.module_utils import condaread
 from provision import variables
 from provision.catalog import load_catalog
 from provision.plan.conda import conda_spec
@@ -111,4 +111,4 @@ def test_environments_as_the_inventory_reads_them():
 
 
 def test_the_channels_with_terms_are_those_that_the_module_knows():
-    assert tuple(CATALOG.conda.terms_of_service.channels) == condacommon.TERMS_CHANNELS
+    assert tuple(CATALOG.conda.terms_of_service.channels) == condaread.TERMS_CHANNELS
