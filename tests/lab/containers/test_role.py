@@ -92,10 +92,8 @@ def test_docker_of_the_archive_on_request(own_lab: Lab, tmp_path: Path) -> None:
     (host,) = own_lab.add([spec])
     done = play(host, tmp_path, container_toolkit_install_docker=True)
     assert done["rc"] == 0, done["out"]
-    log = host.run(
-        "grep -c ^Start-Date /var/log/apt/history.log; grep -A4 nvidia-container /var/log/apt/history.log"
-    ).stdout
-    assert "docker.io" in log and "nvidia-container-toolkit" in log
+    last = host.run("cat /var/log/apt/history.log").stdout.split("Start-Date")[-1]
+    assert "docker.io:amd64" in last and "nvidia-container-toolkit:amd64" in last
     info = json.loads(host.run("docker info --format '{{json .}}'").stdout)
     assert info["Runtimes"]["nvidia"]["path"] == "nvidia-container-runtime"
     again = play(host, tmp_path, container_toolkit_install_docker=True)
