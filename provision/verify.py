@@ -146,6 +146,19 @@ def expected_count(text: str) -> int:
     return sum(int(match[1]) for match in counts if match)
 
 
+def interpreters(facts: Facts, values: dict[str, Any], expect: dict[str, Any]) -> list[str]:
+    """Interpreters to judge: gpu_verify_python, then those of the environments that are asked for.
+
+    What is asked for without CUDA is not held to use a GPU; of what is not there, conda.environments tells.
+    """
+    there = {env.path for env in facts.conda.environments if env.state == "whole" and env.python}
+    asked = [
+        f"{env['path']}/bin/python" for env in expect["conda"].get("environments", ())
+        if env["path"] in there and env["build"] != "cpu"
+    ]  # fmt: skip
+    return list(dict.fromkeys([*(values.get("gpu_verify_python") or ()), *asked]))
+
+
 def prove_args(
     facts: Facts, values: dict[str, Any], expect: dict[str, Any], catalog: Catalog, look: Look = EVERYTHING
 ) -> dict[str, Any]:
@@ -178,7 +191,7 @@ def prove_args(
         "skip": list(values.get("gpu_verify_skip") or ()) if not look.only else [],
         "deep": look.deep or bool(values.get("gpu_verify_deep")),
         "busy": values.get("gpu_verify_busy") or "skip",
-        "python": list(values.get("gpu_verify_python") or ()),
+        "python": interpreters(facts, values, expect),
         "containers": containers_to_run(ContainersWish.from_vars(values), facts, catalog),
         "timeout_s": int(values.get("gpu_verify_timeout") or 120),
     }  # fmt: skip

@@ -416,9 +416,13 @@ class Proof(object):
                 name, "fail", "%s cannot be started" % path, (), "name an interpreter that is there"
             )
         user = owner(path, *self.folders)
+        # What activating the environment would put in front (TensorFlow before 2.14 with CUDA of conda).
+        activated = os.path.dirname(os.path.dirname(path))
+        own = activated + "/lib" if os.path.exists(activated + ACTIVATION) else ""
         with proverun.Folder(user[0] if user else None) as folder:
 
             def job(function, args, library_path):
+                library_path = ":".join(filter(None, (own, library_path)))
                 more = dict(
                     proveframework.ENVIRONMENT,
                     TMPDIR=folder,
@@ -465,6 +469,8 @@ class Proof(object):
         return indexes, {"count": len(cards), "ccs": ccs}, self.usable[1]
 
 
+# The script of an environment of ours that sets LD_LIBRARY_PATH (condamade.library_path_scripts).
+ACTIVATION = "/etc/conda/activate.d/gpu-provision.sh"
 _GRAVITY = ("fail", "warn", "pass", "skip")
 
 

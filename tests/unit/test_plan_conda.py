@@ -11,6 +11,8 @@ from provision.catalog import load_catalog
 from provision.collection import ROOT
 from provision.plan.conda import EXPORTS, conda_spec, conda_summary
 from provision.resolve.conda import resolve_conda
+from provision.verify import expect_of, interpreters
+from tests.unit.hosts import host
 from tests.unit.test_resolve_conda import CASES, given
 
 # The contract with plugins/modules/conda_install.py and conda_environment.py.
@@ -117,3 +119,24 @@ def test_the_modules_take_these_arguments(module, ours):
         module, {"create", "rebuild", "finish", "configure"}
     )
     assert actions <= set(options["action"]["choices"])
+
+
+def test_the_interpreters_of_environments_that_are_asked_for_are_judged_by_themselves():
+    base = "/opt/miniconda3/envs"
+    there = [
+        {"name": name, "path": f"{base}/{name}", "prefix": "/opt/miniconda3", "python": "3.11.9", "state": state}
+        for name, state in (("cuda", "whole"), ("plain", "whole"), ("cpu", "whole"), ("half", "partial"), ("other", "whole"))
+    ]  # fmt: skip
+    facts = host(["H100"], conda={"prefixes": [{"path": "/opt/miniconda3"}], "environments": there})
+    asked = [
+        {"name": "cuda", "torch": "2.6.0", "cuda": "12.4"}, {"name": "plain", "python": "3.11"},
+        {"name": "cpu", "torch": "2.6.0", "cuda": "none"}, {"name": "half", "torch": "2.6.0"}, {"name": "gone", "torch": "2.6.0"},
+    ]  # fmt: skip
+    values = {
+        "miniconda_environments": asked,
+        "miniconda_rebuild": True,
+        "gpu_verify_python": ["/opt/v/bin/python"],
+    }
+    found = interpreters(facts, values, expect_of(facts, values))
+    assert found == ["/opt/v/bin/python", f"{base}/cuda/bin/python", f"{base}/plain/bin/python"]
+    assert interpreters(facts, {}, expect_of(facts, {})) == []

@@ -61,7 +61,9 @@ def replay(monkeypatch, note, scene):
     monkeypatch.setattr(os, "access", lambda *arguments: True)
     real = os.path.exists
     # What lay in the scenes' own folder is gone; what a library path of theirs pointed at was there.
-    monkeypatch.setattr(os.path, "exists", lambda path: str(path).startswith("/tmp/prove/system/libcudnn") or real(path))
+    monkeypatch.setattr(
+        os.path, "exists", lambda path: str(path).startswith("/tmp/prove/system/libcudnn") or real(path)
+    )
     args = dict(scene["args"], **({"bandwidth": BANDWIDTH} if scene["judged"] else {}))
     checks = prove.main(args)["checks"]
     assert next(answers, None) is None, "every child that ran then runs now"
@@ -177,6 +179,32 @@ def test_a_check_has_one_time_for_all_its_steps(monkeypatch, tmp_path):
     assert asked == sorted(asked, reverse=True)
     assert asked[-1] < 20 - 0.3 * (len(asked) - 1) + 0.1
     assert prove.longest(args) >= 20 * 8
+
+
+@pytest.mark.parametrize("activates", [True, False])
+def test_an_environment_that_sets_its_library_path_is_judged_with_it(monkeypatch, tmp_path, activates):
+    python = tmp_path / "envs/tf/bin/python"
+    script = tmp_path / ("envs/tf" + prove.ACTIVATION)
+    for file in (python, script) if activates else (python,):
+        file.parent.mkdir(parents=True)
+        file.write_text("")
+        file.chmod(0o755)
+    asked = []
+
+    def run_all(jobs):
+        asked.extend(job.env.get("LD_LIBRARY_PATH") for job in jobs if job.module == "proveframework")
+        return [outcome({"python": "3.9.1", "prefix": "/v", "frameworks": ["tensorflow"]}) for _ in jobs]
+
+    monkeypatch.setattr(proverun, "run_all", run_all)
+    monkeypatch.setattr(provecount, "no_card", lambda *arguments: "no card")
+    monkeypatch.setattr(proveframework, "judge_one", lambda *arguments: ("pass", "fine", [], None))
+    prove.main({"python": [str(python)], "only": ["python.*"], "library_path": "/usr/local/cuda/lib64"})
+    own = str(tmp_path / "envs/tf/lib")
+    # What can be imported, then the framework with what a login exports and without.
+    expected = (
+        [own, own + ":/usr/local/cuda/lib64", own] if activates else [None, "/usr/local/cuda/lib64", None]
+    )
+    assert asked == expected
 
 
 def test_instances_stand_for_their_card():
