@@ -108,8 +108,8 @@ def _address(name: str, url: str) -> str:
         raise UsageError(
             "usage.url_with_password", f"{name} must not hold a user or password",
             because=["environments of tasks stand in command lines, apt's file is read by every user of the host"],
-            hint="give the address of a proxy that knows hosts by their address, or of one nearby that logs in for them "
-            "(squid: cache_peer with login=, cntlm)",
+            hint="name a proxy that knows hosts by their address, or one nearby that logs in for them (cntlm, squid with "
+            "cache_peer login=); apt alone takes them from the host's /etc/apt/auth.conf.d: machine http://HOST:PORT login …",
         )  # fmt: skip
     found = _ADDRESS.fullmatch(url)
     if found is None or not 0 < int(found["port"]) < 65536:

@@ -72,7 +72,9 @@ def test_the_plan_asks_through_it_and_one_transaction_does_the_rest(
     assert proxy.requests
     gone = change(root, repo, wish(""), configure={"proxy": ""}, environment={})
     assert gone["files"] == [{"path": aptfiles.PROXY, "action": "removed"}]
-    assert "Could not resolve" in root.sh("apt-get update", check=False)
+    proxy.requests.clear()
+    assert "Some index files failed" in root.sh("apt-get -o Acquire::Retries=0 update", check=False)
+    assert proxy.requests == []
 
 
 @pytest.mark.parametrize(
@@ -124,3 +126,18 @@ def test_without_a_proxy_that_is_said(root: Root, repo: Repo, proxy: Proxy) -> N
     given = repo.spec() | {"uris": f"http://{NAME}/"}
     answer = root.module("apt_query", op="offer", sources=[given])["result"]
     assert answer["errors"][0] == "apt: without a proxy (none in its configuration, nor in the environment)"
+
+
+def test_a_password_of_the_proxy_can_lie_where_only_root_reads_it(root: Root, repo: Repo) -> None:
+    """What the hint says of apt; the other layers read no such file."""
+    repo.add("lab-tool", "1.0")
+    repo.publish()
+    given = repo.spec() | {"uris": f"http://{NAME}/"}
+    with Server(repo.folder) as web, Proxy({NAME: web.url}, password=True) as proxy:
+        configure = {"repositories": [given], "proxy": wish(proxy.url).apt_text()}
+        refused = change(root, repo, wish(proxy.url), configure=configure)
+        assert refused["failed"] and any("407" in line for line in refused["because"]), refused
+        root.write("/etc/apt/auth.conf.d/proxy.conf", f"machine {proxy.url} login me password secret\n")
+        (root.path / "etc/apt/auth.conf.d/proxy.conf").chmod(0o600)
+        assert change(root, repo, wish(proxy.url), configure=configure)["changed"] is True
+        assert proxy.requests[-1][1].startswith("Basic ")
