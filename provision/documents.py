@@ -116,7 +116,7 @@ class VerifyDocument(Document):
 
 class AppliedHost(BaseModel):
     status: Literal[
-        "done", "unchanged", "checked", "reboot_needed", "check_failed", "failed", "unreachable", "blocked",
+        "done", "unchanged", "checked", "reboot_needed", "restart_needed", "check_failed", "failed", "unreachable", "blocked",
         "interrupted", "not_started",
     ]  # fmt: skip
     summary: str = ""

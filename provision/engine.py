@@ -43,6 +43,7 @@ class HostOutcome:
     failed_task: str | None = None
     running_task: str | None = None  # where it was when the run was cut off
     reboot_required: bool = False
+    restart_required: list[str] | None = None  # why a daemon has to be restarted, and who is in the way
     issue: Issue | None = None
 
     @property
@@ -53,7 +54,8 @@ class HostOutcome:
             return Exit.INTERRUPTED
         if self.status in ("failed", "not_started"):
             return Exit.FAILED
-        return Exit.REBOOT_NEEDED if self.reboot_required else Exit.OK
+        waits = self.reboot_required or self.restart_required is not None
+        return Exit.REBOOT_NEEDED if waits else Exit.OK
 
 
 @dataclass
@@ -408,6 +410,8 @@ class _State:
         outcome.running_task = None
         if event.get("reboot_required"):
             outcome.reboot_required = True
+        if "restart_required" in event:
+            outcome.restart_required = event["restart_required"]
         if kind == "ok":
             outcome.status = "ok" if outcome.status == "not_started" else outcome.status
             if event["changed"]:

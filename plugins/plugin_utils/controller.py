@@ -15,7 +15,9 @@ _MODULES = {
     "aptquery": ("gpu.provision.apt_query", "result"),
 }
 # What roles report to the play, and no wish: see roles/nvidia_driver/tasks/reboot.yml and roles/container_toolkit.
-_REPORTED = {"nvidia_driver_reboot_required", "container_toolkit_restart_required"}
+_REPORTED = {
+    "nvidia_driver_reboot_required", "container_toolkit_restart_required", "container_toolkit_restart_because",
+}  # fmt: skip
 
 
 def import_provision():

@@ -82,6 +82,8 @@ def run(
             document.errors.append(outcome.issue)
         elif document.hosts[name].status == "reboot_needed":
             document.errors.append(reboot_issue(name, plan.hosts[name].reboot.because))
+        elif document.hosts[name].status == "restart_needed":
+            document.errors.append(restart_issue(name, outcome.restart_required or []))
         codes.append(
             Exit.CHECK_FAILED if document.hosts[name].status == "check_failed" else outcome.exit_code
         )
@@ -101,7 +103,9 @@ def _applied(outcome: HostOutcome, summary: str, check: bool) -> AppliedHost:
     if outcome.issue is not None and outcome.issue.code == "verify.failed":
         status = "check_failed"
     if status in ("ok", "changed"):
-        status = "checked" if check else "reboot_needed" if outcome.reboot_required else "done"
+        left = "reboot_needed" if outcome.reboot_required else "restart_needed"
+        waits = outcome.reboot_required or outcome.restart_required is not None
+        status = "checked" if check else left if waits else "done"
     return AppliedHost.model_validate(
         {"status": status, "summary": summary, "changed": outcome.changed, "failed_task": outcome.failed_task}
     )
@@ -130,6 +134,15 @@ def reboot_issue(host: str, because: list[str]) -> Issue:
     return Issue(
         code="reboot.needed", host=host, message="done, and a reboot is needed", because=because,
         hint="reboot it when it suits, then run: provision verify",
+    )  # fmt: skip
+
+
+def restart_issue(host: str, because: list[str]) -> Issue:
+    """What is left to the owner of a host whose containers a restart would end."""
+    return Issue(
+        code="restart.needed", host=host, message="done, and a daemon has to be restarted", because=because,
+        hint="when these containers have ended, run apply again: it restarts then; container_toolkit_restart: always "
+        "does it at once",
     )  # fmt: skip
 
 

@@ -29,7 +29,7 @@ def view(document: EnvsDocument, width: int, verbosity: int) -> Iterable[Rendera
         yield headline(names, host.status, told if host.status == "ok" else "", everything=bool(verbosity))
         if host.rows:
             yield _table(host) if width >= _TABLE_WIDTH else columns([
-                (_name(row), ", ".join(filter(None, _cells(row)[1:]))) for row in host.rows
+                (_name(row), _line(row)) for row in host.rows
             ])  # fmt: skip
 
 
@@ -50,6 +50,13 @@ def _table(host: EnvsHost) -> Table:
 
 def _name(row: EnvsRow) -> str:
     return row.name or row.path.rpartition("/")[2]
+
+
+def _line(row: EnvsRow) -> str:
+    """The cells in one line, without a head that says what a number is."""
+    said = {"python": "python ", "CUDA": "CUDA "}
+    cells = zip(_TITLES, _cells(row), strict=True)
+    return ", ".join(said.get(title, "") + cell for title, cell in cells if cell and title != "name")
 
 
 def _cells(row: EnvsRow) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ _VERIFIED = (
 )  # fmt: skip
 _APPLIED = (
     ("done", "done and proven"), ("checked", "checked"), ("unchanged", "as wanted"), ("reboot_needed", "waiting for a reboot"),
+    ("restart_needed", "waiting for a restart"),
     ("check_failed", "with failed checks"), ("failed", "failed"), ("blocked", "blocked"), ("unreachable", "unreachable"),
     ("interrupted", "interrupted"), ("not_started", "not started"),
 )  # fmt: skip

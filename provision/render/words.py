@@ -20,12 +20,14 @@ _ADDRESS = re.compile(r"(?<![\w.])(?:[0-9]{1,3}\.){3}[0-9]{1,3}(?![\w.])")
 _SHOWN_HOSTS = 6
 STYLES = {
     "pass": "green", "ok": "green", "done": "green", "converged": "green", "unchanged": "green", "checked": "green",
-    "warn": "yellow", "changes": "yellow", "changed": "yellow", "reboot_needed": "yellow", "interrupted": "yellow",
+    "warn": "yellow", "changes": "yellow", "changed": "yellow", "reboot_needed": "yellow",
+    "restart_needed": "yellow", "interrupted": "yellow",
     "fail": "bold red", "failed": "bold red", "unreachable": "bold red", "blocked": "bold red",
     "check_failed": "bold red", "not_started": "yellow", "skip": "dim",
 }  # fmt: skip
 STATUS_WORDS = {
-    "reboot_needed": "reboot needed", "check_failed": "check failed", "not_started": "not started",
+    "reboot_needed": "reboot needed", "restart_needed": "restart needed",
+    "check_failed": "check failed", "not_started": "not started",
     "converged": "as wanted", "unchanged": "as wanted, nothing done", "changes": "to change",
 }  # fmt: skip
 

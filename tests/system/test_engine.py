@@ -13,6 +13,7 @@ import pytest
 
 from provision import engine, inventory
 from provision.engine import HostOutcome
+from provision.errors import Exit
 
 LOCAL = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
 
@@ -63,6 +64,21 @@ def play(tmp_path, text, hosts="a,", names=None, extra=None, on_event=lambda eve
     run_dir = engine.new_run_dir("test", tmp_path / "runs")
     names = names or [host.name for host in fleet.hosts]
     return engine.run_playbook(tmp_path / "play.yml", fleet, names, extra or {}, run_dir, on_event, **options)
+
+
+def test_a_restart_that_waits_for_containers_is_no_success(tmp_path):
+    text = """
+- hosts: all
+  gather_facts: false
+  tasks:
+    - name: Say that a daemon has to be restarted
+      ansible.builtin.set_fact:
+        container_toolkit_restart_required: true
+        container_toolkit_restart_because: [the runtime is new, "training (pid 42) uses a GPU"]
+"""
+    outcome = play(tmp_path, text).hosts["a"]
+    assert outcome.restart_required == ["the runtime is new", "training (pid 42) uses a GPU"]
+    assert outcome.exit_code == Exit.REBOOT_NEEDED
 
 
 def test_outcomes_events_and_files(tmp_path):
