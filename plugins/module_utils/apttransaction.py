@@ -244,6 +244,11 @@ class _Task(object):
         if not unfinished:
             return
         result = self._in_worker(self._configure_pending, aptcommon.read_status())
+        packages = aptcommon.read_status()
+        lost = half_unpacked(packages, self.install, [*self.extra_hold, *self.remove])
+        if lost:
+            # What waited for these is set up by the same call of apt.
+            result = self._in_worker(lambda log: self._unpack_again(lost, packages, log), packages)
         if result["rc"] != 0:
             self.unfinished = result["text"]
             broken = ", ".join(parse_dpkg_failure(result["text"])["packages"]) or "dpkg --configure -a"
@@ -256,6 +261,15 @@ class _Task(object):
         self._set_selections([(aptcommon.selection_name(p, native), "install") for p in held])
         argv = ["dpkg", "--force-confdef", "--force-confold", "--configure", "-a"]
         result = aptcommon.run(argv, self.timeout, log=log)
+        return {"rc": 1 if result.timed_out else result.rc, "text": result.out[-_TEXT:]}
+
+    def _unpack_again(self, lost, packages, log):
+        native = aptcommon.native_arch(packages)
+        names_lost = {item.partition("=")[0] for item in lost}
+        held = [p for p in packages if p.held and (p.name in names_lost or p.unfinished)]
+        self._set_selections([(aptcommon.selection_name(p, native), "install") for p in held])
+        argv = ["apt-get"] + aptcommon.option_args(self._apt_options()) + ["-y", "--reinstall"]
+        result = aptcommon.run(argv + aptquery.change_args(lost, (), False), self.timeout, log=log)
         return {"rc": 1 if result.timed_out else result.rc, "text": result.out[-_TEXT:]}
 
     def _update(self):
@@ -518,6 +532,20 @@ def packages_done(packages, install, remove):
     return not present_names(packages, remove)
 
 
+def half_unpacked(packages, install, others=()):
+    """["name=version"] of what dpkg began to unpack and apt must unpack again: apt takes it for installed by itself.
+
+    install: what is asked for; where that is another version, its installation mends it. others: names that are ours too.
+    """
+    asked = dict(item.partition("=")[::2] for item in install)
+    return [
+        "%s=%s" % (p.name, p.version) for p in packages
+        if p.version and p.present and (p.flag == "reinstreq" or p.state == "half-installed")
+        and (p.name in asked or p.name in others or names.is_driver_package(p.name))
+        and asked.get(p.name, "") in ("", p.version)
+    ]  # fmt: skip
+
+
 def present_names(packages, wanted):
     """Those of the wanted names of which something is on the disk, in their order."""
     present = {p.name for p in packages if p.present} | {
@@ -691,7 +719,8 @@ _SCRIPT = re.compile(
     r"([0-9]+)|was killed by signal \(([^)]*)\))",
     re.M,
 )
-_ARCHIVE = re.compile(r"([^/\s]+)_[^/_\s]+_[^/_\s]+\.deb$")
+# Of many archives apt makes numbered links in a folder of its own and gives dpkg those.
+_ARCHIVE = re.compile(r"(?:/apt-dpkg-install-[^/\s]+/[0-9]+-|/|^)([^/\s]+)_[^/_\s]+_[^/_\s]+\.deb$")
 _MAKE_LOG = re.compile(r"(/var/lib/dkms/\S+?/make\.log)")
 
 

@@ -197,3 +197,16 @@ def test_lists_are_refreshed_only_while_nothing_was_touched(
     with pytest.raises(apttransaction.AptError) as failed:
         transaction.run()
     assert (failed.value.code, len(done)) == ("apt.failed", updates)
+
+
+def test_what_apt_must_unpack_again() -> None:
+    """apt takes a package that dpkg only began to unpack for installed: nothing but --reinstall mends it."""
+    packages = host({
+        "libcufile-12-6": "hold reinstreq half-installed", "libcufile-11-8": "install ok half-installed",
+        "cuda-nvcc-12-6": "hold ok unpacked", "libnvidia-compute-580": "install reinstreq half-installed",
+        "cuda-gdb-12-6": "install reinstreq half-installed", "somebody-elses": "install reinstreq half-installed",
+        "gone": "deinstall ok config-files",
+    })  # fmt: skip
+    install = ["libcufile-12-6=1-1", "cuda-nvcc-12-6=1-1", "cuda-gdb-12-6=2-1"]
+    found = apttransaction.half_unpacked(packages, install, ["libcufile-11-8", "gone"])
+    assert sorted(found) == ["libcufile-11-8=1-1", "libcufile-12-6=1-1", "libnvidia-compute-580=1-1"]
