@@ -80,7 +80,11 @@ def _packages(facts: Facts, target: CudaTarget, steps: list[Step]) -> None:
         what = [f"CUDA {and_(new)}"] if new else []
         kinds = {package.kind for package in map(cudanames.parse, target.packages) if package}
         what += [word for kind, word in (("cudnn", "cuDNN"), ("nccl", "NCCL")) if kind in kinds]
-        because = "cuda_toolkit_versions lists them" if new else "they go with the toolkits that are listed"
+        because = "cuda_toolkit_versions lists " + ("it" if len(new) == 1 else "them")
+        if not new:
+            because = ("it goes" if len(what) == 1 else "they go") + " with the toolkits that are listed"
+        elif len(what) > 1:
+            because += ", and the rest goes with " + ("it" if len(new) == 1 else "them")
         steps.append(Step(id="packages", part="cuda", title=f"install {and_(what)}", because=because))
     if target.remove:
         gone = sorted({_toolkit_of(name) or name for name in target.remove}, key=_version_key)
