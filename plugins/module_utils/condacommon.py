@@ -367,7 +367,7 @@ def not_writable(path, owner, error):
     return CondaError(
         "conda.not_writable", "%s cannot write to %s" % (owner.name, error.filename or path),
         [os.strerror(error.errno)],
-        "the file system is mounted read-only" if error.errno == errno.EROFS
+        "mount that file system so that it can be written to, or choose a place on another" if error.errno == errno.EROFS
         else "give %s the right to write there, or choose another prefix or owner" % owner.name,
     )  # fmt: skip
 

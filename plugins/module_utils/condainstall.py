@@ -327,7 +327,7 @@ class _Install(object):
                     self.params["installer"], condacommon.size(need), self.prefix, condacommon.size(free),
                 ),
                 ["by its own header" if info["kib"] else "guessed from its size"],
-                "make room there, or choose another miniconda_prefix",
+                "make room there, or choose another place: miniconda_prefix, for users miniconda_users_prefix",
             )  # fmt: skip
 
     def install(self, fetched, over, lock):

@@ -33,14 +33,16 @@ digest = condaenvs.digest
 def read(tree, wanted=()):
     """Return facts.Conda as a dict.
 
-    wanted: prefixes that are asked for, absolute or as ``~USER/…``: told of also when they are no whole conda.
+    wanted: prefixes that are asked for, absolute or as ``~USER/…``: told of also when they are no whole conda. ``~USER``
+    alone only asks whether there is such a user.
     """
     users = _users(tree)
     homes = {name: home for name, _, home, _ in users}
     looked = [expand(tree, path, homes) for path in wanted]
     local = _local_homes(tree, users)
     noted = _noted(tree, local)
-    found = list(looked) + _around(tree) + _in_homes(tree, local) + [_prefix_of(path) for path in noted]
+    asked = [path for path, as_asked in zip(looked, wanted) if not re.match(r"^~[^/]*$", as_asked)]  # noqa: B905
+    found = asked + _around(tree) + _in_homes(tree, local) + [_prefix_of(path) for path in noted]
     prefixes, environments, loose, seen = [], [], list(noted), set()
     owners = {uid: name for name, uid, _, _ in reversed(users)}
     for path in found:
@@ -48,7 +50,7 @@ def read(tree, wanted=()):
         if not path or path in seen or len(prefixes) >= _MOST_PREFIXES:
             continue
         seen.add(path)
-        if path not in looked and not condaread.is_installation(path, tree):
+        if path not in asked and not condaread.is_installation(path, tree):
             loose.append(path)
             continue
         prefix = read_prefix(tree, path, owners, homes)

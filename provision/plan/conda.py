@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import provision.collection  # noqa: F401  (makes the collection importable)
+from ansible_collections.gpu.provision.plugins.module_utils.condainstall import PROFILE
 from provision.facts import Facts
 from provision.plan import Step
 from provision.resolve.conda import CondaDecision, EnvironmentTarget
@@ -39,11 +41,9 @@ def conda_expectation(wish: CondaWish, decision: CondaDecision) -> dict[str, Any
     if not wish.wanted:
         return {}
     refused = [issue.message for issue in decision.blockers]
+    channels = {p.path: p.condarc["channels"] if p.condarc else None for p in decision.prefixes}
     return {
-        "prefixes": [
-            {"path": prefix.path, "channels": prefix.condarc["channels"] if prefix.condarc else None}
-            for prefix in decision.prefixes
-        ],
+        "prefixes": [{"path": path, "channels": channels.get(path)} for path in decision.wanted],
         "environments": [
             {
                 "name": env.wish.name, "path": env.path, "build": env.recipe.build,
@@ -119,6 +119,7 @@ def _prefix_step(prefix: PrefixTarget) -> Step:
     if prefix.action in ("install", "repair"):
         details += [f"channels: {', '.join(prefix.channels)}"] if prefix.condarc else []
         details += [f"accept the terms of {url}" for url in prefix.accept_tos]
+        details += [f"write {PROFILE}"] if prefix.profile else []
         details += [f"conda init for {user}" for user in prefix.shell_init]
     because = "; ".join(prefix.because) or {
         "update": "miniconda_update is true and it is older", "configure": "what lies around it is other than asked for",

@@ -55,8 +55,10 @@ class EnvironmentTarget:
 
 @dataclass
 class CondaDecision:
-    """blockers: nothing of the host may be changed. prefixes and environments: what is wanted, done or not."""
+    """blockers: nothing of the host may be changed. prefixes and environments: what is wanted, done or not, as far as it
+    is not refused."""
 
+    wanted: list[str] = field(default_factory=list)  # paths of all installations that are asked for
     prefixes: list[PrefixTarget] = field(default_factory=list)
     environments: list[EnvironmentTarget] = field(default_factory=list)
     blockers: list[Issue] = field(default_factory=list)
@@ -102,7 +104,9 @@ class _Resolver:
             return self.out
         self._without_effect()
         by_path = {prefix.path: prefix for prefix in self.facts.conda.prefixes}
-        for path, owner in self._owners().items():
+        owners = self._owners()
+        self.out.wanted = list(owners)
+        for path, owner in owners.items():
             found = by_path.get(path)
             target = decide_prefix(
                 self.wish, path, owner, found, self.catalog, self.host.machine, self.facts, self.out,
@@ -112,6 +116,11 @@ class _Resolver:
                 self.out.prefixes.append(target)
         for env in self.wish.environments:
             self._environment(env, by_path)
+        # Two users' installations are decided for the same reason: it is told once.
+        told: list[Reason] = []
+        for reason in self.out.reasons:
+            told += [] if reason in told else [reason]
+        self.out.reasons = told
         return self.out
 
     # --- names and places ------------------------------------------------------------------------------------
@@ -171,8 +180,19 @@ class _Resolver:
                     "conda.name_twice", f"environment {name} is asked for {count} times in {prefix}", [],
                     "every environment of an installation has a name of its own",
                 )  # fmt: skip
-        for asked in [] if self.out.blockers else wish.prefix_paths():
+        if self.out.blockers:
+            return
+        for asked in wish.prefixes():
             self._path(asked, self.places[asked])
+        for variable, user in (
+            ("miniconda_owner", wish.owner),
+            *(("miniconda_shell_init", u) for u in wish.shell_init),
+        ):
+            if f"~{user}" in self.places.unknown:
+                self.block(
+                    "conda.user_unknown", f"there is no user {user} on this host", [f"named in {variable}"],
+                    f"make the user first, or take {user} out of {variable}",
+                )  # fmt: skip
 
     def _without_effect(self) -> None:
         """Say what is asked for beside an installation for the whole system where there is to be none."""

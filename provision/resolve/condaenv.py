@@ -8,7 +8,7 @@ slip in, since the wheel's local version or the conda build string is pinned (sc
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from provision.catalog.versions import key, minor, same
 from provision.errors import UsageError
@@ -19,6 +19,10 @@ from provision.resolve.condawish import EnvironmentWish
 
 # Wheels of torch before 2.3 are built against numpy 1, and say so nowhere (source: PyTorch's release notes of 2.3).
 _NUMPY_2_FROM = (2, 3)
+# Signs of conda's own language of specs (conda, models/match_spec.py) and of URLs; a name, a path or a URL for pip.
+_SPEC = re.compile(r"[A-Za-z0-9_*/.][\w.*+:/@=<>!~,|\[\]'\"#%?&^ -]*")
+_REQUIREMENT = re.compile(r"(?:[A-Za-z0-9]|\.{0,2}/)[^\n\r\0`$\\]*")
+_CHANNEL = re.compile(r"[A-Za-z0-9_/.][\w.+:/@=%~-]*")
 _FRAMEWORK_PACKAGES = (
     "pytorch", "torch", "tensorflow", "tensorflow-gpu", "jax", "jaxlib", "cudatoolkit", "cuda-version",
 )  # fmt: skip
@@ -68,6 +72,8 @@ class EnvironmentJudge(Frameworks):
                 "conda.python_invalid", f"Python {env.python} is not meant, is it?",
                 ["3.10 without quotes is the number 3.1 in YAML"], f'python: "{env.python}0", in quotes',
             )  # fmt: skip
+        for name, known in (("torch", self.catalog.torch), ("tensorflow", self.catalog.tensorflow)):
+            self._lost_zero(name, getattr(env, name), known)
         if env.cuda and env.cuda not in NONE and not re.fullmatch(r"[0-9]{1,2}(\.[0-9]{1,2}){0,2}", env.cuda):
             self.block(
                 "conda.cuda_invalid",
@@ -75,16 +81,14 @@ class EnvironmentJudge(Frameworks):
                 [],
                 'written cuda: "12.4", or cuda: none',
             )
-        for key_, items in (("packages", env.packages), ("pip", env.pip), ("channels", env.channels)):
-            bad = [
-                item
-                for item in items
-                if item.startswith("-") or not item.strip() or re.search(r"[\n\r\0]", item)
-            ]
+        for key_, items, form in (
+            ("packages", env.packages, _SPEC), ("pip", env.pip, _REQUIREMENT), ("channels", env.channels, _CHANNEL),
+        ):  # fmt: skip
+            bad = [item for item in items if not form.fullmatch(item.strip())]
             if bad:
                 self.block(
                     "conda.package_invalid", f"{key_}: {bad[0]!r} is not one",
-                    ["options of conda or pip are not taken"], f"take {bad[0]!r} out of {key_}",
+                    ["options and other commands are not taken, only what is to be there"], f"take {bad[0]!r} out of {key_}",
                 )  # fmt: skip
         for item in env.packages + env.pip:
             name = re.split(r"[^a-z0-9-]", item.strip().lower().rpartition("::")[2])[0]
@@ -94,6 +98,20 @@ class EnvironmentJudge(Frameworks):
                     ["what is named in packages or pip is given to conda or pip as it is; a build for the CPU may come"],
                     "name it by its own key: torch, tensorflow, jax, cuda",
                 )  # fmt: skip
+
+    def _lost_zero(self, name: str, text: str, known: Callable[[str], object]) -> None:
+        """Refuse a version that may be another with its last zero lost, where there are both: 2.1 and 2.10."""
+        if not re.fullmatch(r"[0-9]+\.[0-9]", text):
+            return
+        try:
+            exact = getattr(known(text), "version", text)
+            known(text + "0")
+        except UsageError:
+            return
+        self.block(
+            "conda.version_unclear", f"{name} {text} may be meant as {text}0",
+            [f"{text}0 without quotes is the number {text} in YAML"], f'{name}: "{text}0", in quotes; or {name}: "{exact}"',
+        )  # fmt: skip
 
     # --- CUDA and cuDNN of conda -----------------------------------------------------------------------------------
 
@@ -197,6 +215,7 @@ class EnvironmentJudge(Frameworks):
                     because,
                 )
                 return ""
+            self._unheard_of_python()
             return self.env.python
         if common is None:
             return ""
@@ -206,6 +225,16 @@ class EnvironmentJudge(Frameworks):
             "the newest but one that it has wheels for: other packages are often late for the newest",
         )
         return chosen
+
+    def _unheard_of_python(self) -> None:
+        known = max(
+            (p for r in self.catalog.frameworks.torch.releases.values() for p in r.python or ()), key=key
+        )
+        if not self._pythons and key(minor(self.env.python)) > key(known):
+            self.warn(
+                "conda.uncertain", f"whether there is a Python {self.env.python} is not known",
+                [f"the newest that the catalog has heard of is {known}"], f'python: "{known}"',
+            )  # fmt: skip
 
     # --- together ----------------------------------------------------------------------------------------------
 

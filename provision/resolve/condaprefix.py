@@ -258,6 +258,11 @@ class _Prefix:
         return found
 
 
+def _meant(text: str, known: Sequence[str]) -> str:
+    """The Python that was meant: 3.10 without quotes is the number 3.1 in YAML; else the first that there is."""
+    return text + "0" if text + "0" in known else known[0]
+
+
 def path_is(path: str, asked: str) -> bool:
     return path == (asked.rstrip("/") or "/")
 
@@ -328,7 +333,9 @@ def _of_catalog(wish: CondaWish, catalog: Catalog, machine: str) -> CondaInstall
     if not fit:
         known = list(dict.fromkeys(i.version for i in every))
         wanted = version_key(wish.version)
-        near = next((v for v in known if version_key(v)[:3] <= wanted), known[-1]) if wanted else known[0]
+        within = [v for v in known if v.startswith(wish.version + ".")]
+        older = [v for v in known if wanted and version_key(v)[:3] <= wanted]
+        near = next(iter(within or older), known[-1] if wanted else known[0])
         return Issue(
             code="conda.version_unknown", message=f"there is no {name} {wish.version} in the catalog",
             because=[f"known: {', '.join(known)}"],
@@ -341,7 +348,7 @@ def _of_catalog(wish: CondaWish, catalog: Catalog, machine: str) -> CondaInstall
             return Issue(
                 code="conda.installer_python", message=f"{name} {fit[0].version} has no base with Python {wish.python}",
                 because=[f"it has them with Python {', '.join(dict.fromkeys(known))}", "environments have their own Python"],
-                hint=f'miniconda_python: "{known[0]}", or leave it out',
+                hint=f'miniconda_python: "{_meant(wish.python, known)}", in quotes, or leave it out',
             )  # fmt: skip
         fit = with_python
     return fit[0]

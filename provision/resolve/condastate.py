@@ -28,7 +28,7 @@ def differences(
     a CUDA that the driver does not run, is not as it should be.
     """
     if found.state == "partial":
-        return ["what is there is no whole environment"]
+        return ["only part of an environment is there"]
     other = _cannot_run(recipe, found, host, catalog)
     spec = _spec(found)
     if spec is None:

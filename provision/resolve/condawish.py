@@ -134,7 +134,13 @@ class CondaWish:
         return env.prefix or (self.user_prefix(env.user) if env.user else self.prefix)
 
     def prefix_paths(self) -> list[str]:
-        """Every installation that is asked for or named, in order: what the probe has to look at."""
+        """What the probe has to look at: the installations, and as ``~USER`` the users that are only named."""
+        users = [self.owner] if self.system and self.owner != "root" else []
+        users += self.shell_init if self.wanted else ()
+        return [*self.prefixes(), *(f"~{user}" for user in dict.fromkeys(users))]
+
+    def prefixes(self) -> list[str]:
+        """Every installation that is asked for or named, in order."""
         found = [self.prefix] if self.system else []
         found += [self.user_prefix(user) for user in self.all_users]
         found += [env.prefix for env in self.environments if env.prefix]

@@ -64,6 +64,8 @@ def test_what_is_printed(capsys, monkeypatch):
             "12.4",
         ):
             assert word in shown, (width, word)
+    # Without a head, a number says what it is of.
+    assert "CUDA 12.4" in shown and "python 3." in shown
 
 
 def test_what_scan_says():

@@ -9,7 +9,7 @@ import provision.collection  # noqa: F401 - makes the collection importable
 from ansible_collections.gpu.provision.plugins.module_utils import aptfiles, condacommon
 from provision.catalog import load_catalog
 from provision.collection import ROOT
-from provision.plan.conda import EXPORTS, conda_spec, conda_summary
+from provision.plan.conda import EXPORTS, conda_expectation, conda_spec, conda_summary
 from provision.resolve.conda import resolve_conda
 from provision.verify import expect_of, interpreters
 from tests.unit.hosts import host
@@ -140,3 +140,21 @@ def test_the_interpreters_of_environments_that_are_asked_for_are_judged_by_thems
     found = interpreters(facts, values, expect_of(facts, values))
     assert found == ["/opt/v/bin/python", f"{base}/cuda/bin/python", f"{base}/plain/bin/python"]
     assert interpreters(facts, {}, expect_of(facts, {})) == []
+
+
+def test_verify_holds_a_host_to_an_installation_that_the_plan_refuses():
+    wish, facts, driver = given(case_named("a partial one is refused"))
+    decision = resolve_conda(wish, facts, load_catalog(), driver)
+    assert decision.blockers
+    assert conda_expectation(wish, decision)["prefixes"] == [{"path": "/opt/miniconda3", "channels": None}]
+
+
+def test_what_is_decided_for_two_users_alike_is_told_once():
+    case = {"gpus": ["H100"], "driver": "580.126.20", "wish": {"users": ["ann", "bea"], "profile": False}}
+    decision, _, steps = planned(case)
+    assert len(steps) == 2 and [reason.what for reason in decision.reasons] == ["conda channels"]
+
+
+def test_an_installation_says_what_it_writes_for_logins():
+    case = {"gpus": ["H100"], "driver": "580.126.20", "wish": {"install": True, "profile": True}}
+    assert "write /etc/profile.d/gpu-provision-conda.sh" in planned(case)[2][0].details
