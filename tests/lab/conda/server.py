@@ -122,10 +122,12 @@ class _ProxyHandler(_Quiet):
 
 
 class Proxy(Server):
-    """A proxy. names: {host: URL of the server behind that name}; password: True asks for a user (407)."""
+    """A proxy. names: {host: URL of the server behind that name}; password: True asks for a user (407); address: its own."""
 
     handler = _ProxyHandler
 
-    def __init__(self, names: dict[str, str] | None = None, password: bool = False) -> None:
+    def __init__(
+        self, names: dict[str, str] | None = None, password: bool = False, address: str = "127.0.0.1"
+    ) -> None:
         self.names, self.password = names or {}, password
-        super().__init__()
+        super().__init__(address=address)
