@@ -126,7 +126,7 @@ def env_create(args):
     args.specs, args.file, args.dry_run, args.yes = specs, [], False, True
     install(args, prefix, "create")
     if pip:
-        print("Installing pip dependencies: ...working...")
+        print("Installing pip dependencies: ...working...", flush=True)
         done = subprocess.run(
             [os.path.join(prefix, "bin/python"), "-m", "pip", "install", "-U", *pip], check=False
         )

@@ -33,6 +33,16 @@ class _Backends(object):
 backends = _Backends()
 
 
+class distributed(object):
+    @staticmethod
+    def is_available():
+        return True
+
+    @staticmethod
+    def is_nccl_available():
+        return bool(BUILD["nccl"])
+
+
 class device(object):
     def __init__(self, name, index=None):
         text = str(name)

@@ -107,5 +107,6 @@ class nccl(object):
     def version():
         from . import _loader
 
-        found = (_loader.LOADED.get("nccl") or (None, None))[1]
+        # Builds of conda hold theirs themselves.
+        found = (_loader.LOADED.get("nccl") or (None, None))[1] or BUILD["nccl"]
         return tuple(int(part) for part in found.split(".")[:3]) if found else None
