@@ -207,8 +207,7 @@ class _Environment(object):
 
     def rebuild(self):
         state = self.state()
-        if state["state"] == "whole":
-            self.save()
+        self.save(state)
         self.mark(aside=self.aside, moved=False)
         with Lock(self.marker, self.path) as self.lock:
             self.replace()
@@ -321,6 +320,8 @@ class _Environment(object):
                 text = with_channels(params["file_content"], params.get("channels") or ())
                 self.as_owner(write_text, file, text)
                 argv = ["env", "create", "--prefix", self.path, "--file", file]
+                if params.get("pip_index_url"):
+                    extra["PIP_INDEX_URL"] = params["pip_index_url"]
             self.call([self.conda, *argv], extra, "conda", params.get("channels") or ())
         finally:
             self.as_owner(shutil.rmtree, folder)
@@ -350,14 +351,19 @@ class _Environment(object):
         text = json.dumps(record, indent=1, sort_keys=True) + "\n"
         self.as_owner(write_text, self.path + "/" + condaread.RECORD, text)
 
-    def save(self):
-        """Save what is in the environment, in conda's own words, before it goes."""
+    def save(self, state):
+        """Save what is in the environment before it goes: in conda's own words, of a part the names of its packages."""
         folder = "%s/%s-%s" % (
             self.params.get("export_to") or EXPORTS,
             self.params["name"],
             time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()),
         )
         os.makedirs(folder, 0o700, exist_ok=True)
+        self.export = folder
+        self.done.append("saved the export of %s in %s" % (self.params["name"], folder))
+        if state["state"] != "whole":
+            write_text(folder + "/packages.txt", condamade.describe(state["packages"], state["pip"]))
+            return
         for name, argv in (
             ("environment.yml", [self.conda, "env", "export", "--prefix", self.path]),
             ("explicit.txt", [self.conda, "list", "--prefix", self.path, "--explicit"]),
@@ -370,8 +376,6 @@ class _Environment(object):
                     "save by hand what you need of it and remove it: conda env remove -p %s" % self.path,
                 )  # fmt: skip
             write_text(folder + "/" + name, result.text)
-        self.export = folder
-        self.done.append("saved the export of %s in %s" % (self.params["name"], folder))
 
     # --- around it
 

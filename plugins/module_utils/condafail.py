@@ -135,6 +135,8 @@ def explain(result, who, name, path, sources=()):
             "conda.killed", "%s was ended by signal %d while it made %s" % (who, abs(result.rc) % 128, name), lines,
             "run again: it is made anew then; dmesg says whether the kernel ran out of memory",
         )  # fmt: skip
+    if "CondaEnvException: Pip failed" in result.text:
+        who = "pip"  # which conda runs for the packages of a file
     for pattern, code, message, hint in PIP if who == "pip" else CONDA:
         if re.search(pattern, result.text):
             way = ["%s: %s" % (who, proxies.of_environment())] if code in _FETCHING else []

@@ -93,6 +93,10 @@ options:
     description: Text of that file.
     type: str
     default: ""
+  pip_index_url:
+    description: Index of the packages for pip that such a file names. Empty leaves pip's own.
+    type: str
+    default: ""
   override_cuda:
     description: CUDA that the solve is to assume (C(CONDA_OVERRIDE_CUDA)), for a host whose driver does not run yet.
     type: str
@@ -190,6 +194,7 @@ def main():
             },
             "file_kind": {"type": "str", "choices": ["", "environment", "explicit"], "default": ""},
             "file_content": {"type": "str", "default": ""},
+            "pip_index_url": {"type": "str", "default": ""},
             "override_cuda": {"type": "str", "default": ""},
             "library_path": {"type": "bool", "default": False},
             "lib64_link": {"type": "bool", "default": False},

@@ -97,6 +97,7 @@ def _environment_args(wish: CondaWish, env: EnvironmentTarget) -> dict[str, Any]
         "name": env.wish.name, "prefix": env.prefix, "action": env.action, "owner": env.owner, "group": env.group,
         "umask": env.umask, "channels": list(recipe.channels), "packages": list(recipe.packages),
         "pip": [dict(step) for step in recipe.pip], "file_kind": recipe.file_kind, "file_content": recipe.file_content,
+        "pip_index_url": wish.pip_index_url if recipe.file_kind == "environment" else "",
         "override_cuda": recipe.override_cuda, "library_path": recipe.library_path, "lib64_link": wish.lib64_link,
         "export_to": EXPORTS, "wish": env.wish.asked(),
     }  # fmt: skip

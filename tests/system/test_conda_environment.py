@@ -198,6 +198,16 @@ dependencies:
     place.environment(packages=[], file_kind="environment", file_content=text)
     state = environment_state(str(env(place)))
     assert state["packages"]["numpy"]["version"] == "1.26.4" and "filelock" in state["pip"]
+    # The index for it is the one that is asked for, and what pip says is told as pip's.
+    error = refusal(
+        place,
+        name="more",
+        packages=[],
+        file_kind="environment",
+        file_content=text,
+        pip_index_url="http://127.0.0.1:9/",
+    )
+    assert error.code == "conda.unreachable" and error.message.startswith("the index of more")
 
 
 def test_an_environment_file_without_channels_gets_ours_and_no_defaults(place):
@@ -306,6 +316,14 @@ def test_one_that_cannot_be_rebuilt_is_back_as_it_was(place):
     assert error.because[-1] == "the environment that was there before is back"
     assert place.tree(env(place)) == before
     assert [item.name for item in (place.prefix / "envs").iterdir()] == ["py311"]
+
+
+def test_of_a_part_the_names_of_its_packages_are_saved_first(place):
+    place.environment()
+    (env(place) / "bin/python").unlink()
+    answer = place.environment(action="rebuild")
+    assert "python=3.11.13" in (Path(answer["export"]) / "packages.txt").read_text()
+    assert environment_state(str(env(place)))["state"] == "whole"
 
 
 def test_another_wish_needs_the_word_rebuild(place):

@@ -22,7 +22,7 @@ INSTALL = {
 }  # fmt: skip
 ENVIRONMENT = {
     "name", "prefix", "action", "owner", "group", "umask", "channels", "packages", "pip", "file_kind", "file_content",
-    "override_cuda", "library_path", "lib64_link", "export_to", "wish",
+    "pip_index_url", "override_cuda", "library_path", "lib64_link", "export_to", "wish",
 }  # fmt: skip
 
 
