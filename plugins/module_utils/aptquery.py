@@ -18,6 +18,7 @@ import time
 
 from ansible_collections.gpu.provision.plugins.module_utils import (
     aptcommon,
+    aptconf,
     aptfiles,
     aptsources,
     debversion,
@@ -189,12 +190,31 @@ def _write_config(work, environment):
     shutil.copyfile(aptcommon.DPKG_STATUS, os.path.join(work, "status"))
     with io.open(os.path.join(work, "status"), encoding="utf-8", errors="replace") as handle:
         lines += _architectures(handle.read())
+    lines += _without_our_proxy()
     if environment:
         # What no_proxy names is direct: apt reads that from the environment.
         proxy = (environment.get("http_proxy", ""), environment.get("https_proxy", ""))
         lines.append(aptfiles.render_proxy(*proxy))
     _write(config, "\n".join(lines) + "\n")
+    os.chmod(config, 0o600)  # another's proxy may have a password
     return config
+
+
+def _without_our_proxy():
+    """Configuration that takes back what our own file says of the proxy: it may be the one of last year."""
+    if not os.path.exists(aptfiles.PROXY):
+        return []
+    found = {}
+    folder = os.path.dirname(aptfiles.PROXY)
+    names_ = [name for name in sorted(_listdir(folder)) if aptconf.is_read(name, ("conf", ""))]
+    for path in [os.path.join(folder, name) for name in names_] + ["/etc/apt/apt.conf"]:
+        if path != aptfiles.PROXY and os.path.isfile(path):
+            with io.open(path, encoding="utf-8", errors="replace") as handle:
+                aptconf.parse_conf(handle.read(), found)
+    others = [key for key in found if re.match(r"acquire::https?::proxy(::|$)", key)]
+    return ["#clear Acquire::http::Proxy;", "#clear Acquire::https::Proxy;"] + [
+        '%s "%s";' % (key, found[key]) for key in others if isinstance(found[key], str)
+    ]
 
 
 def _architectures(status):

@@ -36,7 +36,7 @@ CONDA = (
     ),
     (
         r"ProxyError|407 Proxy", "conda.proxy", "the proxy did not let conda through for %s",
-        "gpu_proxy_http and gpu_proxy_https must be right; proxy_servers in a .condarc of the host goes before them",
+        "gpu_proxy_http and gpu_proxy_https must be right; proxy_servers in a .condarc of the host may go before them",
     ),
     (
         r"CondaSSLError|SSLError|CERTIFICATE_VERIFY_FAILED", "conda.tls", "the certificate of a channel of %s is not trusted",
@@ -71,7 +71,7 @@ CONDA = (
 PIP = (
     (
         r"ProxyError|407 Proxy|Cannot connect to proxy", "conda.proxy", "the proxy did not let pip through for %s",
-        "gpu_proxy_http and gpu_proxy_https must be right; a proxy in pip's configuration on the host goes before them",
+        "gpu_proxy_http and gpu_proxy_https must be right; a proxy in pip's configuration on the host may go before them",
     ),
     (
         r"SSLError|CERTIFICATE_VERIFY_FAILED", "conda.tls", "the certificate of the index of %s is not trusted",

@@ -90,6 +90,19 @@ def test_what_the_inventory_says_goes_before_what_the_host_has(
     assert "Err" not in root.sh("apt-get update")
 
 
+def test_our_file_of_last_year_does_not_count_in_a_look(root: Root, repo: Repo, proxy: Proxy) -> None:
+    """Else a host that no longer has its proxy could not be planned for without mending it by hand."""
+    root.write(aptfiles.PROXY, wish(DEAD).apt_text())
+    with Server(repo.folder) as web:
+        near = repo.spec() | {"uris": web.url}
+        asked = root.module("apt_query", op="offer", sources=[near], patterns=["lab-.*"])["result"]
+        assert (asked["errors"], list(asked["packages"])) == ([], ["lab-tool"])
+    # What the host has besides goes on to count.
+    root.write("/etc/apt/apt.conf.d/20proxy", f'Acquire {{ http {{ Proxy "{proxy.url}"; }}; }};\n')
+    given = repo.spec() | {"uris": f"http://{NAME}/"}
+    assert root.module("apt_query", op="offer", sources=[given])["result"]["errors"] == []
+
+
 def test_a_host_in_no_proxy_is_reached_directly(root: Root, repo: Repo, proxy: Proxy) -> None:
     with Server(repo.folder) as web:
         wanted = wish(DEAD, "127.0.0.0/8")
