@@ -124,7 +124,7 @@ def look_around(
     if wish.profile != "runtime":
         _compilers(facts, toolkits, out)
     _forward_compatibility(facts, catalog, gpus, out)
-    _pulls_driver(facts, out)
+    _pulls_driver(facts, wish, out)
 
 
 def _compilers(facts: Facts, toolkits: list[CudaMinor], out: CudaDecision) -> None:
@@ -152,16 +152,21 @@ def _forward_compatibility(facts: Facts, catalog: Catalog, gpus: list[Gpu], out:
         )  # fmt: skip
 
 
-def _pulls_driver(facts: Facts, out: CudaDecision) -> None:
+def _pulls_driver(facts: Facts, wish: CudaWish, out: CudaDecision) -> None:
     found = sorted(
         n for n in facts.packages
         if is_there(facts.packages, n) and (p := cudanames.parse(n)) and p.kind == "meta_with_driver"
     )  # fmt: skip
     if found:
+        kept = (
+            "held with the toolkits, so that it does not"
+            if wish.hold
+            else "not held: cuda_toolkit_hold is false"
+        )
         out.warn(
-            "cuda.metapackage_with_driver", f"{and_(found)} would bring a driver of its own with its next version",
-            ["it is held with the toolkits, so that it does not", "the toolkits need cuda-toolkit-X-Y only"],
-            f"apt-mark manual what you use of it, then apt-get remove {' '.join(found)}",
+            "cuda.metapackage_with_driver", f"a next version of {and_(found)} would bring another driver",
+            [kept, "toolkits need cuda-toolkit-X-Y only"],
+            f"apt-get remove {' '.join(found)} takes away nothing else; the toolkits stay",
         )  # fmt: skip
 
 
