@@ -60,8 +60,14 @@ def apply(params, check=False, host=None):
     return {
         "changed": bool(host.done), "done": host.done, "diff": host.diff, "notes": host.warnings, "backups": host.backups,
         "restart_required": bool(host.restart_because), "restart_because": host.restart_because,
-        "in_the_way": host.in_the_way,
+        "in_the_way": [dict(row, title=_title(row)) for row in host.in_the_way],
     }  # fmt: skip
+
+
+def _title(row):
+    """A container as people are told of it."""
+    what = [row["runtime"], row.get("image"), "uses a GPU" if row.get("gpu") else None]
+    return "%s (%s)" % (row.get("name") or row["id"], ", ".join(word for word in what if word))
 
 
 def _daemons(host, policy, docker, users):

@@ -138,7 +138,8 @@ in_the_way:
   returned: success
   type: list
   elements: dict
-  sample: [{runtime: docker, id: 7d64db074abf, name: training, image: "pytorch:2.6", gpu: true}]
+  sample: [{runtime: docker, id: 7d64db074abf, name: training, image: "pytorch:2.6", gpu: true,
+            title: "training (docker, pytorch:2.6, uses a GPU)"}]
 code:
   description:
     - Stable name of the failure, one of C(containers.cdi), C(containers.cdi_unit), C(containers.containerd_config),

@@ -141,8 +141,8 @@ def restart_issue(host: str, because: list[str]) -> Issue:
     """What is left to the owner of a host whose containers a restart would end."""
     return Issue(
         code="restart.needed", host=host, message="done, and a daemon has to be restarted", because=because,
-        hint="when these containers have ended, run apply again: it restarts then; container_toolkit_restart: always "
-        "does it at once",
+        hint="when these containers have ended, run apply again: it restarts then, unless container_toolkit_restart is "
+        "never, which leaves it to you; always does it at once",
     )  # fmt: skip
 
 

@@ -485,3 +485,18 @@ def test_sockets_and_programs() -> None:
         [("dockerd", "x"), ("-H", "x"), ("unix:///a", "x"), ("--debug", "x"), ("rest", "x")]
     )
     assert (program, [flag.key for flag in flags]) == ("dockerd", ["hosts", "debug"])
+
+
+@pytest.mark.parametrize(
+    ("row", "title"),
+    [
+        ({"runtime": "docker", "id": "7d64db074abf", "name": "job", "image": "tiny:1", "gpu": False}, "job (docker, tiny:1)"),
+        ({"runtime": "containerd", "id": "7d64db074abf", "name": None, "image": None, "gpu": True},
+         "7d64db074abf (containerd, uses a GPU)"),
+    ],
+)  # fmt: skip
+def test_containers_in_the_way_have_words(row: dict[str, Any], title: str, tmp_path: Path) -> None:
+    """What is left to a person is told in words: exit 6 once showed a Python dictionary."""
+    host = containerhost.Host(hosttree.HostTree(tmp_path))
+    host.in_the_way.append(row)
+    assert containerruntime.apply({}, host=host)["in_the_way"] == [{**row, "title": title}]

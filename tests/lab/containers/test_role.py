@@ -110,6 +110,7 @@ def test_from_nothing_to_gpus_in_containers(host: LabHost, tmp_path: Path) -> No
     assert '"restart_required": true' in first["out"]
     assert '"name": "job"' in first["out"]
     assert "container_toolkit_restart_required" in first["out"]
+    assert "it would end job (docker, tiny:1)" in first["out"], "words, not a row of the module"
     assert "job" in host.run("docker ps --format '{{.Names}}'").stdout
     pid = before.splitlines()[-1]
     assert pid in host.run("systemctl show docker -p MainPID").stdout, "docker was not restarted"
