@@ -34,6 +34,7 @@ _SYSTEM_FOLDERS = frozenset([
     "/sbin", "/srv", "/sys", "/usr", "/usr/bin", "/usr/lib", "/usr/local", "/usr/local/bin", "/usr/share", "/var",
     "/var/lib",
 ])  # fmt: skip
+_NOT_A_DISK = ("/boot/", "/dev/", "/proc/", "/sys/")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,99}")
 _USER = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,31}\$?")
 
@@ -168,6 +169,11 @@ class _Resolver:
                     "conda.name_invalid", f"environment {env.name}: conda's own is called so", [],
                     "take another name; the base is left to conda itself",
                 )  # fmt: skip
+            elif env.name.lower() in ("true", "false"):
+                self.block(
+                    "conda.name_invalid", f"an environment is called {env.name.lower()}",
+                    ["no, off, yes and on without quotes are false or true in YAML"], 'write its name in quotes: name: "no"',
+                )  # fmt: skip
             elif not _NAME.fullmatch(env.name):
                 self.block(
                     "conda.name_invalid", f"environment {env.name!r}: no name for an environment",
@@ -215,7 +221,12 @@ class _Resolver:
         other = {"miniconda_users_prefix": "miniconda_users_prefix: /opt/conda/{user}"}.get(
             variable, "miniconda_prefix: /opt/miniconda3" if own else "take the key prefix out"
         )
-        if asked in self.places.unknown:
+        if re.match(r"~(/|$)", path):
+            self.block(
+                "conda.prefix_invalid", f"{path!r} does not say whose home is meant", [f"it is the {variable}"],
+                f"{other}; miniconda_users gives users one in their own home",
+            )  # fmt: skip
+        elif asked in self.places.unknown:
             user = asked[1:].partition("/")[0]
             self.block(
                 "conda.user_unknown", f"there is no user {user} on this host", [f"{asked} is asked for"],
@@ -223,8 +234,9 @@ class _Resolver:
             )  # fmt: skip
         elif not path.startswith(("/", "~")) or re.search(r"[\0\n\r]|(^|/)\.\.?(/|$)", path):
             self.block(
-                "conda.prefix_invalid", f"{path!r} is no absolute path", [f"it is the {variable}"], other
-            )
+                "conda.prefix_invalid", f"{path!r} is not the whole path of a folder", [f"it is the {variable}"],
+                other,
+            )  # fmt: skip
         elif " " in path:
             self.block(
                 "conda.prefix_space", f"no conda can be installed in {path!r}",
@@ -234,7 +246,9 @@ class _Resolver:
             self.block(
                 "conda.prefix_invalid", f"{path!r} has signs that shells and installers trip over", [], other
             )
-        elif path in _SYSTEM_FOLDERS or path in self.facts.conda.homes.values():
+        elif (
+            path in _SYSTEM_FOLDERS or path in self.facts.conda.homes.values() or path.startswith(_NOT_A_DISK)
+        ):
             self.block(
                 "conda.prefix_unsafe", f"{path} is a folder of the system or a home", ["conda fills a folder of its own"],
                 other,

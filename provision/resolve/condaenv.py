@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
+from packaging.requirements import InvalidRequirement, Requirement
+
 from provision.catalog.versions import key, minor, same
 from provision.errors import UsageError
 from provision.resolve.condafile import CondaFile, read_file
@@ -19,9 +21,10 @@ from provision.resolve.condawish import EnvironmentWish
 
 # Wheels of torch before 2.3 are built against numpy 1, and say so nowhere (source: PyTorch's release notes of 2.3).
 _NUMPY_2_FROM = (2, 3)
-# Signs of conda's own language of specs (conda, models/match_spec.py) and of URLs; a name, a path or a URL for pip.
+# Signs of conda's own language of specs (conda, models/match_spec.py) and of URLs.
 _SPEC = re.compile(r"[A-Za-z0-9_*/.][\w.*+:/@=<>!~,|\[\]'\"#%?&^ -]*")
-_REQUIREMENT = re.compile(r"(?:[A-Za-z0-9]|\.{0,2}/)[^\n\r\0`$\\]*")
+# What pip takes beside requirements: a file on the host, an archive by its URL, a repository.
+_SOURCE = re.compile(r"(?:/|(?:git\+)?(?:https?|file|ssh)://)[^\s`$\\]+")
 _CHANNEL = re.compile(r"[A-Za-z0-9_/.][\w.+:/@=%~-]*")
 _FRAMEWORK_PACKAGES = (
     "pytorch", "torch", "tensorflow", "tensorflow-gpu", "jax", "jaxlib", "cudatoolkit", "cuda-version",
@@ -81,10 +84,11 @@ class EnvironmentJudge(Frameworks):
                 [],
                 'written cuda: "12.4", or cuda: none',
             )
-        for key_, items, form in (
-            ("packages", env.packages, _SPEC), ("pip", env.pip, _REQUIREMENT), ("channels", env.channels, _CHANNEL),
+        for key_, items, is_one in (
+            ("packages", env.packages, _SPEC.fullmatch), ("pip", env.pip, _is_requirement),
+            ("channels", env.channels, _CHANNEL.fullmatch),
         ):  # fmt: skip
-            bad = [item for item in items if not form.fullmatch(item.strip())]
+            bad = [item for item in items if not is_one(item.strip())]
             if bad:
                 self.block(
                     "conda.package_invalid", f"{key_}: {bad[0]!r} is not one",
@@ -372,6 +376,17 @@ class EnvironmentJudge(Frameworks):
                 self.blockers.append(issue.model_copy(update={
                     "because": [*issue.because, f"asked for by {self.env.file}"],
                 }))  # fmt: skip
+
+
+def _is_requirement(text: str) -> bool:
+    """pip takes it: a requirement (PEP 508), a file of the host, a URL."""
+    if _SOURCE.fullmatch(text):
+        return True
+    try:
+        Requirement(text)
+    except InvalidRequirement:
+        return False
+    return True
 
 
 def _list(value: object) -> list[object]:

@@ -41,10 +41,16 @@ def read_file(content: str) -> CondaFile:
         return CondaFile(error=f"no valid YAML: {' '.join(str(error).split())}")
     if not isinstance(data, dict) or not isinstance(data.get("dependencies"), list):
         return CondaFile(error="neither an explicit list (@EXPLICIT) nor a mapping with dependencies")
+    for item in data["dependencies"]:
+        lines = item.get("pip") if isinstance(item, dict) and len(item) == 1 else None
+        if not isinstance(item, str) and not (
+            isinstance(lines, list) and all(isinstance(i, str) for i in lines)
+        ):
+            return CondaFile(
+                error=f"of its dependencies {item!r} is neither a package nor a list of packages for pip"
+            )
     conda = [item for item in data["dependencies"] if isinstance(item, str)]
-    pip = [
-        str(line) for item in data["dependencies"] if isinstance(item, dict) for line in item.get("pip") or []
-    ]
+    pip = [line for item in data["dependencies"] if isinstance(item, dict) for line in item["pip"]]
     found = _Found()
     for item in conda:
         found.conda(*_spec(item))

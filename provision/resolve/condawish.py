@@ -189,8 +189,9 @@ def with_files(
         if env.file and env.content is None:
             try:
                 env = replace(env, content=read(folder / Path(env.file).expanduser()))
-            except (OSError, UnicodeDecodeError) as error:
-                reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-                env = replace(env, unreadable=reason)
+            except UnicodeDecodeError:
+                env = replace(env, unreadable="it is no text in UTF-8")
+            except OSError as error:
+                env = replace(env, unreadable=error.strerror or str(error))
         found.append(env)
     return replace(wish, environments=tuple(found))

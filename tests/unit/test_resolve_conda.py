@@ -164,3 +164,20 @@ def test_the_probe_is_told_where_to_look():
     assert wish.prefix_paths() == ["/opt/miniconda3", "/data/alice/conda", "/data/bob/conda", "/srv/conda"]
     assert CondaWish(users=("alice",)).prefix_paths() == ["~alice/.miniconda3"]
     assert CondaWish().prefix_paths() == []
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"\xff\xfe", "no text in UTF-8"),
+        (b"dependencies: [python=3.11, 3.1]", "3.1 is neither"),
+        (b"dependencies: [python=3.11, {pip: requests}]", "is neither"),
+        (b"dependencies: [python=3.11, {pip: [1]}]", "is neither"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said(tmp_path, content, words):
+    (tmp_path / "e.yml").write_bytes(content)
+    wish = CondaWish.from_vars({"miniconda_environments": [{"name": "a", "file": "e.yml"}]})
+    decision = resolve_conda(with_files(wish, tmp_path), host(["H100"]), load_catalog(), Decision())
+    assert [issue.code for issue in decision.blockers] == ["conda.file_unreadable"]
+    assert words in decision.blockers[0].because[0]
