@@ -109,7 +109,9 @@ def write_index(folder: Path) -> None:
         _put(folder / "whl" / tag, file, content)
     for spec in data()["wheels"]:
         module = spec["name"].replace("-", "_")
-        files = {f"{module}/__init__.py": f'__version__ = "{spec["version"]}"\n'.encode()}
+        standin = STANDIN / f"{module}.py"
+        code = standin.read_text(encoding="utf-8") if standin.is_file() else ""
+        files = {f"{module}/__init__.py": f'{code}__version__ = "{spec["version"]}"\n'.encode()}
         if "library" in spec:
             files = library_files(spec["library"], spec["version"])
         file, content = wheel(
