@@ -56,7 +56,9 @@ def describe(facts: Facts, sizes: dict[str, Any] | None = None) -> EnvsHost:
 
 def _of_prefix(prefix: CondaPrefix, sizes: dict[str, Any]) -> EnvsRow:
     notes = [f"channels {', '.join(prefix.channels)}"] if prefix.channels else []
-    if prefix.state == "partial":
+    if prefix.unfinished:
+        notes.append("installing it was cut off")
+    elif prefix.state == "partial":
         notes.append("only part of it is there: " + ", ".join(prefix.missing))
     elif prefix.state != "whole":
         notes.append(

@@ -33,7 +33,7 @@ class CondaFile:
 
 def read_file(content: str) -> CondaFile:
     """Read the text of a file; never raises: what is wrong is in ``error``."""
-    if re.search(r"^@EXPLICIT\s*$", content, re.M):
+    if is_explicit(content):
         return _explicit(content)
     try:
         data = yaml.safe_load(content)
@@ -59,6 +59,11 @@ def read_file(content: str) -> CondaFile:
     channels = tuple(str(channel) for channel in data.get("channels") or ())
     # Without a list conda takes its configured channels, and so does "nodefaults" only say what is left out.
     return found.file("environment", tuple(c for c in channels if c != "nodefaults"))
+
+
+def is_explicit(content: str) -> bool:
+    """The text is a list of packages by their URLs, as conda list --explicit writes it."""
+    return re.search(r"^@EXPLICIT\s*$", content, re.M) is not None
 
 
 def _explicit(content: str) -> CondaFile:

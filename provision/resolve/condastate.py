@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import yaml
+
 from provision.catalog import Catalog
 from provision.catalog.versions import key, minor, same
 from provision.errors import UsageError
 from provision.facts import CondaEnvironment
+from provision.resolve.condafile import is_explicit
 from provision.resolve.condaview import HostView, Recipe
 from provision.resolve.condawish import EnvironmentWish
 
@@ -69,17 +72,45 @@ def _same_recipe(spec: dict[str, Any], recipe: Recipe) -> bool:
     return (
         list(spec.get("packages") or ()) == list(recipe.packages)
         and pip(spec.get("pip")) == pip(recipe.pip)
-        and (spec.get("file_content") or "") == recipe.file_content
+        and _meaning(spec.get("file_content")) == _meaning(recipe.file_content)
     )
+
+
+def _meaning(content: object) -> object:
+    """What a file asks for: comments, order of keys and the name that it gives itself change nothing."""
+    text = str(content or "")
+    if is_explicit(text):
+        return [
+            line.strip() for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")
+        ]
+    try:
+        data = yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
+    if not isinstance(data, dict):
+        return data
+    return {key_: value for key_, value in data.items() if key_ not in ("name", "prefix")}
 
 
 def _by_wish(asked: dict[str, Any], before: Any) -> list[str]:
     made_for = before if isinstance(before, dict) else {}
     return [
-        f"{key_}: {_shown(asked.get(key_))} is asked for, it was made for {_shown(made_for.get(key_))}"
+        _told(key_, asked.get(key_), made_for.get(key_))
         for key_ in dict.fromkeys([*asked, *made_for])
         if asked.get(key_) != made_for.get(key_)
     ] or ["it was made for something else"]
+
+
+def _told(name: str, now: Any, then: Any) -> str:
+    if name != "file_sha256":
+        return f"{name}: {_shown(now)} is asked for, it was made for {_shown(then)}"
+    if now and then:
+        return "its file asks for something else than when it was made"
+    return (
+        "a file is asked for, it was made without one"
+        if now
+        else "no file is asked for, it was made from one"
+    )
 
 
 def _shown(value: Any) -> str:

@@ -100,3 +100,15 @@ def test_sizes_count_a_linked_file_once_and_say_what_is_shared(tmp_path):
 def test_sizes_end_when_the_time_is_over(tmp_path):
     assert condasize.size(str(tmp_path), time.monotonic() - 1) is None
     assert condasize.size(str(tmp_path), time.monotonic() + 30) is not None
+
+
+def test_an_installation_that_was_cut_off_is_said_to_be_in_one_line():
+    prefix = {
+        "path": "/opt/c",
+        "state": "partial",
+        "unfinished": True,
+        "missing": ["bin/conda is missing"] * 5,
+    }
+    assert describe(Facts.model_validate({"conda": {"prefixes": [prefix]}})).rows[0].notes == [
+        "installing it was cut off"
+    ]

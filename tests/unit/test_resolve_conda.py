@@ -9,7 +9,7 @@ import yaml
 
 from provision.catalog import load_catalog
 from provision.resolve.conda import resolve_conda
-from provision.resolve.condawish import CondaWish, with_files
+from provision.resolve.condawish import CondaWish, EnvironmentWish, with_files
 from provision.resolve.decision import Decision, Target
 from tests.unit.hosts import host
 
@@ -181,3 +181,33 @@ def test_what_is_wrong_with_a_file_is_said(tmp_path, content, words):
     decision = resolve_conda(with_files(wish, tmp_path), host(["H100"]), load_catalog(), Decision())
     assert [issue.code for issue in decision.blockers] == ["conda.file_unreadable"]
     assert words in decision.blockers[0].because[0]
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "action"),
+    [
+        ("dependencies: [python=3.11]\n", "# why\nname: other\ndependencies:\n  - python=3.11\n", ""),
+        ("dependencies: [python=3.11]\n", "dependencies: [python=3.12]\n", None),
+        (
+            "@EXPLICIT\nhttps://h/c/noarch/a-1-0.conda\n",
+            "# made today\n@EXPLICIT\n\nhttps://h/c/noarch/a-1-0.conda\n",
+            "",
+        ),
+        ("@EXPLICIT\nhttps://h/c/noarch/a-1-0.conda\n", "@EXPLICIT\nhttps://h/c/noarch/a-2-0.conda\n", None),
+    ],
+)
+def test_a_file_that_asks_for_the_same_makes_nothing_anew(then, now, action):
+    def asked(content):
+        env = replace(EnvironmentWish(name="a", file="e.yml"), content=content)
+        return CondaWish(environments=(env,))
+
+    spec = {"wish": asked(then).environments[0].asked(), "file_content": then, "packages": [], "pip": []}
+    env = {"name": "a", "path": "/opt/miniconda3/envs/a", "python": "3.11.9", "record": {"spec": spec}}
+    facts = host(["H100"], conda={"prefixes": [{"path": "/opt/miniconda3"}], "environments": [env]})
+    decision = resolve_conda(asked(now), facts, load_catalog(), Decision())
+    if action is None:
+        assert [issue.because for issue in decision.blockers] == [
+            ["its file asks for something else than when it was made"]
+        ]
+    else:
+        assert not decision.blockers and decision.environments[0].action == action
