@@ -26,7 +26,7 @@ from provision.plan.cuda import UNATTENDED as CUDA_UNATTENDED
 from provision.plan.cuda import group_of, plan_cuda
 from provision.plan.driver import conflicting, cuda_entries, plan_driver
 from provision.proxy import HostProxy
-from provision.repositories import Mirror, source_spec
+from provision.repositories import Mirror, agreed, source_spec
 from provision.resolve.conda import resolve_conda
 from provision.resolve.condawish import CondaWish, with_files
 from provision.resolve.containers import PATTERNS as CONTAINER_PATTERNS
@@ -124,7 +124,11 @@ class _Planner:
         parts: Collection[str],
     ) -> None:
         self.name, self.facts, self.call, self.catalog, self.parts = name, facts, call, catalog, parts
-        self.cuda_wish = CudaWish.from_vars(values) if "cuda" in parts else CudaWish()
+        given = CudaWish.from_vars(values)
+        self.cuda_wish = given if "cuda" in parts else CudaWish()
+        self.toolkits_mirror = Mirror(
+            given.repo_url, given.repo_key, given.repo_key_fingerprint, "cuda_toolkit_repo"
+        )
         self.conda_wish = conda_wish_of(values if "conda" in parts else {})
         self.containers_wish = ContainersWish.from_vars(values if "containers" in parts else {})
         self.proxy = HostProxy.from_vars(values)  # of every plan, whichever roles it is for
@@ -177,7 +181,7 @@ class _Planner:
 
     def _source(self, channel: str) -> dict[str, Any] | None:
         """The repository of a channel; None for the Ubuntu archive."""
-        wish, cuda = self.wish, self.cuda_wish
+        wish = self.wish
         if channel == "ubuntu" and not conflicting(self.facts):
             return None
         if channel == "ppa":
@@ -187,12 +191,9 @@ class _Planner:
             containers = self.containers_wish
             given = (containers.repo_url, containers.repo_key, containers.repo_key_fingerprint)
             return source_spec(channel, Mirror(*given, "container_toolkit_repo"), self.facts, self.catalog)
-        mirror = Mirror(wish.repo_url, wish.repo_key, wish.repo_key_fingerprint, "nvidia_driver_repo")
-        own = Mirror(cuda.repo_url, cuda.repo_key, cuda.repo_key_fingerprint, "cuda_toolkit_repo")
-        # One repository holds drivers and toolkits: either role's word for it counts.
-        return source_spec(
-            "cuda", own if own.given and not mirror.given else mirror, self.facts, self.catalog
-        )
+        driver = Mirror(wish.repo_url, wish.repo_key, wish.repo_key_fingerprint, "nvidia_driver_repo")
+        # One repository holds drivers and toolkits: either role's word for it counts, also where only one is planned for.
+        return source_spec("cuda", agreed(driver, self.toolkits_mirror), self.facts, self.catalog)
 
     def _source_of_toolkits(self, decision: CudaDecision) -> dict[str, Any] | None:
         """NVIDIA's repository where toolkits come from it or came through our file; a host that has them needs none.

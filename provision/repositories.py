@@ -32,6 +32,24 @@ class Mirror:
         return bool(self.url or self.key or self.fingerprint)
 
 
+def agreed(first: Mirror, second: Mirror) -> Mirror:
+    """What two roles say about one repository, put together. Raises UsageError where they contradict each other."""
+    for name in ("url", "key", "fingerprint"):
+        one, other = (getattr(mirror, name).rstrip("/") for mirror in (first, second))
+        if one and other and one != other:
+            tail = {"url": "_url", "key": "_key", "fingerprint": "_key_fingerprint"}[name]
+            raise UsageError(
+                "usage.repository_twice", f"{first.variables}{tail} and {second.variables}{tail} differ",
+                because=["one repository holds drivers and toolkits, and a host has one entry of it"], hint="set one of them only",
+            )  # fmt: skip
+    return Mirror(
+        first.url or second.url,
+        first.key or second.key,
+        first.fingerprint or second.fingerprint,
+        first.variables if first.given or not second.given else second.variables,
+    )
+
+
 def source_spec(kind: str, mirror: Mirror, facts: Facts, catalog: Catalog) -> dict[str, Any]:
     """Return a repository ("cuda", "ppa", …) as aptquery's SourceSpec.
 

@@ -7,7 +7,7 @@ import pytest
 
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils import aptfiles
-from provision.errors import RefusedError
+from provision.errors import RefusedError, UsageError
 from provision.planning import plan_from_facts
 from provision.resolve.offer import Offer
 from tests.unit.cudahosts import real_rows
@@ -279,3 +279,38 @@ def test_what_the_tasks_of_a_role_read_is_in_every_plan(values, gpus):
             at = spec
             for name in path.strip(".").split("."):
                 at = at[name] if at is not None else None  # none as a whole: its task asks for that
+
+
+MIRROR = {
+    "cuda_toolkit_repo_url": "http://mirror.test/cuda",
+    "cuda_toolkit_repo_key": "https://mirror.test/key.asc",
+}
+
+
+def test_a_mirror_counts_for_both_roles_whichever_is_planned_for():
+    facts = host(["RTX 4090"], host={"os": {"version_id": "22.04"}})
+    wish = {
+        **MIRROR,
+        "nvidia_driver_channel": "cuda",
+        "nvidia_driver_branch": "595",
+        "cuda_toolkit_versions": ["12.4"],
+    }
+    for parts in (["driver"], ["cuda"], ["driver", "cuda"]):
+        asked = []
+
+        def call(_, args, asked=asked):
+            asked.append(args)
+            return {"workdir": "/tmp/w", "packages": {}, "refreshed": True, "errors": []}
+
+        plan_from_facts("gpu01", facts, call, wish, parts=parts)
+        assert {source["uris"] for source in asked[0]["sources"]} == {"http://mirror.test/cuda/"}, parts
+
+
+def test_two_roles_that_name_different_mirrors_are_told():
+    facts = host(["RTX 4090"], host={"os": {"version_id": "22.04"}})
+    wish = {**MIRROR, "nvidia_driver_repo_url": "http://other.test/cuda", "cuda_toolkit_versions": ["12.4"]}
+    with pytest.raises(UsageError) as refused:
+        plan_from_facts("gpu01", facts, FakeHost(CUDA_OFFERS["jammy"], CHANGES), wish)
+    assert "nvidia_driver_repo_url and cuda_toolkit_repo_url" in refused.value.issue.message
+    wish["nvidia_driver_repo_url"] = "http://mirror.test/cuda/"
+    plan_from_facts("gpu01", facts, FakeHost(CUDA_OFFERS["jammy"], CHANGES), wish)
