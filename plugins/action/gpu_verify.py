@@ -38,7 +38,9 @@ class ActionModule(ActionBase):
             expect = dict(expect_of(facts, values, catalog), **(args.get("expect") or {}))
             prove = prove_args(facts, values, expect, catalog, look) if runs(values, look) else None
             answer = self._execute_module(
-                module_name="gpu.provision.gpu_verify", module_args={"expect": expect, "prove": prove}, task_vars=task_vars
+                module_name="gpu.provision.gpu_verify",
+                module_args={"expect": expect, "prove": prove},
+                task_vars=task_vars,
             )
             if answer.get("failed"):
                 return dict(result, **answer)

@@ -17,6 +17,8 @@ class ActionModule(ActionBase):
         return dict(
             result,
             **self._execute_module(
-                module_name="gpu.provision.apt_transaction", module_args=self._task.args["apt"], task_vars=task_vars
+                module_name="gpu.provision.apt_transaction",
+                module_args=self._task.args["apt"],
+                task_vars=task_vars,
             ),
         )

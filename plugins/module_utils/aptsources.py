@@ -173,7 +173,11 @@ def key_on_host(fingerprint, folders=KEYRINGS):
     for folder in folders:
         for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
             path = os.path.join(folder, name)
-            if not name.endswith((".gpg", ".asc")) or not os.path.isfile(path) or os.path.getsize(path) > _KEY_SIZE:
+            if (
+                not name.endswith((".gpg", ".asc"))
+                or not os.path.isfile(path)
+                or os.path.getsize(path) > _KEY_SIZE
+            ):
                 continue
             with open(path, "rb") as handle:
                 data = handle.read()

@@ -63,7 +63,9 @@ def fleet_of(inventory: Inventory, forks: int | None = None) -> Fleet:
     """Return the fleet; VariablesError (exit 64) when a role variable is unknown or wrong."""
     values = variables.effective_all(inventory.hosts)
     folder = _folder(inventory.sources)
-    return Fleet(inventory, {name: {**found, "inventory_dir": folder} for name, found in values.items()}, forks)
+    return Fleet(
+        inventory, {name: {**found, "inventory_dir": folder} for name, found in values.items()}, forks
+    )
 
 
 def _folder(sources: Sequence[str]) -> str:

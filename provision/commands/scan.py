@@ -15,8 +15,11 @@ from provision.planning import describe_gpus, probe_args
 def run(fleet: Fleet, talk: Talk | None = None) -> ScanDocument:
     """Read every host once. Unreachable and failed hosts are told apart; the others have their facts."""
     answers = ask_all(
-        fleet, fleet.hosts, "reading hosts",
-        lambda host, session: session.call("probe", probe_args(fleet.values[host.name])), talk or Silent(),
+        fleet,
+        fleet.hosts,
+        "reading hosts",
+        lambda host, session: session.call("probe", probe_args(fleet.values[host.name])),
+        talk or Silent(),
     )
     document = ScanDocument()
     codes: list[Exit] = []

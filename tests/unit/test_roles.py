@@ -44,7 +44,11 @@ def test_main_is_a_table_of_contents(role):
 
 @pytest.mark.parametrize(
     ("role", "wish", "others"),
-    [("nvidia_driver", DriverWish, {"toolkits": "cuda_toolkit_versions"}), ("cuda_toolkit", CudaWish, {}), ("miniconda", CondaWish, {})],
+    [
+        ("nvidia_driver", DriverWish, {"toolkits": "cuda_toolkit_versions"}),
+        ("cuda_toolkit", CudaWish, {}),
+        ("miniconda", CondaWish, {}),
+    ],
 )
 def test_every_variable_reaches_resolve_and_nothing_else_does(role, wish, others):
     defaults = load(role, "defaults", "main.yml")
