@@ -532,7 +532,8 @@ class Containers(_Facts):
     cgroups: Literal["v2", "hybrid", "v1"] | None = None
     running: list[RunningContainer] = Field(default_factory=list)
     device_links_missing: list[str] = Field(default_factory=list)  # devices without a link in /dev/char
-    old_keys: list[str] = Field(default_factory=list)  # files that trust NVIDIA's key for every repository
+    # Files in which apt trusts NVIDIA's key for every repository -> whether it can be taken out of them for certain.
+    old_keys: dict[str, bool] = Field(default_factory=dict)
     pending: list[str] = Field(default_factory=list)  # daemons that did not take up yet what was written
     users: list[str] = Field(default_factory=list)  # accounts of people
 

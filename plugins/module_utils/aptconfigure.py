@@ -2,7 +2,8 @@
 # Apache-2.0 (see LICENSE)
 """Write our files of apt's configuration: repositories with their keys, preferences, the list for unattended-upgrades.
 
-Entries of other files for the same repositories are taken out, with a backup. Standard library only, any Python from
+Entries of other files for the same repositories are taken out, and old keys that apt trusts for every repository, with a
+backup. Standard library only, any Python from
 3.8.
 """
 
@@ -13,7 +14,14 @@ import re
 import shutil
 import time
 
-from ansible_collections.gpu.provision.plugins.module_utils import aptcommon, aptfiles, aptsources, ownfiles
+from ansible_collections.gpu.provision.plugins.module_utils import (
+    aptcommon,
+    aptfiles,
+    aptsources,
+    hosttree,
+    ownfiles,
+    trustedkeys,
+)
 from ansible_collections.gpu.provision.plugins.module_utils.aptcommon import AptError
 
 BACKUP = "/var/lib/gpu-provision/backup"
@@ -21,6 +29,7 @@ BACKUP = "/var/lib/gpu-provision/backup"
 _DEFAULTS = {
     "state": "present", "suites": "/", "components": "", "architectures": None, "key": None, "key_url": None,
     "fingerprint": None, "migrate": True, "legacy_uris": [],
+    "legacy_keys": [],
 }  # fmt: skip
 
 
@@ -28,11 +37,12 @@ def apply(params, check):
     """Bring the files to what params ask for. Raises AptError before any change, or for a file that cannot be written.
 
     params: repositories ([{name, uris, suites, components, architectures, key, key_url, fingerprint, migrate,
-    legacy_uris, state}]), preferences (text; empty removes the file, None leaves it), unattended_blacklist (patterns;
-    likewise), proxy (text of our apt.conf file for it; likewise). Returns {"changed", "files", "migrated", "backup", "diff"}.
+    legacy_uris, legacy_keys (fingerprints that apt is no longer to trust for every repository), state}]), preferences (text;
+    empty removes the file, None leaves it), unattended_blacklist (patterns; likewise), proxy (text of our apt.conf file for
+    it; likewise). Returns {"changed", "files", "migrated", "backup", "diff"}.
     """
     wanted = {}  # path -> bytes, or None for a file that must not be there
-    fetched, migrated = True, []
+    fetched, migrated, foreign = True, [], set()
     for given in params.get("repositories") or ():
         repository = dict(_DEFAULTS, **given)
         fetched = _repository(repository, wanted, check) and fetched
@@ -56,8 +66,9 @@ def apply(params, check):
     ]
     if present:
         migrated = _migrate(present, wanted)
+        foreign = {entry["file"] for entry in migrated} | _untrust(present, wanted)
     try:
-        return _carry_out(wanted, migrated, check, fetched)
+        return _carry_out(wanted, migrated, foreign, check, fetched)
     except ownfiles.FileError as error:
         raise AptError("apt.file", error.message, hint=error.hint) from None
 
@@ -127,8 +138,16 @@ def _migrate(repositories, wanted):
     ]
 
 
-def _carry_out(wanted, migrated, check, fetched):
-    foreign = {entry["file"] for entry in migrated}
+def _untrust(repositories, wanted):
+    """Take old keys out of what apt trusts for every repository; returns the files."""
+    keys = [key for repository in repositories for key in repository["legacy_keys"]]
+    found = trustedkeys.find(hosttree.HostTree("/"), keys) if keys else []
+    change = {one.path: one.rest or None for one in found if one.rest is not None}
+    wanted.update(change)
+    return set(change)
+
+
+def _carry_out(wanted, migrated, foreign, check, fetched):
     diffs, files, backup = [], [], None
     changes = []
     for path in sorted(wanted, key=lambda item: (item not in foreign, "keyrings" not in item, item)):

@@ -22,12 +22,11 @@ from ansible_collections.gpu.provision.plugins.module_utils import (
     daemonflags,
     daemonjson,
     dockerhost,
+    trustedkeys,
 )
 
 ANSWER_S = 3.0
 TOOLKIT_CONFIG = "/etc/nvidia-container-runtime/config.toml"
-# Key of NVIDIA's container repository (source: catalog/repositories.yml), as apt-key left it in the old days.
-KEY_ID = "DDCAE044F796ECB0"
 _PACKAGES = {
     "docker": ("docker.io", "docker-ce", "moby-engine", "docker-engine"),
     "containerd": ("containerd.io", "containerd", "moby-containerd"),
@@ -314,28 +313,9 @@ def read_cgroups(tree):
 
 
 def read_old_keys(tree):
-    """Files in which apt trusts NVIDIA's container key for every repository (apt-key add, in the old instructions)."""
-    wanted = bytes.fromhex(KEY_ID)
-    folder = "/etc/apt/trusted.gpg.d"
-    paths = ["/etc/apt/trusted.gpg"] + [
-        "%s/%s" % (folder, name) for name in tree.names(folder)[:_MOST_ENTRIES]
-    ]
-    found = []
-    for path in paths:
-        data = tree.read_bytes(path, 1 << 20)
-        if data and _holds_key(data, wanted):
-            found.append(path)
-    return found
-
-
-def _holds_key(data, wanted):
-    from ansible_collections.gpu.provision.plugins.module_utils import openpgp
-
-    try:
-        return any(bytes.fromhex(found).endswith(wanted) for found in openpgp.primaries(data))
-    except ValueError:
-        # A keybox of GnuPG 2.1 holds fingerprints in its records as they are.
-        return data[8:12] == b"KBXf" and wanted in data
+    """{path: can be taken out} of files in which apt trusts NVIDIA's container key for every repository."""
+    found = trustedkeys.find(tree, [trustedkeys.CONTAINER_TOOLKIT])
+    return {one.path: one.rest is not None for one in found}
 
 
 def _pending(tree):

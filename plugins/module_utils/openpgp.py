@@ -63,6 +63,21 @@ def keys(data):
     return found
 
 
+def without(data, fingerprints):
+    """Return a binary ring less the primary keys of these fingerprints, with their subkeys, names and signatures.
+
+    Every other byte stays. Raises ValueError when the data is not a binary ring of public keys.
+    """
+    kept, keep, at = [], True, 0
+    for tag, body, end in _framed(data):
+        if tag == _PUBLIC_KEY:
+            keep = _fingerprint(body) not in fingerprints
+        if keep:
+            kept.append(data[at:end])
+        at = end
+    return b"".join(kept)
+
+
 def normalize(fingerprint):
     """Fingerprint as people write it (spaces, colons, 0x, any case) to upper-case hex; else ValueError."""
     text = re.sub(r"[\s:]", "", fingerprint).upper()
@@ -108,6 +123,12 @@ def _crc24(data):
 
 def _packets(data):
     """Yield (tag, body) of every packet; ValueError when the framing is wrong."""
+    for tag, body, _ in _framed(data):
+        yield tag, body
+
+
+def _framed(data):
+    """Yield (tag, body, position behind it) of every packet; ValueError when the framing is wrong."""
     at = 0
     while at < len(data):
         head = data[at]
@@ -129,7 +150,7 @@ def _packets(data):
             at += size
             body = _take(data, at, length)
             at += length
-        yield tag, body
+        yield tag, body, at
 
 
 def _new_length(data, at):

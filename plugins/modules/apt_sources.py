@@ -73,6 +73,14 @@ options:
     type: list
     elements: str
     default: []
+  legacy_keys:
+    description:
+      - Full fingerprints of keys that apt is no longer to trust for every repository. They are taken out of
+        C(/etc/apt/trusted.gpg) and C(/etc/apt/trusted.gpg.d), other keys stay; a keybox, and an armored file with other keys
+        in it, are left alone.
+    type: list
+    elements: str
+    default: []
   preferences:
     description: Content for C(/etc/apt/preferences.d/gpu-provision.pref); empty removes the file.
     type: str
@@ -150,6 +158,7 @@ def main():
             "fingerprint": {"type": "list", "elements": "str"},
             "migrate": {"type": "bool", "default": True},
             "legacy_uris": {"type": "list", "elements": "str", "default": []},
+            "legacy_keys": {"type": "list", "elements": "str", "default": [], "no_log": False},
             "preferences": {"type": "str"},
             "unattended_blacklist": {"type": "list", "elements": "str"},
         },

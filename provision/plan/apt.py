@@ -22,14 +22,16 @@ class AptPart:
     """What one part of a plan asks of apt.
 
     repositories: SourceSpecs of aptquery with the words of their reason; omitted: entries of the host's sources that our
-    own file replaces; preferences: text of our file; unattended:
-    patterns that unattended-upgrades must leave alone; before: packages that need a transaction of their own first;
+    own file replaces; old_keys: keyrings that apt trusts for every repository and that an old key goes from;
+    preferences: text of our file; unattended: patterns that unattended-upgrades must leave alone; before: packages that
+    need a transaction of their own first;
     family: upstream version at which every driver package must end; hold, release: what becomes of the driver's holds;
     extra_hold, extra_release: exact names besides the driver's.
     """
 
     repositories: list[tuple[dict[str, Any], str]] = field(default_factory=list)
     omitted: list[Source] = field(default_factory=list)
+    old_keys: list[str] = field(default_factory=list)
     preferences: str | None = None
     preferences_because: str = ""
     unattended: list[str] = field(default_factory=list)
@@ -113,6 +115,9 @@ def _configure(
     for entry in omitted.values():
         details.append(f"take the entry out of {entry.file}" + (f" line {entry.line}" if entry.line else ""))
         because.append("one repository, one entry: others of it stand in the way of Signed-By")
+    for path in _union(part.old_keys for part in parts):
+        details.append(f"take the repository's key out of {path}")
+        because.append("our file names its key: nobody has to trust that for every repository")
     preferences = next((part for part in parts if part.preferences), None)
     if preferences and have.get(aptfiles.PREFERENCES) != aptfiles.sha256(str(preferences.preferences)):
         details.append(f"write {aptfiles.PREFERENCES}")

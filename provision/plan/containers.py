@@ -8,13 +8,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import provision.collection  # noqa: F401  (makes the collection importable)
+from ansible_collections.gpu.provision.plugins.module_utils import trustedkeys
 from provision.catalog import Catalog
 from provision.facts import Facts
 from provision.plan import Step
 from provision.plan.apt import AptPart
 from provision.resolve.containers import LEGACY_URIS, ContainersDecision, ContainersTarget, ContainersWish
 from provision.resolve.containershost import has_docker_cdi
-from provision.resolve.containerspackages import installed_toolkit, toolkit_entries
+from provision.resolve.containerspackages import installed_toolkit, old_keys_that_go, toolkit_entries
 from provision.resolve.decision import and_
 
 # What unattended-upgrades must leave alone where only the toolkit is held.
@@ -43,9 +45,15 @@ def plan_containers(
         remove=sorted(target.remove),
     )
     if source:
-        spec = {**source, "legacy_uris": LEGACY_URIS if wish.remove_legacy else []}
+        keys = old_keys_that_go(wish, facts)
+        spec = {
+            **source,
+            "legacy_uris": LEGACY_URIS if wish.remove_legacy else [],
+            "legacy_keys": [trustedkeys.CONTAINER_TOOLKIT] if keys else [],
+        }
         apt.repositories.append((spec, "the toolkit comes from NVIDIA's repository for it"))
         apt.omitted = toolkit_entries(facts) if wish.remove_legacy else []
+        apt.old_keys = keys
     if wish.hold:
         apt.unattended = list(UNATTENDED)
         apt.unattended_because = "unattended-upgrades must not move the container toolkit"

@@ -15,6 +15,7 @@ from ansible_collections.gpu.provision.plugins.module_utils import (
     containerfiles,
     containerprobe,
     daemonjson,
+    trustedkeys,
 )
 from provision.catalog import Catalog
 from provision.catalog.versions import key
@@ -325,15 +326,37 @@ class _Resolver:
                 ["the toolkit replaced them"],
                 "container_toolkit_remove_legacy: true removes them",
             )
-        if self.containers.old_keys:
-            self.out.warn(
-                "containers.old_key",
-                f"{and_(self.containers.old_keys)} trusts NVIDIA's container key for every repository",
-                ["apt-key add of the old instructions left it; our own source names its key"],
-                f"apt-key del {'F796ECB0'}"
-                if "/etc/apt/trusted.gpg" in self.containers.old_keys
-                else f"rm {self.containers.old_keys[0]}",
+        self._old_keys()
+
+    def _old_keys(self) -> None:
+        """Say of keys that stay trusted for every repository why they do, and how they go."""
+        going = packages.old_keys_that_go(self.wish, self.facts)
+        left = [path for path in sorted(self.containers.old_keys) if path not in going]
+        if not left:
+            return
+        entries = packages.entries_by_old_key(self.wish, self.facts)
+        if not self.wish.remove_legacy:
+            why, hint = [], "container_toolkit_remove_legacy: true takes it out, with a backup"
+        elif entries:
+            why = [
+                f"{entry.file} ({' '.join(entry.uris)}) names no key and may need it" for entry in entries[:3]
+            ]
+            hint = "give that entry a signed-by, then plan again: the key is taken out"
+        elif trustedkeys.RING in left:
+            why = ["it is a keybox, which only gpg writes"]
+            hint = (
+                f"gpg --no-default-keyring --keyring {trustedkeys.RING} --batch --yes --delete-keys "
+                f"{trustedkeys.CONTAINER_TOOLKIT}"
             )
+        else:
+            why = ["there are other keys in it, which are not ours to judge"]
+            hint = f"write these to files of their own, then rm {left[0]}"
+        self.out.warn(
+            "containers.old_key",
+            f"{and_(left)} trusts NVIDIA's container key for every repository",
+            ["apt-key add of the old instructions left it; our own source names its key", *why],
+            hint,
+        )
 
     # --- what the module will do ------------------------------------------------------------------------------
 

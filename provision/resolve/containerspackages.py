@@ -15,6 +15,7 @@ from provision.catalog.versions import key
 from provision.facts import Facts
 from provision.resolve.containerswish import ContainersDecision, ContainersWish
 from provision.resolve.decision import and_
+from provision.resolve.installed import is_cuda_uri
 from provision.resolve.offer import Offer
 
 # What apt is to be asked for, as aptquery's patterns.
@@ -48,6 +49,30 @@ def toolkit_entries(facts: Facts) -> list[Any]:
         and "deb" in entry.types
         and any(map(is_toolkit_uri, entry.uris))
     ]
+
+
+def entries_by_old_key(wish: ContainersWish, facts: Facts) -> list[Any]:
+    """Entries of apt that stay, name no key, and may be a copy of NVIDIA's: they need the key where it is."""
+    return [
+        entry
+        for entry in facts.apt.sources
+        if entry.enabled
+        and not entry.signed_by
+        and any(
+            "nvidia" in uri.lower()
+            and uri.rstrip("/") != wish.repo_url.rstrip("/")
+            and not is_cuda_uri(uri)
+            and not is_toolkit_uri(uri)
+            for uri in entry.uris
+        )
+    ]
+
+
+def old_keys_that_go(wish: ContainersWish, facts: Facts) -> list[str]:
+    """Keyrings that NVIDIA's container key is taken out of: where that is certain, and no entry of apt that stays needs it."""
+    if not wish.remove_legacy or entries_by_old_key(wish, facts):
+        return []
+    return sorted(path for path, certain in facts.containers.old_keys.items() if certain)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+import provision.collection  # noqa: F401 - makes the collection importable
+from ansible_collections.gpu.provision.plugins.module_utils import openpgp
+
 from .rootfs import Key, Repo, Root
 
 pytestmark = pytest.mark.rootfs
@@ -211,3 +214,27 @@ def test_signed_by_conflict_is_named(root: Root, repo: Repo) -> None:
     assert root.module("apt_transaction", install=["lab-tool=1.0"], update_cache=True, reserve_mib=1).get(
         "changed"
     )
+
+
+def test_old_keys_are_no_longer_trusted_for_everything(root: Root, repo: Repo, other_key: Key) -> None:
+    """By apt itself: what only the old key in trusted.gpg signed is refused afterwards, and other keys are as they were."""
+    repo.publish()
+    mine, other = openpgp.dearmor(repo.key.armored.encode()), openpgp.dearmor(other_key.armored.encode())
+    (root.path / "etc/apt/trusted.gpg").write_bytes(other + mine)
+    (root.path / "etc/apt/trusted.gpg.d/nvidia.gpg").write_bytes(mine)
+    (root.path / "etc/apt/trusted.gpg.d/all.asc").write_text(repo.key.armored + other_key.armored)
+    asked = repo.spec() | {"legacy_keys": openpgp.primaries(mine)}
+    told = root.module("apt_sources", check=True, **asked)
+    assert (root.path / "etc/apt/trusted.gpg").read_bytes() == other + mine
+    done = root.module("apt_sources", **asked)
+    assert told["diff"] == done["diff"]
+    assert (root.path / "etc/apt/trusted.gpg").read_bytes() == other
+    assert not (root.path / "etc/apt/trusted.gpg.d/nvidia.gpg").exists()
+    assert (root.path / "etc/apt/trusted.gpg.d/all.asc").exists(), (
+        "armored, with a key that is not ours to judge"
+    )
+    saved = root.path / done["backup"].lstrip("/")
+    assert (saved / "etc/apt/trusted.gpg").read_bytes() == other + mine
+    assert (saved / "etc/apt/trusted.gpg.d/nvidia.gpg").read_bytes() == mine
+    assert "W:" not in root.sh("apt-get update")
+    assert root.module("apt_sources", **asked)["changed"] is False

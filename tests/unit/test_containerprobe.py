@@ -6,12 +6,19 @@ import pytest
 import yaml
 
 import provision.collection  # noqa: F401 - makes the collection importable
-from ansible_collections.gpu.provision.plugins.module_utils import containerprobe, daemonjson, openpgp, probe
+from ansible_collections.gpu.provision.plugins.module_utils import (
+    containerprobe,
+    daemonjson,
+    openpgp,
+    probe,
+    trustedkeys,
+)
 from ansible_collections.gpu.provision.plugins.module_utils.hosttree import HostTree
+from provision.catalog import load_catalog
 from provision.collection import ROOT
 from provision.facts import Containers
 from tests.unit import trees
-from tests.unit.test_openpgp import V4, _new
+from tests.unit.test_openpgp import V4, _armor, _new
 from tests.unit.test_probe import pick
 
 CASES = yaml.safe_load((ROOT / "tests/cases/containers_probe.yml").read_text(encoding="utf-8"))
@@ -54,17 +61,27 @@ def test_the_read_of_a_host_has_it(tmp_path):
 
 
 def test_a_key_that_is_trusted_for_everything_is_found(tmp_path, monkeypatch):
-    data = _new(6, V4)
-    monkeypatch.setattr(containerprobe, "KEY_ID", openpgp.primaries(data)[0][-16:])
-    files = {"/etc/apt/trusted.gpg.d/nvidia.gpg": data, "/etc/apt/trusted.gpg.d/junk.gpg": "junk"}
+    data, other = _new(6, V4), _new(6, V4[:-1] + b"\x77")
+    monkeypatch.setattr(trustedkeys, "CONTAINER_TOOLKIT", openpgp.primaries(data)[0])
+    keys = "/etc/apt/trusted.gpg.d/"
+    files = {keys + "nvidia.gpg": data, keys + "junk.gpg": "junk", keys + "other.gpg": other, keys + "not-read": data,
+             keys + "all.asc": _armor(data + other), "/etc/apt/trusted.gpg": other + data}  # fmt: skip
     root = trees.build(tmp_path / "host", {"files": files})
-    assert containerprobe.read_old_keys(HostTree(root)) == ["/etc/apt/trusted.gpg.d/nvidia.gpg"]
+    assert containerprobe.read_old_keys(HostTree(root)) == {
+        keys + "nvidia.gpg": True, keys + "all.asc": False, "/etc/apt/trusted.gpg": True,
+    }  # fmt: skip
 
 
 def test_a_key_in_a_keybox_is_found(tmp_path):
-    keybox = b"\x00\x00\x00\x20\x01\x01\x00\x02KBXf" + bytes(20) + bytes.fromhex(containerprobe.KEY_ID)
+    key = bytes.fromhex(trustedkeys.CONTAINER_TOOLKIT)
+    keybox = b"\x00\x00\x00\x20\x01\x01\x00\x02KBXf" + bytes(20) + key
     root = trees.build(tmp_path / "host", {"files": {"/etc/apt/trusted.gpg": keybox}})
-    assert containerprobe.read_old_keys(HostTree(root)) == ["/etc/apt/trusted.gpg"]
+    assert containerprobe.read_old_keys(HostTree(root)) == {"/etc/apt/trusted.gpg": False}
+
+
+def test_the_key_is_the_catalogs():
+    keys = load_catalog().repositories.keys
+    assert keys["container_toolkit"].fingerprint == trustedkeys.CONTAINER_TOOLKIT
 
 
 @pytest.mark.parametrize(

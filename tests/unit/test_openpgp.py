@@ -7,8 +7,8 @@ import subprocess
 
 import pytest
 
+import provision.collection  # noqa: F401 - makes the collection importable
 from ansible_collections.gpu.provision.plugins.module_utils import openpgp
-from tests.unit import trees  # noqa: F401 - makes the collection importable
 
 V4 = b"\x04\x5e\x0b\xe1\x00\x16" + b"\x09\x2b\x06\x01\x04\x01\xda\x47\x0f\x01\x01\x07\x40" + bytes(range(32))
 V6 = b"\x06\x63\x87\x7f\xe3\x1b\x00\x00\x00\x20" + bytes(range(32))
@@ -143,3 +143,19 @@ def test_agrees_with_gpg(tmp_path, algorithm, armor):
     data = subprocess.run([*gpg, *armor, "--export"], check=True, capture_output=True).stdout
     assert len(wanted) == 2 and openpgp.fingerprints(data) == wanted
     subprocess.run(["gpgconf", "--homedir", str(tmp_path), "--kill", "all"], check=True)
+
+
+OTHER = V4[:-1] + b"\x77"
+
+
+@pytest.mark.parametrize("form", [_new, lambda tag, body: _old(tag, body, 2), _partial])
+def test_a_ring_without_a_key_keeps_every_other_byte(form):
+    """Subkeys, names, signatures and gpg's trust packets go with their key, and with it only."""
+    tail = form(13, b"name") + form(2, b"\x04signature") + form(14, V4) + _new(12, b"\x00\x00")
+    mine, other = form(6, V4) + tail, form(6, OTHER) + tail
+    for ring in (mine + other, other + mine):
+        assert openpgp.without(ring, [FPR4]) == other
+    assert openpgp.without(mine, [FPR4]) == b""
+    assert openpgp.without(other, [FPR4]) == other
+    with pytest.raises(ValueError, match="cut off"):
+        openpgp.without(mine + other[:-3], [FPR4])

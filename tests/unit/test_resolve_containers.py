@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 import provision.collection  # noqa: F401 - makes the collection importable
-from ansible_collections.gpu.provision.plugins.module_utils import aptfiles, containerfiles
+from ansible_collections.gpu.provision.plugins.module_utils import aptfiles, containerfiles, trustedkeys
 from provision.catalog import load_catalog
 from provision.plan.containers import plan_containers
 from provision.resolve.containers import ContainersWish, resolve_containers
@@ -16,7 +16,8 @@ from tests.unit.containershosts import SET, SOURCE, carried_out, case_driver, ca
 CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/containers.yml").read_text())
 KNOWN = {
     "ask", "blocker", "details", "disturbed", "has", "keys", "lacks", "lacks_words", "no_todo", "no_warnings", "nothing",
-    "omitted", "packages", "reason", "remove", "restart", "spec", "titles", "todo", "version", "warning_words", "warnings", "words",
+    "omitted", "packages", "reason", "remove", "restart", "spec", "titles", "todo",
+    "untrusted", "version", "warning_words", "warnings", "words",
 }  # fmt: skip
 RULE = aptfiles.sha256(containerfiles.UDEV_TEXT)
 
@@ -101,6 +102,10 @@ def test_resolve_containers(case):
         assert any(words in line for line in details), details
     said = " ".join([*titles, *details, *(f"{r.value} {r.because}" for r in decision.reasons), told])
     assert not any(word in said for word in expect.get("lacks_words", [])), said
+    if "untrusted" in expect:
+        assert plan.apt.old_keys == expect["untrusted"]
+        asked = [spec["legacy_keys"] for spec, _ in plan.apt.repositories]
+        assert asked == [[trustedkeys.CONTAINER_TOOLKIT] if expect["untrusted"] else []]
     if "omitted" in expect:
         assert [f"{entry.file}:{entry.line}" for entry in plan.apt.omitted] == expect["omitted"]
 
