@@ -175,6 +175,8 @@ def _options(variable: Variable, value: dict[str, Any]) -> dict[str, Any]:
         if option is None:
             near = difflib.get_close_matches(str(key), variable.options, n=1, cutoff=0.4)
             raise ValueError(f"unknown key {key}" + (f", did you mean {near[0]}?" if near else ""))
+        if item is None:
+            continue  # "key:" with nothing behind it in YAML: the default
         try:
             found[key] = convert(option, item)
         except ValueError as error:

@@ -104,7 +104,8 @@ def test_every_variable_of_the_role_reaches_resolve_and_nothing_else_does():
 
 def test_environments_as_the_inventory_reads_them():
     variable = variables.known()["miniconda_environments"]
-    items = variables.convert(variable, [{"name": "a", "python": 3.11, "torch": "2.6"}])
+    # "cuda:" with nothing behind it is not asked for.
+    items = variables.convert(variable, [{"name": "a", "python": 3.11, "torch": "2.6", "cuda": None}])
     env = CondaWish.from_vars({"miniconda_environments": items}).environments[0]
     assert (env.python, env.torch, env.cuda, env.torch_from, env.packages) == ("3.11", "2.6", "", "auto", ())
     assert env.asked() == {"name": "a", "python": "3.11", "torch": "2.6"}

@@ -88,6 +88,7 @@ def test_conversions(roles, name, value, want):
         ("cuda_toolkit_ratio", "much", "is not a number"),
         ("miniconda_environments", [{"nmae": "a"}], "unknown key nmae, did you mean name?"),
         ("miniconda_environments", [{"python": "3.12"}], "name is missing"),
+        ("miniconda_environments", [{"name": None}], "name is missing"),
         ("miniconda_environments", [{"name": "a", "gpu": "x"}], "gpu: 'x' is not true or false"),
         ("miniconda_environments", ["a"], "'a' is not a mapping"),
     ],
