@@ -300,7 +300,7 @@ def test_a_read_only_prefix(place, small_disk):
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
     error = refusal(place, prefix=str(disk / "conda"))
     assert error.code == "conda.not_writable" and error.because == ["Read-only file system"]
-    assert "read-only" in error.hint
+    assert "mount" in error.hint
 
 
 def test_a_file_system_without_programs(place, small_disk):
