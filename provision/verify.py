@@ -105,7 +105,7 @@ def _exported(line: ShellLine) -> tuple[str, str]:
 
 def refuse_unknown(look: Look, found: Iterable[str]) -> None:
     """Raise UsageError for a pattern that means none of the checks that were found (names)."""
-    names = sorted(set(found))
+    names = sorted({*found, *prove.NAMES})
     for pattern in look.only:
         if not any(prove.wanted(name, [pattern]) for name in names):
             near = difflib.get_close_matches(pattern, names, n=1)

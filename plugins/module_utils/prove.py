@@ -44,6 +44,11 @@ from ansible_collections.gpu.provision.plugins.module_utils import (
     provexid,
 )
 
+# What there can be, without what stands in brackets: a toolkit, an interpreter, a runtime.
+NAMES = (
+    "gpu.count", "gpu.compute", "gpu.health", "gpu.xid", "gpu.p2p", "gpu.nccl", "gpu.cudnn", "cuda.compile",
+    "python.framework", "container.run",
+)  # fmt: skip
 TIMEOUT_S, DEEP_TIMEOUT_S = 90.0, 300.0
 LOAD_S = 1.5
 FRAMEWORK_MEMORY = 24 * proverun.GIB

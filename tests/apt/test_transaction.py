@@ -56,7 +56,7 @@ def test_second_run_starts_nothing(host: Root) -> None:
     )
     assert result["changed"] is False, result
     assert (result["changes"], result["held"], result["unheld"], result["log"]) == ([], [], [], None)
-    assert result["diff"]["before"] == result["diff"]["after"] == ""
+    assert [(part["before"], part["after"]) for part in result["diff"]] == [("", "")]
     assert sorted((host.path / "var/log/gpu-provision").iterdir()) == logs
 
 
@@ -72,7 +72,7 @@ def test_check_mode_tells_what_a_run_does(host: Root) -> None:
     for part in ("held", "unheld"):
         assert told[part] == done[part]
     assert told["diff"] == done["diff"]
-    assert "nvidia-utils-580 580.126.20-0ubuntu1 held\n" in done["diff"]["after"]
+    assert "nvidia-utils-580 580.126.20-0ubuntu1 held\n" in done["diff"][0]["after"]
     again = host.module("apt_transaction", check=True, **SWITCH)
     assert again["changed"] is False
 

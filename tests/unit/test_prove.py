@@ -26,7 +26,9 @@ from ansible_collections.gpu.provision.plugins.module_utils import (
     provetopology,
 )
 from provision.catalog import load_catalog
+from provision.errors import UsageError
 from provision.remote import bundle
+from provision.verify import Look, refuse_unknown
 from tests.unit.provecases import FIXTURES, card, outcome, says
 
 BANDWIDTH = load_catalog().bandwidth.model_dump(mode="json")
@@ -508,3 +510,12 @@ def test_every_check_is_in_the_docs():
         assert f"| `{check}" in page, check
     for name in ("allreduce", "peer", "host", "memory"):
         assert f"`{name}`" in page
+
+
+def test_every_check_that_can_run_has_its_name_in_the_list():
+    args = {"toolkits": [{"version": "12.4", "path": "/x"}], "python": ["/x/python"]}
+    assert {name.split("[")[0] for name, _ in prove.Proof(args).plan()} <= set(prove.NAMES)
+    with pytest.raises(UsageError) as refused:
+        refuse_unknown(Look(only=("gpu.coumpute",)), ["apt.hold"])
+    assert refused.value.issue.hint == "did you mean gpu.compute?"
+    refuse_unknown(Look(only=("cuda.compile",)), ["apt.hold"])  # a host without toolkits: nothing to judge, no slip
