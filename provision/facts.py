@@ -438,6 +438,7 @@ class DockerInfo(_Facts):
     data_root: str = ""
     cdi_spec_dirs: list[str] = Field(default_factory=list)
     running: int = 0
+    proxy: dict[str, str] = Field(default_factory=dict)  # http, https, no_proxy; without user and password
 
 
 class RootlessDocker(_Facts):
@@ -459,10 +460,13 @@ class Docker(_Facts):
     rootless: list[RootlessDocker] = Field(default_factory=list)
     file: DaemonFile = DaemonFile()
     flags: list[DaemonFlag] = Field(default_factory=list)
-    conflicts: list[str] = Field(default_factory=list)  # keys that are in the file and a flag: it does not start
+    conflicts: list[str] = Field(
+        default_factory=list
+    )  # keys that are in the file and a flag: it does not start
     pid: int | None = None  # of the running daemon
     file_is_newer: bool | None = None  # written after the daemon started
     hook_is_newer: bool = False  # the toolkit came after the daemon started: --gpus waits for a restart
+    proxy_elsewhere: str = ""  # where a proxy is set that goes before our drop-in
     info: DockerInfo | None = None  # None: it does not run, or was not asked
     group: list[str] | None = None  # members of the group docker; None: there is no such group
 
@@ -534,7 +538,8 @@ class Containers(_Facts):
     device_links_missing: list[str] = Field(default_factory=list)  # devices without a link in /dev/char
     # Files in which apt trusts NVIDIA's key for every repository -> whether it can be taken out of them for certain.
     old_keys: dict[str, bool] = Field(default_factory=dict)
-    pending: list[str] = Field(default_factory=list)  # daemons that did not take up yet what was written
+    # Daemons that did not take up yet what was written -> its keys; none where they were started since.
+    pending: dict[str, list[str]] = Field(default_factory=dict)
     users: list[str] = Field(default_factory=list)  # accounts of people
 
 

@@ -174,7 +174,9 @@ class _Planner:
         return (
             driver,
             resolve_cuda(self.cuda_wish, self.facts, self.catalog, self.offers, driver),
-            resolve_containers(self.containers_wish, self.facts, self.catalog, self.offers, driver),
+            resolve_containers(
+                self.containers_wish, self.facts, self.catalog, self.offers, driver, self.proxy
+            ),
         )
 
     # --- what apt is asked -------------------------------------------------------------------------------------------

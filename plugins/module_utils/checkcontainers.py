@@ -45,7 +45,7 @@ _NONE = {
     "cgroups": None,
     "running": [],
     "device_links_missing": [],
-    "pending": [],
+    "pending": {},
 }
 _SET = (
     "nvidia-container-toolkit",

@@ -24,6 +24,7 @@ from ansible_collections.gpu.provision.plugins.module_utils import (
     daemonjson,
     dockerapi,
     dockerhost,
+    dockerproxy,
 )
 
 NOBODY = 65534
@@ -31,7 +32,7 @@ HOOK = "/usr/bin/nvidia-container-runtime-hook"
 GPUS = "--gpus"
 # What dockerd takes up at its start only. GPUS: it looks for NVIDIA's hook then (moby's daemon/nvidia_linux.go; tried
 # with 20.10: "could not select device driver" until it is restarted).
-AT_START = ("exec-opts", "features.cdi", GPUS)
+AT_START = ("exec-opts", "features.cdi", GPUS, dockerproxy.KEY)
 RELOAD_WAIT, START_WAIT = 10.0, 60.0
 
 
@@ -65,6 +66,8 @@ class Docker(object):
             self._may_start(merged.value)
             self.host.mark(self.name, self.flags.started, keys)
             self._write(data)
+        if wish.get("proxy") is not None:
+            keys = keys + self._set_proxy(wish, document)
         self._take_up(wish, keys)
 
     # ---- the file
@@ -170,6 +173,39 @@ class Docker(object):
     def _judge_as(self):
         return None
 
+    # ---- the proxy, in a drop-in of the unit
+
+    def _set_proxy(self, wish, document):
+        """Write or remove our drop-in; returns [its key] where docker has to take that up."""
+        text = dockerproxy.render(wish["proxy"])
+        place = dockerproxy.elsewhere(self.tree, self.flags, document.value) if text else ""
+        if place:
+            self.host.warn("docker has a proxy by %s, which goes before ours: it is left alone" % place)
+            wish["proxy"] = None
+            return []
+        if text and not self.host.systemd:
+            self.host.warn("docker gets no proxy: it is not started by systemd here")
+            wish["proxy"] = None
+            return []
+        there = self.tree.read(dockerproxy.PATH)
+        if (there or "") == text:
+            return []
+        self.host.mark(self.name, self.flags.started, [dockerproxy.KEY])
+        if text:
+            self.host.write_own(dockerproxy.PATH, text)
+        else:
+            self.host.remove_own(dockerproxy.PATH)
+        if self.flags.pid is None:
+            self._read_units()
+        return [dockerproxy.KEY]
+
+    def _read_units(self):
+        """Have systemd see the drop-in. Links in /dev/char are made before, so containers keep their GPUs."""
+        self.host.command(
+            ["systemctl", "daemon-reload"], "had systemd read its units again", "containers.docker_down",
+            "systemctl daemon-reload, by hand, says why",
+        )  # fmt: skip
+
     # ---- the daemon
 
     def _take_up(self, wish, keys):
@@ -202,6 +238,8 @@ class Docker(object):
             found.append("default-runtime")
         if wish.get("cgroup_driver") and info["cgroup_driver"] not in ("", "none", wish["cgroup_driver"]):
             found.append("exec-opts")
+        if wish.get("proxy") and dockerproxy.differs(wish["proxy"], info):
+            found.append(dockerproxy.KEY)
         return found
 
     def _info(self):
@@ -235,6 +273,8 @@ class Docker(object):
             )
             self.host.in_the_way += rows
             return False
+        if dockerproxy.KEY in keys:
+            self._read_units()
         self.host.done.append("restarted " + self.title)
         if self.host.check:
             return True
@@ -242,10 +282,12 @@ class Docker(object):
         answer = self._wait() if rc == 0 else None
         if answer is None:
             self._put_back((err or out).strip().splitlines())
-        if self.differs(wish, answer):
+        differs = self.differs(wish, answer)
+        if differs:
             self.host.fail(
-                "containers.not_registered", "%s was restarted and does not have what is in %s" % (self.title, self.config),
-                "docker info shows what it has; it may read another file",
+                "containers.not_registered",
+                "%s was restarted and has other %s than it was given" % (self.title, ", ".join(differs)),
+                "docker info shows what it has; it may read another file than %s" % self.config,
                 ["it lists %s; default %s" % (", ".join(sorted(answer["runtimes"])), answer["default_runtime"])],
             )  # fmt: skip
         self.host.unmark(self.name)

@@ -22,6 +22,7 @@ from ansible_collections.gpu.provision.plugins.module_utils import (
     daemonflags,
     daemonjson,
     dockerhost,
+    dockerproxy,
     trustedkeys,
 )
 
@@ -81,7 +82,7 @@ def read(tree, packages, gpu_users=()):
         "running": containers,
         "device_links_missing": containerfiles.device_links_missing(tree),
         "old_keys": read_old_keys(tree),
-        "pending": sorted(_pending(tree)),
+        "pending": _pending(tree, docker["pid"]),
         "users": sorted(dockerhost.users(tree)),
     }  # fmt: skip
 
@@ -135,6 +136,7 @@ def read_docker(tree, packages):
         "file_is_newer": _is_newer(tree, flags),
         "hook_is_newer": _hook_is_newer(tree, flags),
         "info": answer,
+        "proxy_elsewhere": dockerproxy.elsewhere(tree, flags, file["keys"]),
         "data_root": (answer or {}).get("data_root") or _data_root(tree, flags),
         "group": group,
     }  # fmt: skip
@@ -318,13 +320,21 @@ def read_old_keys(tree):
     return {one.path: one.rest is not None for one in found}
 
 
-def _pending(tree):
-    """Daemons that did not take up yet what the module container_runtime wrote; see containerhost."""
+def _pending(tree, pid):
+    """{daemon: keys} of what the module container_runtime wrote and a daemon did not take up yet; see containerhost.
+
+    A docker that was started since has taken it up: it has no keys left.
+    """
     try:
         found = json.loads(tree.read(containerfiles.PENDING, 65536) or "{}")
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    if not isinstance(found, dict):
+        return {}
+    keys = {name: list(row.get("keys") or ()) for name, row in sorted(found.items())}
+    if "docker" in keys and (pid is None or daemonflags.started(tree, pid) != found["docker"].get("started")):
+        keys["docker"] = []
+    return keys
 
 
 # --- containers that run -----------------------------------------------------------------------------------

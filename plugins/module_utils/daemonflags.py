@@ -115,6 +115,24 @@ def unit_words(tree, unit=UNIT):
     return _expand(tree, _unit_lines(tree, unit))
 
 
+def environment_files(tree, unit=UNIT):
+    """[(name, place)] of what files of the unit's EnvironmentFile= set: they go before its Environment=."""
+    paths = [
+        text.partition("=")[2].strip().lstrip("-")
+        for text, _ in _unit_lines(tree, unit)
+        if text.startswith("EnvironmentFile=")
+    ]
+    return [(name, place) for path in paths for name, _, place in _assignments(tree, path)]
+
+
+def _assignments(tree, path):
+    """(name, value, place) of the lines of an EnvironmentFile."""
+    for number, line in enumerate((tree.read(path) or "").splitlines(), 1):
+        match = re.match(r"^\s*(?:export\s+)?([A-Za-z_]\w*)=(.*)$", line)
+        if match:
+            yield match.group(1), " ".join(_split(match.group(2))), "%s, line %d" % (path, number)
+
+
 def _unit_lines(tree, unit):
     """[(text, place)] of the unit's [Service] lines in the order in which they count."""
     base = next((path for path in ("%s/%s" % (f, unit) for f in UNIT_FOLDERS) if tree.exists(path)), None)
@@ -160,12 +178,8 @@ def _expand(tree, lines):
                 name, _, content = word.partition("=")
                 environment[name] = (content, place)
         elif key == "EnvironmentFile":
-            path = value.lstrip("-")
-            for number, line in enumerate((tree.read(path) or "").splitlines(), 1):
-                match = re.match(r"^\s*(?:export\s+)?([A-Za-z_]\w*)=(.*)$", line)
-                if match:
-                    content = " ".join(_split(match.group(2)))
-                    environment[match.group(1)] = (content, "%s, line %d" % (path, number))
+            for name, content, where in _assignments(tree, value.lstrip("-")):
+                environment[name] = (content, where)
     if command is None:
         return []
     words = []

@@ -11,6 +11,8 @@ import http.client
 import json
 import socket
 
+from ansible_collections.gpu.provision.plugins.module_utils import dockerproxy
+
 SOCKET = "/var/run/docker.sock"
 
 
@@ -61,7 +63,7 @@ class Client(object):
 
     def info(self):
         """What the daemon runs with: version, runtimes {name: path}, default_runtime, cgroup_driver, live_restore,
-        rootless, data_root, cdi_spec_dirs, running (number of containers)."""
+        rootless, data_root, cdi_spec_dirs, running (number of containers), proxy {http, https, no_proxy}."""
         answer = self.get("/info")
         return {
             "version": answer.get("ServerVersion") or "",
@@ -75,6 +77,7 @@ class Client(object):
             "data_root": answer.get("DockerRootDir") or "",
             "cdi_spec_dirs": answer.get("CDISpecDirs") or [],
             "running": answer.get("ContainersRunning") or 0,
+            "proxy": dockerproxy.of_info(answer),
         }
 
     def running(self, gpu_pids=()):

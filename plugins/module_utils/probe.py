@@ -91,6 +91,7 @@ OWN_FILES = (
     ("/etc/gpu-provision", r".*\.sh$"),
     ("/etc/ld.so.conf.d", r".*gpu-provision.*\.conf$"),
     ("/etc/udev/rules.d", r".*gpu-provision.*\.rules$"),
+    ("/etc/systemd/system/docker.service.d", r".*gpu-provision.*\.conf$"),
     ("/etc/systemd/system", r"gpu-provision-.*\.(?:service|path)$"),
     ("/etc/containerd/conf.d", r".*gpu-provision.*\.toml$"),
 )

@@ -43,6 +43,25 @@ options:
         type: str
         default: ""
         choices: ["", cgroupfs, systemd]
+      proxy:
+        description:
+          - The proxy through which docker pulls images, in a drop-in of its unit. Docker has to be restarted for it, and
+            systemd reads its units again before. With empty values our drop-in goes. Not given, it is left as it is.
+          - A proxy in C(daemon.json), in a flag or in a file of C(EnvironmentFile) goes before it and is left alone.
+        type: dict
+        suboptions:
+          http:
+            description: For http addresses, C(http://HOST:PORT). No user and no password, everyone can read it.
+            type: str
+            default: ""
+          https:
+            description: For https addresses, likewise.
+            type: str
+            default: ""
+          no_proxy:
+            description: Hosts, domains and networks that are reached without it, with commas between them.
+            type: str
+            default: ""
       users:
         description: Accounts to put into the group C(docker). Each of them can become root.
         type: list
@@ -169,6 +188,14 @@ def main():
                     "cdi": {"type": "bool"},
                     "shm_size": {"type": "str", "default": ""},
                     "cgroup_driver": {"type": "str", "default": "", "choices": ["", "cgroupfs", "systemd"]},
+                    "proxy": {
+                        "type": "dict",
+                        "options": {
+                            "http": {"type": "str", "default": ""},
+                            "https": {"type": "str", "default": ""},
+                            "no_proxy": {"type": "str", "default": ""},
+                        },
+                    },
                     "users": {"type": "list", "elements": "str", "default": []},
                 },
             },

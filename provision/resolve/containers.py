@@ -15,12 +15,14 @@ from ansible_collections.gpu.provision.plugins.module_utils import (
     containerfiles,
     containerprobe,
     daemonjson,
+    dockerproxy,
     trustedkeys,
 )
 from provision.catalog import Catalog
 from provision.catalog.versions import key
 from provision.errors import UsageError
 from provision.facts import Facts, RunningContainer
+from provision.proxy import HostProxy
 from provision.resolve import containershost as hosts
 from provision.resolve import containerspackages as packages
 from provision.resolve.containerspackages import LEGACY_URIS, PATTERNS
@@ -49,20 +51,32 @@ _VERSION = re.compile(r"[0-9]+\.[0-9]+\.[0-9]+([~.+A-Za-z0-9]*)(-[0-9A-Za-z.+~]+
 
 
 def resolve_containers(
-    wish: ContainersWish, facts: Facts, catalog: Catalog, offers: dict[str, Offer], driver: Decision
+    wish: ContainersWish,
+    facts: Facts,
+    catalog: Catalog,
+    offers: dict[str, Offer],
+    driver: Decision,
+    proxy: HostProxy = HostProxy(),  # noqa: B008 - frozen
 ) -> ContainersDecision:
     """Decide containers for one host.
 
     offers: what apt offers there, by channel; the toolkit's repository is "container_toolkit", the archive "ubuntu".
-    driver: the driver's decision; while it still asks, the driver is not judged.
+    driver: the driver's decision; while it still asks, the driver is not judged. proxy: the host's, docker's too.
     """
-    return _Resolver(wish, facts, catalog, offers, driver).run()
+    return _Resolver(wish, facts, catalog, offers, driver, proxy).run()
 
 
 class _Resolver:
     def __init__(
-        self, wish: ContainersWish, facts: Facts, catalog: Catalog, offers: dict[str, Offer], driver: Decision
+        self,
+        wish: ContainersWish,
+        facts: Facts,
+        catalog: Catalog,
+        offers: dict[str, Offer],
+        driver: Decision,
+        proxy: HostProxy,
     ) -> None:
+        self.proxy = proxy
         self.wish, self.facts, self.catalog, self.offers, self.driver = wish, facts, catalog, offers, driver
         self.containers, self.out = facts.containers, ContainersDecision()
         self.fresh: list[str] = []  # runtimes that come with this plan
@@ -405,7 +419,13 @@ class _Resolver:
             hosts.check_flags(self.keys, self.facts, self.out)
         late = [name for name in self.keys if name.startswith(hosts.AT_START)]
         untold = [] if fresh else hosts.differs(effective, self.facts)
-        late += [name for name in untold if name.startswith(hosts.AT_START) and name not in late]
+        marked = self.containers.pending.get("docker", [])
+        spec["proxy"], changes = self._docker_proxy()
+        late += [
+            name
+            for name in dict.fromkeys([*untold, *marked, *changes])
+            if name.startswith(hosts.AT_START) and name != hosts.GPUS and name not in late
+        ]
         if "docker" in self.containers.pending:
             self.todo.append("have docker take up what was written before")
         if self.keys:
@@ -418,6 +438,32 @@ class _Resolver:
         if missing:
             self.todo.append(f"put {and_(missing)} into the group docker, which makes them as good as root")
         return spec
+
+    def _docker_proxy(self) -> tuple[dict[str, str] | None, list[str]]:
+        """(what the module is told of the proxy, its key where docker has to take that up)."""
+        docker, environment = self.containers.docker, self.proxy.environment
+        wish = {name: environment.get(name + "_proxy", "") for name in ("http", "https")}
+        wish["no_proxy"] = environment.get("no_proxy", "")
+        text = dockerproxy.render(wish)
+        if not text and dockerproxy.PATH not in self.facts.own_files:
+            return None, []
+        if text and docker.proxy_elsewhere:
+            self.out.warn(
+                "containers.other_proxy",
+                "docker has a proxy of its own, and the inventory's is not given to it",
+                [f"{docker.proxy_elsewhere} goes before our drop-in"],
+                "take it out there, and docker gets that of gpu_proxy_http; or leave it",
+            )
+            return None, []
+        if not text:
+            self.todo.append(f"remove {dockerproxy.PATH}: the inventory names no proxy")
+        elif not hosts.own_file_is(self.facts, dockerproxy.PATH, text):
+            self.todo.append(f"write {dockerproxy.PATH}: docker pulls images through {self.proxy.words}")
+        elif docker.info and dockerproxy.differs(wish, docker.info.model_dump()):
+            self.todo.append(f"docker does not have the proxy of {dockerproxy.PATH}")
+        else:
+            return wish, []
+        return wish, [dockerproxy.KEY]
 
     def _waiting_gpus(self) -> list[str]:
         """dockerd looks for the toolkit at its start: one that is older than the toolkit does not know --gpus."""
@@ -527,6 +573,7 @@ class _Resolver:
         restart = f"docker takes up {', '.join(self.late)} at its start only" if self.late else ""
         disturbed = [row.title for row in running] if restart and not live else []
         if disturbed and self.wish.restart != "always":
+            reload = "systemctl daemon-reload && " if dockerproxy.KEY in self.late else ""
             self.out.warn(
                 "containers.restart_waits",
                 "docker has to be restarted, and that is left to you",
@@ -535,7 +582,7 @@ class _Resolver:
                     f"it would end {and_(disturbed[:6])}",
                     f"container_toolkit_restart is {self.wish.restart}",
                 ],
-                "systemctl restart docker when they are done; container_toolkit_restart: always does it at once",
+                f"{reload}systemctl restart docker when they are done; container_toolkit_restart: always does it at once",
             )
         if remove:
             self.out.reason(

@@ -11,10 +11,12 @@ from ansible_collections.gpu.provision.plugins.module_utils import (
     cdispec,
     containerfiles,
     daemonjson,
+    dockerproxy,
 )
 from provision.catalog import load_catalog
 from provision.facts import DaemonFile, Facts
 from provision.plan.containers import ContainersPlan, plan_containers
+from provision.proxy import HostProxy
 from provision.resolve.containers import (
     ContainersDecision,
     ContainersTarget,
@@ -117,7 +119,12 @@ def case_driver(case: dict[str, Any], facts: Facts) -> Decision:
 def decided(case: dict[str, Any]) -> tuple[ContainersWish, Facts, ContainersDecision]:
     facts, wish = case_host(case), case_wish(case)
     offers = case_offers(case)
-    return wish, facts, resolve_containers(wish, facts, load_catalog(), offers, case_driver(case, facts))
+    proxy = HostProxy.from_vars(case.get("proxy", {}))
+    return (
+        wish,
+        facts,
+        resolve_containers(wish, facts, load_catalog(), offers, case_driver(case, facts), proxy),
+    )
 
 
 def planned(case: dict[str, Any]) -> tuple[ContainersDecision, ContainersPlan]:
@@ -142,6 +149,10 @@ def carried_out(facts: Facts, target: ContainersTarget) -> Facts:
         docker["engine"] = docker["engine"] or "/usr/bin/dockerd"
         docker["version"] = docker["version"] or target.runtimes["docker"]
         docker["info"], docker["hook_is_newer"] = None, False
+        if spec["docker"]["proxy"] is not None:
+            text = dockerproxy.render(spec["docker"]["proxy"])
+            data["own_files"].pop(dockerproxy.PATH, None)
+            data["own_files"].update({dockerproxy.PATH: aptfiles.sha256(text)} if text else {})
     for row in docker["rootless"]:
         if row["user"] in spec["rootless"]:
             row["file"] = merged(row["file"], spec["docker"] or {"runtime": True}, False)
@@ -164,7 +175,7 @@ def carried_out(facts: Facts, target: ContainersTarget) -> Facts:
         files[containerfiles.UDEV_RULE] = aptfiles.sha256(containerfiles.UDEV_TEXT)
     else:
         files.pop(containerfiles.UDEV_RULE, None)
-    have.update(device_links_missing=[], pending=[])
+    have.update(device_links_missing=[], pending={})
     return Facts.model_validate(data)
 
 

@@ -22,6 +22,7 @@ from ansible_collections.gpu.provision.plugins.module_utils import (
     containerruntime,
     daemonflags,
     dockerapi,
+    dockerproxy,
     hosttree,
 )
 
@@ -500,3 +501,68 @@ def test_containers_in_the_way_have_words(row: dict[str, Any], title: str, tmp_p
     host = containerhost.Host(hosttree.HostTree(tmp_path))
     host.in_the_way.append(row)
     assert containerruntime.apply({}, host=host)["in_the_way"] == [{**row, "title": title}]
+
+
+PROXY = {"http": "http://proxy:3128", "https": "http://proxy:3128", "no_proxy": "localhost,.corp"}
+DROP_IN = """\
+# written by gpu-provision
+[Service]
+Environment="HTTP_PROXY=http://proxy:3128"
+Environment="HTTPS_PROXY=http://proxy:3128"
+Environment="NO_PROXY=localhost,.corp"
+"""
+
+
+def test_n4_a_proxy_for_docker(tmp_path: Path) -> None:
+    """The drop-in is written once, systemd sees it before docker is started, and it goes with the variables."""
+    host = Described(tmp_path, DOCKER)
+    first = host.apply(docker={"runtime": True, "proxy": PROXY})
+    assert host.read(dockerproxy.PATH) == DROP_IN
+    assert f"wrote {dockerproxy.PATH}" in first["done"] and host.acts() == ["systemctl daemon-reload"]
+    again = host.apply(docker={"runtime": True, "proxy": PROXY})
+    assert (again["done"], host.acts()) == ([], [])
+    checked = host.apply(check=True, docker={"runtime": True, "proxy": {}})
+    assert f"removed {dockerproxy.PATH}" in checked["done"] and host.acts() == []
+    assert host.apply(docker={"runtime": True, "proxy": None})["done"] == []
+    gone = host.apply(docker={"runtime": True, "proxy": {"http": "", "https": "", "no_proxy": ""}})
+    assert f"removed {dockerproxy.PATH}" in gone["done"]
+    assert not (tmp_path / dockerproxy.PATH.lstrip("/")).exists()
+
+
+@pytest.mark.parametrize(
+    ("files", "place"),
+    [
+        ({"/etc/docker/daemon.json": '{"proxies": {"http-proxy": "http://u:secret@p:1"}}'},
+         "/etc/docker/daemon.json, proxies"),
+        ({"/lib/systemd/system/docker.service": "[Service]\nExecStart=/usr/sbin/dockerd --http-proxy=http://p:1\n"},
+         "--http-proxy"),
+        ({"/lib/systemd/system/docker.service": "[Service]\nEnvironmentFile=-/etc/default/docker\nExecStart=/usr/sbin/dockerd\n",
+          "/etc/default/docker": "NO_PROXY=x\n"}, "/etc/default/docker, line 1"),
+    ],
+)  # fmt: skip
+def test_n4_a_proxy_of_somebody_else_stays(files: dict[str, str], place: str, tmp_path: Path) -> None:
+    host = Described(tmp_path, {**DOCKER, **files})
+    result = host.apply(docker={"runtime": True, "proxy": PROXY})
+    assert any(place in note for note in result["notes"]), result["notes"]
+    assert not any("secret" in note for note in result["notes"])
+    assert not (tmp_path / dockerproxy.PATH.lstrip("/")).exists()
+
+
+def test_n4_without_systemd_there_is_no_drop_in(tmp_path: Path) -> None:
+    host = Described(tmp_path, DOCKER, systemd=False)
+    assert any("not started by systemd" in note for note in host.apply(docker={"proxy": PROXY})["notes"])
+
+
+@pytest.mark.parametrize(
+    ("said", "differs"),
+    [
+        ({"HttpProxy": "http://proxy:3128", "HttpsProxy": "http://proxy:3128", "NoProxy": "localhost,.corp"}, False),
+        ({"HttpProxy": "http://xxxxx:xxxxx@proxy:3128", "HttpsProxy": "http://proxy:3128", "NoProxy": ""}, True),
+        ({}, True),
+    ],
+)  # fmt: skip
+def test_n4_the_truth_is_what_docker_says(said: dict[str, str], differs: bool) -> None:
+    found = dockerproxy.of_info(said)
+    assert "xxxxx" not in found["http"]
+    assert dockerproxy.differs(PROXY, {"proxy": found}) is differs
+    assert not dockerproxy.differs({"http": "", "https": "", "no_proxy": "x"}, {"proxy": found})

@@ -6,9 +6,15 @@ import pytest
 import yaml
 
 import provision.collection  # noqa: F401 - makes the collection importable
-from ansible_collections.gpu.provision.plugins.module_utils import aptfiles, containerfiles, trustedkeys
+from ansible_collections.gpu.provision.plugins.module_utils import (
+    aptfiles,
+    containerfiles,
+    dockerproxy,
+    trustedkeys,
+)
 from provision.catalog import load_catalog
 from provision.plan.containers import plan_containers
+from provision.proxy import HostProxy
 from provision.resolve.containers import ContainersWish, resolve_containers
 from provision.variables import known
 from tests.unit.containershosts import SET, SOURCE, carried_out, case_driver, case_offers, decided, planned
@@ -19,12 +25,22 @@ KNOWN = {
     "omitted", "packages", "reason", "remove", "restart", "spec", "titles", "todo",
     "untrusted", "version", "warning_words", "warnings", "words",
 }  # fmt: skip
+PROXY = aptfiles.sha256(
+    dockerproxy.render(
+        {
+            "http": "http://proxy:3128",
+            "https": "http://proxy:3128",
+            "no_proxy": "localhost,127.0.0.1,::1,.corp",
+        }
+    )
+)
 RULE = aptfiles.sha256(containerfiles.UDEV_TEXT)
 
 
 def ready(case):
     """The case with the hash of our rule in the place of its name."""
-    files = {path: RULE if text == "RULE" else text for path, text in case.get("own_files", {}).items()}
+    named = {"RULE": RULE, "PROXY": PROXY}
+    files = {path: named.get(text, text) for path, text in case.get("own_files", {}).items()}
     return {**case, "own_files": files}
 
 
@@ -129,7 +145,7 @@ def test_what_must_be_true_of_every_decision(case):
     if carried is not None:
         assert set(carried) == {"docker", "rootless", "containerd", "cdi", "device_links", "restart"}
         assert carried["docker"] is None or set(carried["docker"]) == {
-            "runtime", "default_runtime", "cdi", "shm_size", "cgroup_driver", "users",
+            "runtime", "default_runtime", "cdi", "shm_size", "cgroup_driver", "users", "proxy",
         }  # fmt: skip
     if target.disturbed:
         assert target.restart and any(step.id == "restart" for step in plan.steps)
@@ -171,8 +187,9 @@ def test_a_second_run_finds_nothing_to_do(case):
     if decision.target is None:
         return
     after = carried_out(facts, decision.target)
-    again = resolve_containers(wish if not wish.update else type(wish)(**{**vars(wish), "update": False}), after,
-                               load_catalog(), {}, case_driver(case, after))  # fmt: skip
+    wish = type(wish)(**{**vars(wish), "update": False})
+    proxy = HostProxy.from_vars(case.get("proxy", {}))
+    again = resolve_containers(wish, after, load_catalog(), {}, case_driver(case, after), proxy)
     assert not again.blockers and again.target, (again.blockers, again.asks)
     plan = plan_containers(wish, after, again, SOURCE)
     assert not again.target.todo and plan.spec == {"runtimes": None}

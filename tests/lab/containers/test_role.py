@@ -164,6 +164,24 @@ def test_a_broken_file_is_refused_before_anything(host: LabHost, tmp_path: Path)
     host.run(f"cat > /etc/docker/daemon.json <<'EOF'\n{good}EOF")
 
 
+def test_n4_docker_gets_the_proxy_of_the_inventory_and_loses_it(host: LabHost, tmp_path: Path) -> None:
+    """With a restart, under the same consent as every other; a second run does nothing."""
+    proxy = {"gpu_proxy_http": "http://192.0.2.1:3128", "gpu_proxy_no_proxy": ["nvidia.sim.internal"]}
+    host.run("docker run -d --name job --network none tiny:1 /bin/sleep 600")
+    waits = play(host, tmp_path, **proxy)
+    assert waits["rc"] == 0 and "it would end job (docker, tiny:1)" in waits["out"], waits["out"]
+    assert "HTTP Proxy" not in host.run("docker info").stdout
+    host.run("docker rm -f job")
+    done = play(host, tmp_path, **proxy)
+    assert done["rc"] == 0 and '"restarted docker"' in done["out"], done["out"]
+    assert "HTTP Proxy: http://192.0.2.1:3128" in host.run("docker info").stdout
+    again = play(host, tmp_path, **proxy)
+    assert (again["rc"], again["changed"]) == (0, 0), again["out"]
+    gone = play(host, tmp_path)
+    assert gone["rc"] == 0, gone["out"]
+    assert "HTTP Proxy" not in host.run("docker info").stdout
+
+
 def test_it_holds_over_a_reboot(host: LabHost) -> None:
     host.restart()
     host.run("rm -f /var/run/cdi/nvidia.yaml && systemctl restart nvidia-cdi-refresh.service")
