@@ -31,6 +31,7 @@ from provision.resolve.conda import resolve_conda
 from provision.resolve.condawish import CondaWish, with_files
 from provision.resolve.containers import PATTERNS as CONTAINER_PATTERNS
 from provision.resolve.containers import ContainersDecision, ContainersWish, resolve_containers
+from provision.resolve.containershost import lost_at_reload
 from provision.resolve.containerspackages import is_toolkit_uri, toolkit_entries
 from provision.resolve.cuda import PATTERNS as CUDA_PATTERNS
 from provision.resolve.cuda import CudaDecision, CudaWish, resolve_cuda
@@ -286,6 +287,8 @@ class _Planner:
             plan.status, plan.steps = "blocked", []
         elif plan.steps:
             plan.status = "changes"
+            lost = lost_at_reload(self.facts) if _reloads(plan) else None
+            plan.warnings += [_on(self.name, lost)] if lost else []
         return plan
 
     def _apt_parts(self, asked: dict[str, AptPart | None]) -> list[AptPart]:
@@ -413,6 +416,19 @@ def _refuse_unreadable_sources(facts: Facts, decision: Decision, *, mended: bool
             "apt.sources_broken", "apt cannot read its sources: every apt call on this host fails", others[:4],
             "mend the named file first; it is not ours to change",
         )  # fmt: skip
+
+
+def _reloads(plan: HostPlan) -> bool:
+    """True when systemd will read its units again: scripts of packages with units have it do so, and our own files of units."""
+    apt, boot = plan.spec["apt"], plan.spec["parts"][PARTS["driver"]].get("boot") or {}
+    packages = bool(apt) and any([apt["install"], apt["remove"], *apt["before"].values()])
+    units = any("/systemd/" in str(file["path"]) for file in boot.get("files", ()))
+    docker = (plan.spec["parts"][PARTS["containers"]].get("runtimes") or {}).get("docker") or {}
+    return (
+        packages
+        or units
+        or (docker.get("proxy") is not None and any(step.id == "restart" for step in plan.steps))
+    )
 
 
 # Sources first, then packages and holds, then what lies around them, the reboot last.

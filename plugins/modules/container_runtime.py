@@ -17,7 +17,7 @@ description:
   - A daemon that takes a change up when told to read its file again is told so, which touches no container. Only what it
     takes up at its start waits for a restart, and a restart for O(restart).
   - The truth is what the daemon says, so a run that was cut off is finished by the next one.
-  - Never calls C(systemctl daemon-reload), which takes GPUs from running containers.
+  - Calls C(systemctl daemon-reload), which takes GPUs from running containers without O(device_links), for a proxy only.
 options:
   docker:
     description: The system's docker. Without it docker is left alone.

@@ -21,7 +21,7 @@ from ansible_collections.gpu.provision.plugins.module_utils import (
 from provision.catalog import Catalog
 from provision.catalog.versions import key
 from provision.errors import UsageError
-from provision.facts import Facts, RunningContainer
+from provision.facts import Facts
 from provision.proxy import HostProxy
 from provision.resolve import containershost as hosts
 from provision.resolve import containerspackages as packages
@@ -590,8 +590,6 @@ class _Resolver:
                 and_(remove),
                 "the toolkit replaced them; daemon.json stays, and is saved before it changes",
             )
-        if change or remove:
-            self._warn_reload([row for row in self.containers.running if row.gpu])
         self.out.target = ContainersTarget(
             version=version,
             packages=dict(sorted(change.items())),
@@ -605,17 +603,3 @@ class _Resolver:
             restart=restart,
             disturbed=tuple(disturbed),
         )
-
-    def _warn_reload(self, users: list[RunningContainer]) -> None:
-        """Packages with units have systemd reload, which takes GPUs from containers that it made devices for (L3)."""
-        info = self.containers.docker.info
-        driver = info.cgroup_driver if info else ""
-        if users and self.containers.device_links_missing and driver in ("", "systemd"):
-            self.out.warn(
-                "containers.daemon_reload",
-                f"running containers may lose their GPUs: {and_([row.title for row in users[:6]])}",
-                [
-                    "installing packages has systemd read its units again, and devices without a link in /dev/char are lost then"
-                ],
-                "nvidia-ctk system create-dev-char-symlinks --create-all before, where it is there; or do it when they are done",
-            )

@@ -14,6 +14,7 @@ from ansible_collections.gpu.provision.plugins.module_utils import (
 )
 from provision.catalog import Catalog
 from provision.catalog.versions import key
+from provision.errors import Issue
 from provision.facts import DaemonFile, DaemonFlag, Facts
 from provision.resolve.containerswish import ContainersDecision, ContainersWish
 from provision.resolve.decision import and_
@@ -260,3 +261,25 @@ def cdi_rules(facts: Facts) -> bool:
 def own_cdi_files(facts: Facts) -> list[str]:
     """Our units that are there."""
     return [path for path in containerfiles.CDI_UNITS if path in facts.own_files]
+
+
+def lost_at_reload(facts: Facts) -> Issue | None:
+    """Name the running containers that lose their GPUs when systemd reads its units again (field report L3).
+
+    Those whose control groups systemd keeps, while NVIDIA's devices have no links in /dev/char.
+    """
+    containers = facts.containers
+    info = containers.docker.info
+    spared = {"docker"} if info and info.cgroup_driver not in ("", "systemd") else set()
+    users = [row.title for row in containers.running if row.gpu and row.runtime not in spared]
+    if not users or not containers.device_links_missing:
+        return None
+    return Issue(
+        code="containers.daemon_reload",
+        message=f"running containers may lose their GPUs: {and_(users[:6])}",
+        because=[
+            "systemd reads its units again in this plan, and devices without a link in /dev/char are lost then"
+        ],
+        hint="make the links before: nvidia-ctk system create-dev-char-symlinks --create-all, where it is there; or apply "
+        "when the containers are done",
+    )

@@ -223,3 +223,49 @@ def test_apt_names_every_repository_of_a_version():
     ]}}  # fmt: skip
     found = aptquery.versions_offered(tables, [{"Package": "p", "Version": "1"}], {})
     assert (found["p"][0]["uri"], found["p"][0]["also"]) == (CUDA_URI, [URI])
+
+
+JOB = {"id": "7d64db074abf", "runtime": "docker", "pid": 99, "gpu": True, "name": "training"}
+ROBBED = {
+    "docker": {**DOCKER["docker"], "pid": 700, "info": {"cgroup_driver": "systemd", "runtimes": {"nvidia": "x"}}},
+    "running": [JOB], "device_links_missing": ["/dev/nvidia0"],
+}  # fmt: skip
+OWN_CGROUPS = {
+    **ROBBED,
+    "docker": {**ROBBED["docker"], "info": {"cgroup_driver": "cgroupfs", "runtimes": {"nvidia": "x"}}},
+}
+
+
+def reload_warnings(case, **variables):
+    call = FakeHost(everything(), [change("install", name, "1.20.0-1") for name in SET])
+    plan = plan_from_facts("gpu01", case_host(case), call, {"nvidia_driver_manage": False, **variables})
+    return plan, [issue.message for issue in plan.warnings if issue.code == "containers.daemon_reload"]
+
+
+@pytest.mark.parametrize(
+    ("containers", "variables", "names"),
+    [
+        (ROBBED, WISH, ["training"]),
+        (OWN_CGROUPS, WISH, []),
+        ({**ROBBED, "device_links_missing": []}, WISH, []),
+        ({**ROBBED, "running": [{**JOB, "gpu": False}]}, WISH, []),
+        # podman's containers are systemd's whatever docker says.
+        ({**OWN_CGROUPS, "running": [{**JOB, "runtime": "podman"}]}, WISH, ["training"]),
+        # A plan for the driver alone reloads too, where it writes a unit's file; without steps nothing does.
+        (ROBBED, {"nvidia_driver_manage": True}, ["training"]),
+        (ROBBED, {}, []),
+    ],
+)  # fmt: skip
+def test_l3_whatever_reloads_names_the_containers_that_it_robs(containers, variables, names):
+    """Said once, by the plan, whichever part has systemd read its units again."""
+    plan, told = reload_warnings({"containers": containers}, **variables)
+    assert not plan.blockers, plan.blockers
+    assert len(told) == bool(names), (told, [step.title for step in plan.steps])
+    assert all(name in told[0] for name in names)
+
+
+def test_l3_a_plan_that_does_not_reload_says_nothing():
+    """A key of daemon.json is taken up without systemd."""
+    case = {"containers": ROBBED, "toolkit": "1.20.0"}
+    plan, told = reload_warnings(case, **WISH, container_toolkit_shm_size="8G")
+    assert plan.status == "changes" and told == [], plan.warnings
