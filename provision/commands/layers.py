@@ -12,17 +12,13 @@ import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils import checks, cudanames
 from provision.catalog import load_catalog
 from provision.commands.condalayers import conda_lines
+from provision.commands.containerlayers import container_lines
 from provision.commands.cudalayers import cuda_lines, cudnn_lines, nccl_lines
 from provision.facts import DiskModule, Facts
 from provision.resolve.decision import CHANNELS
 from provision.resolve.installed import installed_driver, is_cuda_uri, is_ppa_uri
 
 Layer = tuple[str, list[str]]
-
-_CONTAINERS = (
-    "docker-ce", "docker.io", "containerd", "containerd.io", "podman", "nvidia-container-toolkit", "nvidia-docker2",
-    "libnvidia-container1",
-)  # fmt: skip
 
 
 def layers(facts: Facts) -> list[Layer]:
@@ -32,7 +28,7 @@ def layers(facts: Facts) -> list[Layer]:
         ("libraries", _libraries), ("nvidia-smi", _smi), ("devices", _devices), ("in use by", _users),
         ("services", _services), ("outside apt", _outside), ("kernels", _kernels), ("Secure Boot", _secure_boot),
         ("reboot", _reboot), ("apt", _apt), ("CUDA", cuda_lines), ("cuDNN", cudnn_lines), ("NCCL", nccl_lines),
-        ("conda", conda_lines), ("containers", _containers), ("disk", _disk), ("not read", lambda facts: facts.unreadable),
+        ("conda", conda_lines), ("containers", container_lines), ("disk", _disk), ("not read", lambda facts: facts.unreadable),
     ]  # fmt: skip
     return [(title, lines) for title, tell in told if (lines := tell(facts))]
 
@@ -286,13 +282,6 @@ def _apt(facts: Facts) -> list[str]:
     if apt.lock_holder:
         lines.append(f"locked by {apt.lock_holder}")
     return [*lines, *[f"error: {error}" for error in apt.errors]]
-
-
-def _containers(facts: Facts) -> list[str]:
-    return [
-        f"{name} {package.version}" for name in _CONTAINERS
-        if (package := facts.packages.get(name)) is not None and package.installed
-    ]  # fmt: skip
 
 
 def _disk(facts: Facts) -> list[str]:

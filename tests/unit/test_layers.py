@@ -132,3 +132,57 @@ def test_cuda_of_which_little_is_known():
         "version not known, in /opt/cuda, of no package, no compiler",
         "nvcc: 1, none on the PATH of a login",
     ]
+
+
+CONTAINERS = {
+    "docker": {
+        "engine": "/usr/bin/dockerd", "version": "27.5.1", "pid": 7, "group": ["alice", "bob"], "desktop": ["carol"],
+        "info": {"runtimes": {"runc": "runc", "nvidia": "x", "io.containerd.runc.v2": ""}, "default_runtime": "runc"},
+        "rootless": [{"user": "dave", "uid": 1003}],
+    },
+    "containerd": {"path": "/usr/bin/containerd", "version": "1.7.24", "runtime": True, "default_runtime": "nvidia"},
+    "podman": {"path": "/usr/bin/podman", "version": "4.9.3"},
+    "cdi": [
+        {"path": "/etc/cdi/nvidia.yaml", "versions": ["550.54.15"], "stale": "it is for driver 550.54.15"},
+        {"path": "/var/run/cdi/nvidia.yaml", "versions": ["580.126.20"]},
+    ],
+    "old_keys": {"/etc/apt/trusted.gpg": True},
+    "running": [
+        {"id": "7d64db074abf", "runtime": "docker", "gpu": True, "name": "training"},
+        {"id": "8d64db074abf", "runtime": "docker", "name": "web"},
+    ],
+}  # fmt: skip
+
+
+def test_containers_in_lines():
+    rows = {name: {"version": "1.18.2-1", "status": "hi"}
+            for name in ("nvidia-container-toolkit", "libnvidia-container1")}  # fmt: skip
+    rows["nvidia-docker2"] = {"version": "2.13.0-1", "status": "ii"}
+    facts = host(["H100"], containers=CONTAINERS)
+    packages = {**facts.packages, **Facts.model_validate({"packages": rows}).packages}
+    assert dict(layers(facts.model_copy(update={"packages": packages})))["containers"] == [
+        "docker 27.5.1, runtimes nvidia, runc, default runc",
+        "Docker Desktop of carol",
+        "rootless docker of dave",
+        "containerd 1.7.24, has runtime nvidia, default nvidia",
+        "podman 4.9.3",
+        "toolkit 1.18.2-1",
+        "of the old days: nvidia-docker2",
+        "NVIDIA's key trusted for every repository: /etc/apt/trusted.gpg",
+        "CDI /etc/cdi/nvidia.yaml: driver 550.54.15, stale: it is for driver 550.54.15",
+        "CDI /var/run/cdi/nvidia.yaml: driver 580.126.20",
+        "group docker: alice, bob",
+        "running: with GPUs training (docker), 1 without",
+    ]
+
+
+def test_a_docker_that_is_broken_or_stands_in_lines():
+    error = {"line": 2, "column": 3, "message": "a comment"}
+    docker = {"engine": "/usr/bin/dockerd", "version": "24.0.7", "file": {"present": True, "error": error}}
+    facts = host(["H100"], containers={"docker": docker})
+    assert dict(layers(facts))["containers"] == [
+        "docker 24.0.7, does not run", "daemon.json cannot be read, line 2: a comment",
+    ]  # fmt: skip
+    file = {"present": True, "value": {"runtimes": {"nvidia": {"path": "x"}}}}
+    facts = host(["H100"], containers={"docker": {**docker, "pid": 7, "file": file}})
+    assert dict(layers(facts))["containers"] == ["docker 24.0.7, daemon.json: nvidia, not asked"]
