@@ -40,6 +40,9 @@ class Containerd(object):
 
     def ensure(self, wish):
         """wish: {default_runtime}. Everything is reported to the host."""
+        if self.program is None and self.host.check:
+            self.host.warn("containerd is not installed: its configuration is judged when it comes")
+            return
         if self.program is None:
             self.host.fail(
                 "containers.no_containerd", "containerd is not installed",

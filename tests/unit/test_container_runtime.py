@@ -344,6 +344,22 @@ def test_check_mode_before_the_toolkit_is_there(tmp_path: Path) -> None:
     assert host.acts() == []
 
 
+def test_check_mode_before_docker_is_there(tmp_path: Path) -> None:
+    """A check run of a play that installs docker shows what follows; without check mode it is a refusal."""
+    host = Described(tmp_path, {"/etc/passwd": DOCKER["/etc/passwd"], "/etc/group": ""})
+    result = host.apply(check=True, docker={"runtime": True}, containerd={})
+    assert result["done"] == ["wrote /etc/docker/daemon.json"] and not (tmp_path / "etc/docker").exists()
+    assert {note.split(":")[0] for note in result["notes"]} >= {
+        "docker is not installed",
+        "containerd is not installed",
+    }
+    with pytest.raises(containerhost.ContainerError, match="docker is not installed"):
+        host.apply(docker={"runtime": True})
+    host.write("/snap/bin/docker", "")
+    with pytest.raises(containerhost.ContainerError, match="snap"):
+        host.apply(check=True, docker={"runtime": True})
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="device nodes need root")
 def test_links_in_dev_char(tmp_path: Path) -> None:
     host = Described(tmp_path, {containerfiles.CTK: "ELF"})
