@@ -8,7 +8,6 @@ NAME-VERSION.dist-info. Only torch's version.py is opened, where the version of 
 
 from __future__ import annotations
 
-import hashlib
 import pwd
 import re
 
@@ -84,6 +83,8 @@ def digest(path, tree=None):
     python = condaread.package_names(path, tree).get("python", {}).get("version")
     folders = condaread.metadata_folders(path, tree, python) if python else []
     text = "\n".join(records) + "\n--\n" + "\n".join(folders)
+    import hashlib  # slow to load, and most hosts have nothing to hash
+
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
 
 

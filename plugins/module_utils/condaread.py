@@ -8,7 +8,6 @@ by whole, partial and foreign. No program is started. Standard library only, any
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -212,6 +211,8 @@ def accepted_terms(root, tree=None):
 def terms_hash(channel):
     """Folder name under which the terms plugin keeps a channel (hash_channel in conda-anaconda-tos, path.py)."""
     location, _, name = re.sub(r"^[a-z]+://", "", channel.rstrip("/")).partition("/")
+    import hashlib  # slow to load, and most hosts have nothing to hash
+
     return hashlib.sha256((location + name).encode("utf-8")).hexdigest()
 
 

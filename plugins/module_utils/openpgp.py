@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import hashlib
 import re
 
 _BLOCK = re.compile(
@@ -173,6 +172,8 @@ def _take(data, at, length):
 
 
 def _fingerprint(body):
+    import hashlib  # slow to load, and few reads of a host meet a key
+
     version = body[0] if body else None
     if version == 4:
         # OpenPGP defines SHA-1 here; it names the key, apt and gpg check the signatures.

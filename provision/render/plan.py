@@ -139,7 +139,7 @@ def _merged(details: Sequence[str]) -> list[str]:
 def _of_step(step: Step, plan: HostPlan) -> list[PackageChange]:
     """The packages of one step: those of its part, and of its kind where a part has a step for removals."""
     steps = [other for other in plan.steps if other.id == "packages"]
-    named = set(step.details)
+    named = set(step.details) & {change.name for change in plan.packages}
     others = {name for other in steps if other is not step for name in other.details}
     found = []
     for change in plan.packages:

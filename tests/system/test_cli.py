@@ -286,8 +286,13 @@ def changes(name):
         host=name, status="changes", gpus=["2 x H100 SXM5 80GB"], summary="driver 580.126.20 open",
         decisions=[Reason(what="branch", value="580", because="the newest production branch")],
         steps=[Step(id="packages", title="Install packages", because="no driver is installed", details=["a", "b"])],
-        packages=[PackageChange(action="install", name=f"nvidia-{n}", version="580.126.20-0ubuntu1") for n in range(20)],
-        download_bytes=310_000_000, reboot=Reboot(needed=True, because=["nouveau is loaded"]),
+        packages=[
+            PackageChange(
+                action="install", name=f"nvidia-{n}", version="580.126.20-0ubuntu1", download_bytes=15_500_000
+            )
+            for n in range(20)
+        ],
+        reboot=Reboot(needed=True, because=["nouveau is loaded"]),
     )  # fmt: skip
 
 

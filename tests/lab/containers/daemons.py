@@ -10,6 +10,7 @@ import os
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,9 @@ class RealDocker:
 
     def __init__(self, folder: Path, *flags: str) -> None:
         self.folder, self.flags, self.root = folder, flags, binaries()
-        self.config, self.socket = folder / "etc" / "daemon.json", folder / "docker.sock"
+        # A socket's path has 104 characters at most, and folders of tests are named at length.
+        self.sockets = Path(tempfile.mkdtemp(prefix="gpd-"))
+        self.config, self.socket = folder / "etc" / "daemon.json", self.sockets / "docker.sock"
         self.config.parent.mkdir(parents=True, exist_ok=True)
         self.bin = folder / "bin"
         self.bin.mkdir(exist_ok=True)
@@ -79,7 +82,7 @@ class RealDocker:
         """Start it; True when it answers."""
         command = [
             "dockerd", f"--config-file={self.config}", f"--data-root={self.folder / 'data'}",
-            f"--exec-root={self.folder / 'exec'}", f"--pidfile={self.folder / 'pid'}", f"--host=unix://{self.socket}",
+            f"--exec-root={self.sockets / 'exec'}", f"--pidfile={self.folder / 'pid'}", f"--host=unix://{self.socket}",
             "--iptables=false", "--ip6tables=false", "--bridge=none", *self.flags,
         ]  # fmt: skip
         self.socket.unlink(missing_ok=True)
@@ -144,8 +147,9 @@ class RealDocker:
         self.stop()
         mounts = Path("/proc/self/mounts").read_text().splitlines()
         for mount in sorted((line.split()[1] for line in mounts), reverse=True):
-            if mount.startswith(f"{self.folder}/"):
+            if mount.startswith((f"{self.folder}/", f"{self.sockets}/")):
                 subprocess.run(["umount", "-l", mount], check=False, capture_output=True)
+        shutil.rmtree(self.sockets)
 
 
 def run_of(daemon: RealDocker, started: list[list[str]]) -> Any:
