@@ -70,6 +70,7 @@ def _summary(target: ContainersTarget) -> str:
 
 
 def _packages(target: ContainersTarget, steps: list[Step]) -> None:
+    """Steps whose details are the packages that they bring; the one without details brings all others, dependencies too."""
     toolkit = [name for name in target.packages if name in target.names]
     if toolkit:
         steps.append(
@@ -78,7 +79,7 @@ def _packages(target: ContainersTarget, steps: list[Step]) -> None:
                 part="containers",
                 title=f"install NVIDIA's container toolkit {target.version}",
                 because="container_toolkit_runtimes is not empty, and its packages belong together at one version",
-                details=[f"{name} {target.packages[name]}" for name in toolkit],
+                details=toolkit if target.installs else [],
             )
         )
     for runtime, package in (("docker", "docker.io"), ("podman", "podman")):
@@ -89,6 +90,7 @@ def _packages(target: ContainersTarget, steps: list[Step]) -> None:
                     part="containers",
                     title=f"install {package} {target.packages[package]}",
                     because=f"container_toolkit_install_{runtime} is true",
+                    details=[] if runtime == target.installs[0] else [package],
                 )
             )
     if target.remove:
@@ -98,6 +100,7 @@ def _packages(target: ContainersTarget, steps: list[Step]) -> None:
                 part="containers",
                 title=f"remove {and_(list(target.remove))}",
                 because="the container toolkit replaced them (container_toolkit_remove_legacy)",
+                details=list(target.remove),
             )
         )
 

@@ -588,7 +588,8 @@ class _Resolver:
             self.out.reason(
                 "removed",
                 and_(remove),
-                "the toolkit replaced them; daemon.json stays, and is saved before it changes",
+                "the toolkit replaced them; daemon.json stays, and is saved before it changes. They are not purged: that "
+                "would take daemon.json along",
             )
         self.out.target = ContainersTarget(
             version=version,

@@ -7,6 +7,7 @@ from ansible_collections.gpu.provision.plugins.module_utils import aptconfigure,
 from provision.catalog import load_catalog
 from provision.facts import Facts
 from provision.planning import plan_from_facts
+from provision.render.plan import _of_step
 from provision.repositories import Mirror, source_spec
 from provision.resolve.containerspackages import LEGACY_URIS, is_toolkit_uri
 from provision.resolve.offer import Candidate, Offer
@@ -179,6 +180,28 @@ def test_l8_nvidia_docker2_may_go_and_nothing_else():
     assert [issue.code for issue in more.blockers] == ["apt.protected"]
     kept = planned(case, FakeHost(everything(), ours), container_toolkit_remove_legacy=False)
     assert [issue.code for issue in kept.blockers] == ["apt.protected"], "only where it was asked for"
+
+
+@pytest.mark.parametrize(
+    ("installs", "shown"),
+    [
+        ({}, {"install NVIDIA's container toolkit 1.20.0": {*SET, "libseccomp2"}, "remove nvidia-docker2": {"nvidia-docker2"}}),
+        ({"container_toolkit_install_docker": True},
+         {"install NVIDIA's container toolkit 1.20.0": set(SET),
+          "install docker.io 28.2.2-0ubuntu1~24.04.1": {"docker.io", "libseccomp2"}, "remove nvidia-docker2": {"nvidia-docker2"}}),
+    ],
+)  # fmt: skip
+def test_every_package_is_shown_under_one_step(installs, shown):
+    """Also what is drawn in by dependencies: nothing twice, nothing left out."""
+    fresh = "container_toolkit_install_docker" in installs
+    case = {"containers": {} if fresh else DOCKER, "packages": {"nvidia-docker2": "2.13.0-1"}}
+    names = [*SET, "libseccomp2", *(["docker.io"] if fresh else [])]
+    changes = [change("install", name, "1") for name in names] + [change("remove", "nvidia-docker2", old="1")]
+    plan = planned(case, FakeHost(everything(), changes), **installs)
+    found = {
+        step.title: {one.name for one in _of_step(step, plan)} for step in plan.steps if step.id == "packages"
+    }
+    assert found == shown
 
 
 def test_a_toolkit_that_only_the_driver_drags_along_is_refused():
