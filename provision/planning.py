@@ -28,11 +28,11 @@ from provision.plan.driver import conflicting, cuda_entries, plan_driver
 from provision.proxy import HostProxy
 from provision.repositories import Mirror, agreed, source_spec
 from provision.resolve.conda import resolve_conda
-from provision.resolve.condawish import CondaWish, with_files
+from provision.resolve.conda.wish import CondaWish, with_files
 from provision.resolve.containers import PATTERNS as CONTAINER_PATTERNS
 from provision.resolve.containers import ContainersDecision, ContainersWish, resolve_containers
-from provision.resolve.containershost import lost_at_reload
-from provision.resolve.containerspackages import is_toolkit_uri, toolkit_entries
+from provision.resolve.containers.host import lost_at_reload
+from provision.resolve.containers.packages import is_toolkit_uri, toolkit_entries
 from provision.resolve.cuda import PATTERNS as CUDA_PATTERNS
 from provision.resolve.cuda import CudaDecision, CudaWish, resolve_cuda
 from provision.resolve.decision import CHANNELS, Decision, DriverWish, kernel_flavours

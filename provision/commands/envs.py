@@ -12,7 +12,7 @@ from provision.facts import CondaEnvironment, CondaPrefix, Facts
 from provision.inventory import Host
 from provision.planning import probe_args
 from provision.remote import Session
-from provision.resolve.condastate import made_by_us
+from provision.resolve.conda.state import made_by_us
 
 # What the measuring of sizes may take on a host before it is left out.
 _SIZE_SECONDS = 45.0

@@ -13,8 +13,8 @@ from ansible_collections.gpu.provision.plugins.module_utils.condainstall import 
 from provision.facts import Facts
 from provision.plan import Step
 from provision.resolve.conda import CondaDecision, EnvironmentTarget
-from provision.resolve.condaprefix import PrefixTarget
-from provision.resolve.condawish import CondaWish
+from provision.resolve.conda.prefix import PrefixTarget
+from provision.resolve.conda.wish import CondaWish
 
 EXPORTS = "/var/backups/gpu-provision/conda"
 

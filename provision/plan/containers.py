@@ -15,8 +15,8 @@ from provision.facts import Facts
 from provision.plan import Step
 from provision.plan.apt import AptPart
 from provision.resolve.containers import LEGACY_URIS, ContainersDecision, ContainersTarget, ContainersWish
-from provision.resolve.containershost import has_docker_cdi
-from provision.resolve.containerspackages import installed_toolkit, old_keys_that_go, toolkit_entries
+from provision.resolve.containers.host import has_docker_cdi
+from provision.resolve.containers.packages import installed_toolkit, old_keys_that_go, toolkit_entries
 from provision.resolve.decision import and_
 
 # What unattended-upgrades must leave alone where only the toolkit is held.

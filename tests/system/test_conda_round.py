@@ -21,7 +21,7 @@ from provision.catalog import load_catalog
 from provision.facts import Conda, Facts
 from provision.plan.conda import conda_expectation, conda_spec
 from provision.resolve.conda import CondaDecision, resolve_conda
-from provision.resolve.condawish import CondaWish
+from provision.resolve.conda.wish import CondaWish
 from provision.resolve.decision import Decision, Target
 from tests.lab.conda import Server
 from tests.system.condalab import Place, make_user, needs_root, remove_user, web_folder

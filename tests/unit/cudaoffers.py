@@ -142,7 +142,7 @@ def nccl(*versions: str) -> list[Candidate]:
 
 def offer(*groups: list[Candidate]) -> Offer:
     """Newest first, as aptquery answers; what is there twice once."""
-    from provision.resolve.cudapackages import by_version
+    from provision.resolve.cuda.packages import by_version
 
     packages: dict[str, dict[str, Candidate]] = {}
     for group in groups:

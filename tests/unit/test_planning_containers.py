@@ -9,7 +9,7 @@ from provision.facts import Facts
 from provision.planning import plan_from_facts
 from provision.render.plan import _of_step
 from provision.repositories import Mirror, source_spec
-from provision.resolve.containerspackages import LEGACY_URIS, is_toolkit_uri
+from provision.resolve.containers.packages import LEGACY_URIS, is_toolkit_uri
 from provision.resolve.offer import Candidate, Offer
 from tests.unit.containershosts import SET, URI, VERSIONS, archive_offer, case_host, toolkit_offer
 

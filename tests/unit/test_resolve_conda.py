@@ -9,7 +9,7 @@ import yaml
 
 from provision.catalog import load_catalog
 from provision.resolve.conda import resolve_conda
-from provision.resolve.condawish import CondaWish, EnvironmentWish, with_files
+from provision.resolve.conda.wish import CondaWish, EnvironmentWish, with_files
 from provision.resolve.decision import Decision, Target
 from tests.unit.hosts import host
 

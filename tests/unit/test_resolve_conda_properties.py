@@ -12,8 +12,8 @@ from provision import variables
 from provision.catalog import load_catalog
 from provision.plan.conda import conda_spec
 from provision.resolve.conda import resolve_conda
-from provision.resolve.condafile import read_file
-from provision.resolve.condawish import CondaWish
+from provision.resolve.conda.file import read_file
+from provision.resolve.conda.wish import CondaWish
 from provision.resolve.decision import Decision, Target
 from tests.unit.hosts import host
 

@@ -7,7 +7,7 @@ import pytest
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils import cudanames
 from provision.resolve.cuda import CudaWish
-from provision.resolve.cudapackages import by_version
+from provision.resolve.cuda.packages import by_version
 from provision.resolve.decision import Decision
 from provision.resolve.offer import Candidate, Offer
 from tests.lab import cuda_repo

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from provision.resolve.condawish import CondaWish
+from provision.resolve.conda.wish import CondaWish
 from provision.resolve.cuda import CudaWish
 from provision.resolve.decision import DriverWish
 from tools.role_readme import render

@@ -13,7 +13,7 @@ from provision.catalog import Catalog
 from provision.catalog.models import KnownBad
 from provision.catalog.versions import key
 from provision.facts import Facts
-from provision.resolve.containerswish import ContainersDecision, ContainersWish
+from provision.resolve.containers.wish import ContainersDecision, ContainersWish
 from provision.resolve.decision import and_
 from provision.resolve.installed import is_cuda_uri
 from provision.resolve.offer import Offer

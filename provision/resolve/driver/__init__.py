@@ -24,12 +24,12 @@ from provision.resolve.decision import (
     kernel_flavours,
     wants_fabric,
 )  # fmt: skip
-from provision.resolve.driverlimits import DriverLimits
-from provision.resolve.driverpackages import Choice, DriverPackages
-from provision.resolve.driverwords import DriverWords
+from provision.resolve.driver.limits import DriverLimits
+from provision.resolve.driver.packages import Choice, DriverPackages
+from provision.resolve.driver.ways import WaysOut
+from provision.resolve.driver.words import DriverWords
 from provision.resolve.installed import InstalledDriver, installed_driver
 from provision.resolve.offer import Offer
-from provision.resolve.wayout import WaysOut
 
 
 def resolve_driver(

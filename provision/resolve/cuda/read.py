@@ -10,7 +10,7 @@ from ansible_collections.gpu.provision.plugins.module_utils import cudanames
 from provision.catalog import Catalog, CudaMinor
 from provision.catalog.versions import key, minor
 from provision.errors import UsageError
-from provision.resolve.cudawish import CudaDecision, CudaWish, LibraryWish, library_wishes
+from provision.resolve.cuda.wish import CudaDecision, CudaWish, LibraryWish, library_wishes
 from provision.resolve.decision import and_
 
 

@@ -9,8 +9,8 @@ from ansible_collections.gpu.provision.plugins.module_utils import aptfiles, che
 from provision.catalog import Catalog, CudaMinor, Gpu
 from provision.catalog.toolkits import host_compiler
 from provision.facts import CudaLink, Facts
-from provision.resolve.cudapackages import installed_toolkits, is_there, parts_of
-from provision.resolve.cudawish import CudaDecision, CudaWish
+from provision.resolve.cuda.packages import installed_toolkits, is_there, parts_of
+from provision.resolve.cuda.wish import CudaDecision, CudaWish
 from provision.resolve.decision import and_
 
 LINK = "/usr/local/cuda"

@@ -20,12 +20,12 @@ from provision.catalog._frameworks import MACHINES
 from provision.errors import Issue, UsageError
 from provision.facts import CondaEnvironment, CondaPrefix, Facts
 from provision.plan import Reason
-from provision.resolve.condaenv import EnvironmentJudge
-from provision.resolve.condanear import HAS_WAY_OUT, nearest
-from provision.resolve.condaprefix import PrefixTarget, decide_prefix, needs_terms, terms_issue
-from provision.resolve.condastate import differences, made_by_us
-from provision.resolve.condaview import HostView, Recipe
-from provision.resolve.condawish import CondaWish, EnvironmentWish, Places, places
+from provision.resolve.conda.env import EnvironmentJudge
+from provision.resolve.conda.near import HAS_WAY_OUT, nearest
+from provision.resolve.conda.prefix import PrefixTarget, decide_prefix, needs_terms, terms_issue
+from provision.resolve.conda.state import differences, made_by_us
+from provision.resolve.conda.view import HostView, Recipe
+from provision.resolve.conda.wish import CondaWish, EnvironmentWish, Places, places
 from provision.resolve.decision import Decision
 
 # Installers refuse it, and nobody wants it emptied (constructor's header; the rest is common sense).

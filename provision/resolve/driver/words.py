@@ -11,7 +11,7 @@ from provision.catalog.toolkits import runs
 from provision.errors import Issue
 from provision.plan import Reason
 from provision.resolve.decision import CHANNELS, and_, cuda_key, distinct
-from provision.resolve.driverpackages import Choice
+from provision.resolve.driver.packages import Choice
 from provision.resolve.offer import Candidate, Offer
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from provision.catalog import Catalog, Gpu
 from provision.catalog.versions import key, same
 from provision.errors import Issue
 from provision.facts import Facts
-from provision.resolve.cudapackages import by_version, is_there
-from provision.resolve.cudawish import LibraryWish
+from provision.resolve.cuda.packages import by_version, is_there
+from provision.resolve.cuda.wish import LibraryWish
 from provision.resolve.decision import and_, distinct
 from provision.resolve.offer import Candidate, Offer, relations
 

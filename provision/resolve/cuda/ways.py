@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from provision.catalog.toolkits import nearest, runs
 from provision.catalog.versions import minor
-from provision.resolve.cudahost import leave
+from provision.resolve.cuda.host import leave
 from provision.resolve.decision import DriverWish
 
 if TYPE_CHECKING:

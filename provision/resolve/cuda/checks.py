@@ -6,9 +6,9 @@ from provision.catalog import Catalog, Gpu
 from provision.catalog.toolkits import elsewhere, holders, newest_run, runs, targets
 from provision.errors import UsageError
 from provision.facts import Facts
-from provision.resolve.cudahost import leave
-from provision.resolve.cudaread import Wanted
-from provision.resolve.cudawish import CudaDecision, CudaWish
+from provision.resolve.cuda.host import leave
+from provision.resolve.cuda.read import Wanted
+from provision.resolve.cuda.wish import CudaDecision, CudaWish
 from provision.resolve.decision import Decision, and_
 
 REPOSITORY = "NVIDIA's repository"

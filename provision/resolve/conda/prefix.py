@@ -15,7 +15,7 @@ from provision.catalog.versions import key, same
 from provision.errors import Issue
 from provision.facts import CondaPrefix, Facts
 from provision.plan import Reason
-from provision.resolve.condawish import CondaWish
+from provision.resolve.conda.wish import CondaWish
 
 if TYPE_CHECKING:
     from provision.resolve.conda import CondaDecision

@@ -14,10 +14,10 @@ from packaging.requirements import InvalidRequirement, Requirement
 
 from provision.catalog.versions import key, minor, same
 from provision.errors import UsageError
-from provision.resolve.condafile import CondaFile, read_file
-from provision.resolve.condaframeworks import NONE, Frameworks, said
-from provision.resolve.condaview import Recipe
-from provision.resolve.condawish import EnvironmentWish
+from provision.resolve.conda.file import CondaFile, read_file
+from provision.resolve.conda.frameworks import NONE, Frameworks, said
+from provision.resolve.conda.view import Recipe
+from provision.resolve.conda.wish import EnvironmentWish
 
 # Wheels of torch before 2.3 are built against numpy 1, and say so nowhere (source: PyTorch's release notes of 2.3).
 _NUMPY_2_FROM = (2, 3)

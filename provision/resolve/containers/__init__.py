@@ -23,10 +23,10 @@ from provision.catalog.versions import key
 from provision.errors import UsageError
 from provision.facts import Facts
 from provision.proxy import HostProxy
-from provision.resolve import containershost as hosts
-from provision.resolve import containerspackages as packages
-from provision.resolve.containerspackages import LEGACY_URIS, PATTERNS
-from provision.resolve.containerswish import (
+from provision.resolve.containers import host as hosts
+from provision.resolve.containers import packages as packages
+from provision.resolve.containers.packages import LEGACY_URIS, PATTERNS
+from provision.resolve.containers.wish import (
     ARCHIVE,
     RUNTIMES,
     TOOLKIT,

@@ -15,8 +15,8 @@ from provision.catalog.toolkits import runs
 from provision.catalog.versions import key, minor
 from provision.errors import Issue
 from provision.facts import Facts
-from provision.resolve import cudahost
-from provision.resolve.cudachecks import (
+from provision.resolve.cuda import host as cudahost
+from provision.resolve.cuda.checks import (
     REPOSITORY,
     check_driver,
     check_gpus,
@@ -26,8 +26,8 @@ from provision.resolve.cudachecks import (
     refuse_not_held,
     refuse_unread,
 )
-from provision.resolve.cudalibraries import Libraries, Pick, in_the_way, without_conflicts
-from provision.resolve.cudapackages import (
+from provision.resolve.cuda.libraries import Libraries, Pick, in_the_way, without_conflicts
+from provision.resolve.cuda.packages import (
     installed_release,
     installed_toolkits,
     is_there,
@@ -38,9 +38,9 @@ from provision.resolve.cudapackages import (
     to_change,
     whole,
 )
-from provision.resolve.cudaread import Asked, Wanted, read
-from provision.resolve.cudaways import CudaWaysOut
-from provision.resolve.cudawish import CudaDecision, CudaTarget, CudaWish
+from provision.resolve.cuda.read import Asked, Wanted, read
+from provision.resolve.cuda.ways import CudaWaysOut
+from provision.resolve.cuda.wish import CudaDecision, CudaTarget, CudaWish
 from provision.resolve.decision import Decision, and_, distinct
 from provision.resolve.offer import Offer
 

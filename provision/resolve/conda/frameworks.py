@@ -16,8 +16,8 @@ from provision.catalog._frameworks import (
 from provision.catalog.versions import key, minor, same
 from provision.errors import Issue, UsageError
 from provision.plan import Reason
-from provision.resolve.condaview import HostView, Recipe
-from provision.resolve.condawish import CondaWish, EnvironmentWish
+from provision.resolve.conda.view import HostView, Recipe
+from provision.resolve.conda.wish import CondaWish, EnvironmentWish
 
 NONE = ("none", "cpu")
 # MKL 2024.1 took a symbol away that the channel's builds need (source: pytorch/pytorch#123097).

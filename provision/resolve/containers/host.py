@@ -16,7 +16,7 @@ from provision.catalog import Catalog
 from provision.catalog.versions import key
 from provision.errors import Issue
 from provision.facts import DaemonFile, DaemonFlag, Facts
-from provision.resolve.containerswish import ContainersDecision, ContainersWish
+from provision.resolve.containers.wish import ContainersDecision, ContainersWish
 from provision.resolve.decision import and_
 
 LEAVE = "container_toolkit_runtimes: [] leaves containers on this host alone"

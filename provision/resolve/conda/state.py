@@ -10,9 +10,9 @@ from provision.catalog import Catalog
 from provision.catalog.versions import key, minor, same
 from provision.errors import UsageError
 from provision.facts import CondaEnvironment
-from provision.resolve.condafile import is_explicit
-from provision.resolve.condaview import HostView, Recipe
-from provision.resolve.condawish import EnvironmentWish
+from provision.resolve.conda.file import is_explicit
+from provision.resolve.conda.view import HostView, Recipe
+from provision.resolve.conda.wish import EnvironmentWish
 
 
 def made_by_us(found: CondaEnvironment) -> bool:

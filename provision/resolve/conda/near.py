@@ -9,7 +9,7 @@ from provision.catalog import Catalog
 from provision.catalog._frameworks import pythons
 from provision.catalog.versions import key, minor
 from provision.errors import UsageError
-from provision.resolve.condawish import EnvironmentWish
+from provision.resolve.conda.wish import EnvironmentWish
 
 # Refusals that other values of the environment's own keys can lift.
 HAS_WAY_OUT = frozenset({
