@@ -478,7 +478,8 @@ def apply_simulation(
     plan.download_bytes = int(simulation.get("download_bytes") or 0)
     plan.disk_bytes = int(simulation.get("disk_bytes") or 0)
     # What is only "before" was done in a transaction of its own by the time the plan is compared.
-    first = _names(plan.spec["apt"]["before"]["install"])
+    before = plan.spec["apt"]["before"]
+    first = {*_names(before["install"]), *before["remove"]}
     plan.spec["apt"]["expect"] = [
         package.model_dump(include={"action", "name", "version", "from_version"})
         for package in plan.packages if package.name not in first

@@ -186,7 +186,10 @@ def test_a_host_behind_a_proxy(place, monkeypatch):
     given["url"] = "http://repo.lab.invalid/" + given["installer"]
     error = refusal(place, **given)
     assert error.code == "conda.download"
-    assert "conda installer: without a proxy (no http_proxy in the environment)" in error.because and "proxy" in error.hint
+    assert (
+        "conda installer: without a proxy (no http_proxy in the environment)" in error.because
+        and "proxy" in error.hint
+    )
     with Proxy({"repo.lab.invalid": place.web.url}) as proxy:
         monkeypatch.setenv("http_proxy", proxy.url)
         place.install(**given)

@@ -123,6 +123,34 @@ def test_a_repository_without_a_known_key_is_not_trusted():
     assert call.asked[0] == "offer"
 
 
+def test_what_goes_before_the_transaction_is_no_part_of_its_expectation():
+    """595's pinning package goes as that of 620 comes, first: the transaction itself finds both done."""
+    rows = {
+        "libnvidia-compute": "595.71.05-1ubuntu1",
+        "nvidia-open": "595.71.05-1ubuntu1",
+        "nvidia-driver-pinning-595": "595-1",
+    }
+    there = host(["RTX 4090"])
+    packages = {name: {"version": version, "status": "hi"} for name, version in rows.items()}
+    there = there.model_copy(update={
+        "packages": {**there.packages, **type(there).model_validate({"packages": packages}).packages},
+    })  # fmt: skip
+    changes = [
+        {"action": "install", "name": "nvidia-driver-pinning-620", "version": "620-1", "from_version": None},
+        {"action": "remove", "name": "nvidia-driver-pinning-595", "version": None, "from_version": "595-1"},
+        {
+            "action": "upgrade",
+            "name": "nvidia-open",
+            "version": "620.70.06-1ubuntu1",
+            "from_version": "595.71.05-1ubuntu1",
+        },
+    ]
+    wish = {"nvidia_driver_branch": "620", "nvidia_driver_channel": "cuda"}
+    plan = plan_from_facts("gpu01", there, FakeHost(OFFERS["cuda"], {**CHANGES, "changes": changes}), wish)
+    assert plan.spec["apt"]["before"]["remove"] == ["nvidia-driver-pinning-595"]
+    assert [change["name"] for change in plan.spec["apt"]["expect"]] == ["nvidia-open"]
+
+
 # --- CUDA in the same plan --------------------------------------------------------------------------------------------
 
 

@@ -518,4 +518,6 @@ def test_every_check_that_can_run_has_its_name_in_the_list():
     with pytest.raises(UsageError) as refused:
         refuse_unknown(Look(only=("gpu.coumpute",)), ["apt.hold"])
     assert refused.value.issue.hint == "did you mean gpu.compute?"
-    refuse_unknown(Look(only=("cuda.compile",)), ["apt.hold"])  # a host without toolkits: nothing to judge, no slip
+    refuse_unknown(
+        Look(only=("cuda.compile",)), ["apt.hold"]
+    )  # a host without toolkits: nothing to judge, no slip
