@@ -277,7 +277,15 @@ class Proof(object):
     def compute(self):
         name = "gpu.compute"
         if self.no_card:
-            return verdict(name, "skip", self.no_card)
+            # Cards that are there and that nothing can compute on: that is what this check is about. The others skip.
+            silent = not self.survey.ok and provecount.bus_cards() and not provecount.unloadable(self.survey)
+            dead = self.survey.ok and self.cards and not self.seen.ok and self.seen.code != 100
+            hint = (
+                proveerrors.ending(self.survey if silent else self.seen, "the driver")[1]
+                if silent or dead
+                else None
+            )
+            return verdict(name, "fail" if silent or dead else "skip", self.no_card, hint=hint)
         loaded, why = self.usable
         if not loaded:
             return verdict(name, "skip", why[0] if why else "MIG is on and there is no instance", why)

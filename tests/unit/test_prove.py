@@ -521,3 +521,27 @@ def test_every_check_that_can_run_has_its_name_in_the_list():
     refuse_unknown(
         Look(only=("cuda.compile",)), ["apt.hold"]
     )  # a host without toolkits: nothing to judge, no slip
+
+
+@pytest.mark.parametrize(
+    ("survey", "seen", "bus", "status"),
+    [
+        # Cards that the driver knows, and CUDA hangs or fails on them.
+        (outcome({"cards": [card()], "lost": []}), outcome(None, "no answer within 90 s", "timeout"), ["x"], "fail"),
+        (outcome({"cards": [card()], "lost": []}), outcome(None, "system not yet initialized", code=802), ["x"], "fail"),
+        # Hidden from CUDA, or none at all: nothing that this check could be about.
+        (outcome({"cards": [card()], "lost": []}), outcome(None, "no device", code=100), ["x"], "skip"),
+        (outcome({"cards": [], "lost": []}), outcome(None, "no device", code=100), [], "skip"),
+        # A driver that does not answer, with cards on the bus; and none that could.
+        (outcome(None, "no answer within 90 s", "timeout"), outcome(None, "x"), ["x"], "fail"),
+        (outcome(None, "OSError: libnvidia-ml.so.1: cannot open shared object file"), outcome(None, "x"), ["x"], "skip"),
+    ],
+)  # fmt: skip
+def test_cards_that_nothing_can_compute_on_are_no_skip(monkeypatch, survey, seen, bus, status):
+    monkeypatch.setattr(provecount, "bus_cards", lambda: bus)
+    proof = prove.Proof({})
+    monkeypatch.setattr(prove.Proof, "survey", property(lambda self: survey))
+    monkeypatch.setattr(prove.Proof, "seen", property(lambda self: seen))
+    found = proof.compute()
+    assert found["status"] == status, found
+    assert bool(found["hint"]) is (status == "fail")
