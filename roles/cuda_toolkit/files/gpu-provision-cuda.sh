@@ -114,13 +114,14 @@ _cuda_select_list() (
         marks=
         if [ /usr/local/cuda -ef "/usr/local/cuda-$version" ]; then marks="  default"; fi
         if [ "${_CUDA_SELECT-}" = "/usr/local/cuda-$version" ]; then marks="$marks  selected"; fi
-        echo "$version  release $(_cuda_select_release "/usr/local/cuda-$version")$marks"
+        release=$(_cuda_select_release "/usr/local/cuda-$version")
+        echo "$version${release:+  release $release}$marks"
     done
 )
 
-# Prints the release of a toolkit, from its version.json.
+# Prints the release of a toolkit, from its version.json; nothing where there is none: the smaller sets come without it.
 _cuda_select_release() (
-    release=unknown
+    release=
     part=
     if [ -r "$1/version.json" ]; then
         while IFS= read -r line || [ -n "$line" ]; do
