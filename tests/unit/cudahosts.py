@@ -47,7 +47,10 @@ def apply(facts: Facts, target: CudaTarget, offer: Offer | None) -> Facts:
         )
     folder = f"/usr/local/cuda-{target.default}"
     link = {"path": "/usr/local/cuda", "target": "/etc/alternatives/cuda", "resolved": folder}
-    cuda = facts.cuda.model_copy(update={"links": type(facts.cuda).model_validate({"links": [link]}).links})
+    # What apt unpacked before is there again below, with what it unpacked now.
+    others = [toolkit for toolkit in facts.cuda.toolkits if toolkit.package is None]
+    links = type(facts.cuda).model_validate({"links": [link]}).links
+    cuda = facts.cuda.model_copy(update={"links": links, "toolkits": others})
     return with_folders(facts.model_copy(update={"packages": packages, "cuda": cuda}))
 
 
