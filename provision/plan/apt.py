@@ -13,7 +13,7 @@ from typing import Any
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils import aptfiles
 from provision.facts import Facts, Source
-from provision.plan import Step
+from provision.plan import Reboot, Step
 from provision.proxy import HostProxy
 
 
@@ -55,6 +55,21 @@ def kept(facts: Facts, patterns: Sequence[str]) -> AptPart | None:
     have = facts.apt.blacklist
     covered = all(any(pattern.startswith(one) for one in have) for pattern in patterns)
     return AptPart(unattended=list(patterns)) if covered and aptfiles.UNATTENDED in facts.own_files else None
+
+
+@dataclass
+class PartPlan:
+    """What has to change for one part of a host.
+
+    spec: for the part's role, field by field; apt: what is asked of apt; steps and reboot: for people; summary: a few words
+    for the host's headline.
+    """
+
+    spec: dict[str, Any]
+    apt: AptPart | None
+    steps: list[Step]
+    summary: str = ""
+    reboot: Reboot = field(default_factory=Reboot)
 
 
 def combine(

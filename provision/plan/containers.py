@@ -5,7 +5,6 @@ Pure. The spec is exactly the arguments of the module container_runtime; the ste
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import provision.collection  # noqa: F401  (makes the collection importable)
@@ -13,7 +12,7 @@ from ansible_collections.gpu.provision.plugins.module_utils import trustedkeys
 from provision.catalog import Catalog
 from provision.facts import Facts
 from provision.plan import Step
-from provision.plan.apt import AptPart
+from provision.plan.apt import AptPart, PartPlan
 from provision.resolve.containers import LEGACY_URIS, ContainersDecision, ContainersTarget, ContainersWish
 from provision.resolve.containers.host import has_docker_cdi
 from provision.resolve.containers.packages import installed_toolkit, old_keys_that_go, toolkit_entries
@@ -23,23 +22,13 @@ from provision.resolve.decision import and_
 UNATTENDED = ("nvidia-container-", "libnvidia-container")
 
 
-@dataclass
-class ContainersPlan:
-    """As DriverPlan; summary: a few words for the host's headline."""
-
-    spec: dict[str, Any]
-    apt: AptPart | None
-    steps: list[Step]
-    summary: str = ""
-
-
 def plan_containers(
     wish: ContainersWish, facts: Facts, decision: ContainersDecision, source: dict[str, Any] | None
-) -> ContainersPlan:
+) -> PartPlan:
     """Return what has to change. source: the toolkit's repository as aptquery's SourceSpec."""
     target, steps = decision.target, list[Step]()
     if target is None:
-        return ContainersPlan({"runtimes": None}, None, steps)
+        return PartPlan({"runtimes": None}, None, steps)
     apt = AptPart(
         install=sorted(f"{name}={version}" for name, version in target.packages.items()),
         remove=sorted(target.remove),
@@ -61,7 +50,7 @@ def plan_containers(
     _hold(wish, facts, target, apt, steps)
     _runtimes(wish, facts, target, steps)
     moves = bool(target.todo or target.packages or target.remove)
-    return ContainersPlan({"runtimes": dict(target.spec) if moves else None}, apt, steps, _summary(target))
+    return PartPlan({"runtimes": dict(target.spec) if moves else None}, apt, steps, _summary(target))
 
 
 def _summary(target: ContainersTarget) -> str:

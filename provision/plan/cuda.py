@@ -6,7 +6,6 @@ Pure. The spec is what roles/cuda_toolkit carries out; the steps and reasons are
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -15,7 +14,7 @@ from ansible_collections.gpu.provision.plugins.module_utils import aptfiles, cud
 from provision.catalog import Catalog
 from provision.facts import Facts
 from provision.plan import Step
-from provision.plan.apt import AptPart
+from provision.plan.apt import AptPart, PartPlan
 from provision.plan.cuda_files import absent_files, wanted_files
 from provision.plan.driver import LEGACY_URIS, cuda_entries
 from provision.resolve.cuda import CudaDecision, CudaTarget, CudaWish
@@ -26,25 +25,15 @@ LINK = "/usr/local/cuda"
 UNATTENDED = ("cuda-(?!drivers)", "libcudnn", "libnccl")
 
 
-@dataclass
-class CudaPlan:
-    """As DriverPlan; summary: a few words for the host's headline."""
-
-    spec: dict[str, Any]
-    apt: AptPart | None
-    steps: list[Step]
-    summary: str = ""
-
-
 def plan_cuda(
     wish: CudaWish, facts: Facts, decision: CudaDecision, source: dict[str, Any] | None
-) -> CudaPlan:
+) -> PartPlan:
     """Return what has to change for decided toolkits. source: NVIDIA's repository as aptquery's SourceSpec."""
     target = decision.target
     steps: list[Step] = []
     if target is None:
         environment = _environment_gone(facts, steps)
-        return CudaPlan({"environment": environment}, None, steps)
+        return PartPlan({"environment": environment}, None, steps)
     apt = AptPart(
         install=sorted(f"{name}={version}" for name, version in target.packages.items()),
         remove=sorted(target.remove),
@@ -60,7 +49,7 @@ def plan_cuda(
     _packages(facts, target, steps)
     _hold(wish, facts, target, apt, steps)
     environment = _environment(wish, facts, decision, target, steps)
-    return CudaPlan({"environment": environment}, apt, steps, _summary(target))
+    return PartPlan({"environment": environment}, apt, steps, _summary(target))
 
 
 def _summary(target: CudaTarget) -> str:

@@ -5,14 +5,14 @@ Pure. The spec is what roles/nvidia_driver carries out, field by field; the step
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils import aptfiles, checks, names
 from provision.facts import Facts
 from provision.plan import Reboot, Step
-from provision.plan.apt import AptPart
+from provision.plan.apt import AptPart, PartPlan
 from provision.resolve.decision import CHANNELS, Decision, DriverWish, Target, kernel_flavours, wants_fabric
 from provision.resolve.installed import installed_driver, is_cuda_uri, nvidia_sources
 
@@ -41,23 +41,13 @@ LEGACY_URIS = [f".*{LEGACY_NVIDIA_PATH}"]
 NOT_FROM_NVIDIA = "the driver of this host does not come from NVIDIA's repository"
 
 
-@dataclass
-class DriverPlan:
-    """spec: for roles/nvidia_driver, field by field; apt: what is asked of apt; steps and reboot: for people."""
-
-    spec: dict[str, Any]
-    apt: AptPart | None
-    steps: list[Step]
-    reboot: Reboot
-
-
 def plan_driver(
     wish: DriverWish,
     facts: Facts,
     decision: Decision,
     source: dict[str, Any] | None,
     nvidia_source: bool = False,
-) -> DriverPlan:
+) -> PartPlan:
     """Return what has to change for a decided driver.
 
     source: the repository that the channel needs as aptquery's SourceSpec, None for the Ubuntu archive. nvidia_source:
@@ -72,7 +62,7 @@ def plan_driver(
         "reboot": {"needed": False, "policy": wish.reboot, "timeout": wish.reboot_timeout},
     }
     if target is None:
-        return DriverPlan(spec, _of_others(facts, nvidia_source), [], Reboot(policy=wish.reboot))
+        return PartPlan(spec, _of_others(facts, nvidia_source), [], reboot=Reboot(policy=wish.reboot))
     steps: list[Step] = []
     apt = AptPart()
     if target.installed:
@@ -91,7 +81,7 @@ def plan_driver(
     _services(wish, facts, target, spec, steps)
     reboot = _reboot(wish, facts, target, spec, steps, moves=bool(apt.install))
     spec["boot"]["wanted"] = bool(apt.install or apt.remove) or any(step.id == "boot" for step in steps)
-    return DriverPlan(spec, apt, steps, reboot)
+    return PartPlan(spec, apt, steps, reboot=reboot)
 
 
 def _of_others(facts: Facts, nvidia_source: bool) -> AptPart | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +19,15 @@ CHANNELS = {
     "cuda": "NVIDIA's repository",
     "ppa": "the graphics-drivers PPA",
 }
+
+
+def of_role(values: Mapping[str, Any], prefix: str, wish: Any) -> dict[str, Any]:
+    """The values of one role's variables that a wish (a dataclass) has as fields, by the names of these."""
+    return {
+        name.removeprefix(prefix): value
+        for name, value in values.items()
+        if name.startswith(prefix) and name.removeprefix(prefix) in wish.__dataclass_fields__
+    }
 
 
 @dataclass(frozen=True)
@@ -52,13 +63,7 @@ class DriverWish:
     @classmethod
     def from_vars(cls, values: dict[str, Any]) -> DriverWish:
         """Read role variables; missing ones take the defaults."""
-        known = cls.__dataclass_fields__
-        prefix = "nvidia_driver_"
-        return cls(**{
-            key.removeprefix(prefix): value
-            for key, value in values.items()
-            if key.startswith(prefix) and key.removeprefix(prefix) in known
-        })  # fmt: skip
+        return cls(**of_role(values, "nvidia_driver_", cls))
 
 
 @dataclass(frozen=True)
@@ -106,6 +111,21 @@ class Decision(Notes):
     target: Target | None = None
     gpus: list[Gpu] = field(default_factory=list)
     installed: InstalledDriver = InstalledDriver()
+
+
+def fewest(
+    singles: Sequence[tuple[str, Any]], works: Callable[[dict[str, Any]], bool]
+) -> tuple[tuple[str, Any], ...]:
+    """The fewest changes, three at most, of which one look (``works``) says that together they help; empty: none do.
+
+    singles: (field of the wish, value), the smallest change first.
+    """
+    for number in (1, 2, 3):
+        for some in itertools.combinations(singles, number):
+            change = dict(some)
+            if len(change) == number and works(change):
+                return some
+    return ()
 
 
 def wants_fabric(wish: DriverWish, facts: Facts) -> bool:

@@ -15,7 +15,8 @@ from ansible_collections.gpu.provision.plugins.module_utils import (
 )
 from provision.catalog import load_catalog
 from provision.facts import DaemonFile, Facts
-from provision.plan.containers import ContainersPlan, plan_containers
+from provision.plan.apt import PartPlan
+from provision.plan.containers import plan_containers
 from provision.proxy import HostProxy
 from provision.resolve.containers import (
     ContainersDecision,
@@ -127,7 +128,7 @@ def decided(case: dict[str, Any]) -> tuple[ContainersWish, Facts, ContainersDeci
     )
 
 
-def planned(case: dict[str, Any]) -> tuple[ContainersDecision, ContainersPlan]:
+def planned(case: dict[str, Any]) -> tuple[ContainersDecision, PartPlan]:
     wish, facts, decision = decided(case)
     return decision, plan_containers(wish, facts, decision, SOURCE if decision.target else None)
 

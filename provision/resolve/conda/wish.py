@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from provision.facts import Facts
+from provision.resolve.decision import of_role
 
 _LISTS = ("packages", "pip", "channels")
 # What of an environment's wish decides what is in it; where it lies does not.
@@ -95,11 +96,8 @@ class CondaWish:
     @classmethod
     def from_vars(cls, values: Mapping[str, Any]) -> CondaWish:
         """Read role variables; missing ones take the defaults."""
-        prefix, known = "miniconda_", cls.__dataclass_fields__
         found = {
-            name.removeprefix(prefix): value
-            for name, value in values.items()
-            if name.startswith(prefix) and name.removeprefix(prefix) in known and value is not None
+            name: value for name, value in of_role(values, "miniconda_", cls).items() if value is not None
         }
         for name in ("users", "shell_init", "channels"):
             if name in found:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from provision.resolve.decision import Notes
+from provision.resolve.decision import Notes, of_role
 
 RUNTIMES = ("docker", "containerd", "podman")
 # Channels as in planning: the toolkit's repository, and the archive for docker.io and podman.
@@ -45,12 +45,7 @@ class ContainersWish:
     @classmethod
     def from_vars(cls, values: Mapping[str, Any]) -> ContainersWish:
         """Read role variables; missing ones take the defaults. Numbers and booleans become text where text belongs."""
-        prefix = "container_toolkit_"
-        found = {
-            key.removeprefix(prefix): value
-            for key, value in values.items()
-            if key.startswith(prefix) and key.removeprefix(prefix) in cls.__dataclass_fields__
-        }
+        found = of_role(values, "container_toolkit_", cls)
         for name in ("runtimes", "docker_users", "rootless_users"):
             if name in found:
                 listed = found[name] or []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from provision.catalog.toolkits import nearest, runs
 from provision.catalog.versions import minor
 from provision.resolve.cuda.host import leave
-from provision.resolve.decision import DriverWish
+from provision.resolve.decision import DriverWish, fewest
 
 if TYPE_CHECKING:
     from provision.resolve.cuda import CudaResolver
@@ -46,13 +45,7 @@ class CudaWaysOut:
 
     def _fewest(self) -> str:
         """The fewest variables to set so that nothing is refused, as text; empty where none of them would do."""
-        singles = self._changes()
-        for number in (1, 2, 3):
-            for some in itertools.combinations(singles, number):
-                change = dict(some)
-                if len(change) == number and self._works(change):
-                    return " and ".join(setting(name, value) for name, value in some)
-        return ""
+        return " and ".join(setting(name, value) for name, value in fewest(self._changes(), self._works))
 
     def _changes(self) -> list[Change]:
         """Single variables that could be set otherwise, the smallest change first."""

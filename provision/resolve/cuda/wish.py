@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from provision.resolve.decision import Notes
+from provision.resolve.decision import Notes, of_role
 
 _LIBRARY = re.compile(
     r"(?P<version>[0-9]+(\.[0-9]+)*)(-(?P<revision>[0-9]+))?(\+cuda(?P<suffix>[0-9]+\.[0-9]+))?"
@@ -42,12 +42,7 @@ class CudaWish:
     @classmethod
     def from_vars(cls, values: Mapping[str, Any]) -> CudaWish:
         """Read role variables; missing ones take the defaults. Lists and bare numbers become text."""
-        prefix = "cuda_toolkit_"
-        found = {
-            key.removeprefix(prefix): value
-            for key, value in values.items()
-            if key.startswith(prefix) and key.removeprefix(prefix) in cls.__dataclass_fields__
-        }
+        found = of_role(values, "cuda_toolkit_", cls)
         if "versions" in found:
             listed = found["versions"] or []
             found["versions"] = tuple(

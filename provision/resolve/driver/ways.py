@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils import names
-from provision.resolve.decision import cuda_key
+from provision.resolve.decision import cuda_key, fewest
 
 if TYPE_CHECKING:
     from provision.resolve.driver import Resolver
@@ -42,13 +41,7 @@ class WaysOut:
 
     def _fewest(self) -> str:
         """The fewest variables to set so that a driver is found, as text; empty where none of them would do."""
-        singles = self._changes()
-        for number in (1, 2, 3):
-            for some in itertools.combinations(singles, number):
-                change = dict(some)
-                if len(change) == number and self._works(change):
-                    return " and ".join(_setting(name, value) for name, value in some)
-        return ""
+        return " and ".join(_setting(name, value) for name, value in fewest(self._changes(), self._works))
 
     def _changes(self) -> list[tuple[str, str]]:
         """Single variables that could be set otherwise, the smallest change first."""
