@@ -381,13 +381,13 @@ def _cudnn_alternatives(major: int, parts: tuple[str, ...]) -> tuple[str, str]:
 def _cudnn8(version: str, suffix: str) -> Iterator[Package]:
     full, parts = f"{version}-1+cuda{suffix}", ("_ops_infer",)
     scripts = {"triggers": _LDCONFIG, **contents.scripts_for("libcudnn8", "", "", "")}
-    yield _full("libcudnn8", full, {"Source": "cudnn"}, _cudnn_libraries(version, parts), scripts)
+    yield nvidia_package("libcudnn8", full, {"Source": "cudnn"}, _cudnn_libraries(version, parts), scripts)
     install, remove = _cudnn_alternatives(8, parts)
     headers: dict[str, File | str] = {
         f"{INCLUDE}/cudnn_v8.h": "#include <cudnn_version.h>\n",
         f"{INCLUDE}/cudnn_version_v8.h": cudnn_header(version),
     }
-    yield _full(
+    yield nvidia_package(
         "libcudnn8-dev", full, {"Source": "cudnn", "Depends": f"libcudnn8 (= {full})"}, headers,
         {"postinst": f"#!/bin/sh\nset -e\n{install}", "prerm": f"#!/bin/sh\nset -e\n{remove}"},
     )  # fmt: skip
@@ -405,7 +405,7 @@ def _cudnn9(version: str, cuda: int, row: dict[str, Any]) -> Iterator[Package]:
         return {"Source": "cudnn", "Provides": what, "Conflicts": what, "Replaces": what}
 
     scripts = {"triggers": _LDCONFIG, **contents.scripts_for(f"libcudnn9-cuda-{cuda}", "", "", "")}
-    yield _full(f"libcudnn9-cuda-{cuda}", full, {**same("libcudnn9"), "Depends": "zlib1g"},
+    yield nvidia_package(f"libcudnn9-cuda-{cuda}", full, {**same("libcudnn9"), "Depends": "zlib1g"},
                 _cudnn_libraries(version, parts), scripts)  # fmt: skip
     headers: dict[str, File | str] = {
         f"{INCLUDE}/cudnn_v9.h": "#include <cudnn_version.h>\n",
@@ -419,27 +419,27 @@ def _cudnn9(version: str, cuda: int, row: dict[str, Any]) -> Iterator[Package]:
         fields = {**same("libcudnn9-headers"), **breaks}
         fields["Conflicts"] = ", ".join(["libcudnn8-dev", *once, "libcudnn9-headers"])
         fields["Replaces"] = ", ".join([*once, "libcudnn9-headers"])
-        yield _full(f"libcudnn9-headers-cuda-{cuda}", full, fields, {**headers, **links})
+        yield nvidia_package(f"libcudnn9-headers-cuda-{cuda}", full, fields, {**headers, **links})
         libraries = {f"{LIB}/libcudnn{part}.so": File(link=f"libcudnn{part}.so.9") for part in ("", *parts)}
         fields = {**same("libcudnn9-dev"), **breaks}
         fields["Depends"] = f"libcudnn9-headers-cuda-{cuda} (= {full}), {runtime}"
-        yield _full(f"libcudnn9-dev-cuda-{cuda}", full, fields, dict(libraries))
+        yield nvidia_package(f"libcudnn9-dev-cuda-{cuda}", full, fields, dict(libraries))
     else:
         install, remove = _cudnn_alternatives(9, parts)
         scripts = {"postinst": f"#!/bin/sh\nset -e\n{install}", "prerm": f"#!/bin/sh\nset -e\n{remove}"}
-        yield _full(
+        yield nvidia_package(
             f"libcudnn9-dev-cuda-{cuda}",
             full,
             {**same("libcudnn9-dev"), "Depends": runtime},
             headers,
             scripts,
         )
-    yield _full(f"libcudnn9-static-cuda-{cuda}", full,
+    yield nvidia_package(f"libcudnn9-static-cuda-{cuda}", full,
                 {**same("libcudnn9-static"), "Depends": f"libcudnn9-dev-cuda-{cuda} (= {full})"}, dict(static))  # fmt: skip
     dashed = f"cudnn9-cuda-{row['minors'][cuda].replace('.', '-')}"
     parts_of = ", ".join(f"libcudnn9-{part}cuda-{cuda} (= {full})" for part in ("", "dev-", "static-"))
-    yield _full(dashed, full, {"Depends": parts_of})
-    yield _full(f"cudnn9-cuda-{cuda}", full, {"Depends": f"{dashed} (= {full})"})
+    yield nvidia_package(dashed, full, {"Depends": parts_of})
+    yield nvidia_package(f"cudnn9-cuda-{cuda}", full, {"Depends": f"{dashed} (= {full})"})
 
 
 def nccl(ubuntu: str, *, later: bool = False) -> Iterator[Package]:
@@ -450,7 +450,7 @@ def nccl(ubuntu: str, *, later: bool = False) -> Iterator[Package]:
             if numbers(suffix) < numbers(data()["nccl_first"][ubuntu]):
                 continue
             full = f"{version}-1+cuda{suffix}"
-            yield from nccl_pair(version, full, _full)
+            yield from nccl_pair(version, full, nvidia_package)
 
 
 def nccl_pair(version: str, full: str, package: Any) -> Iterator[Package]:
@@ -497,12 +497,12 @@ def _package(
 ) -> Package:
     """A package at the first revision of an upstream version."""
     extra = {"X-Lab": "inferred"} if inferred else {}
-    package = _full(name, f"{upstream}-1", {**fields, **extra}, files, scripts, conffiles)
+    package = nvidia_package(name, f"{upstream}-1", {**fields, **extra}, files, scripts, conffiles)
     package.arch = arch
     return package
 
 
-def _full(
+def nvidia_package(
     name: str,
     version: str,
     fields: dict[str, str],

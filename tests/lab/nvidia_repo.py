@@ -47,7 +47,7 @@ def packages(ubuntu: str, *, drivers: bool = False, cuda: bool = False) -> list[
         for upstream in first + (later if drivers else []):
             built += _unsuffixed(branch, upstream)
     built += _pinning(ubuntu, drivers)
-    built.append(_package("nvlsm", "2026.03.1-1", {}))
+    built.append(cuda_repo.nvidia_package("nvlsm", "2026.03.1-1", {}))
     return built + cuda_repo.packages(ubuntu, later=cuda)
 
 
@@ -87,11 +87,13 @@ def _suffixed(branch: str, upstream: str) -> list[Package]:
         flavour = "open" if name.endswith("-open") else "proprietary"
         base = re.sub(rf"-{branch}.*$", "", name)
         files, scripts, conffiles = contents.fill(base, branch, upstream, flavour, cuda=True)
-        built.append(_package(name, version, fields, files, scripts, conffiles))
+        built.append(cuda_repo.nvidia_package(name, version, fields, files, scripts, conffiles))
     for flavour, meta in (("", "cuda-drivers"), ("-open", "nvidia-open")):
         driver = f"nvidia-driver-{branch}{flavour} (>= {upstream})"
         built.append(
-            _package(f"{meta}-{branch}", version, {"Depends": f"{driver}, nvidia-settings, nvidia-modprobe"})
+            cuda_repo.nvidia_package(
+                f"{meta}-{branch}", version, {"Depends": f"{driver}, nvidia-settings, nvidia-modprobe"}
+            )
         )
     common = (
         f"nvidia-kernel-common-{branch} (>= {upstream}), nvidia-kernel-common-{branch} (<= {upstream}-999)"
@@ -117,10 +119,12 @@ def _companions(branch: str, upstream: str, depends: str) -> list[Package]:
         fields = {"Depends": depends} if base == "nvidia-fabricmanager" else {}
         if suffix:
             fields |= {"Provides": base, "Conflicts": base}
-        built.append(_package(base + suffix, _version(upstream), fields, files, scripts, conffiles))
+        built.append(
+            cuda_repo.nvidia_package(base + suffix, _version(upstream), fields, files, scripts, conffiles)
+        )
     # No branch in these names at any age.
     built += [
-        _package(name, _version(upstream), {})
+        cuda_repo.nvidia_package(name, _version(upstream), {})
         for name in ("nvidia-modprobe", "nvidia-settings", "libxnvctrl0")
     ]
     return built
@@ -148,11 +152,13 @@ def _unsuffixed(branch: str, upstream: str) -> list[Package]:
         base = re.sub(r"-open$", "", plain)
         files, scripts, conffiles = contents.fill(base, branch, upstream, flavour, cuda=True)
         built.append(
-            _package(plain, version, {k: v for k, v in relations.items() if v}, files, scripts, conffiles)
+            cuda_repo.nvidia_package(
+                plain, version, {k: v for k, v in relations.items() if v}, files, scripts, conffiles
+            )
         )
     if number < 620:
         built.append(
-            _package(
+            cuda_repo.nvidia_package(
                 "cuda-drivers",
                 version,
                 {
@@ -163,7 +169,7 @@ def _unsuffixed(branch: str, upstream: str) -> list[Package]:
             )  # fmt: skip
         )
     built.append(
-        _package(
+        cuda_repo.nvidia_package(
             "nvidia-open",
             version,
             {
@@ -211,21 +217,9 @@ def _pinning(ubuntu: str, drivers: bool) -> list[Package]:
                 "Replaces": "nvidia-driver-pinning",
             }
             files = {path: _PIN % {"what": what, "glob": glob}}
-            package = _package(f"nvidia-driver-pinning-{what}", version, fields, files, {}, [path])
+            package = cuda_repo.nvidia_package(
+                f"nvidia-driver-pinning-{what}", version, fields, files, {}, [path]
+            )
             package.arch = "all"
             built.append(package)
     return built
-
-
-def _package(name, version, fields, files=None, scripts=None, conffiles=None) -> Package:  # type: ignore[no-untyped-def]
-    return Package(
-        name,
-        version,
-        "amd64",
-        {"Section": "multiverse/devel", **fields},
-        files or {},
-        scripts or {},
-        conffiles or [],
-        name,
-        "",
-    )

@@ -79,6 +79,8 @@ if [ "$1" = configure ]; then
     @units@
 fi
 """
+# As the real postinst does: what fails here is no reason to fail the installation; is-system-running says "offline" in a
+# container with an exit code of its own, and is asked for its word only.
 _UNITS = """\
 case "$(systemctl is-system-running 2>/dev/null || true)" in
     running|degraded)
