@@ -1,0 +1,127 @@
+"""The command line: what a person types, turned into calls of provision.commands, and their exit codes.
+
+``base`` has what all commands share; each other module here registers some of them. Nothing here decides about hosts and
+nothing prints results: commands return documents, render prints them.
+"""
+
+from __future__ import annotations
+
+import difflib
+import errno
+import os
+import re
+import signal
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from provision.cli import everyday  # noqa: F401 - registers its commands
+from provision.cli.base import ACTIVE, app, interrupted
+from provision.errors import Exit, ProvisionError, UsageError
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run a command line; return its exit code. Every error is printed as what, why and a way out."""
+    ACTIVE.clear()
+    before = {number: signal.signal(number, _interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        return _run(arguments)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _run(arguments: Sequence[str]) -> int:
+    try:
+        if not arguments:
+            app(args=["--help"], prog_name="provision", standalone_mode=False)
+            return int(Exit.USAGE)
+        code = app(args=list(arguments), prog_name="provision", standalone_mode=False)
+        sys.stdout.flush()
+        return int(code or 0)
+    except KeyboardInterrupt:
+        return _fail(interrupted(), arguments)
+    except ProvisionError as error:
+        return _fail(error, arguments)
+    except BrokenPipeError:
+        # The reader of our output went away (head, less): nothing to say to it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return int(Exit.INTERRUPTED)
+    except OSError as error:
+        if error.errno != errno.EIO:
+            return _fail(_defect(error), arguments, error)
+        # The terminal was closed: what ran on hosts was told to end and is recorded; nobody is left to tell.
+        for stream in (sys.stdout, sys.stderr):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        return int(Exit.INTERRUPTED)
+    except Exception as error:  # noqa: BLE001 - the last line of defence: no traceback for people
+        if type(error).__name__ == "Abort":
+            return _fail(interrupted(), arguments)
+        usage = _usage_error(error, arguments)
+        if usage is not None:
+            return _fail(usage, arguments)
+        return _fail(_defect(error), arguments, error)
+
+
+def _interrupt(number: int, frame: Any) -> None:
+    """A polite end from outside is handled as Ctrl-C: what runs on hosts is told and waited for."""
+    raise KeyboardInterrupt
+
+
+def _defect(error: BaseException) -> ProvisionError:
+    return ProvisionError(
+        "internal.error",
+        f"unexpected {type(error).__name__}: {error}",
+        because=["this is a defect of gpu-provision"],
+        hint="PROVISION_TRACEBACK=1 or -v shows the traceback; please report it",
+    )
+
+
+def _fail(error: ProvisionError, arguments: Sequence[str], cause: BaseException | None = None) -> int:
+    from provision.documents import error_document
+    from provision.render import Renderer
+
+    settings = ACTIVE.get("settings")
+    # Before the options were read (a mistyped one), what was typed must do.
+    as_json = settings.json if settings else "--json" in arguments
+    verbose = settings.verbose if settings else 0
+    Renderer(as_json=as_json or "--json" in arguments, verbosity=verbose).document(error_document(error))
+    cause = cause or error.__cause__
+    if cause is not None and (
+        verbose and error.issue.code == "internal.error" or os.environ.get("PROVISION_TRACEBACK")
+    ):
+        import traceback
+
+        traceback.print_exception(cause, file=sys.stderr)
+    return int(error.exit_code)
+
+
+def _usage_error(error: Exception, arguments: Sequence[str]) -> UsageError | None:
+    """Return what the parser of the command line complained about in our words; None for anything else.
+
+    By what the exceptions carry, not by their classes: typer has brought its own click since 0.20.
+    """
+    if getattr(error, "exit_code", None) != 2 or not hasattr(error, "format_message"):
+        return None
+    context = getattr(error, "ctx", None)
+    command = getattr(context, "command", None)
+    path = getattr(context, "command_path", "provision")
+    message = str(error.format_message()).strip()
+    named = re.match(r"No such command ['\"](?P<name>[^'\"]*)['\"]", message)
+    if named:
+        return UsageError(
+            "usage.command", f"no such command: {named['name']}",
+            hint=_nearest(named["name"], list(getattr(command, "commands", {})), "provision --help"),
+        )  # fmt: skip
+    option = getattr(error, "option_name", None)
+    if option and message.startswith("No such option"):
+        known = [name for param in getattr(command, "params", []) for name in getattr(param, "opts", [])]
+        return UsageError(
+            "usage.option", f"no such option: {option}", hint=_nearest(option, known, f"{path} --help")
+        )
+    return UsageError("usage.arguments", message[:1].lower() + message[1:].rstrip("."), hint=f"{path} --help")
+
+
+def _nearest(word: str, known: list[str], else_: str) -> str:
+    near = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    return f"did you mean {near[0]}?" if near else f"see {else_}"

@@ -1,0 +1,325 @@
+"""What every command of the command line shares: the app, the global options, the fleet, the end.
+
+Global options are taken before and after the name of the command.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from provision.errors import Exit, ProvisionError, UsageError
+
+if TYPE_CHECKING:
+    from provision import inventory
+    from provision.commands.fleet import Fleet
+    from provision.documents import Document
+    from provision.render import Renderer
+
+_GLOBAL = "Global options"
+_HOSTS = "Hosts"
+_CODES = (
+    "Exit codes: 0 done · 1 a host failed · 2 changes pending · 3 a check failed · 4 unreachable · 5 refused · "
+    "6 reboot needed · 64 wrong usage or inventory · 130 interrupted"
+)
+
+_FIRST = """[bold]First steps[/bold]
+
+[dim]$[/dim] provision init gpu01 gpu02   write inventory/hosts.yml for your servers
+
+[dim]$[/dim] provision scan               what is there
+
+[dim]$[/dim] provision plan               what would be done, and why
+
+[dim]$[/dim] provision apply              do it, and prove it
+
+This machine itself: provision -i localhost, scan"""
+
+app = typer.Typer(
+    name="provision",
+    help="Takes Ubuntu machines with NVIDIA GPUs from any state to a working one, proves it, and keeps them there.",
+    epilog=_FIRST + "\n\n" + _CODES,
+    no_args_is_help=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+# ---- options that every command has ------------------------------------------------------------------------------
+
+
+@dataclass
+class Settings:
+    """The global options of one call."""
+
+    inventory: list[str] = field(default_factory=list)
+    limit: str | None = None
+    extra_vars: list[str] = field(default_factory=list)
+    forks: int | None = None
+    ask_become_pass: bool = False
+    ask_vault_pass: bool = False
+    vault_password_file: list[str] = field(default_factory=list)
+    run_dir: Path | None = None
+    json: bool = False
+    verbose: int = 0
+
+    def merged(self, later: dict[str, Any]) -> Settings:
+        """Return these settings with those that stood after the command's name: lists add up, others replace."""
+        values = dict(vars(self))
+        for name, value in later.items():
+            if isinstance(values[name], list):
+                values[name] = [*values[name], *(value or [])]
+            elif name == "verbose":
+                values[name] += value
+            elif value not in (None, False):
+                values[name] = value
+        return Settings(**values)
+
+
+_OPTIONS: dict[str, tuple[Any, Any]] = {
+    "inventory": (
+        Annotated[
+            list[str] | None,
+            typer.Option(
+                "-i", "--inventory", metavar="INVENTORY", rich_help_panel=_HOSTS,
+                help="Ansible inventory: file, folder, or hosts with a comma (gpu01, or localhost,). Repeatable. "
+                "Default: ansible.cfg's, then inventory/hosts.yml.",
+            ),
+        ],
+        None,
+    ),
+    "limit": (
+        Annotated[
+            str | None,
+            typer.Option(
+                "-l", "--limit", metavar="PATTERN", rich_help_panel=_HOSTS,
+                help="Only these hosts: gpu01, a group, 'gpu*:!gpu03', @file.",
+            ),
+        ],
+        None,
+    ),
+    "extra_vars": (
+        Annotated[
+            list[str] | None,
+            typer.Option(
+                "-e", "--extra-vars", metavar="VARS", rich_help_panel=_HOSTS,
+                help="Variables over the inventory's: key=value, JSON, or @file. Repeatable.",
+            ),
+        ],
+        None,
+    ),
+    "forks": (
+        Annotated[
+            int | None,
+            typer.Option("--forks", min=1, metavar="N", rich_help_panel=_HOSTS, help="Hosts at a time (default 64)."),
+        ],
+        None,
+    ),
+    "ask_become_pass": (
+        Annotated[
+            bool,
+            typer.Option("-K", "--ask-become-pass", metavar="", rich_help_panel=_HOSTS, help="Ask for the sudo password."),
+        ],
+        False,
+    ),
+    "ask_vault_pass": (
+        Annotated[
+            bool,
+            typer.Option("--ask-vault-pass", metavar="", rich_help_panel=_HOSTS, help="Ask for the vault password."),
+        ],
+        False,
+    ),
+    "vault_password_file": (
+        Annotated[
+            list[str] | None,
+            typer.Option(
+                "--vault-password-file", metavar="FILE", rich_help_panel=_HOSTS, help="File or script with the vault password."
+            ),
+        ],
+        None,
+    ),
+    "run_dir": (
+        Annotated[
+            Path | None,
+            typer.Option(
+                "--run-dir", metavar="DIR", rich_help_panel=_GLOBAL,
+                help="Where runs keep plan, events and logs (default: the user's state folder).",
+            ),
+        ],
+        None,
+    ),
+    "json": (
+        Annotated[
+            bool,
+            typer.Option("--json", metavar="", rich_help_panel=_GLOBAL, help="Print one JSON object; never ask anything."),
+        ],
+        False,
+    ),
+    "verbose": (
+        Annotated[
+            int,
+            typer.Option(
+                "-v", "--verbose", count=True, metavar="", show_default=False, rich_help_panel=_GLOBAL,
+                help="Say more: every fact, choice and package. Repeatable.",
+            ),
+        ],
+        0,
+    ),
+}  # fmt: skip
+
+
+def _signature(own: Sequence[inspect.Parameter], extra: Sequence[inspect.Parameter]) -> inspect.Signature:
+    shared = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+        for name, (annotation, default) in _OPTIONS.items()
+    ]
+    return inspect.Signature([*extra, *own, *shared])
+
+
+def command(*examples: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Register a command ``fn(settings, ...own options)``; its docstring is its help, with examples below."""
+
+    def register(fn: Callable[..., int]) -> Callable[..., int]:
+        own = [
+            parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+            for parameter in list(inspect.signature(fn, eval_str=True).parameters.values())[1:]
+        ]
+        context = inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+
+        def call(ctx: typer.Context, **values: Any) -> int:
+            later = {name: values.pop(name) for name in _OPTIONS}
+            settings = ctx.obj.merged(later)
+            ACTIVE["settings"] = settings
+            try:
+                return fn(settings, **values)
+            except KeyboardInterrupt:
+                raise interrupted() from None  # typer would end without a word
+
+        signature = _signature(own, [context])
+        call.__signature__ = signature  # type: ignore[attr-defined]
+        call.__annotations__ = {name: p.annotation for name, p in signature.parameters.items()}
+        call.__doc__ = inspect.getdoc(fn)
+        name = fn.__name__.rstrip("_")
+        shown = "\n\n".join(f"[dim]$[/dim] {example}" for example in examples)
+        app.command(name, epilog=f"[bold]Examples[/bold]\n\n{shown}")(call)
+        return fn
+
+    return register
+
+
+# What an error outside of a command needs to know: how to print it.
+ACTIVE: dict[str, Settings] = {}
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from provision import __version__
+
+        typer.echo(f"provision {__version__}")
+        raise typer.Exit
+
+
+def _root(ctx: typer.Context, version: bool = False, **values: Any) -> None:
+    ctx.obj = ACTIVE["settings"] = Settings().merged(values)
+
+
+_VERSION = Annotated[
+    bool,
+    typer.Option(
+        "--version",
+        metavar="",
+        rich_help_panel=_GLOBAL,
+        help="Print the version.",
+        is_eager=True,
+        callback=_show_version,
+    ),
+]
+_root.__signature__ = _signature(  # type: ignore[attr-defined]
+    [inspect.Parameter("version", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=_VERSION)],
+    [inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)],
+)
+_root.__annotations__ = {name: p.annotation for name, p in _root.__signature__.parameters.items()}  # type: ignore[attr-defined]
+app.callback()(_root)
+
+
+def interrupted() -> ProvisionError:
+    error = ProvisionError(
+        "run.interrupted", "interrupted", hint="run the command again: it goes on where it was cut off"
+    )
+    error.exit_code = Exit.INTERRUPTED
+    return error
+
+
+def with_values(settings: Settings, values: dict[str, Any] | Literal[False]) -> Settings:
+    """Settings with variables of this run alone."""
+    if not values:
+        return settings
+    return replace(settings, extra_vars=[*settings.extra_vars, json.dumps(values)])
+
+
+def agreed(renderer: Renderer, count: int) -> bool:
+    if renderer.as_json or not sys.stdin.isatty():
+        raise UsageError(
+            "apply.not_confirmed",
+            "nobody can be asked here, so nothing was changed",
+            because=["--json never asks" if renderer.as_json else "stdin is not a terminal"],
+            hint="look at the plan, then say --yes",
+        )
+    return renderer.confirm(f"Change {count} host{'' if count == 1 else 's'}?")
+
+
+def open_fleet(settings: Settings, command: str) -> tuple[Fleet, Renderer]:
+    """Read the inventory while the rest of the program loads; return the fleet and what prints."""
+    loading = _start(settings)
+    # Half a second of Ansible in a process of its own: meanwhile this one loads all that the command will need.
+    importlib.import_module(f"provision.commands.{command}")
+    importlib.import_module("provision.remote.client")
+    from provision.commands.fleet import fleet_of, warm_up
+    from provision.render import Renderer
+
+    renderer = Renderer(as_json=settings.json, verbosity=settings.verbose)
+    warm_up()
+    inventory = loading.result()
+    if not settings.json:
+        renderer.warnings(inventory.warnings)
+    return fleet_of(inventory, settings.forks), renderer
+
+
+def _start(settings: Settings) -> inventory.Loading:
+    from provision import inventory
+
+    return inventory.start(
+        settings.inventory or None, settings.limit, settings.extra_vars,
+        vault_password=_password(settings, "Vault password: ") if settings.ask_vault_pass else None,
+        vault_password_files=settings.vault_password_file,
+        become_password=_password(settings, "sudo password: ") if settings.ask_become_pass else None,
+    )  # fmt: skip
+
+
+def _password(settings: Settings, prompt: str) -> str:
+    if settings.json:
+        raise UsageError(
+            "usage.no_prompt", "--json never asks for a password",
+            hint="put it in a vault (ansible_become_password) and give --vault-password-file",
+        )  # fmt: skip
+    import getpass
+
+    return getpass.getpass(prompt, stream=sys.stderr)
+
+
+def finish(settings: Settings, document: Document, renderer: Renderer | None = None) -> int:
+    if renderer is None:
+        from provision.render import Renderer
+
+        renderer = Renderer(as_json=settings.json, verbosity=settings.verbose)
+    renderer.document(document)
+    return document.exit_code

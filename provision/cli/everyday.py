@@ -1,0 +1,207 @@
+"""The commands of every day: init, scan, envs, plan, apply, verify, compat."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from provision.cli.base import Settings, agreed, command, finish, open_fleet, with_values
+
+
+@command(
+    "provision init gpu01 gpu02",
+    "provision init 'gpu[01:40]' --user ubuntu -o fleet.yml",
+    "provision init localhost",
+)
+def init(
+    settings: Settings,
+    hosts: Annotated[
+        list[str], typer.Argument(metavar="HOST...", help="Names or addresses; ranges as gpu[01:40].")
+    ],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="File to write.")] = Path(
+        "inventory/hosts.yml"
+    ),
+    user: Annotated[
+        str | None, typer.Option("-u", "--user", metavar="NAME", help="User to log in as.")
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", metavar="", help="Overwrite the file if it is there.")
+    ] = False,
+) -> int:
+    """Write a commented starter inventory for the named hosts."""
+    from provision.commands import init as command
+
+    return finish(settings, command.run(hosts, output, user=user, force=force))
+
+
+_PRUNE = "Remove CUDA toolkits of apt's that are installed and not listed."
+
+
+@command("provision scan", "provision -i localhost, scan", "provision scan -l 'gpu*:!gpu03' --json")
+def scan(settings: Settings) -> int:
+    """Show what is there: GPUs, the driver in its layers, holds, kernels, sources, CUDA. Changes nothing.
+
+    A fleet is a table; one host (-l gpu01), or -v, is told layer by layer.
+    """
+    fleet, renderer = open_fleet(settings, "scan")
+    from provision.commands import scan as command
+
+    return finish(settings, command.run(fleet, renderer.progress()), renderer)
+
+
+@command("provision envs", "provision envs -l gpu01 --no-size", "provision envs --json")
+def envs(
+    settings: Settings,
+    no_size: Annotated[
+        bool, typer.Option("--no-size", metavar="", help="Do not measure: much faster on slow disks.")
+    ] = False,
+) -> int:
+    """Show every conda and its environments: Python, framework, CUDA, build for GPU or CPU, size. Changes nothing.
+
+    Homes on network file systems are looked at only where the inventory names their users.
+    """
+    fleet, renderer = open_fleet(settings, "envs")
+    from provision.commands import envs as command
+
+    return finish(settings, command.run(fleet, renderer.progress(), sizes=not no_size), renderer)
+
+
+@command("provision plan", "provision plan -l gpu01 -v", "provision plan -e nvidia_driver_branch=580")
+def plan(
+    settings: Settings,
+    prune: Annotated[bool, typer.Option("--prune", metavar="", help=_PRUNE)] = False,
+) -> int:
+    """Show what apply would do: packages, download, restarts, reboots, and the reason of each. Changes nothing."""
+    settings = with_values(settings, prune and {"cuda_toolkit_prune": True})
+    fleet, renderer = open_fleet(settings, "plan")
+    from provision.commands import plan as command
+
+    return finish(settings, command.run(fleet, renderer.progress()), renderer)
+
+
+@command(
+    "provision apply",
+    "provision apply -l gpu01 --yes",
+    "provision apply --no-reboot",
+    "provision apply --check",
+)
+def apply(
+    settings: Settings,
+    yes: Annotated[bool, typer.Option("-y", "--yes", metavar="", help="Do not ask.")] = False,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check", metavar="", help="Ansible's check mode: say what would change, change nothing."
+        ),
+    ] = False,
+    no_reboot: Annotated[
+        bool, typer.Option("--no-reboot", metavar="", help="Leave needed reboots to you (exit code 6).")
+    ] = False,
+    prune: Annotated[bool, typer.Option("--prune", metavar="", help=_PRUNE)] = False,
+) -> int:
+    """Plan, ask, change the hosts that need it, reboot where that is allowed, and prove the result by a fresh read.
+
+    Hosts that are as wanted are left alone. A run that was cut off is finished by the next one.
+    """
+    settings = with_values(settings, no_reboot and {"nvidia_driver_reboot": "never"})
+    settings = with_values(settings, prune and {"cuda_toolkit_prune": True})
+    fleet, renderer = open_fleet(settings, "apply")
+    from provision import engine
+    from provision.commands import apply as command
+    from provision.commands import plan as planning
+
+    planned = planning.run(
+        fleet,
+        renderer.progress(),
+        on_change=lambda: engine.make_ready(fleet.inventory),
+        keep=command.stays_up,
+    )
+    names = command.to_change(planned)
+    if names and not renderer.as_json:
+        renderer.show(planned)
+    if names and not (yes or check) and not agreed(renderer, len(names)):
+        engine.dismiss()
+        renderer.errors(planned.errors)
+        renderer.say("nothing was changed")
+        return planned.exit_code
+    done = command.run(
+        fleet,
+        planned,
+        renderer.progress(),
+        run_base=settings.run_dir,
+        check=check,
+        verbosity=settings.verbose,
+    )
+    return finish(settings, done, renderer)
+
+
+@command(
+    "provision verify",
+    "provision verify -l gpu01 -v",
+    "provision verify --check 'gpu.*' --deep",
+    "provision verify --junit results.xml",
+)
+def verify(
+    settings: Settings,
+    check: Annotated[
+        list[str] | None,
+        typer.Option("--check", metavar="PATTERN", help="Only these checks: cuda.nvcc, 'gpu.*'. Repeatable."),
+    ] = None,
+    deep: Annotated[
+        bool, typer.Option("--deep", metavar="", help="Test most of each card's memory; measure longer.")
+    ] = False,
+    junit: Annotated[
+        Path | None, typer.Option("--junit", metavar="FILE", help="Write the results as JUnit XML, for CI.")
+    ] = None,
+) -> int:
+    """Check every host and print pass, warn, fail or skip with the evidence. Changes nothing, leaves nothing behind.
+
+    docs/checks.md and docs/prove.md say what each check means and what to do.
+    """
+    fleet, renderer = open_fleet(settings, "verify")
+    from provision.commands import verify as command
+    from provision.verify import Look
+
+    document = command.run(fleet, renderer.progress(), look=Look(tuple(check or ()), deep))
+    if junit:
+        command.write_junit(document, junit)
+    return finish(settings, document, renderer)
+
+
+@command(
+    "provision compat --gpu 'RTX 3090' --cuda 12.4",
+    "provision compat --gpu H100 --torch 2.6 --ubuntu 24.04",
+    "provision compat --gpu V100 --gpu 'RTX 4090' --driver 580 --json",
+    "provision compat --image-cuda 12.1 --driver 535",
+)
+def compat(
+    settings: Settings,
+    gpu: Annotated[
+        list[str] | None, typer.Option("--gpu", metavar="NAME", help="GPU by name or PCI id; repeatable.")
+    ] = None,
+    driver: Annotated[str | None, typer.Option("--driver", metavar="580", help="Branch or version.")] = None,
+    cuda: Annotated[str | None, typer.Option("--cuda", metavar="12.4", help="CUDA toolkit.")] = None,
+    cudnn: Annotated[str | None, typer.Option("--cudnn", metavar="9", help="cuDNN.")] = None,
+    torch: Annotated[str | None, typer.Option("--torch", metavar="2.6", help="PyTorch.")] = None,
+    tensorflow: Annotated[
+        str | None, typer.Option("--tensorflow", metavar="2.18", help="TensorFlow.")
+    ] = None,
+    ubuntu: Annotated[str | None, typer.Option("--ubuntu", metavar="24.04", help="Ubuntu release.")] = None,
+    modules: Annotated[
+        str | None, typer.Option("--modules", metavar="FLAVOUR", help="Kernel modules: open or proprietary.")
+    ] = None,
+    image_cuda: Annotated[
+        str | None, typer.Option("--image-cuda", metavar="12.1", help="CUDA inside a container image.")
+    ] = None,
+) -> int:
+    """Answer from the catalog alone what fits together, what does not, and why. Asks no host."""
+    from provision.commands import compat as command
+    from provision.compat import Wishes
+
+    wishes = Wishes(
+        gpu=tuple(gpu or ()), driver=driver, cuda=cuda, cudnn=cudnn, torch=torch, tensorflow=tensorflow, ubuntu=ubuntu,
+        modules=modules, image_cuda=image_cuda,
+    )  # fmt: skip
+    return finish(settings, command.run(wishes))
