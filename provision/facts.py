@@ -10,6 +10,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from provision.trouble import Trouble
+
 Flavour = Literal["open", "proprietary"]
 
 
@@ -577,3 +579,4 @@ class Facts(_Facts):
     containers: Containers = Containers()
     cuda_dirs: dict[str, str | None] = Field(default_factory=dict)  # /usr/local/cuda-13.0 -> version
     unreadable: list[str] = Field(default_factory=list)  # what root would have seen
+    trouble: Trouble | None = None  # None: not asked for; see provision.trouble

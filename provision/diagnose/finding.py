@@ -1,0 +1,75 @@
+"""What diagnose says: findings, and the repairs that rescue can carry out. Data only."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field
+
+# error: something does not work, or will not after the next boot or apt run. warning: it works, and one ordinary event
+# breaks it. note: worth knowing; never counts against a host.
+Level = Literal["error", "warning", "note"]
+
+# What rescue can do, from the smallest on. ``Repair.action`` is one of these; docs/rescue.md explains them.
+ACTIONS: dict[str, int] = {
+    # 0: nothing but a reload or a reboot
+    "module.reload": 0,  # stop what holds the modules (consent), unload, load again
+    "reboot": 0,
+    # 1: finish what was cut off
+    "dpkg.configure": 1,  # dpkg --configure -a, then what apt calls --fix-broken; args: none
+    "boot.room": 1,  # make room in /boot; args: packages (exact names of old kernels), files
+    "initramfs.build": 1,  # args: kernels
+    # 2: mend what steers apt and the modules
+    "holds.clear": 2,  # args: packages (exact names)
+    "sources.drop": 2,  # args: entries [{file, line}] to comment out
+    "sources.rewrite": 2,  # args: entries [{file, line, uri, to}]
+    "sources.key": 2,  # args: name of a catalog repository whose key file is to be written
+    "lists.clean": 2,  # downloaded lists that contradict each other are fetched anew
+    "file.aside": 2,  # args: paths that are renamed to PATH.gpu-provision-disabled
+    # 3 and 4: let the inventory's roles do it: headers, modules, holds, one family at one version
+    "apply": 3,  # args: parts (driver, cuda, conda, containers)
+    "realign": 4,  # as apply, where versions of one family have to move; args: parts
+    # 5: remove every trace of the driver, then install by the inventory
+    "runfile.uninstall": 5,
+    "purge": 5,
+    # no program can do it: firmware, hardware, a decision. args: none; words tells the person what to do
+    "manual": 9,
+}
+
+
+class Repair(BaseModel):
+    """One step of the smallest repair."""
+
+    action: str
+    words: str  # "install linux-headers-6.8.0-45-generic and build the module": what it does here, for people
+    args: dict[str, Any] = Field(default_factory=dict)
+
+    @property
+    def level(self) -> int:
+        return ACTIONS[self.action]
+
+
+class Finding(BaseModel):
+    """One named cause on one host."""
+
+    code: str  # stable: driver.stale_module
+    level: Level
+    message: str  # this host's case in one line, with its versions and names
+    evidence: list[str] = Field(default_factory=list)  # the file, the line, the versions that disagree
+    breaks: str = ""  # what does not work because of it
+    repairs: list[Repair] = Field(default_factory=list)  # in order; the first level that does is the smallest
+    reboot: bool = False  # the repair ends with one
+    prevent: str = ""  # what would have kept it from happening
+    folded: list[Finding] = Field(default_factory=list)  # symptoms that follow from this one
+
+
+class Diagnosis(BaseModel):
+    """What is wrong with one host: what has to be mended first stands first."""
+
+    findings: list[Finding] = Field(default_factory=list)
+    unknown: list[str] = Field(default_factory=list)  # symptoms that no rule explains, and what was looked at
+    unread: list[str] = Field(default_factory=list)  # what could not be read, so that silence proves nothing
+
+    @property
+    def errors(self) -> list[Finding]:
+        return [finding for finding in self.findings if finding.level == "error"]

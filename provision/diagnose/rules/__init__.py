@@ -1,0 +1,1 @@
+"""Rules by theme; see provision.diagnose.rule."""
