@@ -1,0 +1,39 @@
+# Copyright (c) the gpu-provision founders
+# Apache-2.0 (see LICENSE)
+"""Read a host that may be broken: everything that the probe says, and beside it what only diagnose reads.
+
+The one call of ``provision diagnose``. ``collect`` returns the probe's dict with one more key, ``trouble``: {"boot",
+"apt", "user"}, in the shape of provision.trouble.Trouble. Nothing is changed. Files are read; the few programs that
+are started (boottrouble.py says which) are given up after seconds. Standard library only, Python 3.8 and later.
+"""
+
+from __future__ import annotations
+
+from ansible_collections.gpu.provision.plugins.module_utils import apttrouble, boottrouble, probe, usertrouble
+from ansible_collections.gpu.provision.plugins.module_utils.hosttree import HostTree
+
+
+def main(args):
+    """Entry of the fast read; returns facts with trouble. args: as those of the probe."""
+    return collect(
+        root=args.get("root") or "/",
+        smi_timeout=float(args.get("smi_timeout") or probe.SMI_TIMEOUT),
+        conda_prefixes=args.get("conda_prefixes") or (),
+    )
+
+
+def collect(root="/", run=None, smi_timeout=probe.SMI_TIMEOUT, conda_prefixes=()):
+    """Read a host and return its facts as a dict, with ``trouble``.
+
+    root: folder that stands for ``/``. run: callable(list, timeout) -> (rc, stdout, stderr) that answers in place of
+    every program; without it programs are started on the running host, and none for a recorded one.
+    """
+    facts = probe.collect(root, run, smi_timeout, conda_prefixes)
+    tree = HostTree(root)
+    facts["trouble"] = {
+        "boot": boottrouble.read(tree, facts, run),
+        "apt": apttrouble.read(tree, facts),
+        "user": usertrouble.read(tree, facts),
+    }
+    facts["unreadable"] = sorted(set(facts["unreadable"]) | set(tree.unreadable))
+    return facts
