@@ -1,0 +1,414 @@
+"""What stands in fleet.lock.yml, and reading and writing it.
+
+The file is made for people and git: groups of alike hosts, sorted names, no time stamps, so that it changes only where
+a version does. It may be edited by hand: what is wrong is said with the line.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+
+from provision.errors import Issue, UsageError
+from provision.facts import Flavour
+
+NAME = "fleet.lock.yml"  # beside the inventory
+SCHEMA = "provision/lock/1"
+PARTS = ("driver", "cuda", "containers", "conda")
+_HEADER = """\
+# Written by `provision lock`: the exact versions of verified hosts. apply installs exactly these, drift compares with them.
+# `provision lock --update` moves it on and says what changes. Keep it in git, beside the inventory.
+"""
+# Debian policy 5.6.12 and 5.6.1; a name may carry its architecture (libnvidia-gl-580:i386).
+DebianVersion = Annotated[str, StringConstraints(pattern=r"^(?:[0-9]+:)?[0-9][A-Za-z0-9.+~:-]*$")]
+PackageName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.+-]+(?::[a-z0-9]+)?$")]
+Versions = dict[PackageName, DebianVersion]
+_WORDS = {
+    "string_type": "is not a text", "dict_type": "is not a mapping", "int_type": "is not a whole number",
+    "bool_type": "is not true or false", "list_type": "is not a list", "extra_forbidden": "is not known here",
+    "missing": "is missing",
+}  # fmt: skip
+
+
+class _Locked(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, populate_by_name=True)
+
+
+class LockedRepository(_Locked):
+    """A repository that locked packages come from. key: fingerprint of the key it is signed by, where that is known."""
+
+    uri: str
+    suite: str = ""
+    components: str = ""
+    key: str | None = None
+
+
+class LockedDriver(_Locked):
+    """version: NVIDIA's. packages: Debian versions, without those that belong to one kernel (see LockedHost.kernel)."""
+
+    version: str
+    series: str  # "580", "580-server"
+    flavour: Flavour
+    build: Literal["signed", "dkms"]
+    channel: Literal["ubuntu", "cuda", "ppa"]
+    variant: Literal["desktop", "headless"]
+    fabric_manager: bool = False
+    packages: Versions = Field(default_factory=dict)
+
+
+class LockedCuda(_Locked):
+    """releases: minor -> release ("12.8": "12.8.1"); cudnn: CUDA major -> version; nccl with its +cudaX.Y."""
+
+    releases: dict[str, str]
+    default: str
+    cudnn: dict[str, str] = Field(default_factory=dict)
+    nccl: str | None = None
+    packages: Versions = Field(default_factory=dict)
+
+
+class LockedContainers(_Locked):
+    """The container toolkit."""
+
+    version: str
+    packages: Versions = Field(default_factory=dict)
+
+
+class LockedEnvironment(_Locked):
+    """A conda environment that the inventory asks for. packages: "version build" of what concerns CUDA; pip: versions."""
+
+    python: str | None = None
+    packages: dict[str, str] = Field(default_factory=dict)
+    pip: dict[str, str] = Field(default_factory=dict)
+
+
+class LockedConda(_Locked):
+    """One installation of conda that the inventory asks for; environments by path."""
+
+    distribution: str
+    version: str
+    environments: dict[str, LockedEnvironment] = Field(default_factory=dict)
+
+
+class LockedGroup(_Locked):
+    """What hosts of one kind have: everything that must be equal on all of them. conda: by its path."""
+
+    ubuntu: str
+    arch: str
+    driver: LockedDriver | None = None
+    cuda: LockedCuda | None = None
+    containers: LockedContainers | None = None
+    conda: dict[str, LockedConda] = Field(default_factory=dict)
+    repositories: dict[str, LockedRepository] = Field(default_factory=dict)  # as their files are called: cuda
+
+    @property
+    def by_part(self) -> dict[str, dict[str, str]]:
+        """Exact Debian versions by part of a plan; parts that are not locked are left out."""
+        parts = {"driver": self.driver, "cuda": self.cuda, "containers": self.containers}
+        return {name: dict(part.packages) for name, part in parts.items() if part is not None}
+
+    @property
+    def packages(self) -> dict[str, str]:
+        """Exact Debian versions of all parts together."""
+        return {name: version for part in self.by_part.values() for name, version in part.items()}
+
+
+class LockedKernel(_Locked):
+    """The kernel that boots, and what belongs to it: signed modules of it, metapackages that would move it."""
+
+    release: str
+    packages: Versions = Field(default_factory=dict)
+
+
+class LockedGpu(_Locked):
+    """A card as it was seen: width in lanes and speed in GT/s are the most that card and slot can do together."""
+
+    slot: str
+    device: str  # PCI device id
+    name: str
+    uuid: str | None = None
+    width: int | None = None
+    speed: float | None = None
+    mig: str | None = None
+
+
+class LockedHost(_Locked):
+    """What a host has of its own. environments: conda environments -> digest over all packages in them."""
+
+    group: str
+    kernel: LockedKernel | None = None
+    gpus: list[LockedGpu] = Field(default_factory=list)
+    sources: list[str] | None = None  # files of apt's sources; None: not looked at
+    environments: dict[str, str] = Field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class HostLock:
+    """The lock of one host. listed: it is in the file itself, not only like a group in it."""
+
+    name: str
+    group_name: str
+    group: LockedGroup
+    host: LockedHost
+    listed: bool = True
+    path: str = NAME
+
+    @property
+    def packages(self) -> dict[str, str]:
+        """Exact Debian versions of everything locked for this host, with what belongs to its kernel."""
+        return {**self.group.packages, **(self.host.kernel.packages if self.host.kernel else {})}
+
+
+class Lock(_Locked):
+    """The whole file."""
+
+    schema_id: Literal["provision/lock/1"] = Field(default="provision/lock/1", alias="schema")
+    groups: dict[str, LockedGroup] = Field(default_factory=dict)
+    hosts: dict[str, LockedHost] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _groups_are_there(self) -> Lock:
+        for name, host in self.hosts.items():
+            if host.group not in self.groups:
+                near = difflib.get_close_matches(host.group, self.groups, n=1)
+                raise _Misplaced(
+                    ("hosts", name, "group"), f"there is no group {host.group}",
+                    f"did you mean {near[0]}?" if near else f"groups: {', '.join(self.groups) or 'none'}",
+                )  # fmt: skip
+        return self
+
+    def for_host(self, name: str, path: str = NAME) -> HostLock | None:
+        """The lock of a host by its name in the inventory; None for one that is not in the file."""
+        host = self.hosts.get(name)
+        return HostLock(name, host.group, self.groups[host.group], host, True, path) if host else None
+
+    def members(self, group: str) -> list[str]:
+        """Names of the hosts of a group."""
+        return [name for name, host in self.hosts.items() if host.group == group]
+
+    def packages_of(self, group: str) -> dict[str, set[str]]:
+        """Every package of a group and of its hosts' kernels -> its versions; more than one where kernels differ."""
+        found = {name: {version} for name, version in self.groups[group].packages.items()}
+        for host in self.hosts.values():
+            if host.group == group and host.kernel:
+                for name, version in host.kernel.packages.items():
+                    found.setdefault(name, set()).add(version)
+        return found
+
+
+class _Misplaced(ValueError):
+    """A value that is wrong beside others. place: where in the file."""
+
+    def __init__(self, place: tuple[str | int, ...], message: str, hint: str) -> None:
+        super().__init__(message)
+        self.place, self.hint = place, hint
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+class LockError(UsageError):
+    """A lock that cannot be used; ``issues`` has everything that is wrong with it."""
+
+    def __init__(self, issues: Sequence[Issue]) -> None:
+        first = issues[0]
+        super().__init__(first.code, first.message, because=first.because, hint=first.hint)
+        self.issues = list(issues)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (LockError, (self.issues,))
+
+
+def load(path: Path) -> Lock:
+    """Read a lock. Raises LockError (exit 64) for a file that cannot be read or used, with the lines."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise LockError(
+            [_issue(f"cannot read the lock {path}", [str(error)], "provision lock writes one; --no-lock does without")]
+        ) from error  # fmt: skip
+    return parse(text, str(path))
+
+
+def parse(text: str, where: str = NAME) -> Lock:
+    """Return the lock that a text says. where: its file, for errors."""
+    try:
+        loader = yaml.SafeLoader(text)
+        try:
+            node = loader.get_single_node()
+        finally:
+            loader.dispose()
+        data = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise LockError([_not_yaml(error, where)]) from error
+    lines = dict(_lines(node)) if node is not None else {}
+    twice = list(_twice(node)) if node is not None else []
+    if twice:
+        raise LockError(
+            [
+                _issue(f"{where} line {line}: {key} stands there twice", [], "leave one of the two")
+                for key, line in twice
+            ]
+        )
+    if not isinstance(data, dict):
+        raise LockError(
+            [_issue(f"{where} is not a lock", ["it holds no mapping"], "provision lock writes one")]
+        )
+    if data.get("schema") != SCHEMA:
+        said = data.get("schema")
+        because = f"it says schema: {said}" if said else "it does not say its schema"
+        raise LockError(
+            [_issue(f"{where} line {lines.get(('schema',), 1)}: not a lock that this program reads", [because],
+                    f"schema: {SCHEMA} is what it writes and reads; provision lock -o FILE writes a new one")]
+        )  # fmt: skip
+    try:
+        return Lock.model_validate(data)
+    except ValidationError as error:
+        raise LockError([_explained(one, lines, where) for one in error.errors()]) from error
+
+
+def _issue(message: str, because: Sequence[str], hint: str) -> Issue:
+    return Issue(code="lock.invalid", message=message, because=list(because), hint=hint)
+
+
+def _not_yaml(error: yaml.YAMLError, where: str) -> Issue:
+    mark = getattr(error, "problem_mark", None)
+    place = f"{where} line {mark.line + 1}, column {mark.column + 1}" if mark else where
+    return _issue(
+        f"{place}: not YAML", [str(getattr(error, "problem", "") or error)],
+        "mend the line, or take the file back from git",
+    )  # fmt: skip
+
+
+def _explained(error: Any, lines: Mapping[tuple[Any, ...], int], where: str) -> Issue:
+    """One complaint of pydantic in our words, with the line."""
+    cause = (error.get("ctx") or {}).get("error")
+    if isinstance(cause, _Misplaced):
+        return _issue(f"{where} line {_line(cause.place, lines)}: {cause}", [], cause.hint)
+    place = tuple(part for part in error["loc"] if part != "[key]")
+    name = ".".join(str(part) for part in place)
+    kind, value = error["type"], error.get("input")
+    hint = "see docs/fleet.md for what stands where"
+    if kind == "extra_forbidden":
+        near = difflib.get_close_matches(str(place[-1]), _known_keys(place), n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]}?" if near else hint
+    elif kind == "string_type" and isinstance(value, int | float):
+        hint = f'write it in quotes: "{value}"'
+    elif kind == "string_pattern_mismatch":
+        hint = "a Debian version, as dpkg -l tells it: 580.95.05-0ubuntu0.24.04.2"
+        if "[key]" in error["loc"]:
+            hint = "a package's name, as dpkg -l tells it"
+    elif kind == "literal_error":
+        hint = f"one of {(error.get('ctx') or {}).get('expected', '')}".replace("'", "")
+    if kind == "string_pattern_mismatch":
+        what = "package name" if "[key]" in error["loc"] else "Debian version"
+        return _issue(f"{where} line {_line(place, lines)}: {name}: {value!r} is no {what}", [], hint)
+    words = _WORDS.get(kind, error["msg"][:1].lower() + error["msg"][1:])
+    return _issue(f"{where} line {_line(place, lines)}: {name} {words}", [], hint)
+
+
+def _known_keys(place: Sequence[Any]) -> list[str]:
+    models = (Lock, LockedGroup, LockedHost, LockedDriver, LockedCuda, LockedContainers, LockedConda, LockedGpu,
+              LockedKernel, LockedEnvironment, LockedRepository)  # fmt: skip
+    return sorted({(f.alias or name) for model in models for name, f in model.model_fields.items()})
+
+
+def _line(place: Sequence[Any], lines: Mapping[tuple[Any, ...], int]) -> int:
+    """The line of a place, or of the nearest thing around it that is there."""
+    for length in range(len(place), 0, -1):
+        found = lines.get(tuple(place[:length]))
+        if found:
+            return found
+    return 1
+
+
+def _lines(node: yaml.Node, place: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], int]]:
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            here = (*place, key.value)
+            yield here, key.start_mark.line + 1
+            yield from _lines(value, here)
+    elif isinstance(node, yaml.SequenceNode):
+        for index, value in enumerate(node.value):
+            yield (*place, index), value.start_mark.line + 1
+            yield from _lines(value, (*place, index))
+
+
+def _twice(node: yaml.Node) -> Iterator[tuple[str, int]]:
+    """Keys that a mapping has twice: YAML takes the last one without a word."""
+    if isinstance(node, yaml.MappingNode):
+        seen: set[str] = set()
+        for key, value in node.value:
+            if key.value in seen:
+                yield key.value, key.start_mark.line + 1
+            seen.add(key.value)
+            yield from _twice(value)
+    elif isinstance(node, yaml.SequenceNode):
+        for value in node.value:
+            yield from _twice(value)
+
+
+# --- writing ----------------------------------------------------------------------------------------------------------
+
+
+def dump(lock: Lock) -> str:
+    """Return the text of a lock: the same lock is the same text, byte for byte."""
+    data: dict[str, Any] = {"schema": SCHEMA}
+    data["groups"] = {name: _plain(lock.groups[name]) for name in sorted(lock.groups)}
+    data["hosts"] = {name: _plain(lock.hosts[name]) for name in sorted(lock.hosts, key=natural)}
+    text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=110, default_flow_style=False)
+    return _HEADER + text
+
+
+def _plain(thing: Any) -> Any:
+    """Data of a model: fields in their order, names of mappings sorted, what is empty left out."""
+    if isinstance(thing, BaseModel):
+        fields = {name: getattr(thing, name) for name in type(thing).model_fields}
+        return {
+            name: _plain(value) for name, value in fields.items() if value not in (None, {}, [], "", False)
+        }
+    if isinstance(thing, Mapping):
+        return {name: _plain(thing[name]) for name in sorted(thing, key=natural)}
+    if isinstance(thing, list):
+        return [_plain(item) for item in thing]
+    return thing
+
+
+def natural(text: str) -> list[tuple[int, int, str]]:
+    """Sort key of names as people count: gpu2 before gpu10."""
+    return [
+        (0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"([0-9]+)", text) if part
+    ]
+
+
+def save(lock: Lock, path: Path) -> None:
+    """Write a lock in one step: who reads it sees the old one or the new one. Raises UsageError."""
+    name = None
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", delete=False
+        ) as file:
+            name = file.name
+            file.write(dump(lock))
+            file.flush()
+            os.fsync(file.fileno())
+        # Git and colleagues read it: as any file that this user makes.
+        mask = os.umask(0)
+        os.umask(mask)
+        Path(name).chmod(path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~mask)
+        Path(name).replace(path)
+    except OSError as error:
+        if name:
+            Path(name).unlink(missing_ok=True)
+        raise UsageError(
+            "usage.file", f"cannot write {path}", because=[str(error)],
+            hint="name a file in a folder that you can write: -o FILE",
+        ) from error  # fmt: skip
