@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import re
 
+from ansible_collections.gpu.provision.plugins.module_utils import lazyre
+
 # apt reads only these names in its .d folders (apt-pkg: GetListOfFilesInDir).
-_FILE_NAME = re.compile(r"^[A-Za-z0-9_.-]+$")
-_OPTIONS = re.compile(r"^\s*(\S+)\s+\[([^\]]*)\]\s*(.*)$")
+_FILE_NAME = lazyre.compile(r"^[A-Za-z0-9_.-]+$")
+_OPTIONS = lazyre.compile(r"^\s*(\S+)\s+\[([^\]]*)\]\s*(.*)$")
 
 
 def is_read(name, extensions):
@@ -151,7 +153,7 @@ def parse_preferences(text, file):
     return found, errors
 
 
-_TOKEN = re.compile(
+_TOKEN = lazyre.compile(
     r"""\s+ | //[^\n]* | /\*.*?\*/ | (?P<hash>\#[^\n]*) | "(?P<quoted>[^"\n]*)" | (?P<mark>[{};]) |
     (?P<word>[^\s"{};]+)""",
     re.X | re.S,

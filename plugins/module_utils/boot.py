@@ -13,13 +13,13 @@ import fnmatch
 import os
 import re
 
-from ansible_collections.gpu.provision.plugins.module_utils import debversion
+from ansible_collections.gpu.provision.plugins.module_utils import debversion, lazyre
 
 _LOADER_GUID = "4a67b082-0a4c-41cf-b6c7-440b29bb8c4f"
-_ENTRY = re.compile(r"""^\s*(menuentry|submenu)\s+(?:'((?:[^']|'\\'')*)'|"([^"]*)")(.*)$""")
-_ID = re.compile(r"""(?:\$menuentry_id_option|--id[ =])\s*(?:'([^']*)'|"([^"]*)"|(\S+))""")
-_LINUX = re.compile(r"^\s*linux(?:16|efi)?\s+(\S+)", re.M)
-_RELEASE = re.compile(r"(?:^|/)(?:vmlinuz|vmlinux|kernel|linux)-([0-9][^/]*?)(?:\.efi)?$")
+_ENTRY = lazyre.compile(r"""^\s*(menuentry|submenu)\s+(?:'((?:[^']|'\\'')*)'|"([^"]*)")(.*)$""")
+_ID = lazyre.compile(r"""(?:\$menuentry_id_option|--id[ =])\s*(?:'([^']*)'|"([^"]*)"|(\S+))""")
+_LINUX = lazyre.compile(r"^\s*linux(?:16|efi)?\s+(\S+)", re.M)
+_RELEASE = lazyre.compile(r"(?:^|/)(?:vmlinuz|vmlinux|kernel|linux)-([0-9][^/]*?)(?:\.efi)?$")
 
 
 def next_kernel(tree, images, running, container):

@@ -12,13 +12,15 @@ from __future__ import annotations
 
 import re
 
+from ansible_collections.gpu.provision.plugins.module_utils import lazyre
+
 FOLDERS = ("/etc/cdi", "/var/run/cdi")  # the later one wins where both know a device (CDI specification)
 OUTPUT = "/var/run/cdi/nvidia.yaml"
 KIND = "nvidia.com/gpu"
-_VERSION = re.compile(r"/lib(?:cuda|nvidia-[a-z0-9-]+)\.so\.([0-9]{3,4}\.[0-9]+(?:\.[0-9]+)?)\b")
-_GPU = re.compile(r"/dev/nvidia([0-9]+)\b")
-_CAPABILITY = re.compile(r"/dev/nvidia-caps/nvidia-cap([0-9]+)\b")
-_SPEC_VERSION = re.compile(r"cdiVersion[\"']?\s*:\s*[\"']?([0-9.]+)")
+_VERSION = lazyre.compile(r"/lib(?:cuda|nvidia-[a-z0-9-]+)\.so\.([0-9]{3,4}\.[0-9]+(?:\.[0-9]+)?)\b")
+_GPU = lazyre.compile(r"/dev/nvidia([0-9]+)\b")
+_CAPABILITY = lazyre.compile(r"/dev/nvidia-caps/nvidia-cap([0-9]+)\b")
+_SPEC_VERSION = lazyre.compile(r"cdiVersion[\"']?\s*:\s*[\"']?([0-9.]+)")
 
 
 def read(tree):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import pwd
 import re
 
-from ansible_collections.gpu.provision.plugins.module_utils import condaread
+from ansible_collections.gpu.provision.plugins.module_utils import condaread, lazyre
 from ansible_collections.gpu.provision.plugins.module_utils.hosttree import HostTree
 
 _PACKAGES = frozenset([
@@ -19,7 +19,7 @@ _PACKAGES = frozenset([
     "cuda-cudart", "cuda-toolkit", "cuda-nvcc", "cudnn", "nccl", "tensorflow", "tensorflow-base", "tensorflow-gpu",
     "jax", "jaxlib", "numpy", "mkl",
 ])  # fmt: skip
-_PIP = re.compile(
+_PIP = lazyre.compile(
     r"^(torch|torchvision|torchaudio|triton|tensorflow(-cpu|-gpu)?|jax|jaxlib|jax-cuda.*|numpy|nvidia-.*)$"
 )
 # The same software under conda's name and under pip's.

@@ -13,7 +13,7 @@ from __future__ import annotations
 import pwd
 import re
 
-from ansible_collections.gpu.provision.plugins.module_utils import condaenvs, condaread
+from ansible_collections.gpu.provision.plugins.module_utils import condaenvs, condaread, lazyre
 
 _HOME_NAMES = frozenset([
     "miniconda3", ".miniconda3", "miniconda", "miniforge3", ".miniforge3", "miniforge", "anaconda3", ".anaconda3",
@@ -21,7 +21,7 @@ _HOME_NAMES = frozenset([
 ])  # fmt: skip
 _PARENTS = ("/opt", "/usr/local")
 # A home that does not answer would hold up the read of the whole host; asked for by name, it is looked at.
-_NETWORK = re.compile(
+_NETWORK = lazyre.compile(
     r"^(nfs|cifs|smb|afs|autofs|lustre|beegfs|ceph|gluster|gpfs|orangefs|pvfs|9p|fuse\.(sshfs|gluster|ceph|s3))"
 )
 _MOST_HOMES, _MOST_FOLDERS, _MOST_PREFIXES, _MOST_ENVIRONMENTS = 200, 400, 64, 500

@@ -13,6 +13,7 @@ import os
 import re
 import stat
 
+from ansible_collections.gpu.provision.plugins.module_utils import lazyre
 from ansible_collections.gpu.provision.plugins.module_utils.hosttree import HostTree
 
 # Lies in a prefix while an installer of ours works on it. Its flock is held by the installer's processes.
@@ -32,8 +33,8 @@ TERMS_CHANNELS = ("https://repo.anaconda.com/pkgs/main", "https://repo.anaconda.
 # One of these at the top of a folder: an installation of conda, or what is left of one.
 _MARKS = frozenset(["condabin", "_conda", MARKER]).union(LEFTOVERS)
 _MOST_TERMS = 50
-_INIT = re.compile(r"^# >>> conda initialize >>>$(.*?)^# <<< conda initialize <<<$", re.S | re.M)
-_INIT_PREFIX = re.compile(r"""['"]?(/[^'"\n]*?)/bin/conda\b['"]?""")
+_INIT = lazyre.compile(r"^# >>> conda initialize >>>$(.*?)^# <<< conda initialize <<<$", re.S | re.M)
+_INIT_PREFIX = lazyre.compile(r"""['"]?(/[^'"\n]*?)/bin/conda\b['"]?""")
 
 
 def prefix_state(prefix, tree=None):

@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import re
 
+from ansible_collections.gpu.provision.plugins.module_utils import lazyre
+
 CONFIG = "/etc/containerd/config.toml"
 DROP_IN = "/etc/containerd/conf.d/99-gpu-provision-nvidia.toml"
 HEADER = "# written by gpu-provision"
@@ -25,11 +27,11 @@ RUNTIME_TYPE = "io.containerd.runc.v2"
 # Name of the plugin with the runtimes, by version of the file (source: containerd's docs/cri/config.md).
 PLUGINS = {2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}
 
-_SECTION = re.compile(r"^\s*\[\s*([^\[\]]+?)\s*\]\s*(?:#.*)?$")
-_KEY = re.compile(r"^\s*([A-Za-z0-9_-]+|\"[^\"]*\")\s*=\s*(.*?)\s*$")
+_SECTION = lazyre.compile(r"^\s*\[\s*([^\[\]]+?)\s*\]\s*(?:#.*)?$")
+_KEY = lazyre.compile(r"^\s*([A-Za-z0-9_-]+|\"[^\"]*\")\s*=\s*(.*?)\s*$")
 # Values that mean the same as no value (Go's zero values).
 _NOTHING = ('""', "[]", "0", "false")
-_NAME = re.compile(r'"([^"]*)"|\'([^\']*)\'|([A-Za-z0-9_-]+)')
+_NAME = lazyre.compile(r'"([^"]*)"|\'([^\']*)\'|([A-Za-z0-9_-]+)')
 
 
 def sections(text):

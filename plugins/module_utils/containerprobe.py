@@ -23,6 +23,7 @@ from ansible_collections.gpu.provision.plugins.module_utils import (
     daemonjson,
     dockerhost,
     dockerproxy,
+    lazyre,
     trustedkeys,
 )
 
@@ -54,10 +55,10 @@ _BUNDLES = (
 _NAMESPACES = {"moby": "docker"}
 _MOST_CONTAINERS = 256
 _MOST_ENTRIES = 64
-_GPU_WORDS = re.compile(
+_GPU_WORDS = lazyre.compile(
     rb"nvidia-container-runtime-hook|nvidia-cdi-hook|/dev/nvidia(?:[0-9]+|ctl|-uvm)|nvidia-container-toolkit\""
 )
-_ID = re.compile(r"(?:^|[/-])([0-9a-f]{64})(?:\.scope)?(?=/|$)")
+_ID = lazyre.compile(r"(?:^|[/-])([0-9a-f]{64})(?:\.scope)?(?=/|$)")
 
 
 def read(tree, packages, gpu_users=()):

@@ -7,7 +7,7 @@ Standard library only, any Python from 3.8.
 
 from __future__ import annotations
 
-import re
+from ansible_collections.gpu.provision.plugins.module_utils import lazyre
 
 PROFILE = "/etc/profile.d/gpu-provision-cuda.sh"
 # cuda-select for csh and fish: they evaluate what it prints.
@@ -21,7 +21,7 @@ LD_SO_CONF = "/etc/ld.so.conf.d/001_gpu-provision-cuda.conf"
 
 FIXED = (PROFILE, SELECT, CSH, FISH, LD_SO_CONF)
 # Below a folder for modulefiles: cuda/12.4, cuda/12.4.lua and which of them is the default.
-MODULE = re.compile(r"/cuda/(?:[0-9]+\.[0-9]+(?:\.lua)?|\.version)$")
+MODULE = lazyre.compile(r"/cuda/(?:[0-9]+\.[0-9]+(?:\.lua)?|\.version)$")
 
 
 def is_own(path):

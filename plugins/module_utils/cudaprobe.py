@@ -15,6 +15,7 @@ from ansible_collections.gpu.provision.plugins.module_utils import (
     cudafiles,
     cudashell,
     debversion,
+    lazyre,
     ldcache,
     ownfiles,
 )
@@ -26,11 +27,11 @@ TRIPLETS = {"amd64": "x86_64-linux-gnu", "arm64": "aarch64-linux-gnu"}
 _FAMILIES = (
     "cudart|cublasLt|cublas|cufft|curand|cusolver|cusparseLt|cusparse|nvJitLink|nvrtc|cudnn(?:_[a-z_]+)?|nccl"
 )
-_LIBRARY = re.compile(r"^lib(?P<family>" + _FAMILIES + r")\.so\.(?P<version>[0-9][0-9.]*)$")
+_LIBRARY = lazyre.compile(r"^lib(?P<family>" + _FAMILIES + r")\.so\.(?P<version>[0-9][0-9.]*)$")
 _PREFIXES = ("libcu", "libnv", "libnccl")
-_LINKS = re.compile(r"^cuda(?:-[0-9]+)?$")
-_GROUPS = re.compile(r"^(?:cuda(?:-[0-9]+)?|(?:lib)?cudnn.*|nvcc)$")
-_RELEASE = re.compile(r"^[0-9]+\.[0-9]+(?:\.[0-9]+)*")
+_LINKS = lazyre.compile(r"^cuda(?:-[0-9]+)?$")
+_GROUPS = lazyre.compile(r"^(?:cuda(?:-[0-9]+)?|(?:lib)?cudnn.*|nvcc)$")
+_RELEASE = lazyre.compile(r"^[0-9]+\.[0-9]+(?:\.[0-9]+)*")
 _HEAD = 65536
 _MOST_ENVIRONMENTS = 64
 _CONDA_HOMES = ("miniconda3", "miniforge3", "mambaforge", "anaconda3", "micromamba", ".conda")

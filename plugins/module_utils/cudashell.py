@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 
-from ansible_collections.gpu.provision.plugins.module_utils import cudafiles
+from ansible_collections.gpu.provision.plugins.module_utils import cudafiles, lazyre
 
 # Files of a login for everybody, in the order of sh and bash; then those of other shells; then what new users get.
 _LOGIN = ("/etc/environment", "/etc/profile", "/etc/profile.d/*.sh", "/etc/bash.bashrc")
@@ -43,31 +43,31 @@ _SINGLE = frozenset([
 ])  # fmt: skip
 _KNOWN = "|".join(sorted(LISTS | _SINGLE, key=len, reverse=True))
 _VALUE = r"(?P<value>(?:\"(?:[^\"\\]|\\.)*\"|'[^']*'|\$\([^)]*\)|`[^`]*`|[^\s;&|\"'])*)"
-_SH = re.compile(
+_SH = lazyre.compile(
     r"(?:^|[\s;&|{(])(?P<text>(?:export\s+)?(?P<name>" + _KNOWN + r")(?P<more>\+?)=" + _VALUE + ")"
 )
-_ZSH = re.compile(r"(?:^|[\s;&|{])(?P<text>(?P<name>path)(?P<more>\+?)=\((?P<value>[^)]*)\))")
-_CSH = re.compile(r"(?:^|[\s;])(?P<text>setenv\s+(?P<name>" + _KNOWN + r")\s+" + _VALUE + ")")
-_CSH_PATH = re.compile(r"(?:^|[\s;])(?P<text>set\s+(?P<name>path)\s*=\s*\((?P<value>[^)]*)\))")
-_FISH = re.compile(
+_ZSH = lazyre.compile(r"(?:^|[\s;&|{])(?P<text>(?P<name>path)(?P<more>\+?)=\((?P<value>[^)]*)\))")
+_CSH = lazyre.compile(r"(?:^|[\s;])(?P<text>setenv\s+(?P<name>" + _KNOWN + r")\s+" + _VALUE + ")")
+_CSH_PATH = lazyre.compile(r"(?:^|[\s;])(?P<text>set\s+(?P<name>path)\s*=\s*\((?P<value>[^)]*)\))")
+_FISH = lazyre.compile(
     r"(?:^|[\s;])(?P<text>set\s+(?:-\S+\s+)*(?P<name>" + _KNOWN + r")(?P<value>(?:\s+[^\s;#]+)+))"
 )
-_FISH_ADD = re.compile(
+_FISH_ADD = lazyre.compile(
     r"(?:^|[\s;])(?P<text>fish_add_path(?P<flags>(?:\s+-\S+)*)(?P<value>(?:\s+[^\s;#-][^\s;#]*)+))"
 )
 # A line that writes or prints such a line is none.
-_PRINTS = re.compile(r"^\s*(?:echo|printf|alias|cat|sed|grep)\b")
-_TESTED = re.compile(r"(?:^|\s)-[defrsx]\s+[\"']?([~/$][^\s\"'\];]*)")
-_ASSIGNS = re.compile(r"=|\bset|fish_add_path")
-_PLAIN = re.compile(
+_PRINTS = lazyre.compile(r"^\s*(?:echo|printf|alias|cat|sed|grep)\b")
+_TESTED = lazyre.compile(r"(?:^|\s)-[defrsx]\s+[\"']?([~/$][^\s\"'\];]*)")
+_ASSIGNS = lazyre.compile(r"=|\bset|fish_add_path")
+_PLAIN = lazyre.compile(
     r"(?:^|[\s;&|{(])(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)=([\"']?)([~/$][^\s;&|\"'()`]*)\2(?=[\s;&|]|$)"
 )
-_CUDA_FOLDER = re.compile(
+_CUDA_FOLDER = lazyre.compile(
     r"(?:^|/)(?:cuda(?:[-_]?v?[0-9][0-9.]*)?|cudnn[^/]*|nccl[^/]*|nvidia-cuda-toolkit|hpc_sdk)(?:/|$)", re.I
 )
-_CUDA_FILE = re.compile(r"^lib(?:cudart|cublas|cudnn|nccl|nvJitLink|cusparse)[A-Za-z_]*\.so")
+_CUDA_FILE = lazyre.compile(r"^lib(?:cudart|cublas|cudnn|nccl|nvJitLink|cusparse)[A-Za-z_]*\.so")
 # What may not answer: a dead server there would hold up the whole read.
-_REMOTE = re.compile(
+_REMOTE = lazyre.compile(
     r"^(?:nfs4?|cifs|smb3|smbfs|lustre|beegfs|beegfs_nodev|gpfs|ceph|glusterfs|afs|9p|autofs|fuse\..*|pvfs2|panfs)$"
 )
 # A file without these says nothing of CUDA; most files end here.
@@ -216,13 +216,13 @@ def assignments(text, suffix="", home=None):
         patterns = (_FISH, _FISH_ADD) if fish else (_CSH, _CSH_PATH, _SH) if csh else (_SH, _ZSH)
         for pattern in patterns:
             for match in pattern.finditer(line):
-                yield _assignment(match, number, known, home)
+                yield _assignment(match, pattern in (_FISH, _FISH_ADD), number, known, home)
 
 
-def _assignment(match, number, known, home):
+def _assignment(match, fish, number, known, home):
     found = match.groupdict()
     value, name = found["value"].strip(), found.get("name") or "PATH"
-    words = name == "path" or not found.get("name") or match.re is _FISH
+    words = name == "path" or fish
     name = name.upper() if name == "path" else name
     if name not in LISTS:
         parts = ([_expand(_unquoted(value), known, home)], False, [])

@@ -13,6 +13,8 @@ from __future__ import annotations
 import json
 import re
 
+from ansible_collections.gpu.provision.plugins.module_utils import lazyre
+
 # dockerd has no limit; a file of this size is something else that landed here.
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 64
@@ -22,8 +24,8 @@ CGROUP_DRIVER = "native.cgroupdriver="
 BOM = b"\xef\xbb\xbf"
 
 _SPACE = " \t\r\n"
-_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
-_PLAIN = re.compile(r'[^"\\\x00-\x1f]*')
+_NUMBER = lazyre.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
+_PLAIN = lazyre.compile(r'[^"\\\x00-\x1f]*')
 _WORDS = {"true": True, "false": False, "null": None}
 _SMART = "\u201c\u201d\u201e\u201f\u00ab\u00bb\u2018\u2019\u2033"
 

@@ -8,9 +8,9 @@ Python from 3.8.
 
 from __future__ import annotations
 
-import re
+from ansible_collections.gpu.provision.plugins.module_utils import lazyre
 
-_PART = re.compile(r"([^0-9]*)([0-9]*)")
+_PART = lazyre.compile(r"([^0-9]*)([0-9]*)")
 # Compares below every text but ``~``, as the end of a version does.
 _END = ((0,), 0)
 

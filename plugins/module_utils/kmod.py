@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import mmap
 import os
-import re
 import struct
+
+from ansible_collections.gpu.provision.plugins.module_utils import lazyre
 
 MAGIC = b"~Module signature appended~\n"
 # nvidia.ko, and Debian's nvidia-current.ko, nvidia-current-open.ko, nvidia-tesla-470.ko,
 # nvidia-legacy-390xx.ko
-FILE_NAME = re.compile(
+FILE_NAME = lazyre.compile(
     r"^nvidia(?:-current(?:-open)?|-tesla(?:-[0-9]+)?|-legacy-[0-9]+xx)?\.ko(?:\.(?:xz|gz|zst))?$"
 )
 _CN = b"\x06\x03\x55\x04\x03"

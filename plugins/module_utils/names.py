@@ -19,6 +19,8 @@ from __future__ import annotations
 
 import re
 
+from ansible_collections.gpu.provision.plugins.module_utils import lazyre
+
 # First branch without branch suffixes in NVIDIA's repository.
 UNSUFFIXED_FROM = 590
 
@@ -29,15 +31,15 @@ _BASES = (
     "xserver-xorg-video-nvidia|libnvsdm|libnvidia-[a-z]+[0-9]?"
 )
 # base[-branch[-server]][-open][-exact version]
-_DRIVER = re.compile(
+_DRIVER = lazyre.compile(
     r"^(?P<base>" + _BASES + r")"
     r"(?:-(?P<branch>[0-9]{3}))?(?P<server>-server)?(?P<open>-open)?(?:-(?P<exact>[0-9]{3}\.[0-9.]+))?$"
 )
 # linux-modules-nvidia-580-server-open-generic-hwe-24.04, linux-objects-nvidia-580-6.8.0-45-generic, …
-_PREBUILT = re.compile(
+_PREBUILT = lazyre.compile(
     r"^linux-(?P<kind>modules|objects)-nvidia-(?P<branch>[0-9]{3})(?P<server>-server)?(?P<open>-open)?-(?P<kernel>.+)$"
 )
-_SIGNATURES = re.compile(r"^linux-signatures-nvidia-(?P<kernel>.+)$")
+_SIGNATURES = lazyre.compile(r"^linux-signatures-nvidia-(?P<kernel>.+)$")
 
 # Shipped beside the driver, with version numbers of their own: held with it, never compared with it.
 COMPANIONS = frozenset({
@@ -60,7 +62,7 @@ PIN_PATTERNS = (
     "linux-modules-nvidia-*", "linux-objects-nvidia-*",
 )  # fmt: skip
 # The same prefix, another product: never touched, never held, never removed by the driver role.
-_FOREIGN = re.compile(
+_FOREIGN = lazyre.compile(
     r"^(libnvidia-container|nvidia-container|nvidia-docker|nvidia-cuda-|nvidia-fs|nvidia-gds|"
     r"linux-(image|headers|modules|tools|cloud-tools|buildinfo)-[0-9])"
 )

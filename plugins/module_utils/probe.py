@@ -23,6 +23,7 @@ from ansible_collections.gpu.provision.plugins.module_utils import (
     cudaprobe,
     debversion,
     kmod,
+    lazyre,
     names,
     smi,
 )
@@ -107,7 +108,7 @@ _FLAVOURS = frozenset([
 _NO_KERNELS = frozenset([
     "modules", "objects", "signatures", "tools", "cloud", "firmware", "libc", "base", "doc", "source",
 ])  # fmt: skip
-_VERSION_IN_NAME = re.compile(r"[0-9]+\.[0-9]+\.[0-9]+-")
+_VERSION_IN_NAME = lazyre.compile(r"[0-9]+\.[0-9]+\.[0-9]+-")
 
 
 def main(args):
@@ -619,7 +620,7 @@ def read_initrds(tree, kernels, newest):
     return rows
 
 
-_BLACKLIST = re.compile(
+_BLACKLIST = lazyre.compile(
     r"^\s*(?:blacklist\s+(\S+)|alias\s+(\S+)\s+off|install\s+(\S+)\s+(?:/usr)?(?:/bin/)?(?:true|false|:)\s*)\s*$"
 )
 
@@ -665,7 +666,7 @@ def read_modprobe(tree, owners):
 
 
 # libcuda that is no part of a driver: CUDA's forward compatibility packages, and the stubs that programs are linked with.
-_NO_DRIVER = re.compile(r"/cuda[^/]*/compat[^/]*/|/compat[^/]*/lib|/stubs/")
+_NO_DRIVER = lazyre.compile(r"/cuda[^/]*/compat[^/]*/|/compat[^/]*/lib|/stubs/")
 
 
 def read_libraries(tree, owners):
@@ -963,7 +964,7 @@ def read_reboot_required(tree):
     return {"required": False, "packages": []}
 
 
-_GPU_DEVICE = re.compile(
+_GPU_DEVICE = lazyre.compile(
     r"^/dev/(?:nvidia[0-9]+|nvidiactl|nvidia-uvm|nvidia-uvm-tools|nvidia-modeset|nvidia-caps/.*)$"
 )
 

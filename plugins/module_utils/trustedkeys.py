@@ -40,7 +40,7 @@ def find(tree, fingerprints):
 
 def _look(path, data, fingerprints):
     try:
-        there = openpgp.primaries(data)
+        there = openpgp.primaries(data, checked=False)
     except ValueError:
         # A keybox of GnuPG 2.1 holds fingerprints in its records as they are.
         is_there = data[8:12] == b"KBXf" and any(bytes.fromhex(one) in data for one in fingerprints)

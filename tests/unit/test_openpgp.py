@@ -159,3 +159,10 @@ def test_a_ring_without_a_key_keeps_every_other_byte(form):
     assert openpgp.without(other, [FPR4]) == other
     with pytest.raises(ValueError, match="cut off"):
         openpgp.without(mine + other[:-3], [FPR4])
+
+
+def test_a_wrong_checksum_is_passed_over_where_the_fingerprint_decides():
+    damaged = _armor(_new(6, V4)).replace(b"AAEC", b"AAED")
+    with pytest.raises(ValueError, match="checksum"):
+        openpgp.primaries(damaged)
+    assert openpgp.primaries(damaged, checked=False) != openpgp.primaries(_armor(_new(6, V4)))
