@@ -1,6 +1,6 @@
 # Copyright (c) the gpu-provision founders
 # Apache-2.0 (see LICENSE)
-"""Say on the controller what a host is held to, have the module gpu_verify look there, and judge its verdicts."""
+"""Read a host, judge it on the controller, and have the module gpu_verify run there what has to run."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ class ActionModule(ActionBase):
         task_vars = task_vars or {}
         result = super().run(tmp, task_vars)
         import_provision()
+        from ansible_collections.gpu.provision.plugins.module_utils import checks
         from provision.catalog import load_catalog
         from provision.errors import ProvisionError
         from provision.planning import read_facts
@@ -37,15 +38,16 @@ class ActionModule(ActionBase):
             facts = read_facts(module_call(self, task_vars), values)
             expect = dict(expect_of(facts, values, catalog), **(args.get("expect") or {}))
             prove = prove_args(facts, values, expect, catalog, look) if runs(values, look) else None
-            answer = self._execute_module(
-                module_name="gpu.provision.gpu_verify",
-                module_args={"expect": expect, "prove": prove},
-                task_vars=task_vars,
-            )
-            if answer.get("failed"):
-                return dict(result, **answer)
-            refuse_unknown(look, [verdict["id"] for verdict in answer["checks"]])
-            verdicts = select(answer["checks"], values, look)
+            verdicts = list(checks.run(facts.model_dump(), expect))
+            if prove is not None:
+                answer = self._execute_module(
+                    module_name="gpu.provision.gpu_verify", module_args={"prove": prove}, task_vars=task_vars
+                )
+                if answer.get("failed"):
+                    return dict(result, **answer)
+                verdicts += answer["checks"]
+            refuse_unknown(look, [verdict["id"] for verdict in verdicts])
+            verdicts = select(verdicts, values, look)
         except ProvisionError as error:
             return dict(result, **error_result(error.issue))
         bad = [verdict for verdict in verdicts if verdict["status"] == "fail"]
