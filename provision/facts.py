@@ -41,6 +41,15 @@ class HostInfo(_Facts):
     virtual: str | None = None
 
 
+class PcieLink(_Facts):
+    """Lanes and GT/s of a card's link: now, and the most that the card can do. An idle card may lower its speed."""
+
+    width: int | None = None
+    max_width: int | None = None
+    speed: float | None = None
+    max_speed: float | None = None
+
+
 class Gpu(_Facts):
     slot: str  # 0000:1b:00.0
     device: str  # PCI device id, 4 lower-case hex digits
@@ -48,6 +57,7 @@ class Gpu(_Facts):
     pci_class: str = "0302"
     driver: str | None = None  # kernel driver bound to it: nvidia, nouveau, nova_core, vfio-pci, None
     numa_node: int | None = None
+    pcie: PcieLink | None = None
 
 
 class LoadedModule(_Facts):

@@ -289,8 +289,31 @@ def read_pci(tree):
                 "pci_class": class_,
                 "driver": os.path.basename(driver) if driver else None,
                 "numa_node": int(numa) if numa and numa.isdigit() else None,
+                "pcie": read_link(tree, path),
             })  # fmt: skip
     return gpus, switches
+
+
+def read_link(tree, path):
+    """facts.PcieLink of a PCI device: lanes and GT/s, now and at most; None where the kernel shows no link.
+
+    Source: the kernel's sysfs-bus-pci (current_link_width, "8.0 GT/s PCIe"); a link without partner says 255 or Unknown.
+    """
+    found = {
+        name: _first_number(tree.word("%s/%s" % (path, file)))
+        for name, file in (
+            ("width", "current_link_width"), ("max_width", "max_link_width"),
+            ("speed", "current_link_speed"), ("max_speed", "max_link_speed"),
+        )
+    }  # fmt: skip
+    for name in ("width", "max_width"):
+        found[name] = int(found[name]) if found[name] and found[name] <= 32 else None
+    return found if any(found.values()) else None
+
+
+def _first_number(text):
+    match = re.match(r"[0-9]+(?:\.[0-9]+)?", text or "")
+    return float(match.group(0)) if match else None
 
 
 def read_nvlink5(tree, gpus):
