@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 
 from provision.plan import HostPlan
-from provision.rollout.waves import Wave
 
 
 def beyond(agreed: HostPlan, now: HostPlan) -> list[str]:
@@ -34,8 +32,3 @@ def beyond(agreed: HostPlan, now: HostPlan) -> list[str]:
     if now.summary != agreed.summary and now.steps:
         found.append(f"what it leads to: {now.summary}, where {agreed.summary} was agreed to")
     return list(dict.fromkeys(found))
-
-
-def uncovered(waves: Sequence[Wave], agreed: dict[str, HostPlan]) -> list[str]:
-    """Return hosts of waves whose plan nobody has agreed to: there are none, or a rollout must not begin."""
-    return [name for wave in waves for name in wave.hosts if name not in agreed]

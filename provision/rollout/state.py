@@ -1,0 +1,255 @@
+"""The state of a run on disk: written whole and atomically after each event, so that --resume finds it after a kill -9.
+
+``state.json`` lies in the run's folder. It has no values of variables and no passwords: names of hosts, what became of
+them, and where the inventory was.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from provision.errors import UsageError
+from provision.rollout.options import RolloutOptions
+from provision.rollout.waves import Wave, WaveKind
+
+FILE = "state.json"
+SCHEMA = "provision/run/1"
+# A host is through with: nothing is left to do there in this run.
+DONE = frozenset({"done", "unchanged"})
+# States of a host that nothing was begun on.
+UNTOUCHED = frozenset({"waiting", "blocked", "busy", "skipped", "not_started"})
+# What counts against --max-failures.
+FAILURES = frozenset({"failed", "check_failed", "unreachable"})
+_SHOWN_RUNS = 5
+
+
+class Process(BaseModel):
+    """A process of this machine, told apart from a later one with its number."""
+
+    pid: int
+    started: str | None = None  # clock ticks since boot: /proc/PID/stat
+    boot_id: str | None = None
+
+    @classmethod
+    def of(cls, pid: int) -> Process:
+        return cls(pid=pid, started=_started(pid), boot_id=own_boot_id())
+
+    def alive(self) -> bool:
+        """True while it runs. Of another boot, or another process by that number, it does not."""
+        if self.boot_id != own_boot_id():
+            return False
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:
+            return self.started == _started(self.pid)
+        return self.started == _started(self.pid)
+
+
+class HostState(BaseModel):
+    """One host of a run. status: waiting, running, or what AppliedHost says once it is known."""
+
+    status: str = "waiting"
+    began: bool = False  # a change was begun, by this session or one before: it may be half-way
+    summary: str = ""
+    canary: bool = False
+    wave: int | None = None
+    drain: Literal["none", "tried", "ok", "failed"] = "none"  # tried: begun, and nobody saw the end
+    resume: Literal["none", "due", "ok", "failed"] = "none"  # due: drain was tried, and this has to follow
+
+    @property
+    def owes_resume(self) -> bool:
+        return self.resume in ("due", "failed")
+
+
+class WaveState(BaseModel):
+    kind: WaveKind
+    hosts: list[str]
+    status: Literal["waiting", "running", "done", "stopped", "not_begun"] = "waiting"
+    seconds: float | None = None
+
+
+class Where(BaseModel):
+    """Where the inventory was, and what was given besides: names only, since values may be secrets."""
+
+    sources: list[str] = Field(default_factory=list)
+    limit: str | None = None
+    extra_vars: list[str] = Field(default_factory=list)
+
+
+class RunState(BaseModel):
+    model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
+
+    schema_id: str = Field(default=SCHEMA, alias="schema")
+    run: str = ""
+    command: str = "apply"
+    options: RolloutOptions = RolloutOptions()
+    where: Where = Where()
+    begun: str = ""  # UTC
+    controller: str = ""  # host name of the machine that runs it
+    process: Process | None = None  # the command
+    playbook: Process | None = None  # ansible-playbook, which outlives a killed command
+    sessions: int = 1  # 1, and one more for each --resume
+    total: int = 0  # hosts to change: what percentages are of
+    waves: list[WaveState] = Field(default_factory=list)
+    hosts: dict[str, HostState] = Field(default_factory=dict)
+    stopped: str | None = None  # why no further wave was begun
+    ended: str | None = None  # UTC; None while it runs, or after a kill
+    exit_code: int | None = None
+
+    def left(self) -> list[str]:
+        """Return the hosts that are not done."""
+        return [name for name, host in self.hosts.items() if host.status not in DONE]
+
+    def owing(self) -> list[str]:
+        """Return the hosts that were drained and not resumed."""
+        return [name for name, host in self.hosts.items() if host.owes_resume]
+
+    def canaries_left(self) -> int:
+        """Return how many canaries are still to be done: canaries that were proven are not chosen again."""
+        proven = sum(host.canary and host.status in DONE for host in self.hosts.values())
+        return max(0, self.options.canary - proven)
+
+    def count(self) -> str:
+        done = sum(host.status in DONE for host in self.hosts.values())
+        return f"{done} of {len(self.hosts)} hosts done"
+
+
+class Store:
+    """A run's state, in memory and on disk. Changes go through ``change``; each is on disk when it ends."""
+
+    def __init__(self, folder: Path, state: RunState) -> None:
+        self.folder, self.state = folder, state
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def change(self) -> Iterator[RunState]:
+        """Give the state to be changed, alone; write it afterwards."""
+        with self._lock:
+            yield self.state
+            write_atomically(self.folder / FILE, self.state.model_dump_json(by_alias=True, indent=1))
+
+    def host(self, name: str) -> HostState:
+        return self.state.hosts[name]
+
+    def mark(
+        self, names: Sequence[str], status: str, *, began: bool | None = None, wave: int | None = None
+    ) -> None:
+        with self.change() as state:
+            for name in names:
+                host = state.hosts[name]
+                host.status = status
+                if began is not None:
+                    host.began = began
+                if wave is not None:
+                    host.wave = wave
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a file that only its owner can read: the whole new text or the whole old one, whatever happens."""
+    partial = path.with_name(f".{path.name}.new")
+    with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as out:
+        out.write(text)
+        out.flush()
+        os.fsync(out.fileno())
+    partial.replace(path)
+
+
+def new_state(
+    run: str, options: RolloutOptions, where: Where, waves: Sequence[Wave], hosts: dict[str, HostState]
+) -> RunState:
+    """Return the state of a run that begins now, in this process."""
+    return RunState(
+        run=run, options=options, where=where, begun=now(), controller=socket.gethostname(), process=Process.of(os.getpid()),
+        total=sum(len(wave.hosts) for wave in waves), waves=[as_state(wave) for wave in waves], hosts=hosts,
+    )  # fmt: skip
+
+
+def as_state(wave: Wave) -> WaveState:
+    return WaveState(kind=wave.kind, hosts=list(wave.hosts))
+
+
+def read(folder: Path) -> RunState:
+    """Return the state of a run. Raises UsageError where it cannot be used."""
+    try:
+        return RunState.model_validate_json((folder / FILE).read_text(encoding="utf-8"))
+    except (OSError, ValidationError) as error:
+        raise UsageError(
+            "usage.run", f"{folder} has no state to go on from", because=[str(error).splitlines()[0]],
+            hint="name the folder of a run of provision apply",
+        ) from error  # fmt: skip
+
+
+def runs(base: Path) -> list[Path]:
+    """Return the folders of runs that can be gone on with, newest first."""
+    if not base.is_dir():
+        return []
+    return sorted((path.parent for path in base.glob(f"*/{FILE}")), key=lambda path: path.name, reverse=True)
+
+
+def find(run: str, base: Path) -> Path:
+    """Return the folder of a run: ``last``, a part of its name, or a path.
+
+    Raises UsageError for none and for more than one, with those that there are.
+    """
+    known = runs(base)
+    path = Path(run).expanduser()
+    if "/" in run or path.is_absolute():
+        if (path / FILE).is_file():
+            return path.absolute()
+        raise _unknown(f"--resume {run}: no run lies there", known)
+    if run == "last":
+        if known:
+            return known[0]
+        raise _unknown("--resume last: there is no run yet", known)
+    exact = [folder for folder in known if folder.name == run]
+    near = exact or [folder for folder in known if run in folder.name]
+    if len(near) == 1:
+        return near[0]
+    if near:
+        raise _unknown(f"--resume {run}: {len(near)} runs are called like that", near)
+    raise _unknown(f"--resume {run}: no run is called like that", known)
+
+
+def _unknown(message: str, known: Sequence[Path]) -> UsageError:
+    listed = [f"{folder.name}: {read(folder).count()}" for folder in known[:_SHOWN_RUNS]]
+    if len(known) > _SHOWN_RUNS:
+        listed.append(f"and {len(known) - _SHOWN_RUNS} older ones")
+    hint = (
+        f"name one of them: provision apply --resume {known[0].name}"
+        if known
+        else "runs lie in the state folder, or where --run-dir says"
+    )
+    return UsageError("usage.run", message, because=listed, hint=hint)
+
+
+def now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def own_boot_id() -> str | None:
+    return word(Path("/proc/sys/kernel/random/boot_id"))
+
+
+def word(path: Path) -> str | None:
+    """Return what a small file of the system says; None where there is none."""
+    try:
+        return path.read_text(encoding="utf-8").strip() or None
+    except OSError:
+        return None
+
+
+def _started(pid: int) -> str | None:
+    text = word(Path(f"/proc/{pid}/stat"))
+    # The name of the program, in brackets, may have blanks in it: fields are counted after it. Source: proc(5).
+    return text.rpartition(")")[2].split()[19] if text else None
