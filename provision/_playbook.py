@@ -4,6 +4,9 @@ stdin: one line, a JSON object {arguments, log, events}; what follows it is ansi
 end of stdin before that line: nothing is to be played.
 
 Half a second of imports goes by while hosts are read, or while a person reads the plan.
+
+Should the process that started this one be killed, this one ends the play as Ctrl-C would: a run that nobody follows, nobody
+can stop, and the next one would have to wait for it.
 """
 
 from __future__ import annotations
@@ -12,8 +15,14 @@ import gc
 import importlib
 import json
 import os
+import signal
 import sys
+import threading
+import time
 from collections.abc import Callable
+
+_LOOK_EVERY = 0.5  # seconds
+_PATIENCE = 15.0
 
 # What a run over ssh loads first. Only a head start: what is missing here is loaded when it is needed.
 _USUAL = (
@@ -33,8 +42,18 @@ def _load() -> Callable[[], object]:
     return main
 
 
+def _end_with(parent: int) -> None:
+    """Wait until this process has another parent, that is, until its own has died; then end, more and more firmly."""
+    while os.getppid() == parent:
+        time.sleep(_LOOK_EVERY)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+        os.killpg(os.getpgrp(), number)
+        time.sleep(_PATIENCE)
+
+
 def main() -> int:
     """Load, wait to be told, play."""
+    parent = os.getppid()
     play, trouble = None, None
     try:
         play = _load()
@@ -52,6 +71,7 @@ def main() -> int:
         raise trouble or RuntimeError("Ansible is not loaded")
     os.environ["GPU_PROVISION_EVENTS"] = request["events"]
     sys.argv = ["ansible-playbook", *request["arguments"]]
+    threading.Thread(target=_end_with, args=(parent,), name="watch the parent", daemon=True).start()
     play()
     return 0
 

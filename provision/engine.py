@@ -7,6 +7,7 @@ Passwords reach it on its stdin or in a file of mode 0600 that is removed as soo
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import os
 import secrets
@@ -132,6 +133,12 @@ def make_ready(inventory: Inventory) -> None:
             _loading.append(_Loading(_environment(inventory)))
 
 
+def processes() -> list[int]:
+    """Process ids of what make_ready began: they are part of this run, and may outlive this process for a moment."""
+    with _loading_lock:
+        return [loading.process.pid for loading in _loading]
+
+
 def dismiss() -> None:
     """End what make_ready began, where nothing came of it."""
     with _loading_lock:
@@ -196,11 +203,15 @@ def _start(arguments: list[str], inventory: Inventory, log: Path, events: Path) 
     environment = _environment(inventory)
     with _loading_lock:
         loading = _loading.pop() if _loading else None
-    if loading is not None:
+    if loading is not None and loading.environment != environment:
         # Settings that changed since would be its old ones.
-        if loading.environment == environment:
-            with contextlib.suppress(BrokenPipeError):
-                return loading.play(arguments, log, events)
+        loading.forget()
+        loading = None
+    if loading is None and importlib.util.find_spec("ansible") is not None:
+        loading = _Loading(environment)
+    if loading is not None:
+        with contextlib.suppress(BrokenPipeError):
+            return loading.play(arguments, log, events)
         loading.forget()
     try:
         with log.open("ab") as out:

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import stat
+import subprocess
 import sys
 import threading
 import time
@@ -217,10 +218,47 @@ def test_passwords_and_variables_are_in_no_argument_list(tmp_path):
     fleet = inventory.load(["a,"], None, LOCAL, become_password="gehe1m", vault_password="gehe2m")
     run_dir = engine.new_run_dir("test", tmp_path / "runs")
     engine.run_playbook(tmp_path / "play.yml", fleet, ["a"], {"x": "gehe3m"}, run_dir, look)
-    mine = [line for line in found if str(tmp_path / "play.yml") in line]
+    mine = [line for line in found if str(Path(engine.__file__).with_name("_playbook.py")) in line]
     assert mine, "ansible-playbook was not seen"
     assert not [line for line in mine if "gehe" in line]
     assert not [file for file in run_dir.iterdir() if "gehe" in file.read_text()]
+
+
+STARTER = """
+import sys
+from pathlib import Path
+from provision import engine, inventory
+fleet = inventory.load(["a,"], None, {"ansible_connection": "local", "ansible_python_interpreter": sys.executable})
+def look(event):
+    if event["event"] == "host_start" and event["task"] == "Be slow":
+        print("slow", flush=True)
+engine.run_playbook(Path(sys.argv[1]), fleet, ["a"], {}, engine.new_run_dir("test", Path(sys.argv[2])), look)
+"""
+
+
+def test_ansible_ends_when_the_command_was_killed(tmp_path):
+    (tmp_path / "play.yml").write_text(WAIT)
+    starter = subprocess.Popen(
+        [sys.executable, "-c", STARTER, str(tmp_path / "play.yml"), str(tmp_path / "runs")],
+        stdout=subprocess.PIPE,
+    )
+    assert starter.stdout.readline() == b"slow\n"
+    children = Path(f"/proc/{starter.pid}/task/{starter.pid}/children").read_text().split()
+    assert children
+    starter.kill()
+    starter.wait()
+    starter.stdout.close()
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline and any(_is_running(pid) for pid in children):
+        time.sleep(0.1)
+    assert not [pid for pid in children if _is_running(pid)], "a play went on with nobody to follow it"
+
+
+def _is_running(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
 
 
 def test_check_mode_changes_nothing(tmp_path):

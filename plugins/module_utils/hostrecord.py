@@ -1,0 +1,87 @@
+# Copyright (c) the gpu-provision founders
+# Apache-2.0 (see LICENSE)
+"""What a host itself keeps of the runs that changed it: one small file a run, the newest fifty.
+
+A host outlives the machines that it is changed from, and is changed from more than one of them.
+
+Standard library only, any Python from 3.8.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+
+from ansible_collections.gpu.provision.plugins.module_utils import hostlock, lazyre, ownfiles
+
+FOLDER = hostlock.FOLDER + "/history"
+KEEP = 50
+_MOST_BYTES = 1 << 20
+# Names of runs begin with the time (engine.new_run_dir), so their order is that of time.
+_NAME = lazyre.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,120}$")
+_FILE = lazyre.compile(r"^[0-9]{8}T[0-9]{6}Z-[A-Za-z0-9._-]+\.json$")
+
+
+def main(args):
+    """The fast read's way in: args["op"] is leave or read."""
+    if args["op"] == "read":
+        return read(args.get("newest"))
+    return leave(args.get("record"), args.get("run"))
+
+
+def leave(record, run, folder=FOLDER, lock=hostlock.PATH):
+    """End a run on this host: write its record (where there is one) and give its lock back (where run has it).
+
+    Returns {"released", "held": record of who has the lock instead, or None, "trouble": why the record is not written, or
+    None}. The lock is given back whether or not the record could be written.
+    """
+    trouble = None
+    if record:
+        try:
+            write(record, folder)
+        except ownfiles.FileError as error:
+            trouble = error.message
+    answer = hostlock.release(run, lock) if run else {"released": False, "held": None}
+    return dict(answer, trouble=trouble)
+
+
+def write(record, folder=FOLDER):
+    """Write a record as ``<its run>.json`` (0644, in one step), and remove those beyond the newest KEEP.
+
+    Raises ownfiles.FileError, and ValueError for a run whose name is no name of a file.
+    """
+    if not _NAME.match(str(record.get("run"))):
+        raise ValueError("%r is no name of a run" % record.get("run"))
+    data = (json.dumps(record, indent=1, sort_keys=True) + "\n").encode("utf-8")
+    ownfiles.write(os.path.join(folder, record["run"] + ".json"), data)
+    for name in sorted(_files(folder))[:-KEEP]:
+        try:
+            os.unlink(os.path.join(folder, name))
+        except FileNotFoundError:
+            continue  # another run's record was written at this moment
+        except OSError as error:
+            raise ownfiles.FileError(os.path.join(folder, name), "remove", error) from None
+
+
+def read(newest=None, folder=FOLDER):
+    """Return {"runs": [records, newest first], "unreadable": [names]}; newest: so many of them at most."""
+    runs, unreadable = [], []
+    for name in sorted(_files(folder), reverse=True)[:newest]:
+        try:
+            with open(os.path.join(folder, name), "rb") as file:
+                record = json.loads(file.read(_MOST_BYTES).decode("utf-8"))
+        except (OSError, ValueError):
+            unreadable.append(name)
+            continue
+        if isinstance(record, dict) and record.get("run"):
+            runs.append(record)
+        else:
+            unreadable.append(name)
+    return {"runs": runs, "unreadable": unreadable}
+
+
+def _files(folder):
+    try:
+        return [name for name in os.listdir(folder) if _FILE.match(name)]
+    except FileNotFoundError:
+        return []

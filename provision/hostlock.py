@@ -1,0 +1,247 @@
+"""Two people at once: a run takes the lock of every host that it changes, keeps it, and gives it back.
+
+    locks = HostLocks(fleet, "provision apply", run_dir.name, talk)
+    refused = locks.take(names)                     # host -> error: somebody else's run is at work there
+    with locks.kept():                              # leases are renewed while this lasts
+        engine.run_playbook(…, {"gpu_provision_run": run_dir.name, …}, …)
+    locks.give_back(records)                        # with a short record of the run for each host
+
+What the lock is, and when one is stale: plugins/module_utils/hostlock.py, in one place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import subprocess
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import provision.collection  # noqa: F401  (makes the collection importable)
+from ansible_collections.gpu.provision.plugins.module_utils import hostlock
+from provision import engine, remote
+from provision.commands.fleet import Fleet, Silent, Talk, ask_all
+from provision.errors import Issue, ProvisionError, RefusedError
+from provision.inventory import Host
+
+# A controller that is gone is noticed by other machines after LEASE; by its own machine at once.
+LEASE = 600
+RENEW_EVERY = 120.0
+# Without the command nobody renews: longer than the longest task (apt_transaction may wait 10 minutes and take an hour).
+LONG_LEASE = 2 * 3600
+_GIT_SECONDS = 5.0
+
+
+class HostLocks:
+    """The locks of one run, on as many hosts as it changes.
+
+    command: as a person typed it, without values. run: the run's name, the same on controller and hosts. force: take locks
+    of others too (--break-lock). ``notes`` says whose lock was taken over, and why that was right.
+    """
+
+    def __init__(
+        self, fleet: Fleet, command: str, run: str, talk: Talk | None = None, *, force: bool = False
+    ) -> None:
+        self.fleet, self.run, self.force = fleet, run, force
+        self.held: set[str] = set()
+        self.notes: list[Issue] = []
+        self.took: dict[str, dict[str, Any]] = {}  # host -> record of the run whose lock was taken over
+        self._command, self._talk = command, talk or Silent()
+
+    def take(self, names: Sequence[str]) -> dict[str, ProvisionError]:
+        """Take the locks of these hosts, in parallel; return why not, for hosts that must be left alone.
+
+        RefusedError with the code ``host.locked``: another run is at work there. Other errors: the host cannot be reached or
+        written to. Locks that were taken are given back by give_back alone.
+        """
+        engine.make_ready(self.fleet.inventory)
+        me = holder(self._command, self.run, engine.processes(), folder_of(self.fleet))
+        kept = set(self.fleet.kept)
+        args = {"op": "acquire", "holder": me, "lease": LEASE, "force": self.force}
+
+        def take(host: Host, session: remote.Session) -> tuple[str, dict[str, Any]]:
+            answer = session.call("hostlock", args)
+            held = answer["held"]
+            why = held and hostlock.stale(held, None, hostlock.controller())
+            if why:
+                answer = session.call("hostlock", {**args, "over": held["run"]})
+                answer["why"] = why
+            return host.name, answer
+
+        def keep(result: tuple[str, dict[str, Any]]) -> bool:
+            return result[0] in kept
+
+        wanted = set(names)
+        hosts = [host for host in self.fleet.hosts if host.name in wanted]
+        refused: dict[str, ProvisionError] = {}
+        for name, answer in ask_all(self.fleet, hosts, "locking", take, self._talk, keep=keep).items():
+            if isinstance(answer, ProvisionError):
+                answer.issue.host = name
+                refused[name] = answer
+            elif not answer[1]["taken"]:
+                refused[name] = locked(name, answer[1]["held"])
+            else:
+                self.held.add(name)
+                if answer[1]["replaced"]:
+                    self.took[name] = answer[1]["replaced"]
+                    self.notes.append(took_issue(name, answer[1]["replaced"], answer[1]["why"]))
+        return refused
+
+    @contextlib.contextmanager
+    def kept(self) -> Iterator[None]:
+        """Renew the leases of the locks that are held, from a thread, for as long as this lasts."""
+        done = threading.Event()
+        keeper = threading.Thread(target=self._renew_until, args=(done,), name="host locks", daemon=True)
+        keeper.start()
+        try:
+            yield
+        finally:
+            done.set()
+            keeper.join(timeout=_GIT_SECONDS)
+
+    def _renew_until(self, done: threading.Event) -> None:
+        while not done.wait(RENEW_EVERY):
+            names = set(self.held)
+            # A host that does not answer (it may be rebooting) keeps its lock until the lease is over.
+            remote.for_each(
+                [host for host in self.fleet.hosts if host.name in names], self._renew, forks=self.fleet.forks
+            )
+
+    def _renew(self, host: Host) -> None:
+        with contextlib.closing(remote.open_session(host)) as session:
+            session.call("hostlock", {"op": "renew", "run": self.run}, timeout=30)
+
+    def give_back(
+        self, records: Mapping[str, Mapping[str, Any]] | None = None, names: Sequence[str] | None = None
+    ) -> list[Issue]:
+        """Give locks back (all that are held, or those of names), and leave each host its record of the run.
+
+        A host that cannot be reached keeps the lock: the next run sees that this process has ended. Returns what a person
+        should know; nothing here makes a run fail.
+        """
+        wanted = self.held & set(names) if names is not None else set(self.held)
+        hosts = [host for host in self.fleet.hosts if host.name in wanted]
+        if not hosts:
+            return []
+
+        def leave(host: Host, session: remote.Session) -> dict[str, Any]:
+            record = (records or {}).get(host.name)
+            answer: dict[str, Any] = session.call(
+                "hostrecord", {"op": "leave", "record": record and dict(record), "run": self.run}, timeout=30
+            )
+            return answer
+
+        found: list[Issue] = []
+        for name, answer in ask_all(self.fleet, hosts, "recording", leave, Silent()).items():
+            self.held.discard(name)
+            if isinstance(answer, ProvisionError):
+                found.append(not_given_back(name, answer.issue))
+            elif answer["held"]:
+                found.append(lost_issue(name, answer["held"]))
+            elif answer["trouble"]:
+                found.append(
+                    Issue(code="history.not_written", host=name, message="the host has no record of this run",
+                          because=[answer["trouble"]], hint="the run's folder on this machine has all of it")
+                )  # fmt: skip
+        return found
+
+
+# ---- who runs this ----------------------------------------------------------------------------------------------------
+
+
+def holder(command: str, run: str, processes: Sequence[int], folder: Path | None) -> dict[str, Any]:
+    """What a lock says of its run. processes: those that it consists of besides this one; folder: of the inventory."""
+    return {
+        "run": run, "command": command, "who": who(), "git": git_identity(folder),
+        "controller": hostlock.controller([os.getpid(), *processes]),
+    }  # fmt: skip
+
+
+def who() -> str:
+    """``user@machine`` of whoever runs this; behind sudo, who called it."""
+    try:
+        user = os.environ.get("SUDO_USER") or getpass.getuser()
+    except (KeyError, OSError):  # no entry in passwd: a container with a number for a user
+        user = str(os.getuid())
+    return f"{user}@{hostlock.controller([])['name']}"
+
+
+def git_identity(folder: Path | None) -> str | None:
+    """Name and address that git knows whoever runs this by: it tells people apart who share an account. None without."""
+    found = [git(folder, "config", key) for key in ("user.name", "user.email")]
+    name, mail = (answer.strip() if answer else "" for answer in found)
+    return f"{name} <{mail}>" if name and mail else name or mail or None
+
+
+def git(folder: Path | None, *arguments: str) -> str | None:
+    """Output of git in a folder; None where it fails, takes long, or there is no git."""
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder or Path.cwd()), *arguments], capture_output=True, text=True, timeout=_GIT_SECONDS,
+            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+def folder_of(fleet: Fleet) -> Path:
+    """The folder of the fleet's inventory; the current one where the inventory is no file."""
+    sources = [Path(source) for source in fleet.inventory.sources if "," not in source]
+    first = next((source for source in sources if source.exists()), None)
+    return Path.cwd() if first is None else first if first.is_dir() else first.parent
+
+
+# ---- what people are told -----------------------------------------------------------------------------------------------
+
+
+def locked(host: str, held: Mapping[str, Any]) -> RefusedError:
+    """Another run is at work on a host."""
+    return RefusedError(
+        "host.locked", f"another run is changing this host: {hostlock.words(held)}", host=host,
+        because=[_why_not_stale(held)],
+        hint="wait for it, then run this again; where you know that it is dead: --break-lock "
+        "(-e gpu_provision_break_lock=true for plain Ansible)",
+    )  # fmt: skip
+
+
+def _why_not_stale(held: Mapping[str, Any]) -> str:
+    name = (held.get("controller") or {}).get("name") or "an unknown machine"
+    if not held.get("lease"):
+        return "its record does not say how long it is good for"
+    return (
+        f"it was started on {name} and has not ended as far as can be told from here; "
+        f"not renewed for {hostlock.span(float(held['lease']))}, the lock counts as stale"
+    )
+
+
+def took_issue(host: str, was: Mapping[str, Any], why: str | None) -> Issue:
+    """Whose lock this run has taken over."""
+    if why is None:
+        return Issue(
+            code="host.lock_broken", host=host, message=f"broke the lock of {hostlock.words(was)}",
+            because=["--break-lock was given"],
+        )  # fmt: skip
+    return Issue(
+        code="host.lock_stale", host=host, message=f"took over the stale lock of {hostlock.words(was)}", because=[why],
+    )  # fmt: skip
+
+
+def lost_issue(host: str, held: Mapping[str, Any]) -> Issue:
+    """Somebody took the lock away while this run was at work."""
+    return Issue(
+        code="host.lock_lost", host=host, message=f"during this run the lock was taken by {hostlock.words(held)}",
+        hint="ask them what they changed, then run: provision verify",
+    )  # fmt: skip
+
+
+def not_given_back(host: str, issue: Issue) -> Issue:
+    """The host could not be told that this run is over."""
+    return Issue(
+        code="host.lock_left", host=host, message=f"the lock was left on the host: {issue.message}", because=issue.because,
+        hint="the next run from this machine sees that this one has ended; from elsewhere, "
+        f"the lock is stale {hostlock.span(LEASE)} after it was last renewed",
+    )  # fmt: skip
