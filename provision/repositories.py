@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils import aptcommon
+from ansible_collections.gpu.provision.plugins.module_utils import aptcommon, openpgp
 from provision.catalog import Catalog
 from provision.errors import RefusedError, UsageError
 from provision.facts import Facts
+from provision.mirror import layout
 
 NAMES = {
     "cuda": "NVIDIA's repository", "ppa": "the graphics-drivers PPA", "container_toolkit": "NVIDIA's container toolkit repository",
 }  # fmt: skip
+ARCHIVE_NAME = "mirror"  # as our file for the mirror's part of Ubuntu's archive is called
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,111 @@ class Mirror:
     @property
     def given(self) -> bool:
         return bool(self.url or self.key or self.fingerprint)
+
+
+@dataclass(frozen=True)
+class FleetMirror:
+    """The inventory's gpu_mirror_*: one folder with everything, made by `provision mirror`. Empty url: there is none.
+
+    Without a key the mirror has the originals' signatures; with one, everything of apt in it is signed by that key.
+    """
+
+    url: str = ""  # no slash at its end
+    key: str = ""
+    fingerprint: str = ""
+
+    @classmethod
+    def from_vars(cls, values: Mapping[str, Any]) -> FleetMirror:
+        """Return the mirror of role variables. Raises UsageError for an address that cannot be used."""
+        url = str(values.get("gpu_mirror_url") or "").rstrip("/")
+        _refuse_odd_url(url)
+        if url and not re.match(r"(?:https?://|file:/)", url):
+            raise UsageError(
+                "usage.url", f"gpu_mirror_url: {url!r} is not the address of a mirror",
+                hint="write http://mirror.example.org/gpu, or file:/srv/mirror for a folder on each host",
+            )  # fmt: skip
+        key = str(values.get("gpu_mirror_key") or "")
+        fingerprint = str(values.get("gpu_mirror_key_fingerprint") or "")
+        if url.startswith("file:"):
+            # Python's downloads and pip know no other form.
+            url = "file:///" + url.removeprefix("file:").lstrip("/")
+        if (key or fingerprint) and not url:
+            raise UsageError(
+                "usage.mirror", "gpu_mirror_key is given, and no gpu_mirror_url", hint="set gpu_mirror_url, or take the key away"
+            )  # fmt: skip
+        return cls(url, key, fingerprint)
+
+    def __bool__(self) -> bool:
+        return bool(self.url)
+
+    @property
+    def signed(self) -> bool:
+        """True when the mirror has a signature of its own in the place of the originals'."""
+        return bool(self.key or self.fingerprint)
+
+    def instead_of(self, given: Mirror, kind: str, facts: Facts, catalog: Catalog) -> Mirror:
+        """Return where a repository comes from: what its own variables say of it (given), else this mirror."""
+        if not self or given.url:
+            return given
+        path = layout.repository_path(kind, facts.host.os.version_id, facts.host.arch, catalog)
+        if not self.signed:
+            return replace(given, url=f"{self.url}/{path}")
+        return Mirror(f"{self.url}/{path}", self._key, self._wanted() or "", "gpu_mirror")
+
+    def archive(self, facts: Facts, catalog: Catalog) -> dict[str, Any]:
+        """The part of the mirror that stands for Ubuntu's archive, as aptquery's SourceSpec."""
+        text, key_url = _load_key(self._key)
+        spec: dict[str, Any] = {
+            "name": ARCHIVE_NAME,
+            "uris": f"{self.url}/{layout.archive_path(facts.host.arch)}/",
+            "suites": layout.archive_suites(catalog.ubuntu(facts.host.os.version_id).codename),
+            "components": layout.COMPONENTS,
+            "key": text, "key_url": key_url, "fingerprint": self._wanted(),
+        }  # fmt: skip
+        if not self.signed:
+            spec["signed_by"] = layout.ARCHIVE_KEYRING  # the host has it
+        return spec
+
+    @property
+    def _key(self) -> str:
+        """The key, or where hosts fetch it: trusted only with the fingerprint."""
+        return self.key or (f"{self.url}/{layout.KEY}" if self.fingerprint else "")
+
+    def _wanted(self) -> str | None:
+        """The fingerprint, by the key itself where it is not given."""
+        text, key_url = _load_key(self.key)
+        if self.fingerprint or text is None:
+            if key_url and not self.fingerprint:
+                raise UsageError(
+                    "usage.mirror", "gpu_mirror_key is an address, and there is no gpu_mirror_key_fingerprint",
+                    because=["a key is trusted by its fingerprint, not by where it came from"],
+                    hint="provision mirror --sign prints the fingerprint; or give the key as a file",
+                )  # fmt: skip
+            return _bare(self.fingerprint)
+        try:
+            found: list[str] = openpgp.primaries(text.encode("ascii", "replace"))
+        except ValueError as error:
+            raise UsageError(
+                "usage.key_unreadable", "gpu_mirror_key is no OpenPGP key", because=[str(error)],
+                hint="give key.asc of the mirror, as a file or as text",
+            ) from error  # fmt: skip
+        if len(found) != 1:
+            raise UsageError(
+                "usage.key_unreadable", "gpu_mirror_key holds more than one key", because=found,
+                hint="a mirror is signed by one: gpu_mirror_key_fingerprint says which, or give that key alone",
+            )  # fmt: skip
+        return found[0]
+
+    @property
+    def conda(self) -> dict[str, str]:
+        """What miniconda_* take where they are empty: installers, channels and both indexes of wheels."""
+        if not self:
+            return {}
+        places = {
+            "installer_url": layout.INSTALLERS + "/", "channel_alias": layout.CONDA, "wheel_index_url": layout.WHEELS,
+            "pip_index_url": layout.SIMPLE,
+        }  # fmt: skip
+        return {name: f"{self.url}/{path}" for name, path in places.items()}
 
 
 def agreed(first: Mirror, second: Mirror) -> Mirror:
@@ -64,9 +172,9 @@ def source_spec(kind: str, mirror: Mirror, facts: Facts, catalog: Catalog) -> di
     base = (url or repository.url).rstrip("/")
     if not text and not key_url:
         key_url = (
-            repository.key_url if not url else f"{base}/{Path(repository.key_url or '3bf863cc.pub').name}"
+            repository.key_url if not url else f"{base}/{layout.key_name(repository)}"
         )
-    wanted = (fingerprint or repository.fingerprint or "").replace(" ", "").upper() or None
+    wanted = _bare(fingerprint or repository.fingerprint or "")
     if text is None and (wanted is None or key_url is None):
         prefix = mirror.variables + "_key"
         raise RefusedError(
@@ -85,6 +193,10 @@ def source_spec(kind: str, mirror: Mirror, facts: Facts, catalog: Catalog) -> di
         "key_url": key_url,
         "fingerprint": wanted,
     }
+
+
+def _bare(fingerprint: str) -> str | None:
+    return fingerprint.replace(" ", "").upper() or None
 
 
 def _refuse_odd_url(url: str) -> None:

@@ -20,6 +20,8 @@ DPKG_LOCKS = ("/var/lib/dpkg/lock-frontend", "/var/lib/dpkg/lock")
 LISTS_LOCK = "/var/lib/apt/lists/lock"
 ARCHIVES = "/var/cache/apt/archives"
 OWN_PREFIX = "gpu-provision-"
+# Name in this process's environment: configuration that apt reads before the host's own (see aptalone).
+ALONE = "GPU_PROVISION_APT_CONFIG"
 
 # Nothing may ask a question: debconf, needrestart (which since 22.04 restarts services or prompts inside apt),
 # apt-listchanges and ucf each have a switch of their own.
@@ -91,6 +93,8 @@ def environment():
     env.update(ENVIRONMENT)
     for name in ("DEBCONF_PIPE", "DPKG_FRONTEND_LOCKED", "APT_CONFIG"):
         env.pop(name, None)
+    if ALONE in env:
+        env["APT_CONFIG"] = env.pop(ALONE)
     path = env.get("PATH", "").split(":")
     path += [
         part for part in ("/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/bin", "/bin") if part not in path

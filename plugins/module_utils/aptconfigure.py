@@ -28,7 +28,7 @@ BACKUP = "/var/lib/gpu-provision/backup"
 # What a repository may say; missing ones take these.
 _DEFAULTS = {
     "state": "present", "suites": "/", "components": "", "architectures": None, "key": None, "key_url": None,
-    "fingerprint": None, "migrate": True, "legacy_uris": [],
+    "fingerprint": None, "signed_by": None, "migrate": True, "legacy_uris": [],
     "legacy_keys": [],
 }  # fmt: skip
 
@@ -36,10 +36,10 @@ _DEFAULTS = {
 def apply(params, check):
     """Bring the files to what params ask for. Raises AptError before any change, or for a file that cannot be written.
 
-    params: repositories ([{name, uris, suites, components, architectures, key, key_url, fingerprint, migrate,
-    legacy_uris, legacy_keys (fingerprints that apt is no longer to trust for every repository), state}]), preferences (text;
-    empty removes the file, None leaves it), unattended_blacklist (patterns; likewise), proxy (text of our apt.conf file for
-    it; likewise). Returns {"changed", "files", "migrated", "backup", "diff"}.
+    params: repositories ([{name, uris, suites, components, architectures, key, key_url, fingerprint, signed_by (a keyring of
+    the host instead of a key), migrate, legacy_uris, legacy_keys (fingerprints that apt is no longer to trust for every
+    repository), state}]), preferences (text; empty removes the file, None leaves it), unattended_blacklist (patterns;
+    likewise), proxy (text of our apt.conf file for it; likewise). Returns {"changed", "files", "migrated", "backup", "diff"}.
     """
     wanted = {}  # path -> bytes, or None for a file that must not be there
     fetched, migrated, foreign = True, [], set()
@@ -86,6 +86,10 @@ def _repository(params, wanted, check):
         return True
     if not params["uris"]:
         raise AptError("apt.usage", "the repository %s has no uris" % name)
+    if params["signed_by"]:
+        wanted.update(dict.fromkeys(files[1:]))
+        wanted[files[0]] = aptsources.render(params).encode("utf-8")
+        return True
     data = None if check and _must_fetch(params) else aptsources.key_bytes(params)
     has_key = data is not None or _must_fetch(params)
     wanted[files[0]] = aptsources.render(params, signed_by=None if has_key else False).encode("utf-8")

@@ -27,12 +27,12 @@ def keyring_path(name, armored=True):
     return "/etc/apt/keyrings/gpu-provision-%s.%s" % (name, "asc" if armored else "gpg")
 
 
-def render_sources(name, uris, suites, components="", armored=True):
-    """Return the deb822 text of one repository, with Signed-By set to our own key file."""
+def render_sources(name, uris, suites, components="", armored=True, signed_by=None):
+    """Return the deb822 text of one repository. signed_by: path of the keyring; our own key file without it."""
     lines = ["# " + HEADER, "Types: deb", "URIs: " + uris, "Suites: " + suites]
     if components:
         lines.append("Components: " + components)
-    lines.append("Signed-By: " + keyring_path(name, armored))
+    lines.append("Signed-By: " + (signed_by or keyring_path(name, armored)))
     return "\n".join(lines) + "\n"
 
 

@@ -65,7 +65,14 @@ def main(args):
 
 
 def offer(
-    sources=(), omit=(), patterns=(), refresh="if_stale", max_age_s=21600, timeout=300, environment=None
+    sources=(),
+    omit=(),
+    patterns=(),
+    refresh="if_stale",
+    max_age_s=21600,
+    timeout=300,
+    environment=None,
+    alone=False,
 ):
     """Return what the repositories offer, with our sources added to the host's own.
 
@@ -74,7 +81,7 @@ def offer(
     sources to leave out. patterns: regular expressions that names must match from start to end. refresh:
     ``if_stale`` fetches lists older than max_age_s and those of new sources; the host's own lists are used
     otherwise, and unchanged ones are not fetched again. environment: the proxy (see proxies.within), for the keys' downloads
-    and for apt, where it goes before the host's own configuration.
+    and for apt, where it goes before the host's own configuration. alone: the host's own sources do not count.
 
     Returns {"workdir", "packages": {name: [version dicts, newest first]}, "refreshed", "errors": [text],
     "problems": [what parse_update_errors says]}. ``simulate`` takes the workdir over and removes it.
@@ -93,6 +100,7 @@ def offer(
                 max_age_s,
                 timeout,
                 environment or {},
+                alone,
             )
     except BaseException:
         shutil.rmtree(work)
@@ -107,8 +115,8 @@ def proxy(environment):
         raise AptError("apt.usage", str(error)) from None
 
 
-def _offer(work, sources, omit, patterns, refresh, max_age_s, timeout, environment):
-    errors = _write_sources(work, sources, omit)
+def _offer(work, sources, omit, patterns, refresh, max_age_s, timeout, environment, alone):
+    errors = _write_sources(work, sources, omit, alone)
     _seed_lists(work)
     config = _write_config(work, environment)
     refreshed, problems = _refresh(work, config, sources, refresh, max_age_s, timeout, errors)
@@ -119,12 +127,12 @@ def _offer(work, sources, omit, patterns, refresh, max_age_s, timeout, environme
     }  # fmt: skip
 
 
-def _write_sources(work, sources, omit):
+def _write_sources(work, sources, omit, alone=False):
     """Write the private sources; returns errors about sources of the host that cannot be used."""
     parts = os.path.join(work, "sources.list.d")
     os.makedirs(parts)
     ours = {key for spec in sources for key in aptsources.repositories(aptsources.spec_source(spec))}
-    host, errors, texts = aptsources.read_sources()
+    host, errors, texts = ([], [], {}) if alone else aptsources.read_sources()
     left_out = {(item["file"], item.get("line")) for item in omit}
     for path, text in texts.items():
         dropped = [

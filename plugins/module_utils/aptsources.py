@@ -126,6 +126,8 @@ def words(value):
 def render(spec, signed_by=None):
     """Text of our deb822 file for one source. signed_by: path of another key file than our own; False for none.
 
+    A spec with ``signed_by`` names a keyring that the host has already, such as that of its own archive.
+
     Raises AptError ``apt.usage`` when apt could not read the result.
     """
     source = spec_source(spec)
@@ -140,6 +142,7 @@ def render(spec, signed_by=None):
     if source["architectures"]:
         text = text.replace("Signed-By:", "Architectures: %s\nSigned-By:" % " ".join(source["architectures"]))
     own = "Signed-By: %s\n" % aptfiles.keyring_path(name, False)
+    signed_by = spec.get("signed_by") or signed_by
     if signed_by is False:
         text = text.replace(own, "")
     elif signed_by:

@@ -22,6 +22,7 @@ import time
 import traceback
 
 from ansible_collections.gpu.provision.plugins.module_utils import (
+    aptalone,
     aptcommon,
     aptconfigure,
     aptquery,
@@ -58,8 +59,8 @@ def run(params, check=False, log_dir=LOGS):
     params: configure (files to write first, see aptconfigure.apply), before ({"install", "remove"} in a transaction of
     its own first), install (["name=version"]), remove ([names]), expect ([changes] or None), family_version, hold,
     release, extra_hold, extra_release, update_cache, lock_timeout, timeout, own_uris, reserve_mib, environment (see
-    proxies.within); see the module apt_transaction. check: simulate only. Returns {"changed", "changes", "held", "unheld",
-    "waited_for", "log", "recovered", "warnings", "files", "diff"}.
+    proxies.within), alone (see aptalone); see the module apt_transaction. check: simulate only. Returns {"changed",
+    "changes", "held", "unheld", "waited_for", "log", "recovered", "warnings", "files", "diff"}.
     """
     if os.geteuid() != 0:
         raise AptError("apt.not_root", "packages can be changed by root only", hint="become: true")
@@ -71,6 +72,11 @@ def _run(params, check, log_dir):
     files = {"changed": False, "files": [], "diff": []}
     if params.get("configure"):
         files = aptconfigure.apply(params["configure"], check)
+    with aptalone.within(params.get("alone")):
+        return _change(params, check, log_dir, files)
+
+
+def _change(params, check, log_dir, files):
     before = params.get("before") or {}
     results = []
     # Packages that ship apt preferences come first: what follows must be solved with them in place. In check mode they

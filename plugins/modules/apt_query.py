@@ -62,6 +62,9 @@ options:
       fingerprint:
         description: Full fingerprint that the key must have.
         type: str
+      signed_by:
+        description: Keyring on the host that the repository is signed by, instead of a key.
+        type: path
   omit:
     description: Entries of the host's sources to leave out, each with C(file) and C(line), for V(offer).
     type: list
@@ -84,6 +87,10 @@ options:
   environment:
     description: The proxy, as C(http_proxy), C(https_proxy) and C(no_proxy), for V(offer).
     type: dict
+  alone:
+    description: Ask O(sources) alone and not the host's own, for V(offer) on a host that has a mirror of everything.
+    type: bool
+    default: false
   workdir:
     description: Work folder of an earlier V(offer); without it V(simulate) uses the host's own sources.
     type: str
@@ -162,8 +169,9 @@ SOURCE = {
     "key": {"type": "str", "no_log": False},
     "key_url": {"type": "str", "no_log": False},
     "fingerprint": {"type": "str"},
+    "signed_by": {"type": "path"},
 }
-_OFFER = ("sources", "omit", "patterns", "refresh", "max_age_s", "environment")
+_OFFER = ("sources", "omit", "patterns", "refresh", "max_age_s", "environment", "alone")
 _SIMULATE = ("workdir", "install", "remove", "unhold", "preferences", "keep")
 _CLEANUP = ("workdirs",)
 
@@ -178,6 +186,7 @@ def main():
             "refresh": {"type": "str", "choices": ["if_stale", "always", "never"], "default": "if_stale"},
             "max_age_s": {"type": "int", "default": 21600},
             "environment": {"type": "dict"},
+            "alone": {"type": "bool", "default": False},
             "workdir": {"type": "str"},
             "workdirs": {"type": "list", "elements": "str", "default": []},
             "install": {"type": "list", "elements": "str", "default": []},

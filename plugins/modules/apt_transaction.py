@@ -41,6 +41,12 @@ options:
       - The proxy, as C(http_proxy), C(https_proxy) and C(no_proxy), for apt and for the download of keys. Without it, that
         of the task's environment.
     type: dict
+  alone:
+    description:
+      - apt reads no other sources than those in files named C(gpu-provision-*). For hosts whose own sources cannot be
+        reached, and that get everything from a mirror.
+    type: bool
+    default: false
   before:
     description:
       - C(install) and C(remove) of a transaction of its own first, for packages that ship apt preferences. Not done in
@@ -217,6 +223,7 @@ def main():
         argument_spec={
             "configure": {"type": "dict"},
             "environment": {"type": "dict"},
+            "alone": {"type": "bool", "default": False},
             "before": {"type": "dict"},
             "install": {"type": "list", "elements": "str", "default": []},
             "remove": {"type": "list", "elements": "str", "default": []},

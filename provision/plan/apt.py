@@ -21,7 +21,8 @@ from provision.proxy import HostProxy
 class AptPart:
     """What one part of a plan asks of apt.
 
-    repositories: SourceSpecs of aptquery with the words of their reason; omitted: entries of the host's sources that our
+    repositories: SourceSpecs of aptquery with the words of their reason; absent: names of our repositories that are no longer
+    wanted; omitted: entries of the host's sources that our
     own file replaces; old_keys: keyrings that apt trusts for every repository and that an old key goes from;
     preferences: text of our file; unattended: patterns that unattended-upgrades must leave alone; before: packages that
     need a transaction of their own first;
@@ -30,6 +31,7 @@ class AptPart:
     """
 
     repositories: list[tuple[dict[str, Any], str]] = field(default_factory=list)
+    absent: list[str] = field(default_factory=list)
     omitted: list[Source] = field(default_factory=list)
     old_keys: list[str] = field(default_factory=list)
     preferences: str | None = None
@@ -78,11 +80,12 @@ def combine(
     steps: Sequence[Step],
     lock_timeout: int,
     proxy: HostProxy = HostProxy(),  # noqa: B008 - frozen
+    alone: bool = False,
 ) -> tuple[dict[str, Any] | None, Step | None]:
     """Return (spec for apt_transaction, the step "configure apt"); None where nothing is to be done.
 
     steps: of the parts; holds and packages among them need the transaction. proxy: the host's, which it gets although no
-    part asks anything.
+    part asks anything. alone: apt is to read our own sources and no others (a mirror has everything).
     """
     configure, step = _configure(parts, facts, proxy)
     moves = any(part.install or part.remove or part.before_install for part in parts)
@@ -104,6 +107,7 @@ def combine(
         "update_cache": moves,
         "lock_timeout": lock_timeout,
         "environment": proxy.environment,
+        "alone": alone,
         "expect": [],
     }
     return spec, step
@@ -120,12 +124,18 @@ def _configure(
     for spec, why in repositories.values():
         path = aptfiles.sources_path(spec["name"])
         texts = [
-            aptfiles.render_sources(spec["name"], spec["uris"], spec["suites"], spec["components"], armored)
+            aptfiles.render_sources(
+                spec["name"], spec["uris"], spec["suites"], spec["components"], armored, spec.get("signed_by")
+            )
             for armored in (True, False)
         ]
         if have.get(path) not in {aptfiles.sha256(text) for text in texts}:
             details.append(f"write {path} for {spec['uris']}")
             because.append(why)
+    absent = [name for name in _union(part.absent for part in parts) if aptfiles.sources_path(name) in have]
+    for name in absent:
+        details.append(f"remove {aptfiles.sources_path(name)}")
+        because.append("the inventory no longer names it")
     omitted = {(entry.file, entry.line): entry for part in parts for entry in part.omitted}
     for entry in omitted.values():
         details.append(f"take the entry out of {entry.file}" + (f" line {entry.line}" if entry.line else ""))
@@ -160,7 +170,10 @@ def _configure(
     if not details:
         return None, None
     files = {
-        "repositories": [spec for spec, _ in repositories.values()],
+        "repositories": [
+            *(spec for spec, _ in repositories.values()),
+            *({"name": name, "uris": "", "state": "absent"} for name in absent),
+        ],
         "preferences": preferences.preferences if preferences else None,
         # Without a part nobody knows what belongs there: it stays.
         "unattended_blacklist": patterns if parts else None,
