@@ -43,7 +43,10 @@ class HostOutcome:
     changed: list[str] = field(default_factory=list)  # names of the tasks that changed something
     failed_task: str | None = None
     running_task: str | None = None  # where it was when the run was cut off
+    failed_action: str | None = None  # the module of the task that failed
+    rebooted: bool = False  # the reboot of a task was seen through: another boot answers
     reboot_required: bool = False
+    reboot_because: list[str] = field(default_factory=list)  # why it is left to the owner
     restart_required: list[str] | None = None  # why a daemon has to be restarted, and who is in the way
     issue: Issue | None = None
 
@@ -158,12 +161,14 @@ def run_playbook(
     check: bool = False,
     verbosity: int = 0,
     pythons: Mapping[str, Mapping[str, str | None]] | None = None,
+    on_start: Callable[[int], None] = lambda pid: None,
 ) -> RunResult:
     """Run a playbook on hosts and return each one's outcome; on_event sees every event as it happens.
 
     The inventory is read again by ansible-playbook from the same sources, with the same vault secrets and -e
     variables; extra_vars come on top. run_dir gets events.jsonl and ansible.log. pythons: the Python of hosts,
-    {"path", "version"} by name, for those whose inventory leaves it to Ansible to find one.
+    {"path", "version"} by name, for those whose inventory leaves it to Ansible to find one. on_start: told the process id,
+    since the run outlives a caller that is killed.
     Ctrl-C is passed on once, waited for, and the result says what was done, with ``interrupted`` set.
     Raises HostFailedError when ansible-playbook cannot be started.
     """
@@ -179,6 +184,7 @@ def run_playbook(
         process = _start(arguments, inventory, run_dir / "ansible.log", events)
         state = _State(names)
         try:
+            on_start(process.pid)
             _send_password(process, inventory.become_password)
             interrupted = _watch(process, events, scratch, state, on_event)
         finally:
@@ -421,15 +427,17 @@ class _State:
         outcome.running_task = None
         if event.get("reboot_required"):
             outcome.reboot_required = True
+            outcome.reboot_because = list(event.get("reboot_because") or [])
         if "restart_required" in event:
             outcome.restart_required = event["restart_required"]
         if kind == "ok":
             outcome.status = "ok" if outcome.status == "not_started" else outcome.status
             if event["changed"]:
                 outcome.changed.append(event["task"])
+                outcome.rebooted = outcome.rebooted or is_reboot(event)
         elif kind == "unreachable" or (kind == "failed" and not event.get("ignored")):
             outcome.status = "unreachable" if kind == "unreachable" else "failed"
-            outcome.failed_task = event["task"]
+            outcome.failed_task, outcome.failed_action = event["task"], event.get("action")
             outcome.issue = _issue(event)
 
     def outcomes(self, interrupted: bool, last_words: list[str], run_dir: Path) -> dict[str, HostOutcome]:
@@ -439,6 +447,7 @@ class _State:
             if numbers is not None and not numbers["failures"] and not numbers["unreachable"]:
                 # A failure that a rescue block took care of.
                 outcome.status, outcome.failed_task, outcome.issue = "ok", None, None
+                outcome.failed_action = None
             elif outcome.status in ("ok", "not_started") and numbers is None:
                 self._unfinished(name, outcome, interrupted, last_words)
             if outcome.status == "ok" and outcome.changed:
@@ -458,6 +467,11 @@ class _State:
             outcome.status = "failed"
             message = "ansible-playbook ended before the host was done"
             outcome.issue = Issue(code="engine.failed", host=name, message=message, because=last_words)
+
+
+def is_reboot(event: Event) -> bool:
+    """True for an event of a task that reboots its host."""
+    return str(event.get("action", "")).rpartition(".")[2] == "reboot"
 
 
 def _issue(event: Event) -> Issue:

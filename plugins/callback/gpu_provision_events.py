@@ -63,6 +63,8 @@ class CallbackModule(CallbackBase):
         facts = data.get("ansible_facts") or {}
         if any(key.endswith("_reboot_required") and facts[key] is True for key in facts):
             fields["reboot_required"] = True
+            told = [facts[key] for key in facts if key.endswith("_reboot_because")]
+            fields["reboot_because"] = [str(line) for lines in told for line in lines]
         if any(key.endswith("_restart_required") and facts[key] is True for key in facts):
             told = [facts[key] for key in facts if key.endswith("_restart_because")]
             fields["restart_required"] = [str(line) for lines in told for line in lines]
