@@ -17,7 +17,8 @@ from ansible_collections.gpu.provision.plugins.module_utils import aptfiles, apt
 from provision.catalog import Catalog, load_catalog
 from provision.errors import Issue, ProvisionError
 from provision.facts import Facts
-from provision.plan import HostPlan, PackageChange, Step
+from provision.lock import hold as locked
+from provision.plan import HostPlan, PackageChange, Reason, Step
 from provision.plan.apt import AptPart, combine, kept
 from provision.plan.conda import conda_spec, conda_summary
 from provision.plan.containers import UNATTENDED as CONTAINERS_UNATTENDED
@@ -59,13 +60,15 @@ def plan_host(
     values: dict[str, Any],
     catalog: Catalog | None = None,
     parts: Collection[str] = PARTS,
+    held: Collection[str] = PARTS,
 ) -> HostPlan:
     """Plan one host.
 
-    values: effective role variables (variables.effective). parts: which of PARTS to plan for. Raises UnreachableError
-    or HostFailedError from ``call`` and UsageError for values that cannot be used.
+    values: effective role variables (variables.effective), with ``inventory_dir``; a lock beside the inventory is held
+    (lock.hold.path_of). parts: which of PARTS to plan for; held: which of them to hold to the lock. Raises
+    UnreachableError or HostFailedError from ``call`` and UsageError for values, or a lock, that cannot be used.
     """
-    return plan_from_facts(name, read_facts(call, values), call, values, catalog, parts)
+    return plan_from_facts(name, read_facts(call, values), call, values, catalog, parts, held)
 
 
 def read_facts(call: Call, values: Mapping[str, Any]) -> Facts:
@@ -86,10 +89,10 @@ def conda_wish_of(values: dict[str, Any]) -> CondaWish:
 
 def plan_from_facts(
     name: str, facts: Facts, call: Call, values: dict[str, Any], catalog: Catalog | None = None,
-    parts: Collection[str] = PARTS,
+    parts: Collection[str] = PARTS, held: Collection[str] = PARTS,
 ) -> HostPlan:  # fmt: skip
     """As plan_host, with the facts at hand: apt is asked only where packages have to change."""
-    planner = _Planner(name, facts, call, values, catalog or load_catalog(), parts)
+    planner = _Planner(name, facts, call, values, catalog or load_catalog(), parts, held)
     try:
         return planner.run()
     finally:
@@ -123,8 +126,15 @@ class _Planner:
         values: dict[str, Any],
         catalog: Catalog,
         parts: Collection[str],
+        held: Collection[str],
     ) -> None:
         self.name, self.facts, self.call, self.catalog, self.parts = name, facts, call, catalog, parts
+        lock, self.unlocked = locked.lock_of(name, facts, values)  # a warning where the lock says nothing of the host
+        self.held = locked.hold(lock, values, facts, [p for p in parts if p in held]) if lock else None
+        self.offered: dict[str, set[str]] = {}  # package -> versions, whatever repository they come from
+        self.offer_errors: list[str] = []
+        if self.held:
+            values = self.held.values
         given = CudaWish.from_vars(values)
         self.cuda_wish = given if "cuda" in parts else CudaWish()
         self.toolkits_mirror = Mirror(
@@ -145,7 +155,7 @@ class _Planner:
         driver, cuda, containers = self._decide()
         while wanted := [
             ask
-            for ask in dict.fromkeys([driver.ask, cuda.ask, *containers.asks])
+            for ask in dict.fromkeys([driver.ask, cuda.ask, *containers.asks, *self._locked_asks()])
             if ask and ask not in self.offers
         ]:
             _refuse_unreadable_sources(self.facts, driver, mended=self._mends_toolkit_sources)
@@ -172,13 +182,58 @@ class _Planner:
         driver = resolve_driver(self.wish, self.facts, self.catalog, self.offers)
         if "driver" not in self.parts:
             driver.reasons, driver.warnings = [], []  # not this plan's business
-        return (
+        decisions = (
             driver,
             resolve_cuda(self.cuda_wish, self.facts, self.catalog, self.offers, driver),
             resolve_containers(
                 self.containers_wish, self.facts, self.catalog, self.offers, driver, self.proxy
             ),
         )
+        self._hold_to_lock(*decisions)
+        return decisions
+
+    # --- the lock ----------------------------------------------------------------------------------------------------
+
+    def _locked_asks(self) -> list[str]:
+        """Channels that have locked packages which the host does not have as locked."""
+        held = self.held
+        return [held.channel(part) for part in held.pins if held.missing(self.facts, part)] if held else []
+
+    def _hold_to_lock(self, driver: Decision, cuda: CudaDecision, containers: ContainersDecision) -> None:
+        """Make decided packages those of the lock; refuse what contradicts it, and versions that are gone."""
+        held = self.held
+        if self.unlocked:
+            driver.warnings.append(self.unlocked)
+        if held is None:
+            return
+        gone = [
+            locked.not_offered(held, self.facts, part, self.offered, self.offer_errors)
+            for part in held.pins
+            if held.channel(part) in self.offers
+        ]
+        against = [*held.issues, *filter(None, gone)]
+        if against:
+            # What else resolve found follows from it, and its ways out are not those of a locked host.
+            for decision in (driver, cuda, containers):
+                decision.blockers = []
+            driver.blockers = against
+            return
+        if driver.target and "driver" in held.pins:
+            driver.target = locked.driver_target(driver.target, held, self.facts)
+        if cuda.target and "cuda" in held.pins:
+            cuda.target = locked.cuda_target(cuda.target, held, self.facts)
+        if containers.target and "containers" in held.pins:
+            containers.target = locked.containers_target(containers.target, held, self.facts)
+        for decision in (driver, cuda, containers):
+            decision.reasons = [
+                reason.model_copy(update={"because": f"locked ({held.where})"}) if reason.because == "asked for" else reason
+                for reason in decision.reasons
+            ]
+        if held.pins:
+            like = "" if held.lock.listed else "; the host is not in it, and is like this group alone"
+            driver.reasons.insert(
+                0, Reason(what="lock", value=held.lock.group_name, because=f"{held.lock.path} says these versions{like}")
+            )
 
     # --- what apt is asked -------------------------------------------------------------------------------------------
 
@@ -223,13 +278,18 @@ class _Planner:
             args["omit"] += [{"file": e.file, "line": e.line} for e in toolkit_entries(self.facts)]
         if self.proxy:
             args["environment"] = self.proxy.environment
+        pins = self.held.everything if self.held else {}
+        args["patterns"] += [re.escape(name.split(":")[0]) for name in sorted(pins)]
         answer = self.call("aptquery", args)
         self.workdir = answer["workdir"]
+        self.offer_errors = list(answer.get("errors") or [])
+        self.offered = {name: {row["version"] for row in rows} for name, rows in answer["packages"].items()}
         for channel in every:
             source = sources[channel]
             self.offers[channel] = Offer.from_json(
                 answer, keep=lambda c, s=source, k=channel: _is_from(c, k, s)
             )
+            self.offers[channel] = locked.restrict(self.offers[channel], pins)
 
     # --- the plan ----------------------------------------------------------------------------------------------------
 

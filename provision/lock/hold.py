@@ -1,0 +1,383 @@
+"""Keeping the plan of a host to the lock: which wishes become exact, which contradict it, which packages are pinned.
+
+Pure but for ``find``, which reads the file. What a lock holds are versions; what is wanted at all stays the inventory's
+word. A kernel is never moved by a plan, so what the lock says of kernels is for drift alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import provision.collection  # noqa: F401  (makes the collection importable)
+from ansible_collections.gpu.provision.plugins.module_utils import cudanames, debversion, names
+from provision.errors import Issue
+from provision.facts import Facts
+from provision.lock.model import NAME, HostLock, Lock, LockedCuda, LockedDriver, LockedHost, load
+from provision.resolve.containers import ContainersTarget
+from provision.resolve.cuda import CudaTarget, CudaWish
+from provision.resolve.cuda.wish import library_wishes
+from provision.resolve.decision import Target
+from provision.resolve.offer import Offer
+
+# Variable (an extra variable of the command, any variable in plain Ansible): a lock's path, "none" for no lock at all.
+VARIABLE = "gpu_provision_lock"
+_MOVE_ON = "provision lock --update takes the inventory's wish over; --no-lock plans without the lock"
+
+
+# --- which lock ---------------------------------------------------------------------------------------------------------
+
+
+def path_of(values: Mapping[str, Any]) -> Path | None:
+    """The lock's file: the one that is named, else the one beside the inventory; None where there is none.
+
+    A file that is named and missing is returned all the same: reading it says what is wrong.
+    """
+    named = str(values.get(VARIABLE) or "").strip()
+    if named == "none":
+        return None
+    folder = values.get("inventory_dir")
+    if named:
+        return Path(str(folder or "."), named).expanduser()
+    beside = Path(str(folder)) / NAME if folder else None
+    return beside if beside and beside.is_file() else None
+
+
+def find(values: Mapping[str, Any]) -> tuple[Lock, str] | None:
+    """The lock for hosts with these values and its path. Raises LockError for a file that cannot be used."""
+    path = path_of(values)
+    if path is None:
+        return None
+    stat = path.stat() if path.is_file() else None
+    return _loaded(path, stat.st_mtime_ns if stat else 0, stat.st_size if stat else 0), str(path)
+
+
+@lru_cache(maxsize=4)
+def _loaded(path: Path, _mtime: int, _size: int) -> Lock:
+    """Read once for a whole fleet; again after a change."""
+    return load(path)
+
+
+def lock_of(name: str, facts: Facts, values: Mapping[str, Any]) -> tuple[HostLock | None, Issue | None]:
+    """The lock of a host: by its name, else by the one group that is like it; or why there is none (a warning)."""
+    found = find(values)
+    if found is None:
+        return None, None
+    lock, path = found
+    listed = lock.for_host(name, path)
+    if listed:
+        return listed, None
+    like = alike(lock, facts)
+    if len(like) == 1:
+        return HostLock(name, like[0], lock.groups[like[0]], LockedHost(group=like[0]), False, path), None
+    hint = "provision lock adds it once it is verified"
+    if like:
+        hint = f"say which one: add {name}: {{group: {like[0]}}} under hosts in {path}"
+    because = (
+        [f"groups like it: {', '.join(like)}"]
+        if like
+        else ["no group in it is of this Ubuntu and these cards"]
+    )
+    return None, Issue(
+        code="lock.not_listed", host=name, message=f"{name} is not in the lock, and its versions are not held",
+        because=because, hint=hint,
+    )  # fmt: skip
+
+
+def alike(lock: Lock, facts: Facts) -> list[str]:
+    """Groups for a host that the file does not name: of its Ubuntu and architecture, with hosts that have its cards."""
+    cards = {gpu.device for gpu in facts.gpus}
+    fitting = []
+    for name, group in lock.groups.items():
+        if (group.ubuntu, group.arch) != (facts.host.os.version_id, facts.host.arch):
+            continue
+        known = {gpu.device for member in lock.members(name) for gpu in lock.hosts[member].gpus}
+        if bool(group.driver) == bool(cards) and cards <= known:
+            fitting.append(name)
+    return fitting
+
+
+# --- what it makes of the wishes ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Held:
+    """A host held to its lock. values: role variables with exact versions; issues: wishes that contradict the lock.
+
+    pins: part -> {package: Debian version}, of the parts that are planned for and wanted.
+    """
+
+    lock: HostLock
+    values: dict[str, Any]
+    issues: list[Issue] = field(default_factory=list)
+    pins: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    @property
+    def where(self) -> str:
+        """As reasons name it."""
+        return f"{Path(self.lock.path).name}, group {self.lock.group_name}"
+
+    @property
+    def everything(self) -> dict[str, str]:
+        """All pins, with the signed modules of kernels that the lock knows."""
+        kernel = self.lock.host.kernel
+        own = {
+            n: v
+            for n, v in (kernel.packages if kernel else {}).items()
+            if kernel and n.endswith(kernel.release)
+        }
+        found = dict(own) if "driver" in self.pins else {}
+        for part in self.pins.values():
+            found.update(part)
+        return found
+
+    def channel(self, part: str) -> str:
+        """The channel that a part's packages come from, as planning calls it."""
+        driver = self.lock.group.driver
+        return {"driver": driver.channel if driver else "ubuntu", "cuda": "cuda"}.get(
+            part, "container_toolkit"
+        )
+
+    def missing(self, facts: Facts, part: str) -> dict[str, str]:
+        """Pins of a part that the host does not have at that version."""
+        return {name: v for name, v in self.pins.get(part, {}).items() if _version(facts, name) != v}
+
+
+def hold(host: HostLock, values: Mapping[str, Any], facts: Facts, parts: Collection[str]) -> Held:
+    """Make the wishes of a host exact by its lock, for the parts that are planned for."""
+    group, found, issues = host.group, dict(values), []
+    pins: dict[str, dict[str, str]] = {}
+    where = f"{Path(host.path).name}, group {host.group_name}"
+    if (group.ubuntu, group.arch) != (facts.host.os.version_id, facts.host.arch):
+        issues.append(
+            _issue(host, "lock.other_system", f"the lock is for Ubuntu {group.ubuntu} {group.arch}, the host is "
+                   f"Ubuntu {facts.host.os.version_id} {facts.host.arch}", where)
+        )  # fmt: skip
+        return Held(host, found, issues, pins)
+    wanted = {
+        "driver": bool(values.get("nvidia_driver_manage", True)) and bool(facts.gpus),
+        "cuda": bool(CudaWish.from_vars(values).versions),
+        "containers": bool(
+            values.get("container_toolkit_runtimes") or values.get("container_toolkit_rootless_users")
+        ),
+    }
+    for part, prefix in (
+        ("driver", "nvidia_driver"),
+        ("cuda", "cuda_toolkit"),
+        ("containers", "container_toolkit"),
+    ):
+        if part not in parts or not wanted[part]:
+            continue
+        if values.get(f"{prefix}_update"):
+            issues.append(
+                _issue(
+                    host,
+                    "lock.contradicts",
+                    f"{prefix}_update asks for newer versions, the lock for its own",
+                    where,
+                )
+            )
+            continue
+        if getattr(group, part) is None:
+            issues.append(
+                _issue(
+                    host,
+                    "lock.contradicts",
+                    f"the inventory asks for {_WORDS[part]}, the lock has none",
+                    where,
+                )
+            )
+            continue
+        exact, against = _EXACT[part](group, values)
+        issues += [_issue(host, "lock.contradicts", message, where) for message in against]
+        found.update(exact)
+        pins[part] = dict(group.by_part[part])
+    if "cuda" in pins and group.cuda:
+        pins["cuda"] = _wanted_toolkits(pins["cuda"], group.cuda, CudaWish.from_vars(found))
+    return Held(host, found, issues, pins)
+
+
+_WORDS = {"driver": "a driver", "cuda": "CUDA toolkits", "containers": "containers with GPUs"}
+
+
+def _issue(host: HostLock, code: str, message: str, where: str) -> Issue:
+    return Issue(code=code, host=host.name, message=message, because=[f"locked in {where}"], hint=_MOVE_ON)
+
+
+def _driver(group: Any, values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    locked: LockedDriver = group.driver
+    against = []
+    branch = str(values.get("nvidia_driver_branch") or "recommended")
+    if branch != "recommended" and branch not in (locked.series, names.branch(locked.version)):
+        against.append(f"nvidia_driver_branch asks for {branch}, the lock has {locked.series}")
+    exact: dict[str, Any] = {"nvidia_driver_branch": locked.series}
+    for name, value in (
+        ("version", locked.version), ("channel", locked.channel), ("modules", locked.flavour),
+        ("build", locked.build), ("variant", locked.variant),
+    ):  # fmt: skip
+        asked = str(values.get(f"nvidia_driver_{name}") or "auto")
+        if asked not in ("auto", value):
+            against.append(f"nvidia_driver_{name} asks for {asked}, the lock has {value}")
+        exact[f"nvidia_driver_{name}"] = value
+    return exact, against
+
+
+def _cuda(group: Any, values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    locked: LockedCuda = group.cuda
+    wish, against, versions = CudaWish.from_vars(values), [], []
+    for asked in wish.versions:
+        minor = ".".join(asked.split(".")[:2])
+        release = locked.releases.get(minor)
+        if release is None:
+            has = ", ".join(locked.releases)
+            against.append(f"cuda_toolkit_versions asks for {asked}, the lock has {has}")
+        elif asked not in (minor, release):
+            against.append(f"cuda_toolkit_versions asks for {asked}, the lock has {release}")
+        versions.append(release or asked)
+    minors = [".".join(version.split(".")[:2]) for version in versions]
+    exact: dict[str, Any] = {"cuda_toolkit_versions": versions}
+    if wish.default and ".".join(wish.default.split(".")[:2]) != locked.default:
+        against.append(f"cuda_toolkit_default asks for {wish.default}, the lock has {locked.default}")
+    elif locked.default in minors:
+        exact["cuda_toolkit_default"] = locked.default
+    for name, there in (
+        ("cudnn", list(dict.fromkeys(locked.cudnn.values()))), ("nccl", [locked.nccl] if locked.nccl else []),
+    ):  # fmt: skip
+        asked_text = getattr(wish, name)
+        if asked_text == "none":
+            continue
+        if asked_text != "auto" and not _satisfied(asked_text, there):
+            against.append(
+                f"cuda_toolkit_{name} asks for {asked_text}, the lock has {', '.join(there) or 'none'}"
+            )
+        exact[f"cuda_toolkit_{name}"] = ", ".join(there) or "none"
+    return exact, against
+
+
+def _satisfied(text: str, there: Iterable[str]) -> bool:
+    """Every version that is asked for ("9", "9.14, 8", "2.28.3+cuda12.8") is among those of the lock."""
+    have = list(there)
+    wishes = library_wishes(text)
+    if wishes is None:
+        return True  # unreadable: resolve says so
+    return all(
+        any(
+            str(cudanames.upstream(version)).split(".")[: len((wish.version or "").split("."))]
+            == (wish.version or "").split(".")
+            and wish.suffix in (None, cudanames.suffix(version))
+            for version in have
+        )
+        for wish in wishes
+    )
+
+
+def _containers(group: Any, values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    version = group.containers.version
+    asked = str(values.get("container_toolkit_version") or "")
+    against = []
+    if asked and asked.split("-")[0] != version:
+        against.append(f"container_toolkit_version asks for {asked}, the lock has {version}")
+    return {"container_toolkit_version": version}, against
+
+
+_EXACT = {"driver": _driver, "cuda": _cuda, "containers": _containers}
+
+
+def _wanted_toolkits(pins: dict[str, str], locked: LockedCuda, wish: CudaWish) -> dict[str, str]:
+    """Pins of the toolkits and libraries that are asked for: the inventory says what, the lock which version."""
+    minors = {".".join(version.split(".")[:2]) for version in wish.versions}
+    if minors >= set(locked.releases) and "none" not in (wish.cudnn, wish.nccl):
+        return pins
+    majors = {minor.split(".")[0] for minor in minors}
+    found = {}
+    for name, version in pins.items():
+        package = cudanames.parse(name, version)
+        if package is None:
+            continue
+        if package.kind in ("cudnn", "nccl"):
+            wanted = getattr(wish, package.kind) != "none"
+        else:
+            wanted = package.version in minors if package.version else package.major in (None, *majors)
+        if wanted:
+            found[name] = version
+    return found
+
+
+# --- what it makes of offers and decisions ------------------------------------------------------------------------------
+
+
+def restrict(offer: Offer, pins: Mapping[str, str]) -> Offer:
+    """What apt offers, of pinned packages in the locked version alone; untouched where that is not among it."""
+    packages = {}
+    for name, candidates in offer.packages.items():
+        only = [candidate for candidate in candidates if candidate.version == pins.get(name)]
+        packages[name] = only or candidates
+    return replace(offer, packages=packages)
+
+
+def not_offered(
+    held: Held, facts: Facts, part: str, offered: Mapping[str, Collection[str]], errors: Collection[str]
+) -> Issue | None:
+    """The blocker of a part of which locked versions are gone from the repositories. offered: package -> versions."""
+    gone = {
+        name: version for name, version in held.missing(facts, part).items()
+        if version not in offered.get(name.split(":")[0], ())
+    }  # fmt: skip
+    if not gone:
+        return None
+    lines = [
+        f"{name} {version}: {_nearest(offered.get(name.split(':')[0], ()), version)}"
+        for name, version in sorted(gone.items())
+    ]
+    more = [f"and {len(lines) - 6} more"] if len(lines) > 6 else []
+    one = "1 locked version" if len(gone) == 1 else f"{len(gone)} locked versions"
+    return Issue(
+        code="lock.not_offered", host=held.lock.name,
+        message=f"the repositories of this host no longer have {one}",
+        because=[*list(errors)[:3], f"locked in {held.where}", *lines[:6], *more],
+        hint="provision lock --update moves the lock on; provision mirror keeps what a lock needs, for good",
+    )  # fmt: skip
+
+
+def _nearest(there: Collection[str], version: str) -> str:
+    """The nearest versions that are offered, the newer one and the older one."""
+    if not there:
+        return "none is offered"
+    ordered = sorted(there, key=debversion.key)
+    older = [one for one in ordered if debversion.compare(one, version) < 0][-1:]
+    newer = [one for one in ordered if debversion.compare(one, version) > 0][:1]
+    return f"the nearest is {' and '.join([*newer, *older])}"
+
+
+def _version(facts: Facts, name: str) -> str | None:
+    package = facts.packages.get(name)
+    return package.version if package is not None and package.installed else None
+
+
+def driver_target(target: Target, held: Held, facts: Facts) -> Target:
+    """A decided driver with exactly the locked packages; what is installed stays where all of it is as locked."""
+    missing = held.missing(facts, "driver")
+    if target.installed:
+        return replace(target, packages=missing, installed=False) if missing else target
+    # The pinning package goes before, in a transaction of its own.
+    pins = {n: v for n, v in held.pins["driver"].items() if not n.startswith("nvidia-driver-pinning-")}
+    return replace(target, packages={**target.packages, **pins})
+
+
+def cuda_target(target: CudaTarget, held: Held, facts: Facts) -> CudaTarget:
+    """Decided toolkits with exactly the locked packages."""
+    return replace(
+        target, packages=dict(sorted({**target.packages, **held.missing(facts, "cuda")}.items())),
+        names=tuple(sorted({*target.names, *held.pins["cuda"]})),
+    )  # fmt: skip
+
+
+def containers_target(target: ContainersTarget, held: Held, facts: Facts) -> ContainersTarget:
+    """A decided container toolkit with exactly the locked packages."""
+    return replace(
+        target, packages=dict(sorted({**target.packages, **held.missing(facts, "containers")}.items())),
+        names=tuple(sorted({*target.names, *held.pins["containers"]})),
+    )  # fmt: skip
