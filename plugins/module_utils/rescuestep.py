@@ -1,0 +1,431 @@
+# Copyright (c) the gpu-provision founders
+# Apache-2.0 (see LICENSE)
+"""Carry out the smallest repairs on a host: what rescue does before any package is chosen anew (levels 0 to 2).
+
+``run`` is what the module rescue_step calls. Every step looks first whether there is anything to do, keeps a copy of
+each file that it changes, and says what it did or why it could not; one that could not does not end the others.
+Standard library only, any Python from 3.8.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import shutil
+import time
+
+from ansible_collections.gpu.provision.plugins.module_utils import (
+    aptcommon,
+    aptconf,
+    aptconfigure,
+    aptquery,
+    aptsources,
+    apttransaction,
+    ownfiles,
+    rescuemodules,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.aptcommon import AptError
+
+ASIDE = ".gpu-provision-disabled"
+LISTS = "/var/lib/apt/lists"
+_BUILD_SECONDS = 900  # an initramfs with every module on a slow disk
+_UPDATE_SECONDS = 900
+# What makes every further step about packages fail in the same way: they are not begun.
+_FOR_ALL = ("apt.lock_timeout", "apt.not_root")
+
+
+def run(params, check=False, log_dir=apttransaction.LOGS):
+    """Carry out steps in their order and return {"changed", "steps", "backup"}.
+
+    params: steps ([{"action", "words", "args"}], see provision.diagnose.finding.ACTIONS), stop_holders (whether services
+    that hold the kernel modules may be stopped for a moment), lock_timeout (seconds), environment (see proxies.within).
+    check: say what would be done. Each of the steps comes back as {"action", "words", "ok", "changed", "said" (lines), "code" and "hint" of
+    what could not be done}.
+    """
+    steps = Steps(params, check, log_dir)
+    results = []
+    stopped = None
+    with aptquery.proxy(params.get("environment")):
+        for step in params["steps"]:
+            # One that cannot get dpkg's lock says so for all that follow.
+            told = None if stopped is None else dict(stopped, said=["not begun: " + stopped["said"][0]])
+            result = told or steps.carry_out(step)
+            result.update(action=step["action"], words=step.get("words") or "")
+            if result.get("code") in _FOR_ALL:
+                stopped = result
+            results.append(result)
+    return {
+        "changed": any(result["changed"] for result in results),
+        "steps": results,
+        "backup": steps.backup,
+    }
+
+
+class Steps(object):
+    """The steps of one run: a method an action, each returns (changed, lines that say what was done)."""
+
+    def __init__(self, params, check=False, log_dir=apttransaction.LOGS, root="/", command=aptcommon.run):
+        self.check, self.log_dir, self.root, self.command = check, log_dir, root, command
+        self.stop_holders = bool(params.get("stop_holders"))
+        self.lock_timeout = int(params.get("lock_timeout") or 600)
+        self.backup = None  # the folder with the files as they were, once there is one
+        self.actions = {
+            "module.reload": self.module_reload,
+            "dpkg.configure": self.dpkg_configure,
+            "boot.room": self.boot_room,
+            "initramfs.build": self.initramfs_build,
+            "holds.clear": self.holds_clear,
+            "sources.drop": self.sources_drop,
+            "sources.rewrite": self.sources_rewrite,
+            "sources.key": self.sources_key,
+            "lists.clean": self.lists_clean,
+            "file.aside": self.file_aside,
+        }
+
+    def carry_out(self, step):
+        """One step's result, without its own words. Raises AptError for an action that nobody knows."""
+        action = self.actions.get(step["action"])
+        if action is None:
+            raise AptError("rescue.usage", "no such step: %s" % step["action"])
+        try:
+            changed, said = action(dict(step.get("args") or {}))
+        except AptError as error:
+            return {
+                "ok": False, "changed": False, "said": [error.message] + list(error.because)[:8],
+                "code": error.code, "hint": error.hint,
+            }  # fmt: skip
+        except ownfiles.FileError as error:
+            return {
+                "ok": False,
+                "changed": False,
+                "said": [error.message],
+                "code": "rescue.file",
+                "hint": error.hint,
+            }
+        return {"ok": True, "changed": changed, "said": said}
+
+    # --- 0: the modules that are loaded
+
+    def module_reload(self, args):
+        """Load the module that is on the disk in place of the one that runs. args: none."""
+        return rescuemodules.reload_nvidia(self.command, self.root, self.stop_holders, self.check)
+
+    # --- 1: what was cut off
+
+    def dpkg_configure(self, args):
+        """Finish half-configured packages and what an interrupted transaction of ours left; fetch what they lack."""
+        unfinished = _unfinished()
+        journal = os.path.exists(apttransaction.JOURNAL)
+        if not unfinished and not journal:
+            return False, ["dpkg has nothing unfinished"]
+        told = "finished %s" % ", ".join(unfinished) if unfinished else "restored the holds"
+        if self.check:
+            return True, [told]
+        try:
+            self._transaction()
+        except AptError as error:
+            lacking = self._missing() if error.code == "apt.dpkg_failed" else []
+            if not lacking:
+                raise
+            self._transaction(install=lacking)
+            told += " with %s" % ", ".join(lacking)
+        left = _unfinished()
+        if left:
+            raise AptError("apt.dpkg_failed", "dpkg could not finish %s" % ", ".join(left))
+        return True, [told]
+
+    def _missing(self):
+        """["name=version"] that unfinished packages wait for, by apt's own word; empty where more than that would happen."""
+        result = self.command(
+            ["apt-get"] + aptcommon.option_args(aptcommon.OPTIONS) + ["-s", "-f", "install"], 120
+        )
+        if result.rc != 0:
+            return []
+        changes = aptquery.parse_simulation(result.out)
+        if any(change["action"] != "install" for change in changes):
+            return []
+        return ["%s=%s" % (change["name"], change["version"]) for change in changes]
+
+    def boot_room(self, args):
+        """Make room in /boot. args: packages (exact names of old kernels), files."""
+        packages = [
+            p.name for p in aptcommon.read_status() if p.present and p.name in set(args.get("packages") or ())
+        ]
+        kernels = {
+            m.group(1) for m in map(re.compile(r"^linux-image-(?:unsigned-)?([0-9].*)$").match, packages) if m
+        }
+        running = os.uname()[2]
+        if running in kernels:
+            raise AptError("rescue.running_kernel", "%s is the kernel that runs: it stays" % running)
+        files = [path for path in args.get("files") or () if os.path.lexists(self.path(path))]
+        # The image of a kernel that goes takes the most room, and removing the package needs some.
+        files += [
+            p for p in ("/boot/initrd.img-" + k for k in sorted(kernels)) if os.path.lexists(self.path(p))
+        ]
+        if not files and not packages:
+            return False, ["nothing of it is there any more"]
+        said = ["moved %s" % path for path in files] + ["removed %s" % name for name in packages]
+        if self.check:
+            return True, said
+        before = self._boot_free()
+        for path in files:
+            self._move_to_backup(path)
+        if packages:
+            try:
+                self._transaction(remove=packages)
+            except AptError:
+                for path in files:
+                    if os.path.basename(path).replace("initrd.img-", "") in kernels:
+                        self._move_back(path)
+                raise
+        return True, said + ["%d MiB more are free in /boot" % ((self._boot_free() - before) >> 20)]
+
+    def initramfs_build(self, args):
+        """Build the initramfs of kernels anew, as the system's own tool does. args: kernels (releases; all when empty)."""
+        kernels = args.get("kernels") or sorted(
+            os.path.basename(path)[len("vmlinuz-") :] for path in glob.glob(self.path("/boot/vmlinuz-*"))
+        )
+        if not kernels:
+            return False, ["no kernel is in /boot"]
+        said = ["built the initramfs of %s" % ", ".join(kernels)]
+        if self.check:
+            return True, said
+        tool = next((t for t in ("update-initramfs", "dracut") if shutil.which(t, path=_PATH)), None)
+        if tool is None:
+            raise AptError(
+                "boot.no_initramfs_tool", "neither update-initramfs nor dracut is installed",
+                hint="install initramfs-tools, or rebuild the initramfs as this system does",
+            )  # fmt: skip
+        for kernel in kernels:
+            image = "/boot/initrd.img-" + kernel
+            how = "-u" if os.path.exists(self.path(image)) else "-c"
+            argv = (
+                ["update-initramfs", how, "-k", kernel]
+                if tool == "update-initramfs"
+                else ["dracut", "--force", image, kernel]
+            )
+            self._do(argv, _BUILD_SECONDS, "look at free space in /boot (df -h /boot) and run it by hand")
+        return True, said
+
+    # --- 2: what steers apt and the modules
+
+    def holds_clear(self, args):
+        """Lift holds. args: packages (exact names)."""
+        wanted = set(args.get("packages") or ())
+        packages = aptcommon.read_status()
+        native = aptcommon.native_arch(packages)
+        held = [
+            p
+            for p in packages
+            if p.held and (p.name in wanted or aptcommon.selection_name(p, native) in wanted)
+        ]
+        if not held:
+            return False, ["none of them is on hold"]
+        said = ["lifted the hold of %s" % ", ".join(sorted(p.name for p in held))]
+        if self.check:
+            return True, said
+        aptcommon.wait_for_locks(aptcommon.DPKG_LOCKS, self.lock_timeout)
+        text = "".join("%s %s\n" % (aptcommon.selection_name(p, native), _free_selection(p)) for p in held)
+        result = self.command(["dpkg", "--set-selections"], 120, stdin=text)
+        if result.rc != 0:
+            raise AptError(
+                "apt.hold", "the holds could not be lifted", because=result.text.strip().splitlines()[-4:]
+            )
+        return True, said
+
+    def sources_drop(self, args):
+        """Take entries out of sources files. args: entries [{file, line}]; an entry without a line is the whole file."""
+        return self._edit_sources(args.get("entries") or (), self._without)
+
+    def sources_rewrite(self, args):
+        """Give entries another address. args: entries [{file, line, uri, to}]."""
+        return self._edit_sources(args.get("entries") or (), self._rewritten)
+
+    def _edit_sources(self, entries, edit):
+        by_file = {}
+        for entry in entries:
+            by_file.setdefault(entry["file"], []).append(entry)
+        said = []
+        for path, mine in sorted(by_file.items()):
+            _refuse_elsewhere(path)
+            data = ownfiles.read(self.path(path))
+            if data is None:
+                continue
+            text = data.decode("utf-8", "replace")
+            new, told = edit(text, path, mine)
+            if new == text or not told:
+                continue
+            said += told
+            if not self.check:
+                self._keep(path)
+                ownfiles.write(self.path(path), new.encode("utf-8"))
+        return bool(said), said or ["the entries are not there any more"]
+
+    @staticmethod
+    def _without(text, path, entries):
+        whole = [entry for entry in entries if not entry.get("line")]
+        if whole:
+            rows = text.splitlines(True)
+            return "".join(map(_off, rows)), ["took every entry out of %s" % path]
+        readable, broken = _told_apart(text, path, entries)
+        # Broken stanzas first: "Enabled: no" would be another line of what apt cannot read, and no line number moves.
+        rows = text.splitlines(True)
+        for entry in broken:
+            for number in range(int(entry["line"]) - 1, len(rows)):
+                if not rows[number].strip():
+                    break
+                rows[number] = _off(rows[number])
+        told = ["took line %d out of %s" % (entry["line"], path) for entry in readable + broken]
+        return aptsources.without("".join(rows), path, readable), told
+
+    @staticmethod
+    def _rewritten(text, path, entries):
+        lines, told = text.splitlines(True), []
+        for entry in entries:
+            at, uri = int(entry["line"]) - 1, entry["uri"]
+            end = at + 1
+            if path.endswith(".sources"):
+                # A stanza goes on to the next empty line.
+                end = next((n for n in range(at, len(lines)) if not lines[n].strip()), len(lines))
+            for number in range(at, min(end, len(lines))):
+                if uri in lines[number].split() or uri in lines[number].replace(":", ": ", 1).split():
+                    lines[number] = lines[number].replace(uri, entry["to"])
+                    told.append(
+                        "%s line %d: %s is %s now"
+                        % (path, number + 1, aptcommon.redact(uri), aptcommon.redact(entry["to"]))
+                    )
+        return "".join(lines), told
+
+    def sources_key(self, args):
+        """Write a repository's entry with its present key, in place of others of it. args: repository (a SourceSpec)."""
+        result = aptconfigure.apply({"repositories": [args["repository"]]}, self.check)
+        self.backup = result["backup"] or self.backup
+        said = ["%s %s" % (file["action"], file["path"]) for file in result["files"]]
+        return result["changed"], said or ["the key is there"]
+
+    def lists_clean(self, args):
+        """Fetch the lists of the repositories anew; the old ones come back where none could be fetched. args: none."""
+        said = ["fetched the lists of every repository anew"]
+        if self.check:
+            return True, said
+        aptcommon.wait_for_locks((aptcommon.LISTS_LOCK,) + aptcommon.DPKG_LOCKS, self.lock_timeout)
+        folder, aside = self.path(LISTS), self.path(LISTS) + ".gpu-provision"
+        if os.path.isdir(aside):
+            shutil.rmtree(aside)
+        if os.path.isdir(folder):
+            os.rename(folder, aside)
+        os.makedirs(os.path.join(folder, "partial"))
+        argv = ["apt-get"] + aptcommon.option_args(aptcommon.OPTIONS) + ["update"]
+        result = aptquery.update(argv, _UPDATE_SECONDS)
+        fetched = glob.glob(os.path.join(folder, "*_Packages*")) or glob.glob(
+            os.path.join(folder, "*Release")
+        )
+        if not fetched and os.path.isdir(aside):
+            shutil.rmtree(folder)
+            os.rename(aside, folder)
+            raise AptError(
+                "apt.fetch", "no repository could be read: the old lists are back",
+                because=aptquery.error_lines(result.text)[:4] + [aptquery.way()],
+                hint="look at the network, the proxy (gpu_proxy_http, gpu_proxy_https) and the name service of the host",
+            )  # fmt: skip
+        if os.path.isdir(aside):
+            shutil.rmtree(aside)
+        problems = [
+            apttransaction.describe_update_problem(p) for p in aptquery.parse_update_errors(result.text)
+        ]
+        return True, said + problems
+
+    def file_aside(self, args):
+        """Rename files so that nobody reads them any more. args: paths."""
+        said = []
+        for path in args.get("paths") or ():
+            real = self.path(path)
+            if not os.path.lexists(real):
+                continue
+            said.append("%s is %s now" % (path, os.path.basename(path) + ASIDE))
+            if not self.check:
+                self._keep(path)
+                os.rename(real, real + ASIDE)
+        return bool(said), said or ["they are not there any more"]
+
+    # --- helpers
+
+    def path(self, path):
+        """The file of a path below the root."""
+        return path if self.root == "/" else os.path.join(self.root, path.lstrip("/"))
+
+    def _transaction(self, install=(), remove=()):
+        """One transaction: what is unfinished is finished first, whatever else is asked; holds stay as they are."""
+        params = {
+            "install": list(install), "remove": list(remove), "hold": False, "lock_timeout": self.lock_timeout,
+            "reserve_mib": 0,  # a full disk may be what is being mended
+        }  # fmt: skip
+        return apttransaction.run(params, False, self.log_dir)
+
+    def _do(self, argv, seconds, hint):
+        result = self.command(argv, seconds)
+        if result.rc != 0 or result.timed_out:
+            how = "did not end within %d s" % seconds if result.timed_out else "ended with %d" % result.rc
+            raise AptError(
+                "rescue.command", "%s %s" % (" ".join(argv), how),
+                because=[line for line in result.text.strip().splitlines() if line.strip()][-6:], hint=hint,
+            )  # fmt: skip
+        return result
+
+    def _folder(self):
+        if self.backup is None:
+            self.backup = os.path.join(aptconfigure.BACKUP, time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()))
+        return self.path(self.backup)
+
+    def _keep(self, path):
+        """Copy a file as it is into the folder of backups."""
+        target = self._folder() + path
+        if not os.path.isdir(os.path.dirname(target)):
+            os.makedirs(os.path.dirname(target))
+        shutil.copy2(self.path(path), target, follow_symlinks=False)
+
+    def _move_to_backup(self, path):
+        self._keep(path)
+        os.unlink(self.path(path))
+
+    def _move_back(self, path):
+        shutil.copy2(self._folder() + path, self.path(path), follow_symlinks=False)
+
+    def _boot_free(self):
+        state = os.statvfs(self.path("/boot"))
+        return state.f_bavail * state.f_frsize
+
+
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def _unfinished():
+    """Names of what dpkg left half-done."""
+    return sorted(p.name for p in aptcommon.read_status() if p.unfinished)
+
+
+def _free_selection(package):
+    """What a package is, once no hold is on it: holds on what is not there make apt refuse it later (G2)."""
+    if package.present:
+        return "install"
+    return "deinstall" if package.state == "config-files" else "purge"
+
+
+def _off(row):
+    """A line of a sources file that apt no longer reads."""
+    return "# taken out by gpu-provision: " + row if row.strip() and not row.startswith("#") else row
+
+
+def _told_apart(text, path, entries):
+    """(entries that ``aptsources.without`` can take out, stanzas that cannot be read). Entries are {file, line}."""
+    if not path.endswith(".sources"):
+        return list(entries), []
+    lines = {source["line"] for source in aptconf.parse_deb822(text, path)[0]}
+    return [e for e in entries if e["line"] in lines], [e for e in entries if e["line"] not in lines]
+
+
+def _refuse_elsewhere(path):
+    """Only apt's own folder is edited, whatever a finding says."""
+    if not os.path.normpath(path).startswith("/etc/apt/"):
+        raise AptError("rescue.usage", "%s is no file of apt's" % path)

@@ -1,0 +1,220 @@
+"""One host of a rescue: read it, diagnose it, plan its next round. Changes nothing.
+
+``call(program, args)`` is as in planning: over the fast read's session for the command, through modules for plain Ansible.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import provision.collection  # noqa: F401  (makes the collection importable)
+from ansible_collections.gpu.provision.plugins.module_utils import checks
+from provision.catalog import Catalog
+from provision.diagnose.finding import Diagnosis, Finding, Repair
+from provision.diagnose.judge import judge
+from provision.diagnose.rule import Case
+from provision.errors import Issue, ProvisionError
+from provision.facts import Facts
+from provision.plan import HostPlan
+from provision.planning import PARTS, Call, plan_from_facts, probe_args
+from provision.proxy import HostProxy
+from provision.repositories import Mirror, agreed, source_spec
+from provision.rescue.model import History, RescueStep, Round
+from provision.rescue.narrow import parts_of, wishes
+from provision.rescue.rounds import Limits, next_round
+from provision.resolve.decision import DriverWish
+from provision.resolve.driver import resolve_driver
+
+UNKNOWN = "unknown"  # stands for symptoms that no rule explains
+
+
+@dataclasses.dataclass
+class Look:
+    """A host as it was read, and what comes next. round: None where nothing may be done."""
+
+    facts: Facts
+    diagnosis: Diagnosis
+    round: Round | None
+
+
+def look(
+    name: str, call: Call, values: dict[str, Any], catalog: Catalog, history: History, limits: Limits
+) -> Look:
+    """Read a host and plan its next round; rounds that turn out to have nothing to do go into the history.
+
+    Raises UnreachableError or HostFailedError from ``call``.
+    """
+    facts = Facts.model_validate(call("trouble", probe_args(values)))
+    diagnosis = judge(Case(facts, values, catalog))
+    if facts.host.boot_id and facts.host.boot_id not in history.boots[-1:]:
+        history.boots.append(facts.host.boot_id)
+    seen = with_unknown(diagnosis, facts, values)
+    while (found := next_round(seen, history, facts, limits)) is not None:
+        if found.kind == "apply":
+            found.plan = _plan(name, facts, call, values, catalog, found.steps)
+            _judge_plan(found)
+        elif found.kind == "restart":
+            _judge_restart(found, facts, values, catalog, limits)
+        else:
+            _complete(found, facts, values, catalog)
+        if found.blockers or any(step.ok is None for step in found.steps):
+            break
+        history.rounds.append(found)  # nothing of it can be done: on to what is larger
+    return Look(facts, diagnosis, found)
+
+
+def limits_of(values: Mapping[str, Any], *, local: bool, stop_holders: bool) -> Limits:
+    """What the owner of a host allows."""
+    return Limits(str(values.get("nvidia_driver_reboot") or "when_idle"), local, stop_holders)
+
+
+def environment_of(values: Mapping[str, Any]) -> dict[str, str]:
+    """The host's proxy, for steps that fetch something."""
+    return HostProxy.from_vars(values).environment
+
+
+def with_unknown(diagnosis: Diagnosis, facts: Facts, values: Mapping[str, Any]) -> Diagnosis:
+    """The diagnosis, with symptoms that no rule explains as a finding: loading the module is worth a try."""
+    managed = bool(values.get("nvidia_driver_manage", True))
+    if not diagnosis.unknown or diagnosis.errors or not managed or not facts.gpus:
+        return diagnosis
+    repairs = [
+        Repair(action="module.reload", words="load the module that is on the disk"),
+        Repair(
+            action="apply",
+            words="bring the driver to what the inventory asks for",
+            args={"parts": ["driver"]},
+        ),
+    ]
+    finding = Finding(code=UNKNOWN, level="error", message=diagnosis.unknown[0], repairs=repairs)
+    return diagnosis.model_copy(update={"findings": [*diagnosis.findings, finding]})
+
+
+# --- levels 3 and 4 ----------------------------------------------------------------------------------------------
+
+
+def _plan(
+    name: str, facts: Facts, call: Call, values: dict[str, Any], catalog: Catalog, steps: list[RescueStep]
+) -> HostPlan:
+    """The plan of the narrowest wish that changes something; where none does, the last one's word stands."""
+    parts = parts_of(steps)
+    blocked: HostPlan | None = None
+    plan: HostPlan | None = None
+    for wish in wishes(values, facts, steps):
+        plan = _only(plan_from_facts(name, facts, call, wish, catalog, parts), parts)
+        if plan.status == "changes":
+            return plan
+        blocked = plan if plan.status == "blocked" else blocked
+    assert plan is not None  # noqa: S101 - there is always a wish
+    return plan if plan.status != "converged" or blocked is None else blocked
+
+
+def _only(plan: HostPlan, parts: list[str]) -> HostPlan:
+    """A plan without steps of roles that this round does not run."""
+    plan.steps = [step for step in plan.steps if step.part in (*parts, "apt")]
+    if plan.status == "changes" and not plan.steps:
+        plan.status = "converged"
+    return plan
+
+
+def _judge_plan(found: Round) -> None:
+    plan = found.plan
+    assert plan is not None  # noqa: S101 - an apply round was planned before
+    if plan.status == "blocked":
+        # Work on the GPUs is waited for; anything else is no way: what is larger has its turn.
+        if any(blocker.code == "gpu.in_use" for blocker in plan.blockers):
+            found.blockers = plan.blockers
+        for step in found.steps:
+            first = plan.blockers[0]
+            step.ok, step.code, step.hint = False, first.code, first.hint
+            step.said = [first.message, *first.because[:6]]
+    elif plan.status == "converged":
+        for step in found.steps:
+            step.ok, step.said = False, ["the inventory's roles find nothing to change"]
+    found.reboot = plan.reboot.needed and plan.status == "changes"
+
+
+# --- level 0 -----------------------------------------------------------------------------------------------------
+
+
+def _judge_restart(
+    found: Round, facts: Facts, values: dict[str, Any], catalog: Catalog, limits: Limits
+) -> None:
+    """Say of a reload or a reboot that cannot be what stands in its way."""
+    users = [f"{u.comm} (pid {u.pid}{', ' + u.user if u.user else ''})" for u in facts.gpu_users]
+    if not found.reboot:
+        if users and not limits.stop_holders:
+            for step in found.steps:
+                step.ok, step.code = False, "module.in_use"
+                step.said = ["the module cannot be unloaded: it is in use", *users[:6]]
+                step.hint = "--stop-holders stops services that hold it; other processes are never ended"
+        return
+    if users and limits.reboot == "when_idle":
+        found.blockers.append(
+            Issue(
+                code="gpu.in_use", message="a reboot is the repair, and the GPUs are in use", because=users[:8],
+                hint="wait for them or stop them; nvidia_driver_reboot: always goes ahead all the same",
+            )
+        )  # fmt: skip
+    problems = _next_boot(facts, values, catalog)
+    if problems:
+        found.blockers.append(
+            Issue(
+                code="driver.next_boot", message="a reboot would end without a driver", because=problems,
+                hint="provision plan says what installs the module for that kernel; do not reboot before",
+            )
+        )  # fmt: skip
+
+
+def _next_boot(facts: Facts, values: dict[str, Any], catalog: Catalog) -> list[str]:
+    """Why the kernel that boots next would have no module; empty where a driver is not ours or not there."""
+    wish = DriverWish.from_vars(values)
+    if not wish.manage or not facts.gpus or facts.host.container and not facts.kernels.installed:
+        return []
+    target = resolve_driver(wish, facts, catalog, {}).target
+    version = target.version if target else None
+    return list(checks.next_boot_problems(facts.model_dump(), version))
+
+
+# --- levels 1 and 2 ----------------------------------------------------------------------------------------------
+
+
+def _complete(found: Round, facts: Facts, values: dict[str, Any], catalog: Catalog) -> None:
+    """Give steps what only the controller knows: a repository's address and key."""
+    for step in found.steps:
+        if step.action != "sources.key" or "repository" in step.args:
+            continue
+        try:
+            step.args = {
+                **step.args,
+                "repository": _repository(str(step.args["name"]), facts, values, catalog),
+            }
+        except ProvisionError as error:
+            step.ok, step.code, step.hint = False, error.issue.code, error.issue.hint
+            step.said = [error.issue.message, *error.issue.because]
+
+
+def _repository(kind: str, facts: Facts, values: Mapping[str, Any], catalog: Catalog) -> dict[str, Any]:
+    def mirror(prefix: str) -> Mirror:
+        url, key, fingerprint = (
+            str(values.get(f"{prefix}{tail}") or "") for tail in ("_url", "_key", "_key_fingerprint")
+        )
+        return Mirror(url, key, fingerprint, prefix)
+
+    kind = kind.replace("-", "_")
+    if kind == "cuda":
+        return source_spec(
+            kind, agreed(mirror("nvidia_driver_repo"), mirror("cuda_toolkit_repo")), facts, catalog
+        )
+    prefix = {"ppa": "nvidia_driver_ppa", "container_toolkit": "container_toolkit_repo"}.get(
+        kind, f"{kind}_repo"
+    )
+    return source_spec(kind, mirror(prefix), facts, catalog)
+
+
+def roles_of(plan: HostPlan | None) -> list[str]:
+    """Roles that carry a plan out, in the order of the parts."""
+    named = plan.spec.get("roles", []) if plan else []
+    return [role for role in PARTS.values() if role in named]

@@ -1,0 +1,98 @@
+"""What a rescue says of itself: steps, rounds, hosts. Data only."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field
+
+from provision.diagnose.finding import ACTIONS, Finding
+from provision.documents import Check, Document
+from provision.errors import Issue
+from provision.plan import HostPlan, PackageChange
+
+Kind = Literal["mend", "apply", "restart"]
+Status = Literal[
+    "well", "planned", "rescued", "left", "check_failed", "reboot_needed", "blocked", "failed", "unreachable",
+    "interrupted", "refused",
+]  # fmt: skip
+
+
+class RescueStep(BaseModel):
+    """One repair of one finding; after its round with what came of it."""
+
+    finding: str  # code
+    action: str
+    words: str
+    args: dict[str, Any] = Field(default_factory=dict)
+    ok: bool | None = None  # None: not carried out
+    changed: bool = False
+    said: list[str] = Field(default_factory=list)  # what was done, or why it could not be
+    code: str | None = None  # of what could not be done
+    hint: str | None = None
+
+    @property
+    def level(self) -> int:
+        return ACTIONS[self.action]
+
+    @property
+    def key(self) -> str:
+        """What makes a step the same step in a later round."""
+        return json.dumps([self.finding, self.action, self.args], sort_keys=True, default=str)
+
+
+class Round(BaseModel):
+    """What is done before the host is read again.
+
+    mend: steps of levels 1 and 2. apply: a plan of the inventory's roles, narrowed (levels 3 and 4). restart: modules
+    loaded anew, or a reboot (level 0).
+    """
+
+    kind: Kind
+    steps: list[RescueStep] = Field(default_factory=list)
+    plan: HostPlan | None = None
+    reboot: bool = False  # this round ends with one
+    stops: list[str] = Field(default_factory=list)  # what stops for a moment, for people
+    blockers: list[Issue] = Field(default_factory=list)
+
+    @property
+    def level(self) -> int:
+        """The level of the largest step."""
+        return max((step.level for step in self.steps), default=0)
+
+    @property
+    def changed(self) -> bool:
+        return any(step.changed for step in self.steps)
+
+
+class History(BaseModel):
+    """What was tried on a host in this rescue, and the boots that were seen."""
+
+    rounds: list[Round] = Field(default_factory=list)
+    boots: list[str] = Field(default_factory=list)  # boot ids, oldest first, each once
+
+    @property
+    def reboots(self) -> int:
+        return max(0, len(self.boots) - 1)
+
+
+class RescuedHost(BaseModel):
+    status: Status
+    summary: str = ""
+    found: list[Finding] = Field(default_factory=list)  # at the beginning
+    left: list[Finding] = Field(default_factory=list)  # at the end
+    rounds: list[Round] = Field(default_factory=list)
+    packages: list[PackageChange] = Field(default_factory=list)  # installed, moved, removed
+    configured: list[str] = Field(default_factory=list)  # packages that dpkg had left unfinished
+    reboots: int = 0
+    snapshot: str | None = None  # of the state before, on the host
+    next: str = ""  # what comes next where something is left
+    checks: list[Check] = Field(default_factory=list)
+
+
+class RescueDocument(Document):
+    schema_id: str = Field(default="provision/rescue/1", alias="schema")
+    hosts: dict[str, RescuedHost] = Field(default_factory=dict)
+    run_dir: str | None = None
+    seconds: float | None = None

@@ -1,0 +1,78 @@
+"""A host's wishes, narrowed to what a rescue may do: what is there stays what it is, unless that cannot work. Pure.
+
+apply brings a host to its inventory; rescue brings it back. So a repair through the roles is planned first with the very
+version that is installed, then with its series, and only then with what the inventory leaves open; toolkits that nobody
+named are not installed, and nothing is updated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from provision.facts import Facts
+from provision.rescue.model import RescueStep
+from provision.resolve.installed import installed_driver
+
+_NO_UPDATE = {
+    "nvidia_driver_update": False, "cuda_toolkit_update": False, "cuda_toolkit_prune": False,
+    "container_toolkit_update": False,
+}  # fmt: skip
+
+
+def parts_of(steps: Iterable[RescueStep]) -> list[str]:
+    """The parts of a plan that steps name; the driver where they name none."""
+    named = [str(part) for step in steps for part in step.args.get("parts") or ["driver"]]
+    return list(dict.fromkeys(named))
+
+
+def wishes(values: Mapping[str, Any], facts: Facts, steps: Sequence[RescueStep]) -> list[dict[str, Any]]:
+    """Return the wishes to plan with, the narrowest first; the first one whose plan changes something is taken.
+
+    steps: of one round, with args parts, toolkits (CUDA minors that a finding names) and values (variables that it names).
+    """
+    named = {key: value for step in steps for key, value in (step.args.get("values") or {}).items()}
+    base = {**values, **{key: value for key, value in _NO_UPDATE.items() if key in values}, **named}
+    parts = parts_of(steps)
+    if "cuda" in parts:
+        base["cuda_toolkit_versions"] = _toolkits(values, facts, steps)
+    if "driver" not in parts or any(key.startswith("nvidia_driver_") for key in named):
+        return [base]
+    return [*({**base, **kept} for kept in _kept(base, facts)), base]
+
+
+def _kept(values: Mapping[str, Any], facts: Facts) -> list[dict[str, Any]]:
+    """What the installed driver is, as variables: to the digit, then only its series."""
+    have = installed_driver(facts)
+    if have.series is None or not values.get("nvidia_driver_manage", True):
+        return []
+    like: dict[str, Any] = {"nvidia_driver_branch": have.series}
+    for variable, value in (
+        ("nvidia_driver_channel", have.channel), ("nvidia_driver_modules", have.flavour),
+        ("nvidia_driver_build", have.build), ("nvidia_driver_variant", have.variant),
+    ):  # fmt: skip
+        if value and values.get(variable, "auto") == "auto":
+            like[variable] = value
+    # Of several versions the one that is loaded needs no reboot; then the newest: fewest packages go back.
+    loaded = facts.module.loaded.version if facts.module.loaded else None
+    order = sorted(have.versions, key=lambda version: (version == loaded, _key(version)), reverse=True)
+    exact = [{**like, "nvidia_driver_version": version} for version in order]
+    open_build = {key: value for key, value in like.items() if key != "nvidia_driver_build"}
+    return [*exact, {**like, "nvidia_driver_version": ""}, {**open_build, "nvidia_driver_version": ""}]
+
+
+def _toolkits(values: Mapping[str, Any], facts: Facts, steps: Sequence[RescueStep]) -> list[str]:
+    """Those of the wished toolkits that are there or that a finding names; all of them where that leaves none."""
+    wished = [str(version) for version in values.get("cuda_toolkit_versions") or ()]
+    named = {str(item) for step in steps for item in step.args.get("toolkits") or ()}
+    there = {toolkit.version for toolkit in facts.cuda.toolkits if toolkit.version}
+    kept = [version for version in wished if _minor(version) in there or named & {version, _minor(version)}]
+    return kept or wished
+
+
+def _minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])
+
+
+def _key(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".") if part.isdigit())

@@ -1,0 +1,177 @@
+"""Which repairs come next: the smallest that can do, in the order in which they may be carried out. Pure.
+
+A finding's repairs stand from the smallest on. Each is tried once; the next one's turn comes when the finding is still
+there after it. What is mended in place (levels 1 and 2) comes before what chooses packages (3 and 4), and a reload or a
+reboot (0) comes after both: it is the smallest repair, but no host is restarted while packages are half done or the next
+boot has no module. Uninstalling, purging and what only a person can do are never chosen here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from provision.diagnose.finding import ACTIONS, Diagnosis, Finding, Repair
+from provision.facts import Facts
+from provision.rescue.model import History, RescueStep, Round
+
+# Room first, then what apt reads, then what it was doing, and images at the end, when everything is in its place.
+_ORDER = (
+    "boot.room", "sources.drop", "sources.rewrite", "sources.key", "lists.clean", "holds.clear", "file.aside",
+    "dpkg.configure", "initramfs.build", "module.reload", "reboot", "apply", "realign",
+)  # fmt: skip
+# Never chosen: they are offered, or told.
+_NOT_OURS = frozenset({"runfile.uninstall", "purge", "manual"})
+_MENDS, _APPLIES, _RESTARTS = (1, 2), (3, 4), (0,)
+# A step that failed may be tried once more after something larger was changed (headers came, now dpkg can configure).
+_TIMES = 2
+MOST_ROUNDS = 8
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the owner allows. reboot: nvidia_driver_reboot; local: the host is this machine; stop_holders: services too."""
+
+    reboot: str = "when_idle"
+    local: bool = False
+    stop_holders: bool = False
+
+
+def to_mend(diagnosis: Diagnosis) -> list[Finding]:
+    """Findings that a rescue takes on: errors, and what the next ordinary event would break."""
+    return [finding for finding in diagnosis.findings if finding.level in ("error", "warning")]
+
+
+def next_repair(finding: Finding, history: History) -> Repair | None:
+    """The smallest repair of a finding whose turn it is; None where nothing is left that a program may do."""
+    for repair in finding.repairs:
+        if repair.action in _NOT_OURS:
+            break
+        if _turn(finding, repair, history):
+            return repair
+    done = any(step.ok and step.finding == finding.code for one in history.rounds for step in one.steps)
+    if finding.reboot and done and not _restarted_last(history):
+        # Its repairs were carried out, it says that a reboot is their end, and it is still there.
+        reboot = Repair(action="reboot", words="reboot")
+        return reboot if _turn(finding, reboot, history) else None
+    return None
+
+
+def next_round(diagnosis: Diagnosis, history: History, facts: Facts, limits: Limits) -> Round | None:
+    """Return what to do now, None where there is nothing that may be done. An apply round has no plan yet."""
+    if len(history.rounds) >= MOST_ROUNDS:
+        return None
+    findings = to_mend(diagnosis)
+    errors = [finding for finding in findings if finding.level == "error"]
+    mend = _mend(findings, history)
+    if mend:
+        return Round(kind="mend", steps=mend)
+    apply = _steps(errors, history, _APPLIES)
+    if apply:
+        return Round(kind="apply", steps=apply)
+    restart = _steps(errors, history, _RESTARTS)
+    if restart:
+        return _restart(restart, history, facts, limits)
+    # What only threatens: never at the price of moving a family, nor of a reboot.
+    apply = _steps([f for f in findings if f.level == "warning"], history, (3,))
+    if apply:
+        return Round(kind="apply", steps=apply)
+    return None
+
+
+def next_level(findings: Iterable[Finding], history: History) -> str:
+    """What comes next for findings that stayed, in words; empty where nothing does."""
+    told = []
+    for finding in findings:
+        if finding.level != "error":
+            continue
+        rest = [repair for repair in finding.repairs if repair.action in _NOT_OURS]
+        told += [repair.words for repair in rest[:1]]
+        if not rest and finding.repairs and next_repair(finding, history) is None:
+            told.append(
+                "--purge removes every trace of the driver by exact names, then installs by the inventory"
+            )
+    return "; ".join(dict.fromkeys(told))
+
+
+def _mend(findings: Sequence[Finding], history: History) -> list[RescueStep]:
+    chosen: list[RescueStep] = []
+    for finding in findings:
+        first = next_repair(finding, history)
+        if first is None or first.level not in _MENDS:
+            continue
+        chosen.append(_step(finding, first))
+        # What is no larger comes along: a file put aside, then the initramfs that held it.
+        for repair in finding.repairs[finding.repairs.index(first) + 1 :]:
+            if repair.level not in _MENDS or repair.level > first.level:
+                break
+            if _turn(finding, repair, history):
+                chosen.append(_step(finding, repair))
+    return _once(chosen)
+
+
+def _steps(findings: Sequence[Finding], history: History, levels: Sequence[int]) -> list[RescueStep]:
+    """The next repair of every finding, where it is of these levels."""
+    found = []
+    for finding in findings:
+        repair = next_repair(finding, history)
+        if repair is not None and repair.level in levels:
+            found.append(_step(finding, repair))
+    return _once(found)
+
+
+def _restart(steps: list[RescueStep], history: History, facts: Facts, limits: Limits) -> Round:
+    """Either modules are loaded anew or the host reboots: a reboot makes a reload needless."""
+    reboot = [step for step in steps if step.action == "reboot"]
+    if reboot:
+        return Round(kind="restart", steps=reboot, reboot=True)
+    return Round(kind="restart", steps=steps, stops=stops(facts, limits))
+
+
+def stops(facts: Facts, limits: Limits) -> list[str]:
+    """Services that a reload stops for a moment, in words."""
+    own: list[str] = [
+        unit for unit in ("nvidia-persistenced", "nvidia-fabricmanager")
+        if unit in facts.services and facts.services[unit].running
+    ]  # fmt: skip
+    if limits.stop_holders:
+        own += [
+            f"what {user.comm} (pid {user.pid}) belongs to, if it is a service" for user in facts.gpu_users
+        ]
+    return own
+
+
+def _step(finding: Finding, repair: Repair) -> RescueStep:
+    return RescueStep(finding=finding.code, action=repair.action, words=repair.words, args=repair.args)
+
+
+def _once(steps: Sequence[RescueStep]) -> list[RescueStep]:
+    """Steps in the order of carrying them out; two findings that ask for the same get it once."""
+    found: dict[str, RescueStep] = {}
+    for step in sorted(steps, key=lambda step: _ORDER.index(step.action)):
+        found.setdefault(f"{step.action} {sorted(step.args.items())!r}", step)
+    return list(found.values())
+
+
+def _turn(finding: Finding, repair: Repair, history: History) -> bool:
+    """True where a repair was not tried yet, or failed before something larger was changed."""
+    assert repair.action in ACTIONS  # noqa: S101 - the table's test holds rules to it
+    same = RescueStep(finding=finding.code, action=repair.action, words="", args=repair.args)
+    alike = [
+        (number, step)
+        for number, one in enumerate(history.rounds)
+        for step in one.steps
+        if (step.action, step.args) == (same.action, same.args) and (step.finding == finding.code or step.ok)
+    ]
+    mine = [(number, step) for number, step in alike if step.finding == finding.code]
+    if not mine:
+        # Done for another finding, and this one is still there: it was no help.
+        return not any(step.ok and number == len(history.rounds) - 1 for number, step in alike)
+    last, step = mine[-1]
+    larger = any(one.changed and one.level > step.level for one in history.rounds[last + 1 :])
+    return not step.ok and larger and len(mine) < _TIMES
+
+
+def _restarted_last(history: History) -> bool:
+    """True where nothing was changed since the last reboot of this rescue."""
+    return bool(history.rounds) and history.rounds[-1].reboot
