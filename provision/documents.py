@@ -118,16 +118,32 @@ class AppliedHost(BaseModel):
     status: Literal[
         "done", "unchanged", "checked", "reboot_needed", "restart_needed", "check_failed", "failed", "unreachable", "blocked",
         "interrupted", "not_started",
+        "busy",  # its GPUs are in use: left alone
+        "skipped",  # it could not be drained: nothing was changed
     ]  # fmt: skip
     summary: str = ""
     changed: list[str] = Field(default_factory=list)  # tasks that changed something
     failed_task: str | None = None
     checks: list[Check] = Field(default_factory=list)
+    wave: int | None = None  # counted from 1; None: in none of them
+    rebooted: bool = False  # another boot answers: told apart by its boot_id
+    because: list[str] = Field(default_factory=list)  # of busy: the processes on the GPUs
+    drain: Literal["ok", "failed"] | None = None  # what became of its hooks; None: there was none to run
+    resume: Literal["ok", "failed"] | None = None
+
+
+class AppliedWave(BaseModel):
+    kind: Literal["all", "canary", "batch", "waited"]  # waited: hosts whose GPUs were in use
+    status: Literal["done", "stopped", "not_begun"]
+    hosts: list[str] = Field(default_factory=list)
+    seconds: float | None = None
 
 
 class ApplyDocument(Document):
     schema_id: str = Field(default="provision/apply/1", alias="schema")
     hosts: dict[str, AppliedHost] = Field(default_factory=dict)
+    waves: list[AppliedWave] = Field(default_factory=list)
+    stopped: str | None = None  # why no further wave was begun
     run_dir: str | None = None
     seconds: float | None = None
 

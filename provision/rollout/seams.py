@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from provision.errors import Issue
@@ -22,11 +23,15 @@ class Seam:
     a method catches what it can live with and says it in ``document.errors`` at the end.
     """
 
+    def begin(self, folder: Path) -> None:
+        """Called once, before anything else: the run's folder (its name is the run's) is there, and state.json in it."""
+
     def before_wave(self, wave: int, hosts: Sequence[str]) -> Mapping[str, Issue]:
         """Called before anything is done to the hosts of a wave, before they are drained.
 
         Returns why hosts must not be touched, by name: they are left alone as ``blocked`` (exit code 5), with that
-        issue. wave: counted from 1 over all sessions of a run; 0 is the second look at what a killed run had begun.
+        issue, or as ``unreachable`` (4) where its code begins with ``connect.``. wave: counted from 1 over all sessions
+        of a run; 0 is the second look at what an earlier session had begun.
         """
         return {}
 
