@@ -128,6 +128,10 @@ def _view(document: Document, width: int, verbosity: int) -> Iterable[Renderable
         return results.applied(document, verbosity)
     if isinstance(document, InitDocument):
         return [Text(f"wrote {clean(document.path)}")]
+    if document.schema_id == "provision/locked/1":
+        from provision.render import lock
+
+        return lock.view(document, verbosity)  # type: ignore[arg-type]
     if document.schema_id == "provision/compat/1":
         from provision.render import compat
 

@@ -1,0 +1,217 @@
+"""lock: write down the exact versions of verified hosts, or move what is written on. Changes no host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field
+
+import provision.collection  # noqa: F401  (makes the collection importable)
+from ansible_collections.gpu.provision.plugins.module_utils import aptfiles, checks, cudanames
+from provision import remote
+from provision.catalog import Catalog, load_catalog
+from provision.commands.fleet import Fleet, Silent, Talk, ask_all
+from provision.documents import Document
+from provision.errors import Exit, ProvisionError, RefusedError, UsageError
+from provision.facts import Facts, Package, Source
+from provision.inventory import Host
+from provision.lock.compare import REASONS, Change, changes
+from provision.lock.hold import VARIABLE
+from provision.lock.make import Entry, Seen, entry, kind_of, make
+from provision.lock.model import NAME, PARTS, Lock, LockedGroup, dump, load, save
+from provision.plan import HostPlan
+from provision.planning import PARTS as PLANNED
+from provision.planning import plan_from_facts, read_facts
+from provision.verify import expect_of, select
+
+_ROLES = {"driver": "nvidia_driver", "cuda": "cuda_toolkit", "containers": "container_toolkit"}
+
+
+class LockedHostResult(BaseModel):
+    status: Literal["locked", "refused", "unreachable", "failed"]
+    group: str | None = None
+
+
+class LockDocument(Document):
+    """path: the lock's file; written: whether it was; changes: from what it said before."""
+
+    schema_id: str = Field(default="provision/locked/1", alias="schema")
+    hosts: dict[str, LockedHostResult] = Field(default_factory=dict)
+    path: str = ""
+    written: bool = False
+    existed: bool = False
+    changes: list[Change] = Field(default_factory=list)
+
+
+def run(
+    fleet: Fleet,
+    output: Path | None = None,
+    talk: Talk | None = None,
+    *,
+    update: bool = False,
+    only: Collection[str] = (),
+) -> LockDocument:
+    """Read hosts, verify them, and write their lock.
+
+    output: the file; None: NAME beside the inventory. update: plan what is newest and lock that; only: parts (PARTS) that
+    move, all when empty. Hosts that fail a check, or differ from the others of their kind, are refused (exit 5) and stay
+    in the file as they were.
+    """
+    odd = [part for part in only if part not in PARTS]
+    if odd or (only and not update):
+        raise UsageError(
+            "usage.part", f"no part of a lock is called {odd[0]}" if odd else "--only says what of --update moves",
+            hint=f"provision lock --update --only {'|'.join(PARTS)}",
+        )  # fmt: skip
+    path = output or Path(str(_folder(fleet)), NAME)
+    existed = path.is_file()
+    old = load(path) if existed else None
+    if update and old is None:
+        raise UsageError(
+            "lock.none", f"there is no lock at {path} to move on", hint="provision lock writes the first one"
+        )
+    catalog = load_catalog()
+    moving = [part for part in PARTS if part in (only or PARTS)] if update else []
+    answers = ask_all(
+        fleet, fleet.hosts, "reading", _reader(fleet, catalog, old, path, moving), talk or Silent()
+    )
+    return _concluded(answers, old, path, update, existed)
+
+
+def _folder(fleet: Fleet) -> Path:
+    first = next(iter(fleet.values.values()), {})
+    return Path(str(first.get("inventory_dir") or "."))
+
+
+class _Read(BaseModel):
+    """What one host gave: its entry, and why its versions are what they are."""
+
+    model_config = {"arbitrary_types_allowed": True}
+
+    entry: Entry
+    because: dict[str, str] = Field(default_factory=dict)
+
+
+def _reader(
+    fleet: Fleet, catalog: Catalog, old: Lock | None, path: Path, moving: list[str]
+) -> Callable[[Host, remote.Session], _Read]:
+    def read(host: Host, session: remote.Session) -> _Read:
+        values = dict(fleet.values[host.name])
+        facts = read_facts(session.call, values)
+        if not moving:
+            _refuse_unverified(facts, values, catalog)
+            return _Read(entry=entry(Seen(host.name, facts, values), catalog))
+        return _moved(host.name, facts, session.call, values, catalog, old, path, moving)
+
+    return read
+
+
+def _refuse_unverified(facts: Facts, values: dict[str, Any], catalog: Catalog) -> None:
+    """Raise RefusedError where a check that reads fails: what is not proven is no example for others."""
+    verdicts = select(checks.run(facts.model_dump(), expect_of(facts, values, catalog)), values)
+    failed = [verdict for verdict in verdicts if verdict["status"] == "fail"]
+    if failed:
+        raise RefusedError(
+            "lock.not_verified", f"it does not verify: {', '.join(verdict['id'] for verdict in failed)}",
+            because=[f"{verdict['id']}: {verdict['message']}" for verdict in failed[:6]],
+            hint="provision verify shows the evidence; provision apply mends what it can; or leave the host out: -l",
+        )  # fmt: skip
+
+
+def _moved(
+    name: str, facts: Facts, call: Callable[[str, dict[str, Any]], Any], values: dict[str, Any], catalog: Catalog,
+    old: Lock | None, path: Path, moving: list[str],
+) -> _Read:  # fmt: skip
+    """What a host will be by the newest plan for the moving parts; the others stay as locked."""
+    wishes = {**values, VARIABLE: str(path)}
+    wishes.update({f"{_ROLES[part]}_update": True for part in moving if part in _ROLES})
+    held = [part for part in PLANNED if part not in moving]
+    plan = plan_from_facts(name, facts, call, wishes, catalog, held=held)
+    if plan.blockers:
+        first = plan.blockers[0]
+        raise RefusedError(first.code, first.message, because=first.because, hint=first.hint)
+    found = entry(Seen(name, predicted(facts, plan), values, toolkits_of(plan)), catalog)
+    locked = old.for_host(name) if old else None
+    if locked:
+        group = _kept_parts(found.group, locked.group, moving)
+        found = Entry(name, group, found.host, (*kind_of(group), found.kind[-1]))
+    told = {reason.what: reason.because for reason in plan.decisions}
+    wanted = {what for part in moving for what in REASONS[part]}
+    return _Read(
+        entry=found, because={w: b for w, b in told.items() if any(w.startswith(one) for one in wanted)}
+    )
+
+
+def _kept_parts(new: LockedGroup, old: LockedGroup, moving: Collection[str]) -> LockedGroup:
+    """The new group with the parts that do not move as they were locked."""
+    return new.model_copy(update={part: getattr(old, part) for part in PARTS if part not in moving})
+
+
+def predicted(facts: Facts, plan: HostPlan) -> Facts:
+    """The facts of a host after its plan, as far as packages and repositories go."""
+    packages = dict(facts.packages)
+    for change in plan.packages:
+        if change.action == "remove":
+            packages.pop(change.name, None)
+            continue
+        before = packages.get(change.name)
+        packages[change.name] = Package(
+            version=change.version or "",
+            status="hi",
+            arch=facts.host.arch,
+            depends=before.depends if before else None,
+        )
+    apt = plan.spec["apt"]
+    for name in apt["extra_hold"] if apt else ():
+        if name in packages:
+            packages[name] = packages[name].model_copy(update={"status": "h" + packages[name].status[1]})
+    sources = list(facts.apt.sources)
+    for spec in ((apt or {}).get("configure") or {}).get("repositories", ()):
+        own = aptfiles.sources_path(spec["name"])
+        sources = [source for source in sources if source.file != own]
+        sources.append(
+            Source(
+                file=own, format="deb822", uris=[spec["uris"]], suites=[spec["suites"]],
+                components=str(spec["components"] or "").split(),
+            )
+        )  # fmt: skip
+    return facts.model_copy(
+        update={"packages": packages, "apt": facts.apt.model_copy(update={"sources": sources})}
+    )
+
+
+def toolkits_of(plan: HostPlan) -> tuple[str, ...]:
+    """Packages of toolkits, cuDNN and NCCL that a plan brings or holds: their Depends are not known before they are there."""
+    apt = plan.spec["apt"] or {"extra_hold": []}
+    coming = [change.name for change in plan.packages if change.part == "cuda" and change.action != "remove"]
+    return tuple(sorted({name for name in [*coming, *apt["extra_hold"]] if cudanames.is_cuda_package(name)}))
+
+
+def _concluded(
+    answers: Mapping[str, _Read | ProvisionError], old: Lock | None, path: Path, update: bool, existed: bool
+) -> LockDocument:
+    read = {name: answer for name, answer in answers.items() if not isinstance(answer, ProvisionError)}
+    made = make([one.entry for one in read.values()], old, update=update)
+    document = LockDocument(path=str(path), existed=existed, errors=list(made.issues))
+    refused = {issue.host for issue in made.issues}
+    codes = [Exit.REFUSED] if made.issues else []
+    for name, answer in answers.items():
+        if isinstance(answer, ProvisionError):
+            status: Any = {Exit.UNREACHABLE: "unreachable", Exit.REFUSED: "refused"}.get(
+                answer.exit_code, "failed"
+            )
+            document.hosts[name] = LockedHostResult(status=status)
+            document.errors.append(answer.issue.model_copy(update={"host": name}))
+            codes.append(answer.exit_code)
+        elif name in refused or name not in made.lock.hosts:
+            document.hosts[name] = LockedHostResult(status="refused")
+        else:
+            document.hosts[name] = LockedHostResult(status="locked", group=made.lock.hosts[name].group)
+    document.changes = changes(old, made.lock, {name: one.because for name, one in read.items()})
+    # A file that was edited by hand is written in its own order again only when something changes.
+    if made.lock.hosts and (old is None or dump(made.lock) != dump(old)):
+        save(made.lock, path)
+        document.written = True
+    return document.conclude(codes)

@@ -1,0 +1,170 @@
+"""What changes from one lock to the next: old -> new and why, group by group. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pydantic import BaseModel
+
+from provision.lock.make import flat
+from provision.lock.model import Lock, LockedGroup, LockedHost, natural
+
+# Part of a plan -> what its reasons are about (plan.Reason.what), in the order in which they are told.
+REASONS = {
+    "driver": ("branch", "version", "channel", "series", "driver", "replaced"),
+    "cuda": ("CUDA", "cuDNN", "NCCL", "default"),
+    "containers": ("container toolkit", "replaced"),
+    "conda": (),
+}  # fmt: skip
+
+
+class Change(BaseModel):
+    """One thing of a lock that changes. old, new: None where it was not or will not be there; packages: names that move."""
+
+    group: str
+    part: str  # driver, cuda, containers, conda, hosts
+    what: str
+    old: str | None = None
+    new: str | None = None
+    because: str = ""
+    packages: list[str] = []
+
+
+def changes(
+    old: Lock | None, new: Lock, because: Mapping[str, Mapping[str, str]] | None = None
+) -> list[Change]:
+    """Every change from old to new. because: host -> what ("version", "CUDA 12.8", …) -> why, as plans say it."""
+    before = old or Lock()
+    found: list[Change] = []
+    for name in sorted({*before.groups, *new.groups}, key=natural):
+        one, other = before.groups.get(name), new.groups.get(name)
+        reasons = _reasons(new, name, because or {})
+        if one is None or other is None:
+            lock = new if other else before
+            there = ", ".join(lock.members(name))
+            found.append(
+                Change(
+                    group=name,
+                    part="hosts",
+                    what="group",
+                    new=there if other else None,
+                    old=None if other else there,
+                )
+            )
+            continue
+        found += _of_group(name, one, other, reasons)
+    found += _of_hosts(before, new)
+    return found
+
+
+def _reasons(lock: Lock, group: str, because: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    members = [name for name in lock.members(group) if name in because]
+    return dict(because[members[0]]) if members else {}
+
+
+def _of_group(name: str, one: LockedGroup, other: LockedGroup, because: Mapping[str, str]) -> list[Change]:
+    found = []
+    found += _headline(
+        name,
+        "driver",
+        "driver",
+        _driver(one),
+        _driver(other),
+        because.get("version") or because.get("branch") or "",
+    )
+    minors = {*(one.cuda.releases if one.cuda else {}), *(other.cuda.releases if other.cuda else {})}
+    for minor in sorted(minors, key=natural):
+        pair = [group.cuda.releases.get(minor) if group.cuda else None for group in (one, other)]
+        found += _headline(name, "cuda", f"CUDA {minor}", pair[0], pair[1], because.get(f"CUDA {minor}", ""))
+    for what, key in (("cuDNN", "cudnn"), ("NCCL", "nccl"), ("default CUDA", "default")):
+        pair = [_library(group, key) for group in (one, other)]
+        found += _headline(
+            name, "cuda", what, pair[0], pair[1], because.get(what if key != "default" else "default", "")
+        )
+    pair = [group.containers.version if group.containers else None for group in (one, other)]
+    found += _headline(
+        name, "containers", "container toolkit", pair[0], pair[1], because.get("container toolkit", "")
+    )
+    found += _packages(name, one, other)
+    found += _conda(name, one, other)
+    return found
+
+
+def _headline(
+    group: str, part: str, what: str, old: str | None, new: str | None, because: str
+) -> list[Change]:
+    return (
+        [Change(group=group, part=part, what=what, old=old, new=new, because=because)] if old != new else []
+    )
+
+
+def _driver(group: LockedGroup) -> str | None:
+    driver = group.driver
+    return f"{driver.version} {driver.flavour}, {driver.build}, {driver.series}" if driver else None
+
+
+def _library(group: LockedGroup, key: str) -> str | None:
+    value = getattr(group.cuda, key) if group.cuda else None
+    if isinstance(value, dict):
+        return ", ".join(dict.fromkeys(value[major] for major in sorted(value))) or None
+    return value
+
+
+def _packages(name: str, one: LockedGroup, other: LockedGroup) -> list[Change]:
+    """Packages that move, by part and by the pair of versions: one line for all that go from one version to another."""
+    found: list[Change] = []
+    before, after = one.by_part, other.by_part
+    for part in ("driver", "cuda", "containers"):
+        a, b = before.get(part, {}), after.get(part, {})
+        moves: dict[tuple[str | None, str | None], list[str]] = {}
+        for package in sorted({*a, *b}, key=natural):
+            if a.get(package) != b.get(package):
+                moves.setdefault((a.get(package), b.get(package)), []).append(package)
+        for (old, new), packages in moves.items():
+            found.append(Change(group=name, part=part, what="packages", old=old, new=new, packages=packages))
+    return found
+
+
+def _conda(name: str, one: LockedGroup, other: LockedGroup) -> list[Change]:
+    bare = {"driver": None, "cuda": None, "containers": None}
+    a, b = (flat(group.model_copy(update=bare)) for group in (one, other))
+    return [
+        Change(group=name, part="conda", what=key, old=a.get(key), new=b.get(key))
+        for key in sorted({*a, *b}, key=natural) if a.get(key) != b.get(key)
+    ]  # fmt: skip
+
+
+def _of_hosts(before: Lock, new: Lock) -> list[Change]:
+    found = []
+    for name in sorted({*before.hosts, *new.hosts}, key=natural):
+        one, other = before.hosts.get(name), new.hosts.get(name)
+        group = (other or one or LockedHost(group="")).group
+        for what, old, now in (
+            ("group", one.group if one else None, other.group if other else None),
+            ("kernel", _kernel(one), _kernel(other)),
+            ("cards", _cards(one), _cards(other)),
+        ):
+            if old != now and one is not None and other is not None:
+                found.append(Change(group=group, part="hosts", what=f"{name} {what}", old=old, new=now))
+        if (one is None) != (other is None) and group in before.groups and group in new.groups:
+            there = f"{name} in it"
+            found.append(
+                Change(
+                    group=group,
+                    part="hosts",
+                    what=name,
+                    old=there if one else None,
+                    new=there if other else None,
+                )
+            )
+    return found
+
+
+def _kernel(host: LockedHost | None) -> str | None:
+    return host.kernel.release if host and host.kernel else None
+
+
+def _cards(host: LockedHost | None) -> str | None:
+    if host is None:
+        return None
+    return ", ".join(f"{gpu.slot} {gpu.name}" for gpu in host.gpus) or None

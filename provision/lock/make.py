@@ -1,0 +1,451 @@
+"""A lock from hosts: what each has, which are of one kind, and which of a kind are not alike.
+
+Pure. Hosts are of one kind by what a person would choose (Ubuntu, channel, series, flavour, build, toolkits, …); within a
+kind every version must be equal, and a host that differs is named, never averaged away.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+import provision.collection  # noqa: F401  (makes the collection importable)
+from ansible_collections.gpu.provision.plugins.module_utils import aptfiles, names, openpgp
+from provision.catalog import Catalog
+from provision.errors import Issue, ProvisionError
+from provision.facts import CondaEnvironment, Facts, Gpu
+from provision.lock.model import (
+    Lock,
+    LockedConda,
+    LockedContainers,
+    LockedCuda,
+    LockedDriver,
+    LockedEnvironment,
+    LockedGpu,
+    LockedGroup,
+    LockedHost,
+    LockedKernel,
+    LockedRepository,
+    natural,
+)
+from provision.planning import conda_wish_of
+from provision.repositories import Mirror, agreed, source_spec
+from provision.resolve.conda import resolve_conda
+from provision.resolve.containers import ContainersWish
+from provision.resolve.containers.packages import installed_toolkit
+from provision.resolve.cuda import CudaWish, resolve_cuda
+from provision.resolve.cuda.packages import is_there
+from provision.resolve.decision import Decision, DriverWish, kernel_flavours
+from provision.resolve.driver import resolve_driver
+from provision.resolve.installed import installed_driver
+
+Kind = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A host as it was read, or as it will be. more: packages that belong to its toolkits beyond what is known by Depends."""
+
+    name: str
+    facts: Facts
+    values: Mapping[str, Any]
+    more: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What the lock would say of one host. kind: hosts with equal ones make a group."""
+
+    name: str
+    group: LockedGroup
+    host: LockedHost
+    kind: Kind = ()
+
+
+@dataclass
+class Made:
+    """A lock and why some hosts are not in it as they are."""
+
+    lock: Lock
+    issues: list[Issue] = field(default_factory=list)
+
+
+def entry(seen: Seen, catalog: Catalog) -> Entry:
+    """Say what a host has, by the parts that its inventory manages. Raises ProvisionError where that cannot be told."""
+    facts, values = seen.facts, dict(seen.values)
+    cuda_wish = CudaWish.from_vars(values)
+    wish = replace(DriverWish.from_vars(values), toolkits=cuda_wish.versions)
+    decision = resolve_driver(wish, facts, catalog, {})
+    driver = _driver(wish, facts)
+    group = LockedGroup(
+        ubuntu=facts.host.os.version_id,
+        arch=facts.host.arch,
+        driver=driver,
+        cuda=_cuda(cuda_wish, seen, catalog, decision),
+        containers=_containers(ContainersWish.from_vars(values), facts, catalog),
+        conda=_conda(values, facts, catalog, decision),
+        repositories=_repositories(facts, values, catalog),
+    )
+    host = LockedHost(
+        group="",
+        kernel=_kernel(facts),
+        gpus=[_gpu(gpu, facts, catalog) for gpu in facts.gpus],
+        sources=sorted({source.file for source in facts.apt.sources if source.enabled}),
+        environments={
+            env.path: env.digest for env in _environments(values, facts, catalog, decision) if env.digest
+        },
+    )
+    flavours = tuple(kernel_flavours(facts)) if driver and driver.build == "signed" else ()
+    return Entry(seen.name, group, host, (*kind_of(group), flavours))
+
+
+def kind_of(group: LockedGroup) -> Kind:
+    """What makes hosts of one kind, as far as a lock's group says it."""
+    driver, cuda = group.driver, group.cuda
+    return (
+        group.ubuntu, group.arch,
+        driver and (driver.channel, driver.series, driver.flavour, driver.build, driver.variant, driver.fabric_manager),
+        cuda and (tuple(sorted(cuda.releases, key=natural)), cuda.default, tuple(sorted(cuda.cudnn)), bool(cuda.nccl)),
+        group.containers is not None,
+        tuple((path, tuple(sorted(group.conda[path].environments))) for path in sorted(group.conda)),
+    )  # fmt: skip
+
+
+def _refused(code: str, message: str, because: Sequence[str], hint: str) -> ProvisionError:
+    return ProvisionError(code, message, because=because, hint=hint)
+
+
+def _driver(wish: DriverWish, facts: Facts) -> LockedDriver | None:
+    if not wish.manage or not facts.gpus:
+        return None
+    have = installed_driver(facts)
+    if not (have.version and have.series and have.flavour and have.build and have.channel and have.variant):
+        raise _refused(
+            "lock.no_driver", "the installed driver is not one whole driver",
+            [f"versions: {', '.join(have.versions) or 'none'}"], "provision apply makes it one; then lock",
+        )  # fmt: skip
+    own = {
+        name: v
+        for name, v in have.packages.items()
+        if not _is_kernels(name) and facts.packages[name].installed
+    }
+    return LockedDriver(
+        version=have.version, series=have.series, flavour=cast(Any, have.flavour), build=cast(Any, have.build),
+        channel=cast(Any, have.channel), variant=cast(Any, have.variant),
+        fabric_manager=any(names.parse(name).base == "nvidia-fabricmanager" for name in own), packages=own,
+    )  # fmt: skip
+
+
+def _is_kernels(name: str) -> bool:
+    """Packages that follow a kernel, and are the host's own: linux-modules-nvidia-580-open-6.8.0-45-generic, …"""
+    package = names.parse(name)
+    return package is not None and package.base.startswith("linux-")
+
+
+def _kernel(facts: Facts) -> LockedKernel | None:
+    boots = facts.kernels.next or facts.kernels.running
+    if not boots or not facts.kernels.installed:
+        return None  # what boots comes from outside: nothing of it is a package here
+    own = {
+        name: row.version for name, row in facts.packages.items()
+        if row.installed and (_is_kernels(name) or (name in facts.kernels.metapackages and row.held))
+    }  # fmt: skip
+    return LockedKernel(release=boots, packages=own)
+
+
+def _gpu(gpu: Gpu, facts: Facts, catalog: Catalog) -> LockedGpu:
+    seen = next(
+        (card for card in facts.smi.gpus if card.bus_id and short(card.bus_id) == short(gpu.slot)), None
+    )
+    return LockedGpu(
+        slot=gpu.slot,
+        device=gpu.device,
+        name=catalog.gpu_by_id(gpu.device).name,
+        uuid=seen.uuid if seen else None,
+        width=gpu.pcie.width if gpu.pcie else None,
+        speed=gpu.pcie.speed if gpu.pcie else None,
+        mig=seen.mig if seen else None,
+    )
+
+
+def short(slot: str) -> str:
+    """0000:1b:00.0 and 00000000:1B:00.0 are one function: domain (4 digits), bus, device, function."""
+    domain, _, rest = slot.lower().partition(":")
+    return f"{domain[-4:]}:{rest}"
+
+
+def _cuda(wish: CudaWish, seen: Seen, catalog: Catalog, driver: Decision) -> LockedCuda | None:
+    if not wish.versions:
+        return None
+    facts = seen.facts
+    decision = resolve_cuda(wish, facts, catalog, {}, driver)
+    target = decision.target
+    if target is None or target.packages:
+        because = [issue.message for issue in decision.blockers] or [
+            "packages of them are missing or of other versions"
+        ]
+        raise _refused(
+            "lock.no_toolkits", "the toolkits are not all there as the inventory asks", because,
+            "provision apply installs them; then lock",
+        )  # fmt: skip
+    belongs = {*target.names, *seen.more}
+    return LockedCuda(
+        releases=dict(target.releases),
+        default=target.default,
+        cudnn=dict(target.cudnn),
+        nccl=target.nccl,
+        packages={name: facts.packages[name].version for name in belongs if is_there(facts.packages, name)},
+    )
+
+
+def _containers(wish: ContainersWish, facts: Facts, catalog: Catalog) -> LockedContainers | None:
+    if not wish.wanted:
+        return None
+    have = installed_toolkit(facts, catalog)
+    if not have.whole or have.version is None:
+        raise _refused(
+            "lock.no_container_toolkit", "the container toolkit is not there as one version", have.words,
+            "provision apply makes it so; then lock",
+        )  # fmt: skip
+    return LockedContainers(version=have.version, packages=dict(have.packages))
+
+
+def _environments(
+    values: dict[str, Any], facts: Facts, catalog: Catalog, driver: Decision
+) -> list[CondaEnvironment]:
+    """The environments that the inventory asks for and that are there."""
+    wish = conda_wish_of(values)
+    if not wish.wanted:
+        return []
+    asked = {env.path for env in resolve_conda(wish, facts, catalog, driver).environments}
+    return [env for env in facts.conda.environments if env.path in asked]
+
+
+def _conda(
+    values: dict[str, Any], facts: Facts, catalog: Catalog, driver: Decision
+) -> dict[str, LockedConda]:
+    wish = conda_wish_of(values)
+    if not wish.wanted:
+        return {}
+    wanted = set(resolve_conda(wish, facts, catalog, driver).wanted)
+    environments = _environments(values, facts, catalog, driver)
+    return {
+        prefix.path: LockedConda(
+            distribution=prefix.distribution,
+            version=prefix.version or "",
+            environments={
+                env.path: locked_environment(env) for env in environments if env.prefix == prefix.path
+            },
+        )
+        for prefix in facts.conda.prefixes
+        if prefix.path in wanted
+    }
+
+
+def locked_environment(env: CondaEnvironment) -> LockedEnvironment:
+    """What the lock says of an environment: its Python, and the builds of what concerns CUDA."""
+    return LockedEnvironment(
+        python=env.python,
+        packages={
+            name: " ".join(filter(None, (package.version, package.build)))
+            for name, package in env.packages.items()
+        },
+        pip=dict(env.pip),
+    )
+
+
+def _repositories(facts: Facts, values: dict[str, Any], catalog: Catalog) -> dict[str, LockedRepository]:
+    """The repositories that our own files name, with the fingerprint that their key was checked against."""
+    found = {}
+    for kind in ("cuda", "ppa", "container_toolkit"):
+        path = aptfiles.sources_path(kind.replace("_", "-"))
+        own = next((source for source in facts.apt.sources if source.file == path and source.enabled), None)
+        if own is not None and own.uris:
+            found[kind] = LockedRepository(
+                uri=own.uris[0], suite=" ".join(own.suites), components=" ".join(own.components),
+                key=_fingerprint(kind, facts, values, catalog),
+            )  # fmt: skip
+    return found
+
+
+def _fingerprint(kind: str, facts: Facts, values: dict[str, Any], catalog: Catalog) -> str | None:
+    """Fingerprint of a repository's key by inventory and catalog; None where only a key without one was given and is unread."""
+    wish, toolkits, containers = (
+        DriverWish.from_vars(values), CudaWish.from_vars(values), ContainersWish.from_vars(values),
+    )  # fmt: skip
+    mirror = {
+        "cuda": lambda: agreed(
+            Mirror(wish.repo_url, wish.repo_key, wish.repo_key_fingerprint),
+            Mirror(toolkits.repo_url, toolkits.repo_key, toolkits.repo_key_fingerprint, "cuda_toolkit_repo"),
+        ),
+        "ppa": lambda: Mirror(wish.ppa_url, wish.ppa_key, wish.ppa_key_fingerprint, "nvidia_driver_ppa"),
+        "container_toolkit": lambda: Mirror(
+            containers.repo_url,
+            containers.repo_key,
+            containers.repo_key_fingerprint,
+            "container_toolkit_repo",
+        ),
+    }[kind]()
+    spec = source_spec(kind, mirror, facts, catalog)
+    if spec["fingerprint"] or not spec["key"]:
+        return cast("str | None", spec["fingerprint"])
+    return str(openpgp.primaries(spec["key"].encode("ascii"))[0])
+
+
+# --- many hosts -----------------------------------------------------------------------------------------------------------
+
+
+def make(entries: Sequence[Entry], old: Lock | None = None, *, update: bool = False) -> Made:
+    """Put hosts together into a lock.
+
+    old: the lock so far. Its hosts that are not among the entries stay as they are. Without update what it says is not
+    changed: a host that is otherwise than locked is named. Names of its groups are kept.
+    """
+    made = Made(old.model_copy(deep=True) if old else Lock())
+    kinds: dict[Kind, list[Entry]] = {}
+    for one in entries:
+        kinds.setdefault(one.kind, []).append(one)
+    taken: set[str] = set()
+    for members in kinds.values():
+        name, locked = _old_group(members, old, taken)
+        keep = locked if locked is not None and not update else None
+        group, odd = _agree(members, keep)
+        made.issues += _differing(members, group, odd, name, keep is not None)
+        agreed_on = [one for one in members if one.name not in odd]
+        if group is None or not agreed_on:
+            continue
+        name = name or _fresh(_name(group), {*made.lock.groups, *taken})
+        taken.add(name)
+        if not keep:
+            others = set(made.lock.members(name)) - {one.name for one in members}
+            if name in made.lock.groups and others and _core(made.lock.groups[name]) != _core(group):
+                name = _fresh(
+                    _name(group), {*made.lock.groups, *taken}
+                )  # hosts that were not read stay where they are
+                taken.add(name)
+            made.lock.groups[name] = group
+        for one in agreed_on:
+            made.lock.hosts[one.name] = one.host.model_copy(update={"group": name})
+    used = {host.group for host in made.lock.hosts.values()}
+    made.lock.groups = {name: group for name, group in made.lock.groups.items() if name in used}
+    return made
+
+
+def _core(group: LockedGroup) -> str:
+    """What must be equal on all hosts of a group, as text: repositories may be mirrors of each other."""
+    return json.dumps(group.model_dump(exclude={"repositories"}), sort_keys=True)
+
+
+def _old_group(
+    members: Sequence[Entry], old: Lock | None, taken: set[str]
+) -> tuple[str | None, LockedGroup | None]:
+    """The group that these hosts were in, or that is of their kind."""
+    if old is None:
+        return None, None
+    before = Counter(old.hosts[one.name].group for one in members if one.name in old.hosts)
+    for name, _ in before.most_common():
+        if name not in taken:
+            return name, old.groups[name]
+    kind = kind_of(members[0].group)
+    like = [name for name, group in old.groups.items() if kind_of(group) == kind and name not in taken]
+    return (like[0], old.groups[like[0]]) if len(like) == 1 else (None, None)
+
+
+def _agree(members: Sequence[Entry], locked: LockedGroup | None) -> tuple[LockedGroup | None, list[str]]:
+    """(what the group has, hosts that have something else): the locked one, else what more than half of them have."""
+    texts = {one.name: _core(one.group) for one in members}
+    if locked is not None:
+        want = _core(locked)
+        return locked, [name for name, text in texts.items() if text != want]
+    text, count = Counter(texts.values()).most_common(1)[0]
+    if 2 * count <= len(members):
+        return None, list(texts)
+    return next(one.group for one in members if texts[one.name] == text), [
+        n for n, t in texts.items() if t != text
+    ]
+
+
+def _differing(
+    members: Sequence[Entry], group: LockedGroup | None, odd: Sequence[str], name: str | None, locked: bool
+) -> list[Issue]:
+    by_name = {one.name: one for one in members}
+    if group is None:
+        first, *rest = odd
+        lines = [
+            line for other in rest
+            for line in differences(by_name[first].group, by_name[other].group, first, other)[:6]
+        ]  # fmt: skip
+        return [
+            Issue(
+                code="lock.hosts_differ", message=f"hosts of one kind have different versions: {', '.join(odd)}",
+                because=lines, hint="provision apply makes them alike; or lock some of them: -l",
+            )
+        ]  # fmt: skip
+    issues = []
+    for host in odd:
+        lines = differences(group, by_name[host].group, "locked" if locked else "the others", "here")
+        more = [f"and {len(lines) - 8} more"] if len(lines) > 8 else []
+        issues.append(
+            Issue(
+                code="lock.not_as_locked" if locked else "lock.hosts_differ", host=host,
+                message=f"it is not as its group {name} is locked" if locked else "it is not as the others of its kind",
+                because=[*lines[:8], *more],
+                hint="provision apply brings it back; provision lock --update moves the lock on" if locked
+                else "provision apply makes it like them; or leave it out: -l 'all:!" + host + "'",
+            )
+        )  # fmt: skip
+    return issues
+
+
+def differences(one: LockedGroup, other: LockedGroup, left: str, right: str) -> list[str]:
+    """Where two groups differ, in words: "libnccl2: locked 2.25.1-1+cuda12.8, here none"."""
+    a, b = flat(one), flat(other)
+    return [
+        f"{key}: {left} {a.get(key, 'none')}, {right} {b.get(key, 'none')}"
+        for key in sorted({*a, *b}, key=natural) if a.get(key) != b.get(key)
+    ]  # fmt: skip
+
+
+def flat(group: LockedGroup) -> dict[str, str]:
+    """Everything of a group that must be equal on its hosts, by what it is called."""
+    found = dict(group.packages)
+    if group.driver:
+        found["driver"] = f"{group.driver.version} {group.driver.flavour} {group.driver.build}"
+    if group.cuda:
+        found.update({f"CUDA {minor}": release for minor, release in group.cuda.releases.items()})
+        found["default CUDA"] = group.cuda.default
+    for path, conda in group.conda.items():
+        found[path] = f"{conda.distribution} {conda.version}"
+        for env_path, env in conda.environments.items():
+            found[f"{env_path} python"] = env.python or "none"
+            found.update(
+                {f"{env_path} {name}": version for name, version in {**env.packages, **env.pip}.items()}
+            )
+    return found
+
+
+def _name(group: LockedGroup) -> str:
+    """A name for a group that says what it is: ubuntu-24.04-amd64-580-open-signed-cuda-12.8-containers."""
+    words = [f"ubuntu-{group.ubuntu}", group.arch]
+    if group.driver:
+        driver = group.driver
+        words += [driver.series, driver.flavour, driver.build]
+        words += [driver.channel] if driver.build == "dkms" else []
+        words += ["desktop"] if driver.variant == "desktop" else []
+        words += ["fabric"] if driver.fabric_manager else []
+    if group.cuda:
+        words += ["cuda", *sorted(group.cuda.releases, key=natural)]
+    words += ["containers"] if group.containers else []
+    words += ["conda"] if group.conda else []
+    return "-".join(words)
+
+
+def _fresh(name: str, taken: set[str]) -> str:
+    """The name, or with a number behind it where there is one already."""
+    number, free = 2, name
+    while free in taken:
+        free, number = f"{name}-{number}", number + 1
+    return free
