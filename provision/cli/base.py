@@ -266,6 +266,28 @@ def with_values(settings: Settings, values: dict[str, Any] | Literal[False]) -> 
     return replace(settings, extra_vars=[*settings.extra_vars, json.dumps(values)])
 
 
+# Which lock plan and apply hold hosts to.
+LOCK = Annotated[
+    Path | None,
+    typer.Option(
+        "--lock",
+        metavar="FILE",
+        help="Hold hosts to this lock (default: fleet.lock.yml beside the inventory).",
+    ),
+]
+NO_LOCK = Annotated[bool, typer.Option("--no-lock", metavar="", help="Do not hold hosts to a lock.")]
+
+
+def held_to(settings: Settings, lock: Path | None, no_lock: bool) -> Settings:
+    """Settings that name the lock of this run, for the command and for what Ansible plans."""
+    if lock and no_lock:
+        raise UsageError(
+            "usage.lock", "--lock and --no-lock contradict each other", hint="leave one of them out"
+        )
+    named = "none" if no_lock else str(lock.absolute()) if lock else ""
+    return with_values(settings, {"gpu_provision_lock": named} if named else False)
+
+
 def agreed(renderer: Renderer, count: int) -> bool:
     if renderer.as_json or not sys.stdin.isatty():
         raise UsageError(

@@ -7,7 +7,17 @@ from typing import Annotated
 
 import typer
 
-from provision.cli.base import Settings, agreed, command, finish, open_fleet, with_values
+from provision.cli.base import (
+    LOCK,
+    NO_LOCK,
+    Settings,
+    agreed,
+    command,
+    finish,
+    held_to,
+    open_fleet,
+    with_values,
+)
 
 
 @command(
@@ -72,8 +82,11 @@ def envs(
 def plan(
     settings: Settings,
     prune: Annotated[bool, typer.Option("--prune", metavar="", help=_PRUNE)] = False,
+    lock: LOCK = None,
+    no_lock: NO_LOCK = False,
 ) -> int:
     """Show what apply would do: packages, download, restarts, reboots, and the reason of each. Changes nothing."""
+    settings = held_to(settings, lock, no_lock)
     settings = with_values(settings, prune and {"cuda_toolkit_prune": True})
     fleet, renderer = open_fleet(settings, "plan")
     from provision.commands import plan as command
@@ -100,11 +113,14 @@ def apply(
         bool, typer.Option("--no-reboot", metavar="", help="Leave needed reboots to you (exit code 6).")
     ] = False,
     prune: Annotated[bool, typer.Option("--prune", metavar="", help=_PRUNE)] = False,
+    lock: LOCK = None,
+    no_lock: NO_LOCK = False,
 ) -> int:
     """Plan, ask, change the hosts that need it, reboot where that is allowed, and prove the result by a fresh read.
 
     Hosts that are as wanted are left alone. A run that was cut off is finished by the next one.
     """
+    settings = held_to(settings, lock, no_lock)
     settings = with_values(settings, no_reboot and {"nvidia_driver_reboot": "never"})
     settings = with_values(settings, prune and {"cuda_toolkit_prune": True})
     fleet, renderer = open_fleet(settings, "apply")

@@ -12,6 +12,7 @@ from provision import remote, variables
 from provision.catalog import load_catalog
 from provision.errors import ProvisionError
 from provision.inventory import Host, Inventory
+from provision.lock.model import VARIABLE as LOCK_VARIABLE
 
 T = TypeVar("T")
 # Sessions that wait for the end of a change: how many, and for how long.
@@ -62,10 +63,10 @@ class Fleet:
 def fleet_of(inventory: Inventory, forks: int | None = None) -> Fleet:
     """Return the fleet; VariablesError (exit 64) when a role variable is unknown or wrong."""
     values = variables.effective_all(inventory.hosts)
-    folder = _folder(inventory.sources)
-    return Fleet(
-        inventory, {name: {**found, "inventory_dir": folder} for name, found in values.items()}, forks
-    )
+    beside = {"inventory_dir": _folder(inventory.sources)}
+    if LOCK_VARIABLE in inventory.extra_vars:
+        beside[LOCK_VARIABLE] = inventory.extra_vars[LOCK_VARIABLE]
+    return Fleet(inventory, {name: {**found, **beside} for name, found in values.items()}, forks)
 
 
 def _folder(sources: Sequence[str]) -> str:

@@ -18,9 +18,8 @@ from provision.errors import Exit, ProvisionError, RefusedError, UsageError
 from provision.facts import Facts, Package, Source
 from provision.inventory import Host
 from provision.lock.compare import REASONS, Change, changes
-from provision.lock.hold import VARIABLE
 from provision.lock.make import Entry, Seen, entry, kind_of, make
-from provision.lock.model import NAME, PARTS, Lock, LockedGroup, dump, load, save
+from provision.lock.model import NAME, PARTS, VARIABLE, Lock, LockedGroup, dump, load, save
 from provision.plan import HostPlan
 from provision.planning import PARTS as PLANNED
 from provision.planning import plan_from_facts, read_facts

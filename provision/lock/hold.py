@@ -16,15 +16,13 @@ import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils import cudanames, debversion, names
 from provision.errors import Issue
 from provision.facts import Facts
-from provision.lock.model import NAME, HostLock, Lock, LockedCuda, LockedDriver, LockedHost, load
+from provision.lock.model import NAME, VARIABLE, HostLock, Lock, LockedCuda, LockedDriver, LockedHost, load
 from provision.resolve.containers import ContainersTarget
 from provision.resolve.cuda import CudaTarget, CudaWish
 from provision.resolve.cuda.wish import library_wishes
 from provision.resolve.decision import Target
 from provision.resolve.offer import Offer
 
-# Variable (an extra variable of the command, any variable in plain Ansible): a lock's path, "none" for no lock at all.
-VARIABLE = "gpu_provision_lock"
 _MOVE_ON = "provision lock --update takes the inventory's wish over; --no-lock plans without the lock"
 
 

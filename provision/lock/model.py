@@ -22,6 +22,8 @@ from provision.errors import Issue, UsageError
 from provision.facts import Flavour
 
 NAME = "fleet.lock.yml"  # beside the inventory
+# Variable (an extra variable of the command, any variable in plain Ansible): a lock's path, "none" for no lock at all.
+VARIABLE = "gpu_provision_lock"
 SCHEMA = "provision/lock/1"
 PARTS = ("driver", "cuda", "containers", "conda")
 _HEADER = """\
