@@ -51,6 +51,8 @@ def role_values(templar, task_vars):
     }
     values = effective(Host(name=task_vars["inventory_hostname"], vars=found))
     values["inventory_dir"] = task_vars.get("inventory_dir") or task_vars.get("playbook_dir")
+    if task_vars.get("gpu_provision_lock"):
+        values["gpu_provision_lock"] = templar.template(task_vars["gpu_provision_lock"])
     return values
 
 
