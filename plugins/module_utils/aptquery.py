@@ -979,6 +979,12 @@ def _protection(name, essential, running_kernel):
     return None
 
 
+def protection(name, essential=(), running_kernel=None):
+    """Why a package must not be lost by the way ("it is a kernel package"); None where nothing speaks for it."""
+    why = _protection(_bare(name), essential, running_kernel)
+    return why[0] if why else None
+
+
 def _judge_removal(change, name, allowed_remove, essential, running_kernel):
     named = name in allowed_remove or change["name"] in allowed_remove
     why = None if names.is_driver_package(name) else _protection(name, essential, running_kernel)

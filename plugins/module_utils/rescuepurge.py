@@ -1,0 +1,420 @@
+# Copyright (c) the gpu-provision founders
+# Apache-2.0 (see LICENSE)
+"""Remove every trace of a driver by exact names, and nothing else: the last resort before an installation from nothing.
+
+``plan`` says what would go and changes nothing; ``run`` does it, in an order in which every step can be cut off and the
+next run finishes: the .run file's own uninstaller, the packages (one transaction, held to the plan), the configuration
+that dpkg kept of them, DKMS trees, files that no package owns, then loader cache, module lists and initramfs. Names come
+from dpkg's status file and from names.is_driver_package; what no package owns from rescuetraces. Small files are in the
+snapshot before they go, large ones are listed there.
+
+Never touched: kernels (also linux-*-nvidia), their headers, the container toolkit, CUDA, cuDNN, NCCL, the desktop. apt's
+answer is refused when anything but the driver would change. Nothing is auto-removed, and what only the driver's packages
+had kept from a later autoremove is marked as wanted (field report G8). Standard library only, any Python from 3.8.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+
+from ansible_collections.gpu.provision.plugins.module_utils import (
+    aptcommon,
+    aptquery,
+    apttransaction,
+    cudanames,
+    hosttree,
+    names,
+    ownfiles,
+    rescuesnapshot,
+    rescuetraces,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.aptcommon import AptError
+
+JOURNAL = apttransaction.STATE + "/purge.json"
+UNINSTALL_S = 600  # what the .run file's uninstaller may take: it removes files and runs depmod
+# Drivers from before 2018, which names does not know: nothing installs them any more.
+_LEGACY = re.compile(
+    r"^(?:nvidia-[0-9]{3}(?:-updates)?(?:-dev|-uvm)?|nvidia-current(?:-updates)?|libcuda1-[0-9]{3}(?:-updates)?|"
+    r"nvidia-(?:opencl-icd|libopencl1)-[0-9]{3}(?:-updates)?|nvidia-experimental-[0-9]{3})$"
+)
+
+
+def main(args):
+    """Entry of the fast read: args["op"] is ``plan`` (default); the rest goes to ``plan``. Needs root for a sure answer."""
+    args = dict(args)
+    if args.pop("op", "plan") != "plan":
+        raise AptError("purge.usage", "unknown operation")
+    return plan(**args)
+
+
+def is_ours(name):
+    """True for a package that a purge removes: every driver, of any branch, channel and age. Names alone decide."""
+    bare = name.split(":")[0]
+    return names.is_driver_package(bare) or bool(_LEGACY.match(bare))
+
+
+# --- plan
+
+
+def plan(allow=(), root="/"):
+    """Return what a purge would do; changes nothing.
+
+    allow: names of packages besides the driver's that may go (consent of a person). Returns {"packages": [names as apt
+    takes them], "config": [names of which only configuration is left], "changes": apt's answer, "kept": [{"name",
+    "because"}], "uninstaller", "files", "trees", "aside", "dkms": [[name, version]], "kernels", "left": [{"path", "why"}],
+    "problems": [{"code", "message", "because", "hint"}], "unfinished": a purge was cut off, "nothing": bool}.
+    With root, a recorded host, apt is not asked and changes are empty.
+    """
+    tree = hosttree.HostTree(root)
+    packages = aptcommon.read_status(tree.real(aptcommon.DPKG_STATUS))
+    remove, config, kept = select(packages)
+    traces = rescuetraces.find(tree, with_packages=bool(remove))
+    changes, problems = [], []
+    if remove and tree.live:
+        changes, problems = _ask(packages, remove, allow)
+    uninstaller = rescuetraces.uninstaller(tree)
+    unfinished = tree.exists(JOURNAL)
+    return {
+        "packages": remove, "config": config, "kept": kept, "changes": changes, "problems": problems,
+        "uninstaller": uninstaller, "files": traces.files, "trees": traces.trees, "aside": traces.aside,
+        "dkms": [list(pair) for pair in traces.dkms], "kernels": traces.kernels, "unfinished": unfinished,
+        "left": [{"path": path, "why": why} for path, why in traces.left],
+        "nothing": not (remove or config or traces.any or uninstaller or unfinished),
+    }  # fmt: skip
+
+
+def select(packages):
+    """Return (names to remove, names of which only configuration is left, [{"name", "because"}] of what is kept).
+
+    A companion of the driver (nvidia-settings, an EGL platform) that something else depends on stays: it is no driver.
+    """
+    native = aptcommon.native_arch(packages)
+    ours = [p for p in packages if is_ours(p.name)]
+    kept = []
+    for package in ours:
+        companion = package.name in names.COMPANIONS or package.name.startswith("libnvidia-egl-")
+        needs = _needed_by(package.name, packages) if companion and package.present else None
+        if needs:
+            kept.append({"name": package.name, "because": "%s needs it" % needs})
+    staying = {row["name"] for row in kept}
+    gone = [p for p in ours if p.name not in staying]
+    remove = sorted({aptcommon.selection_name(p, native) for p in gone if p.present})
+    config = sorted({aptcommon.selection_name(p, native) for p in gone if p.state == "config-files"})
+    return remove, config, kept
+
+
+def _needed_by(name, packages):
+    """Name of a package that is not ours and has no other choice than this one; None without."""
+    for package in packages:
+        if not package.present or is_ours(package.name):
+            continue
+        for group in (package.fields.get("Depends") or "").split(","):
+            choices = {re.split(r"[ :(\[]", choice.strip(), maxsplit=1)[0] for choice in group.split("|")}
+            if name in choices and all(is_ours(choice) for choice in choices):
+                return package.name
+    return None
+
+
+def _ask(packages, remove, allow):
+    """Ask apt what the removal would do, and judge it. Returns (changes, problems)."""
+    unhold = ["all_driver"] + [name.split(":")[0] for name in remove] + list(allow)
+    answer = aptquery.simulate(remove=list(remove) + _present(packages, allow), unhold=unhold)
+    if not answer["ok"]:
+        return [], [{
+            "code": answer["code"], "message": "apt finds no way to remove the driver: %s" % answer["message"],
+            "because": answer["because"],
+            "hint": "mend apt first: provision diagnose names the cause, provision rescue without --purge mends it",
+        }]  # fmt: skip
+    essential = [p.name for p in packages if p.essential]
+    return answer["changes"], judge(answer["changes"], remove, allow, essential, os.uname()[2])
+
+
+def _present(packages, wanted):
+    return apttransaction.present_names(packages, list(wanted))
+
+
+def judge(changes, remove, allow=(), essential=(), running_kernel=None):
+    """Return the problems of apt's answer to a purge, as aptquery.judge does; an empty list means that it is exact.
+
+    Besides what every transaction is held to, nothing may be installed or moved, and nothing but remove and allow may go.
+    """
+    may = {name.split(":")[0] for name in remove} | set(allow)
+    problems, extra = [], []
+    for change in changes:
+        bare = change["name"].split(":")[0]
+        if change["action"] != "remove":
+            problems.append(_problem(
+                "purge.installs", "apt would %s %s %s" % (change["action"], bare, change.get("version") or ""),
+                "something that stays depends on a driver, and apt takes another one for it",
+                "see which: apt-cache rdepends --installed %s; remove that first, if it may go" % bare,
+            ))  # fmt: skip
+        elif bare not in may:
+            extra.append(bare)
+        else:
+            why = (
+                None
+                if is_ours(bare)
+                else aptquery.judge([change], may, None, (), {}, essential, running_kernel)
+            )
+            problems += why or []
+    if not extra:
+        return problems
+    protected = ["%s: %s" % (n, aptquery.protection(n, essential, running_kernel)) for n in extra]
+    protected = [line for line in protected if not line.endswith("None")]
+    code = "purge.protected" if protected else "purge.removes"
+    because = protected + [
+        "%s depends on the driver" % n for n in extra if not any(p.startswith(n + ":") for p in protected)
+    ]
+    return [_problem(
+        code, "apt would remove %s too" % ", ".join(extra), because,
+        "a purge takes the driver alone; where these may go, remove them first (%ssudo apt-get remove %s), then purge again"
+        % (_keep_toolkits(extra), " ".join(extra)),
+    )] + problems  # fmt: skip
+
+
+def _keep_toolkits(extra):
+    """Command that keeps the toolkits of CUDA's metapackages, which a later autoremove would take otherwise."""
+    versions = sorted(
+        {m.group(1) for m in (re.match(r"^cuda(?:-runtime)?-([0-9]+-[0-9]+)$", n) for n in extra) if m}
+    )
+    return "sudo apt-mark manual %s && " % " ".join("cuda-toolkit-" + v for v in versions) if versions else ""
+
+
+def _problem(code, message, because, hint):
+    because = [because] if isinstance(because, str) else list(because)
+    return {"code": code, "message": message.strip(), "because": because, "hint": hint}
+
+
+# --- run
+
+
+def run(
+    snapshot, allow=(), expect=None, lock_timeout=600, timeout=3600, check=False, log_dir=apttransaction.LOGS
+):
+    """Purge. Returns {"changed", "done": [lines], "removed": [package names], "deleted": [paths], "left": [{"path", "why"}],
+    "warnings": [lines], "snapshot"}. Raises AptError (also when apt's answer is refused; nothing was touched then).
+
+    snapshot: id of the snapshot that what is deleted goes into. expect: names of packages that the plan showed; others
+    would be refused with ``purge.moved``. A run that finds nothing to do does nothing.
+    """
+    if os.geteuid() != 0:
+        raise AptError("purge.not_root", "a driver can be removed by root only", hint="become: true")
+    found = plan(allow)
+    if found["problems"]:
+        first = found["problems"][0]
+        raise AptError(
+            first["code"], "refused before anything was touched: " + first["message"],
+            because=first["because"] + [p["message"] for p in found["problems"][1:]], hint=first["hint"],
+            problems=found["problems"],
+        )  # fmt: skip
+    unexpected = sorted(set(found["packages"]) - set(expect)) if expect is not None else []
+    if unexpected:
+        raise AptError(
+            "purge.moved",
+            "packages of a driver came since the plan: %s" % ", ".join(unexpected),
+            hint="plan again",
+        )
+    work = _Purge(snapshot, found, allow, lock_timeout, timeout, log_dir)
+    if check or found["nothing"]:
+        return dict(
+            work.answer(), changed=not found["nothing"], removed=found["packages"], deleted=found["files"]
+        )
+    return work.run()
+
+
+class _Purge(object):
+    """One run, step by step; each looks at the host anew, so that a run that was cut off is finished by the next."""
+
+    def __init__(self, snapshot, found, allow, lock_timeout, timeout, log_dir):
+        self.snapshot, self.found, self.allow = snapshot, found, list(allow)
+        self.lock_timeout, self.timeout, self.log_dir = lock_timeout, timeout, log_dir
+        self.tree = hosttree.HostTree("/")
+        self.done, self.warnings, self.removed, self.deleted = [], [], [], []
+        self.left, self.kernels, self.config = list(found["left"]), set(found["kernels"]), []
+
+    def run(self):
+        journal = self.begin()
+        self.keep(self.found["files"] + self.found["aside"])
+        self.uninstall()
+        self.packages()
+        self.configuration()
+        self.dkms()
+        self.files()
+        self.refresh()
+        self.protect(set(journal["autoremovable"]))
+        rescuesnapshot.mark(self.snapshot)
+        os.unlink(JOURNAL)
+        return self.answer()
+
+    def answer(self):
+        return {
+            "changed": bool(self.done), "done": self.done, "removed": self.removed, "deleted": self.deleted,
+            "left": self.left, "warnings": self.warnings, "snapshot": self.snapshot,
+        }  # fmt: skip
+
+    def begin(self):
+        """The journal says that the caches of loader, modules and initramfs may be behind, until the end."""
+        data = ownfiles.read(JOURNAL)
+        if data is not None:
+            self.done.append("went on with a purge that was cut off")
+            journal = json.loads(data.decode("utf-8"))
+            self.kernels |= set(journal["kernels"])
+            return journal
+        # Packages that the driver's own rows name: their kernels lose a module too.
+        packages = [names.parse(name) for name in self.found["packages"]]
+        self.kernels |= {
+            p.kernel for p in packages if p and p.kernel and os.path.isdir("/lib/modules/" + p.kernel)
+        }
+        journal = {"autoremovable": sorted(autoremovable()), "kernels": sorted(self.kernels)}
+        ownfiles.write(JOURNAL, json.dumps(journal).encode("utf-8"), 0o600)
+        return journal
+
+    def keep(self, paths):
+        out = rescuesnapshot.keep_files(self.snapshot, paths)["left_out"] if paths else []
+        self.left += [{"path": row["path"], "why": "not in the snapshot: " + row["why"]} for row in out]
+        return {row["path"] for row in out}
+
+    def uninstall(self):
+        path = rescuetraces.uninstaller(self.tree)
+        if path is None:
+            return
+        argv = [path, "-s"] if path.endswith("nvidia-uninstall") else [path, "--uninstall", "-s"]
+        result = aptcommon.run(argv, UNINSTALL_S)
+        if result.rc == 0:
+            self.done.append("ran %s" % " ".join(argv))
+            return
+        said = result.text.strip().splitlines()[-3:]
+        end = "did not end within %d s" % UNINSTALL_S if result.timed_out else "ended with %d" % result.rc
+        self.warnings.append(
+            "%s %s%s; its files are removed by name" % (path, end, ": " + " ".join(said) if said else "")
+        )
+
+    def packages(self):
+        if not self.found["packages"]:
+            return
+        # The uninstaller and the clock may have changed what dpkg says: the names are read again.
+        packages = aptcommon.read_status()
+        remove = select(packages)[0]
+        also = _present(packages, self.allow)
+        if not remove and not also:
+            return
+        result = apttransaction.run(
+            {
+                "remove": remove + also, "hold": False, "expect": _removals(self.found["changes"]),
+                "lock_timeout": self.lock_timeout, "timeout": self.timeout,
+            },
+            log_dir=self.log_dir,
+        )  # fmt: skip
+        self.removed = [change["name"] for change in result["changes"] if change["action"] == "remove"]
+        self.warnings += result["warnings"]
+        self.done.append("removed %d packages" % len(self.removed))
+
+    def configuration(self):
+        """dpkg --purge of exactly the rows of which only configuration is left; one that fails stays and is named."""
+        for name in select(aptcommon.read_status())[1]:
+            aptcommon.wait_for_locks(aptcommon.DPKG_LOCKS, self.lock_timeout)
+            result = aptcommon.run(["dpkg", "--purge", name], 300)
+            if result.rc == 0:
+                self.config.append(name)
+            else:
+                # A vendor's postrm that ends with an error (field report G8) leaves configuration, nothing that runs.
+                said = (result.text.strip().splitlines() or [""])[-1]
+                self.warnings.append("the configuration of %s stays: its script failed: %s" % (name, said))
+        if self.config:
+            self.done.append("purged the configuration of %d packages" % len(self.config))
+
+    def dkms(self):
+        for name, version in rescuetraces.find(self.tree).dkms:
+            tree = "/var/lib/dkms/%s/%s" % (name, version)
+            kernels = [k for k in self.tree.names(tree) if os.path.isdir("/lib/modules/" + k)]
+            self.kernels |= set(kernels)
+            if shutil.which("dkms", path=aptcommon.environment()["PATH"]):
+                aptcommon.run(["dkms", "remove", "%s/%s" % (name, version), "--all"], 300)
+            # dkms itself leaves a tree whose source is gone, and there may be no dkms: the folder decides.
+            if os.path.isdir(tree):
+                shutil.rmtree(tree)
+            for kernel in kernels:
+                _drop(
+                    ["/var/lib/dkms/%s/kernel-%s-%s" % (name, kernel, arch) for arch in ("x86_64", "aarch64")]
+                )
+            self.done.append("removed the DKMS tree %s/%s" % (name, version))
+        for name in rescuetraces.DKMS_NAMES:
+            folder = "/var/lib/dkms/" + name
+            if os.path.isdir(folder) and not os.listdir(folder):
+                os.rmdir(folder)
+
+    def files(self):
+        found = rescuetraces.find(self.tree)
+        self.kernels |= set(found.kernels)
+        lost = self.keep(found.files + found.links + found.aside)
+        for path in found.files + found.links:
+            os.unlink(path)
+            self.deleted.append(path)
+        for path in found.aside:
+            if path in lost:
+                os.rename(path, path + ".gpu-provision-disabled")
+            else:
+                os.unlink(path)
+            self.deleted.append(path)
+        for path in found.trees:
+            shutil.rmtree(path)
+            self.deleted.append(path + "/")
+        if self.deleted:
+            self.done.append("removed %d files and folders that no package owns" % len(self.deleted))
+        if any(path.endswith(".service") for path in self.deleted) and os.path.isdir("/run/systemd/system"):
+            self.command(["systemctl", "daemon-reload"], 60)
+
+    def refresh(self):
+        """What the loader, modprobe and the initramfs know of the driver; repeated after a cut, as the journal stood."""
+        self.command(["ldconfig"], 120)
+        for kernel in sorted(self.kernels):
+            if os.path.isdir("/lib/modules/" + kernel):
+                self.command(["depmod", kernel], 300)
+        path = aptcommon.environment()["PATH"]
+        if shutil.which("update-initramfs", path=path):
+            self.command(["update-initramfs", "-u", "-k", "all"], 1800)
+        elif shutil.which("dracut", path=path):
+            self.command(["dracut", "--regenerate-all", "--force"], 1800)
+
+    def command(self, argv, timeout):
+        result = aptcommon.run(argv, timeout)
+        if result.rc != 0 or result.timed_out:
+            said = result.text.strip().splitlines()[-5:]
+            raise AptError(
+                "purge.command_failed", "%s failed: %s" % (" ".join(argv), said[-1] if said else "exit %d" % result.rc),
+                because=said, hint="look at free space with df -h /boot /; the next run goes on from here",
+            )  # fmt: skip
+
+    def protect(self, before):
+        """Mark what only the driver had kept from autoremove: kernels, toolkits, CUDA, desktop (field report G8)."""
+        packages = {p.name for p in aptcommon.read_status() if p.present}
+        now = autoremovable() - before
+        keep = sorted(n for n in now & packages if aptquery.protection(n) or cudanames.parse(n) is not None)
+        if keep:
+            self.command(["apt-mark", "manual"] + keep, 60)
+            self.done.append("marked as wanted, so that no autoremove takes them: %s" % ", ".join(keep))
+
+
+def _removals(changes):
+    return [change for change in changes if change["action"] == "remove"]
+
+
+def autoremovable():
+    """Names that ``apt-get autoremove`` would take now; nothing is removed. Empty where apt cannot say."""
+    result = aptcommon.run(["apt-get"] + aptcommon.option_args() + ["-s", "autoremove"], 120)
+    if result.rc != 0:
+        return set()
+    return {
+        change["name"].split(":")[0]
+        for change in aptquery.parse_simulation(result.out)
+        if change["action"] == "remove"
+    }
+
+
+def _drop(paths):
+    for path in paths:
+        if os.path.lexists(path):
+            os.unlink(path)
