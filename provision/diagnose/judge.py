@@ -1,0 +1,130 @@
+"""From one host to its diagnosis: run the rules, fold symptoms under causes, order, and say what stays unknown. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from provision.diagnose import look, registry
+from provision.diagnose.finding import Diagnosis, Finding
+from provision.diagnose.rule import Case, Found, Rule
+from provision.diagnose.rules import symptoms
+
+_LEVELS = ("error", "warning", "note")
+
+
+def judge(case: Case) -> Diagnosis:
+    """Return the diagnosis of one host."""
+    found = [finding_of(rule, hit) for rule in registry.all_rules() for hit in rule.find(case)]
+    causes = [finding for finding in found if finding.code not in symptoms.EXPLAINED_BY]
+    ordered = in_order(folded(causes))
+    diagnosis = Diagnosis(findings=ordered, unread=list(case.facts.unreadable))
+    for symptom in found:
+        if symptom.code not in symptoms.EXPLAINED_BY:
+            continue
+        cause = _explanation(symptom, ordered)
+        if cause is not None:
+            cause.folded.append(symptom)
+        else:
+            diagnosis.unknown += [symptom.message, *(f"  {line}" for line in symptom.evidence)]
+    if diagnosis.unknown:
+        diagnosis.unknown += ["looked at:", *(f"  {line}" for line in look.looked_at(case))]
+    return diagnosis
+
+
+def finding_of(rule: Rule, found: Found) -> Finding:
+    """Return what a rule found as data; words that are the same on every host come from the rule."""
+    return Finding(
+        code=rule.code,
+        level=found.level or rule.level,
+        message=found.message,
+        evidence=list(found.evidence),
+        breaks=rule.breaks,
+        repairs=list(found.repairs),
+        reboot=rule.reboot if found.reboot is None else found.reboot,
+        prevent=rule.prevent,
+    )
+
+
+def folded(findings: Sequence[Finding]) -> list[Finding]:
+    """Put every finding whose rule names a cause that was found too under it; return those that stay on top.
+
+    Nothing is lost: where causes name each other in a circle, the first of them stays on top. A cause is at least as
+    grave as what follows from it.
+    """
+    rules = registry.by_code()
+    first: dict[str, Finding] = {}
+    for finding in findings:
+        first.setdefault(finding.code, finding)
+    parents: dict[int, Finding] = {}
+    for finding in findings:
+        rule = rules.get(finding.code)
+        for code in rule.symptom_of if rule else ():
+            cause = first.get(code)
+            if cause is not None and code != finding.code and not _above(cause, finding, parents):
+                parents[id(finding)] = cause
+                break
+    for finding in findings:
+        cause = parents.get(id(finding))
+        if cause is not None:
+            cause.folded.append(finding)
+    top = [finding for finding in findings if id(finding) not in parents]
+    for finding in top:
+        _raise_level(finding)
+    return top
+
+
+def _above(finding: Finding, other: Finding, parents: dict[int, Finding]) -> bool:
+    """True when other is finding itself or stands over it."""
+    at: Finding | None = finding
+    while at is not None:
+        if at is other:
+            return True
+        at = parents.get(id(at))
+    return False
+
+
+def _raise_level(finding: Finding) -> None:
+    for symptom in finding.folded:
+        _raise_level(symptom)
+    gravest = min((_LEVELS.index(each.level) for each in (finding, *finding.folded)), default=0)
+    finding.level = _LEVELS[gravest]  # type: ignore[assignment]
+
+
+def in_order(findings: Sequence[Finding]) -> list[Finding]:
+    """Order by what has to be mended first (``after``), then level, then area, then as found."""
+    waiting = list(enumerate(findings))
+    done: list[Finding] = []
+    while waiting:
+        left = {finding.code for _, finding in waiting}
+        ready = [row for row in waiting if not (_before(row[1].code) & left - {row[1].code})]
+        # A circle among ``after`` is a defect that a test of the rules finds; a host is judged all the same.
+        chosen = min(ready or waiting, key=lambda row: (_rank(row[1]), row[0]))
+        waiting.remove(chosen)
+        done.append(chosen[1])
+    return done
+
+
+def _rank(finding: Finding) -> tuple[int, tuple[int, str]]:
+    return (_LEVELS.index(finding.level), registry.area_rank(finding.code))
+
+
+def _before(code: str) -> set[str]:
+    """Every code that is mended before this one, also through codes that were not found here."""
+    rules, seen, todo = registry.by_code(), set[str](), [code]
+    while todo:
+        rule = rules.get(todo.pop())
+        for other in rule.after if rule else ():
+            if other not in seen and other != code:
+                seen.add(other)
+                todo.append(other)
+    return seen
+
+
+def _explanation(symptom: Finding, findings: Iterable[Finding]) -> Finding | None:
+    """The error that explains what visibly does not work: the first whose area can bring it about."""
+    errors = [finding for finding in findings if finding.level == "error"]
+    for areas in symptoms.EXPLAINED_BY[symptom.code]:
+        for finding in errors:
+            if registry.area(finding.code) in areas:
+                return finding
+    return None

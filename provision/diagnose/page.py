@@ -1,0 +1,87 @@
+"""The page of a code, from its rule: what docs/findings holds and ``--explain`` tells."""
+
+from __future__ import annotations
+
+from provision.diagnose.registry import all_rules, area
+from provision.diagnose.rule import Rule
+
+_TITLES = {
+    "host": "The host itself", "disk": "Disks", "dpkg": "dpkg", "apt": "apt", "holds": "Holds", "boot": "What boots",
+    "secureboot": "Secure Boot", "kernel": "Kernel and module", "driver": "Driver", "nouveau": "nouveau and nova",
+    "gpus": "GPUs", "fabric": "NVSwitch and fabric manager", "mig": "MIG", "reboot": "Reboots", "desktop": "Desktop and X",
+    "cuda": "CUDA", "cudnn": "cuDNN", "nccl": "NCCL", "containers": "Containers", "conda": "conda", "proxy": "Proxies",
+    "shell": "Shells",
+}  # fmt: skip
+_ERRORS = {
+    "error": "error: something does not work, or will not after the next boot or apt run",
+    "warning": "warning: it works, and one ordinary event breaks it",
+    "note": "note: worth knowing; it never counts against a host",
+}
+
+
+def page(rule: Rule) -> str:
+    """Return the text of docs/findings/CODE.md."""
+    parts = [f"# {rule.code}", f"{_sentence(rule.title)}", f"*{_ERRORS[rule.level]}.*", rule.explain.strip()]
+    for heading, text in (
+        ("What it breaks", rule.breaks),
+        ("The smallest repair", _repair(rule)),
+        ("What prevents it", rule.prevent),
+    ):
+        if text:
+            parts.append(f"## {heading}\n\n{_sentence(text)}")
+    if rule.texts:
+        patterns = "\n".join(f"- `{pattern}`" for pattern in rule.texts)
+        parts.append(
+            f"## Errors that lead here\n\n`provision diagnose --text` knows it by (regular expressions):\n\n{patterns}"
+        )
+    links = [
+        (words, codes)
+        for words, codes in (("Follows from", rule.symptom_of), ("Mended after", rule.after))
+        if codes
+    ]
+    if links:
+        parts.append(
+            "\n".join(f"{words}: {', '.join(f'[{c}]({c}.md)' for c in codes)}." for words, codes in links)
+        )
+    if rule.sources:
+        parts.append("## Sources\n\n" + "\n".join(f"- {source}" for source in rule.sources))
+    parts.append("Written from the rule by `make docs`. [All findings](README.md).")
+    return "\n\n".join(parts) + "\n"
+
+
+def index() -> str:
+    """Return the text of docs/findings/README.md: every code by area."""
+    parts = [
+        "# What diagnose can find",
+        "`provision diagnose` names causes by these codes; `provision diagnose --explain CODE` prints the page of one, and "
+        "`provision diagnose --text 'an error'` finds the code that an error text leads to.",
+    ]
+    areas = dict.fromkeys(area(rule.code) for rule in all_rules())
+    for name in areas:
+        rows = [rule for rule in all_rules() if area(rule.code) == name]
+        table = "\n".join(f"| [{rule.code}]({rule.code}.md) | {rule.level} | {rule.title} |" for rule in rows)
+        parts.append(
+            f"## {_TITLES.get(name, name)}\n\n| code | level | cause |\n| --- | --- | --- |\n{table}"
+        )
+    parts.append("Written from the rules by `make docs`.")
+    return "\n\n".join(parts) + "\n"
+
+
+def pages() -> dict[str, str]:
+    """Return {file name: text} of docs/findings."""
+    return {"README.md": index(), **{f"{rule.code}.md": page(rule) for rule in all_rules()}}
+
+
+def _repair(rule: Rule) -> str:
+    reboot = " A reboot is part of it." if rule.reboot and "reboot" not in rule.repair.lower() else ""
+    return f"{_sentence(rule.repair)}{reboot}" if rule.repair else ""
+
+
+def _sentence(text: str) -> str:
+    text = text.strip()
+    text = (
+        text[:1].upper() + text[1:]
+        if not text.startswith(("nvidia", "apt", "dpkg", "nouveau", "provision"))
+        else text
+    )
+    return text if text.endswith((".", "!", "?", "`", ":")) else text + "."

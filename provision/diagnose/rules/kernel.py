@@ -1,0 +1,561 @@
+"""A module for every kernel that matters: headers, DKMS builds, prebuilt packages, versions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ansible_collections.gpu.provision.plugins.module_utils import names
+from provision.diagnose import look
+from provision.diagnose.rule import Case, Found, Rule
+from provision.trouble import DkmsTree
+
+
+def _bare_kernels(case: Case) -> list[str]:
+    """Kernels that run or boot next and have no nvidia module, where a driver is to be."""
+    if not case.facts.gpus or not look.own_gpus(case) or not look.has_driver(case):
+        return []
+    return [kernel for kernel in look.kernels_that_matter(case) if not look.modules_of(case, kernel)]
+
+
+def _which(case: Case, kernel: str) -> str:
+    kernels = case.facts.kernels
+    if kernel == kernels.running == kernels.next or kernels.next is None:
+        return "runs"
+    return "runs" if kernel == kernels.running else "boots next"
+
+
+def _have(case: Case) -> list[str]:
+    """Evidence: which kernels have a module."""
+    rows = [
+        f"{module.path}: {module.version or 'no version'}, for {module.kernel}"
+        for module in case.facts.module.on_disk
+    ]
+    return rows[:4] or ["no kernel has an nvidia module"]
+
+
+def _tree(case: Case) -> DkmsTree | None:
+    """The DKMS tree of the installed driver; of any driver where the packages do not say."""
+    trees = look.boot(case).dkms
+    version = look.installed(case).version or look.library_version(case)
+    return next((tree for tree in trees if tree.version == version), trees[-1] if trees else None)
+
+
+def _failed_build(case: Case, kernel: str) -> DkmsTree | None:
+    """The tree whose last build was for this kernel and did not end well."""
+    for tree in look.boot(case).dkms:
+        done = {build.kernel for build in tree.builds}
+        if tree.make_log and tree.make_error and tree.make_kernel == kernel and kernel not in done:
+            return tree
+    return None
+
+
+def _dkms(case: Case) -> bool:
+    return look.driver_origin(case) == "dkms"
+
+
+# --- headers -----------------------------------------------------------------------------------------------------
+
+
+def _headers_missing(case: Case) -> Iterator[Found]:
+    if not _dkms(case):
+        return
+    bare = [
+        kernel for kernel in _bare_kernels(case)
+        if (row := look.kernel_row(case.facts, kernel)) is not None and not row.headers
+    ]  # fmt: skip
+    if not bare:
+        return
+    with_headers = [kernel.release for kernel in case.facts.kernels.installed if kernel.headers]
+    evidence = [
+        f"kernel {kernel} ({_which(case, kernel)}): /lib/modules/{kernel}/build is not there"
+        for kernel in bare
+    ]
+    evidence.append("headers are there for: " + (", ".join(with_headers) or "no kernel"))
+    evidence += _dkms_words(case)
+    metas = [
+        name for name in case.facts.kernels.metapackages if name.startswith(("linux-image-", "linux-generic"))
+    ]
+    lacking = _missing_header_metas(case)
+    if metas and lacking:
+        evidence.append(f"{', '.join(metas)} is installed, {', '.join(lacking)} is not")
+    if case.facts.reboot_required.required:
+        evidence.append(
+            "/run/reboot-required is there: "
+            + (", ".join(case.facts.reboot_required.packages) or "no package named")
+        )
+    words = ", ".join(f"linux-headers-{kernel}" for kernel in bare)
+    extra = f" and {', '.join(lacking)}, so that the next kernel brings its own" if lacking else ""
+    yield Found(
+        f"no headers for kernel {', '.join(bare)}, so DKMS could not build the module for it",
+        look.clip(evidence),
+        (look.apply(f"install {words}{extra}, and build the module before any reboot"),),
+        reboot=case.facts.kernels.running not in bare and case.facts.module.loaded is None,
+    )
+
+
+def _dkms_words(case: Case) -> list[str]:
+    rows = []
+    for tree in look.boot(case).dkms:
+        built = [f"{build.kernel}: {'installed' if build.installed else 'built'}" for build in tree.builds]
+        rows.append(f"dkms {tree.name}/{tree.version}: " + (", ".join(built) or "added, built for no kernel"))
+    return rows
+
+
+def _missing_header_metas(case: Case) -> list[str]:
+    """Header metapackages that belong to the installed image metapackages and are not installed."""
+    metas = set(case.facts.kernels.metapackages)
+    wanted = []
+    for name in metas:
+        match = re.match(r"^linux-image-(?!unsigned-)([a-z].*)$", name)
+        if match and f"linux-{match.group(1)}" not in metas:
+            wanted.append(f"linux-headers-{match.group(1)}")
+    return sorted(set(wanted) - metas)
+
+
+def _headers_metapackage(case: Case) -> Iterator[Found]:
+    if not _dkms(case) or not look.own_gpus(case) or look.in_container(case):
+        return
+    lacking = _missing_header_metas(case)
+    if lacking:
+        images = sorted(name for name in case.facts.kernels.metapackages if name.startswith("linux-image-"))
+        yield Found(
+            f"{', '.join(images)} brings new kernels, and {', '.join(lacking)} is not installed: they come without headers",
+            look.clip(
+                [
+                    *(f"{name}: installed" for name in images),
+                    *(f"{name}: not installed" for name in lacking),
+                    *_dkms_words(case),
+                ]
+            ),
+            (look.apply(f"install {', '.join(lacking)}"),),
+        )
+
+
+# --- builds ------------------------------------------------------------------------------------------------------
+
+
+def _build_failed(case: Case) -> Iterator[Found]:
+    for kernel in _bare_kernels(case):
+        tree = _failed_build(case, kernel)
+        if tree is None:
+            continue
+        limit = _max_kernel(case, tree.version)
+        known = case.catalog.known_bad("driver", tree.version, ubuntu=_ubuntu(case), kernel=kernel)
+        too_new = bool(known) or (limit is not None and _series(kernel) > _series(limit))
+        evidence = [f"{tree.make_log}: {tree.make_error}", *_dkms_words(case)]
+        evidence += [
+            f"known: {row.symptom} ({', '.join(row.versions)}): {row.fix or 'no fix known'}"
+            for row in known[:2]
+        ]
+        if limit and too_new:
+            evidence.append(f"branch {names.branch(tree.version)} builds up to kernel {limit}")
+        compiler = look.boot(case).compiler
+        if compiler and compiler.missing:
+            evidence.append(
+                f"/proc/version: the kernel was built by {compiler.kernel}, which is not installed"
+            )
+        evidence += look.package_words(
+            case, [n for n, p in case.facts.packages.items() if p.broken and names.is_driver_package(n)]
+        )
+        evidence += look.boot(case).crashes[:2]
+        others = [k for k in _older_with_module(case) if k != kernel]
+        if re.search(r"No space left", tree.make_error or ""):
+            words = "make room on the disk, then build again"
+        elif compiler and compiler.missing:
+            words = f"install {compiler.kernel}, then build again"
+        elif too_new:
+            words = "take a newer driver that builds on it" + (
+                f", or boot {others[0]}, which has a module, and stay there" if others else ""
+            )
+        else:
+            words = "take a newer driver of the branch, or a kernel that it builds on" + (
+                f" ({others[0]} has a module)" if others else ""
+            )
+        yield Found(
+            f"driver {tree.version} does not compile for kernel {kernel} ({_which(case, kernel)})"
+            + (": the kernel is too new for it" if too_new else ""),
+            look.clip(evidence),
+            (look.realign(words) if too_new else look.apply(words),),
+            reboot=kernel == case.facts.kernels.running and case.facts.module.loaded is None,
+        )
+
+
+def _older_with_module(case: Case) -> list[str]:
+    have = {module.kernel for module in case.facts.module.on_disk}
+    return look.newest(
+        kernel.release for kernel in case.facts.kernels.installed if kernel.image and kernel.release in have
+    )
+
+
+def _max_kernel(case: Case, version: str) -> str | None:
+    branch = case.catalog.find_branch(version)
+    return branch.max_kernel if branch else None
+
+
+def _series(release: str) -> tuple[int, int]:
+    match = re.match(r"^([0-9]+)\.([0-9]+)", release)
+    return (int(match.group(1)), int(match.group(2))) if match else (0, 0)
+
+
+def _ubuntu(case: Case) -> str | None:
+    version = case.facts.host.os.version_id
+    return (
+        version
+        if version in {release.version for release in case.catalog.ubuntu_data.releases.values()}
+        else None
+    )
+
+
+def _source_missing(case: Case) -> Iterator[Found]:
+    if not _dkms(case) or not _bare_kernels(case):
+        return
+    tree = _tree(case)
+    if tree is not None and tree.source_missing:
+        yield Found(
+            f"the source of driver {tree.version} is gone, so DKMS can build it for no other kernel",
+            look.clip([f"{tree.source}/dkms.conf: not there", *_dkms_words(case),
+                       *look.package_words(case, _dkms_packages(case))]),
+            (look.apply("install the DKMS package again at its version, which brings the source, and build"),),
+        )  # fmt: skip
+
+
+def _dkms_packages(case: Case) -> list[str]:
+    return sorted(
+        name for name in look.installed(case).packages
+        if names.parse(name).base in ("nvidia-dkms", "nvidia-kernel-source")
+    )  # fmt: skip
+
+
+# --- no module ---------------------------------------------------------------------------------------------------
+
+
+def _no_module(case: Case) -> Iterator[Found]:
+    """The running kernel has none."""
+    kernels = case.facts.kernels
+    if kernels.running in _bare_kernels(case) and not (
+        case.facts.module.loaded and kernels.running != kernels.next
+    ):
+        yield from _without(case, kernels.running, "the running kernel")
+
+
+def _no_module_next(case: Case) -> Iterator[Found]:
+    kernels = case.facts.kernels
+    if kernels.next and kernels.next != kernels.running and kernels.next in _bare_kernels(case):
+        yield from _without(case, kernels.next, "the kernel that boots next")
+
+
+def _without(case: Case, kernel: str, which: str) -> Iterator[Found]:
+    have = [release for release in _older_with_module(case) if release != kernel]
+    origin = look.driver_origin(case)
+    evidence = [f"/lib/modules/{kernel}: no nvidia module", *_have(case)]
+    if kernel == case.facts.kernels.next and case.facts.kernels.next_because:
+        evidence.append(f"boots next: {case.facts.kernels.next_because}")
+    if origin == "signed":
+        package = _prebuilt_name(case, kernel)
+        evidence.append(f"{package}: not installed")
+        repair = look.apply(
+            f"install {package}, or the module by DKMS where the archive has none for this kernel"
+        )
+    elif origin == "dkms":
+        evidence += _dkms_words(case)
+        repair = look.apply(f"build the module for {kernel} with DKMS")
+    elif origin == "runfile":
+        evidence.append(
+            "the driver was installed by a runfile, for one kernel: dkms is "
+            + ("installed" if "dkms" in case.facts.packages else "not installed")
+        )
+        repair = look.apply(
+            "install the driver from apt, which follows the kernel; or run the .run installer again for this kernel"
+        )
+    else:
+        evidence.append(
+            f"packages of the driver: {len(look.installed(case).packages)}, none of them brings a module"
+        )
+        repair = look.apply("install the module's package beside the libraries")
+    if kernel != case.facts.kernels.running:
+        evidence.append(
+            f"{look.loaded_words(case)} for {case.facts.kernels.running}: it works until the reboot"
+        )
+    yield Found(
+        f"{which}, {kernel}, has no nvidia module" + (f"; {', '.join(have[:3])} has one" if have else ""),
+        look.clip(evidence),
+        (repair,),
+    )
+
+
+def _prebuilt_name(case: Case, kernel: str) -> str:
+    driver = look.installed(case)
+    series = driver.series or driver.branch or "BRANCH"
+    return str(names.prebuilt_modules(series, driver.flavour or "proprietary", kernel))
+
+
+# --- versions ----------------------------------------------------------------------------------------------------
+
+
+def _module_version(case: Case) -> Iterator[Found]:
+    """A module on the disk that is not of the libraries' version."""
+    libraries = look.library_version(case)
+    if libraries is None or look.in_container(case):
+        return
+    wrong = []
+    for kernel in look.kernels_that_matter(case):
+        modules = look.modules_of(case, kernel)
+        if modules and modules[0].version and modules[0].version != libraries:
+            wrong.append((kernel, modules[0]))
+    if not wrong:
+        return
+    shadow = [
+        other.path for kernel, module in wrong for other in look.modules_of(case, kernel)[1:] if other.version == libraries
+    ]  # fmt: skip
+    evidence = [look.module_words(module) for _, module in wrong] + look.library_words(case)
+    evidence += [f"{path} is of the right version and comes second" for path in shadow] + _dkms_words(case)
+    evidence += [f"packages: {version}" for version in look.installed(case).versions] + [
+        look.loaded_words(case)
+    ]
+    told = ", ".join(f"{module.version} for {kernel} ({_which(case, kernel)})" for kernel, module in wrong)
+    running_only = all(kernel == case.facts.kernels.running for kernel, _ in wrong)
+    yield Found(
+        f"the module on the disk is {told}, the libraries are {libraries}",
+        look.clip(evidence),
+        (
+            look.realign(
+                "bring module and libraries to one version: prebuilt modules, kernel and driver move together"
+            ),
+        ),
+        reboot=running_only and case.facts.module.loaded is not None,
+    )
+
+
+def _clamp(case: Case) -> Iterator[Found]:
+    """Prebuilt module packages that keep the rest of the driver from moving (``<=``)."""
+    rows = []
+    installed = look.installed(case).packages
+    for name, package in case.facts.packages.items():
+        parsed = names.parse(name)
+        if parsed is None or parsed.base != "linux-modules-nvidia" or package.status[1] in "nc":
+            continue
+        for match in re.finditer(r"(nvidia-kernel-common-[\w-]+) \((<=?|=) ([^)]+)\)", package.depends or ""):
+            if match.group(2) != "=":
+                rows.append((name, parsed.kernel, match.group(1), match.group(3)))
+    if not rows:
+        return
+    kept = set(look.kernels_that_matter(case))
+    old = [row for row in rows if row[1] and row[1] not in kept and re.match(r"^[0-9]", row[1])]
+    evidence = [f"{name} depends on {other} (<= {limit})" for name, _, other, limit in rows]
+    evidence += [
+        f"{name} {version}" for name, version in installed.items() if name.startswith("nvidia-kernel-common-")
+    ]
+    words = "move the module packages, their metapackage and the driver in one transaction"
+    if old:
+        words += f"; {', '.join(sorted({row[0] for row in old}))} are for kernels that neither run nor boot next and may go"
+    broken = bool(case.facts.package_problems)
+    yield Found(
+        f"{len(rows)} prebuilt module packages allow the driver no newer version: updates move the kernel and leave the driver",
+        look.clip(evidence),
+        (look.realign(words),),
+        level="error" if broken else None,
+    )
+
+
+_AREA_AFTER = ("dpkg.half_configured", "dpkg.interrupted", "apt.signed_by_conflict", "disk.boot_full")
+RULES = (
+    Rule(
+        code="kernel.headers_missing",
+        level="error",
+        title="the kernel was updated and its headers were not",
+        explain=(
+            "DKMS compiles the module for each kernel against that kernel's headers. An update brought a new "
+            "`linux-image`, and headers are "
+            "installed only for the older one, often because somebody once ran `apt install "
+            "linux-headers-$(uname -r)` instead of the "
+            "metapackage that follows the image (linux-headers-generic, -generic-hwe-22.04, -aws, …). It "
+            "comes back at every kernel update."
+        ),
+        breaks="the driver on that kernel: after the reboot nvidia-smi cannot communicate with it",
+        repair=(
+            "install the headers of that kernel and the headers' metapackage, let DKMS build, and only then "
+            "reboot"
+        ),
+        prevent="the headers' metapackage beside the image's; or signed modules (nvidia_driver_build: signed)",
+        find=_headers_missing,
+        texts=(
+            r"Your kernel headers for kernel \S+ cannot be found",
+            r"Please install the linux-headers-\S+ package",
+            r"Unable to find the kernel source tree for the currently running kernel",
+        ),
+        after=_AREA_AFTER,
+        symptom_of=("driver.two_installers",),
+        sources=("lyulyul/shine-cluster#50", "dkms' own text"),
+    ),
+    Rule(
+        code="kernel.headers_metapackage",
+        level="warning",
+        title="new kernels will come without headers",
+        explain=(
+            "A kernel image metapackage is installed and the headers' metapackage that goes with it is not. "
+            "DKMS builds for the kernels of today and for none of tomorrow."
+        ),
+        breaks="nothing yet; the driver after the next kernel update",
+        repair="install the headers' metapackage of the same flavour",
+        prevent="",
+        find=_headers_metapackage,
+        symptom_of=("kernel.headers_missing",),
+    ),
+    Rule(
+        code="kernel.build_failed",
+        level="error",
+        title="the module does not compile for this kernel",
+        explain=(
+            "DKMS tried, and the compiler refused: the kernel is newer than this driver's source knows, the "
+            "compiler is not the one that "
+            "built the kernel, or something is missing. The package then stays half-configured, and every "
+            "later apt run ends with "
+            "'Sub-process /usr/bin/dpkg returned an error code (1)', whatever it was asked for. make.log has "
+            "the line that decides."
+        ),
+        breaks="the driver on that kernel, and every apt run until the package is configured",
+        repair="a newer driver of the branch, or the kernel that it builds on; then finish what dpkg left",
+        prevent=(
+            "signed modules, which come with their kernel; hold the kernel where DKMS is needed "
+            "(nvidia_driver_hold_kernel)"
+        ),
+        find=_build_failed,
+        texts=(
+            r"Error! Bad return status for module build on kernel: \S+",
+            r"Consult /var/lib/dkms/nvidia\S*/build/make\.log",
+            r"error processing package nvidia-dkms-\S+ \(--configure\)",
+            r"nvidia\S*/\S+\.c:[0-9:]* (?:fatal )?error:",
+            r"Kernel compiler differs|compiler differs from the one used to build the kernel",
+            r"installed nvidia-dkms-\S+ package post-installation script subprocess returned error exit status",
+        ),
+        after=("disk.boot_full", "apt.signed_by_conflict"),
+        symptom_of=("kernel.headers_missing", "kernel.source_missing"),
+        sources=("pop-os/pop#3811", "M-Bab/linux-kernel-amdgpu-binaries#101"),
+    ),
+    Rule(
+        code="kernel.source_missing",
+        level="error",
+        title="DKMS knows the driver, and its source is gone",
+        explain=(
+            "`/var/lib/dkms/nvidia/VERSION/source` leads to `/usr/src/nvidia-VERSION`, which is not there: "
+            "removed by hand, or with a package of another branch. What was built stays; no new kernel gets a"
+            " module."
+        ),
+        breaks="the driver on every kernel that it was not built for",
+        repair="install the DKMS package again at the version that is there",
+        prevent="",
+        find=_source_missing,
+        texts=(
+            r"Could not find module source directory",
+            r"Directory: /usr/src/nvidia-\S+ does not exist",
+            r"Error! Could not locate dkms\.conf file",
+        ),
+        after=("dpkg.half_configured", "dpkg.interrupted"),
+        symptom_of=("driver.two_installers",),
+    ),
+    Rule(
+        code="kernel.no_module",
+        level="error",
+        title="the running kernel has no nvidia module",
+        explain=(
+            "The module is for one kernel only: `/lib/modules/RELEASE`. The host started another kernel (an "
+            "update, a restarted cloud "
+            "machine, another entry of GRUB), for which nothing was built or installed. A runfile builds for "
+            "the kernel that runs when it is "
+            "started; dkms helps only where it was installed before the kernel came. That `nvidia-smi` is on "
+            "the PATH proves nothing."
+        ),
+        breaks="everything that uses a GPU",
+        repair="a module for this kernel: its prebuilt package, or headers and a DKMS build",
+        prevent=(
+            "the driver from apt, with the module metapackage of the kernel's flavour or dkms and the "
+            "headers' metapackage"
+        ),
+        find=_no_module,
+        texts=(
+            r"modprobe: FATAL: Module nvidia(?:-uvm|-drm|-modeset)? not found in directory /lib/modules/\S+",
+            r"insmod: ERROR: could not insert module \S*nvidia\S*\.ko: (?:Invalid parameters|Invalid module format|Unknown symbol)",
+            r"nvidia: version magic '[^']*' should be",
+            r"modinfo: ERROR: Module nvidia not found",
+        ),
+        after=_AREA_AFTER,
+        symptom_of=(
+            "kernel.headers_missing",
+            "kernel.build_failed",
+            "kernel.source_missing",
+            "driver.two_installers",
+        ),
+        sources=("GoogleCloudPlatform/compute-gpu-installation#18",),
+    ),
+    Rule(
+        code="kernel.no_module_for_next_boot",
+        level="error",
+        title="the kernel that boots next has no nvidia module",
+        explain=(
+            "It works now. A newer kernel is installed, or GRUB is set to another one, and that kernel has no"
+            " module of the driver. The next reboot, planned or not, ends in a host without GPUs."
+        ),
+        breaks="everything that uses a GPU, from the next boot on",
+        repair="a module for that kernel before any reboot: its prebuilt package, or headers and a DKMS build",
+        prevent=(
+            "kernel metapackages held beside signed modules, or dkms with the headers' metapackage; "
+            "`provision apply` before a reboot"
+        ),
+        find=_no_module_next,
+        texts=(),
+        after=_AREA_AFTER,
+        symptom_of=(
+            "kernel.headers_missing",
+            "kernel.build_failed",
+            "kernel.source_missing",
+            "driver.two_installers",
+        ),
+    ),
+    Rule(
+        code="kernel.module_version",
+        level="error",
+        title="the module on the disk is of another version than the libraries",
+        explain=(
+            "What the kernel will load and what programs link against were not updated together: DKMS did not"
+            " build the new version for this "
+            "kernel, a prebuilt module package stayed behind, or an older module in `updates/` comes before "
+            "the right one. A reboot "
+            "changes nothing, or breaks what works now."
+        ),
+        breaks="nvidia-smi and CUDA (driver/library version mismatch), now or after the next boot",
+        repair="module and libraries at one version, in one transaction",
+        prevent="holds by exact names; signed modules and kernel held together",
+        find=_module_version,
+        texts=(r"NVRM: API mismatch",),
+        after=("dpkg.half_configured", "dpkg.interrupted", "kernel.headers_missing"),
+        symptom_of=(
+            "driver.two_installers",
+            "driver.mixed_versions",
+            "kernel.build_failed",
+            "kernel.source_missing",
+        ),
+    ),
+    Rule(
+        code="kernel.prebuilt_clamp",
+        level="warning",
+        title="prebuilt module packages keep the driver from moving",
+        explain=(
+            "A package `linux-modules-nvidia-BRANCH-RELEASE` is for one kernel and one version of the driver;"
+            " older ones say so with "
+            "`nvidia-kernel-common (<= VERSION)`. An update then either refuses, or moves the kernel alone "
+            "and leaves it without a module. "
+            "Signed prebuilt modules and DKMS are two ways of delivery: they are not mixed for one kernel."
+        ),
+        breaks="updates of the driver; with a kernel update, the next boot",
+        repair=(
+            "module metapackage, driver and kernel move in one transaction; module packages of kernels that "
+            "are gone are removed by name"
+        ),
+        prevent="updates through `provision apply` (nvidia_driver_update), which moves them together",
+        find=_clamp,
+        texts=(r"linux-modules-nvidia-\S+ ?: Depends: nvidia-kernel-common-\S+ \(<=",),
+        after=("dpkg.half_configured", "dpkg.interrupted"),
+        sources=("README of Ubuntu's linux-restricted-modules",),
+    ),
+)

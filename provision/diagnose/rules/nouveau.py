@@ -1,0 +1,183 @@
+"""nouveau and nova: the kernel's own drivers that take the GPU first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ansible_collections.gpu.provision.plugins.module_utils import checks
+from provision.diagnose import look
+from provision.diagnose.finding import Repair
+from provision.diagnose.rule import Case, Found, Rule
+from provision.facts import Gpu
+
+
+def _taken(case: Case) -> list[Gpu]:
+    return [gpu for gpu in case.facts.gpus if gpu.driver in checks.RIVALS]
+
+
+def _is_blocked(case: Case) -> bool:
+    return "nouveau" in case.facts.modprobe.blacklisted
+
+
+def _rows(case: Case) -> list[str]:
+    rows = [f"GPU {look.title(case, gpu)}: bound to {gpu.driver}" for gpu in _taken(case)]
+    for module in look.boot(case).modules:
+        if module.name in ("nouveau", "nova", "nova_core", "nova_drm"):
+            rows.append(f"/proc/modules: {module.name}, used {module.uses} times")
+    if case.facts.module.nouveau_loaded and not any("/proc/modules" in row for row in rows):
+        rows.append("/sys/module/nouveau: loaded")
+    return rows
+
+
+def _blocks(case: Case) -> list[str]:
+    return [row.place for row in look.boot(case).modprobe if "nouveau" in row.text or "nova" in row.text]
+
+
+def _old_initrds(case: Case) -> list[str]:
+    return [initrd.kernel for initrd in case.facts.initrds if initrd.newer_than_blacklist is False]
+
+
+def _initramfs_stale(case: Case) -> Iterator[Found]:
+    old = _old_initrds(case)
+    matter = [kernel for kernel in old if kernel in look.kernels_that_matter(case)]
+    if not _is_blocked(case) or not matter or not look.own_gpus(case) or not look.wants_driver(case):
+        return
+    taken = _taken(case)
+    if not taken and not case.facts.module.nouveau_loaded and not case.driver_managed:
+        return
+    fresh = [initrd.kernel for initrd in case.facts.initrds if initrd.newer_than_blacklist]
+    evidence = (
+        _blocks(case) + [f"/boot/initrd.img-{kernel}: older than the block" for kernel in old] + _rows(case)
+    )
+    if fresh:
+        evidence.append(
+            f"built since: {', '.join(fresh)} (update-initramfs -u without -k all makes one of them)"
+        )
+    yield Found(
+        f"nouveau is blocked in modprobe.d, and the initramfs of {', '.join(matter)} was built before that",
+        look.clip(evidence),
+        (Repair(action="initramfs.build", words="update-initramfs -u -k all", args={"kernels": old}),)
+        + ((look.reboot(),) if taken else ()),
+        level="error" if taken else "warning",
+        reboot=bool(taken),
+    )
+
+
+def _not_blocked(case: Case) -> Iterator[Found]:
+    taken = _taken(case)
+    if not taken or _is_blocked(case) or not look.wants_driver(case) or look.in_container(case):
+        return
+    if not case.driver_managed and not look.has_driver(case):
+        return
+    uses = [module.uses or 0 for module in look.boot(case).modules if module.name == "nouveau"]
+    evidence = [*_rows(case), "modprobe.d and the kernel's command line: no block of nouveau"]
+    evidence += look.log_block(case, r"NVIDIA probe routine was not called", 3)
+    if uses and uses[0]:
+        evidence.append("it cannot be unloaded while the console or a desktop uses it: a reboot does it")
+    yield Found(
+        f"nouveau has taken {len(taken)} of {len(case.facts.gpus)} GPUs, and nothing blocks it",
+        look.clip(evidence),
+        (
+            look.apply(
+                "block nouveau and nova, build every initramfs"
+                + ("" if look.has_driver(case) else ", install the driver")
+            ),
+            look.reboot(),
+        ),
+        reboot=True,
+    )
+
+
+def _still_loaded(case: Case) -> Iterator[Found]:
+    """Blocked, every initramfs is newer, and it is loaded since before."""
+    taken = _taken(case)
+    if not taken or not _is_blocked(case) or look.in_container(case):
+        return
+    if any(
+        kernel in look.kernels_that_matter(case) for kernel in _old_initrds(case)
+    ) or not look.wants_driver(case):
+        return
+    evidence = _rows(case) + _blocks(case) + look.log_block(case, r"NVIDIA probe routine was not called", 3)
+    built = [initrd.kernel for initrd in case.facts.initrds if initrd.newer_than_blacklist]
+    evidence.append(f"initramfs with the block: {', '.join(built) or 'none is used here'}")
+    yield Found(
+        f"nouveau is blocked for the next boot and still drives {look.counted(taken, 'GPU')}: it was loaded before",
+        look.clip(evidence),
+        (
+            look.reboot(
+                "reboot: nouveau often cannot be unloaded while the console uses it, and nvidia is never "
+                "loaded beside it"
+            ),
+        ),
+        reboot=True,
+    )
+
+
+RULES = (
+    Rule(
+        code="nouveau.initramfs_stale",
+        level="error",
+        title="nouveau is blocked, and the initramfs does not know it",
+        explain=(
+            "The initramfs has its own copy of modprobe.d, and nouveau is loaded from there before the root "
+            "file system is mounted. A "
+            "block that was written after it was built does nothing until it is built again, for every "
+            "kernel: `update-initramfs -u` "
+            "takes one only, and not always the one that boots."
+        ),
+        breaks="the GPUs are driven by nouveau after every boot, although it is blacklisted",
+        repair="`update-initramfs -u -k all`, then a reboot",
+        prevent="build every initramfs whenever modprobe.d changes (`provision apply` does)",
+        find=_initramfs_stale,
+        texts=(),
+        after=("disk.boot_full", "dpkg.half_configured"),
+        sources=("NVIDIA/open-gpu-kernel-modules reports; deepops#264",),
+    ),
+    Rule(
+        code="nouveau.not_blocked",
+        level="error",
+        title="nouveau has the GPU, and nothing blocks it",
+        explain=(
+            "The kernel's own driver takes the card at boot. Ubuntu's driver packages block it; NVIDIA's "
+            "repository does not always, and a "
+            "runfile only when it is told to. `rmmod nouveau` fails while the console uses it, which is no "
+            "error: the next boot "
+            "without it is what counts, and nvidia must not be loaded beside it."
+        ),
+        breaks="the nvidia module finds no card (The NVIDIA probe routine was not called)",
+        repair="block nouveau and nova in modprobe.d, build every initramfs, reboot",
+        prevent="`provision apply` writes the block with the driver",
+        find=_not_blocked,
+        reboot=True,
+        texts=(
+            r"The NVIDIA probe routine was not called for [0-9]+ device",
+            r"This can occur when (?:a driver such as: nouveau|another driver was loaded)",
+            r"(?:rmmod|modprobe): (?:ERROR|FATAL): Module nouveau is in use",
+            r"Kernel driver in use: nouveau",
+            r"The Nouveau kernel driver is currently in use by your system",
+        ),
+        after=("disk.boot_full", "dpkg.half_configured"),
+        sources=("mattshma/bigdata#133", "NVIDIA/deepops#51"),
+    ),
+    Rule(
+        code="nouveau.still_loaded",
+        level="error",
+        title="nouveau is blocked for the next boot and still loaded",
+        explain=(
+            "The block is written and in every initramfs; nouveau was loaded before. Everything is done "
+            "except the reboot."
+        ),
+        breaks="the nvidia module finds no card until the reboot",
+        repair="reboot",
+        prevent="",
+        find=_still_loaded,
+        reboot=True,
+        after=(
+            "disk.boot_full",
+            "dpkg.half_configured",
+            "kernel.no_module",
+            "kernel.no_module_for_next_boot",
+            "driver.missing",
+        ),
+    ),
+)

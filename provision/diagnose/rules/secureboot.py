@@ -1,0 +1,174 @@
+"""Secure Boot: modules that the kernel will not take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from provision.diagnose import look
+from provision.diagnose.finding import Repair
+from provision.diagnose.rule import Case, Found, Rule
+
+_REJECTED = (
+    r"unsigned module is rejected", r"module with unavailable key is rejected", r"Key was rejected by service",
+    r"Required key not available", r"signature not signed with a trusted key", r"module verification failed",
+)  # fmt: skip
+
+
+def _enforced(case: Case) -> list[str]:
+    """Why the kernel asks for signatures; empty where it does not."""
+    trouble, rows = look.boot(case), []
+    if case.facts.secure_boot.enabled:
+        rows.append("Secure Boot is on (EFI variable SecureBoot)")
+    if trouble.sig_enforce or "module.sig_enforce=1" in trouble.cmdline:
+        rows.append("module.sig_enforce is on")
+    if trouble.lockdown in ("integrity", "confidentiality") and not rows:
+        rows.append(f"/sys/kernel/security/lockdown: {trouble.lockdown}")
+    return rows
+
+
+def _bad_signatures(case: Case) -> list[tuple[str, str, bool]]:
+    """(kernel, what is wrong, unsigned) of modules that this kernel will not take."""
+    rows = []
+    for kernel in look.kernels_that_matter(case):
+        modules = look.modules_of(case, kernel)
+        if not modules:
+            continue
+        module = modules[0]
+        if not module.signed:
+            rows.append((kernel, f"{module.path}: not signed", True))
+        elif module.origin != "prebuilt" and case.facts.secure_boot.mok_enrolled is False:
+            rows.append(
+                (
+                    kernel,
+                    f"{module.path}: signed by {module.signer or 'a key of this machine'}, which is not enrolled",
+                    False,
+                )
+            )
+    return rows
+
+
+def _find(case: Case, unsigned: bool) -> Iterator[Found]:
+    if not look.own_gpus(case) or look.in_container(case):
+        return
+    why, bad = _enforced(case), _bad_signatures(case)
+    rejected = look.log_lines(case, *_REJECTED)
+    loaded = case.facts.module.loaded is not None
+    if not why and not (rejected and not loaded and bad and any("rejected" in line for line in rejected)):
+        return
+    mine = [row for row in bad if row[2] == unsigned]
+    if not mine:
+        return
+    running = case.facts.kernels.running
+    if loaded and all(kernel == running for kernel, _, _ in mine):
+        return  # it is loaded: the kernel took it
+    affects = [kernel for kernel, _, _ in mine]
+    evidence = [*(why or ["the kernel refused the module"]), *(words for _, words, _ in mine), *rejected[:3]]
+    key = case.facts.secure_boot.mok_key
+    if key:
+        enrolled = {True: "enrolled", False: "not enrolled", None: "not known whether it is enrolled"}[
+            case.facts.secure_boot.mok_enrolled
+        ]
+        evidence.append(f"{key}: the key of this machine's DKMS, {enrolled}")
+    evidence.append(look.loaded_words(case))
+    when = "" if running in affects and not loaded else " after the next boot"
+    message = (
+        f"the module of kernel {', '.join(affects)} is not signed, and the kernel takes only signed ones{when}"
+        if unsigned
+        else f"the module of kernel {', '.join(affects)} is signed by a key that the firmware does not know{when}"
+    )
+    yield Found(message, look.clip(evidence), _repairs(case, unsigned))
+
+
+def _repairs(case: Case, unsigned: bool) -> tuple[Repair, ...]:
+    build = str(case.values.get("nvidia_driver_build", "auto"))
+    channel = look.installed(case).channel
+    enroll = look.manual(
+        f"enroll the key: mokutil --import {case.facts.secure_boot.mok_key or '/var/lib/shim-signed/mok/MOK.der'}, reboot, and "
+        "confirm at the machine's console (no program can do that); or switch Secure Boot off in the "
+        "firmware, which is your decision"
+    )
+    if build == "dkms" or channel in ("cuda", "ppa"):
+        return (enroll,)
+    return (
+        look.apply(
+            "install Ubuntu's signed modules (linux-modules-nvidia-…) instead of the module that is built here"
+        ),
+        enroll,
+    )
+
+
+def _unsigned(case: Case) -> Iterator[Found]:
+    yield from _find(case, True)
+
+
+def _key(case: Case) -> Iterator[Found]:
+    yield from _find(case, False)
+
+
+RULES = (
+    Rule(
+        code="secureboot.unsigned_module",
+        level="error",
+        title="Secure Boot is on and the module is not signed",
+        explain=(
+            "With Secure Boot the kernel loads only modules whose signature it trusts. A module that a "
+            "runfile or DKMS has just built "
+            "carries none, so building ends well ('Kernel module compilation complete') and loading fails."
+        ),
+        breaks="the driver: the module is on the disk and cannot be loaded",
+        repair=(
+            "Ubuntu's signed modules; or a DKMS build signed by a key that is enrolled at the console; or "
+            "Secure Boot off, which is a person's decision"
+        ),
+        prevent=(
+            "nvidia_driver_build: signed (or auto) on hosts with Secure Boot; `provision plan` refuses what "
+            "would not load"
+        ),
+        find=_unsigned,
+        reboot=True,
+        texts=(
+            r"Loading of unsigned module is rejected",
+            r"Lockdown: \S+: unsigned module loading is restricted",
+            r"ERROR: Unable to load the kernel module 'nvidia\.ko'",
+            r"module verification failed: signature and/or required key missing",
+        ),
+        after=("kernel.headers_missing", "kernel.module_version", "dpkg.half_configured"),
+        symptom_of=("driver.two_installers",),
+        sources=(
+            "linux-surface/linux-surface#906",
+            "NVIDIA/open-gpu-kernel-modules reports for Ubuntu 24.04",
+        ),
+    ),
+    Rule(
+        code="secureboot.key_not_enrolled",
+        level="error",
+        title="the module is signed by a key that is not enrolled",
+        explain=(
+            "DKMS signs what it builds with a key of this machine (a Machine Owner Key). The firmware must be"
+            " told of that key: "
+            "`mokutil --import`, a reboot, and a confirmation at the console with the password that was set. "
+            "apt asks for that password with "
+            "debconf, which no `-y` answers: an install without a terminal hangs there, or goes on without an"
+            " enrolled key."
+        ),
+        breaks="the driver: the kernel rejects the module (Key was rejected by service)",
+        repair="Ubuntu's signed modules; or enroll the key at the console",
+        prevent=(
+            "nvidia_driver_build: signed (or auto) on hosts with Secure Boot; DEBIAN_FRONTEND=noninteractive "
+            "in scripts"
+        ),
+        find=_key,
+        reboot=True,
+        texts=(
+            r"Key was rejected by service",
+            r"Required key not available",
+            r"PKCS#7 signature not signed with a trusted key",
+            r"Loading of module with unavailable key is rejected",
+            r"Enter a password for Secure Boot",
+            r"Configuring Secure Boot|shim/(?:enable_secureboot|secureboot_key)|MOK enrollment password",
+        ),
+        after=("kernel.headers_missing", "kernel.module_version", "dpkg.half_configured"),
+        symptom_of=("driver.two_installers",),
+        sources=("linux-surface/linux-surface#906", "lolo101/px1800kbd#10"),
+    ),
+)
