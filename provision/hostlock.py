@@ -12,9 +12,7 @@ What the lock is, and when one is stale: plugins/module_utils/hostlock.py, in on
 from __future__ import annotations
 
 import contextlib
-import getpass
 import os
-import subprocess
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,17 +20,14 @@ from typing import Any
 
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils import hostlock
+from ansible_collections.gpu.provision.plugins.plugin_utils import runlock
 from provision import engine, remote
 from provision.commands.fleet import Fleet, Silent, Talk, ask_all
 from provision.errors import Issue, ProvisionError, RefusedError
 from provision.inventory import Host
 
-# A controller that is gone is noticed by other machines after LEASE; by its own machine at once.
-LEASE = 600
 RENEW_EVERY = 120.0
-# Without the command nobody renews: longer than the longest task (apt_transaction may wait 10 minutes and take an hour).
-LONG_LEASE = 2 * 3600
-_GIT_SECONDS = 5.0
+_JOIN_SECONDS = 5.0
 
 
 class HostLocks:
@@ -58,16 +53,16 @@ class HostLocks:
         written to. Locks that were taken are given back by give_back alone.
         """
         engine.make_ready(self.fleet.inventory)
-        me = holder(self._command, self.run, engine.processes(), folder_of(self.fleet))
+        processes = [os.getpid(), *engine.processes()]
+        me = runlock.holder(self._command, self.run, processes, folder_of(self.fleet))
         kept = set(self.fleet.kept)
-        args = {"op": "acquire", "holder": me, "lease": LEASE, "force": self.force}
+        args = {"op": "acquire", "holder": me, "lease": runlock.LEASE, "force": self.force}
 
         def take(host: Host, session: remote.Session) -> tuple[str, dict[str, Any]]:
             answer = session.call("hostlock", args)
-            held = answer["held"]
-            why = held and hostlock.stale(held, None, hostlock.controller())
+            why = runlock.proven(answer)
             if why:
-                answer = session.call("hostlock", {**args, "over": held["run"]})
+                answer = session.call("hostlock", {**args, "over": answer["held"]["run"]})
                 answer["why"] = why
             return host.name, answer
 
@@ -100,7 +95,7 @@ class HostLocks:
             yield
         finally:
             done.set()
-            keeper.join(timeout=_GIT_SECONDS)
+            keeper.join(timeout=_JOIN_SECONDS)
 
     def _renew_until(self, done: threading.Event) -> None:
         while not done.wait(RENEW_EVERY):
@@ -149,45 +144,6 @@ class HostLocks:
         return found
 
 
-# ---- who runs this ----------------------------------------------------------------------------------------------------
-
-
-def holder(command: str, run: str, processes: Sequence[int], folder: Path | None) -> dict[str, Any]:
-    """What a lock says of its run. processes: those that it consists of besides this one; folder: of the inventory."""
-    return {
-        "run": run, "command": command, "who": who(), "git": git_identity(folder),
-        "controller": hostlock.controller([os.getpid(), *processes]),
-    }  # fmt: skip
-
-
-def who() -> str:
-    """``user@machine`` of whoever runs this; behind sudo, who called it."""
-    try:
-        user = os.environ.get("SUDO_USER") or getpass.getuser()
-    except (KeyError, OSError):  # no entry in passwd: a container with a number for a user
-        user = str(os.getuid())
-    return f"{user}@{hostlock.controller([])['name']}"
-
-
-def git_identity(folder: Path | None) -> str | None:
-    """Name and address that git knows whoever runs this by: it tells people apart who share an account. None without."""
-    found = [git(folder, "config", key) for key in ("user.name", "user.email")]
-    name, mail = (answer.strip() if answer else "" for answer in found)
-    return f"{name} <{mail}>" if name and mail else name or mail or None
-
-
-def git(folder: Path | None, *arguments: str) -> str | None:
-    """Output of git in a folder; None where it fails, takes long, or there is no git."""
-    try:
-        done = subprocess.run(
-            ["git", "-C", str(folder or Path.cwd()), *arguments], capture_output=True, text=True, timeout=_GIT_SECONDS,
-            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}, check=False,
-        )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout if done.returncode == 0 else None
-
-
 def folder_of(fleet: Fleet) -> Path:
     """The folder of the fleet's inventory; the current one where the inventory is no file."""
     sources = [Path(source) for source in fleet.inventory.sources if "," not in source]
@@ -200,34 +156,15 @@ def folder_of(fleet: Fleet) -> Path:
 
 def locked(host: str, held: Mapping[str, Any]) -> RefusedError:
     """Another run is at work on a host."""
+    words = runlock.refused(held)
     return RefusedError(
-        "host.locked", f"another run is changing this host: {hostlock.words(held)}", host=host,
-        because=[_why_not_stale(held)],
-        hint="wait for it, then run this again; where you know that it is dead: --break-lock "
-        "(-e gpu_provision_break_lock=true for plain Ansible)",
-    )  # fmt: skip
-
-
-def _why_not_stale(held: Mapping[str, Any]) -> str:
-    name = (held.get("controller") or {}).get("name") or "an unknown machine"
-    if not held.get("lease"):
-        return "its record does not say how long it is good for"
-    return (
-        f"it was started on {name} and has not ended as far as can be told from here; "
-        f"not renewed for {hostlock.span(float(held['lease']))}, the lock counts as stale"
+        words["code"], words["message"], host=host, because=words["because"], hint=words["hint"]
     )
 
 
 def took_issue(host: str, was: Mapping[str, Any], why: str | None) -> Issue:
-    """Whose lock this run has taken over."""
-    if why is None:
-        return Issue(
-            code="host.lock_broken", host=host, message=f"broke the lock of {hostlock.words(was)}",
-            because=["--break-lock was given"],
-        )  # fmt: skip
-    return Issue(
-        code="host.lock_stale", host=host, message=f"took over the stale lock of {hostlock.words(was)}", because=[why],
-    )  # fmt: skip
+    """Whose lock this run has taken over; why: the proof that it was stale, None where it was broken."""
+    return Issue(host=host, **runlock.took(was, why))
 
 
 def lost_issue(host: str, held: Mapping[str, Any]) -> Issue:
@@ -243,5 +180,5 @@ def not_given_back(host: str, issue: Issue) -> Issue:
     return Issue(
         code="host.lock_left", host=host, message=f"the lock was left on the host: {issue.message}", because=issue.because,
         hint="the next run from this machine sees that this one has ended; from elsewhere, "
-        f"the lock is stale {hostlock.span(LEASE)} after it was last renewed",
+        f"the lock is stale {hostlock.span(runlock.LEASE)} after it was last renewed",
     )  # fmt: skip

@@ -16,6 +16,7 @@ from ansible_collections.gpu.provision.plugins.plugin_utils.controller import (
     module_call,
     role_values,
 )
+from ansible_collections.gpu.provision.plugins.plugin_utils.runlock import fact
 
 # Fact of the host: the plan of this play, and the roles that have not asked for their part yet.
 _FACT = "gpu_provision_play_plan"
@@ -31,7 +32,7 @@ class ActionModule(ActionBase):
         task_vars = task_vars or {}
         result = super().run(tmp, task_vars)
         host, role = task_vars["inventory_hostname"], self._task.args["role"]
-        made = task_vars.get(_FACT)
+        made = fact(task_vars, _FACT)
         first = not made or role not in made["left"]
         plan = self._first_plan(host, role, task_vars) if first else made["plan"]
         if "failed" in plan:

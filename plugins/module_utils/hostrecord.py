@@ -52,8 +52,9 @@ def write(record, folder=FOLDER):
     """
     if not _NAME.match(str(record.get("run"))):
         raise ValueError("%r is no name of a run" % record.get("run"))
-    data = (json.dumps(record, indent=1, sort_keys=True) + "\n").encode("utf-8")
-    ownfiles.write(os.path.join(folder, record["run"] + ".json"), data)
+    # A line a key: short enough to keep, and a person with a pager finds the words.
+    lines = ",\n".join("%s: %s" % (json.dumps(key), json.dumps(record[key])) for key in sorted(record))
+    ownfiles.write(os.path.join(folder, record["run"] + ".json"), ("{\n%s\n}\n" % lines).encode("utf-8"))
     for name in sorted(_files(folder))[:-KEEP]:
         try:
             os.unlink(os.path.join(folder, name))

@@ -1,0 +1,100 @@
+# Copyright (c) the gpu-provision founders
+# Apache-2.0 (see LICENSE)
+"""The controller's side of the lock on a host: who we are, and what a person is told of somebody else's lock.
+
+Used by the command and by the action plugin host_lock alike. What the lock is: module_utils/hostlock.py. Nothing heavy is
+imported here: Ansible loads an action plugin's imports anew for every host.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+import subprocess
+
+from ansible_collections.gpu.provision.plugins.module_utils import hostlock
+
+# A controller that is gone is noticed by other machines after so many seconds; by its own machine at once.
+LEASE = 600
+# Where nobody renews: longer than the longest task (apt_transaction may wait ten minutes and then take an hour).
+LONG_LEASE = 2 * 3600
+_GIT_SECONDS = 5.0
+
+
+def fact(task_vars, name):
+    """Return what an earlier task of the play left as a fact of the host, whether or not facts are injected as variables."""
+    return task_vars.get(name) or (task_vars.get("ansible_facts") or {}).get(name)
+
+
+def holder(command, run, processes, folder, person=None):
+    """Return what a lock says of its run.
+
+    command: as a person knows it, without values. processes: ids of those that the run consists of. folder: of the
+    inventory, for git. person: who it is, where something else knows better than this process.
+    """
+    return {
+        "run": run, "command": command, "who": person or who(), "git": git_identity(folder),
+        "controller": hostlock.controller(processes),
+    }  # fmt: skip
+
+
+def who():
+    """Return ``user@machine`` of whoever runs this; behind sudo, who called it."""
+    try:
+        user = os.environ.get("SUDO_USER") or getpass.getuser()
+    except (KeyError, OSError):  # no entry in passwd: a container that runs as a number
+        user = str(os.getuid())
+    return "%s@%s" % (user, socket.gethostname())
+
+
+def git_identity(folder):
+    """Name and address by which git knows whoever runs this: it tells people apart who share an account. None without."""
+    said = git(folder, "config", "--get-regexp", r"^user\.(name|email)$") or ""
+    found = dict(line.split(" ", 1) for line in said.splitlines() if " " in line)
+    name, mail = found.get("user.name"), found.get("user.email")
+    return "%s <%s>" % (name, mail) if name and mail else name or mail
+
+
+def git(folder, *arguments):
+    """Return the output of git in a folder; None where it fails, takes long, or there is no git."""
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder)] + list(arguments), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            stdin=subprocess.DEVNULL, timeout=_GIT_SECONDS, env=dict(os.environ, GIT_OPTIONAL_LOCKS="0", LC_ALL="C"),
+            check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else None
+
+
+def refused(held):
+    """Return the words of an error for a host that another run holds: {"code", "message", "because", "hint"}."""
+    name = (held.get("controller") or {}).get("name") or "an unknown machine"
+    because = "it was started on %s and has not ended, as far as can be told from here" % name
+    if held.get("lease"):
+        because += "; not renewed for %s, its lock counts as stale" % hostlock.span(float(held["lease"]))
+    return {
+        "code": "host.locked", "message": "another run is changing this host: %s" % hostlock.words(held),
+        "because": [because],
+        "hint": "wait for it, then run this again. Where you know that it is dead: --break-lock, or with plain Ansible "
+        "-e gpu_provision_break_lock=true",
+    }  # fmt: skip
+
+
+def took(was, why):
+    """Return the words for a lock that was taken over: {"code", "message", "because"}. why: the proof; None: by force."""
+    if why is None:
+        return {
+            "code": "host.lock_broken", "message": "broke the lock of %s" % hostlock.words(was),
+            "because": ["that was asked for (--break-lock)"],
+        }  # fmt: skip
+    return {
+        "code": "host.lock_stale", "message": "took over the stale lock of %s" % hostlock.words(was), "because": [why],
+    }  # fmt: skip
+
+
+def proven(answer):
+    """Return the proof that the lock in an answer of hostlock.acquire is stale, by what this machine knows; or None."""
+    return hostlock.stale(answer["held"], None, hostlock.controller()) if answer["held"] else None
