@@ -7,6 +7,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import time
+from pathlib import Path
 
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
@@ -39,7 +40,7 @@ class ActionModule(ActionBase):
         user = task_vars.get("awx_user_name") or task_vars.get("tower_user_name")
         holder = runlock.holder(
             "ansible-playbook (%s)" % task_vars.get("ansible_play_name", "a play"), run, [pid],
-            task_vars.get("inventory_dir") or task_vars.get("playbook_dir") or os.getcwd(),
+            task_vars.get("inventory_dir") or task_vars.get("playbook_dir") or Path.cwd(),
             "%s@AWX (job %s)" % (user or "somebody", job) if job else None,
         )  # fmt: skip
         force = boolean(self._templar.template(task_vars.get("gpu_provision_break_lock", False)))

@@ -76,7 +76,12 @@ held:
   description: Whose lock is in the way; null where none is.
   returned: always
   type: dict
-  sample: {who: ada@desk, from: 10.0.0.7, since: "2026-11-28T09:30:00Z", command: provision apply, run: 20261128T093000Z-apply-4f2a10}
+  sample:
+    who: ada@desk
+    from: 10.0.0.7
+    since: "2026-11-28T09:30:00Z"
+    command: provision apply
+    run: 20261128T093000Z-apply-4f2a10
 replaced:
   description: Whose lock was taken over.
   returned: when the lock was taken

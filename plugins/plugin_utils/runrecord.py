@@ -8,11 +8,10 @@ Used by the command and by the action plugin host_lock alike; nothing heavy is i
 from __future__ import annotations
 
 import hashlib
-import os
 import time
+from pathlib import Path
 
 from ansible_collections.gpu.provision.plugins.plugin_utils import runlock
-
 
 # The lock of versions, see provision/lock: the variable that names it, and where it lies otherwise.
 _LOCK = "gpu_provision_lock"
@@ -58,10 +57,9 @@ def inventory_state(folder):
 
 def lock_state(path):
     """Which lock of versions it was: {"path", "sha256"}; None without one."""
-    if not path or not os.path.isfile(path):
+    if not path or not Path(path).is_file():
         return None
-    with open(path, "rb") as file:
-        return {"path": str(path), "sha256": hashlib.sha256(file.read()).hexdigest()}
+    return {"path": str(path), "sha256": hashlib.sha256(Path(path).read_bytes()).hexdigest()}
 
 
 def now():
@@ -84,9 +82,9 @@ def of_play(run, task_vars):
         status = "reboot_needed"
     else:
         status = "failed"
-    folder = task_vars.get("inventory_dir") or task_vars.get("playbook_dir") or os.getcwd()
+    folder = task_vars.get("inventory_dir") or task_vars.get("playbook_dir") or Path.cwd()
     lock = str(task_vars.get(_LOCK) or _LOCK_FILE)
-    known = dict(run, inventory=inventory_state(folder), lock=lock_state(os.path.join(folder, lock)))
+    known = dict(run, inventory=inventory_state(folder), lock=lock_state(Path(folder, lock)))
     packages = [] if status == "failed" else plan.get("packages") or []
     rebooted = status in ("done", "check_failed") and plan["reboot"]["needed"]
     return record(known, status, packages, verified.get("checks"), rebooted)
