@@ -271,6 +271,8 @@ class _Planner:
         self.close()
         self.workdir = None
         update = self.wish.update or self.cuda_wish.update or self.containers_wish.update or bool(specs)
+        # A locked version that old lists do not know may be there by now.
+        update = update or bool(self._locked_asks())
         args = offer_args(list(specs.values()), self.facts, update=update)
         if self.containers_wish.wanted:
             args["patterns"] += CONTAINER_PATTERNS
