@@ -18,6 +18,7 @@ from provision.errors import Exit, ProvisionError, RefusedError, UsageError
 from provision.facts import Facts, Package, Source
 from provision.inventory import Host
 from provision.lock.compare import REASONS, Change, changes
+from provision.lock.hold import path_of
 from provision.lock.make import Entry, Seen, entry, kind_of, make
 from provision.lock.model import NAME, PARTS, VARIABLE, Lock, LockedGroup, dump, load, save
 from provision.plan import HostPlan
@@ -64,7 +65,7 @@ def run(
             "usage.part", f"no part of a lock is called {odd[0]}" if odd else "--only says what of --update moves",
             hint=f"provision lock --update --only {'|'.join(PARTS)}",
         )  # fmt: skip
-    path = output or Path(str(_folder(fleet)), NAME)
+    path = output or place(fleet)
     existed = path.is_file()
     old = load(path) if existed else None
     if update and old is None:
@@ -79,9 +80,12 @@ def run(
     return _concluded(answers, old, path, update, existed)
 
 
-def _folder(fleet: Fleet) -> Path:
-    first = next(iter(fleet.values.values()), {})
-    return Path(str(first.get("inventory_dir") or "."))
+def place(fleet: Fleet) -> Path:
+    """The lock of a fleet: where there is one, else where it belongs. Not in a folder that Ansible reads as an inventory."""
+    values = next(iter(fleet.values.values()), {})
+    folder = Path(str(values.get("inventory_dir") or "."))
+    is_folder = any(Path(source).is_dir() for source in fleet.inventory.sources[:1])
+    return path_of({**values, VARIABLE: ""}) or (folder.parent if is_folder else folder) / NAME
 
 
 class _Read(BaseModel):

@@ -32,7 +32,8 @@ _MOVE_ON = "provision lock --update takes the inventory's wish over; --no-lock p
 def path_of(values: Mapping[str, Any]) -> Path | None:
     """The lock's file: the one that is named, else the one beside the inventory; None where there is none.
 
-    A file that is named and missing is returned all the same: reading it says what is wrong.
+    Beside an inventory that is a folder means above it: Ansible reads every file inside. A file that is named and missing
+    is returned all the same: reading it says what is wrong.
     """
     named = str(values.get(VARIABLE) or "").strip()
     if named == "none":
@@ -40,8 +41,8 @@ def path_of(values: Mapping[str, Any]) -> Path | None:
     folder = values.get("inventory_dir")
     if named:
         return Path(str(folder or "."), named).expanduser()
-    beside = Path(str(folder)) / NAME if folder else None
-    return beside if beside and beside.is_file() else None
+    places = [Path(str(folder), NAME), Path(str(folder)).parent / NAME] if folder else []
+    return next((place for place in places if place.is_file()), None)
 
 
 def find(values: Mapping[str, Any]) -> tuple[Lock, str] | None:
