@@ -331,7 +331,7 @@ class _Purge(object):
             tree = "/var/lib/dkms/%s/%s" % (name, version)
             kernels = [k for k in self.tree.names(tree) if os.path.isdir("/lib/modules/" + k)]
             self.kernels |= set(kernels)
-            if shutil.which("dkms", path=aptcommon.environment()["PATH"]):
+            if _has("dkms"):
                 aptcommon.run(["dkms", "remove", "%s/%s" % (name, version), "--all"], 300)
             # dkms itself leaves a tree whose source is gone, and there may be no dkms: the folder decides.
             if os.path.isdir(tree):
@@ -371,12 +371,11 @@ class _Purge(object):
         """What the loader, modprobe and the initramfs know of the driver; repeated after a cut, as the journal stood."""
         self.command(["ldconfig"], 120)
         for kernel in sorted(self.kernels):
-            if os.path.isdir("/lib/modules/" + kernel):
+            if _has("depmod") and os.path.isdir("/lib/modules/" + kernel):
                 self.command(["depmod", kernel], 300)
-        path = aptcommon.environment()["PATH"]
-        if shutil.which("update-initramfs", path=path):
+        if _has("update-initramfs"):
             self.command(["update-initramfs", "-u", "-k", "all"], 1800)
-        elif shutil.which("dracut", path=path):
+        elif _has("dracut"):
             self.command(["dracut", "--regenerate-all", "--force"], 1800)
 
     def command(self, argv, timeout):
@@ -396,6 +395,11 @@ class _Purge(object):
         if keep:
             self.command(["apt-mark", "manual"] + keep, 60)
             self.done.append("marked as wanted, so that no autoremove takes them: %s" % ", ".join(keep))
+
+
+def _has(program):
+    """A container has no depmod and no initramfs; a host may have dracut."""
+    return shutil.which(program, path=aptcommon.environment()["PATH"]) is not None
 
 
 def _removals(changes):
