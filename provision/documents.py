@@ -163,9 +163,11 @@ def error_document(error: ProvisionError) -> ErrorDocument:
 def schemas() -> dict[str, dict[str, Any]]:
     """Return the JSON schema of every document by its id, for the docs and for those who read --json."""
     from provision.commands.compat import CompatDocument
+    from provision.commands.diagnose import DiagnoseDocument, ExplainDocument
     from provision.commands.lock import LockDocument
+    from provision.rescue.model import RescueDocument
 
-    models: tuple[type[Document], ...] = (*DOCUMENTS, CompatDocument, LockDocument)
+    models: tuple[type[Document], ...] = (*DOCUMENTS, CompatDocument, DiagnoseDocument, ExplainDocument, LockDocument, RescueDocument)
     return {
         model.model_fields["schema_id"].default: model.model_json_schema(by_alias=True) for model in models
     }

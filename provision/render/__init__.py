@@ -54,8 +54,9 @@ class Renderer:
             put(self.out, thing)
         if isinstance(document, InitDocument):
             self.say(f"look into it, then: provision{_source(document.path)} scan")
-        if isinstance(document, ApplyDocument) and document.run_dir:
-            self.say(f"log, events and result: {document.run_dir}")
+        run_dir = getattr(document, "run_dir", None)
+        if run_dir:
+            self.say(f"log, events and result: {run_dir}")
 
     def errors(self, issues: Iterable[Issue]) -> None:
         """Print errors: what, why, and a way out; what several hosts have in common is told once."""
@@ -132,6 +133,18 @@ def _view(document: Document, width: int, verbosity: int) -> Iterable[Renderable
         from provision.render import lock
 
         return lock.view(document, verbosity)  # type: ignore[arg-type]
+    if document.schema_id == "provision/rescue/1":
+        from provision.render import rescue
+
+        return rescue.view(document, verbosity)  # type: ignore[arg-type]
+    if document.schema_id == "provision/diagnose/1":
+        from provision.render import diagnose
+
+        return diagnose.diagnosed(document, verbosity)  # type: ignore[arg-type]
+    if document.schema_id == "provision/explain/1":
+        from provision.render import diagnose
+
+        return diagnose.explained(document, verbosity)  # type: ignore[arg-type]
     if document.schema_id == "provision/compat/1":
         from provision.render import compat
 
@@ -145,6 +158,10 @@ def _untold(document: Document) -> list[Issue]:
         document = document.model_copy(
             update={"errors": [_without_task(document, e) for e in document.errors]}
         )
+    if document.schema_id == "provision/diagnose/1":
+        # Findings stand in the view with all their words; what is left are hosts that were not read.
+        read = {name for name, host in document.hosts.items() if host.status not in ("unreachable", "failed")}
+        return [issue for issue in document.errors if issue.host not in read]
     failed = [issue for issue in document.errors if issue.code.startswith("check.")]
     if not failed or not isinstance(document, (VerifyDocument, ApplyDocument)):
         return document.errors

@@ -19,13 +19,16 @@ _NUMBERED = re.compile(r"^(?P<stem>.*?)(?P<number>[0-9]+)(?P<tail>[^0-9]*)$")
 _ADDRESS = re.compile(r"(?<![\w.])(?:[0-9]{1,3}\.){3}[0-9]{1,3}(?![\w.])")
 _SHOWN_HOSTS = 6
 STYLES = {
+    "rescued": "green", "well": "green", "planned": "yellow", "left": "bold red",
     "pass": "green", "ok": "green", "done": "green", "converged": "green", "unchanged": "green", "checked": "green",
     "warn": "yellow", "changes": "yellow", "changed": "yellow", "reboot_needed": "yellow",
     "restart_needed": "yellow", "interrupted": "yellow",
     "fail": "bold red", "failed": "bold red", "unreachable": "bold red", "blocked": "bold red",
     "check_failed": "bold red", "not_started": "yellow", "skip": "dim",
+    "warned": "yellow", "broken": "bold red", "unexplained": "bold red",
 }  # fmt: skip
 STATUS_WORDS = {
+    "planned": "to rescue", "left": "still broken",
     "reboot_needed": "reboot needed", "restart_needed": "restart needed",
     "check_failed": "check failed", "not_started": "not started",
     "converged": "as wanted", "unchanged": "as wanted, nothing done", "changes": "to change",

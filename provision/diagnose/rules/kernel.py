@@ -200,11 +200,7 @@ def _series(release: str) -> tuple[int, int]:
 
 def _ubuntu(case: Case) -> str | None:
     version = case.facts.host.os.version_id
-    return (
-        version
-        if version in {release.version for release in case.catalog.ubuntu_data.releases.values()}
-        else None
-    )
+    return version if version in case.catalog.ubuntu_data.releases else None
 
 
 def _source_missing(case: Case) -> Iterator[Found]:

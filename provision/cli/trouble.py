@@ -1,0 +1,66 @@
+"""The commands for a host that does not work: diagnose."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from provision.cli.base import Settings, command, finish, open_fleet
+from provision.errors import UsageError
+
+
+@command(
+    "provision diagnose",
+    "provision diagnose -l gpu01",
+    "provision diagnose --explain driver.stale_module",
+    "provision diagnose --text 'RmInitAdapter failed'",
+    "journalctl -k -b | provision diagnose --text -",
+)
+def diagnose(
+    settings: Settings,
+    explain: Annotated[
+        str | None,
+        typer.Option("--explain", metavar="CODE", help="Tell all about one code. Asks no host."),
+    ] = None,
+    text: Annotated[
+        str | None,
+        typer.Option(
+            "--text",
+            metavar="TEXT",
+            help="Find the codes that know an error text; - reads a log. Asks no host.",
+        ),
+    ] = None,
+) -> int:
+    """Name the cause of what is broken, with the evidence and the smallest repair. Changes nothing.
+
+    What has to be mended first stands first; what only follows from it is told under it. rescue carries the repair out.
+    """
+    if explain is not None and text is not None:
+        raise UsageError(
+            "usage.arguments",
+            "--explain and --text are two questions",
+            hint="give one of them, and no host for either",
+        )
+    if explain is not None:
+        from provision.commands import diagnose as command
+
+        return finish(settings, command.explain(explain))
+    if text is not None:
+        from provision.commands import diagnose as command
+
+        return finish(settings, command.by_text(_given(text)))
+    fleet, renderer = open_fleet(settings, "diagnose")
+    from provision.commands import diagnose as command
+
+    return finish(settings, command.run(fleet, renderer.progress()), renderer)
+
+
+def _given(text: str) -> str:
+    """Return the text of --text; of stdin for ``-``."""
+    if text != "-":
+        return text
+    if sys.stdin.isatty():
+        sys.stderr.write("reading the text from the terminal; end it with Ctrl-D\n")
+    return sys.stdin.buffer.read().decode("utf-8", "backslashreplace")

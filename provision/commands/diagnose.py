@@ -1,0 +1,158 @@
+"""diagnose: the cause of what is broken on each host, its evidence and its smallest repair. Reads only."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, Field
+
+from provision.catalog import load_catalog
+from provision.commands.fleet import Fleet, Silent, Talk, ask_all
+from provision.commands.scan import driver_in_words
+from provision.diagnose import diagnose, look, registry
+from provision.diagnose.finding import Diagnosis, Finding
+from provision.diagnose.rule import Case, Rule
+from provision.diagnose.text import matches
+from provision.documents import Document
+from provision.errors import Exit, Issue, ProvisionError
+from provision.facts import Facts
+from provision.planning import describe_gpus, probe_args
+
+
+class DiagnosedHost(BaseModel):
+    """broken: an error was found. unexplained: something does not work, and nothing that was found says why."""
+
+    status: Literal["well", "warned", "broken", "unexplained", "unreachable", "failed"]
+    gpus: list[str] = Field(default_factory=list)
+    driver: str | None = None
+    findings: list[Finding] = Field(default_factory=list)  # what has to be mended first stands first
+    unknown: list[str] = Field(default_factory=list)  # symptoms that nothing explains, and what was looked at
+    unread: list[str] = Field(default_factory=list)  # what could not be read: silence about it proves nothing
+    looked_at: list[str] = Field(default_factory=list)  # told where nothing was found
+    summary: str = ""
+
+
+class DiagnoseDocument(Document):
+    schema_id: str = Field(default="provision/diagnose/1", alias="schema")
+    hosts: dict[str, DiagnosedHost] = Field(default_factory=dict)
+
+
+class ExplainedCode(BaseModel):
+    """The page of one code; of an error text: why it was found."""
+
+    code: str
+    level: Literal["error", "warning", "note"]
+    title: str
+    explain: str
+    breaks: str = ""
+    repair: str = ""
+    prevent: str = ""
+    reboot: bool = False
+    texts: list[str] = Field(default_factory=list)
+    sources: list[str] = Field(default_factory=list)
+    line: str | None = None  # of the text, where one was given: the line that it was known by
+
+
+class ExplainDocument(Document):
+    """Of --explain: one page. Of --text: the pages that know the text, the surest first; none: exit_code 3."""
+
+    schema_id: str = Field(default="provision/explain/1", alias="schema")
+    pages: list[ExplainedCode] = Field(default_factory=list)
+
+
+def run(fleet: Fleet, talk: Talk | None = None) -> DiagnoseDocument:
+    """Read every host once and say what is wrong with it. Exit code 3 where something does not work."""
+    answers = ask_all(
+        fleet,
+        fleet.hosts,
+        "looking for causes",
+        lambda host, session: session.call("trouble", probe_args(fleet.values[host.name])),
+        talk or Silent(),
+    )
+    document = DiagnoseDocument()
+    codes: list[Exit] = []
+    for name, answer in answers.items():
+        if isinstance(answer, ProvisionError):
+            unreachable = answer.exit_code == Exit.UNREACHABLE
+            document.hosts[name] = DiagnosedHost(
+                status="unreachable" if unreachable else "failed", summary=answer.issue.message
+            )
+            document.errors.append(answer.issue)
+            codes.append(answer.exit_code)
+            continue
+        host = judged(Facts.model_validate(answer), fleet.values[name])
+        document.hosts[name] = host
+        document.errors += issues(name, host)
+        if host.status in ("broken", "unexplained"):
+            codes.append(Exit.CHECK_FAILED)
+    return document.conclude(codes)
+
+
+def judged(facts: Facts, values: dict[str, object]) -> DiagnosedHost:
+    """Return what is said of one host. facts: of the host program ``trouble``."""
+    catalog = load_catalog()
+    found = diagnose(facts, values, catalog)
+    return DiagnosedHost(
+        status=_status(found),
+        gpus=describe_gpus(facts, catalog),
+        driver=driver_in_words(facts),
+        findings=found.findings,
+        unknown=found.unknown,
+        unread=found.unread,
+        looked_at=[] if found.errors or found.unknown else look.looked_at(Case(facts, values, catalog)),
+    )
+
+
+def _status(found: Diagnosis) -> Literal["well", "warned", "broken", "unexplained"]:
+    if found.errors:
+        return "broken"
+    if found.unknown:
+        return "unexplained"
+    return "warned" if any(finding.level == "warning" for finding in found.findings) else "well"
+
+
+def issues(name: str, host: DiagnosedHost) -> list[Issue]:
+    """Return the errors of a host as a document tells them."""
+    rows = [
+        Issue(
+            code=finding.code, message=finding.message, host=name, because=finding.evidence,
+            hint="; then ".join(repair.words for repair in finding.repairs) or None,
+        )
+        for finding in host.findings
+        if finding.level == "error"
+    ]  # fmt: skip
+    if host.unknown:
+        rows.append(
+            Issue(
+                code="diagnose.unexplained", message=host.unknown[0], host=name, because=host.unknown[1:],
+                hint="nothing that was read explains it: nvidia-bug-report.sh collects what NVIDIA would ask for",
+            )
+        )  # fmt: skip
+    return rows
+
+
+def explain(code: str) -> ExplainDocument:
+    """Return the page of a code; UsageError (exit 64) with the nearest codes where there is none."""
+    return ExplainDocument(pages=[_page(registry.rule_named(code))])
+
+
+def by_text(text: str) -> ExplainDocument:
+    """Return the pages that know an error or a log, the surest first; exit code 3 where none does."""
+    document = ExplainDocument(pages=[_page(match.rule, match.line) for match in matches(text)])
+    if not document.pages:
+        document.errors.append(
+            Issue(
+                code="diagnose.text_unknown",
+                message="no finding knows this text" if text.strip() else "the text is empty",
+                because=[f"{len(registry.all_rules())} rules were tried, line by line and as a whole"],
+                hint="give the lines around it too (--text - reads a log); provision diagnose looks at a host itself",
+            )
+        )
+    return document.conclude([] if document.pages else [Exit.CHECK_FAILED])
+
+
+def _page(rule: Rule, line: str | None = None) -> ExplainedCode:
+    return ExplainedCode(
+        code=rule.code, level=rule.level, title=rule.title, explain=rule.explain, breaks=rule.breaks, repair=rule.repair,
+        prevent=rule.prevent, reboot=rule.reboot, texts=list(rule.texts), sources=list(rule.sources), line=line,
+    )  # fmt: skip

@@ -1,0 +1,153 @@
+"""diagnose: the cause first, its evidence, the smallest repair; and the page of a code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from provision.commands.diagnose import DiagnosedHost, DiagnoseDocument, ExplainDocument, ExplainedCode
+from provision.diagnose.finding import Finding
+from provision.render.base import columns, headline, indented, text
+from provision.render.words import clean, count_words, grouped, plural
+
+_WORDS = (
+    ("broken", "broken"), ("unexplained", "with symptoms that nothing explains"), ("warned", "with warnings"),
+    ("well", "well"), ("unreachable", "unreachable"), ("failed", "could not be read"),
+)  # fmt: skip
+_LEVEL_STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
+_FEW_LINES = 5
+
+
+def diagnosed(document: DiagnoseDocument, verbosity: int) -> Iterable[RenderableType]:
+    """Return what to print of a diagnosis."""
+    groups = grouped(document.hosts.items(), lambda host: host.model_dump())
+    for names, host in groups:
+        rest = host.summary or "; ".join(
+            filter(None, [", ".join(host.gpus) or "no NVIDIA GPU", host.driver or "no driver"])
+        )
+        yield headline(names, host.status, rest, everything=bool(verbosity))
+        yield from _host(host, verbosity, alone=len(document.hosts) == 1)
+    counts = count_words((host.status for host in document.hosts.values()), _WORDS)
+    yield Text(f"diagnose: {plural(len(document.hosts), 'host')}: {counts}", style="bold")
+    first = next((f for host in document.hosts.values() for f in host.findings if f.level == "error"), None)
+    if first is not None:
+        name = next(name for name, host in document.hosts.items() if first in host.findings)
+        yield Text(
+            clean(
+                f"more about it: provision diagnose --explain {first.code}; to mend it: provision rescue {name}"
+            ),
+            style="dim",
+        )
+
+
+def _host(host: DiagnosedHost, verbosity: int, *, alone: bool) -> Iterable[RenderableType]:
+    shown = [f for f in host.findings if f.level != "note" or verbosity or alone]
+    for finding in shown:
+        yield from _finding(finding, 2, verbosity)
+    hidden = len(host.findings) - len(shown)
+    if hidden:
+        yield indented(Text(f"and {plural(hidden, 'note')} (-v)", style="dim"), 2)
+    if host.unknown:
+        yield indented(text("unknown  ", host.unknown[0], styles=("bold red", "bold")), 2)
+        for line in host.unknown[1:]:
+            yield indented(Text(clean(line), style="dim"), 11)
+    if host.status in ("well", "warned") and not any(f.level == "error" for f in host.findings):
+        word = "nothing found" if host.status == "well" else "nothing else found"
+        lines = host.looked_at if verbosity or alone else []
+        yield indented(Text(f"{word}; looked at:" if lines else word, style="green"), 2)
+        for line in lines:
+            yield indented(Text(clean(line), style="dim"), 4)
+    if host.unread:
+        more = (
+            ""
+            if verbosity or len(host.unread) <= _FEW_LINES
+            else f" and {len(host.unread) - _FEW_LINES} more (-v)"
+        )
+        told = ", ".join(host.unread if verbosity else host.unread[:_FEW_LINES])
+        yield indented(
+            text("not read  ", told + more + ": silence about these proves nothing", styles=("yellow", "")), 2
+        )
+
+
+def _finding(finding: Finding, indent: int, verbosity: int) -> Iterable[RenderableType]:
+    head = text(
+        f"{finding.level}  ",
+        f"{finding.code}  ",
+        finding.message,
+        styles=(_LEVEL_STYLES[finding.level], "bold", ""),
+    )
+    yield indented(head, indent)
+    rows: list[tuple[str | Text, str | Text]] = [
+        ("because" if not number else "", Text(clean(line), style="dim"))
+        for number, line in enumerate(finding.evidence)
+    ]
+    if finding.breaks:
+        rows.append(("breaks", clean(finding.breaks)))
+    for number, repair in enumerate(finding.repairs):
+        rows.append(
+            (
+                "repair" if not number else "or" if _alternative(finding, number) else "then",
+                clean(repair.words),
+            )
+        )
+    if finding.repairs:
+        rows.append(("reboot", "yes, it ends with one" if finding.reboot else "not needed"))
+    if finding.prevent and (finding.level != "note" or verbosity):
+        rows.append(("prevent", clean(finding.prevent)))
+    if rows:
+        yield columns(rows, indent + 2, style="dim")
+    for symptom in finding.folded:
+        yield from _symptom(symptom, indent + 2, verbosity)
+
+
+def _alternative(finding: Finding, number: int) -> bool:
+    """A step that only a person can do, after one that a program can: another way, not the next step."""
+    return finding.repairs[number].action == "manual" and finding.repairs[number - 1].action != "manual"
+
+
+def _symptom(finding: Finding, indent: int, verbosity: int) -> Iterable[RenderableType]:
+    """What follows from the finding above: one line, its evidence with -v."""
+    yield indented(text("and so  ", f"{finding.code}  ", finding.message, styles=("dim", "bold", "")), indent)
+    lines = finding.evidence if verbosity else finding.evidence[:2]
+    for line in lines:
+        yield indented(Text(clean(line), style="dim"), indent + 8)
+    for symptom in finding.folded:
+        yield from _symptom(symptom, indent + 2, verbosity)
+
+
+def explained(document: ExplainDocument, verbosity: int) -> Iterable[RenderableType]:
+    """Return what to print of pages: one in full; of several the first in full, the others by name."""
+    for number, page in enumerate(document.pages):
+        if number and not verbosity:
+            break
+        yield from [Text("")] * bool(number)
+        yield from _page(page)
+    others = document.pages[1:] if not verbosity else []
+    if others:
+        yield Text("")
+        yield Text("it may also be:", style="bold")
+        yield columns([(page.code, f"{page.title}: {page.line or ''}".rstrip(": ")) for page in others])
+        yield Text("-v tells all; provision diagnose looks at a host itself and decides", style="dim")
+
+
+def _page(page: ExplainedCode) -> Iterable[RenderableType]:
+    yield text(f"{page.code}  ", page.title, styles=("bold", ""))
+    if page.line:
+        yield indented(text("known by  ", page.line, styles=("dim", "")), 2)
+    for paragraph in page.explain.split("\n\n"):
+        yield Text("")
+        yield indented(Text(clean(paragraph).replace("`", "")), 2)
+    yield Text("")
+    yield columns(_page_rows(page), style="dim")
+
+
+def _page_rows(page: ExplainedCode) -> Sequence[tuple[str | Text, str | Text]]:
+    rows: list[tuple[str | Text, str | Text]] = [("level", page.level)]
+    for word, told in (("breaks", page.breaks), ("repair", page.repair), ("prevent", page.prevent)):
+        if told:
+            rows.append((word, clean(told).replace("`", "")))
+    rows.append(("reboot", "part of the repair" if page.reboot else "not by itself"))
+    rows += [("source" if not number else "", source) for number, source in enumerate(page.sources)]
+    return rows
