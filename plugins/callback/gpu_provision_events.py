@@ -24,6 +24,8 @@ from ansible.plugins.callback import CallbackBase
 
 # What our modules say beside their message; an Issue's words.
 WORDS = ("code", "because", "hint")
+# What the steps of a rescue say, for its report: module -> keys of its answer.
+REPORTS = {"rescue_step": ("steps",), "rescue_snapshot": ("path",)}
 
 
 class CallbackModule(CallbackBase):
@@ -60,6 +62,8 @@ class CallbackModule(CallbackBase):
                 :2000
             ]
             fields.update({word: said[word] for word in WORDS if said.get(word)})
+        reported = REPORTS.get(task.action.rpartition(".")[2], ())
+        fields.update({key: data[key] for key in reported if data.get(key) is not None})
         facts = data.get("ansible_facts") or {}
         if any(key.endswith("_reboot_required") and facts[key] is True for key in facts):
             fields["reboot_required"] = True

@@ -81,9 +81,12 @@ class SnapshotError(Exception):
 
 
 def main(args):
-    """Entry of the fast read: args["op"] is ``list`` (default): {"snapshots": listing()}. Changes nothing."""
-    if args.get("op", "list") != "list":
-        raise SnapshotError("snapshot.usage", "unknown operation %r" % args.get("op"))
+    """Entry of the fast read: args["op"] is ``list`` (default): {"snapshots": listing()}, or ``finish`` with ``id``."""
+    op = args.get("op", "list")
+    if op == "finish":
+        return finish(args["id"])
+    if op != "list":
+        raise SnapshotError("snapshot.usage", "unknown operation %r" % op)
     return {"snapshots": listing()}
 
 

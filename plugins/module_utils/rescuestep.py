@@ -40,8 +40,8 @@ def run(params, check=False, log_dir=apttransaction.LOGS):
 
     params: steps ([{"action", "words", "args"}], see provision.diagnose.finding.ACTIONS), stop_holders (whether services
     that hold the kernel modules may be stopped for a moment), lock_timeout (seconds), environment (see proxies.within).
-    check: say what would be done. Each of the steps comes back as {"action", "words", "ok", "changed", "said" (lines), "code" and "hint" of
-    what could not be done}.
+    check: say what would be done. Each of the steps comes back as {"action", "words", "ok", "changed", "said" (lines)}, with
+    "code" and "hint" of what could not be done.
     """
     steps = Steps(params, check, log_dir)
     results = []

@@ -13,10 +13,12 @@ from ansible.errors import AnsibleActionFail
 _MODULES = {
     "probe": ("gpu.provision.gpu_facts", "gpu_facts"),
     "aptquery": ("gpu.provision.apt_query", "result"),
+    "trouble": ("gpu.provision.gpu_trouble", "gpu_trouble"),
 }
-# What roles report to the play, and no wish: see roles/nvidia_driver/tasks/reboot.yml and roles/container_toolkit.
+# What roles report to the play, and no wish: see tasks/reboot.yml of nvidia_driver and gpu_rescue, and container_toolkit.
 _REPORTED = {
-    "nvidia_driver_reboot_required", "container_toolkit_restart_required", "container_toolkit_restart_because",
+    "nvidia_driver_reboot_required", "gpu_rescue_reboot_required", "gpu_rescue_reboot_because",
+    "container_toolkit_restart_required", "container_toolkit_restart_because",
 }  # fmt: skip
 
 

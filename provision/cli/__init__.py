@@ -15,7 +15,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from provision.cli import everyday, fleet, trouble  # noqa: F401 - they register their commands
+from provision.cli import everyday, fleet, rescue, trouble  # noqa: F401 - they register their commands
 from provision.cli.base import ACTIVE, app, interrupted
 from provision.errors import Exit, ProvisionError, UsageError
 

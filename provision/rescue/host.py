@@ -12,9 +12,8 @@ from typing import Any
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils import checks
 from provision.catalog import Catalog
+from provision.diagnose import diagnose
 from provision.diagnose.finding import Diagnosis, Finding, Repair
-from provision.diagnose.judge import judge
-from provision.diagnose.rule import Case
 from provision.errors import Issue, ProvisionError
 from provision.facts import Facts
 from provision.plan import HostPlan
@@ -32,11 +31,19 @@ UNKNOWN = "unknown"  # stands for symptoms that no rule explains
 
 @dataclasses.dataclass
 class Look:
-    """A host as it was read, and what comes next. round: None where nothing may be done."""
+    """A host as it was read, and what comes next.
+
+    shown: the diagnosis, with symptoms that no rule explains as a finding. round: None where nothing may be done.
+    """
 
     facts: Facts
     diagnosis: Diagnosis
+    shown: Diagnosis
     round: Round | None
+
+    @property
+    def errors(self) -> list[Finding]:
+        return self.shown.errors
 
 
 def look(
@@ -47,7 +54,7 @@ def look(
     Raises UnreachableError or HostFailedError from ``call``.
     """
     facts = Facts.model_validate(call("trouble", probe_args(values)))
-    diagnosis = judge(Case(facts, values, catalog))
+    diagnosis = diagnose(facts, values, catalog)
     if facts.host.boot_id and facts.host.boot_id not in history.boots[-1:]:
         history.boots.append(facts.host.boot_id)
     seen = with_unknown(diagnosis, facts, values)
@@ -62,7 +69,7 @@ def look(
         if found.blockers or any(step.ok is None for step in found.steps):
             break
         history.rounds.append(found)  # nothing of it can be done: on to what is larger
-    return Look(facts, diagnosis, found)
+    return Look(facts, diagnosis, seen, found)
 
 
 def limits_of(values: Mapping[str, Any], *, local: bool, stop_holders: bool) -> Limits:

@@ -14,8 +14,7 @@ from provision.plan import HostPlan, PackageChange
 
 Kind = Literal["mend", "apply", "restart"]
 Status = Literal[
-    "well", "planned", "rescued", "left", "check_failed", "reboot_needed", "blocked", "failed", "unreachable",
-    "interrupted", "refused",
+    "well", "planned", "rescued", "left", "check_failed", "reboot_needed", "blocked", "failed", "unreachable", "interrupted",
 ]  # fmt: skip
 
 

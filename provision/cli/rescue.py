@@ -1,0 +1,68 @@
+"""rescue: the command that mends what diagnose names."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated
+
+import typer
+
+from provision.cli.base import Settings, agreed, command, finish, open_fleet, with_values
+
+
+@command(
+    "provision rescue gpu01",
+    "provision rescue gpu01 gpu02 --yes",
+    "provision rescue gpu01 --dry-run",
+)
+def rescue(
+    settings: Settings,
+    hosts: Annotated[
+        list[str] | None, typer.Argument(metavar="HOST...", help="Hosts or groups, as with -l.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("-y", "--yes", metavar="", help="Do not ask.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", metavar="", help="Show what would be done first; change nothing.")
+    ] = False,
+    stop_holders: Annotated[
+        bool,
+        typer.Option(
+            "--stop-holders",
+            metavar="",
+            help="Stop services that hold the kernel modules (a display, DCGM) for a moment, instead of a reboot.",
+        ),
+    ] = False,
+    no_reboot: Annotated[
+        bool, typer.Option("--no-reboot", metavar="", help="Leave needed reboots to you (exit code 6).")
+    ] = False,
+    break_lock: Annotated[
+        bool,
+        typer.Option("--break-lock", metavar="", help="Take the lock of another run that is at work there."),
+    ] = False,
+) -> int:
+    """Bring broken hosts back by the smallest repairs, round by round, and prove it.
+
+    Each round names what is broken, shows what it would do, and asks. Nothing that nobody named moves to another version.
+    docs/rescue.md says what is done, in which order, and what is never done.
+    """
+    if hosts:
+        settings = replace(settings, limit=",".join([*([settings.limit] if settings.limit else []), *hosts]))
+    settings = with_values(settings, no_reboot and {"nvidia_driver_reboot": "never"})
+    fleet, renderer = open_fleet(settings, "rescue")
+    from provision.commands import rescue as command
+    from provision.rescue.model import RescueDocument
+
+    def agree(document: RescueDocument) -> bool:
+        if not renderer.as_json:
+            renderer.show(document)
+        count = sum(host.status == "planned" for host in document.hosts.values())
+        if yes or agreed(renderer, count):
+            return True
+        renderer.say("nothing was changed" if document.run_dir is None else "nothing more was changed")
+        return False
+
+    options = command.Options(
+        stop_holders=stop_holders, dry_run=dry_run, break_lock=break_lock, run_base=settings.run_dir,
+        verbosity=settings.verbose,
+    )  # fmt: skip
+    return finish(settings, command.run(fleet, renderer.progress(), options, agree), renderer)

@@ -1,0 +1,366 @@
+"""rescue: broken hosts back by the smallest repairs, round by round, proven by a fresh read.
+
+Each round reads every host, diagnoses it, plans, shows, asks, and has ansible-playbook carry it out. A run that was cut off
+is finished by the next one: nothing is kept here, every round begins with what is there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from provision import engine
+from provision.catalog import load_catalog
+from provision.collection import ROOT
+from provision.commands import verify
+from provision.commands.apply import reboot_issue, tell
+from provision.commands.fleet import Fleet, Silent, Talk, ask_all, release
+from provision.diagnose.finding import Finding
+from provision.engine import Event, HostOutcome
+from provision.errors import Exit, Issue, ProvisionError
+from provision.hostlock import HostLocks
+from provision.inventory import Host
+from provision.remote import Session
+from provision.rescue.host import Look, limits_of, look
+from provision.rescue.model import History, RescuedHost, RescueDocument
+from provision.rescue.orders import orders, record
+from provision.rescue.rounds import Limits, next_level, to_mend
+from provision.rescue.touched import configured, touched
+
+_PLAYBOOK = ROOT / "playbooks/rescue.yml"
+_READ_SECONDS = (
+    120.0  # a host in trouble answers slowly: dmesg, systemctl and nvidia-smi may each run into their limit
+)
+_CODES = {
+    "well": Exit.OK, "rescued": Exit.OK, "planned": Exit.CHANGES, "left": Exit.CHECK_FAILED,
+    "check_failed": Exit.CHECK_FAILED, "reboot_needed": Exit.REBOOT_NEEDED, "blocked": Exit.REFUSED, "failed": Exit.FAILED,
+    "unreachable": Exit.UNREACHABLE, "interrupted": Exit.INTERRUPTED,
+}  # fmt: skip
+OFFLINE = "at its console: provision rescue {host} --offline-script writes a script to carry there"
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a person said. stop_holders: services that hold the modules may stop for a moment."""
+
+    stop_holders: bool = False
+    dry_run: bool = False
+    break_lock: bool = False
+    run_base: Path | None = None
+    verbosity: int = 0
+
+
+@dataclass
+class _Rescued:
+    """One host on its way."""
+
+    history: History = field(default_factory=History)
+    first: Look | None = None
+    last: Look | None = None
+    trouble: Issue | None = None  # what ended the last round
+    snapshot: str | None = None
+    end: RescuedHost | None = None  # set once its fate is known
+
+
+def run(
+    fleet: Fleet,
+    talk: Talk | None = None,
+    options: Options = Options(),  # noqa: B008 - frozen
+    agree: Callable[[RescueDocument], bool] = lambda document: True,
+) -> RescueDocument:
+    """Rescue every host of the fleet. agree: shown each round before it is carried out; False ends the rescue there.
+
+    Exit codes by host: 0 well or rescued and proven, 1 a step failed, 3 something stays broken or a check failed,
+    4 unreachable, 5 something must be waited for, 6 a reboot is left to the owner, 2 planned only.
+    """
+    return _Run(fleet, talk or Silent(), options, agree).run()
+
+
+class _Run:
+    def __init__(
+        self, fleet: Fleet, talk: Talk, options: Options, agree: Callable[[RescueDocument], bool]
+    ) -> None:
+        self.fleet, self.talk, self.options, self.agree = fleet, talk, options, agree
+        self.hosts = {host.name: _Rescued() for host in fleet.hosts}
+        self.limits = {host.name: self._limits(host) for host in fleet.hosts}
+        self.errors: list[Issue] = []
+        self.run_dir: Path | None = None
+        self.locks: HostLocks | None = None
+        self.seconds, self.interrupted = 0.0, False
+
+    def run(self) -> RescueDocument:
+        try:
+            while self._open():
+                self._read()
+                names = self._to_carry_out()
+                if not names:
+                    break
+                if self.options.dry_run or not self.agree(self._document()):
+                    break
+                self._carry_out(names)
+                if self.interrupted:
+                    break
+            self._prove()
+        finally:
+            engine.dismiss()
+            if self.locks is not None:
+                self.errors += self.locks.give_back() + self.locks.notes
+            release(self.fleet)
+        document = self._document()
+        if self.run_dir is not None:
+            engine.write_private(self.run_dir / "result.json", document.to_json())
+        return document
+
+    def _limits(self, host: Host) -> Limits:
+        local = host.connection.kind == "local"
+        return limits_of(self.fleet.values[host.name], local=local, stop_holders=self.options.stop_holders)
+
+    def _open(self) -> list[str]:
+        return [name for name, host in self.hosts.items() if host.end is None]
+
+    # --- reading
+
+    def _read(self) -> None:
+        """Read every host whose fate is open and plan its next round; those with nothing to do come to their end."""
+        catalog = load_catalog()
+        names = set(self._open())
+        again = any(self.hosts[name].first is not None for name in names)
+
+        def ask(host: Host, session: Session) -> Look:
+            def call(program: str, args: dict[str, Any]) -> Any:
+                return session.call(program, args, timeout=_READ_SECONDS)
+
+            history = self.hosts[host.name].history
+            values = dict(self.fleet.values[host.name])
+            return look(host.name, call, values, catalog, history, self.limits[host.name])
+
+        hosts = [host for host in self.fleet.hosts if host.name in names]
+        answers = ask_all(self.fleet, hosts, "looking again" if again else "looking", ask, self.talk)
+        for name, answer in answers.items():
+            host = self.hosts[name]
+            if isinstance(answer, ProvisionError):
+                self._lost(name, answer)
+                continue
+            host.first = host.first or answer
+            host.last = answer
+            self._judge(name, answer)
+
+    def _lost(self, name: str, error: ProvisionError) -> None:
+        unreachable = error.exit_code == Exit.UNREACHABLE
+        issue = error.issue.model_copy(update={"host": name})
+        if unreachable:
+            way = OFFLINE.format(host=name)
+            issue.hint = f"{issue.hint}; {way}" if issue.hint else way
+        self.errors.append(issue)
+        self._end(name, "unreachable" if unreachable else "failed", issue.message)
+
+    def _judge(self, name: str, seen: Look) -> None:
+        host, found = self.hosts[name], seen.round
+        if found is None:
+            if seen.errors:
+                if host.trouble is not None:
+                    self.errors.append(host.trouble)
+                self._end(name, "failed" if host.trouble else "left", _count_left(seen))
+            elif not self._rounds_done(name):
+                self._end(name, "well", "nothing to rescue")
+        elif found.blockers:
+            self.errors += [issue.model_copy(update={"host": name}) for issue in found.blockers]
+            self._end(name, "blocked", found.blockers[0].message)
+        elif found.kind == "restart" and found.reboot and self._reboot_is_the_owners(name):
+            self._wait_for_reboot(name, [step.words for step in found.steps])
+
+    def _reboot_is_the_owners(self, name: str) -> bool:
+        limits = self.limits[name]
+        return limits.local or limits.reboot == "never"
+
+    def _wait_for_reboot(self, name: str, because: list[str]) -> None:
+        issue = reboot_issue(name, because)
+        issue.hint = f"reboot it when it suits, then run again: provision rescue {name}"
+        self.errors.append(issue)
+        self._end(name, "reboot_needed", "a reboot is needed, and left to you")
+
+    def _end(self, name: str, status: str, summary: str = "") -> None:
+        self.hosts[name].end = RescuedHost.model_validate({"status": status, "summary": summary})
+
+    # --- changing
+
+    def _to_carry_out(self) -> list[str]:
+        return [
+            name for name in self._open()
+            if (seen := self.hosts[name].last) is not None and seen.round is not None
+        ]  # fmt: skip
+
+    def _carry_out(self, names: list[str]) -> None:
+        """Have ansible-playbook do one round on these hosts."""
+        if self.run_dir is None:
+            self.run_dir = engine.new_run_dir("rescue", self.options.run_base)
+        names = self._locked(names)
+        if not names:
+            return
+        told = {}
+        for name in names:
+            seen = self.hosts[name].last
+            assert seen is not None and seen.round is not None  # noqa: S101 - _to_carry_out
+            told[name] = orders(seen.round, self.fleet.values[name], self.limits[name])
+            self.hosts[name].history.rounds.append(seen.round)
+        number = max(len(self.hosts[name].history.rounds) for name in names)
+        folder = self.run_dir / f"round-{number}"
+        while folder.exists():
+            number += 1
+            folder = self.run_dir / f"round-{number}"
+        folder.mkdir(mode=0o700)
+        engine.write_private(folder / "rescue.json", json.dumps({"hosts": told}, default=str))
+        answers: dict[str, list[Any]] = {name: [] for name in names}
+        assert self.locks is not None  # noqa: S101 - _locked
+        self.talk.begin("rescuing", names)
+        try:
+            with self.locks.kept():
+                result = engine.run_playbook(
+                    _PLAYBOOK, self.fleet.inventory, names,
+                    {"gpu_provision_rescue_file": str(folder / "rescue.json"), "gpu_provision_run": self.run_dir.name},
+                    folder, lambda event: self._event(event, answers), forks=self.fleet.forks,
+                    verbosity=self.options.verbosity, pythons=self._pythons(names),
+                )  # fmt: skip
+        finally:
+            self.talk.end()
+        self.seconds += result.seconds
+        self.interrupted = result.interrupted
+        for name in names:
+            self._take(name, result.hosts[name], answers[name])
+
+    def _locked(self, names: list[str]) -> list[str]:
+        """Take the locks of these hosts; those that somebody else is at work on are left alone."""
+        assert self.run_dir is not None  # noqa: S101
+        if self.locks is None:
+            self.locks = HostLocks(
+                self.fleet, "provision rescue", self.run_dir.name, self.talk, force=self.options.break_lock
+            )
+        wanted = [name for name in names if name not in self.locks.held]
+        refused = self.locks.take(wanted) if wanted else {}
+        for name, error in refused.items():
+            self.errors.append(error.issue)
+            self._end(
+                name, "unreachable" if error.exit_code == Exit.UNREACHABLE else "blocked", error.issue.message
+            )
+        return [name for name in names if name not in refused]
+
+    def _pythons(self, names: list[str]) -> Mapping[str, Mapping[str, str | None]]:
+        found: dict[str, Mapping[str, str | None]] = {}
+        for name in names:
+            seen = self.hosts[name].last
+            if seen is not None:
+                found[name] = {"path": seen.facts.host.python_path, "version": seen.facts.host.python}
+        return found
+
+    def _event(self, event: Event, answers: dict[str, list[Any]]) -> None:
+        host = event.get("host")
+        if host in answers and event.get("steps"):
+            answers[host] = list(event["steps"])
+        if host in answers and event.get("path") and self.hosts[host].snapshot is None:
+            self.hosts[host].snapshot = str(event["path"])
+        tell(self.talk, event)
+
+    def _take(self, name: str, outcome: HostOutcome, answers: list[Any]) -> None:
+        """Write down what a round did on a host."""
+        host = self.hosts[name]
+        host.trouble = outcome.issue
+        if outcome.status in ("ok", "changed"):
+            record(host.history, answers)
+            if outcome.reboot_required:
+                self._wait_for_reboot(name, outcome.reboot_because)
+            return
+        if outcome.status in ("interrupted", "not_started"):
+            if outcome.issue is not None:
+                self.errors.append(outcome.issue)
+            self._end(name, "interrupted", outcome.issue.message if outcome.issue else "interrupted")
+            return
+        # The host is read again all the same: what failed shows in what is there.
+        record(host.history, [*answers], failed=outcome.issue)
+
+    # --- the end
+
+    def _prove(self) -> None:
+        """Hosts on which nothing is left: success is what verify says."""
+        names = [name for name in self._open() if self._rounds_done(name) and not self._waits(name)]
+        if not names or self.interrupted:
+            return
+        hosts = [host for host in self.fleet.hosts if host.name in names]
+        verified = verify.run(self.fleet, self.talk, hosts)
+        self.errors += verified.errors
+        for name, result in verified.hosts.items():
+            status = {"fail": "check_failed", "unreachable": "unreachable", "failed": "failed"}.get(
+                result.status, "rescued"
+            )
+            self._end(name, status)
+            end = self.hosts[name].end
+            assert end is not None  # noqa: S101
+            end.checks = result.checks
+        self._finish([name for name in names if self._status(name) == "rescued"])
+
+    def _finish(self, names: list[str]) -> None:
+        """Tell hosts that are proven that their snapshot is whole; see plugins/module_utils/rescuesnapshot.py."""
+        hosts = [host for host in self.fleet.hosts if host.name in names and self.hosts[host.name].snapshot]
+
+        def finish(host: Host, session: Session) -> Any:
+            id_ = str(self.hosts[host.name].snapshot).rpartition("/")[2]
+            return session.call("rescuesnapshot", {"op": "finish", "id": id_})
+
+        for name, answer in (
+            ask_all(self.fleet, hosts, "recording", finish, Silent()).items() if hosts else ()
+        ):
+            if isinstance(answer, ProvisionError):
+                self.errors.append(answer.issue.model_copy(update={"host": name}))
+
+    def _rounds_done(self, name: str) -> bool:
+        return any(step.ok for one in self.hosts[name].history.rounds for step in one.steps)
+
+    def _waits(self, name: str) -> bool:
+        """True for a host whose next round was shown and not carried out."""
+        seen = self.hosts[name].last
+        return seen is not None and seen.round is not None and not _carried(self.hosts[name].history, seen)
+
+    def _status(self, name: str) -> str:
+        end = self.hosts[name].end
+        return end.status if end is not None else "planned"
+
+    def _document(self) -> RescueDocument:
+        document = RescueDocument(
+            errors=list(self.errors), run_dir=str(self.run_dir) if self.run_dir else None,
+            seconds=round(self.seconds, 1) if self.seconds else None,
+        )  # fmt: skip
+        document.hosts = {name: self._told(name) for name in self.hosts}
+        codes = [_CODES[host.status] for host in document.hosts.values()]
+        return document.conclude([*codes, *([Exit.INTERRUPTED] if self.interrupted else [])])
+
+    def _told(self, name: str) -> RescuedHost:
+        host = self.hosts[name]
+        told = (host.end or RescuedHost(status="planned")).model_copy(deep=True)
+        if host.first is None or host.last is None:
+            return told
+        told.found = to_mend(host.first.shown)
+        told.rounds = list(host.history.rounds)
+        if host.end is None and host.last.round is not None and not _carried(host.history, host.last):
+            told.rounds.append(host.last.round)
+        if told.status not in ("planned", "well"):
+            told.left = to_mend(host.last.shown)
+        told.packages = touched(host.first.facts, host.last.facts, host.history)
+        told.configured = configured(host.first.facts, host.last.facts)
+        told.reboots, told.snapshot = host.history.reboots, host.snapshot
+        told.next = next_level(host.last.shown.findings, host.history) if told.left else ""
+        return told
+
+
+def _carried(history: History, seen: Look) -> bool:
+    return any(one is seen.round for one in history.rounds)
+
+
+def _count_left(seen: Look) -> str:
+    errors: list[Finding] = seen.errors
+    return (
+        errors[0].message
+        if len(errors) == 1
+        else f"{len(errors)} findings stay: " + ", ".join(f.code for f in errors)
+    )

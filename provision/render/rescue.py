@@ -1,0 +1,140 @@
+"""rescue: what is broken, what is done about it round by round, and what came of it. Equal hosts are told once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from provision.diagnose.finding import Finding
+from provision.plan import PackageChange
+from provision.render.base import columns, headline, indented, text
+from provision.render.plan import package_line
+from provision.render.results import counted
+from provision.render.words import clean, count_words, grouped, listed, plural
+from provision.rescue.model import RescuedHost, RescueDocument, RescueStep, Round
+
+_STATUSES = (
+    ("rescued", "rescued and proven"), ("well", "well"), ("planned", "to rescue"), ("left", "still broken"),
+    ("check_failed", "with failed checks"), ("reboot_needed", "waiting for a reboot"), ("blocked", "blocked"),
+    ("failed", "failed"), ("unreachable", "unreachable"), ("interrupted", "interrupted"),
+)  # fmt: skip
+_SHOWN_EVIDENCE = 4
+_SHOWN_PACKAGES = 4
+
+
+def view(document: RescueDocument, verbosity: int) -> Iterable[RenderableType]:
+    """Return what to print of a rescue, before a round as well as at the end."""
+    for names, host in grouped(document.hosts.items(), lambda host: host.model_dump(exclude={"snapshot"})):
+        yield headline(names, host.status, host.summary, everything=bool(verbosity))
+        yield from _host(host, verbosity)
+    counts = count_words((host.status for host in document.hosts.values()), _STATUSES)
+    seconds = f" in {document.seconds:.0f} s" if document.seconds else ""
+    yield Text(f"rescue: {plural(len(document.hosts), 'host')}{seconds}: {counts}", style="bold")
+
+
+def _host(host: RescuedHost, verbosity: int) -> Iterable[RenderableType]:
+    over = host.status != "planned"
+    for finding in host.found:
+        yield from _finding(
+            finding, verbosity, short=over and finding.code not in {f.code for f in host.left}
+        )
+    for number, one in enumerate(host.rounds, 1):
+        yield from _round(one, number if len(host.rounds) > 1 else 0, verbosity)
+    if over:
+        yield from _end(host, verbosity)
+
+
+def _finding(finding: Finding, verbosity: int, *, short: bool) -> Iterable[RenderableType]:
+    style = "bold red" if finding.level == "error" else "yellow"
+    yield indented(
+        text(finding.level, "  ", finding.code, "  ", finding.message, styles=(style, "", "bold")), 2
+    )
+    if short and not verbosity:
+        return
+    shown = finding.evidence if verbosity else finding.evidence[:_SHOWN_EVIDENCE]
+    for line in shown:
+        yield indented(Text(clean(line), style="dim"), 6)
+    if finding.folded and verbosity:
+        yield indented(
+            text("explains: ", ", ".join(f.code for f in finding.folded), styles=("dim", "dim")), 6
+        )
+
+
+def _round(one: Round, number: int, verbosity: int) -> Iterable[RenderableType]:
+    if number:
+        yield indented(Text(f"round {number}", style="dim"), 2)
+    yield columns([(_mark(step), _step(step)) for step in one.steps], 2, style="", gap=1)
+    if one.plan is not None and one.plan.steps:
+        rows: list[tuple[str | Text, str | Text]] = []
+        for step in one.plan.steps:
+            rows.append(
+                ("", text(step.title, f": {step.because}" if step.because else "", styles=("bold", "")))
+            )
+        yield columns(rows, 4, gap=0)
+        if one.plan.packages:
+            yield indented(text(package_line(one.plan.packages), styles=("",)), 6)
+            yield from _packages(one.plan.packages, 6, verbosity)
+    if one.stops:
+        yield indented(text("stops for a moment: ", ", ".join(one.stops), styles=("yellow", "")), 4)
+    for blocker in one.blockers:
+        yield indented(text("waits: ", blocker.message, styles=("red", "red")), 4)
+
+
+def _mark(step: RescueStep) -> Text:
+    if step.ok is None:
+        return Text("-", style="dim")
+    return Text("done" if step.ok else "not done", style="green" if step.ok else "yellow")
+
+
+def _step(step: RescueStep) -> Text:
+    told = text(step.words, f"  ({step.finding})", styles=("bold", "dim"))
+    if step.ok is not None and step.said:
+        told.append(": " + clean("; ".join(step.said[:3])), style="")
+    if step.ok is None and step.action == "reboot":
+        told.stylize("bold yellow", 0, len(clean(step.words)))
+    return told
+
+
+def _packages(changes: Sequence[PackageChange], indent: int, verbosity: int) -> Iterable[RenderableType]:
+    names = [_package(change) for change in changes]
+    yield indented(text(listed(names, len(names) if verbosity else _SHOWN_PACKAGES), styles=("dim",)), indent)
+
+
+def _package(change: PackageChange) -> str:
+    if change.action == "remove":
+        return f"{change.name} removed"
+    return f"{change.name} {change.from_version + ' -> ' if change.from_version else ''}{change.version}"
+
+
+def _end(host: RescuedHost, verbosity: int) -> Iterable[RenderableType]:
+    rows: list[tuple[str | Text, str | Text]] = []
+    if host.rounds:
+        rows.append(("touched", touched_words(host)))
+    if host.snapshot:
+        rows.append(("before", f"kept in {host.snapshot}"))
+    if host.next and host.left:
+        rows.append(("next", host.next))
+    if host.checks:
+        rows.append(("checks", counted(host.checks).removeprefix("checks: ")))
+    if rows:
+        yield columns(rows, style="dim")
+    for check in host.checks:
+        if check.status in ("fail", "warn"):
+            style = "bold red" if check.status == "fail" else "yellow"
+            yield indented(
+                text(f"{check.status}  ", check.id, f"  {check.message}", styles=(style, "bold")), 2
+            )
+            if check.hint:
+                yield indented(text("hint: ", check.hint, styles=("cyan", "")), 8)
+    if host.packages and verbosity:
+        yield from _packages(host.packages, 2, verbosity)
+
+
+def touched_words(host: RescuedHost) -> str:
+    """Return ``2 packages, 1 reboot``."""
+    parts = [plural(len(host.packages), "package")]
+    if host.configured:
+        parts.append(f"{len(host.configured)} set up that dpkg had left unfinished")
+    return ", ".join([*parts, plural(host.reboots, "reboot")])
