@@ -29,6 +29,20 @@ class Case:
         """False where the owner accepted a driver that is not ours to touch (nvidia_driver_manage: false)."""
         return bool(self.values.get("nvidia_driver_manage", True))
 
+    @cached_property
+    def expect(self) -> dict[str, Any]:
+        """What ``verify`` holds this host to: rules that judge the same things ask its checks."""
+        from provision.verify import (
+            expect_of,
+        )  # it knows planning, which most of what imports this does not need
+
+        return expect_of(self.facts, dict(self.values), self.catalog)
+
+    @cached_property
+    def plain(self) -> dict[str, Any]:
+        """The facts as the checks take them."""
+        return self.facts.model_dump()
+
 
 @dataclass(frozen=True)
 class Found:

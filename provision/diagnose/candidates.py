@@ -1,0 +1,166 @@
+"""Which version of a package apt would take, from its lists and preferences as they are on a host. Pure.
+
+A small part of apt's policy (apt_preferences(5)): enough to see that two packages of one driver would come from two
+repositories. Version pins decide between versions that are not all read here: what one of them names has no answer.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cmp_to_key
+from urllib.parse import urlsplit
+
+import provision.collection  # noqa: F401  (makes the collection importable)
+from ansible_collections.gpu.provision.plugins.module_utils import debversion
+from provision.diagnose.rule import Case
+from provision.facts import Preference
+from provision.trouble import AptTrouble, Offer, RepositoryList
+
+_INSTALLED, _DEFAULT, _TARGET, _DOWNGRADES = 100, 500, 990, 1000
+_NONE = AptTrouble()
+
+
+def apt(case: Case) -> AptTrouble:
+    """What only diagnose reads of apt; empty where it was not asked for."""
+    return case.facts.trouble.apt if case.facts.trouble else _NONE
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """What apt would install. source None: what is installed stays."""
+
+    name: str
+    version: str
+    source: RepositoryList | None
+    priority: int
+    pin: Preference | None = None  # the preference that decided
+    phased: int | None = None
+
+    @property
+    def origin(self) -> str:
+        """Who the version is from, in words."""
+        if self.source is None:
+            return "installed"
+        return self.source.origin or urlsplit(self.source.uri).hostname or self.source.uri
+
+
+def candidate(case: Case, name: str) -> Candidate | None:
+    """Return what apt would take for a package; None where no list has it or a version pin decides."""
+    facts, trouble = case.facts, apt(case)
+    lists = {row.prefix: row for row in trouble.lists}
+    rows: list[Candidate] = []
+    for offer in _offers(case).get(name, ()):
+        source = lists.get(offer.list)
+        if source is None:
+            continue
+        priority, pin = _priority(name, source, facts.apt.preferences, _target(trouble))
+        if pin is not None and pin.pin.startswith("version"):
+            return None
+        rows.append(Candidate(name, offer.version, source, priority, pin, offer.phased))
+    have = facts.packages.get(name)
+    if have and have.status[1] not in "nc":
+        same = [row.priority for row in rows if row.version == have.version]
+        priority = max([_INSTALLED, *same])
+        rows = [row for row in rows if row.priority >= _DOWNGRADES or _order(row.version, have.version) > 0]
+        rows.append(Candidate(name, have.version, None, priority))
+    elif not rows:
+        return None
+    return max(rows, key=cmp_to_key(_better))
+
+
+def moves(case: Case, name: str) -> Candidate | None:
+    """The candidate of an installed package where it is newer than what is there; None where the package would stay."""
+    have, found = case.facts.packages.get(name), candidate(case, name)
+    if not have or have.status[1] in "nc" or found is None or found.source is None:
+        return None
+    return found if _order(found.version, have.version) > 0 else None
+
+
+def _better(one: Candidate, other: Candidate) -> int:
+    return (one.priority > other.priority) - (one.priority < other.priority) or _order(
+        one.version, other.version
+    )
+
+
+def _order(one: str, other: str) -> int:
+    try:
+        return int(debversion.compare(one, other))
+    except ValueError:
+        return (one > other) - (one < other)
+
+
+def _offers(case: Case) -> Mapping[str, Sequence[Offer]]:
+    found: dict[str, list[Offer]] | None = case.__dict__.get("_offers")
+    if found is None:
+        found = {}
+        for offer in apt(case).offers:
+            found.setdefault(offer.name, []).append(offer)
+        case.__dict__["_offers"] = found
+    return found
+
+
+def _target(trouble: AptTrouble) -> str:
+    return next((row.value for row in trouble.settings if row.name == "apt::default-release"), "")
+
+
+def _priority(
+    name: str, source: RepositoryList, preferences: Sequence[Preference], target: str
+) -> tuple[int, Preference | None]:
+    """(priority, preference that gives it) of a version: the first that names the package, else the first for all."""
+    for general in (False, True):
+        for row in preferences:
+            if (
+                (row.package.strip() == "*") is general
+                and _names(row.package, name, general)
+                and _fits(row.pin, source)
+            ):
+                return row.priority, row
+    if target and target in (*source.release,):
+        return _TARGET, None
+    if not source.automatic:
+        return (100 if source.upgrades else 1), None
+    return _DEFAULT, None
+
+
+def _names(patterns: str, name: str, general: bool) -> bool:
+    for pattern in patterns.split():
+        if pattern.startswith("/") and pattern.endswith("/") and len(pattern) > 1:
+            try:
+                if re.search(pattern[1:-1], name):
+                    return True
+            except re.error:
+                continue
+        elif fnmatch.fnmatchcase(name, pattern):
+            return True
+    return general
+
+
+def _fits(pin: str, source: RepositoryList) -> bool:
+    kind, _, rest = pin.partition(" ")
+    rest = rest.strip()
+    if kind == "version":
+        return True
+    if kind == "origin":
+        host = urlsplit(source.uri).hostname or ""
+        return (
+            fnmatch.fnmatchcase(host, rest.strip("\"'"))
+            or rest in ('""', "''")
+            and source.uri.startswith("file:")
+        )
+    if kind != "release":
+        return False
+    if "=" not in rest:
+        return rest in source.release
+    has: dict[str, list[str | None]] = {
+        "o": [source.origin], "l": [source.label], "a": [*source.release[:1]], "n": [*source.release[-1:]],
+    }  # fmt: skip
+    for word in rest.split(","):
+        key, _, value = word.strip().partition("=")
+        if key not in has:
+            continue  # version, component, architecture: not told apart here
+        if not any(fnmatch.fnmatchcase(one or "", value.strip("\"'")) for one in has[key]):
+            return False
+    return True

@@ -1,0 +1,159 @@
+"""What stops apt before it reads a package: locks, full disks, file systems that are read-only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from provision.diagnose import look
+from provision.diagnose.candidates import apt
+from provision.diagnose.rule import Case, Found, Rule
+
+# Updates of a slow machine take so long; what holds a lock longer waits for something that does not come.
+_PATIENCE_S = 2 * 3600
+# apt's downloads and dpkg's unpacking of a driver need some hundred megabytes; below this every run fails.
+_LEAST, _LEAST_FILES = 100 << 20, 500
+
+
+def _locked(case: Case) -> Iterator[Found]:
+    locks = apt(case).locks
+    if not locks:
+        if case.facts.apt.lock_holder:
+            yield Found(
+                f"apt is busy: {case.facts.apt.lock_holder} holds its lock",
+                (case.facts.apt.lock_holder,),
+                (look.manual("wait until it has ended, then try again"),),
+            )
+        return
+    first = max(locks, key=lambda lock: lock.age_s or 0)
+    stuck = first.state == "T" or (first.age_s or 0) > _PATIENCE_S
+    age = f", started {_span(first.age_s)} ago" if first.age_s is not None else ""
+    stopped = ", stopped" if first.state == "T" else ""
+    who = (
+        f"process {first.pid} ({first.comm}{stopped}{age})"
+        if first.pid
+        else "a process outside this container"
+    )
+    evidence = [
+        f"{lock.path}: process {lock.pid} ({lock.comm}{', stopped' if lock.state == 'T' else ''})"
+        for lock in locks
+    ]
+    words = "wait until it has ended; never remove a lock file"
+    if stuck:
+        words = (
+            f"look what it waits for (ps -fp {first.pid}, /var/log/apt/term.log), let it go on (kill -CONT) or end it "
+            "(kill), then dpkg --configure -a; never remove a lock file"
+        )
+    yield Found(
+        f"apt is busy: {who} holds its lock",
+        look.clip(evidence),
+        (look.manual(words),),
+        level="error" if stuck else "warning",
+    )
+
+
+def _span(seconds: float) -> str:
+    return (
+        f"{seconds / 3600:.0f} h"
+        if seconds >= 7200
+        else f"{seconds / 60:.0f} min"
+        if seconds >= 120
+        else f"{seconds:.0f} s"
+    )
+
+
+def _full(case: Case) -> Iterator[Found]:
+    tight, seen = [], set()
+    for disk in apt(case).disks:
+        # One file system is told of once, by the folder that stands first.
+        if disk.path == "/boot" or disk.read_only or (disk.size, disk.free) in seen or not disk.size:
+            continue
+        seen.add((disk.size, disk.free))
+        if disk.free < _LEAST:
+            tight.append((disk.path, f"{disk.path}: {disk.free >> 20} MiB free of {disk.size >> 20} MiB"))
+        elif disk.files_free is not None and disk.files_free < _LEAST_FILES:
+            tight.append((disk.path, f"{disk.path}: room for {disk.files_free} files only (no inodes left)"))
+    if tight:
+        path = tight[0][0]
+        yield Found(
+            f"{' and '.join(where for where, _ in tight)} is full"
+            if len(tight) == 1
+            else f"{', '.join(w for w, _ in tight)} are full",
+            tuple(line for _, line in tight),
+            (
+                look.manual(
+                    f"make room on {path}: apt-get clean; journalctl --vacuum-size=200M; "
+                    f"du -xhd2 {path} | sort -h shows what is large"
+                ),
+            ),
+        )
+
+
+def _read_only(case: Case) -> Iterator[Found]:
+    rows = [disk for disk in apt(case).disks if disk.read_only and disk.path in ("/", "/var", "/boot")]
+    if rows and not case.facts.host.container:
+        yield Found(
+            f"{rows[0].path} is mounted read-only",
+            tuple(f"{disk.path}: read-only" for disk in rows),
+            (
+                look.manual(
+                    "journalctl -k | grep -iE 'ext4|xfs|I/O error' says why; check the disk, then mount -o remount,rw"
+                ),
+            ),
+        )
+
+
+RULES = (
+    Rule(
+        code="apt.locked",
+        level="warning",
+        title="another program holds the lock of apt or dpkg",
+        explain=(
+            "One program at a time changes packages. After a boot it is often unattended-upgrades, apt-daily or cloud-init: it "
+            "ends by itself. A holder that is stopped, or that has run for hours, waits for an answer that nobody gives.\n\n"
+            "The lock file itself is no sign: it is always there. Removing it lets two programs write dpkg's database at once."
+        ),
+        breaks="apt-get fails with 'Could not get lock' until the holder ends",
+        repair="wait; where the holder hangs, end it and run dpkg --configure -a",
+        prevent="apt calls with a lock timeout; cloud-init status --wait on first boots; provision waits by itself",
+        find=_locked,
+        texts=(
+            r"Could not get lock /var/(?:lib|cache)/\S+",
+            r"Unable to acquire the dpkg frontend lock",
+            r"Unable to lock (?:the administration directory|directory /var/lib/apt/lists)",
+            r"is another process using it\?",
+            r"Waiting for cache lock",
+            r"dpkg frontend lock is locked by another process|status database area is locked by another process",
+        ),
+        sources=("scenario P4",),
+    ),
+    Rule(
+        code="disk.full",
+        level="error",
+        title="a file system that apt writes to is full",
+        explain=(
+            "apt downloads below /var/cache/apt, dpkg unpacks below / and writes its database below /var; DKMS builds "
+            "in /var/lib/dkms."
+        ),
+        breaks="every apt run; packages stay half-installed",
+        repair="make room, then finish what dpkg was cut off at",
+        prevent="apt-get clean from time to time; a limit for the journal; old kernels removed",
+        find=_full,
+        texts=(
+            r"No space left on device(?!.*(?:nccl|/dev/shm|posix_fallocate))",
+            r"You don't have enough free space in /var/cache/apt/archives",
+            r"write error.*No space left|cannot create temporary file.*No space left",
+            r"Disk quota exceeded",
+        ),
+    ),
+    Rule(
+        code="disk.read_only",
+        level="error",
+        title="a file system that apt writes to is read-only",
+        explain="Linux mounts a file system read-only when it finds errors on the disk; some images are made so.",
+        breaks="every change, and soon everything else",
+        repair="find the reason in the kernel's log, check the disk, mount it for writing again",
+        prevent="watch the disks (smartctl)",
+        find=_read_only,
+        texts=(r"Read-only file system",),
+    ),
+)

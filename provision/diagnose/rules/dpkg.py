@@ -1,0 +1,210 @@
+"""dpkg: what it was cut off at, what nothing on the disk meets, what a removal took along."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ansible_collections.gpu.provision.plugins.module_utils import names
+from provision.diagnose import look
+from provision.diagnose.candidates import apt
+from provision.diagnose.finding import Repair
+from provision.diagnose.rule import Case, Found, Rule
+from provision.trouble import Transaction, Unfinished
+
+CONFIGURE = Repair(
+    action="dpkg.configure",
+    words="finish what dpkg was cut off at (dpkg --configure -a, then apt --fix-broken)",
+)
+# Whose loss takes away a network card, a boot or every container.
+_VITAL = re.compile(
+    r"^(?:linux-(?:image|modules|modules-extra|generic|headers)\b|docker|containerd|(?:lib)?nvidia-container)"
+)
+
+
+def _unfinished(case: Case) -> Iterator[Found]:
+    trouble = apt(case)
+    if not trouble.unfinished and not trouble.journal:
+        return
+    evidence = [line for row in trouble.unfinished for line in _words(row)]
+    evidence += [f"{path}: dpkg's journal, not merged" for path in trouble.journal[:4]]
+    evidence += [f"apt was cut off: {row.title}" for row in trouble.transactions[-1:] if row.end is None]
+    count = len(trouble.unfinished)
+    told = ", ".join(row.name for row in trouble.unfinished[:3])
+    if not count:
+        message = "dpkg was interrupted: its journal is not merged"
+    else:
+        message = f"{count} package{'s are' if count > 1 else ' is'} not set up: {told}" + (
+            ", …" if count > 3 else ""
+        )
+    yield Found(message, look.clip(evidence), (CONFIGURE,))
+
+
+def _words(row: Unfinished) -> Iterator[str]:
+    again = ", to be unpacked again" if row.reinstall else ""
+    since = f" (since {row.since})" if row.since else ""
+    yield f"{row.name} {row.version or ''}: {row.state}{again}{since}"
+    if row.reason:
+        yield f"{row.name}: {row.reason}"
+    for line in row.context:
+        yield f"{row.name}: {line}"
+
+
+def _unmet(case: Case) -> Iterator[Found]:
+    rows = apt(case).unmet
+    if not rows:
+        return
+    evidence = [
+        f"{row.name} {row.version or ''} needs {row.needs}"
+        + (f", {row.found} is there" if row.found else ", nothing of it is there")
+        for row in rows
+    ]
+    driver = [row.name for row in rows if names.is_driver_package(row.name)]
+    repair = (
+        look.realign("bring the packages of the driver to one version")
+        if driver and case.driver_managed
+        else CONFIGURE
+    )
+    told = ", ".join(dict.fromkeys(row.name for row in rows[:3]))
+    yield Found(f"dependencies of {told} are not met", look.clip(evidence), (repair,))
+
+
+def _purged(case: Case) -> Iterator[Found]:
+    packages = case.facts.packages
+    for row in reversed(apt(case).transactions):
+        lost = [
+            change.name for change in row.changes
+            if change.action in ("remove", "purge") and _VITAL.match(change.name)
+            and not (packages.get(change.name) and packages[change.name].installed)
+        ]  # fmt: skip
+        driver = any(
+            change.action in ("remove", "purge") and names.is_driver_package(change.name)
+            for change in row.changes
+        )
+        if not lost or not (driver or re.search(r"nvidia", row.command)) or _replaced(case, row, lost):
+            continue
+        running = case.facts.kernels.running
+        grave = [name for name in lost if running and running in name]
+        evidence = [row.title, *(f"removed and not there: {name}" for name in lost)]
+        yield Found(
+            f"a removal of the driver took {', '.join(lost[:3])} along",
+            look.clip(evidence),
+            (look.manual(f"apt-get install {' '.join(lost)}"),),
+            level="error" if grave else "warning",
+        )
+        return
+
+
+def _replaced(case: Case, row: Transaction, lost: list[str]) -> bool:
+    """True when a newer package of the same kind is there: kernels that autoremove took are no loss."""
+    kinds = {re.sub(r"[0-9][0-9.-]*-", "", name) for name in lost if re.search(r"-[0-9]", name)}
+    there = {
+        re.sub(r"[0-9][0-9.-]*-", "", name)
+        for name, package in case.facts.packages.items()
+        if package.installed
+    }
+    plain = [name for name in lost if not re.search(r"-[0-9]", name)]
+    return not plain and kinds <= there and case.facts.kernels.running not in " ".join(lost)
+
+
+def _conflict(case: Case) -> Iterator[Found]:
+    for row in apt(case).unfinished:
+        text = " ".join([row.reason or "", *row.context])
+        match = re.search(r"trying to overwrite '([^']+)', which is also in package (\S+)", text)
+        if match:
+            yield Found(
+                f"{row.name} and {match[2]} both bring {match[1]}",
+                look.clip([*_words(row)]),
+                (look.realign("keep the packages of one origin"), CONFIGURE)
+                if names.is_driver_package(row.name) and case.driver_managed
+                else (look.manual(f"remove one of {row.name} and {match[2]}"), CONFIGURE),
+            )
+
+
+RULES = (
+    Rule(
+        code="dpkg.unfinished",
+        level="error",
+        title="packages are half-installed: dpkg was cut off or a maintainer script failed",
+        explain=(
+            "dpkg works in steps: unpack, configure, run triggers. When it is killed, the machine loses power, a disk fills up "
+            "or a maintainer script fails (a DKMS build that does not compile, an initramfs that does not fit into /boot), the "
+            "package stays where it was. Every later apt run tries again, and fails again, until the cause is gone.\n\n"
+            "The reason is in /var/log/apt/term.log: the lines before `dpkg: error processing package`. It is told with the "
+            "finding where it is still there."
+        ),
+        breaks="every apt run ends with exit code 100; what is unpacked and not configured may not work",
+        repair="remove the reason, then dpkg --configure -a, then apt-get --fix-broken install",
+        prevent="enough room on / and /boot; headers and a compiler for DKMS; let a transaction come to its end",
+        find=_unfinished,
+        texts=(
+            r"dpkg was interrupted, you must manually run .*dpkg --configure -a",
+            r"dpkg: error processing (?:package|archive) \S+ \(--\w+\)",
+            r"Sub-process /usr/bin/dpkg returned an error code",
+            r"post-installation script subprocess returned error exit status",
+            r"post-removal script subprocess returned error exit status",
+            r"Errors were encountered while processing",
+            r"dependency problems - leaving unconfigured",
+            r"is in a very bad inconsistent state",
+            r"package \S+ is not ready for configuration",
+        ),
+        after=("disk.full", "disk.read_only", "boot.full", "apt.locked"),
+        sources=("dpkg(1)", "scenarios A4, B4"),
+    ),
+    Rule(
+        code="dpkg.file_conflict",
+        level="error",
+        title="two packages bring the same file",
+        explain=(
+            "dpkg refuses to unpack a package whose file belongs to another one. With NVIDIA's packages it is the sign of two "
+            "origins: the archive's and NVIDIA's repository (or an old nvidia-docker2 that owns /etc/docker/daemon.json) have the "
+            "same file in packages of other names."
+        ),
+        breaks="the package cannot be installed, and apt stays broken until one of them goes",
+        repair="remove the package of the other origin in the same transaction; never --force-overwrite",
+        prevent="one origin for all packages of a family (an apt preference)",
+        find=_conflict,
+        texts=(r"trying to overwrite '[^']+', which is also in package",),
+        after=("apt.mixed_origins",),
+    ),
+    Rule(
+        code="dpkg.unmet",
+        level="error",
+        title="installed packages need others that are not there, or not in that version",
+        explain=(
+            "A package was installed past its dependencies (dpkg -i, --force), or a family that is joined by exact versions was "
+            "moved in part: some were held, or came from another repository. apt refuses every installation until it is mended."
+        ),
+        breaks="every apt-get install fails with 'Unmet dependencies'",
+        repair="bring the family to one version in one transaction, or apt-get --fix-broken install",
+        prevent="move a family as a whole, by apt and not by dpkg -i",
+        find=_unmet,
+        texts=(
+            r"Unmet dependencies\. Try '?apt(?:-get)? --fix-broken install",
+            r"The following packages have unmet dependencies",
+            r"linux-modules-nvidia-\S+ ?: Depends: nvidia-kernel-common-\S+ \(<= [^)]+\) but \S+ is to be installed",
+        ),
+        symptom_of=("dpkg.unfinished", "family.versions_differ", "apt.mixed_origins"),
+        sources=("scenarios B5, F7, G4",),
+    ),
+    Rule(
+        code="dpkg.purged_too_much",
+        level="warning",
+        title="a removal by pattern took kernels, network modules or the container toolkit along",
+        explain=(
+            "`apt-get purge '*nvidia*'` matches linux-image-*-nvidia, linux-modules-*-nvidia and nvidia-container-toolkit; an "
+            "autoremove after it takes linux-modules-extra, which holds drivers of network cards. The next boot then has no "
+            "network, or no kernel."
+        ),
+        breaks="devices whose modules were in those packages, containers with GPUs; perhaps the next boot",
+        repair="install again what was lost, by its exact names",
+        prevent="remove a driver by its exact package names (provision rescue --purge does), simulate first, no autoremove",
+        find=_purged,
+        texts=(
+            r"purge\s+(?:-\S+\s+)*['\"]?\^?\*?nvidia[-.*]*['\"]?",
+            r"network interface was completely gone",
+            r"removed linux-(?:image|modules)-\S+-nvidia",
+        ),
+        sources=("scenario G8",),
+    ),
+)

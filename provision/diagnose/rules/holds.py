@@ -1,0 +1,235 @@
+"""Holds: on packages that are not there, missing on parts of the driver, in aptitude's own store, in the way of a change."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ansible_collections.gpu.provision.plugins.module_utils import checks, cudanames, names
+from provision.diagnose import look
+from provision.diagnose.candidates import apt, moves
+from provision.diagnose.finding import Level, Repair
+from provision.diagnose.rule import Case, Found, Rule
+
+_CONTAINER = frozenset(
+    {
+        "nvidia-container-toolkit",
+        "nvidia-container-toolkit-base",
+        "libnvidia-container-tools",
+        "libnvidia-container1",
+    }
+)
+
+
+def is_ours(name: str) -> bool:
+    """True for names of the driver, CUDA and the container toolkit: holds on all others are their owner's affair."""
+    bare = name.split(":")[0]
+    # nvidia-384, nvidia-340: what drivers were called up to Ubuntu 18.04; a glob still matches their records.
+    old = bool(re.match(r"^(?:lib)?(?:nvidia|cuda)[a-z0-9-]*-[0-9]{3}(?:-|$)", bare))
+    return names.is_driver_package(bare) or cudanames.parse(bare) is not None or bare in _CONTAINER or old
+
+
+def _not_installed(case: Case) -> Iterator[Found]:
+    gone = sorted(row.name for row in apt(case).holds if not row.present and is_ours(row.name))
+    gone = gone or checks.stale_holds(case.plain)
+    if not gone:
+        return
+    driver = look.installed(case)
+    branches = {parsed.branch for parsed in map(names.parse, driver.packages) if parsed}
+    missed = {need.split()[0] for row in apt(case).unmet for need in row.needs.split("|")}
+    needed = [name for name in gone if name in missed]
+    same = [name for name in gone for parsed in [names.parse(name)] if parsed and parsed.branch in branches]
+    yield Found(
+        f"{len(gone)} hold{'s' if len(gone) > 1 else ''} on packages that are not installed: {', '.join(gone[:3])}"
+        + (", …" if len(gone) > 3 else ""),
+        look.clip(
+            [
+                f"{name}: hold, not installed{' (of the installed branch)' if name in same else ''}"
+                for name in gone
+            ]
+        ),
+        (
+            Repair(
+                action="holds.clear",
+                words=f"lift the holds on {len(gone)} packages that are not there",
+                args={"packages": gone},
+            ),
+        ),
+        level="error" if needed else None,
+    )
+
+
+def _missing(case: Case) -> Iterator[Found]:
+    driver = checks.installed_driver(case.plain)
+    loose = [name for name in checks.unheld(case.plain) if case.facts.packages[name].installed]
+    held = [name for name in driver if name not in loose]
+    if not loose:
+        return
+    mixed = any(names.is_version_locked(name) for name in held)
+    wanted = case.driver_managed and case.values.get("nvidia_driver_hold", True)
+    if not mixed and not wanted:
+        return
+    left_alone = [name for name in loose if not _blacklisted(case, name)]
+    moved = [
+        f"{row.title}: moved {', '.join(sorted(moving))[:200]}"
+        for row in apt(case).transactions
+        for moving in [[change.name for change in row.changes if names.is_driver_package(change.name)]]
+        if row.unattended and moving
+    ]
+    offered = [
+        f"{name}: {case.facts.packages[name].version}, {taken.version} is offered"
+        for name in loose
+        for taken in [moves(case, name)]
+        if taken
+    ]
+    evidence = [
+        f"not held: {', '.join(loose[:8])}" + (f" and {len(loose) - 8} more" if len(loose) > 8 else "")
+    ]
+    if held:
+        evidence.append(
+            f"held: {', '.join(held[:8])}" + (f" and {len(held) - 8} more" if len(held) > 8 else "")
+        )
+    evidence += offered[:4] + moved[-3:]
+    if left_alone and case.facts.apt.unattended:
+        evidence.append("unattended-upgrades is on and may move them")
+    if mixed:
+        message = (
+            f"{len(loose)} of {len(driver)} packages of the driver are not held: an update tears it apart"
+        )
+    else:
+        message = f"none of the driver's {len(driver)} packages is held"
+    # Ubuntu ships drivers without holds: told as a plain fact where nothing moves them by itself.
+    level: Level = "warning" if mixed or (case.facts.apt.unattended and left_alone) or moved else "note"
+    yield Found(
+        message,
+        look.clip(evidence),
+        (look.apply("hold every installed package of the driver by its exact name"),),
+        level=level,
+    )
+
+
+def _blacklisted(case: Case, name: str) -> bool:
+    for pattern in case.facts.apt.blacklist:
+        try:
+            if re.match(pattern, name):
+                return True
+        except re.error:
+            continue
+    return False
+
+
+def _block_change(case: Case) -> Iterator[Found]:
+    rows = [
+        f"{name} {package.version}: held, {taken.version} from {taken.origin}"
+        for name, package in sorted(case.facts.packages.items())
+        if package.held and package.installed and is_ours(name)
+        for taken in [moves(case, name)]
+        if taken is not None
+    ]
+    if rows:
+        yield Found(
+            f"{len(rows)} held packages have newer versions: 'apt-get install' of one without its version fails",
+            look.clip(rows),
+            (
+                look.manual(
+                    "change the version in the inventory, then provision apply: it lifts the holds, changes all in "
+                    "one transaction, holds again"
+                ),
+            ),
+        )
+
+
+def _aptitude(case: Case) -> Iterator[Found]:
+    dpkg = {row.name for row in apt(case).holds}
+    alone = [name for name in apt(case).aptitude_holds if is_ours(name) and name not in dpkg]
+    there = [name for name in alone if name in case.facts.packages and case.facts.packages[name].installed]
+    if there:
+        yield Found(
+            f"{len(there)} packages are held by aptitude alone: apt-get and unattended-upgrades do not know of it",
+            look.clip(f"{name}: held in /var/lib/aptitude/pkgstates, not in dpkg's status" for name in there),
+            (look.apply("hold them where apt looks (apt-mark hold)"),),
+        )
+
+
+RULES = (
+    Rule(
+        code="holds.not_installed",
+        level="warning",
+        title="holds stand on packages that are not installed",
+        explain=(
+            "`apt-mark hold 'nvidia-*'` takes every name that apt knows, installed or not. A hold on a package that is not there "
+            "forbids installing it: a later driver that needs it fails with 'held broken packages'."
+        ),
+        breaks="installing or changing a driver that needs one of them",
+        repair="lift these holds (apt-mark unhold NAME); the holds on installed packages stay",
+        prevent="hold installed packages by exact names, never a pattern",
+        find=_not_installed,
+        texts=(
+            r"(?:nvidia|libnvidia)-\S+ ?: Depends: (?:lib)?nvidia-\S+ \([^)]*\) but it is not going to be installed",
+            r"Depends: (?:lib)?nvidia-\S+ \([^)]*\)(?: but it is not (?:going to be installed|installable))?$",
+            r"Unable to correct problems, you have held broken packages",
+            r"nvidia-\S+ set on hold",
+        ),
+        after=("dpkg.unfinished", "apt.signed_by_conflict"),
+        sources=("apt-mark(8)", "scenarios A1, G2"),
+    ),
+    Rule(
+        code="holds.missing",
+        level="warning",
+        title="packages of the driver are not held",
+        explain=(
+            "A driver is some twenty packages that must be of one version. Where only a part of them is held "
+            "(`apt-mark hold 'nvidia*'` misses libnvidia-*, a hold of the metapackage misses everything), an update "
+            "moves the rest: libraries and module differ, and new programs fail with 'Driver/library version "
+            "mismatch' until the next boot."
+        ),
+        breaks="nothing yet; new CUDA programs after the next update",
+        repair="hold every installed package of the driver, and have unattended-upgrades leave NVIDIA's names alone",
+        prevent="provision apply holds the installed closure after every change",
+        find=_missing,
+        texts=(
+            r"Commandline: /usr/bin/unattended-upgrade.*Upgrade: .*(?:lib)?nvidia-",
+            r"Packages that will be upgraded: .*(?:lib)?nvidia-",
+        ),
+        after=("holds.not_installed", "dpkg.unfinished"),
+        sources=("scenarios A1, K2",),
+    ),
+    Rule(
+        code="holds.block_change",
+        level="note",
+        title="held packages are in the way of a change",
+        explain=(
+            "Holds do their work: apt refuses to move a held package, and with -y it refuses a transaction that "
+            "would. Changing a held driver or library takes three steps in one go: lift the holds of the whole "
+            "family, change it in one transaction (the old branch's packages removed by name), hold again, also when "
+            "it failed. `--allow-change-held-packages` alone does not solve a change of branch."
+        ),
+        breaks="'apt-get install' of another version, another branch, or a library that is joined to a held one",
+        repair="provision apply with the wanted version in the inventory",
+        prevent="nothing: the holds are right",
+        find=_block_change,
+        texts=(
+            r"Held packages were changed and -y was used without --allow-change-held-packages",
+            r"install '?nvidia-\S+'? '?nvidia-\S+'?.*failed: E: Unable to correct problems, you have held broken packages",
+            r"Unable to correct problems, you have held broken packages",
+            r"The following packages have been kept back",
+        ),
+        after=("holds.not_installed",),
+        sources=("scenarios G1, G3, S1",),
+    ),
+    Rule(
+        code="holds.aptitude_only",
+        level="warning",
+        title="packages are held in aptitude's own store only",
+        explain=(
+            "aptitude keeps holds and forbidden versions in /var/lib/aptitude/pkgstates. apt-get, unattended-upgrades "
+            "and Ansible's apt module read dpkg's selections and move such packages."
+        ),
+        breaks="nothing yet; the next upgrade by apt-get moves them",
+        repair="apt-mark hold the same packages",
+        prevent="apt-mark hold, not aptitude hold; compare apt-mark showhold before and after",
+        find=_aptitude,
+        texts=(r"aptitude (?:hold|forbid-version)",),
+        sources=("aptitude: aptcache.cc", "scenario S4"),
+    ),
+)

@@ -1,0 +1,278 @@
+"""apt's keys: missing, rotated, empty, of the wrong form, in the wrong place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from provision.catalog.models import Key
+from provision.diagnose import look, repositories
+from provision.diagnose.candidates import apt
+from provision.diagnose.finding import Repair
+from provision.diagnose.rule import Case, Found, Rule
+from provision.facts import Source
+from provision.trouble import Keyring, RepositoryList
+
+_WRONG = {
+    "absent": "is not there",
+    "empty": "is empty",
+    "damaged": "holds no key (an error page, or a download that was cut off)",
+    "form": "has the other form than its name says: apt ignores it",
+    "hidden": "may not be read by apt's own user (_apt)",
+}
+
+
+@dataclass(frozen=True)
+class Trust:
+    """One repository as apt sees it: its list, its entry, and the files of keys that the entry trusts."""
+
+    row: RepositoryList
+    source: Source
+    rings: tuple[Keyring, ...]
+
+    @property
+    def usable(self) -> tuple[Keyring, ...]:
+        return tuple(ring for ring in self.rings if ring.state in ("ok", "keybox", "unknown", "unreadable"))
+
+    @property
+    def known(self) -> bool:
+        """Every key that apt may take is known here."""
+        return all(ring.state in ("ok", *_WRONG) for ring in self.rings)
+
+
+def trusts(case: Case) -> list[Trust]:
+    """Every repository with the keys that apt may take for it; those that are trusted without a key are left out."""
+    trouble = apt(case)
+    rings = {ring.path: ring for ring in trouble.keyrings}
+    everywhere = tuple(ring for ring in trouble.keyrings if ring.path.startswith("/etc/apt/trusted.gpg"))
+    found = []
+    for row in trouble.lists:
+        source = next((s for s in case.facts.apt.sources if s.file == row.file and s.line == row.line), None)
+        if source is None or source.trusted:
+            continue
+        words = (source.signed_by or "").replace(",", " ").split()
+        if any(word.startswith("embedded") for word in words):
+            continue
+        named = tuple(rings[word] for word in words if word in rings)
+        found.append(Trust(row, source, named if any(word.startswith("/") for word in words) else everywhere))
+    return found
+
+
+def _catalog_keys(case: Case) -> dict[str, Key]:
+    return {key.long_id: key for key in case.catalog.repositories.keys.values()}
+
+
+def _wanted(case: Case, trust: Trust) -> list[str]:
+    """Ids of the keys that signed a repository: by the list that apt fetched, else by the catalog."""
+    signers = trust.row.fetched_signers or trust.row.signers
+    if signers:
+        return list(signers)
+    name = repositories.name_of(trust.row.uri)
+    repository = repositories.of_catalog(case, name) if name else None
+    return [repository.fingerprint[-16:]] if repository and repository.fingerprint else []
+
+
+def _key_repair(case: Case, trust: Trust, wanted: Sequence[str]) -> Repair:
+    name = repositories.name_of(trust.row.uri)
+    repository = repositories.of_catalog(case, name) if name else None
+    path = next(
+        (word for word in (trust.source.signed_by or "").replace(",", " ").split() if word.startswith("/")),
+        None,
+    )
+    if (
+        name
+        and repository
+        and repository.fingerprint
+        and (not wanted or repository.fingerprint[-16:] in wanted)
+    ):
+        where = f" into {path}" if path else ""
+        return Repair(
+            action="sources.key",
+            words=f"write the key of {repositories.place(trust.source)} ({repository.fingerprint[-16:]}){where}",
+            args={"name": name, "path": path, "entry": repositories.entry(trust.source)},
+        )
+    ident = f" ({wanted[0]})" if wanted else ""
+    return look.manual(
+        f"get the key{ident} from who runs {trust.row.uri}, compare its fingerprint, "
+        f"and put it into {path or 'a file of its own (Signed-By)'}"
+    )
+
+
+def _missing(case: Case) -> Iterator[Found]:
+    catalog = _catalog_keys(case)
+    for trust in trusts(case):
+        if not trust.usable or not trust.known:
+            continue  # apt.keyring_unusable tells of it, or it is not known here
+        have = {ident for ring in trust.usable for ident in ring.ids}
+        wanted = _wanted(case, trust)
+        if not wanted or any(ident in have for ident in wanted):
+            continue
+        evidence = [
+            f"{trust.row.place}: {trust.row.uri} {trust.row.suite}",
+            f"signed by {', '.join(map(_named(catalog), wanted))}",
+        ]
+        for ring in trust.usable:
+            evidence.append(
+                f"{ring.path}: {', '.join(_named(catalog)(key[-16:]) for key in ring.primaries) or 'no key'}"
+            )
+        old = [catalog[ident] for ident in have if ident in catalog and catalog[ident].retired]
+        rotated = f"; the key that is there was retired on {old[0].retired}" if old else ""
+        yield Found(
+            f"apt has no key {wanted[0]} for {trust.row.uri}{rotated}",
+            look.clip(evidence),
+            (_key_repair(case, trust, wanted),),
+        )
+
+
+def _named(catalog: dict[str, Key]):  # type: ignore[no-untyped-def]
+    def words(ident: str) -> str:
+        key = catalog.get(ident)
+        return f"{ident} (NVIDIA's, retired {key.retired})" if key and key.retired else ident
+
+    return words
+
+
+def _unusable(case: Case) -> Iterator[Found]:
+    seen = set()
+    for trust in trusts(case):
+        if trust.usable or not trust.rings or not all(ring.state in _WRONG for ring in trust.rings):
+            continue
+        ring = trust.rings[0]
+        if ring.path in seen or ring.path.startswith("/etc/apt/trusted.gpg"):
+            continue
+        seen.add(ring.path)
+        repair = (
+            look.manual(f"chmod 644 {ring.path}")
+            if ring.state == "hidden"
+            else _key_repair(case, trust, _wanted(case, trust))
+        )
+        yield Found(
+            f"{ring.path} {_WRONG[ring.state]}: apt cannot check {trust.row.uri}",
+            (f"{trust.row.place}: Signed-By {trust.source.signed_by}", f"{ring.path}: {ring.state}"),
+            (repair,),
+        )
+
+
+def _legacy(case: Case) -> Iterator[Found]:
+    catalog = _catalog_keys(case)
+    for ring in apt(case).keyrings:
+        known = [catalog[key[-16:]] for key in ring.primaries if key[-16:] in catalog]
+        if ring.path.startswith("/etc/apt/trusted.gpg") and known:
+            ids = ", ".join(key.long_id for key in known)
+            yield Found(
+                f"{ring.path} trusts NVIDIA's key for every repository",
+                (f"{ring.path}: {ids}",),
+                (look.manual("give the source a Signed-By of its own, then take the key out of that file"),),
+            )
+
+
+def _sha1(case: Case) -> Iterator[Found]:
+    trouble, rule = apt(case), case.catalog.repositories.sha1
+    key = case.catalog.repositories.keys[rule.key]
+    if not trouble.verifier or trouble.verifier.rsplit("/", 1)[-1] not in rule.verifiers:
+        return
+    for trust in trusts(case):
+        if key.long_id in _wanted(case, trust) and any(part in trust.row.uri for part in rule.affected):
+            yield Found(
+                f"apt on this release takes no signature of {key.long_id} any more",
+                (f"{trust.row.place}: {trust.row.uri}", f"verifier: {trouble.verifier}", rule.text),
+                (look.manual("use the repository of the release that runs here"),),
+            )
+
+
+RULES = (
+    Rule(
+        code="apt.key_missing",
+        level="error",
+        title="apt does not have the key that a repository is signed with",
+        explain=(
+            "A vendor changed its key, or the entry trusts the wrong file. NVIDIA retired 7FA2AF80 on 2022-04-27; its "
+            "repositories for Ubuntu are signed by 3BF863CC (A4B469963BF863CC) since. apt then refuses the new lists, "
+            "keeps the old ones, and every apt-get update fails."
+        ),
+        breaks="apt-get update fails; packages of that repository stay at what the old lists know, and are then 'not found'",
+        repair="write the vendor's current key into the file that the entry names (Signed-By)",
+        prevent="keys in files of their own, brought by the vendor's keyring package or by provision, never by apt-key",
+        find=_missing,
+        texts=(
+            r"The following signatures couldn't be verified because the public key is not available: NO_PUBKEY [0-9A-F]{8,40}",
+            r"NO_PUBKEY [0-9A-F]{8,40}",
+            r"The repository '[^']*developer\.download\.nvidia\.com[^']*' is (?:not|no longer) signed",
+            r"The repository '[^']*' is (?:not|no longer) signed",
+            r"Missing key [0-9A-F]{16,64}, which is needed to verify signature",
+        ),
+        after=("apt.signed_by_conflict", "apt.malformed_source"),
+        sources=("catalog: keys, rotation_2022", "scenario F4"),
+    ),
+    Rule(
+        code="apt.keyring_unusable",
+        level="error",
+        title="the file of keys that a source names cannot be used",
+        explain=(
+            "`curl … | gpg --dearmor -o FILE` leaves an empty file when the download fails, and an error page is no "
+            "key. apt ignores an armored key in a file called .gpg and a binary one in .asc, and reads keys as the "
+            "user _apt, who must be able to."
+        ),
+        breaks="apt-get update fails for that repository as if there were no key",
+        repair="write the key anew: binary in .gpg, armored in .asc, readable by all",
+        prevent="download to a temporary file, compare the fingerprint, then move it into place (provision does)",
+        find=_unusable,
+        texts=(
+            r"The key\(s\) in the keyring \S+ are ignored as the file (?:has an unsupported filetype|is not readable)",
+            r"gpg: no valid OpenPGP data found",
+            r"(?:The specified|keyring) .*keyring.*(?:does not exist|No such file)",
+        ),
+        after=("apt.signed_by_conflict", "apt.malformed_source", "proxy.layer_missing"),
+        sources=("apt-key: is_supported_keyring", "scenario N2"),
+    ),
+    Rule(
+        code="apt.key_legacy",
+        level="note",
+        title="a key of NVIDIA's is trusted for every repository",
+        explain=(
+            "apt-key put it into trusted.gpg(.d), where it counts for all sources; since 22.04 apt warns of it, and "
+            "apt 3 has no apt-key."
+        ),
+        breaks="nothing; any repository could be signed with it",
+        repair="give the source its own Signed-By and take the key out of that file",
+        prevent="Signed-By for every third-party source",
+        find=_legacy,
+        texts=(
+            r"Key is stored in legacy trusted\.gpg keyring",
+            r"apt-key is deprecated|apt-key: (?:command )?not found",
+        ),
+    ),
+    Rule(
+        code="apt.key_sha1",
+        level="warning",
+        title="apt of this release does not take signatures of NVIDIA's older repositories any more",
+        explain=(
+            "apt that verifies with sqv (apt 3, Debian 13) rejects a key whose own signature uses SHA-1, since "
+            "2026-02-01: NVIDIA's key 3BF863CC of the repositories up to ubuntu2404. Ubuntu 24.04 uses gpgv and is "
+            "not concerned."
+        ),
+        breaks="apt-get update for that repository",
+        repair="use the repository of the release that runs here",
+        prevent="change NVIDIA's source together with the release",
+        find=_sha1,
+        texts=(r"Signing key on [0-9A-F]{40} is not bound", r"SHA1 is not considered secure since"),
+        after=("apt.signed_by_conflict",),
+        sources=("catalog: repositories.sha1",),
+    ),
+    Rule(
+        code="apt.keyring_package",
+        level="note",
+        title="an older cuda-keyring is refused where a newer one is installed",
+        explain=(
+            "cuda-keyring brings the source, its key and the pin of 600 of NVIDIA's repository. Installing 1.0-1 over "
+            "1.1-1 would be a downgrade, which apt and Ansible's apt module refuse; for Ubuntu 24.04 there is no "
+            "1.0-1 at all (404). The installed one does."
+        ),
+        breaks="a playbook that pins the older file ends there",
+        repair="leave the installed package, and add no source of the same repository beside it",
+        prevent="compare with what is installed before a .deb is downloaded",
+        find=lambda case: (),
+        texts=(r"A later version is already installed",),
+        sources=("scenario F3",),
+    ),
+)

@@ -1,0 +1,395 @@
+"""apt's sources: entries that contradict each other, cannot be read, lead nowhere, or are of another release."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from ansible_collections.gpu.provision.plugins.module_utils import aptsources
+from provision.diagnose import look, repositories
+from provision.diagnose.candidates import apt
+from provision.diagnose.finding import Repair
+from provision.diagnose.rule import Case, Found, Rule
+from provision.facts import Source
+
+_CONFLICT = "Conflicting values set for option Signed-By"
+_LIST_ERROR = re.compile(r"(?:entry (\d+) in list file (\S+)|on line (\d+) in source list (\S+))")
+_FILE = re.compile(r"(/etc/apt/\S+?)(?:[,:;]?)(?=\s|$)")
+# Paths that NVIDIA took away (source: catalog container_toolkit, legacy_to_migrate; field report F5).
+_CONTAINER = re.compile(
+    r"^nvidia\.github\.io/(libnvidia-container|nvidia-container-runtime|nvidia-docker)(/stable|/experimental)?/([a-z]+[0-9.]*)/"
+)
+_ALIVE = ("deb", "ubuntu18.04")
+_MACHINE_LEARNING = re.compile(r"^developer\.download\.nvidia\.(?:com|cn)/compute/machine-learning/repos/")
+_CUDA = re.compile(r"^developer\.download\.nvidia\.(?:com|cn)/compute/cuda/repos/([a-z]+)([0-9]{2,4})/")
+_STABLE_DEB = "https://nvidia.github.io/libnvidia-container/stable/deb/$(ARCH)"
+
+
+def _drop(words: str, rows: Sequence[Source]) -> Repair:
+    return Repair(
+        action="sources.drop", words=words, args={"entries": [repositories.entry(row) for row in rows]}
+    )
+
+
+def _named(rows: Sequence[Source]) -> str:
+    return " and ".join(dict.fromkeys(repositories.place(row) for row in rows))
+
+
+def conflicts(case: Case) -> list[list[Source]]:
+    """Groups of entries of one repository whose Signed-By differ; apt refuses them all, or takes the first."""
+    return [rows for rows in repositories.groups(case) if len({row.signed_by or "" for row in rows}) > 1]
+
+
+def _signed_by_conflict(case: Case) -> Iterator[Found]:
+    said = [error for error in case.facts.apt.errors if error.startswith(_CONFLICT)]
+    if not said:
+        return
+    rows: list[Source] = []
+    told: list[Source] = []
+    for group in conflicts(case):
+        keep = repositories.keeper(case, group)
+        # An entry that repeats what stays is no conflict; it goes along, for only one is needed.
+        others = [row for row in group if row is not keep and row not in rows]
+        told += [row for row in group if row not in told]
+        rows += others
+    evidence = [*said, *(repositories.shown(row) for row in told)]
+    loose = [row for row in rows if repositories.can_be_dropped(row)]
+    fixed = [row for row in rows if row not in loose]
+    repairs: list[Repair] = []
+    if loose:
+        repairs.append(_drop(f"take out {_named(loose)}: the repository is configured twice", loose))
+    for row in fixed:
+        repairs.append(
+            look.manual(f"write the same Signed-By into {repositories.place(row)} as its other entry has")
+        )
+    yield Found(
+        f"apt refuses all its sources: {_named(told) or 'two entries'} name other keys for one repository",
+        look.clip(evidence),
+        tuple(repairs),
+    )
+
+
+def _malformed(case: Case) -> Iterator[Found]:
+    said = [error for error in case.facts.apt.errors if not error.startswith(_CONFLICT)]
+    if not said:
+        return
+    entries, aside = [], []
+    for error in said:
+        line, path = _LIST_ERROR.search(error), _FILE.search(error)
+        if line and (line[2] or line[4]).endswith(".list"):
+            entries.append({"file": line[2] or line[4], "line": int(line[1] or line[3])})
+        elif path:
+            aside.append(path[1])
+    repairs: list[Repair] = []
+    if entries:
+        where = ", ".join(f"{entry['file']} line {entry['line']}" for entry in entries)
+        repairs.append(Repair(action="sources.drop", words=f"comment out {where}", args={"entries": entries}))
+    if aside:
+        paths = list(dict.fromkeys(aside))
+        repairs.append(
+            Repair(action="file.aside", words=f"move {', '.join(paths)} aside", args={"paths": paths})
+        )
+    yield Found(
+        f"apt cannot read its files: {said[0]}",
+        look.clip(said),
+        tuple(repairs) or (look.manual("mend the file by hand"),),
+    )
+
+
+def _twice(case: Case) -> Iterator[Found]:
+    refused = bool(case.facts.apt.errors)
+    for rows in repositories.groups(case):
+        differ = len({row.signed_by or "" for row in rows}) > 1
+        if (refused and differ) or not _same_parts(rows):
+            continue
+        keep = repositories.keeper(case, rows)
+        others = [row for row in rows if row is not keep and repositories.can_be_dropped(row)]
+        if not others:
+            continue
+        nvidia = any(repositories.is_nvidia(uri) for row in rows for uri in row.uris)
+        yield Found(
+            f"one repository is configured {len(rows)} times: {_named(rows)}",
+            look.clip(repositories.shown(row) for row in rows),
+            (_drop(f"take out {_named(others)}", others),),
+            level="warning" if nvidia else "note",
+        )
+
+
+def _same_parts(rows: Sequence[Source]) -> bool:
+    """True when two entries of the group bring the same lists: deb beside deb-src, or main beside universe, are no doubles."""
+    seen: set[tuple[str, str]] = set()
+    for row in rows:
+        parts = {(kind, component) for kind in row.types for component in row.components or [""]}
+        if parts & seen:
+            return True
+        seen |= parts
+    return False
+
+
+def _dead(case: Case) -> Iterator[Found]:
+    enabled = [row for row in case.facts.apt.sources if row.enabled]
+    alive = any(
+        aptsources.normalise(uri).startswith("nvidia.github.io/libnvidia-container/stable/deb")
+        for row in enabled for uri in row.uris
+    )  # fmt: skip
+    rewrite, drop, evidence = [], [], []
+    for row in enabled:
+        for uri in row.uris:
+            plain = aptsources.normalise(uri) + "/"
+            match = _CONTAINER.match(plain)
+            if match and (match[1] != "libnvidia-container" or match[3] not in _ALIVE):
+                # One entry of the set is enough: the others bring nothing that it does not.
+                if alive or match[1] != "libnvidia-container":
+                    drop.append(row)
+                else:
+                    rewrite.append((row, uri))
+                    alive = True
+                evidence.append(f"{repositories.place(row)}: {uri}")
+            elif _MACHINE_LEARNING.match(plain):
+                drop.append(row)
+                evidence.append(
+                    f"{repositories.place(row)}: {uri} (discontinued; its packages are in the CUDA repository)"
+                )
+    repairs = []
+    if rewrite:
+        repairs.append(Repair(
+            action="sources.rewrite", words=f"lead {_named([row for row, _ in rewrite])} to {_STABLE_DEB}",
+            args={"entries": [{**repositories.entry(row), "uri": uri, "to": _STABLE_DEB} for row, uri in rewrite]},
+        ))  # fmt: skip
+    if drop:
+        repairs.append(_drop(f"take out {_named(drop)}", drop))
+    if repairs:
+        told = _named([row for row, _ in rewrite] + drop)
+        yield Found(f"{told}: the repository is gone from there", look.clip(evidence), tuple(repairs))
+
+
+def _no_such_release(case: Case) -> Iterator[Found]:
+    host = case.facts.host.os
+    own = host.version_id.replace(".", "")
+    for row in case.facts.apt.sources:
+        for uri in row.uris if row.enabled else ():
+            match = _CUDA.match(aptsources.normalise(uri) + "/")
+            if not match or match[1] != "ubuntu":
+                continue
+            year, month = match[2][:2], match[2][2:]
+            if len(match[2]) == 4 and int(year) % 2 == 0 and month == "04":
+                continue
+            repairs = (_drop(f"take out {repositories.place(row)}", [row]),)
+            yield Found(
+                f"NVIDIA has no repository ubuntu{match[2]}",
+                (
+                    f"{repositories.place(row)}: {uri}",
+                    f"this host: {host.pretty or host.id + ' ' + host.version_id}",
+                ),
+                (
+                    *repairs,
+                    look.manual("take the repository of the long-term release that this system is made from"),
+                ),
+            )
+    # Derived and interim releases: what is made of their names does not exist.
+    known = set(case.catalog.repositories.repositories["cuda"].ubuntu)
+    if host.id == "ubuntu" and host.version_id and host.version_id not in known and own:
+        yield Found(
+            f"NVIDIA has no repository for Ubuntu {host.version_id}",
+            (f"os-release: {host.pretty or host.version_id}", f"known releases: {', '.join(sorted(known))}"),
+            (look.manual("use the driver of Ubuntu's own archive, or a long-term release"),),
+            level="note",
+        )
+
+
+def _other_release(case: Case) -> Iterator[Found]:
+    host = case.facts.host.os
+    own = host.version_id.replace(".", "")
+    known = case.catalog.repositories.repositories["cuda"].ubuntu
+    if host.id != "ubuntu" or host.version_id not in known:
+        return
+    for row in case.facts.apt.sources:
+        for uri in row.uris if row.enabled else ():
+            match = _CUDA.match(aptsources.normalise(uri) + "/")
+            if (
+                match
+                and match[1] == "ubuntu"
+                and len(match[2]) == 4
+                and match[2].endswith("04")
+                and match[2] != own
+            ):
+                yield Found(
+                    f"NVIDIA's repository is that of Ubuntu {match[2][:2]}.{match[2][2:]}, this is {host.version_id}",
+                    (f"{repositories.place(row)}: {uri}",),
+                    (
+                        Repair(
+                            action="sources.rewrite",
+                            words=f"lead {repositories.place(row)} to ubuntu{own}",
+                            args={
+                                "entries": [
+                                    {
+                                        **repositories.entry(row),
+                                        "uri": uri,
+                                        "to": uri.replace(match[1] + match[2], "ubuntu" + own),
+                                    }
+                                ]
+                            },
+                        ),
+                    ),
+                )
+
+
+def _contradicts(case: Case) -> Iterator[Found]:
+    rows = [row for row in apt(case).lists if row.failed or row.differs]
+    if not rows:
+        return
+    evidence = [f"{row.place}: {row.uri} {row.suite}" for row in rows]
+    evidence += [
+        f"{one.name}: {one.found} bytes, its Release file says {one.expected}"
+        for row in rows
+        for one in row.differs
+    ]
+    evidence += [
+        f"lists/partial/{name}: apt fetched it and found it wrong" for row in rows for name in row.failed
+    ]
+    broken = any(row.differs for row in rows)
+    yield Found(
+        f"the lists of {rows[0].uri} contradict their Release file",
+        look.clip(evidence),
+        (
+            Repair(
+                action="lists.clean",
+                words="throw the downloaded lists away and fetch them anew, later again where a mirror is not done",
+            ),
+        ),
+        level="error" if broken else "warning",
+    )
+
+
+RULES = (
+    Rule(
+        code="apt.signed_by_conflict",
+        level="error",
+        title="one repository is configured twice, with other keys",
+        explain=(
+            "Two files name the same repository: often the .list of NVIDIA's keyring package beside an older line "
+            "(add-apt-repository, an install guide, nvidia-docker.list) or a .sources file. Where their Signed-By "
+            "differ, apt refuses all sources. Which of the files sorts first decides between this error and silence: "
+            "apt complains when the one with a key comes first."
+        ),
+        breaks="every apt call, of every repository: no update, no install, no unattended security update",
+        repair="take one of the two entries out; the one with a working key stays",
+        prevent="one file a repository; provision takes the others out, with a backup",
+        find=_signed_by_conflict,
+        texts=(
+            r"Conflicting values set for option Signed-By regarding source \S+",
+            r"The list of sources could not be read",
+        ),
+        sources=("sources.list(5)", "scenarios F1, F2"),
+    ),
+    Rule(
+        code="apt.malformed_source",
+        level="error",
+        title="apt cannot read one of its own files",
+        explain="A line in sources.list.d or preferences.d is cut off, misspelt, or an error page that was saved as a file.",
+        breaks="every apt call",
+        repair="comment the line out, or move the file aside",
+        prevent="write such files as a whole and look at the answer of a download before it is kept",
+        find=_malformed,
+        texts=(
+            r"Malformed (?:entry|line|stanza) \d+ in (?:list|sources|source) file",
+            r"Type '\S+' is not known on (?:line|stanza) \d+ in source list",
+            r"Invalid record in the preferences file",
+        ),
+    ),
+    Rule(
+        code="apt.twice",
+        level="warning",
+        title="one repository is configured more than once",
+        explain=(
+            "It works while both entries agree. The day one of them gets a key of its own (an update of the keyring "
+            "package, a role that writes its own file), apt refuses everything: see apt.signed_by_conflict."
+        ),
+        breaks="nothing yet; apt warns at every update",
+        repair="take the second entry out",
+        prevent="one file a repository",
+        find=_twice,
+        texts=(r"is configured multiple times in",),
+        sources=("scenario F3",),
+    ),
+    Rule(
+        code="apt.dead_repository",
+        level="error",
+        title="an entry leads to a repository that is gone",
+        explain=(
+            "NVIDIA's container repositories for each distribution (libnvidia-container/stable/ubuntu22.04, nvidia-docker, "
+            "nvidia-container-runtime) were replaced by one for all, stable/deb; the machine-learning repository was merged into "
+            "the CUDA repository. apt-get update fails as long as one entry leads nowhere."
+        ),
+        breaks="apt-get update ends with exit code 100; new versions of that repository are not seen",
+        repair="rewrite the entry to stable/deb, take the others out",
+        prevent="the vendor's current address; provision writes it",
+        find=_dead,
+        texts=(
+            r"nvidia\.github\.io/\S* .*(?:no longer has|does not have) a Release file",
+            r"(?:no longer has|does not have) a Release file",
+            r"Unsupported distribution! # Check https://nvidia\.github\.io",
+            r"compute/machine-learning/repos/\S+ .*(?:Release|404)",
+        ),
+        after=("apt.signed_by_conflict", "apt.malformed_source"),
+        sources=("catalog: container_toolkit, legacy_to_migrate", "scenario F5"),
+    ),
+    Rule(
+        code="apt.no_such_release",
+        level="error",
+        title="NVIDIA has no repository for this release",
+        explain=(
+            "NVIDIA publishes for Ubuntu's long-term releases only. An address that is put together from the version of an interim "
+            "release (19.10, 24.10) or of a derived system does not exist."
+        ),
+        breaks="apt-get update, and the download of the repository's key",
+        repair=(
+            "take the entry out; use the repository of the long-term release that the system is made from, or "
+            "Ubuntu's own driver"
+        ),
+        prevent="look the release up instead of putting its address together (provision does)",
+        find=_no_such_release,
+        texts=(
+            r"compute/cuda/repos/(?:ubuntu|debian)\d+/\S+.*404",
+            r"Failed to download key at https://developer\.download\.nvidia\.com/compute/cuda/repos/\S+",
+            r"404 +Not Found.*compute/cuda/repos",
+        ),
+        after=("apt.signed_by_conflict", "apt.malformed_source"),
+        sources=("catalog: repositories.cuda.ubuntu", "scenario N1"),
+    ),
+    Rule(
+        code="apt.other_release",
+        level="warning",
+        title="NVIDIA's repository is that of another Ubuntu release",
+        explain=(
+            "It stays behind after a release upgrade. Packages of it are built against other libraries, and its key "
+            "may be another."
+        ),
+        breaks="nothing at once; packages that need libraries of the other release, DKMS sources made for older kernels",
+        repair="lead the entry to the repository of this release",
+        prevent="look at sources.list.d after do-release-upgrade: third-party entries are switched off there",
+        find=_other_release,
+        after=("apt.signed_by_conflict", "apt.malformed_source"),
+    ),
+    Rule(
+        code="apt.lists_contradict",
+        level="warning",
+        title="downloaded lists are not those that the Release file names",
+        explain=(
+            "A mirror (or a cache before it) was in the middle of a change: the new Release file beside old lists, or "
+            "the reverse. apt throws such a download away and keeps what it had. When it stays so, the mirror's own "
+            "synchronisation is broken."
+        ),
+        breaks="apt-get update fails; what is installed comes from old lists",
+        repair="fetch the lists anew after some minutes",
+        prevent="a mirror that publishes lists by their hash (by-hash) or as a snapshot",
+        find=_contradicts,
+        texts=(
+            r"File has unexpected size \(\d+ != \d+\)\. Mirror sync in progress\?",
+            r"Hash Sum mismatch",
+            r"Mirror sync in progress",
+        ),
+        after=("apt.signed_by_conflict", "apt.malformed_source"),
+        sources=("scenario N5",),
+    ),
+)
