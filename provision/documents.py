@@ -144,6 +144,7 @@ class ApplyDocument(Document):
     hosts: dict[str, AppliedHost] = Field(default_factory=dict)
     waves: list[AppliedWave] = Field(default_factory=list)
     stopped: str | None = None  # why no further wave was begun
+    warnings: list[Issue] = Field(default_factory=list)  # a lock that was taken over, a record that was not written
     run_dir: str | None = None
     seconds: float | None = None
 
