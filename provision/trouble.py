@@ -254,6 +254,7 @@ class AptTrouble(_Trouble):
     aptitude_holds: list[str] = Field(default_factory=list)
     locks: list[Lock] = Field(default_factory=list)
     disks: list[FileSystem] = Field(default_factory=list)
+    largest_initrd: int | None = None  # bytes
     verifier: str | None = None  # sqv or gpgv
 
 

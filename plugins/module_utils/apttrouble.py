@@ -51,6 +51,7 @@ def read(tree, facts):
         "aptitude_holds": _aptitude_holds(tree),
         "locks": _locks(tree),
         "disks": _disks(tree),
+        "largest_initrd": _largest_initrd(tree),
         "verifier": next((path for path in ("/usr/bin/sqv", "/usr/bin/gpgv") if tree.exists(path)), None),
     }
 
@@ -148,6 +149,12 @@ def _process(tree, pid):
         return None, None
     age = float(uptime[0]) - int(fields[19]) / _TICKS if uptime and fields[19].isdigit() else None
     return fields[0], age
+
+
+def _largest_initrd(tree):
+    """Bytes of the largest initramfs in /boot: what the next one needs; None where there is none."""
+    found = (tree.stat("/boot/" + name) for name in tree.names("/boot") if name.startswith("initrd.img-"))
+    return max((row.st_size for row in found if row), default=None)
 
 
 def _disks(tree):

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from provision.diagnose import look
 from provision.diagnose.candidates import apt
+from provision.diagnose.finding import Repair
 from provision.diagnose.rule import Case, Found, Rule
+from provision.facts import Kernels
 
 # Updates of a slow machine take so long; what holds a lock longer waits for something that does not come.
 _PATIENCE_S = 2 * 3600
 # apt's downloads and dpkg's unpacking of a driver need some hundred megabytes; below this every run fails.
 _LEAST, _LEAST_FILES = 100 << 20, 500
+# An initramfs of Ubuntu with little in it.
+_LEAST_BOOT = 64 << 20
 
 
 def _locked(case: Case) -> Iterator[Found]:
@@ -88,6 +93,64 @@ def _full(case: Case) -> Iterator[Found]:
         )
 
 
+def _boot_full(case: Case) -> Iterator[Found]:
+    trouble, kernels = apt(case), case.facts.kernels
+    disks = {disk.path: disk for disk in trouble.disks}
+    boot, root = disks.get("/boot"), disks.get("/")
+    if (
+        boot is None
+        or root is None
+        or (boot.size, boot.free) == (root.size, root.free)
+        or not kernels.installed
+    ):
+        return  # no file system of its own: see disk.full
+    # A new initramfs is written beside the old one.
+    needed = max(trouble.largest_initrd or 0, _LEAST_BOOT)
+    if boot.free >= needed:
+        return
+    failed = [
+        f"{row.name}: {line}" for row in trouble.unfinished for line in [row.reason or "", *row.context]
+        if re.search(r"No space left|update-initramfs", line)
+    ]  # fmt: skip
+    keep = {kernels.running, kernels.next, kernels.installed[-1].release}
+    old = [kernel.release for kernel in kernels.installed if kernel.release not in keep]
+    packages = [
+        name for release in old for name, package in sorted(case.facts.packages.items())
+        if package.installed and re.match(r"^linux-(?:image|modules|modules-extra|headers)-(?:unsigned-)?" + re.escape(release) + "$", name)
+    ]  # fmt: skip
+    files = [
+        f"/boot/initrd.img-{release}" for release in old if not any(release in name for name in packages)
+    ]
+    evidence = [
+        f"/boot: {boot.free >> 20} MiB free of {boot.size >> 20} MiB; an initramfs takes {needed >> 20} MiB"
+    ]
+    evidence += [
+        f"kernel {kernel.release}{_why(kernels, kernel.release)}" for kernel in kernels.installed
+    ] + failed
+    if packages or files:
+        repair = Repair(
+            action="boot.room",
+            words=f"remove {len(old)} old kernel{'s' if len(old) > 1 else ''}: {', '.join(old)}",
+            args={"packages": packages, "files": files},
+        )
+    else:
+        repair = look.manual(
+            "make room in /boot: du -ah /boot | sort -h; the kernel that runs and the one that boots next stay"
+        )
+    yield Found(
+        "/boot is full",
+        look.clip(evidence),
+        (repair,),
+        level="error" if failed or boot.free < _LEAST_BOOT // 2 else "warning",
+    )
+
+
+def _why(kernels: Kernels, release: str) -> str:
+    if release == kernels.running:
+        return " (runs)"
+    return " (boots next)" if release == kernels.next else ""
+
+
 def _read_only(case: Case) -> Iterator[Found]:
     rows = [disk for disk in apt(case).disks if disk.read_only and disk.path in ("/", "/var", "/boot")]
     if rows and not case.facts.host.container:
@@ -143,6 +206,26 @@ RULES = (
             r"You don't have enough free space in /var/cache/apt/archives",
             r"write error.*No space left|cannot create temporary file.*No space left",
             r"Disk quota exceeded",
+        ),
+    ),
+    Rule(
+        code="disk.boot_full",
+        level="error",
+        title="/boot has no room for another kernel or initramfs",
+        explain=(
+            "A /boot of its own holds three or four kernels. When it is full, update-initramfs fails, and with it the "
+            "kernel, the driver (which rebuilds every initramfs) and every later apt run; a kernel without an "
+            "initramfs may not boot."
+        ),
+        breaks="every apt run that rebuilds an initramfs; perhaps the next boot",
+        repair="remove old kernels by their exact names; the running one, the next and the newest stay",
+        prevent="apt-get autoremove after kernel updates; a /boot of 1 GiB",
+        find=_boot_full,
+        texts=(
+            r"update-initramfs: failed for /boot/initrd\.img-\S+",
+            r"mkinitramfs.*(?:No space left|failure)|cat: write error: No space left on device",
+            r"gzip: stdout: No space left on device|zstd: .*No space left on device",
+            r"cannot copy extracted data for './boot/\S+'.*No space left",
         ),
     ),
     Rule(

@@ -148,7 +148,8 @@ RULES = (
             r"is in a very bad inconsistent state",
             r"package \S+ is not ready for configuration",
         ),
-        after=("disk.full", "disk.read_only", "boot.full", "apt.locked"),
+        after=("disk.full", "disk.read_only", "disk.boot_full", "apt.locked"),
+        symptom_of=("kernel.build_failed",),
         sources=("dpkg(1)", "scenarios A4, B4"),
     ),
     Rule(
@@ -184,7 +185,7 @@ RULES = (
             r"The following packages have unmet dependencies",
             r"linux-modules-nvidia-\S+ ?: Depends: nvidia-kernel-common-\S+ \(<= [^)]+\) but \S+ is to be installed",
         ),
-        symptom_of=("dpkg.unfinished", "family.versions_differ", "apt.mixed_origins"),
+        symptom_of=("dpkg.unfinished", "driver.mixed_versions", "apt.mixed_origins"),
         sources=("scenarios B5, F7, G4",),
     ),
     Rule(

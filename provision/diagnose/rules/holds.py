@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ansible_collections.gpu.provision.plugins.module_utils import checks, cudanames, names
 from provision.diagnose import look
 from provision.diagnose.candidates import apt, moves
-from provision.diagnose.finding import Level, Repair
+from provision.diagnose.finding import Repair
 from provision.diagnose.rule import Case, Found, Rule
 
 _CONTAINER = frozenset(
@@ -57,65 +57,6 @@ def _not_installed(case: Case) -> Iterator[Found]:
         ),
         level="error" if needed else None,
     )
-
-
-def _missing(case: Case) -> Iterator[Found]:
-    driver = checks.installed_driver(case.plain)
-    loose = [name for name in checks.unheld(case.plain) if case.facts.packages[name].installed]
-    held = [name for name in driver if name not in loose]
-    if not loose:
-        return
-    mixed = any(names.is_version_locked(name) for name in held)
-    wanted = case.driver_managed and case.values.get("nvidia_driver_hold", True)
-    if not mixed and not wanted:
-        return
-    left_alone = [name for name in loose if not _blacklisted(case, name)]
-    moved = [
-        f"{row.title}: moved {', '.join(sorted(moving))[:200]}"
-        for row in apt(case).transactions
-        for moving in [[change.name for change in row.changes if names.is_driver_package(change.name)]]
-        if row.unattended and moving
-    ]
-    offered = [
-        f"{name}: {case.facts.packages[name].version}, {taken.version} is offered"
-        for name in loose
-        for taken in [moves(case, name)]
-        if taken
-    ]
-    evidence = [
-        f"not held: {', '.join(loose[:8])}" + (f" and {len(loose) - 8} more" if len(loose) > 8 else "")
-    ]
-    if held:
-        evidence.append(
-            f"held: {', '.join(held[:8])}" + (f" and {len(held) - 8} more" if len(held) > 8 else "")
-        )
-    evidence += offered[:4] + moved[-3:]
-    if left_alone and case.facts.apt.unattended:
-        evidence.append("unattended-upgrades is on and may move them")
-    if mixed:
-        message = (
-            f"{len(loose)} of {len(driver)} packages of the driver are not held: an update tears it apart"
-        )
-    else:
-        message = f"none of the driver's {len(driver)} packages is held"
-    # Ubuntu ships drivers without holds: told as a plain fact where nothing moves them by itself.
-    level: Level = "warning" if mixed or (case.facts.apt.unattended and left_alone) or moved else "note"
-    yield Found(
-        message,
-        look.clip(evidence),
-        (look.apply("hold every installed package of the driver by its exact name"),),
-        level=level,
-    )
-
-
-def _blacklisted(case: Case, name: str) -> bool:
-    for pattern in case.facts.apt.blacklist:
-        try:
-            if re.match(pattern, name):
-                return True
-        except re.error:
-            continue
-    return False
 
 
 def _block_change(case: Case) -> Iterator[Found]:
@@ -172,27 +113,6 @@ RULES = (
         ),
         after=("dpkg.unfinished", "apt.signed_by_conflict"),
         sources=("apt-mark(8)", "scenarios A1, G2"),
-    ),
-    Rule(
-        code="holds.missing",
-        level="warning",
-        title="packages of the driver are not held",
-        explain=(
-            "A driver is some twenty packages that must be of one version. Where only a part of them is held "
-            "(`apt-mark hold 'nvidia*'` misses libnvidia-*, a hold of the metapackage misses everything), an update "
-            "moves the rest: libraries and module differ, and new programs fail with 'Driver/library version "
-            "mismatch' until the next boot."
-        ),
-        breaks="nothing yet; new CUDA programs after the next update",
-        repair="hold every installed package of the driver, and have unattended-upgrades leave NVIDIA's names alone",
-        prevent="provision apply holds the installed closure after every change",
-        find=_missing,
-        texts=(
-            r"Commandline: /usr/bin/unattended-upgrade.*Upgrade: .*(?:lib)?nvidia-",
-            r"Packages that will be upgraded: .*(?:lib)?nvidia-",
-        ),
-        after=("holds.not_installed", "dpkg.unfinished"),
-        sources=("scenarios A1, K2",),
     ),
     Rule(
         code="holds.block_change",

@@ -354,7 +354,7 @@ def _clamp(case: Case) -> Iterator[Found]:
     )
 
 
-_AREA_AFTER = ("dpkg.half_configured", "dpkg.interrupted", "apt.signed_by_conflict", "disk.boot_full")
+_AREA_AFTER = ("dpkg.unfinished", "apt.signed_by_conflict", "disk.boot_full")
 RULES = (
     Rule(
         code="kernel.headers_missing",
@@ -447,7 +447,7 @@ RULES = (
             r"Directory: /usr/src/nvidia-\S+ does not exist",
             r"Error! Could not locate dkms\.conf file",
         ),
-        after=("dpkg.half_configured", "dpkg.interrupted"),
+        after=("dpkg.unfinished",),
         symptom_of=("driver.two_installers",),
     ),
     Rule(
@@ -524,7 +524,7 @@ RULES = (
         prevent="holds by exact names; signed modules and kernel held together",
         find=_module_version,
         texts=(r"NVRM: API mismatch",),
-        after=("dpkg.half_configured", "dpkg.interrupted", "kernel.headers_missing"),
+        after=("dpkg.unfinished", "kernel.headers_missing"),
         symptom_of=(
             "driver.two_installers",
             "driver.mixed_versions",
@@ -551,7 +551,7 @@ RULES = (
         prevent="updates through `provision apply` (nvidia_driver_update), which moves them together",
         find=_clamp,
         texts=(r"linux-modules-nvidia-\S+ ?: Depends: nvidia-kernel-common-\S+ \(<=",),
-        after=("dpkg.half_configured", "dpkg.interrupted"),
+        after=("dpkg.unfinished",),
         sources=("README of Ubuntu's linux-restricted-modules",),
     ),
 )

@@ -130,7 +130,7 @@ RULES = (
         prevent="build every initramfs whenever modprobe.d changes (`provision apply` does)",
         find=_initramfs_stale,
         texts=(),
-        after=("disk.boot_full", "dpkg.half_configured"),
+        after=("disk.boot_full", "dpkg.unfinished"),
         sources=("NVIDIA/open-gpu-kernel-modules reports; deepops#264",),
     ),
     Rule(
@@ -156,7 +156,7 @@ RULES = (
             r"Kernel driver in use: nouveau",
             r"The Nouveau kernel driver is currently in use by your system",
         ),
-        after=("disk.boot_full", "dpkg.half_configured"),
+        after=("disk.boot_full", "dpkg.unfinished"),
         sources=("mattshma/bigdata#133", "NVIDIA/deepops#51"),
     ),
     Rule(
@@ -174,7 +174,7 @@ RULES = (
         reboot=True,
         after=(
             "disk.boot_full",
-            "dpkg.half_configured",
+            "dpkg.unfinished",
             "kernel.no_module",
             "kernel.no_module_for_next_boot",
             "driver.missing",

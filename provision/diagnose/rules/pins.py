@@ -189,7 +189,7 @@ RULES = (
             r"Version '[0-9.-]+\S*' for '(?:nvidia-fabricmanager|libnvidia|nvidia|cuda-drivers)\S*' was not found",
             r"transitional (?:dummy )?package.*nvidia-driver",
         ),
-        after=("apt.signed_by_conflict", "apt.malformed_source", "holds.missing"),
+        after=("apt.signed_by_conflict", "apt.malformed_source"),
         sources=("catalog: driver branches, transitional", "scenario G6"),
     ),
     Rule(

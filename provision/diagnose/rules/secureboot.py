@@ -132,7 +132,7 @@ RULES = (
             r"ERROR: Unable to load the kernel module 'nvidia\.ko'",
             r"module verification failed: signature and/or required key missing",
         ),
-        after=("kernel.headers_missing", "kernel.module_version", "dpkg.half_configured"),
+        after=("kernel.headers_missing", "kernel.module_version", "dpkg.unfinished"),
         symptom_of=("driver.two_installers",),
         sources=(
             "linux-surface/linux-surface#906",
@@ -167,7 +167,7 @@ RULES = (
             r"Enter a password for Secure Boot",
             r"Configuring Secure Boot|shim/(?:enable_secureboot|secureboot_key)|MOK enrollment password",
         ),
-        after=("kernel.headers_missing", "kernel.module_version", "dpkg.half_configured"),
+        after=("kernel.headers_missing", "kernel.module_version", "dpkg.unfinished"),
         symptom_of=("driver.two_installers",),
         sources=("linux-surface/linux-surface#906", "lolo101/px1800kbd#10"),
     ),
