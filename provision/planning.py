@@ -99,6 +99,22 @@ def plan_from_facts(
         planner.close()
 
 
+def standing(
+    name: str, facts: Facts, values: dict[str, Any], catalog: Catalog | None = None
+) -> tuple[HostPlan, list[str]]:
+    """How a host stands to its wishes by its facts alone: the plan as far as no apt is asked, and what would be asked for.
+
+    The second are the parts whose packages are not what is wanted: their other steps are left out of the plan then. Jobs on
+    the GPUs stop nothing here: nothing will be done.
+    """
+    idle = facts.model_copy(update={"gpu_users": []})
+    return _Planner(name, idle, _nobody, values, catalog or load_catalog(), PARTS, PARTS).stand()
+
+
+def _nobody(program: str, args: dict[str, Any]) -> Any:
+    raise AssertionError(f"{program} is not to be called: the facts are all that there is")
+
+
 def describe_gpus(facts: Facts, catalog: Catalog) -> list[str]:
     """Return the GPUs of a host as people say it: ``2 x H100 SXM5 80GB``."""
     counts: dict[str, int] = {}
@@ -169,6 +185,11 @@ class _Planner:
             self._simulate(plan)
         return plan
 
+    def stand(self) -> tuple[HostPlan, list[str]]:
+        driver, cuda, containers = self._decide()
+        asking = {"driver": bool(driver.ask), "cuda": bool(cuda.ask), "containers": bool(containers.asks)}
+        return self._plan(driver, cuda, containers), [part for part, asks in asking.items() if asks]
+
     def close(self) -> None:
         if self.workdir:
             self.call("aptquery", {"op": "cleanup", "workdirs": [self.workdir]})
@@ -226,7 +247,7 @@ class _Planner:
             containers.target = locked.containers_target(containers.target, held, self.facts)
         for decision in (driver, cuda, containers):
             decision.reasons = [
-                reason.model_copy(update={"because": f"locked ({held.where})"}) if reason.because == "asked for" else reason
+                reason.model_copy(update={"because": "locked"}) if reason.because == "asked for" else reason
                 for reason in decision.reasons
             ]
         if held.pins:
