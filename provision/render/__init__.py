@@ -54,9 +54,17 @@ class Renderer:
             put(self.out, thing)
         if isinstance(document, InitDocument):
             self.say(f"look into it, then: provision{_source(document.path)} scan")
+        for warning in getattr(document, "warnings", ()):
+            self.issue(warning, "warning")
         run_dir = getattr(document, "run_dir", None)
         if run_dir:
             self.say(f"log, events and result: {run_dir}")
+
+    def lines(self, lines: Iterable[str]) -> None:
+        """Print lines of data that belong to what was shown before, for people."""
+        if not self.as_json:
+            for line in lines:
+                put(self.out, Text(clean(line)))
 
     def errors(self, issues: Iterable[Issue]) -> None:
         """Print errors: what, why, and a way out; what several hosts have in common is told once."""
