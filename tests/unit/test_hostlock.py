@@ -1,0 +1,205 @@
+"""The lock on a host: when it is stale, by a table; and what taking, renewing and giving back do to the file."""
+
+import json
+import multiprocessing
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+import provision.collection  # noqa: F401
+from ansible_collections.gpu.provision.plugins.module_utils import hostlock
+from ansible_collections.gpu.provision.plugins.plugin_utils import runlock
+
+CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/hostlock.yml").read_text())
+DESK = {"name": "desk", "machine": "aaaa", "boot_id": "boot-of-desk", "namespace": "pid:[4026531836]"}
+STARTED = 90
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
+def test_when_a_lock_is_stale(case, monkeypatch):
+    there = set(case.get("alive", ()))
+    monkeypatch.setattr(hostlock, "is_alive", lambda pid, started: pid in there and started >= STARTED)
+    record = {
+        "run": "r", "lease": 600, "renewed": 1700000000, "uptime": 0, "boot_id": "boot-of-host",
+        "controller": {**DESK, "processes": [{"pid": 4711, "started": STARTED}], **case.get("controller", {})},
+        **case.get("lock", {}),
+    }  # fmt: skip
+    at = {"renewed": 1700000010, "uptime": 10, "boot_id": "boot-of-host", **case.get("at", {})}
+    here = {**DESK, "processes": [], **case.get("here", {})}
+    why = hostlock.stale(record, at, here)
+    assert (why or "").startswith(case.get("stale", "")) and bool(why) is ("stale" in case), why
+    # What a controller alone can tell, without the host's clocks: rules 1 and 2.
+    assert hostlock.stale(record, None, here) == (None if "renewed" in (why or "") else why)
+
+
+def holder(run="run-1", **more):
+    return {
+        "run": run, "command": "provision apply", "who": "ada@desk", "git": None,
+        "controller": {**hostlock.controller(), "boot_id": "elsewhere", "machine": None}, **more,
+    }  # fmt: skip
+
+
+@pytest.fixture
+def path(tmp_path):
+    return str(tmp_path / "provision/lock.json")
+
+
+def take(path, run="run-1", **more):
+    return hostlock.acquire(holder(run), 600, path=path, **more)
+
+
+def test_taken_told_and_given_back(path):
+    assert take(path) == {"taken": True, "held": None, "replaced": None, "why": None}
+    assert stat.S_IMODE(Path(path).stat().st_mode) == 0o644
+    assert stat.S_IMODE(Path(path).parent.stat().st_mode) == 0o755
+    second = take(path, "run-2")
+    assert not second["taken"]
+    told = hostlock.words(second["held"])
+    assert (
+        "ada@desk" in told
+        and "provision apply" in told
+        and "run-1" in told
+        and second["held"]["since"] in told
+    )
+    assert second["held"]["from"] in told
+    assert take(path)["taken"], "its own run takes it again: one that goes on after it was cut off"
+    assert hostlock.release("run-2", path) == {"released": False, "held": hostlock.read(path)["held"]}
+    assert hostlock.release("run-1", path)["released"]
+    assert not Path(path).exists()
+    assert hostlock.release("run-1", path) == {"released": False, "held": None}
+
+
+def test_stale_by_its_lease(path, monkeypatch):
+    take(path)
+    clocks = hostlock.now()
+    monkeypatch.setattr(hostlock, "now", lambda: {**clocks, "uptime": clocks["uptime"] + 500})
+    assert hostlock.renew("run-1", path) == {"kept": True, "held": None}
+    monkeypatch.setattr(hostlock, "now", lambda: {**clocks, "uptime": clocks["uptime"] + 1000})
+    assert not take(path, "run-2")["taken"], "it was renewed"
+    monkeypatch.setattr(hostlock, "now", lambda: {**clocks, "uptime": clocks["uptime"] + 1200})
+    answer = take(path, "run-2")
+    assert answer["taken"] and answer["replaced"]["run"] == "run-1" and "renewed" in answer["why"]
+    assert hostlock.renew("run-1", path)["held"]["run"] == "run-2", (
+        "the first one is told that it has lost it"
+    )
+    assert hostlock.read(path)["held"]["took"] == {"run": "run-1", "who": "ada@desk", "forced": False}
+
+
+def test_proven_stale_by_the_controller_and_broken(path):
+    take(path)
+    assert not take(path, "run-2", over="run-0")["taken"], "the proof was about another run"
+    assert take(path, "run-2", over="run-1")["why"]
+    forced = take(path, "run-3", force=True)
+    assert forced["taken"] and forced["why"] is None and forced["replaced"]["run"] == "run-2"
+    assert hostlock.read(path)["held"]["took"]["forced"] is True
+
+
+def test_check_mode_takes_nothing(path):
+    assert take(path, check=True)["taken"]
+    assert not Path(path).parent.exists()
+    take(path)
+    assert not take(path, "run-2", check=True)["taken"]
+    assert hostlock.read(path)["held"]["run"] == "run-1"
+
+
+@pytest.mark.parametrize("text", ["", "nonsense", "[]", '{"who": "x"}'])
+def test_a_file_that_says_nothing_is_somebodys(path, text):
+    Path(path).parent.mkdir()
+    Path(path).write_text(text)
+    answer = take(path)
+    assert not answer["taken"] and path in hostlock.words(answer["held"])
+    assert take(path, force=True)["taken"]
+
+
+def test_a_place_that_cannot_be_written_to(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    with pytest.raises(hostlock.LockError) as caught:
+        take(str(tmp_path / "file/lock.json"))
+    assert caught.value.code == "host.lock_unusable" and caught.value.hint
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(hostlock.LockError) as caught:
+        take(str(tmp_path / "file/lock.json"))
+    assert "become" in caught.value.hint
+
+
+def _compete(path, run, start, won):
+    start.wait()
+    if take(path, run)["taken"]:
+        won.put(run)
+
+
+def test_of_many_at_once_one_gets_it(path):
+    context = multiprocessing.get_context("fork")
+    start, won = context.Event(), context.SimpleQueue()
+    runs = [context.Process(target=_compete, args=(path, f"run-{n}", start, won)) for n in range(12)]
+    for run in runs:
+        run.start()
+    start.set()
+    for run in runs:
+        run.join()
+    assert [run.exitcode for run in runs] == [0] * len(runs)
+    assert won.get() == hostlock.read(path)["held"]["run"]
+    assert won.empty()
+
+
+def test_a_process_is_known_by_its_start():
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    (known,) = hostlock.controller([process.pid])["processes"]
+    assert hostlock.is_alive(known["pid"], known["started"])
+    assert not hostlock.is_alive(known["pid"], known["started"] + 1)
+    process.kill()
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    assert not hostlock.is_alive(known["pid"], known["started"]), "a zombie has ended"
+    process.wait()
+    process.stdin.close()
+    assert not hostlock.is_alive(known["pid"], known["started"])
+
+
+def test_the_address_is_sshds_word_through_sudo():
+    code = f"import sys; sys.path[:0] = {sys.path!r}; import provision.collection\n"
+    code += "from ansible_collections.gpu.provision.plugins.module_utils import hostlock; print(hostlock.origin())"
+    env = {**os.environ, "SSH_CONNECTION": "10.1.2.3 50000 10.0.0.9 22"}
+    # As sudo does: the command's environment is clean, its parent's is not.
+    argv = ["sh", "-c", 'env -u SSH_CONNECTION "$0" -c "$1"; exit $?', sys.executable, code]
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "10.1.2.3"
+
+
+def test_no_machine_id_in_a_record():
+    machine = Path("/etc/machine-id")
+    text = json.dumps(runlock.holder("provision apply", "r", [os.getpid()], Path("/")))
+    assert not machine.is_file() or machine.read_text().strip() not in text
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [({"SUDO_USER": "ada"}, "ada@"), ({"SUDO_USER": "", "LOGNAME": "bob"}, "bob@")],
+)
+def test_who_runs_it(monkeypatch, environment, expected):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert runlock.who().startswith(expected)
+
+
+def test_git_tells_people_apart_who_share_an_account(tmp_path, monkeypatch):
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "gitconfig"))
+    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
+    assert runlock.git_identity(tmp_path) is None
+    (tmp_path / "gitconfig").write_text("[user]\nname = Ada Lovelace\n")
+    assert runlock.git_identity(tmp_path) == "Ada Lovelace"
+    (tmp_path / "gitconfig").write_text("[user]\nname = Ada Lovelace\nemail = ada@example.org\n")
+    assert runlock.git_identity(tmp_path) == "Ada Lovelace <ada@example.org>"
+
+
+def test_a_refusal_says_all_of_it():
+    held = {**holder(), "from": "10.0.0.7", "since": "2026-11-28T09:30:00Z", "lease": 600}
+    words = runlock.refused(held)
+    for part in ("ada@desk", "10.0.0.7", "2026-11-28T09:30:00Z", "provision apply", "run-1"):
+        assert part in words["message"]
+    assert "10 min" in words["because"][0] and "--break-lock" in words["hint"]
