@@ -121,10 +121,15 @@ def is_driver_package(name):
 
 
 def is_version_locked(name):
-    """True when the package must carry the driver's own upstream version (not companions, not kernel-versioned ones)."""
+    """True when the package must carry the driver's own upstream version (not companions, not kernel-versioned ones).
+
+    Not firmware that carries its version in its name either: that of the driver before stays beside it after an update,
+    until somebody asks for autoremove.
+    """
     package = parse(name)
     return (
         bool(package)
+        and package.exact is None
         and package.base not in COMPANIONS
         and not package.base.startswith(("linux-", "nvidia-driver-pinning-", "libnvidia-egl-"))
     )

@@ -136,6 +136,7 @@ def who_holds(tree):
     words: "nv-hostengine (pid 812, nvidia-dcgm.service)". A process of a person counts as work also inside a service.
     """
     units, others = {}, []
+    init = tree.read("/proc/1/cgroup") or ""
     for pid in sorted((name for name in tree.names("/proc") if name.isdigit()), key=int):
         folder = "/proc/%s/fd" % pid
         if not any(_NODE.match(tree.link("%s/%s" % (folder, handle)) or "") for handle in tree.names(folder)):
@@ -143,7 +144,7 @@ def who_holds(tree):
         comm = tree.word("/proc/%s/comm" % pid)
         if not comm:
             continue  # it has ended meanwhile
-        unit = unit_of(tree.read("/proc/%s/cgroup" % pid) or "")
+        unit = unit_of(tree.read("/proc/%s/cgroup" % pid) or "", init)
         person = _uid(tree.read("/proc/%s/status" % pid) or "") >= _FIRST_USER
         if comm in DISPLAY:
             unit, person = DISPLAY_UNIT, False
@@ -154,18 +155,27 @@ def who_holds(tree):
     return units, others
 
 
-def unit_of(text):
-    """Name of the service that a /proc/PID/cgroup means; None for sessions, containers and jobs of a scheduler."""
-    for line in text.splitlines():
-        parts = line.split(":", 2)[-1].split("/")
-        # A scope below a service, a container's folder, a job's step: not the service's own process.
-        if (
-            parts[-1].endswith(".service")
-            and "system.slice" in parts
-            and not re.search(r"docker|libpod|kubepods", line)
-        ):
-            return parts[-1]
+def unit_of(text, init=""):
+    """Name of the service that a /proc/PID/cgroup means; None for sessions, containers and jobs of a scheduler.
+
+    init: /proc/1/cgroup, which says where this system's own groups begin (a container's begin below those of its machine).
+    A scope, or what lies deeper than the service itself, is not the service's own process.
+    """
+    tops = {fields[0]: fields[2] for fields in map(_group, init.splitlines()) if fields}
+    for fields in map(_group, text.splitlines()):
+        if not fields:
+            continue
+        top = tops.get(fields[0], "").rpartition("/")[0]
+        path = fields[2][len(top) :] if top and fields[2].startswith(top + "/") else fields[2]
+        match = re.match(r"^/system\.slice/([^/]+\.service)$", path)
+        if match:
+            return match.group(1)
     return None
+
+
+def _group(line):
+    fields = line.split(":", 2)
+    return fields if len(fields) == 3 else None
 
 
 def _uid(status):

@@ -39,6 +39,7 @@ _CODES = {
     "check_failed": Exit.CHECK_FAILED, "reboot_needed": Exit.REBOOT_NEEDED, "blocked": Exit.REFUSED, "failed": Exit.FAILED,
     "unreachable": Exit.UNREACHABLE, "interrupted": Exit.INTERRUPTED,
 }  # fmt: skip
+_OVER = ("left", "failed")
 OFFLINE = "at its console: provision rescue {host} --offline-script writes a script to carry there"
 
 
@@ -98,7 +99,7 @@ class _Run:
                 names = self._to_carry_out()
                 if not names:
                     break
-                if self.options.dry_run or not self.agree(self._document()):
+                if self.options.dry_run or not self.agree(self._next_rounds()):
                     break
                 self._carry_out(names)
                 if self.interrupted:
@@ -326,6 +327,14 @@ class _Run:
         end = self.hosts[name].end
         return end.status if end is not None else "planned"
 
+    def _next_rounds(self) -> RescueDocument:
+        """What is about to be done, without the hosts on which nothing is."""
+        document = self._document()
+        names = set(self._to_carry_out())
+        if len(names) < len(document.hosts) and self.run_dir is not None:
+            document.hosts = {name: host for name, host in document.hosts.items() if name in names}
+        return document
+
     def _document(self) -> RescueDocument:
         document = RescueDocument(
             errors=list(self.errors), run_dir=str(self.run_dir) if self.run_dir else None,
@@ -344,12 +353,11 @@ class _Run:
         told.rounds = list(host.history.rounds)
         if host.end is None and host.last.round is not None and not _carried(host.history, host.last):
             told.rounds.append(host.last.round)
-        if told.status not in ("planned", "well"):
-            told.left = to_mend(host.last.shown)
+        told.left = to_mend(host.last.shown)
         told.packages = touched(host.first.facts, host.last.facts, host.history)
         told.configured = configured(host.first.facts, host.last.facts)
         told.reboots, told.snapshot = host.history.reboots, host.snapshot
-        told.next = next_level(host.last.shown.findings, host.history) if told.left else ""
+        told.next = next_level(host.last.shown.findings, host.history) if told.status in _OVER else ""
         return told
 
 

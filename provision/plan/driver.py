@@ -264,7 +264,9 @@ def leftovers(decision: Decision, target: Target) -> list[str]:
             target.build == "dkms" and package.base in ("linux-modules-nvidia", "linux-objects-nvidia")
         )
         # What cannot move along would be of another version than the rest; from 590 on NVIDIA's names tell no branch.
-        other_version = names.is_version_locked(name) and names.upstream(version) != target.version
+        other_version = (names.is_version_locked(name) or package.exact is not None) and (
+            names.upstream(version) != target.version
+        )
         other_naming = package.branch is None and names.is_version_locked(name) and names.has_variants(
             target.channel, target.series
         )  # fmt: skip

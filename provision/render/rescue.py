@@ -35,27 +35,38 @@ def view(document: RescueDocument, verbosity: int) -> Iterable[RenderableType]:
 
 
 def _host(host: RescuedHost, verbosity: int) -> Iterable[RenderableType]:
-    over = host.status != "planned"
-    for finding in host.found:
-        yield from _finding(
-            finding, verbosity, short=over and finding.code not in {f.code for f in host.left}
+    """Before a round: what is broken now, and the round. At the end: what was found, every round, what came of it."""
+    planned = host.status == "planned"
+    findings = host.left if planned else host.found
+    mended = {step.finding for one in host.rounds for step in one.steps}
+    stays = {finding.code for finding in host.left}
+    others = 0
+    for finding in findings:
+        if finding.level == "warning" and finding.code not in mended and not verbosity:
+            others += 1
+            continue
+        yield from _finding(finding, verbosity, short=not planned and finding.code not in stays)
+    if others:
+        yield indented(
+            Text(f"{plural(others, 'warning')} that nothing here mends: provision diagnose", style="dim"), 2
         )
-    for number, one in enumerate(host.rounds, 1):
+    rounds = list(enumerate(host.rounds, 1))
+    for number, one in rounds[-1:] if planned else rounds:
         yield from _round(one, number if len(host.rounds) > 1 else 0, verbosity)
-    if over:
+    if not planned:
         yield from _end(host, verbosity)
 
 
 def _finding(finding: Finding, verbosity: int, *, short: bool) -> Iterable[RenderableType]:
     style = "bold red" if finding.level == "error" else "yellow"
-    yield indented(
-        text(finding.level, "  ", finding.code, "  ", finding.message, styles=(style, "", "bold")), 2
-    )
+    told = text(finding.code, f"  {finding.message}", styles=("bold",))
+    yield columns([(Text(finding.level, style=style), told)], 2)
     if short and not verbosity:
         return
     shown = finding.evidence if verbosity else finding.evidence[:_SHOWN_EVIDENCE]
-    for line in shown:
-        yield indented(Text(clean(line), style="dim"), 6)
+    more = len(finding.evidence) - len(shown)
+    rows = [("", text(line, styles=("dim",))) for line in [*shown, *([f"and {more} more"] if more else [])]]
+    yield columns(rows, 2 + len(finding.level), gap=2)
     if finding.folded and verbosity:
         yield indented(
             text("explains: ", ", ".join(f.code for f in finding.folded), styles=("dim", "dim")), 6

@@ -61,7 +61,7 @@ def look(
     while (found := next_round(seen, history, facts, limits)) is not None:
         if found.kind == "apply":
             found.plan = _plan(name, facts, call, values, catalog, found.steps)
-            _judge_plan(found)
+            _judge_plan(found, {finding.code for finding in seen.errors})
         elif found.kind == "restart":
             _judge_restart(found, facts, values, catalog, limits)
         else:
@@ -126,7 +126,8 @@ def _only(plan: HostPlan, parts: list[str]) -> HostPlan:
     return plan
 
 
-def _judge_plan(found: Round) -> None:
+def _judge_plan(found: Round, errors: set[str]) -> None:
+    """Say of steps whose plan cannot be carried out why. errors: codes of what does not work today."""
     plan = found.plan
     assert plan is not None  # noqa: S101 - an apply round was planned before
     if plan.status == "blocked":
@@ -140,6 +141,12 @@ def _judge_plan(found: Round) -> None:
     elif plan.status == "converged":
         for step in found.steps:
             step.ok, step.said = False, ["the inventory's roles find nothing to change"]
+    elif plan.reboot.needed and not errors & {step.finding for step in found.steps}:
+        for step in found.steps:
+            step.ok, step.said = (
+                False,
+                ["it would take a reboot, and nothing is broken yet: provision apply does it"],
+            )
     found.reboot = plan.reboot.needed and plan.status == "changes"
 
 

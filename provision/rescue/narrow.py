@@ -7,9 +7,12 @@ named are not installed, and nothing is updated.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import provision.collection  # noqa: F401  (makes the collection importable)
+from ansible_collections.gpu.provision.plugins.module_utils import names
 from provision.facts import Facts
 from provision.rescue.model import RescueStep
 from provision.resolve.installed import installed_driver
@@ -53,9 +56,12 @@ def _kept(values: Mapping[str, Any], facts: Facts) -> list[dict[str, Any]]:
     ):  # fmt: skip
         if value and values.get(variable, "auto") == "auto":
             like[variable] = value
-    # Of several versions the one that is loaded needs no reboot; then the newest: fewest packages go back.
+    # Of several versions the one that most packages have: fewest move. Then the one that is loaded, which needs no reboot.
+    count = Counter(
+        names.upstream(version) for name, version in have.packages.items() if names.is_version_locked(name)
+    )
     loaded = facts.module.loaded.version if facts.module.loaded else None
-    order = sorted(have.versions, key=lambda version: (version == loaded, _key(version)), reverse=True)
+    order = sorted(have.versions, key=lambda one: (count[one], one == loaded, _key(one)), reverse=True)
     exact = [{**like, "nvidia_driver_version": version} for version in order]
     open_build = {key: value for key, value in like.items() if key != "nvidia_driver_build"}
     return [*exact, {**like, "nvidia_driver_version": ""}, {**open_build, "nvidia_driver_version": ""}]

@@ -49,9 +49,11 @@ def next_repair(finding: Finding, history: History) -> Repair | None:
             break
         if _turn(finding, repair, history):
             return repair
-    done = any(step.ok and step.finding == finding.code for one in history.rounds for step in one.steps)
-    if finding.reboot and done and not _restarted_last(history):
-        # Its repairs were carried out, it says that a reboot is their end, and it is still there.
+    mine = [step for one in history.rounds for step in one.steps if step.finding == finding.code]
+    ends = finding.reboot and any(step.ok for step in mine)
+    if (ends or any(step.action == "module.reload" for step in mine)) and not _restarted_last(history):
+        # It says that a reboot ends its repairs, which were carried out; or its modules could not be loaded anew. It is
+        # still there.
         reboot = Repair(action="reboot", words="reboot")
         return reboot if _turn(finding, reboot, history) else None
     return None
