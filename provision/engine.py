@@ -73,11 +73,15 @@ class RunResult:
     seconds: float = 0.0
 
 
+def runs_folder() -> Path:
+    """Return the state folder's ``runs``, where runs are kept unless --run-dir says otherwise."""
+    state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+    return Path(state).expanduser() / "gpu-provision" / "runs"
+
+
 def new_run_dir(command: str, base: Path | None = None) -> Path:
     """Make ``<UTC timestamp>-<command>-<short id>`` (mode 0700) under base, by default the state folder's ``runs``."""
-    if base is None:
-        state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
-        base = Path(state).expanduser() / "gpu-provision" / "runs"
+    base = base or runs_folder()
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     folder = base / f"{stamp}-{command}-{secrets.token_hex(3)}"
     folder.mkdir(mode=0o700, parents=True)

@@ -28,6 +28,7 @@ PREFIXES = (
     "container_toolkit_",
     "gpu_verify_",
     "gpu_proxy_",
+    "gpu_rollout_",
     "gpu_rescue_",
     "gpu_mirror_",
 )

@@ -92,3 +92,28 @@ def look(tree):
         "boot_id": tree.word("/proc/sys/kernel/random/boot_id"),
         "machine_id": tree.word("/etc/machine-id"),
     }
+
+
+OWN_MACHINE = "it is the machine that this runs on"
+
+
+def same_machine(one, other):
+    """True where two looks were taken at the same boot of the same machine.
+
+    Both ids must agree: images are copied with their machine-id, and containers of one kernel share its boot_id.
+    """
+    return all(one.get(key) and one.get(key) == other.get(key) for key in ("machine_id", "boot_id"))
+
+
+def reasons(host, controller, policy):
+    """Why a host must not be rebooted now, in words; empty where it may. host, controller: of look()."""
+    found = []
+    if same_machine(host, controller):
+        found.append(OWN_MACHINE)
+    if policy == "when_idle":
+        found += [
+            "its GPUs are in use: %s (pid %s%s)"
+            % (user["comm"], user["pid"], ", " + user["user"] if user["user"] else "")
+            for user in host["gpu_users"][:8]
+        ]
+    return found

@@ -17,7 +17,7 @@ _MODULES = {
 }
 # What roles report to the play, and no wish: see tasks/reboot.yml of nvidia_driver and gpu_rescue, and container_toolkit.
 _REPORTED = {
-    "nvidia_driver_reboot_required", "gpu_rescue_reboot_required", "gpu_rescue_reboot_because",
+    "nvidia_driver_reboot_required", "nvidia_driver_reboot_because", "gpu_rescue_reboot_required", "gpu_rescue_reboot_because",
     "container_toolkit_restart_required", "container_toolkit_restart_because",
 }  # fmt: skip
 

@@ -280,12 +280,17 @@ NO_LOCK = Annotated[bool, typer.Option("--no-lock", metavar="", help="Do not hol
 
 def held_to(settings: Settings, lock: Path | None, no_lock: bool) -> Settings:
     """Settings that name the lock of this run, for the command and for what Ansible plans."""
+    return with_values(settings, held_to_values(lock, no_lock) or False)
+
+
+def held_to_values(lock: Path | None, no_lock: bool) -> dict[str, str]:
+    """The variable that names the lock of this run; UsageError for both options."""
     if lock and no_lock:
         raise UsageError(
             "usage.lock", "--lock and --no-lock contradict each other", hint="leave one of them out"
         )
     named = "none" if no_lock else str(lock.absolute()) if lock else ""
-    return with_values(settings, {"gpu_provision_lock": named} if named else False)
+    return {"gpu_provision_lock": named} if named else {}
 
 
 def agreed(renderer: Renderer, count: int) -> bool:

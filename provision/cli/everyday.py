@@ -11,10 +11,10 @@ from provision.cli.base import (
     LOCK,
     NO_LOCK,
     Settings,
-    agreed,
     command,
     finish,
     held_to,
+    held_to_values,
     open_fleet,
     with_values,
 )
@@ -94,11 +94,17 @@ def plan(
     return finish(settings, command.run(fleet, renderer.progress()), renderer)
 
 
+_ROLLOUT = "A few hosts at a time"
+
+
 @command(
     "provision apply",
     "provision apply -l gpu01 --yes",
     "provision apply --no-reboot",
     "provision apply --check",
+    "provision apply --canary 2 --batch 25% --max-failures 1",
+    "provision apply --batch 4 --wait 2h --yes",
+    "provision apply --resume last",
 )
 def apply(
     settings: Settings,
@@ -115,42 +121,58 @@ def apply(
     prune: Annotated[bool, typer.Option("--prune", metavar="", help=_PRUNE)] = False,
     lock: LOCK = None,
     no_lock: NO_LOCK = False,
-) -> int:
+    canary: Annotated[
+        int | None,
+        typer.Option(
+            "--canary", min=1, metavar="N", rich_help_panel=_ROLLOUT, help="First N hosts, as unlike as can be."
+        ),
+    ] = None,
+    batch: Annotated[
+        str | None,
+        typer.Option(
+            "--batch", metavar="N|N%", rich_help_panel=_ROLLOUT,
+            help="So many hosts at a time; a percentage is of those that change.",
+        ),
+    ] = None,
+    max_failures: Annotated[
+        str | None,
+        typer.Option(
+            "--max-failures", metavar="N|N%", rich_help_panel=_ROLLOUT,
+            help="Stop when more hosts than this fail (default with --canary or --batch: 0).",
+        ),
+    ] = None,
+    wait: Annotated[
+        str | None,
+        typer.Option(
+            "--wait", metavar="TIME", rich_help_panel=_ROLLOUT,
+            help="Wait so long for GPUs that are in use (15m, 2h). Without it such hosts are skipped.",
+        ),
+    ] = None,
+    resume: Annotated[
+        str | None,
+        typer.Option(
+            "--resume", metavar="RUN", rich_help_panel=_ROLLOUT,
+            help="Go on with a run where it stopped: last, a part of its name, or its folder.",
+        ),
+    ] = None,
+) -> int:  # fmt: skip
     """Plan, ask, change the hosts that need it, reboot where that is allowed, and prove the result by a fresh read.
 
-    Hosts that are as wanted are left alone. A run that was cut off is finished by the next one.
+    Hosts that are as wanted are left alone. A run that was cut off is finished by the next one, or by --resume.
+    docs/rollout.md tells of canaries, batches and hooks.
     """
-    settings = held_to(settings, lock, no_lock)
-    settings = with_values(settings, no_reboot and {"nvidia_driver_reboot": "never"})
-    settings = with_values(settings, prune and {"cuda_toolkit_prune": True})
-    fleet, renderer = open_fleet(settings, "apply")
-    from provision import engine
-    from provision.commands import apply as command
-    from provision.commands import plan as planning
+    from provision.cli import applying
+    from provision.rollout.options import parse
 
-    planned = planning.run(
-        fleet,
-        renderer.progress(),
-        on_change=lambda: engine.make_ready(fleet.inventory),
-        keep=command.stays_up,
-    )
-    names = command.to_change(planned)
-    if names and not renderer.as_json:
-        renderer.show(planned)
-    if names and not (yes or check) and not agreed(renderer, len(names)):
-        engine.dismiss()
-        renderer.errors(planned.errors)
-        renderer.say("nothing was changed")
-        return planned.exit_code
-    done = command.run(
-        fleet,
-        planned,
-        renderer.progress(),
-        run_base=settings.run_dir,
-        check=check,
-        verbosity=settings.verbose,
-    )
-    return finish(settings, done, renderer)
+    values: dict[str, str | bool] = {**held_to_values(lock, no_lock)}
+    if no_reboot:
+        values["nvidia_driver_reboot"] = "never"
+    if prune:
+        values["cuda_toolkit_prune"] = True
+    options = parse(canary, batch, max_failures, wait, values)
+    if resume:
+        return applying.go_on(settings, resume, options, yes=yes, check=check)
+    return applying.begin(settings, options, yes=yes, check=check)
 
 
 @command(

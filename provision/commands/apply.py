@@ -1,26 +1,62 @@
-"""apply: carry a plan out, then prove it by a fresh read. The only command of these that changes hosts."""
+"""apply: carry a plan out, then prove it by a fresh read: all hosts at once, or a few at a time.
+
+What comes after what is in ``provision.rollout.loop``; here is how it is done: Ansible, the fast read, hooks.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from provision import engine
+import provision.collection  # noqa: F401  (makes the collection importable)
+from ansible_collections.gpu.provision.plugins.module_utils import hookrun
+from provision import engine, remote
 from provision.collection import ROOT
+from provision.commands import plan as planning
 from provision.commands import verify
 from provision.commands.fleet import Fleet, Silent, Talk, release
-from provision.documents import AppliedHost, ApplyDocument, PlanDocument
+from provision.documents import AppliedHost, AppliedWave, ApplyDocument, PlanDocument
 from provision.engine import Event, HostOutcome
-from provision.errors import Exit, Issue
+from provision.errors import Exit, Issue, ProvisionError, RefusedError, UsageError
+from provision.inventory import Host
 from provision.plan import HostPlan
+from provision.rollout import told
+from provision.rollout.hooks import SPARE_SECONDS, Hook, failed, hooks_of, judge
+from provision.rollout.interrupts import Interrupts
+from provision.rollout.loop import HookResult, Outcome, Rollout
+from provision.rollout.options import RolloutOptions
+from provision.rollout.seams import Seam
+from provision.rollout.state import (
+    DONE,
+    HostState,
+    Process,
+    RunState,
+    Store,
+    WaveState,
+    Where,
+    as_state,
+    find,
+    new_state,
+    now,
+    read,
+)
+from provision.rollout.waves import Wave, kind_of, waves
 
 _PLAYBOOK = ROOT / "playbooks/site.yml"
-# How a plan's status reads once nothing is done about the host.
-_UNTOUCHED = {
-    "converged": "unchanged",
-    "blocked": "blocked",
-    "unreachable": "unreachable",
-    "failed": "failed",
-}
+
+
+@dataclass(frozen=True)
+class Stages:
+    """What will be done when: waves, then hosts that wait for idle GPUs. begun: as wanted now, and not proven yet."""
+
+    waves: list[Wave]
+    waiting: list[str]
+    begun: list[str]
 
 
 def to_change(plan: PlanDocument) -> list[str]:
@@ -33,107 +69,470 @@ def stays_up(plan: HostPlan) -> bool:
     return plan.status == "changes" and not plan.reboot.needed
 
 
+def can_wait(fleet: Fleet, options: RolloutOptions) -> set[str]:
+    """Return the hosts whose GPUs may be in use when they are planned: they are waited for, or drained."""
+    return {
+        host.name for host in fleet.hosts if options.wait or "drain" in hooks_of(host.name, fleet.values[host.name])
+    }  # fmt: skip
+
+
+def stages(
+    fleet: Fleet, plan: PlanDocument, options: RolloutOptions, resumed: RunState | None = None
+) -> Stages:
+    """Say what will be done when. resumed: the run that is gone on with; its proven canaries are not chosen again."""
+    names = to_change(plan)
+    hooks = {name: hooks_of(name, fleet.values[name]) for name in names}
+    # A host in use that no hook drains has its turn when it is idle, so that nobody waits behind it.
+    waiting = [name for name in names if plan.hosts[name].reboot.blocked_by and "drain" not in hooks[name]]
+    now_ = [name for name in names if name not in set(waiting)]
+    kinds = {name: kind_of(plan.hosts[name]) for name in now_}
+    canary = resumed.canaries_left() if resumed else options.canary
+    total = resumed.total if resumed and resumed.total else len(names)
+    begun = [
+        name
+        for name, host in plan.hosts.items()
+        if host.status == "converged" and resumed and resumed.hosts[name].began
+    ]
+    return Stages(waves(now_, kinds, canary, options.batch_size(total)), waiting, begun)
+
+
+def preview(stages: Stages, options: RolloutOptions, total: int) -> list[str]:
+    """Return the waves in words, for somebody who is asked to agree; nothing where all is done at once."""
+    if len(stages.waves) <= 1 and not stages.waiting:
+        return []
+    return told.preview(
+        [(wave.kind, wave.hosts) for wave in stages.waves], stages.waiting, options, options.may_fail(total)
+    )
+
+
 def run(
-    fleet: Fleet, plan: PlanDocument, talk: Talk | None = None, *, run_base: Path | None = None, check: bool = False,
-    verbosity: int = 0,
+    fleet: Fleet, plan: PlanDocument, talk: Talk | None = None, *, options: RolloutOptions | None = None,
+    resumed: Store | None = None, where: Where | None = None, run_base: Path | None = None, check: bool = False,
+    verbosity: int = 0, seams: Sequence[Seam] = (), planned_at: float | None = None, declined: bool = False,
 ) -> ApplyDocument:  # fmt: skip
     """Carry out a plan that was shown and agreed to.
 
     Hosts that are blocked, unreachable or failed stay untouched and are in the document; the others are done. With
     no host to change no playbook is started. check: ansible's check mode, nothing is changed or verified.
+    options: how (all at once by default). resumed: the run to go on with (see reopen); plan has its hosts that are left.
+    where: kept for --resume. planned_at: time.monotonic() of the plan; plans that are too old are made again.
+    declined: somebody said no: nothing is changed, hosts that an earlier session left drained are resumed.
     """
     talk = talk or Silent()
-    document = ApplyDocument(errors=list(plan.errors))
-    codes: list[Exit] = []
-    for name, host in plan.hosts.items():
-        if host.status != "changes":
-            told = "; ".join(blocker.message for blocker in host.blockers) or host.summary
-            document.hosts[name] = AppliedHost.model_validate(
-                {"status": _UNTOUCHED[host.status], "summary": told}
-            )
-            codes.append(host.exit_code)
-    names = to_change(plan)
-    if plan.exit_code != Exit.CHANGES:
-        codes.append(Exit(plan.exit_code))  # it may say more than its hosts (64: values that cannot be used)
-    if not names:
+    options = RolloutOptions() if check or options is None else options
+    for name, values in fleet.values.items():
+        hooks_of(name, values)  # before anything is touched
+    staged = stages(fleet, plan, options, resumed.state if resumed else None)
+    if declined:
+        staged = Stages([], [], [])
+    names = [name for wave in staged.waves for name in wave.hosts] + staged.waiting
+    if resumed is None and not names:
         engine.dismiss()
-        return document.conclude(codes)
-    run_dir = engine.new_run_dir("apply", run_base)
-    document.run_dir = str(run_dir)
-    plan_file = run_dir / "plan.json"
-    engine.write_private(plan_file, plan.to_json())
-    talk.begin("checking (nothing is changed)" if check else "applying", names)
+        return _conclude(ApplyDocument(errors=list(plan.errors)), plan, {})
+    store = resumed or _new_store(plan, options, staged, where or Where(), run_base, check)
+    if resumed is not None:
+        _go_on(resumed, plan, staged)
+    engine.write_private(store.folder / "plan.json", plan.to_json())
+    first = len(store.state.waves) - len(staged.waves) + 1
+    agreed = {name: plan.hosts[name] for name in [*names, *staged.begun]}
+    started = time.monotonic()
+    interrupts = Interrupts(talk.note)
+    actions = _Actions(fleet, store, agreed, talk, check, verbosity)
+    rollout = Rollout(
+        actions,
+        store,
+        agreed,
+        planned_at=planned_at or started,
+        interrupts=interrupts,
+        seams=seams,
+        check=check,
+    )
     try:
-        result = engine.run_playbook(
-            _PLAYBOOK, fleet.inventory, names, {"gpu_provision_plan_file": str(plan_file)}, run_dir,
-            lambda event: tell(talk, event), forks=fleet.forks, check=check, verbosity=verbosity,
-            pythons={name: plan.hosts[name].spec.get("python", {}) for name in names},
-        )  # fmt: skip
-    except BaseException:
-        release(fleet)
-        raise
+        with interrupts.caught():
+            for seam in rollout.seams:
+                seam.begin(store.folder)
+            rollout.go(first, staged.waiting, staged.begun)
     finally:
-        talk.end()
-    document.seconds = round(result.seconds, 1)
-    for name in names:
-        outcome = result.hosts[name]
-        document.hosts[name] = _applied(outcome, plan.hosts[name].summary, check)
-        if outcome.issue is not None:
-            document.errors.append(outcome.issue)
-        elif document.hosts[name].status == "reboot_needed":
-            document.errors.append(reboot_issue(name, plan.hosts[name].reboot.because))
-        elif document.hosts[name].status == "restart_needed":
-            document.errors.append(restart_issue(name, outcome.restart_required or []))
-        codes.append(
-            Exit.CHECK_FAILED if document.hosts[name].status == "check_failed" else outcome.exit_code
-        )
-    if result.interrupted:
-        codes.append(Exit.INTERRUPTED)
-    elif not check:
-        codes += _prove(fleet, document, talk)
-    release(fleet)
-    document.hosts = {name: document.hosts[name] for name in plan.hosts}
-    document.conclude(codes)
-    engine.write_private(run_dir / "result.json", document.to_json())
+        release(fleet)
+        engine.dismiss()
+    document = ApplyDocument(errors=list(plan.errors), run_dir=str(store.folder))
+    document.seconds = round(time.monotonic() - started, 1)
+    _finish(document, plan, store, rollout, declined)
+    for seam in rollout.seams:
+        seam.at_end(document)
+    with store.change() as state:
+        state.ended, state.exit_code, state.process = now(), document.exit_code, None
+    engine.write_private(store.folder / "result.json", document.to_json())
     return document
 
 
-def _applied(outcome: HostOutcome, summary: str, check: bool) -> AppliedHost:
+# ---- the run's folder ----------------------------------------------------------------------------------------------------
+
+
+def runs_folder(run_base: Path | None) -> Path:
+    """Return where runs are kept."""
+    return run_base or engine.runs_folder()
+
+
+def reopen(run: str, run_base: Path | None, talk: Talk) -> Store:
+    """Return the state of a run to go on with: ``last``, a part of its name, or its folder.
+
+    Raises UsageError for a run that is not known and RefusedError for one that still goes on. Waits for the
+    ansible-playbook that a killed command left behind: what it does on hosts is not to be disturbed.
+    """
+    folder = find(run, runs_folder(run_base))
+    state = read(folder)
+    if state.process and state.process.pid != os.getpid() and state.process.alive():
+        raise RefusedError(
+            "run.active", f"{state.run} still goes on (process {state.process.pid})",
+            hint="wait for its end, or end it with Ctrl-C there",
+        )  # fmt: skip
+    if state.playbook and state.playbook.alive():
+        talk.note(f"waiting for what is left of {state.run} to end (process {state.playbook.pid})")
+        while state.playbook.alive():
+            time.sleep(0.5)
+    return Store(folder, state)
+
+
+def part_of(fleet: Fleet, state: RunState, limit: str | None) -> Fleet:
+    """Return the fleet with only the hosts of a run that are left, or that are still drained.
+
+    Raises UsageError for hosts of the run that the inventory does not have (any more), unless limit leaves them out, and for
+    variables that the run was given on its command line and this call was not.
+    """
+    missing = [name for name in state.where.extra_vars if name not in fleet.inventory.extra_vars]
+    if missing:
+        raise UsageError(
+            "usage.resume", f"the run was given -e {', '.join(missing)}, and this call is not",
+            because=["values of variables are not kept: they may be secrets"],
+            hint=f"give them again: provision apply --resume {state.run} -e {missing[0]}=…",
+        )  # fmt: skip
+    wanted = dict.fromkeys([*state.left(), *state.owing()])
+    have = {host.name for host in fleet.hosts}
+    gone = [name for name in wanted if name not in have]
+    if gone and not limit:
+        raise UsageError(
+            "usage.resume", f"the inventory does not have {told.hosts(gone)}, of {state.run}",
+            hint="give the inventory that has them (-i), or leave them out: -l 'all'",
+        )  # fmt: skip
+    hosts = [host for host in fleet.hosts if host.name in wanted]
+    return replace(fleet, inventory=replace(fleet.inventory, hosts=hosts))
+
+
+def _new_store(
+    plan: PlanDocument, options: RolloutOptions, staged: Stages, where: Where, run_base: Path | None, check: bool
+) -> Store:  # fmt: skip
+    folder = engine.new_run_dir("apply", run_base)
+    hosts = {}
+    canaries = {name for wave in staged.waves if wave.kind == "canary" for name in wave.hosts}
+    for name, host in plan.hosts.items():
+        if host.status == "changes":
+            hosts[name] = HostState(summary=host.summary, canary=name in canaries)
+        else:
+            outcome = told.not_changed(host)
+            hosts[name] = HostState(status=outcome.status, summary=outcome.applied.summary)
+    state = new_state(folder.name, options, where, staged.waves, hosts)
+    state.total += len(staged.waiting)
+    store = Store(folder, state, keep=not check)
+    with store.change():
+        return store
+
+
+def _go_on(store: Store, plan: PlanDocument, staged: Stages) -> None:
+    """Write down that a run goes on, with these waves in the place of those that were not begun."""
+    with store.change() as state:
+        state.sessions += 1
+        state.process, state.playbook = Process.of(os.getpid()), None
+        state.stopped = state.ended = state.exit_code = None
+        state.waves = [wave for wave in state.waves if wave.status not in ("waiting", "not_begun")]
+        for wave in state.waves:
+            wave.status = "stopped" if wave.status == "running" else wave.status
+        state.waves += [as_state(wave) for wave in staged.waves]
+        canaries = {name for wave in staged.waves if wave.kind == "canary" for name in wave.hosts}
+        for name, host in plan.hosts.items():
+            kept = state.hosts[name]
+            kept.canary = kept.canary or name in canaries
+            if host.status == "changes":
+                kept.status, kept.summary = "waiting", host.summary
+            elif name in staged.begun:
+                kept.status = "running"
+            elif kept.status not in DONE:
+                outcome = told.not_changed(host)
+                kept.status, kept.summary = outcome.status, outcome.applied.summary
+
+
+# ---- the document ----------------------------------------------------------------------------------------------------
+
+
+def _finish(
+    document: ApplyDocument, plan: PlanDocument, store: Store, rollout: Rollout, declined: bool
+) -> None:
+    """Fill the document with what became of every host of the run, in the order of the run."""
+    state = store.state
+    outcomes = rollout.outcomes
+    if declined:
+        outcomes = {
+            **{name: told.not_begun(plan.hosts[name].summary) for name in to_change(plan)},
+            **outcomes,
+        }
+    codes = [Exit.INTERRUPTED] if rollout.interrupted else []
+    _conclude(document, plan, outcomes, codes)
+    for name, host in state.hosts.items():
+        if name not in document.hosts:
+            document.hosts[name] = AppliedHost.model_validate(
+                {"status": host.status, "summary": host.summary, "wave": host.wave}
+            )
+    document.hosts = {name: document.hosts[name] for name in state.hosts}
+    for outcome in outcomes.values():
+        document.errors += outcome.issues
+    document.errors += rollout.issues
+    if rollout.interrupted and len(state.waves) > 1:
+        with store.change():
+            state.stopped = state.stopped or "interrupted"
+    document.stopped = state.stopped
+    issues = [told.stopped(state), None if declined else told.owing(state)]
+    document.errors += [issue for issue in issues if issue]
+    if state.owing():
+        document.conclude([Exit(document.exit_code), Exit.FAILED])
+    document.waves = [_wave(wave) for wave in state.waves]
+
+
+def _wave(wave: WaveState) -> AppliedWave:
+    status = wave.status if wave.status in ("done", "stopped") else "not_begun"
+    return AppliedWave.model_validate(
+        {"kind": wave.kind, "hosts": wave.hosts, "status": status, "seconds": wave.seconds}
+    )
+
+
+def _conclude(
+    document: ApplyDocument, plan: PlanDocument, outcomes: Mapping[str, Outcome], codes: Sequence[Exit] = ()
+) -> ApplyDocument:
+    found = list(codes)
+    for name, host in plan.hosts.items():
+        outcome = outcomes.get(name) or told.not_changed(host)
+        document.hosts[name] = outcome.applied
+        found.append(outcome.code)
+    if plan.exit_code != Exit.CHANGES:
+        found.append(Exit(plan.exit_code))  # it may say more than its hosts (64: values that cannot be used)
+    return document.conclude(found)
+
+
+# ---- how things are done -------------------------------------------------------------------------------------------------
+
+
+class _Actions:
+    """The real thing for a Rollout: Ansible, the fast read, the hooks."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        store: Store,
+        agreed: Mapping[str, HostPlan],
+        talk: Talk,
+        check: bool,
+        verbosity: int,
+    ) -> None:
+        self.fleet, self.store, self.agreed, self.talk = fleet, store, agreed, talk
+        self.check, self.verbosity = check, verbosity
+        self._hooks = {name: hooks_of(name, values) for name, values in fleet.values.items()}
+
+    def drains(self, host: str) -> bool:
+        return "drain" in self._hooks[host]
+
+    def note(self, text: str) -> None:
+        self.talk.note(text)
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def prepare(self) -> None:
+        engine.make_ready(self.fleet.inventory)
+
+    def _of(self, names: Sequence[str]) -> list[Host]:
+        wanted = set(names)
+        return [host for host in self.fleet.hosts if host.name in wanted]
+
+    # -- hooks
+
+    def hook(self, phase: str, hosts: Sequence[str], wave: int) -> dict[str, HookResult]:
+        having = [host for host in self._of(hosts) if phase in self._hooks[host.name]]
+        title = "draining" if phase == "drain" else "resuming"
+        self.talk.begin(title, [host.name for host in having])
+
+        def one(host: Host) -> Issue | None:
+            self.talk.host(host.name, title)
+            return self._run_hook(phase, host, self._hooks[host.name][phase], wave)
+
+        def told_of(host: Host, result: Issue | None | ProvisionError) -> None:
+            issue = result.issue if isinstance(result, ProvisionError) else result
+            if issue is None:
+                self.talk.host(host.name, "drained" if phase == "drain" else "resumed", state="ok")
+            else:
+                self.talk.host(host.name, issue.message, state="failed")
+
+        try:
+            results = remote.for_each(having, one, forks=self.fleet.forks, on_done=told_of)
+        finally:
+            self.talk.end()
+        found = {name: HookResult() for name in hosts}  # without this hook there is nothing to fail
+        for name, result in results.items():
+            if isinstance(result, ProvisionError):
+                hook = self._hooks[name][phase]
+                because = [result.issue.message, *result.issue.because][:6]
+                result = failed(phase, name, hook, "could not be run", because, self.store.state.run)
+            found[name] = HookResult(result)
+        return found
+
+    def _run_hook(self, phase: str, host: Host, hook: Hook, wave: int) -> Issue | None:
+        args: dict[str, Any] = {
+            "command": list(hook.command), "timeout": hook.timeout,
+            "environment": hook.environment(phase, host.name, self.store.state.run, wave),
+        }  # fmt: skip
+        if hook.on == "controller":
+            answer = hookrun.run(args["command"], args["environment"], args["timeout"])
+        else:
+            with contextlib.closing(remote.open_session(host)) as session:
+                answer = session.call("hookrun", args, timeout=hook.timeout + SPARE_SECONDS)
+        return judge(phase, host.name, hook, answer, self.store.state.run)
+
+    # -- reading
+
+    def plan(self, hosts: Sequence[str]) -> dict[str, HostPlan]:
+        part = replace(self.fleet, inventory=replace(self.fleet.inventory, hosts=self._of(hosts)))
+        return planning.run(part, _Titled(self.talk, "looking again"), keep=stays_up, waits=set(hosts)).hosts
+
+    def users(self, hosts: Sequence[str]) -> dict[str, list[str] | None]:
+        def ask(host: Host) -> list[str]:
+            with contextlib.closing(remote.open_session(host)) as session:
+                return planning.described(session.call("gpuusers", {})["gpu_users"])
+
+        answers = remote.for_each(self._of(hosts), ask, forks=self.fleet.forks)
+        return {
+            name: None if isinstance(answer, ProvisionError) else answer for name, answer in answers.items()
+        }
+
+    # -- changing
+
+    def play(self, wave: int, title: str, plans: Mapping[str, HostPlan]) -> tuple[dict[str, Outcome], bool]:
+        names = list(plans)
+        folder, plan_file = self._folder(wave, plans)
+        self.talk.begin(f"{title}checking (nothing is changed)" if self.check else f"{title}applying", names)
+        try:
+            result = engine.run_playbook(
+                _PLAYBOOK, self.fleet.inventory, names,
+                {"gpu_provision_plan_file": str(plan_file), "gpu_provision_run": self.store.state.run}, folder,
+                lambda event: tell(self.talk, event), forks=self.fleet.forks, check=self.check,
+                verbosity=self.verbosity, pythons={name: plans[name].spec.get("python", {}) for name in names},
+                on_start=self._started,
+            )  # fmt: skip
+        finally:
+            self.talk.end()
+        with self.store.change() as state:
+            state.playbook = None
+        run = self.store.state.run
+        outcomes = {name: _outcome(name, result.hosts[name], plans[name], self.check, run) for name in names}
+        return outcomes, result.interrupted
+
+    def _started(self, pid: int) -> None:
+        with self.store.change() as state:
+            state.playbook = Process.of(pid)
+
+    def _folder(self, wave: int, plans: Mapping[str, HostPlan]) -> tuple[Path, Path]:
+        """Return (where this wave's log and events go, the file of its plans): the run's own folder for its only wave."""
+        state, folder = self.store.state, self.store.folder
+        if len(state.waves) > 1 or state.sessions > 1:
+            folder = folder / f"wave-{wave:02d}"
+            folder.mkdir(mode=0o700, exist_ok=True)
+        if folder == self.store.folder and all(plan is self.agreed[name] for name, plan in plans.items()):
+            return folder, folder / "plan.json"
+        plan_file = folder / "wave.json"
+        engine.write_private(plan_file, PlanDocument(hosts=dict(plans)).to_json())
+        return folder, plan_file
+
+    def prove(self, title: str, outcomes: Mapping[str, Outcome]) -> None:
+        hosts = self._of([name for name, outcome in outcomes.items() if outcome.status == "done"])
+        if not hosts:
+            return
+        verified = verify.run(self.fleet, _Titled(self.talk, title), hosts)
+        for name, result in verified.hosts.items():
+            outcome = outcomes[name]
+            outcome.applied.checks = result.checks
+            outcome.issues += [issue for issue in verified.errors if issue.host == name]
+            if result.status == "fail":
+                outcome.applied.status, outcome.code = "check_failed", Exit.CHECK_FAILED
+            elif result.status == "unreachable":
+                outcome.applied.status, outcome.code = "unreachable", Exit.UNREACHABLE
+            elif result.status == "failed":
+                outcome.applied.status, outcome.code = "failed", Exit.FAILED
+
+
+class _Titled:
+    """A Talk with another title."""
+
+    def __init__(self, talk: Talk, title: str) -> None:
+        self._talk, self._title = talk, title
+
+    def begin(self, title: str, hosts: Sequence[str]) -> None:
+        self._talk.begin(self._title, hosts)
+
+    def host(self, name: str, text: str, *, state: str = "running") -> None:
+        self._talk.host(name, text, state=state)
+
+    def note(self, text: str) -> None:
+        self._talk.note(text)
+
+    def end(self) -> None:
+        self._talk.end()
+
+
+def _outcome(name: str, outcome: HostOutcome, plan: HostPlan, check: bool, run: str) -> Outcome:
+    """Return what a play did on one host, in the document's words."""
     status: str = outcome.status
+    code, issues, lost = outcome.exit_code, [outcome.issue] if outcome.issue else [], False
     if outcome.issue is not None and outcome.issue.code == "verify.failed":
-        status = "check_failed"
+        status, code = "check_failed", Exit.CHECK_FAILED
+    elif outcome.status == "failed" and outcome.issue is not None and did_not_come_back(outcome):
+        status, code, lost = "unreachable", Exit.UNREACHABLE, True
+        issues = [not_back_issue(name, outcome.issue, plan, run)]
     if status in ("ok", "changed"):
         left = "reboot_needed" if outcome.reboot_required else "restart_needed"
         waits = outcome.reboot_required or outcome.restart_required is not None
         status = "checked" if check else left if waits else "done"
-    return AppliedHost.model_validate(
-        {"status": status, "summary": summary, "changed": outcome.changed, "failed_task": outcome.failed_task}
-    )
+        if status == "reboot_needed":
+            issues.append(reboot_issue(name, plan.reboot.because, outcome.reboot_because, run))
+        elif status == "restart_needed":
+            issues.append(restart_issue(name, outcome.restart_required or []))
+    applied = AppliedHost.model_validate(
+        {"status": status, "summary": plan.summary, "changed": outcome.changed, "failed_task": outcome.failed_task,
+         "rebooted": outcome.rebooted}
+    )  # fmt: skip
+    return Outcome(applied, code, issues, lost)
 
 
-def _prove(fleet: Fleet, document: ApplyDocument, talk: Talk) -> list[Exit]:
-    """Read the hosts that are done again and judge them: success is what verify says."""
-    hosts = [host for host in fleet.hosts if document.hosts[host.name].status == "done"]
-    if not hosts:
-        return []
-    verified = verify.run(fleet, talk, hosts)
-    document.errors += verified.errors
-    codes = [Exit(verified.exit_code)]
-    for name, result in verified.hosts.items():
-        applied = document.hosts[name]
-        applied.checks = result.checks
-        if result.status == "fail":
-            applied.status = "check_failed"
-        elif result.status in ("unreachable", "failed"):
-            applied.status = "unreachable" if result.status == "unreachable" else "failed"
-    return codes
+def did_not_come_back(outcome: HostOutcome) -> bool:
+    """True where a reboot was begun and no other boot answered in time. Source: ansible.builtin.reboot compares boot_id."""
+    action = (outcome.failed_action or "").rpartition(".")[2]
+    return action == "reboot" and outcome.issue is not None and "Timed out waiting" in outcome.issue.message
 
 
-def reboot_issue(host: str, because: list[str]) -> Issue:
-    """What is left to the owner of a host whose reboot is not ours to do."""
+def not_back_issue(host: str, issue: Issue, plan: HostPlan, run: str) -> Issue:
+    """A host that was rebooted and did not come back within its time limit."""
+    limit = ((plan.spec.get("parts") or {}).get("nvidia_driver") or {}).get("reboot", {}).get("timeout")
+    within = f" within {limit} s (nvidia_driver_reboot_timeout)" if limit else ""
     return Issue(
-        code="reboot.needed", host=host, message="done, and a reboot is needed", because=because,
-        hint="reboot it when it suits, then run: provision verify",
+        code="reboot.not_back", host=host, message=f"did not come back from its reboot{within}",
+        because=[issue.message.partition(": ")[2] or issue.message, *issue.because][:4],
+        hint=f"look at its console; when it is up, go on: provision apply --resume {run}",
+    )  # fmt: skip
+
+
+def reboot_issue(host: str, because: list[str], why_left: Sequence[str] = (), run: str = "last") -> Issue:
+    """What is left to the owner of a host whose reboot is not ours to do. why_left: what kept us from it, if not the owner."""
+    hint = "reboot it when it suits, then run: provision verify"
+    if why_left:
+        hint = f"reboot it when it suits, then go on: provision apply --resume {run}"
+    return Issue(
+        code="reboot.needed", host=host, message="done, and a reboot is needed", because=[*why_left, *because], hint=hint
     )  # fmt: skip
 
 
@@ -152,7 +551,7 @@ def tell(talk: Talk, event: Event) -> None:
     if host is None:
         return
     if kind == "host_start":
-        rebooting = str(event.get("action", "")).endswith("reboot")
+        rebooting = engine.is_reboot(event)
         talk.host(host, "rebooting" if rebooting else event["task"])
     elif kind == "ok" and event["changed"]:
         talk.host(host, event["task"], state="changed")

@@ -30,6 +30,10 @@ class Talk(Protocol):
         """Say what a host does. state: running, ok, changed, failed; unread: its error is in the document."""
         ...
 
+    def note(self, text: str) -> None:
+        """Say something that stays on the terminal: which wave of hosts begins, who is waited for."""
+        ...
+
     def end(self) -> None: ...
 
 
@@ -40,6 +44,9 @@ class Silent:
         return
 
     def host(self, name: str, text: str, *, state: str = "running") -> None:
+        return
+
+    def note(self, text: str) -> None:
         return
 
     def end(self) -> None:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from provision import remote
-from provision.catalog import load_catalog
+from provision.catalog import Catalog, load_catalog
 from provision.commands.fleet import Fleet, Silent, Talk, ask_all
 from provision.documents import PlanDocument
 from provision.errors import Exit, ProvisionError
 from provision.inventory import Host
 from provision.plan import HostPlan
-from provision.planning import failed_plan, plan_host
+from provision.planning import Call, failed_plan, plan_host
 
 
 def run(
@@ -22,22 +22,35 @@ def run(
     *,
     on_change: Callable[[], None] = lambda: None,
     keep: Callable[[HostPlan], bool] = lambda plan: False,
+    waits: Collection[str] = (),
+    before: Callable[[str, Any], None] = lambda host, facts: None,
 ) -> PlanDocument:
     """Plan every host. Exit code by the worst of them: 2 changes, 5 blocked, 4 unreachable, 0 nothing to do.
 
     on_change: called once, from a thread, as soon as one host will probably have to change (apt is asked).
-    keep: see fleet.ask_all.
+    keep: see fleet.ask_all. waits: hosts that are planned for as if their GPUs were idle, since they will be waited for or
+    drained; who uses them now is in reboot.blocked_by.
+    before: told the facts of each host that has to change, from its thread.
     """
     catalog = load_catalog()
     first = threading.Lock()
 
     def ask(host: Host, session: remote.Session) -> HostPlan:
+        facts: list[Any] = []
+
         def call(program: str, args: dict[str, Any]) -> Any:
             if program == "aptquery" and first.acquire(blocking=False):
                 on_change()
-            return session.call(program, args)
+            answer = session.call(program, args)
+            if program == "probe" and not facts:
+                facts.append(answer)
+            return answer
 
-        return plan_host(host.name, call, dict(fleet.values[host.name]), catalog)
+        make = _as_if_idle if host.name in waits else plan_host
+        plan = make(host.name, call, dict(fleet.values[host.name]), catalog)
+        if plan.status == "changes" and facts:
+            before(host.name, facts[0])
+        return plan
 
     answers = ask_all(fleet, fleet.hosts, "planning", ask, talk or Silent(), keep=keep)
     document = PlanDocument()
@@ -49,3 +62,34 @@ def run(
         document.errors += plan.blockers
         codes.append(answer.exit_code if failed else plan.exit_code)
     return document.conclude(codes)
+
+
+def _as_if_idle(name: str, call: Call, values: dict[str, Any], catalog: Catalog) -> HostPlan:
+    """Plan a host without regard to work on its GPUs; where the change would disturb it, blocked_by has who it is."""
+    users: list[str] = []
+
+    def idle(program: str, args: dict[str, Any]) -> Any:
+        answer = call(program, args)
+        if program != "probe":
+            return answer
+        users.extend(described(answer["gpu_users"]))
+        return {**answer, "gpu_users": []}
+
+    plan = plan_host(name, idle, values, catalog)
+    if plan.status == "changes" and disturbs(plan):
+        plan.reboot.blocked_by = users
+    return plan
+
+
+def disturbs(plan: HostPlan) -> bool:
+    """True where work on the GPUs keeps a host from its change: the rule of plan.driver, for a plan that did not see any."""
+    moves = any(change.part == "driver" for change in plan.packages)
+    policy = plan.reboot.policy
+    return plan.reboot.needed and (policy == "when_idle" or (policy == "never" and moves))
+
+
+def described(users: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return facts.GpuUser rows in words: ``python3 (pid 42, root)``."""
+    return [
+        f"{user['comm']} (pid {user['pid']}{', ' + user['user'] if user['user'] else ''})" for user in users
+    ]

@@ -137,6 +137,10 @@ def _view(document: Document, width: int, verbosity: int) -> Iterable[Renderable
         return results.applied(document, verbosity)
     if isinstance(document, InitDocument):
         return [Text(f"wrote {clean(document.path)}")]
+    if document.schema_id == "provision/drift/1":
+        from provision.render import drift
+
+        return drift.view(document, verbosity)  # type: ignore[arg-type]
     if document.schema_id == "provision/locked/1":
         from provision.render import lock
 
@@ -153,6 +157,10 @@ def _view(document: Document, width: int, verbosity: int) -> Iterable[Renderable
         from provision.render import diagnose
 
         return diagnose.explained(document, verbosity)  # type: ignore[arg-type]
+    if document.schema_id == "provision/mirror/1":
+        from provision.render import mirror
+
+        return mirror.view(document, verbosity)  # type: ignore[arg-type]
     if document.schema_id == "provision/compat/1":
         from provision.render import compat
 

@@ -58,6 +58,11 @@ class Progress:
             # Above the live list, so that it is still there when the list has gone.
             self._print(Text(line, style="red"))
 
+    def note(self, text: str) -> None:
+        """Say a line that stays: above the live list where there is one."""
+        if not self._silent:
+            self._print(Text(clean(text), style="bold"))
+
     def end(self) -> None:
         live, self._live = self._live, None
         if live is None:

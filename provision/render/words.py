@@ -21,7 +21,7 @@ _SHOWN_HOSTS = 6
 STYLES = {
     "rescued": "green", "well": "green", "planned": "yellow", "left": "bold red",
     "pass": "green", "ok": "green", "done": "green", "converged": "green", "unchanged": "green", "checked": "green",
-    "warn": "yellow", "changes": "yellow", "changed": "yellow", "reboot_needed": "yellow",
+    "clean": "green", "drifted": "yellow", "warn": "yellow", "changes": "yellow", "changed": "yellow", "reboot_needed": "yellow",
     "restart_needed": "yellow", "interrupted": "yellow", "busy": "yellow", "skipped": "yellow",
     "fail": "bold red", "failed": "bold red", "unreachable": "bold red", "blocked": "bold red",
     "check_failed": "bold red", "not_started": "yellow", "skip": "dim",
@@ -31,7 +31,7 @@ STATUS_WORDS = {
     "planned": "to rescue", "left": "still broken",
     "reboot_needed": "reboot needed", "restart_needed": "restart needed",
     "check_failed": "check failed", "not_started": "not started", "busy": "in use", "skipped": "not drained",
-    "converged": "as wanted", "unchanged": "as wanted, nothing done", "changes": "to change",
+    "clean": "as it should be", "converged": "as wanted", "unchanged": "as wanted, nothing done", "changes": "to change",
 }  # fmt: skip
 
 

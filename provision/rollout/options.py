@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from pydantic import BaseModel
 
@@ -19,8 +20,9 @@ class RolloutOptions(BaseModel):
     batch: str | None = None  # hosts at a time: "4" or "25%"; None: all the others at once
     max_failures: str | None = None  # hosts that may fail: "1" or "10%"; None: see may_fail
     wait: float = 0  # seconds to wait for GPUs that are in use
-    no_reboot: bool = False
-    prune: bool = False
+    values: dict[
+        str, str | bool
+    ] = {}  # variables that options of the command stand for (--no-reboot, --prune, --lock)
 
     @property
     def staged(self) -> bool:
@@ -44,7 +46,8 @@ class RolloutOptions(BaseModel):
 
 
 def parse(
-    canary: int | None, batch: str | None, max_failures: str | None, wait: str | None, *, no_reboot: bool, prune: bool
+    canary: int | None, batch: str | None, max_failures: str | None, wait: str | None,
+    values: Mapping[str, str | bool] | None = None,
 ) -> RolloutOptions:  # fmt: skip
     """Return the options of the command line. Raises UsageError for what cannot be meant."""
     if batch is not None:
@@ -53,7 +56,7 @@ def parse(
         _amount("--max-failures", max_failures, least=0)
     return RolloutOptions(
         canary=canary or 0, batch=batch, max_failures=max_failures, wait=seconds(wait) if wait else 0,
-        no_reboot=no_reboot, prune=prune,
+        values=dict(values or {}),
     )  # fmt: skip
 
 

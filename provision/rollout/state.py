@@ -126,10 +126,13 @@ class RunState(BaseModel):
 
 
 class Store:
-    """A run's state, in memory and on disk. Changes go through ``change``; each is on disk when it ends."""
+    """A run's state, in memory and on disk. Changes go through ``change``; each is on disk when it ends.
 
-    def __init__(self, folder: Path, state: RunState) -> None:
-        self.folder, self.state = folder, state
+    keep: false for a run that nobody goes on with (check mode).
+    """
+
+    def __init__(self, folder: Path, state: RunState, *, keep: bool = True) -> None:
+        self.folder, self.state, self._keep = folder, state, keep
         self._lock = threading.Lock()
 
     @contextmanager
@@ -137,7 +140,8 @@ class Store:
         """Give the state to be changed, alone; write it afterwards."""
         with self._lock:
             yield self.state
-            write_atomically(self.folder / FILE, self.state.model_dump_json(by_alias=True, indent=1))
+            if self._keep:
+                write_atomically(self.folder / FILE, self.state.model_dump_json(by_alias=True, indent=1))
 
     def host(self, name: str) -> HostState:
         return self.state.hosts[name]

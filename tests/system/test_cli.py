@@ -427,6 +427,7 @@ def test_apply_does_the_fine_hosts_and_tells_the_others_apart(capsys, applying, 
         "events.jsonl",
         "ansible.log",
         "result.json",
+        "state.json",
     }
     assert json.loads((run_dir / "result.json").read_text()) == document
 
