@@ -144,7 +144,9 @@ class ApplyDocument(Document):
     hosts: dict[str, AppliedHost] = Field(default_factory=dict)
     waves: list[AppliedWave] = Field(default_factory=list)
     stopped: str | None = None  # why no further wave was begun
-    warnings: list[Issue] = Field(default_factory=list)  # a lock that was taken over, a record that was not written
+    warnings: list[Issue] = Field(
+        default_factory=list
+    )  # a lock that was taken over, a record that was not written
     run_dir: str | None = None
     seconds: float | None = None
 
@@ -165,10 +167,19 @@ def schemas() -> dict[str, dict[str, Any]]:
     """Return the JSON schema of every document by its id, for the docs and for those who read --json."""
     from provision.commands.compat import CompatDocument
     from provision.commands.diagnose import DiagnoseDocument, ExplainDocument
+    from provision.commands.drift import DriftDocument
     from provision.commands.lock import LockDocument
     from provision.rescue.model import RescueDocument
 
-    models: tuple[type[Document], ...] = (*DOCUMENTS, CompatDocument, DiagnoseDocument, ExplainDocument, LockDocument, RescueDocument)
+    models: tuple[type[Document], ...] = (
+        *DOCUMENTS,
+        CompatDocument,
+        DiagnoseDocument,
+        ExplainDocument,
+        DriftDocument,
+        LockDocument,
+        RescueDocument,
+    )
     return {
         model.model_fields["schema_id"].default: model.model_json_schema(by_alias=True) for model in models
     }

@@ -1,0 +1,91 @@
+"""drift: every host against inventory, lock, peers and its hardware before, from one read of each. Changes nothing."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, Field
+
+from provision import remote
+from provision.catalog import load_catalog
+from provision.commands.fleet import Fleet, Silent, Talk, ask_all
+from provision.documents import Document
+from provision.drift import Item, judge_host, metrics
+from provision.drift.peers import Peer, compare, peer_of
+from provision.errors import Exit, ProvisionError
+from provision.inventory import Host
+from provision.lock.hold import find, path_of
+from provision.planning import read_facts
+
+
+class DriftedHost(BaseModel):
+    """group: of the lock that the host is held to; items: what drifted, the gravest first."""
+
+    status: Literal["clean", "drifted", "unreachable", "failed"]
+    group: str | None = None
+    items: list[Item] = Field(default_factory=list)
+
+
+class DriftDocument(Document):
+    """lock: path of the lock; None: there is none, and hosts are compared with inventory and peers alone."""
+
+    schema_id: str = Field(default="provision/drift/1", alias="schema")
+    hosts: dict[str, DriftedHost] = Field(default_factory=dict)
+    lock: str | None = None
+    seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class _Judged:
+    group: str | None
+    items: list[Item]
+    peer: Peer
+
+
+def run(fleet: Fleet, talk: Talk | None = None) -> DriftDocument:
+    """Read and judge every host. Exit code 2 where one drifted; 4, 1 or 5 where one could not be read or judged.
+
+    Raises LockError (exit 64) for a lock that cannot be used.
+    """
+    begun, catalog = time.monotonic(), load_catalog()
+    document = DriftDocument()
+    for values in list(fleet.values.values())[:1]:
+        path = path_of(values)
+        document.lock = str(path) if path else None
+        find(values)  # once, and said once, before any host is asked
+
+    def ask(host: Host, session: remote.Session) -> _Judged:
+        values = dict(fleet.values[host.name])
+        facts = read_facts(session.call, values)
+        items, lock = judge_host(host.name, facts, values, catalog)
+        # Facts of a whole fleet are not kept: what its peers need is a few words.
+        return _Judged(lock.group_name if lock else None, items, peer_of(facts, lock, catalog))
+
+    answers = ask_all(fleet, fleet.hosts, "reading", ask, talk or Silent())
+    judged = {name: answer for name, answer in answers.items() if not isinstance(answer, ProvisionError)}
+    told = {name: {item.area for item in one.items} for name, one in judged.items()}
+    odd = compare({name: one.peer for name, one in judged.items()}, told)
+    codes: list[Exit] = []
+    for name, answer in answers.items():
+        if isinstance(answer, ProvisionError):
+            unreachable = answer.exit_code == Exit.UNREACHABLE
+            document.hosts[name] = DriftedHost(status="unreachable" if unreachable else "failed")
+            document.errors.append(answer.issue.model_copy(update={"host": name}))
+            codes.append(answer.exit_code)
+            continue
+        items = [*answer.items, *odd.get(name, [])]
+        document.hosts[name] = DriftedHost(
+            status="drifted" if items else "clean", group=answer.group, items=items
+        )
+        codes.append(Exit.CHANGES if items else Exit.OK)
+    document.seconds = round(time.monotonic() - begun, 3)
+    return document.conclude(codes)
+
+
+def write_metrics(document: DriftDocument, path: Path) -> None:
+    """Write the document's metrics. Raises UsageError when the file cannot be written."""
+    rows = {name: (host.status, host.group, host.items) for name, host in document.hosts.items()}
+    metrics.write(metrics.render(rows, round(time.time(), 3), document.seconds or 0.0), path)

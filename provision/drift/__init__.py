@@ -1,0 +1,58 @@
+"""drift: what a host has that is not what inventory, lock, peers or its own hardware before say. Pure functions of facts.
+
+``judge_host`` looks at one host, ``peers.compare`` at hosts of one kind together, ``metrics`` writes the answer for
+Prometheus.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from provision.catalog import Catalog
+from provision.drift.hardware import against_hardware
+from provision.drift.inventory import against_inventory
+from provision.drift.item import Item, without_echoes
+from provision.drift.locked import against_lock
+from provision.facts import Facts
+from provision.lock.hold import find, lock_of
+from provision.lock.model import HostLock
+
+__all__ = ["Item", "judge_host"]
+
+
+def judge_host(
+    name: str, facts: Facts, values: dict[str, Any], catalog: Catalog
+) -> tuple[list[Item], HostLock | None]:
+    """Return what of a host drifted, the gravest first, and the lock that it was held against.
+
+    values: effective role variables with ``inventory_dir``. Raises LockError for a lock that cannot be used, UsageError and
+    RefusedError for wishes that cannot be judged.
+    """
+    lock, unlisted = lock_of(name, facts, values)
+    found = find(values)
+    items: list[Item] = []
+    if unlisted is not None and found is not None:
+        items.append(_unlisted(name, facts, found[0]))
+    items += against_hardware(facts, lock)
+    if lock:
+        items += against_lock(facts, values, lock, catalog)
+    items += against_inventory(name, facts, values, catalog)
+    return without_echoes(items), lock
+
+
+def _unlisted(name: str, facts: Facts, lock: Any) -> Item:
+    """The item of a host that the lock does not know; one whose cards another name has was renamed."""
+    cards = {gpu.uuid for gpu in facts.smi.gpus if gpu.uuid}
+    before = [
+        other for other, host in lock.hosts.items()
+        if cards & {gpu.uuid for gpu in host.gpus if gpu.uuid}
+    ]  # fmt: skip
+    if before:
+        return Item(
+            code="lock.renamed", what="its name", expected=before[0], found=name, against="lock",
+            hint=f"the lock has these cards as {before[0]}: rename it there, or provision lock again",
+        )  # fmt: skip
+    return Item(
+        code="lock.not_listed", what="the lock", expected="every host in it", found=f"{name} is not", against="lock",
+        hint="provision lock adds it once it is verified",
+    )  # fmt: skip

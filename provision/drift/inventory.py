@@ -1,0 +1,181 @@
+"""A host against what the inventory asks for: the steps of a plan that needs no apt, and the checks that read. Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import provision.collection  # noqa: F401  (makes the collection importable)
+from ansible_collections.gpu.provision.plugins.module_utils import aptfiles, checks, names
+from provision.catalog import Catalog
+from provision.drift.item import Item
+from provision.facts import Facts
+from provision.plan import HostPlan, Step
+from provision.planning import standing
+from provision.resolve.containers.packages import is_toolkit_uri
+from provision.resolve.decision import DriverWish
+from provision.resolve.installed import is_cuda_uri, is_ppa_uri
+from provision.verify import expect_of, select
+
+_APPLY = "provision apply puts it right"
+_FILE = re.compile(r"^(?P<verb>write|remove) (?P<path>/\S+?):?(?: .*)?$")
+_PARTS = {"driver": "the driver", "cuda": "the toolkits", "containers": "the container toolkit"}
+_HOLD_UNITS = "nvidia-persistenced"
+
+
+def against_inventory(name: str, facts: Facts, values: dict[str, Any], catalog: Catalog) -> list[Item]:
+    """Items of a host against its role variables, with those of the lock where it has one."""
+    plan, asking = standing(name, facts, values, catalog)
+    items = [item for step in plan.steps for item in _of_step(step, facts)]
+    items += _blockers(plan)
+    items += [
+        Item(code=f"packages.{part}", what=_PARTS[part], expected="as the inventory asks", found="its packages have to change",
+             against="inventory", hint="provision plan says how")
+        for part in asking
+    ]  # fmt: skip
+    items += _sources(facts)
+    items += _unattended(facts, values)
+    items += _reboot(facts, plan)
+    items += _checks(facts, values, catalog)
+    return items
+
+
+def _item(code: str, what: str, expected: str, found: str, hint: str | None = _APPLY) -> Item:
+    return Item(code=code, what=what, expected=expected, found=found, against="inventory", hint=hint)
+
+
+def _of_step(step: Step, facts: Facts) -> list[Item]:
+    """What a step would put right, as what is wrong now."""
+    if step.id == "reboot":
+        return []  # told by _reboot
+    files = [(match["verb"], match["path"]) for match in map(_FILE.match, step.details) if match]
+    if step.id == "hold":
+        loose = [name for name in step.details if not name.startswith(("kernel: ", "not installed: "))]
+        stale = [
+            name.removeprefix("not installed: ")
+            for name in step.details
+            if name.startswith("not installed: ")
+        ]
+        if not loose and not stale:
+            return []  # goes with packages that are to change
+        found = (
+            f"not held: {', '.join(loose[:4])}"
+            if loose
+            else f"held and not installed: {', '.join(stale[:4])}"
+        )
+        found += f" and {len(loose) - 4} more" if len(loose) > 4 else ""
+        return [
+            _item(
+                f"holds.{step.part}",
+                f"holds of {_PARTS.get(step.part, step.part)}",
+                "every package held",
+                found,
+            )
+        ]
+    if step.id == "packages":
+        return [_item(f"packages.{step.part}", _PARTS.get(step.part, step.part), step.title, step.because)]
+    items = [_of_file(step, verb, path, facts) for verb, path in files]
+    rest = [line for line in step.details if not _FILE.match(line)]
+    if step.id == "sources":
+        items += [
+            _item("sources.entry", line, "one entry of a repository", "another entry of it") for line in rest
+        ]
+    elif step.id == "boot" and step.title.startswith("start "):
+        units = step.title.removeprefix("start ").split(",")[0]
+        off = [f"GPU {gpu.index}" for gpu in facts.smi.gpus if gpu.persistence is False]
+        found = (
+            f"persistence mode is off on {', '.join(off)}" if off and _HOLD_UNITS in units else "not running"
+        )
+        if not files:
+            items.append(_item("services.unit", units, "running, now and at every boot", found))
+    elif step.id == "boot":
+        if not files or "build" in step.title:
+            items.append(_item("boot.driver", step.title, "done", step.because))
+    elif step.id == "environment":
+        items += [_item("files.links", line, "so", "not so") for line in rest]
+    elif step.id in ("containers", "restart"):
+        items += [_item(f"containers.{step.id}", line, "so", "not so") for line in rest] or [
+            _item(f"containers.{step.id}", step.title, "done", step.because)
+        ]
+    elif step.id in ("conda", "environments"):
+        items.append(_item(f"conda.{step.id}", step.title, "done", step.because))
+    elif not items:
+        items.append(_item(f"files.{step.id}", step.title, "done", step.because))
+    return items
+
+
+def _of_file(step: Step, verb: str, path: str, facts: Facts) -> Item:
+    area = {"sources": "sources", "boot": "boot"}.get(step.id, "files")
+    if verb == "remove":
+        return _item(f"{area}.own", path, "not there", "there")
+    return _item(
+        f"{area}.own", path, "as gpu-provision writes it", "changed" if path in facts.own_files else "missing"
+    )
+
+
+def _blockers(plan: HostPlan) -> list[Item]:
+    return [
+        Item(code=f"{'boot' if issue.code == 'driver.next_boot' else 'blocked'}.{issue.code.split('.')[-1]}",
+             what=issue.code, expected="possible", found=issue.message, against="inventory", hint=issue.hint)
+        for issue in plan.blockers if not issue.code.startswith("lock.")
+    ]  # fmt: skip
+
+
+def _sources(facts: Facts) -> list[Item]:
+    """Entries of NVIDIA's repositories beside our own file for the same one: two of them contradict each other sooner or later."""
+    items = []
+    for kind, is_it in (("cuda", is_cuda_uri), ("container-toolkit", is_toolkit_uri), ("ppa", is_ppa_uri)):
+        own = aptfiles.sources_path(kind)
+        if own not in facts.own_files:
+            continue
+        items += [
+            _item("sources.second", source.file, f"only {own} for this repository", ", ".join(source.uris[:1]),
+                  "take the entry out: provision apply does where it changes packages")
+            for source in facts.apt.sources
+            if source.enabled and source.file != own and "deb" in source.types and any(map(is_it, source.uris))
+        ]  # fmt: skip
+    return items
+
+
+def _unattended(facts: Facts, values: dict[str, Any]) -> list[Item]:
+    """Our list is there and apt reads another one: a later file may clear it."""
+    wish = DriverWish.from_vars(values)
+    if not (wish.manage and wish.hold and facts.apt.unattended and aptfiles.UNATTENDED in facts.own_files):
+        return []
+    lost = [p for p in names.UNATTENDED_PATTERNS if not any(p.startswith(one) for one in facts.apt.blacklist)]
+    if not lost or not checks.installed_driver(facts.model_dump()):
+        return []
+    return [
+        _item("sources.unattended", "Unattended-Upgrade::Package-Blacklist", "NVIDIA's names in it", f"without {lost[0]}",
+              "look into /etc/apt/apt.conf.d for a file that clears the list")
+    ]  # fmt: skip
+
+
+def _reboot(facts: Facts, plan: HostPlan) -> list[Item]:
+    if plan.reboot.needed:
+        return [_item("reboot.pending", "a reboot", "none pending", "; ".join(plan.reboot.because))]
+    ours = [
+        name
+        for name in facts.reboot_required.packages
+        if name.startswith(("linux-", "nvidia-")) or names.parse(name)
+    ]
+    if facts.reboot_required.required and ours:
+        return [
+            _item(
+                "reboot.pending",
+                "a reboot",
+                "none pending",
+                f"asked for by {', '.join(ours[:3])}",
+                "reboot when idle",
+            )
+        ]
+    return []
+
+
+def _checks(facts: Facts, values: dict[str, Any], catalog: Catalog) -> list[Item]:
+    """Failed checks: they see what no plan would change. A warning is the state of many healthy hosts."""
+    verdicts = select(checks.run(facts.model_dump(), expect_of(facts, values, catalog)), values)
+    return [
+        _item(f"check.{verdict['id']}", verdict["id"], "pass", verdict["message"], verdict["hint"])
+        for verdict in verdicts if verdict["status"] == "fail"
+    ]  # fmt: skip

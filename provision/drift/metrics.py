@@ -1,0 +1,92 @@
+"""Drift in the text format of Prometheus, for the textfile collector of its node_exporter. Pure but for ``write``.
+
+Source of the format: prometheus.io/docs/instrumenting/exposition_formats, text format 0.0.4; of the collector's rules:
+node_exporter's README (files *.prom, no time stamps on samples, written in one step).
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from provision.drift.item import Item
+from provision.errors import UsageError
+
+_PREFIX = "gpu_provision_drift"
+_AGAINST = ("inventory", "lock", "peers", "hardware")
+Labels = Mapping[str, str]
+
+
+def render(hosts: Mapping[str, tuple[str, str | None, Sequence[Item]]], now: float, seconds: float) -> str:
+    """Return the metrics of a fleet.
+
+    hosts: name -> (status, group of the lock or None, items); status clean, drifted, unreachable or failed. now: Unix time
+    of the look, seconds: how long it took.
+    """
+    read = {name: row for name, row in hosts.items() if row[0] in ("clean", "drifted")}
+    lines = _family("host_up", "Whether the host could be read (1) or not (0).", (
+        ({"host": name}, int(name in read)) for name in hosts
+    ))  # fmt: skip
+    lines += _family("host_drifted", "Whether the host drifted (1) or is as it should be (0); hosts that were read.", (
+        ({"host": name}, int(status == "drifted")) for name, (status, _, _) in read.items()
+    ))  # fmt: skip
+    lines += _family("items", "Things of a host that drifted, by what they were compared with.", (
+        ({"host": name, "against": against}, sum(item.against == against for item in items))
+        for name, (_, _, items) in read.items() for against in _AGAINST
+    ))  # fmt: skip
+    lines += _family("item_info", "One thing that drifted; always 1.", (
+        ({"host": name, "code": item.code, "what": item.what, "against": item.against}, 1)
+        for name, (_, _, items) in read.items() for item in items
+    ))  # fmt: skip
+    lines += _family("host_info", "The group of the lock that a host is held to; always 1.", (
+        ({"host": name, "group": group or ""}, 1) for name, (_, group, _) in read.items()
+    ))  # fmt: skip
+    lines += _family("last_run_timestamp_seconds", "When the fleet was looked at, Unix time.", [({}, now)])
+    lines += _family(
+        "last_run_duration_seconds", "How long the look at the fleet took.", [({}, round(seconds, 3))]
+    )
+    return "\n".join(lines) + "\n"
+
+
+def _family(name: str, help_: str, samples: Iterable[tuple[Labels, float]]) -> list[str]:
+    full = f"{_PREFIX}_{name}"
+    return [
+        f"# HELP {full} {help_}", f"# TYPE {full} gauge",
+        *(f"{full}{_labels(labels)} {value}" for labels, value in samples),
+    ]  # fmt: skip
+
+
+def _labels(labels: Labels) -> str:
+    if not labels:
+        return ""
+    return "{" + ",".join(f'{name}="{escaped(value)}"' for name, value in labels.items()) + "}"
+
+
+def escaped(text: str) -> str:
+    """A label's value as the format writes it: backslash, quote and line feed are escaped, other control characters go."""
+    kept = "".join(character for character in text if character == "\n" or character.isprintable())
+    return kept.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def write(text: str, path: Path) -> None:
+    """Write metrics in one step, for everybody to read: the collector may look at any moment. Raises UsageError."""
+    name = ""
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", suffix=".tmp", delete=False
+        ) as file:
+            name = file.name
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).chmod(0o644)
+        Path(name).replace(path)
+    except OSError as error:
+        if name:
+            Path(name).unlink(missing_ok=True)
+        raise UsageError(
+            "usage.file", f"cannot write {path}", because=[str(error)],
+            hint="name a file in the folder of node_exporter's --collector.textfile.directory, ending in .prom",
+        ) from error  # fmt: skip

@@ -1,0 +1,73 @@
+"""drift for people: a table of the fleet; one host, or -v, item by item."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from provision.commands.drift import DriftDocument, DriftedHost
+from provision.drift.item import Item
+from provision.render.base import columns, headline, text
+from provision.render.words import STYLES, clean, count_words, grouped, hosts_in_words, plural
+
+_COUNTED = (
+    ("drifted", "drifted"), ("clean", "as they should be"), ("unreachable", "unreachable"), ("failed", "could not be read"),
+)  # fmt: skip
+_FIRST = 2
+
+
+def view(document: DriftDocument, verbosity: int) -> Iterable[RenderableType]:
+    """Return what is to be printed of a drift."""
+    hosts = document.hosts
+    if verbosity or len(hosts) == 1:
+        for name, host in hosts.items():
+            yield headline([name], host.status, _group(host))
+            for item in host.items:
+                yield columns(
+                    [(item.code, _told(item)), *([("", f"hint: {item.hint}")] if item.hint else [])]
+                )
+    else:
+        drifted = [(name, host) for name, host in hosts.items() if host.status == "drifted"]
+        if drifted:
+            yield _table(drifted)
+        for status in ("clean", "unreachable", "failed"):
+            names = [name for name, host in hosts.items() if host.status == status]
+            if names:
+                yield headline(names, status)
+    counts = count_words((host.status for host in hosts.values()), _COUNTED)
+    against = (
+        f"against {document.lock}" if document.lock else "there is no lock: against inventory and peers alone"
+    )
+    yield Text(clean(f"drift: {plural(len(hosts), 'host')}: {counts}; {against}"), style="bold")
+    if len(hosts) > 1 and not verbosity and any(host.items for host in hosts.values()):
+        yield Text("item by item: provision drift -l HOST, or -v for all", style="dim")
+
+
+def _group(host: DriftedHost) -> str:
+    return f"group {host.group}" if host.group else ""
+
+
+def _told(item: Item) -> str:
+    return f"{item.what}: {item.expected} expected ({item.against}), found {item.found}"
+
+
+def _table(drifted: list[tuple[str, DriftedHost]]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("host", overflow="fold")
+    table.add_column("items", justify="right")
+    table.add_column("what drifted", overflow="fold")
+    for names, host in grouped(
+        drifted, lambda one: [(i.code, i.what, i.expected, i.found) for i in one.items]
+    ):
+        lines = [f"{item.what}: {item.found}, not {item.expected}" for item in host.items[:_FIRST]]
+        more = len(host.items) - _FIRST
+        lines += [f"and {more} more"] if more > 0 else []
+        table.add_row(
+            text(hosts_in_words(names), styles=[STYLES["changes"]]),
+            Text(str(len(host.items))),
+            Text(clean("\n".join(lines))),
+        )
+    return table
