@@ -7,14 +7,18 @@ from typing import Annotated
 
 import typer
 
-from provision.cli.base import Settings, command, finish, open_fleet
-
-
-@command(
-    "provision lock",
-    "provision lock -l 'gpu*' -o fleet.lock.yml",
-    "provision lock --update --only driver",
+from provision.cli.base import (
+    LOCK,
+    NO_LOCK,
+    Settings,
+    command,
+    finish,
+    held_to,
+    lock,
+    open_fleet,
 )
+
+
 def lock(
     settings: Settings,
     output: Annotated[
@@ -47,4 +51,35 @@ def lock(
     from provision.commands import lock as command
 
     document = command.run(fleet, output, renderer.progress(), update=update, only=only or ())
+    return finish(settings, document, renderer)
+
+
+@command(
+    "provision drift",
+    "provision drift -l gpu01 -v",
+    "provision drift --metrics /var/lib/node_exporter/textfile/gpu_provision.prom",
+)
+def drift(
+    settings: Settings,
+    metrics: Annotated[
+        Path | None,
+        typer.Option(
+            "--metrics",
+            metavar="FILE",
+            help="Write the answer for Prometheus' node_exporter (textfile collector).",
+        ),
+    ] = None,
+    lock: LOCK = None,
+    no_lock: NO_LOCK = False,
+) -> int:
+    """Show what of every host is not as inventory, lock, its peers and its hardware before say. Changes nothing.
+
+    One read of each host, no apt. Exit code 2 when anything drifted.
+    """
+    fleet, renderer = open_fleet(held_to(settings, lock, no_lock), "drift")
+    from provision.commands import drift as command
+
+    document = command.run(fleet, renderer.progress())
+    if metrics:
+        command.write_metrics(document, metrics)
     return finish(settings, document, renderer)
