@@ -14,7 +14,6 @@ from provision.cli.base import (
     command,
     finish,
     held_to,
-    lock,
     open_fleet,
 )
 
