@@ -169,6 +169,7 @@ def schemas() -> dict[str, dict[str, Any]]:
     from provision.commands.diagnose import DiagnoseDocument, ExplainDocument
     from provision.commands.drift import DriftDocument
     from provision.commands.lock import LockDocument
+    from provision.commands.mirror import MirrorDocument
     from provision.rescue.model import RescueDocument
 
     models: tuple[type[Document], ...] = (
@@ -178,6 +179,7 @@ def schemas() -> dict[str, dict[str, Any]]:
         ExplainDocument,
         DriftDocument,
         LockDocument,
+        MirrorDocument,
         RescueDocument,
     )
     return {

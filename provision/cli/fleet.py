@@ -82,3 +82,95 @@ def drift(
     if metrics:
         command.write_metrics(document, metrics)
     return finish(settings, document, renderer)
+
+
+@command(
+    "provision mirror /srv/mirror",
+    "provision mirror /srv/mirror --on gpu01 --sign new",
+    "provision mirror /srv/mirror --verify",
+    "provision mirror /srv/mirror --serve 10.0.0.1:8080",
+)
+def mirror(
+    settings: Settings,
+    folder: Annotated[
+        str, typer.Argument(metavar="DIR", help="Folder of the mirror, made when it is not there.")
+    ],
+    lock: Annotated[
+        Path | None,
+        typer.Option(
+            "--lock", metavar="FILE", help="The lock (default: fleet.lock.yml beside the inventory)."
+        ),
+    ] = None,
+    on: Annotated[
+        str | None,
+        typer.Option(
+            "--on", metavar="HOST", help="Fill DIR on this host, which has internet (default: this machine)."
+        ),
+    ] = None,
+    sign: Annotated[
+        str | None,
+        typer.Option(
+            "--sign",
+            metavar="KEY",
+            help="Sign anew with this key of your GnuPG, or 'new': one made for it. Without it the originals' signatures stay.",
+        ),
+    ] = None,
+    also: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--also", metavar="PACKAGE", help="A further package, with what it needs: docker.io. Repeatable."
+        ),
+    ] = None,
+    archive: Annotated[
+        str,
+        typer.Option(
+            "--archive", metavar="URL", help="Ubuntu's archive (default: that of the locked hosts)."
+        ),
+    ] = "",
+    archive_key: Annotated[
+        str, typer.Option("--archive-key", metavar="FILE", help="Keyring of that archive, where DIR is.")
+    ] = "",
+    prune: Annotated[
+        bool, typer.Option("--prune", metavar="", help="Take out what the lock no longer needs.")
+    ] = False,
+    verify: Annotated[
+        bool,
+        typer.Option("--verify", metavar="", help="Fetch nothing: compare every file with its checksum."),
+    ] = False,
+    serve: Annotated[
+        str | None,
+        typer.Option(
+            "--serve", metavar="[ADDR]:PORT", help="Fetch nothing: hand DIR out over http until Ctrl-C."
+        ),
+    ] = None,
+) -> int:
+    """Fetch everything that the lock needs into one folder, for hosts without internet: gpu_mirror_url names it.
+
+    Every file is verified; a second run fetches what is missing, also after one that was cut off.
+    """
+    from provision.errors import UsageError
+
+    if serve is not None:
+        from provision.commands import mirror as command
+        from provision.mirror.serve import address, server
+        from provision.render import Renderer
+
+        command.manifest_of(Path(folder))
+        with server(Path(folder).expanduser().resolve(), address(serve)) as running:
+            host, port = running.server_address[:2]
+            Renderer(as_json=settings.json).say(f"serving {folder} on http://{host!s}:{port}/ until Ctrl-C")
+            running.serve_forever()
+    if verify and on is None:
+        from provision.commands import mirror as command
+
+        return finish(settings, command.verify(folder))
+    if verify and (sign or prune or also or archive):
+        raise UsageError(
+            "usage.arguments", "--verify goes with DIR and --on alone", hint="provision mirror --help"
+        )
+    fleet, renderer = open_fleet(settings, "mirror")
+    from provision.commands import mirror as command
+
+    order = command.Order(folder, lock, on, sign, prune, archive, archive_key, tuple(also or ()))
+    document = command.verify_on(fleet, order) if verify else command.run(fleet, order, renderer.progress())
+    return finish(settings, document, renderer)

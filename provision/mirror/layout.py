@@ -18,9 +18,14 @@ INSTALLERS, WHEELS, SIMPLE = f"{CONDA}/installers", f"{CONDA}/whl", f"{CONDA}/si
 # What the archive is asked for, on every release.
 POCKETS = ("", "-updates", "-security")
 COMPONENTS = "main restricted universe multiverse"
-ARCHIVE_KEYRING = "/usr/share/keyrings/ubuntu-archive-keyring.gpg"  # of the package ubuntu-keyring, which apt needs
+ARCHIVE_KEYRING = (
+    "/usr/share/keyrings/ubuntu-archive-keyring.gpg"  # of the package ubuntu-keyring, which apt needs
+)
 # Where the archive is when neither the inventory nor a host says it; ports are everything but amd64 (and i386).
-ARCHIVE_URLS = {"ubuntu": "http://archive.ubuntu.com/ubuntu", "ubuntu-ports": "http://ports.ubuntu.com/ubuntu-ports"}
+ARCHIVE_URLS = {
+    "ubuntu": "http://archive.ubuntu.com/ubuntu",
+    "ubuntu-ports": "http://ports.ubuntu.com/ubuntu-ports",
+}
 
 
 def archive_path(arch: str) -> str:

@@ -141,10 +141,6 @@ def _view(document: Document, width: int, verbosity: int) -> Iterable[Renderable
         from provision.render import drift
 
         return drift.view(document, verbosity)  # type: ignore[arg-type]
-    if document.schema_id == "provision/drift/1":
-        from provision.render import drift
-
-        return drift.view(document, verbosity)  # type: ignore[arg-type]
     if document.schema_id == "provision/locked/1":
         from provision.render import lock
 

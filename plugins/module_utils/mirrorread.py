@@ -1,0 +1,133 @@
+# Copyright (c) the gpu-provision founders
+# Apache-2.0 (see LICENSE)
+"""What a mirror has to know of a verified host: its repositories with their keys, and all that is in its conda environments.
+
+Reads only. Standard library only, any Python from 3.8.
+"""
+
+from __future__ import annotations
+
+import base64
+import email.parser
+import io
+import json
+import os
+import re
+
+from ansible_collections.gpu.provision.plugins.module_utils import aptcommon, aptsources
+
+# Of a conda package's record: what the index of a channel says of it.
+_RECORD = (
+    "name", "version", "build", "build_number", "depends", "constrains", "license", "license_family", "md5", "sha256", "size",
+    "subdir", "timestamp", "track_features", "features", "noarch", "python_site_packages_path", "url", "fn", "channel",
+)  # fmt: skip
+_FIELDS = ("Package", "Status", "Version", "Architecture", "Provides")
+ARCHIVE_KEYRING = "/usr/share/keyrings/ubuntu-archive-keyring.gpg"
+# Where pip goes when nobody tells it another index: it says so itself.
+_PIP_INDEX = re.compile(r'^PyPI = PackageIndex\(\s*"([^"]+)"', re.M)
+_WHEEL = re.compile(r"^Tag: (\S+)$", re.M)
+
+
+def main(args):
+    """Return {"arch", "sources": [{file, uris, suites, components, signed_by, key}], "archive_key", "packages": [[name, version,
+    arch, provides]], "conda": {path: {"packages", "wheels", "index", "problems"}}}. args: conda, paths of environments. Keys are
+    in base64.
+    """
+    status = aptcommon.read_status()
+    sources, _, _ = aptsources.read_sources()
+    return {
+        "arch": aptcommon.native_arch(status),
+        "sources": [_source(one) for one in sources if one["enabled"] and "deb" in one["types"]],
+        "archive_key": _encoded(_bytes(ARCHIVE_KEYRING)),
+        "packages": _installed(),
+        "conda": {path: environment(path) for path in args.get("conda") or ()},
+    }
+
+
+def _installed():
+    with io.open(aptcommon.DPKG_STATUS, encoding="utf-8", errors="replace") as handle:
+        stanzas = aptcommon.parse_stanzas(handle.read(), _FIELDS)
+        rows = [one for one in stanzas if one.get("Status", "").split()[-1:] == ["installed"]]
+    return [[one["Package"], one["Version"], one["Architecture"], one.get("Provides", "")] for one in rows]
+
+
+def _encoded(data):
+    return base64.b64encode(data).decode("ascii") if data else None
+
+
+def _source(source):
+    key = source.get("signed_by")
+    if key and not key.startswith("/"):
+        key = None  # the key itself, or a fingerprint: the file that has it is not told
+    data = _bytes(key.split(",")[0]) if key else None
+    return {
+        "file": source["file"], "uris": [aptcommon.redact(uri) for uri in source["uris"]], "suites": source["suites"],
+        "components": source["components"], "signed_by": key,
+        "key": _encoded(data),
+    }  # fmt: skip
+
+
+def environment(path):
+    """All packages of a conda environment: conda's with their addresses, pip's with the tags of their wheels.
+
+    Returns {"packages": [records], "wheels": [{"name", "version", "tags"}], "index": address of pip's own index, "problems":
+    [texts]}.
+    """
+    packages, problems, wheels, index = [], [], [], None
+    folder = os.path.join(path, "conda-meta")
+    for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
+        if not name.endswith(".json"):
+            continue
+        data = _bytes(os.path.join(folder, name))
+        record = json.loads((data or b"{}").decode("utf-8"))
+        if not record.get("url") or not (record.get("sha256") or record.get("md5")):
+            problems.append("%s: its record names no address or no checksum" % name)
+            continue
+        packages.append({key: record[key] for key in _RECORD if key in record})
+    owned = {(p["name"].lower().replace("_", "-"), p["version"]) for p in packages}
+    for site in _sites(path):
+        said = _PIP_INDEX.search(
+            (_bytes(os.path.join(site, "pip/_internal/models/index.py")) or b"").decode("utf-8", "replace")
+        )
+        index = said.group(1).rstrip("/") + "/simple" if said else index
+        for name in sorted(os.listdir(site)):
+            if name.endswith(".dist-info"):
+                found = _wheel(os.path.join(site, name), owned)
+                if isinstance(found, dict):
+                    wheels.append(found)
+                elif found:
+                    problems.append(found)
+    return {"packages": packages, "wheels": wheels, "index": index, "problems": problems}
+
+
+def _sites(path):
+    library = os.path.join(path, "lib")
+    for name in sorted(os.listdir(library)) if os.path.isdir(library) else ():
+        site = os.path.join(library, name, "site-packages")
+        if re.match(r"^python3\.[0-9]+$", name) and os.path.isdir(site):
+            yield site
+
+
+def _wheel(folder, owned):
+    """A distribution that pip installed, a text that says why it cannot be mirrored, or None: conda's own."""
+    name = os.path.basename(folder)
+    metadata = _bytes(os.path.join(folder, "METADATA"))
+    installer = (_bytes(os.path.join(folder, "INSTALLER")) or b"").decode("utf-8", "replace").strip()
+    if metadata is None or installer == "conda":
+        return None
+    said = email.parser.HeaderParser().parsestr(metadata.decode("utf-8", "replace"))
+    project = re.sub(r"[-_.]+", "-", said.get("Name", "")).lower()
+    if (project, said.get("Version")) in owned:
+        return None
+    if os.path.exists(os.path.join(folder, "direct_url.json")):
+        return "%s: it came from an address of its own, not from an index" % name
+    tags = _WHEEL.findall((_bytes(os.path.join(folder, "WHEEL")) or b"").decode("utf-8", "replace"))
+    return {"name": project, "version": said.get("Version"), "tags": tags}
+
+
+def _bytes(path):
+    try:
+        with io.open(path, "rb") as handle:
+            return handle.read()
+    except OSError:
+        return None

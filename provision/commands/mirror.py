@@ -1,0 +1,256 @@
+"""mirror: everything that a lock needs, in one folder, for hosts without internet. Changes no managed host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, Field
+
+from provision import remote
+from provision.catalog import Catalog, load_catalog
+from provision.commands.fleet import Fleet, Silent, Talk, ask_all
+from provision.documents import Document
+from provision.errors import Exit, Issue, ProvisionError, UsageError
+from provision.inventory import Host
+from provision.lock.model import NAME, Lock, load
+from provision.mirror import layout
+from provision.mirror.keys import signer
+from provision.mirror.make import CondaNeed, Made, Maker
+from provision.mirror.need import Need, Upstream, needs
+from provision.mirror.store import Store, here
+from provision.proxy import HostProxy
+from provision.resolve.conda.prefix import choose_installer
+from provision.resolve.conda.wish import CondaWish
+
+_MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
+
+
+class MirroredGroup(BaseModel):
+    """Packages of one Ubuntu release and architecture: asked are those of the lock, all are with what they need."""
+
+    asked: int
+    packages: dict[str, str] = Field(default_factory=dict)
+
+
+class MirrorDocument(Document):
+    """path: the folder, on ``where``; signed: fingerprint of its own key, None where the originals' signatures are kept."""
+
+    schema_id: str = Field(default="provision/mirror/1", alias="schema")
+    path: str = ""
+    where: str = ""
+    signed: str | None = None
+    key_made: bool = False
+    files: int = 0
+    total_bytes: int = 0
+    fetched: int = 0
+    fetched_bytes: int = 0
+    changed: bool = False
+    removed: list[str] = Field(default_factory=list)
+    groups: dict[str, MirroredGroup] = Field(default_factory=dict)
+    notes: list[str] = Field(default_factory=list)
+    verified: bool = False
+    extra: list[str] = Field(default_factory=list)  # of --verify: files that the manifest does not name
+
+
+@dataclass(frozen=True)
+class Order:
+    """What was asked for. lock: its file, None for the one beside the inventory; on: a host that has internet."""
+
+    folder: str
+    lock: Path | None = None
+    on: str | None = None
+    sign: str | None = None
+    prune: bool = False
+    archive: str = ""
+    archive_key: str = ""
+    also: tuple[str, ...] = ()
+
+
+def run(fleet: Fleet, order: Order, talk: Talk | None = None) -> MirrorDocument:
+    """Fill a mirror, or bring it up to the lock. Exit code 0; 1 where something that hosts have cannot be kept in it."""
+    talk, catalog = talk or Silent(), load_catalog()
+    path = order.lock or Path(str(next(iter(fleet.values.values()), {}).get("inventory_dir") or "."), NAME)
+    lock = load(path)
+    seen, problems = _read(fleet, lock, talk)
+    upstream = Upstream(order.archive, order.archive_key)
+    wanted = needs(lock, seen, fleet.values, catalog, upstream, order.also)
+    of_conda = list(_conda_needs(fleet, lock, seen, catalog))
+    if not wanted and not of_conda:
+        raise UsageError(
+            "mirror.nothing", f"{path} locks nothing", hint="provision apply, then provision lock"
+        )
+    key = signer(order.sign) if order.sign else None
+    with _Place(fleet, order) as (store, where):
+        talk.begin("filling the mirror", [where])
+        try:
+            made = Maker(store, key, order.prune, lambda text: talk.host(where, text)).run(wanted, of_conda)
+        finally:
+            talk.end()
+    document = _document(made, wanted, store.root, where)
+    document.signed, document.key_made = (key.fingerprint, key.made) if key else (None, False)
+    document.notes += problems
+    document.errors = [
+        Issue(code="mirror.incomplete", message=problem, hint="a host that needs it must get it another way")
+        for problem in made.problems
+    ]  # fmt: skip
+    return document.conclude([Exit.FAILED] if document.errors else [])
+
+
+def verify_on(fleet: Fleet, order: Order) -> MirrorDocument:
+    """As verify, for a mirror that lies on a host."""
+    with _Place(fleet, order) as (store, where):
+        return verify(store.root, store.call, where)
+
+
+def verify(folder: str, call: Callable[..., Any] = here, where: str = "this machine") -> MirrorDocument:
+    """Compare every file with the manifest. Exit code 3 where one is missing or another."""
+    store = Store(_absolute(folder, None), call, {})
+    opened = store.ask("open", create=False)
+    document = MirrorDocument(
+        path=store.root, where=where, signed=opened["manifest"].get("signed"), verified=True
+    )
+    start: int | None = 0
+    while start is not None:
+        answer = store.ask("verify", start=start)
+        document.errors += [
+            Issue(code="mirror.damaged", message=f"{row['path']}: {row['problem']}", hint="provision mirror fetches it again")
+            for row in answer["bad"]
+        ]  # fmt: skip
+        start = answer["next"]
+    document.files, document.total_bytes, document.extra = answer["files"], answer["bytes"], answer["extra"]
+    return document.conclude([Exit.CHECK_FAILED] if document.errors else [])
+
+
+def _document(made: Made, wanted: Sequence[Need], root: str, where: str) -> MirrorDocument:
+    asked = {need.label: len(need.asked) for need in wanted}
+    return MirrorDocument(
+        path=root, where=where, files=made.files, total_bytes=made.total_bytes, fetched=made.fetched,
+        fetched_bytes=made.fetched_bytes, changed=made.changed, removed=made.removed, notes=made.stayed,
+        groups={
+            label: MirroredGroup(asked=asked[label], packages=packages)
+            for label, packages in made.packages.items() if label in asked
+        },
+    )  # fmt: skip
+
+
+# --- hosts
+
+
+def _read(fleet: Fleet, lock: Lock, talk: Talk) -> tuple[dict[str, Any], list[str]]:
+    """What hosts of the lock say of themselves; and who did not answer."""
+    hosts = [host for host in fleet.hosts if host.name in lock.hosts]
+
+    def ask(host: Host, session: remote.Session) -> Any:
+        return session.call("mirrorread", {"conda": _environments(lock, host.name)})
+
+    answers = ask_all(fleet, hosts, "reading", ask, talk)
+    seen = {name: answer for name, answer in answers.items() if not isinstance(answer, ProvisionError)}
+    problems = [
+        f"{name} was not read: {answer.issue.message}"
+        for name, answer in answers.items() if isinstance(answer, ProvisionError)
+    ]  # fmt: skip
+    return seen, problems
+
+
+def _environments(lock: Lock, name: str) -> list[str]:
+    locked = lock.for_host(name)
+    if locked is None:
+        return []
+    of_group = [path for one in locked.group.conda.values() for path in one.environments]
+    return sorted({*of_group, *locked.host.environments})
+
+
+def _conda_needs(fleet: Fleet, lock: Lock, seen: Mapping[str, Any], catalog: Catalog) -> Iterable[CondaNeed]:
+    for name, group in lock.groups.items():
+        hosts = [host for host in lock.members(name) if host in fleet.values]
+        if not group.conda or not hosts:
+            continue
+        values = fleet.values[hosts[0]]
+        wish = CondaWish.from_vars(values)
+        need = CondaNeed(group.arch, alias=wish.channel_alias)
+        for locked in group.conda.values():
+            version = wish.version or locked.version
+            chosen = choose_installer(
+                replace(wish, distribution=locked.distribution, version=version, installer_file=""), catalog,
+                _MACHINES.get(group.arch, group.arch),
+            )  # fmt: skip
+            if isinstance(chosen, Issue):
+                raise UsageError(chosen.code, chosen.message, because=chosen.because, hint=chosen.hint)
+            installer, url = chosen
+            if not installer.sha256:
+                raise UsageError(
+                    "mirror.unpinned", f"{installer.file} has no checksum: its content moves under its name",
+                    hint="set miniconda_version to an exact one",
+                )  # fmt: skip
+            need.installers.append(
+                {"file": installer.file, "url": url or installer.url, "sha256": installer.sha256}
+            )
+        need.environments = [env for host in hosts if host in seen for env in seen[host]["conda"].values()]
+        channels = [*wish.channels, *(channel for env in wish.environments for channel in env.channels)]
+        need.channels = list(dict.fromkeys([*channels, "conda-forge"]))
+        need.indexes = _indexes(wish, need.environments, catalog)
+        yield need
+
+
+def _indexes(wish: CondaWish, environments: Sequence[Mapping[str, Any]], catalog: Catalog) -> list[str]:
+    """Simple indexes in which wheels are looked for: PyTorch's of each CUDA that versions name, then pip's own."""
+    base = (wish.wheel_index_url or catalog.frameworks.torch.index_url.removesuffix("/{tag}")).rstrip("/")
+    tags = sorted({str(w["version"]).partition("+")[2] for env in environments for w in env["wheels"]} - {""})
+    own = (
+        [wish.pip_index_url] if wish.pip_index_url else [env["index"] for env in environments if env["index"]]
+    )
+    return list(dict.fromkeys([*(f"{base}/{tag}" for tag in tags), *own]))
+
+
+# --- the place
+
+
+class _Place:
+    """A context: the folder here, or on a host over one session; and the words for where that is."""
+
+    def __init__(self, fleet: Fleet, order: Order) -> None:
+        self._fleet, self._order = fleet, order
+        self._session: remote.Session | None = None
+
+    def __enter__(self) -> tuple[Store, str]:
+        order = self._order
+        root = _absolute(order.folder, order.on)
+        if order.on is None:
+            return Store(root, here, {}), "this machine"
+        host = next((one for one in self._fleet.hosts if one.name == order.on), None)
+        if host is None:
+            raise UsageError(
+                "usage.host", f"there is no host {order.on} in the inventory (or -l leaves it out)",
+                hint="--on names a host of the inventory that has internet",
+            )  # fmt: skip
+        self._session = remote.open_session(host)
+        environment = HostProxy.from_vars(self._fleet.values[host.name]).environment
+        return Store(root, self._session.call, environment), host.name
+
+    def __exit__(self, *exception: object) -> None:
+        if self._session is not None:
+            self._session.close()
+        remote.close_shared()
+
+
+def _absolute(folder: str, on: str | None) -> str:
+    if on is None:
+        return str(Path(folder).expanduser().resolve())
+    if not folder.startswith("/"):
+        raise UsageError(
+            "usage.folder", f"{folder} is no absolute path", because=[f"the folder lies on {on}"], hint=f"write /srv/{folder}"
+        )  # fmt: skip
+    return folder.rstrip("/")
+
+
+def manifest_of(folder: Path) -> Path:
+    """Path of the manifest of a mirror on this machine. Raises UsageError where there is no mirror."""
+    path = folder.expanduser().resolve() / layout.MANIFEST
+    if not path.is_file():
+        raise UsageError(
+            "mirror.none", f"there is no mirror in {folder}", hint="provision mirror DIR makes one"
+        )
+    return path

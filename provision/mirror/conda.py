@@ -1,0 +1,115 @@
+"""Conda's part of a mirror: installers, channels with only what the hosts have, and indexes of their wheels. Pure.
+
+Channels' indexes are not signed by anybody; what is in them has the sha256 that conda itself noted on a verified host.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from html import escape
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from provision.mirror import layout
+
+FILES = f"{layout.CONDA}/wheels"
+_MACHINES = {"amd64": "linux-64", "arm64": "linux-aarch64"}
+# Of a record, what is of the installation and not of the index.
+_NOT_INDEX = ("url", "fn", "channel")
+
+
+@dataclass
+class Channels:
+    """files: what to fetch; records: (channel, subdir) -> file name -> its row of the index; problems: what cannot be kept."""
+
+    files: list[dict[str, Any]] = field(default_factory=list)
+    records: dict[tuple[str, str], dict[str, dict[str, Any]]] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+
+def channels(packages: Iterable[Mapping[str, Any]], alias: str, named: Iterable[str], arch: str) -> Channels:
+    """Return what a mirror holds of channels.
+
+    packages: records of conda-meta; alias: address before names of channels on these hosts, empty for conda's own; named:
+    channels that the inventory asks for, which must be there although nothing came from them; arch: dpkg's name.
+    """
+    found = Channels()
+    for name in named:
+        if "://" not in name and name != "defaults":
+            for subdir in (_MACHINES.get(arch, "linux-64"), "noarch"):
+                found.records.setdefault((name, subdir), {})
+    for record in packages:
+        place = channel_of(str(record["url"]), alias)
+        if not record.get("sha256") or place is None:
+            found.problems.append(
+                f"{record['name']} {record['version']}: its record has no sha256, or an odd address"
+            )
+            continue
+        channel, subdir, file = place
+        rows = found.records.setdefault((channel, subdir), {})
+        found.records.setdefault((channel, "noarch"), {})
+        if file not in rows:
+            rows[file] = {name: value for name, value in record.items() if name not in _NOT_INDEX}
+            found.files.append({
+                "path": f"{layout.CONDA}/{channel}/{subdir}/{file}", "url": record["url"], "sha256": record["sha256"],
+                "size": record.get("size"),
+            })  # fmt: skip
+    return found
+
+
+def channel_of(url: str, alias: str) -> tuple[str, str, str] | None:
+    """(channel, subdir, file) of a package's address: (conda-forge, linux-64, numpy-2.1.0-py312_0.conda)."""
+    base = alias.rstrip("/") + "/" if alias else ""
+    rest = url[len(base) :] if base and url.startswith(base) else urlsplit(url).path.lstrip("/")
+    parts = rest.split("/")
+    if parts[0] == "t" and len(parts) > 4:
+        parts = parts[2:]  # /t/TOKEN/ of a private channel
+    return ("/".join(parts[:-2]), parts[-2], parts[-1]) if len(parts) >= 3 and all(parts) else None
+
+
+def repodata(subdir: str, rows: Mapping[str, Mapping[str, Any]], present: str | None) -> str:
+    """Text of repodata.json: rows, and what is there already (present: the text of before)."""
+    before = json.loads(present) if present else {}
+    found: dict[str, Any] = {
+        "info": {"subdir": subdir}, "packages": dict(before.get("packages", {})),
+        "packages.conda": dict(before.get("packages.conda", {})), "removed": [], "repodata_version": 1,
+    }  # fmt: skip
+    for file, record in rows.items():
+        found["packages.conda" if file.endswith(".conda") else "packages"][file] = dict(record)
+    return json.dumps(found, indent=1, sort_keys=True) + "\n"
+
+
+def tags(wheels: Iterable[Mapping[str, Any]]) -> list[str]:
+    """CUDA tags that versions tell: torch 2.6.0+cu124 gives cu124."""
+    found = {str(wheel["version"]).partition("+")[2] for wheel in wheels}
+    return sorted(tag for tag in found if tag)
+
+
+def indexes(files: Mapping[str, str], every_tag: Iterable[str]) -> dict[str, str]:
+    """Pages of the wheel indexes. files: path in the mirror -> sha256; every_tag: of PyTorch's, each an index with all wheels.
+
+    pip is given one index alone for PyTorch's wheels, so what they need has to be there too.
+    """
+    projects: dict[str, list[str]] = {}
+    for path in sorted(files):
+        if path.startswith(FILES + "/"):
+            name = path.rpartition("/")[2]
+            project = name.split("-")[0].lower().replace("_", "-").replace(".", "-")
+            projects.setdefault(project, []).append(name)
+    pages = {}
+    for root in (layout.SIMPLE, *(f"{layout.WHEELS}/{tag}" for tag in every_tag)):
+        up = "../" * (root.count("/") + 1)
+        pages[f"{root}/index.html"] = _page([(f"{project}/", project) for project in sorted(projects)])
+        for project, names in projects.items():
+            links = [
+                (f"{up}{FILES.partition('/')[2]}/{quote(name)}#sha256={files[f'{FILES}/{name}']}", name) for name in names
+            ]  # fmt: skip
+            pages[f"{root}/{project}/index.html"] = _page(links)
+    return pages
+
+
+def _page(links: Iterable[tuple[str, str]]) -> str:
+    rows = "".join(f'<a href="{escape(href)}">{escape(text)}</a><br>\n' for href, text in links)
+    return f"<!DOCTYPE html>\n<html><body>\n{rows}</body></html>\n"

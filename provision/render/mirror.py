@@ -1,0 +1,65 @@
+"""mirror for people: what is in it, what was new, and how hosts use it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from provision.commands.mirror import MirrorDocument
+from provision.render.words import clean, plural, size
+
+
+def view(document: MirrorDocument, verbosity: int) -> Iterable[RenderableType]:
+    """Return what is to be printed of a mirror that was filled or checked."""
+    total = f"{plural(document.files, 'file')}, {size(document.total_bytes)}"
+    yield Text.assemble((clean(document.path), "bold"), f" on {clean(document.where)}: {total}")
+    if document.verified:
+        bad = len(document.errors)
+        yield _line(
+            f"{plural(bad, 'file')} wrong or missing" if bad else "every file is as the manifest says"
+        )
+        for path in document.extra if verbosity else ():
+            yield _line(f"not in the manifest: {path}")
+        if document.extra and not verbosity:
+            yield _line(
+                f"{plural(len(document.extra), 'file')} that the manifest does not name: --prune takes them out"
+            )
+        return
+    for label, group in document.groups.items():
+        more = len(group.packages) - group.asked
+        yield _line(
+            f"Ubuntu {label}: {group.asked} packages of the lock"
+            + (f", {more} more that they need" if more > 0 else "")
+        )
+        for name, version in sorted(group.packages.items()) if verbosity else ():
+            yield Padding(Text(clean(f"{name} {version}")), (0, 0, 0, 4), expand=False)
+    new = f"{plural(document.fetched, 'file')} new, {size(document.fetched_bytes)}"
+    yield _line(new if document.fetched else "nothing had to be fetched")
+    if document.removed:
+        yield _line(f"{plural(len(document.removed), 'file')} taken out: nothing needs them")
+    for note in document.notes:
+        yield _line(note)
+    if document.signed:
+        made = (
+            ", made now; keep its folder (~/.local/share/gpu-provision/mirror-key) safe"
+            if document.key_made
+            else ""
+        )
+        yield _line(f"signed by {document.signed}{made}")
+    else:
+        yield _line("with the originals' signatures")
+    yield from _usage(document)
+
+
+def _usage(document: MirrorDocument) -> Iterable[RenderableType]:
+    yield Text("in the inventory of hosts that use it:", style="dim")
+    yield _line(f"gpu_mirror_url: file:{document.path}   # or the address at which a web server hands it out")
+    if document.signed:
+        yield _line(f'gpu_mirror_key_fingerprint: "{document.signed}"')
+
+
+def _line(text: str) -> RenderableType:
+    return Padding(Text(clean(text)), (0, 0, 0, 2), expand=False)
