@@ -28,6 +28,7 @@ from ansible_collections.gpu.provision.plugins.module_utils import (
     hosttree,
     names,
     ownfiles,
+    rescuecommon,
     rescuesnapshot,
     rescuetraces,
 )
@@ -202,6 +203,8 @@ def run(
     """
     if os.geteuid() != 0:
         raise AptError("purge.not_root", "a driver can be removed by root only", hint="become: true")
+    # A run that was killed may have left its transaction at work: what that does is seen before anything is planned.
+    aptcommon.wait_for_locks(aptcommon.DPKG_LOCKS, lock_timeout)
     found = plan(allow)
     if found["problems"]:
         first = found["problems"][0]
@@ -233,11 +236,12 @@ class _Purge(object):
         self.lock_timeout, self.timeout, self.log_dir = lock_timeout, timeout, log_dir
         self.tree = hosttree.HostTree("/")
         self.done, self.warnings, self.removed, self.deleted = [], [], [], []
-        self.left, self.kernels, self.config = list(found["left"]), set(found["kernels"]), []
+        self.left, self.kernels = list(found["left"]), set(found["kernels"])
 
     def run(self):
         journal = self.begin()
-        self.keep(self.found["files"] + self.found["aside"])
+        self.keep(self.found["files"])
+        self.keep(self.found["aside"], "aside")
         self.uninstall()
         self.packages()
         self.configuration()
@@ -268,12 +272,12 @@ class _Purge(object):
         self.kernels |= {
             p.kernel for p in packages if p and p.kernel and os.path.isdir("/lib/modules/" + p.kernel)
         }
-        journal = {"autoremovable": sorted(autoremovable()), "kernels": sorted(self.kernels)}
+        journal = {"autoremovable": sorted(rescuecommon.autoremovable()), "kernels": sorted(self.kernels)}
         ownfiles.write(JOURNAL, json.dumps(journal).encode("utf-8"), 0o600)
         return journal
 
-    def keep(self, paths):
-        out = rescuesnapshot.keep_files(self.snapshot, paths)["left_out"] if paths else []
+    def keep(self, paths, kind="deleted"):
+        out = rescuesnapshot.keep_files(self.snapshot, paths, kind=kind)["left_out"] if paths else []
         self.left += [{"path": row["path"], "why": "not in the snapshot: " + row["why"]} for row in out]
         return {row["path"] for row in out}
 
@@ -314,24 +318,18 @@ class _Purge(object):
 
     def configuration(self):
         """dpkg --purge of exactly the rows of which only configuration is left; one that fails stays and is named."""
-        for name in select(aptcommon.read_status())[1]:
-            aptcommon.wait_for_locks(aptcommon.DPKG_LOCKS, self.lock_timeout)
-            result = aptcommon.run(["dpkg", "--purge", name], 300)
-            if result.rc == 0:
-                self.config.append(name)
-            else:
-                # A vendor's postrm that ends with an error (field report G8) leaves configuration, nothing that runs.
-                said = (result.text.strip().splitlines() or [""])[-1]
-                self.warnings.append("the configuration of %s stays: its script failed: %s" % (name, said))
-        if self.config:
-            self.done.append("purged the configuration of %d packages" % len(self.config))
+        config = select(aptcommon.read_status())[1]
+        purged, warnings = rescuecommon.purge_configuration(config, self.lock_timeout)
+        self.warnings += warnings
+        if purged:
+            self.done.append("purged the configuration of %d packages" % len(purged))
 
     def dkms(self):
         for name, version in rescuetraces.find(self.tree).dkms:
             tree = "/var/lib/dkms/%s/%s" % (name, version)
             kernels = [k for k in self.tree.names(tree) if os.path.isdir("/lib/modules/" + k)]
             self.kernels |= set(kernels)
-            if _has("dkms"):
+            if rescuecommon.has("dkms"):
                 aptcommon.run(["dkms", "remove", "%s/%s" % (name, version), "--all"], 300)
             # dkms itself leaves a tree whose source is gone, and there may be no dkms: the folder decides.
             if os.path.isdir(tree):
@@ -349,7 +347,8 @@ class _Purge(object):
     def files(self):
         found = rescuetraces.find(self.tree)
         self.kernels |= set(found.kernels)
-        lost = self.keep(found.files + found.links + found.aside)
+        self.keep(found.files + found.links)
+        lost = self.keep(found.aside, "aside")
         for path in found.files + found.links:
             os.unlink(path)
             self.deleted.append(path)
@@ -364,58 +363,27 @@ class _Purge(object):
             self.deleted.append(path + "/")
         if self.deleted:
             self.done.append("removed %d files and folders that no package owns" % len(self.deleted))
-        if any(path.endswith(".service") for path in self.deleted) and os.path.isdir("/run/systemd/system"):
-            self.command(["systemctl", "daemon-reload"], 60)
+        if any(path.endswith(".service") for path in self.deleted):
+            rescuecommon.reload_units()
 
     def refresh(self):
         """What the loader, modprobe and the initramfs know of the driver; repeated after a cut, as the journal stood."""
-        self.command(["ldconfig"], 120)
-        for kernel in sorted(self.kernels):
-            if _has("depmod") and os.path.isdir("/lib/modules/" + kernel):
-                self.command(["depmod", kernel], 300)
-        if _has("update-initramfs"):
-            self.command(["update-initramfs", "-u", "-k", "all"], 1800)
-        elif _has("dracut"):
-            self.command(["dracut", "--regenerate-all", "--force"], 1800)
-
-    def command(self, argv, timeout):
-        result = aptcommon.run(argv, timeout)
-        if result.rc != 0 or result.timed_out:
-            said = result.text.strip().splitlines()[-5:]
-            raise AptError(
-                "purge.command_failed", "%s failed: %s" % (" ".join(argv), said[-1] if said else "exit %d" % result.rc),
-                because=said, hint="look at free space with df -h /boot /; the next run goes on from here",
-            )  # fmt: skip
+        rescuecommon.command(["ldconfig"], 120)
+        rescuecommon.list_modules(self.kernels)
+        rescuecommon.rebuild_initramfs()
 
     def protect(self, before):
         """Mark what only the driver had kept from autoremove: kernels, toolkits, CUDA, desktop (field report G8)."""
         packages = {p.name for p in aptcommon.read_status() if p.present}
-        now = autoremovable() - before
+        now = rescuecommon.autoremovable() - before
         keep = sorted(n for n in now & packages if aptquery.protection(n) or cudanames.parse(n) is not None)
         if keep:
-            self.command(["apt-mark", "manual"] + keep, 60)
+            rescuecommon.command(["apt-mark", "manual"] + keep, 60)
             self.done.append("marked as wanted, so that no autoremove takes them: %s" % ", ".join(keep))
-
-
-def _has(program):
-    """A container has no depmod and no initramfs; a host may have dracut."""
-    return shutil.which(program, path=aptcommon.environment()["PATH"]) is not None
 
 
 def _removals(changes):
     return [change for change in changes if change["action"] == "remove"]
-
-
-def autoremovable():
-    """Names that ``apt-get autoremove`` would take now; nothing is removed. Empty where apt cannot say."""
-    result = aptcommon.run(["apt-get"] + aptcommon.option_args() + ["-s", "autoremove"], 120)
-    if result.rc != 0:
-        return set()
-    return {
-        change["name"].split(":")[0]
-        for change in aptquery.parse_simulation(result.out)
-        if change["action"] == "remove"
-    }
 
 
 def _drop(paths):

@@ -60,7 +60,7 @@ FOLDERS = (
 )  # fmt: skip
 FILES = (
     "/etc/apt/sources.list", "/etc/apt/trusted.gpg", "/etc/apt/preferences", "/etc/apt/apt.conf", "/etc/modules",
-    "/etc/X11/xorg.conf", "/etc/default/grub", "/etc/ld.so.conf", "/boot/grub/grubenv", "/etc/docker/daemon.json",
+    "/etc/X11/xorg.conf", "/etc/default/grub", "/etc/ld.so.conf", "/etc/docker/daemon.json",
     "/etc/containerd/config.toml", "/etc/profile.d/gpu-provision-cuda.sh",
 )  # fmt: skip
 SECRET = ("/etc/apt/auth.conf",)  # and what lies in auth.conf.d
@@ -93,11 +93,12 @@ def main(args):
 # --- what rescue calls
 
 
-def take(reason, paths=(), root="/", resume=True, keep=KEEP, check=False):
+def take(reason, paths=(), root="/", resume=True, keep=KEEP, check=False, undo_of=None):
     """Make a snapshot, or go on with the one that an unfinished run of the last day made.
 
     reason: one line for people; paths: files that the repairs of this run will write, move or remove (absent ones are
-    noted as absent). Returns {"id", "path", "resumed", "changed", "files", "bytes", "left_out": [{"path", "why"}],
+    noted as absent); undo_of: id that an undo goes back to. Returns {"id", "path", "resumed", "changed", "files",
+    "bytes", "left_out": [{"path", "why"}],
     "pruned": [ids]}. Raises SnapshotError. check: makes nothing.
     """
     host = Host(root)
@@ -116,7 +117,7 @@ def take(reason, paths=(), root="/", resume=True, keep=KEEP, check=False):
             "pruned": [],
         }  # fmt: skip
     with host.lock():
-        id_, manifest = host.make(reason, _clean(paths))
+        id_, manifest = host.make(reason, _clean(paths), undo_of)
         pruned = host.prune(keep, id_)
     return dict(host.answer(id_, manifest, resumed=False, changed=True), pruned=pruned)
 
@@ -130,9 +131,10 @@ def mark(id_, root="/"):
     return {"id": id_}
 
 
-def keep_files(id_, paths, root="/"):
+def keep_files(id_, paths, root="/", kind="deleted"):
     """Put files that are about to be deleted into the snapshot. Returns {"kept": [paths], "left_out": [{path, why}]}.
 
+    kind: ``deleted`` for pieces of a driver, which undo does not put back one by one; ``aside`` for settings, which it does.
     What is too large is listed in the manifest with its size, and stays deletable: it can be had from its installer.
     """
     host = Host(root)
@@ -141,7 +143,7 @@ def keep_files(id_, paths, root="/"):
         manifest = host.manifest(id_)
         known = {entry["path"] for entry in manifest["files"]}
         before = len(manifest["left_out"])
-        host.add(id_, manifest, [path for path in _clean(paths) if path not in known], "deleted")
+        host.add(id_, manifest, [path for path in _clean(paths) if path not in known], kind)
         out = manifest["left_out"][before:]
     lost = {entry["path"] for entry in out}
     return {"kept": [path for path in _clean(paths) if path not in lost], "left_out": out}
@@ -327,7 +329,7 @@ class Host(object):
 
     # -- making one
 
-    def make(self, reason, paths):
+    def make(self, reason, paths, undo_of):
         # Later than every other one, also where the clock was set back: their order is the order of their names.
         at = max([time.time()] + [_seconds(other) + 1 for other in self.ids()])
         id_ = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(at)) + "-" + os.urandom(3).hex()
@@ -336,7 +338,7 @@ class Host(object):
         rows = self.package_rows()
         manifest = {
             "schema": SCHEMA, "id": id_, "made": _made(id_), "reason": reason, "by": "rescue",
-            "kernel": os.uname()[2], "packages": len(rows), "files": [], "left_out": [], "data": {},
+            "kernel": os.uname()[2], "packages": len(rows), "files": [], "left_out": [], "data": {}, "undo_of": undo_of,
         }  # fmt: skip
         data = {"packages.tsv": _lines(rows), "host.txt": _lines(self.host_lines())}
         states = _read(self.real(_EXTENDED))
@@ -429,6 +431,10 @@ class Host(object):
             "\t".join((p.name, p.arch, p.version or "", "%s %s %s" % (p.want, p.flag, p.state)))
             for p in packages
         ]
+
+    def extended_states(self):
+        """Text of apt's record of what was installed automatically, as it is now."""
+        return (_read(self.real(_EXTENDED)) or b"").decode("utf-8", "replace")
 
     def host_lines(self):
         """Lines of host.txt, for people and for the offline script."""

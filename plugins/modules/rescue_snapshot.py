@@ -27,12 +27,13 @@ options:
   action:
     description:
       - C(take) makes a snapshot, or goes on with the unfinished one; C(mark) notes the state after a step as ours;
-        C(finish) says that the rescue is done; C(list) tells what there is.
+        C(finish) says that the rescue is done; C(list) tells what there is; C(undo) goes back to one, after a snapshot of
+        its own.
     type: str
-    choices: [take, mark, finish, list]
+    choices: [take, mark, finish, list, undo]
     default: take
   id:
-    description: Which snapshot, for C(mark) and C(finish). Without it the newest.
+    description: Which snapshot, for C(mark), C(finish) and C(undo). Without it the newest.
     type: str
   reason:
     description: One line for people, for C(take).
@@ -51,6 +52,18 @@ options:
     description: How many are kept.
     type: int
     default: 10
+  expect:
+    description: For C(undo), the changes of packages that the plan showed. Others are refused.
+    type: list
+    elements: dict
+  lock_timeout:
+    description: For C(undo), seconds to wait for other programs that hold apt's locks.
+    type: int
+    default: 600
+  timeout:
+    description: For C(undo), seconds that the packages may take.
+    type: int
+    default: 3600
 author:
   - the gpu-provision founders (@gpu-provision)
 """
@@ -93,6 +106,20 @@ pruned:
   returned: take
   type: list
   elements: str
+done:
+  description: What was done, in order.
+  returned: undo
+  type: list
+  elements: str
+left:
+  description: What does not go back, each with C(what) and C(why).
+  returned: undo
+  type: list
+  elements: dict
+snapshot:
+  description: The snapshot that undoes the undo.
+  returned: undo
+  type: str
 snapshots:
   description: Every snapshot, newest first, with C(id), C(made), C(reason), C(whole), C(finished).
   returned: list
@@ -102,7 +129,7 @@ snapshots:
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.gpu.provision.plugins.module_utils import rescuesnapshot
+from ansible_collections.gpu.provision.plugins.module_utils import rescuesnapshot, rescueundo
 from ansible_collections.gpu.provision.plugins.module_utils.aptcommon import AptError
 
 
@@ -115,6 +142,10 @@ def act(params, check):
         return rescuesnapshot.take(
             params["reason"], params["paths"], resume=params["resume"], keep=params["keep"], check=check
         )
+    if action == "undo":
+        return rescueundo.run(
+            params["id"], params["expect"], check, params["lock_timeout"], params["timeout"]
+        )
     if check:
         return {"changed": action == "finish", "id": params["id"]}
     if action == "mark":
@@ -125,12 +156,19 @@ def act(params, check):
 def main():
     module = AnsibleModule(
         argument_spec={
-            "action": {"type": "str", "choices": ["take", "mark", "finish", "list"], "default": "take"},
+            "action": {
+                "type": "str",
+                "choices": ["take", "mark", "finish", "list", "undo"],
+                "default": "take",
+            },
             "id": {"type": "str"},
             "reason": {"type": "str", "default": "rescue"},
             "paths": {"type": "list", "elements": "path", "default": []},
             "resume": {"type": "bool", "default": True},
             "keep": {"type": "int", "default": 10},
+            "expect": {"type": "list", "elements": "dict"},
+            "lock_timeout": {"type": "int", "default": 600},
+            "timeout": {"type": "int", "default": 3600},
         },
         supports_check_mode=True,
     )
@@ -143,6 +181,8 @@ def main():
             msg="the snapshot could not be written: %s" % error, code="snapshot.write", because=[],
             hint="see with df -h /var whether there is room; nothing else was touched",
         )  # fmt: skip
+    for warning in result.pop("warnings", []):
+        module.warn(warning)
     module.exit_json(**result)
 
 

@@ -1,0 +1,72 @@
+"""What an undo takes back and what it leaves: tables in tests/cases/rescue_undo.yml."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import provision.collection  # noqa: F401  (makes the collection importable)
+from ansible_collections.gpu.provision.plugins.module_utils import rescuesnapshot, rescueundo
+
+CASES: dict[str, Any] = yaml.safe_load(
+    Path(__file__).parents[1].joinpath("cases/rescue_undo.yml").read_text()
+)
+
+
+def cases(topic: str) -> Any:
+    return pytest.mark.parametrize("case", CASES[topic], ids=lambda case: case["name"])
+
+
+def rows(reading: dict[str, str] | None) -> dict[str, Any] | None:
+    if reading is None:
+        return None
+    found = {}
+    for name, text in reading.items():
+        version, want = text.split()
+        state = {"absent": "not-installed", "config": "config-files"}.get(version, "installed")
+        found[name] = {"version": None if state == "not-installed" else version, "want": want, "state": state}
+    return found
+
+
+@cases("packages")
+def test_packages(case: dict[str, Any]) -> None:
+    now = case.get("now", case["after"])
+    changes = rescueundo.package_changes(rows(case["before"]), rows(case["after"]), rows(now))
+    expect = case["expect"]
+    left = [row["what"].split(":")[0] for row in changes.pop("left")]
+    assert changes == {key: expect.get(key, []) for key in ("install", "remove", "purge", "hold", "release")}
+    assert left == expect.get("left", [])
+
+
+@cases("missing")
+def test_missing(case: dict[str, Any]) -> None:
+    wanted = {"install": list(case["install"]), "remove": list(case["remove"]), "purge": [], "hold": []}
+    left = rescueundo._drop_missing(wanted, {name: set(rows) for name, rows in case["offered"].items()})
+    assert (wanted["install"], wanted["remove"]) == (case["expect"]["install"], case["expect"]["remove"])
+    assert [row["what"] for row in left] == case["expect"]["left"]
+
+
+def _state(text: str | None) -> str | None:
+    return None if text is None else hashlib.sha256(text.encode()).hexdigest()
+
+
+@cases("files")
+def test_files(case: dict[str, Any], tmp_path: Path) -> None:
+    kinds = case.get("kinds", {})
+    entries = [
+        {"path": path, "kind": kinds.get(path, "watched"), "state": _state(text)}
+        for path, text in case["before"].items()
+    ]
+    after = case["after"] and {path: _state(text) for path, text in case["after"].items()}
+    for path, text in (case.get("now") or case["after"]).items():
+        if text is not None:
+            file = tmp_path / path.lstrip("/")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+    changes, left = rescueundo.file_changes(entries, after, rescuesnapshot.Host(str(tmp_path)))
+    assert {change["path"]: change["action"] for change in changes} == case.get("expect", {})
+    assert [row["what"] for row in left] == case.get("left", [])
