@@ -227,24 +227,72 @@ def links(facts, want):
     return _verdict(check, "pass", wanted, evidence)
 
 
-def driver(facts, want):
-    """The driver runs every toolkit, and nothing that came with a toolkit takes the driver's place."""
-    check, wish, cuda = "cuda.driver", wish_of(want), cuda_of(facts)
+def driver_version(facts):
+    """Version of the loaded driver, or None."""
     loaded = facts["module"]["loaded"]
-    version = loaded["version"] if loaded else None
-    metas = sorted(
-        name for name in installed(facts)
-        for package in [cudanames.parse(name)] if package and package.kind == "meta_with_driver"
-    )  # fmt: skip
-    compat = [row for row in cuda["libraries"] if row["soname"] == "libcuda.so.1"]
+    return loaded["version"] if loaded else None
+
+
+def metas_with_driver(facts):
+    """Installed packages of CUDA that bring a driver along (scenario F8), sorted."""
+    found = ((name, cudanames.parse(name)) for name in installed(facts))
+    return sorted(name for name, package in found if package and package.kind == "meta_with_driver")
+
+
+def is_consumer(name):
+    """True for cards without forward compatibility, by nvidia-smi's name."""
+    return bool(_CONSUMER.search(name))
+
+
+def active_compat(facts):
+    """Rows of cuda-compat's libcuda that programs find in place of the driver's."""
+    cuda = cuda_of(facts)
     named = {
         path
         for line in cuda["shell_lines"]
         if line["variable"] == "LD_LIBRARY_PATH"
         for path in line["paths"]
     }
-    active = [row for row in compat if row["in_cache"] or row["path"].rpartition("/")[0] in named]
-    consumer = [gpu["name"] for gpu in facts["smi"]["gpus"] if _CONSUMER.search(gpu["name"])]
+    return [
+        row for row in cuda["libraries"]
+        if row["soname"] == "libcuda.so.1" and (row["in_cache"] or row["path"].rpartition("/")[0] in named)
+    ]  # fmt: skip
+
+
+def effective_driver(facts):
+    """Version of the libcuda that programs get: cuda-compat's where it is found first, else the loaded driver's."""
+    active = active_compat(facts)
+    return active[0]["version"] if active and active[0]["version"] else driver_version(facts)
+
+
+def judged_toolkits(facts, wish):
+    """Minors of toolkits, there or wished for, whose driver is known."""
+    found = {row["version"] for row in cuda_of(facts)["toolkits"]} | set(wish["versions"])
+    return [minor for minor in sorted(wish["needs"], key=debversion.natural_key) if minor in found]
+
+
+def too_new(facts, wish):
+    """[(minor, oldest driver)] of toolkits that the driver cannot run at all."""
+    have = effective_driver(facts)
+    needs = ((minor, wish["needs"][minor].get("minimum")) for minor in judged_toolkits(facts, wish))
+    return [(minor, least) for minor, least in needs if have and least and _older(have, least)]
+
+
+def limited_toolkits(facts, wish):
+    """Minors that run by minor-version compatibility only: without PTX."""
+    have = effective_driver(facts)
+    needs = ((minor, wish["needs"][minor].get("full")) for minor in judged_toolkits(facts, wish))
+    return [minor for minor, full in needs if have and full and _older(have, full)]
+
+
+def driver(facts, want):
+    """The driver runs every toolkit, and nothing that came with a toolkit takes the driver's place."""
+    check, wish, cuda = "cuda.driver", wish_of(want), cuda_of(facts)
+    version = driver_version(facts)
+    metas = metas_with_driver(facts)
+    compat = [row for row in cuda["libraries"] if row["soname"] == "libcuda.so.1"]
+    active = active_compat(facts)
+    consumer = [gpu["name"] for gpu in facts["smi"]["gpus"] if is_consumer(gpu["name"])]
     evidence = ["driver %s" % version] if version else []
     evidence += [
         "%s: libcuda %s, %s%s" % (row["path"], row["version"], owner(row), "" if row in active else ", not found by programs")
@@ -257,19 +305,13 @@ def driver(facts, want):
     if active and version and active[0]["version"] and _older(active[0]["version"], version):
         return _verdict(check, "warn", "%s is older than the driver and found before its libcuda" % active[0]["path"],
                         evidence, "take its folder from the loader's path: forward compatibility is for older drivers")  # fmt: skip
-    found = {row["version"] for row in cuda["toolkits"]} | set(wish["versions"])
-    judged = [minor for minor in sorted(wish["needs"], key=debversion.natural_key) if minor in found]
-    effective = active[0]["version"] if active and active[0]["version"] else version
-    for minor in judged if effective else []:
-        least = wish["needs"][minor].get("minimum")
-        if least and _older(effective, least):
-            return _verdict(check, "fail", "driver %s cannot run CUDA %s" % (effective, minor), evidence,
-                            "it takes %s or newer: provision compat --cuda %s tells which drivers do"
-                            % (least, minor))  # fmt: skip
-    limited = [
-        minor for minor in judged
-        if effective and wish["needs"][minor].get("full") and _older(effective, wish["needs"][minor]["full"])
-    ]  # fmt: skip
+    judged = judged_toolkits(facts, wish)
+    effective = effective_driver(facts)
+    for minor, least in too_new(facts, wish):
+        return _verdict(check, "fail", "driver %s cannot run CUDA %s" % (effective, minor), evidence,
+                        "it takes %s or newer: provision compat --cuda %s tells which drivers do"
+                        % (least, minor))  # fmt: skip
+    limited = limited_toolkits(facts, wish)
     if limited:
         return _verdict(check, "warn", "CUDA %s runs on driver %s by minor-version compatibility only"
                         % (", ".join(limited), effective), evidence,
@@ -295,17 +337,18 @@ def is_everybodys(line):
     return line["file"].startswith("/etc/") and not line["file"].startswith("/etc/skel/")
 
 
-def environment(facts, want):
-    """No line that somebody wrote into a start file of shells is stale, doubled, or hides what others need."""
-    check, wish, cuda = "cuda.environment", wish_of(want), cuda_of(facts)
-    lines = cuda["shell_lines"]
-    if not lines:
-        return _verdict(check, "pass" if cuda["toolkits"] else "skip", "no line about CUDA in start files")
+def sorted_lines(facts, wish):
+    """({kind: [words]}, [words of harmless lines]) of people's lines about CUDA in start files of shells.
+
+    Kinds: shadowing (libraries before those of frameworks), elsewhere (another toolkit than the default first), stale
+    (folders that are gone), doubled, frozen (a PATH without its old value).
+    """
+    cuda = cuda_of(facts)
     links_to = {row["path"]: row["resolved"] for row in cuda["links"]}
     default = default_folder(facts, wish)
     known = {row["path"]: row["version"] for row in cuda["toolkits"]}
     seen, bad, quiet = {}, {}, []
-    for line in lines:
+    for line in cuda["shell_lines"]:
         where = "%s line %d: %s" % (line["file"], line["line"], line["text"])
         key = (line["file"], line["variable"], tuple(line["paths"]), line["replaces"])
         others = sorted({_toolkit_of(path, links_to) for path in line["front"]} & set(known) - {default})
@@ -324,6 +367,16 @@ def environment(facts, want):
         else:
             quiet.append(where)
         seen.setdefault(key, line["line"])
+    return bad, quiet
+
+
+def environment(facts, want):
+    """No line that somebody wrote into a start file of shells is stale, doubled, or hides what others need."""
+    check, wish, cuda = "cuda.environment", wish_of(want), cuda_of(facts)
+    lines = cuda["shell_lines"]
+    if not lines:
+        return _verdict(check, "pass" if cuda["toolkits"] else "skip", "no line about CUDA in start files")
+    bad, quiet = sorted_lines(facts, wish)
     evidence = [
         text
         for kind in ("shadowing", "elsewhere", "stale", "doubled", "frozen")

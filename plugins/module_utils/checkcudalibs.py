@@ -16,7 +16,7 @@ _verdict = verdicts.verdict
 # --- cuDNN, NCCL -------------------------------------------------------------------------------------------
 
 
-def _library_packages(facts, kind):
+def library_packages(facts, kind):
     """[(name, parsed, Debian version)] of NVIDIA's cuDNN or NCCL packages."""
     found = []
     for name, row in sorted(checkcuda.installed(facts).items()):
@@ -26,7 +26,7 @@ def _library_packages(facts, kind):
     return found
 
 
-def _built_for(package, version):
+def built_for(package, version):
     """CUDA major that a cuDNN or NCCL package is made for, or None."""
     return package.major or (cudanames.suffix(version) or "").split(".")[0] or None
 
@@ -41,13 +41,13 @@ def _evidence(packages, libraries, headers):
     ]
 
 
-def _misfits(facts, packages):
+def misfits(facts, packages):
     """(package, version, CUDA major) whose CUDA is that of no toolkit, or newer than the driver carries."""
     majors = {row["version"].split(".")[0] for row in checkcuda.cuda_of(facts)["toolkits"] if row["version"]}
     carried = (facts["smi"].get("cuda_version") or "").split(".")[0]
     unlike, too_new = [], []
     for name, package, version in packages:
-        major = _built_for(package, version)
+        major = built_for(package, version)
         if major and carried.isdigit() and int(major) > int(carried):
             too_new.append((name, version, major))
         elif major and majors and major not in majors:
@@ -55,7 +55,7 @@ def _misfits(facts, packages):
     return unlike, too_new
 
 
-def _untrue(rows, packages):
+def untrue_files(rows, packages):
     """(row, Debian version) of files whose version is not that of the package that owns them."""
     versions = {name: version for name, _, version in packages}
     return [
@@ -65,7 +65,7 @@ def _untrue(rows, packages):
     ]  # fmt: skip
 
 
-def _stray_headers(headers, libraries):
+def stray_headers(headers, libraries):
     """(header, library) where programs would be compiled for another version than the loader finds."""
     found = []
     for header in headers:
@@ -79,15 +79,15 @@ def _stray_headers(headers, libraries):
 def cudnn(facts, want):
     """cuDNN's header, library and package are of one version, and made for a CUDA that is here."""
     check, wish, cuda = "cuda.cudnn", checkcuda.wish_of(want), checkcuda.cuda_of(facts)
-    packages = _library_packages(facts, "cudnn")
+    packages = library_packages(facts, "cudnn")
     runtime = [row for row in packages if re.match(r"^libcudnn[0-9]+$", row[1].base)]
-    libraries = _in_loader_order(
+    libraries = in_loader_order(
         facts, [row for row in cuda["libraries"] if row["soname"].startswith("libcudnn.so.")]
     )
     headers = [row for row in cuda["headers"] if row["name"] == "cudnn"]
     evidence = _evidence(packages, libraries, headers)
     for major, wanted in sorted(wish["cudnn"].items()):
-        have = [(n, v) for n, p, v in runtime if _built_for(p, v) == str(major)]
+        have = [(n, v) for n, p, v in runtime if built_for(p, v) == str(major)]
         if not have:
             return _verdict(check, "fail", "cuDNN %s for CUDA %s is not installed" % (wanted, major), evidence,
                             "provision apply installs it")  # fmt: skip
@@ -103,7 +103,7 @@ def cudnn(facts, want):
                             "programs are compiled for one and run with the other: apt-get install "
                             "--allow-change-held-packages %s=%s"
                             % (name, partner[0][2]))  # fmt: skip
-    untrue = _untrue(libraries + headers, packages)
+    untrue = untrue_files(libraries + headers, packages)
     if untrue:
         row, version = untrue[0]
         return _verdict(check, "fail", "%s is %s, its package %s is %s" % (row["path"], row["version"], row["package"], version),
@@ -116,14 +116,14 @@ def cudnn(facts, want):
     if gone:
         return _verdict(check, "fail", "the library of %s is gone" % gone[0].partition("=")[0], evidence,
                         "apt-get install --reinstall %s" % gone[0])  # fmt: skip
-    stray = _stray_headers(headers, libraries)
+    stray = stray_headers(headers, libraries)
     if stray:
         header, library = stray[0]
         return _verdict(check, "fail", "programs are compiled for cuDNN %s and find %s"
                         % (header["version"], library["version"]), evidence,
                         "of %s and %s one has to go: keep what a package owns"
                         % (header["path"], library["path"]))  # fmt: skip
-    unlike, too_new = _misfits(facts, runtime)
+    unlike, too_new = misfits(facts, runtime)
     if too_new:
         return _verdict(check, "fail", "%s is for CUDA %s, the driver carries %s"
                         % (too_new[0][0], too_new[0][2], facts["smi"]["cuda_version"]), evidence,
@@ -148,9 +148,9 @@ def cudnn(facts, want):
 def nccl(facts, want):
     """NCCL's header, library and package are of one version, and made for a CUDA that is here."""
     check, wish, cuda = "cuda.nccl", checkcuda.wish_of(want), checkcuda.cuda_of(facts)
-    packages = _library_packages(facts, "nccl")
+    packages = library_packages(facts, "nccl")
     runtime = [row for row in packages if row[0].split(":")[0] == "libnccl2"]
-    libraries = _in_loader_order(facts, [row for row in cuda["libraries"] if row["soname"] == "libnccl.so.2"])
+    libraries = in_loader_order(facts, [row for row in cuda["libraries"] if row["soname"] == "libnccl.so.2"])
     headers = [row for row in cuda["headers"] if row["name"] == "nccl"]
     evidence = _evidence(packages, libraries, headers)
     wanted = wish["nccl"]
@@ -171,7 +171,7 @@ def nccl(facts, want):
         return _verdict(check, "fail", "libnccl2 and libnccl-dev differ: %s" % ", ".join(sorted(versions)), evidence,
                         "they go as a pair: apt-get install --allow-change-held-packages libnccl-dev=%s"
                         % (runtime or packages)[0][2])  # fmt: skip
-    untrue = _untrue(libraries + headers, packages)
+    untrue = untrue_files(libraries + headers, packages)
     if untrue:
         row, version = untrue[0]
         return _verdict(check, "fail", "%s is %s, its package %s is %s" % (row["path"], row["version"], row["package"], version),
@@ -180,14 +180,14 @@ def nccl(facts, want):
     if runtime and not libraries:
         return _verdict(check, "fail", "the library of libnccl2 is gone", evidence,
                         "apt-get install --reinstall libnccl2=%s" % runtime[0][2])  # fmt: skip
-    stray = _stray_headers(headers, libraries)
+    stray = stray_headers(headers, libraries)
     if stray:
         header, library = stray[0]
         return _verdict(check, "fail", "programs are compiled for NCCL %s and find %s"
                         % (header["version"], library["version"]), evidence,
                         "of %s and %s one has to go: keep what a package owns"
                         % (header["path"], library["path"]))  # fmt: skip
-    unlike, too_new = _misfits(facts, runtime)
+    unlike, too_new = misfits(facts, runtime)
     if too_new:
         return _verdict(check, "fail", "libnccl2 is for CUDA %s, the driver carries %s"
                         % (too_new[0][2], facts["smi"]["cuda_version"]), evidence,
@@ -208,7 +208,7 @@ def nccl(facts, want):
     return _verdict(check, "pass", ", ".join(told) or "headers only", evidence)
 
 
-def _in_loader_order(facts, rows):
+def in_loader_order(facts, rows):
     """Libraries as the loader takes them: LD_LIBRARY_PATH of every login, its cache, its own folders (ld.so(8))."""
     exported = [
         path
@@ -244,7 +244,7 @@ def libraries(facts, want):
     false = [row for row in rows if is_false_link(row)]
     evidence = []
     groups = {}
-    for row in _in_loader_order(facts, rows):
+    for row in in_loader_order(facts, rows):
         groups.setdefault(row["soname"], []).append(row)
     for soname, found in sorted(groups.items()):
         if len(found) > 1:

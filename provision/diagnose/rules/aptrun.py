@@ -114,9 +114,10 @@ def _boot_full(case: Case) -> Iterator[Found]:
     ]  # fmt: skip
     keep = {kernels.running, kernels.next, kernels.installed[-1].release}
     old = [kernel.release for kernel in kernels.installed if kernel.release not in keep]
+    parts = r"^linux-(?:image|modules|modules-extra|headers)-(?:unsigned-)?"
     packages = [
         name for release in old for name, package in sorted(case.facts.packages.items())
-        if package.installed and re.match(r"^linux-(?:image|modules|modules-extra|headers)-(?:unsigned-)?" + re.escape(release) + "$", name)
+        if package.installed and re.match(parts + re.escape(release) + "$", name)
     ]  # fmt: skip
     files = [
         f"/boot/initrd.img-{release}" for release in old if not any(release in name for name in packages)
