@@ -138,6 +138,7 @@ class SmiGpu(_Facts):
     memory_mib: int | None = None
     persistence: bool | None = None
     mig: str | None = None
+    mig_pending: str | None = None  # the mode after the next reset
     ecc: str | None = None
 
 

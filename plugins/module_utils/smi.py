@@ -137,6 +137,7 @@ def parse(path, rc, out, err):
             "memory_mib": int(memory.group(1)) if memory else None,
             "persistence": {"Enabled": True, "Disabled": False}.get(persistence),
             "mig": _tag(body, "current_mig"),
+            "mig_pending": _tag(body, "pending_mig"),
             "ecc": _tag(body, "current_ecc"),
         })  # fmt: skip
     if rc != 0 or not result["gpus"]:

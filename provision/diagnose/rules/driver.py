@@ -12,7 +12,8 @@ from provision.diagnose.rule import Case, Found, Rule
 from provision.trouble import ConfLine
 
 _HOLDERS = (
-    "when nobody works on the GPUs: stop what holds the modules, unload nvidia_uvm, nvidia_drm, nvidia_modeset and nvidia, "
+    "when nobody works on the GPUs: stop what holds the modules, unload nvidia_uvm, nvidia_drm, "
+    "nvidia_modeset and nvidia, "
     "load them again"
 )
 
@@ -130,15 +131,13 @@ def _module_in_use(case: Case) -> Iterator[Found]:
 
 
 def _mixed(case: Case) -> Iterator[Found]:
-    """Parts on the disk are of several versions."""
+    """Packages of several versions."""
     if look.in_container(case) or _has_two_installers(case):
         return
     locked = look.locked_packages(case)
     libraries = {library.version for library in case.facts.libraries if library.version}
     versions = {version for name, version in locked.items() if names.parse(name).base not in names.FABRIC}
-    if not versions and len(libraries) < 2:
-        return
-    if len(versions | libraries) < 2:
+    if len(versions) < 2:
         return
     evidence = []
     for version in sorted(versions):
@@ -160,6 +159,33 @@ def _mixed(case: Case) -> Iterator[Found]:
                 "bring every package of the driver to one version, in one transaction, and hold them"
             ),
         ),
+    )
+
+
+def _libraries_differ(case: Case) -> Iterator[Found]:
+    """What the loader finds is not of the packages' version, and no second installer explains it."""
+    if look.in_container(case) or _has_two_installers(case):
+        return
+    packages = set(look.installed(case).versions)
+    libraries = {library.version for library in case.facts.libraries if library.version}
+    if len(libraries) < 2 and (len(packages) != 1 or libraries <= packages):
+        return
+    if len(packages) > 1 and libraries <= packages:
+        return  # the packages themselves are of several versions
+    told = ", ".join(sorted(libraries))
+    yield Found(
+        f"the libraries that programs find are {told}"
+        + (f", the packages are {', '.join(sorted(packages))}" if packages else ""),
+        look.clip(
+            [
+                *look.library_words(case),
+                *(f"packages: {version}" for version in sorted(packages)),
+                look.loaded_words(case),
+            ]
+        ),
+        (look.apply("install the library package again at its version and run ldconfig"),)
+        if packages
+        else (look.manual("remove the older library, or the link that leads to it, and run ldconfig"),),
     )
 
 
@@ -560,7 +586,7 @@ RULES = (
             "kernel.headers_missing",
             "dpkg.unfinished",
         ),
-        symptom_of=("driver.mixed_versions", "driver.two_installers"),
+        symptom_of=("driver.mixed_versions", "driver.libraries_differ", "driver.two_installers"),
         sources=(
             "NVIDIA/open-gpu-kernel-modules and driver guides quoted in oddmario/NVIDIA-Ubuntu-Driver-Guide#4",
             "pando85/homelab#4110",
@@ -622,6 +648,23 @@ RULES = (
         after=("dpkg.unfinished", "apt.signed_by_conflict"),
         symptom_of=("driver.two_installers",),
         sources=("NVIDIA driver installation guide 590, package names",),
+    ),
+    Rule(
+        code="driver.libraries_differ",
+        level="error",
+        title="libcuda and NVML are not of the version of the packages",
+        explain=(
+            "The loader takes the first libcuda.so.1 that it finds. A link that was left behind, a library "
+            "that was copied by hand, "
+            "or an "
+            "`ldconfig` that was not run leaves programs with a library of another version than the packages say."
+        ),
+        breaks="nvidia-smi and CUDA (driver/library version mismatch), while apt says that all is well",
+        repair="the library package again at its version, then `ldconfig`",
+        prevent="no driver library outside packages",
+        find=_libraries_differ,
+        after=("dpkg.unfinished",),
+        symptom_of=("driver.two_installers", "driver.mixed_versions"),
     ),
     Rule(
         code="driver.two_installers",
@@ -706,7 +749,7 @@ RULES = (
         repair="load it (`modprobe nvidia`), or reboot",
         prevent="",
         find=_load_pending,
-        after=("kernel.module_version", "driver.mixed_versions"),
+        after=("kernel.module_version", "driver.mixed_versions", "driver.libraries_differ"),
         symptom_of=("driver.two_installers",),
     ),
     Rule(
@@ -746,7 +789,10 @@ RULES = (
         prevent="",
         find=_parameters,
         texts=(r"nvidia\w*: unknown parameter '[^']+' ignored", r"nvidia\w*: `[^']*' invalid for parameter"),
-        symptom_of=("driver.mixed_versions",),
+        symptom_of=(
+            "driver.mixed_versions",
+            "driver.libraries_differ",
+        ),
     ),
     Rule(
         code="driver.unheld",

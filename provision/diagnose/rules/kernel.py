@@ -528,6 +528,7 @@ RULES = (
         symptom_of=(
             "driver.two_installers",
             "driver.mixed_versions",
+            "driver.libraries_differ",
             "kernel.build_failed",
             "kernel.source_missing",
         ),

@@ -1,0 +1,131 @@
+"""What boots: an initramfs for the kernel that starts next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from provision.diagnose import look
+from provision.diagnose.finding import Repair
+from provision.diagnose.rule import Case, Found, Rule
+from provision.facts import Disk
+
+_MEGA = 1_000_000
+_SMALLEST = 1_000_000  # bytes: no initramfs of Ubuntu's is smaller
+
+
+def _separate_boot(case: Case) -> Disk | None:
+    """The file system of /boot where it is one of its own."""
+    disks = {disk.path: disk for disk in case.facts.disks}
+    boot, root = disks.get("/boot"), disks.get("/")
+    if boot is None or root is None or (boot.size, boot.free) == (root.size, root.free):
+        return None
+    return boot
+
+
+def _bad_initrds(case: Case) -> dict[str, str]:
+    """{release: what is wrong} of the kernels that matter; nothing on hosts whose kernels have no initramfs at all."""
+    kernels = case.facts.kernels
+    with_image = [kernel for kernel in kernels.installed if kernel.image]
+    sizes = look.boot(case).initrds
+    if not with_image or not (any(kernel.initrd for kernel in with_image) or sizes):
+        return {}
+    wrong = {}
+    for kernel in with_image:
+        if kernel.release not in (kernels.running, kernels.next):
+            continue
+        size = sizes.get(kernel.release)
+        if not kernel.initrd and len(with_image) > 1:
+            wrong[kernel.release] = f"/boot/initrd.img-{kernel.release}: not there"
+        elif size is not None and size == 0:
+            wrong[kernel.release] = f"/boot/initrd.img-{kernel.release}: 0 bytes"
+        elif size is not None and _cut_off(
+            size, [other for name, other in sizes.items() if name != kernel.release]
+        ):
+            wrong[kernel.release] = (
+                f"/boot/initrd.img-{kernel.release}: {size} bytes, the others have {max(sizes.values())}"
+            )
+    return wrong
+
+
+def _cut_off(size: int, others: list[int]) -> bool:
+    """Far smaller than those of the other kernels, and than any that Ubuntu makes: writing it was cut off."""
+    return size < _SMALLEST and bool(others) and max(others) > 10 * _SMALLEST
+
+
+def _initramfs(case: Case) -> Iterator[Found]:
+    wrong = _bad_initrds(case)
+    if not wrong:
+        return
+    kernels = case.facts.kernels
+    boots = kernels.next in wrong
+    good = [
+        kernel.release for kernel in kernels.installed
+        if kernel.image and kernel.release not in wrong and look.boot(case).initrds.get(kernel.release, int(kernel.initrd))
+    ]  # fmt: skip
+    evidence = [*wrong.values(), *(f"{path}: unfinished" for path in look.boot(case).boot_leftovers)]
+    evidence.append(
+        f"boots next: {kernels.next or 'not known'}"
+        + (f" ({kernels.next_because})" if kernels.next_because else "")
+    )
+    if good:
+        evidence.append(f"with a whole initramfs: {', '.join(good)}")
+    disk = _separate_boot(case)
+    if disk is not None:
+        evidence.append(f"/boot: {disk.free // _MEGA} MB free")
+    told = " and ".join(wrong)
+    yield Found(
+        f"kernel {told} has no usable initramfs" + (": the machine would not come back from a reboot" if boots else ""),
+        look.clip(evidence),
+        (Repair(action="initramfs.build", words=f"build the initramfs of {told} (update-initramfs -c -k {next(iter(wrong))})",
+                args={"kernels": sorted(wrong)}),),
+        level=None if boots else "warning",
+    )  # fmt: skip
+
+
+def _log_initramfs(case: Case) -> Iterator[Found]:
+    lines = look.log_lines(case, r"Initramfs unpacking failed")
+    if lines and not _bad_initrds(case):
+        yield Found(
+            "the kernel could not unpack its initramfs at this boot",
+            look.clip(lines),
+            (Repair(action="initramfs.build", words=f"build the initramfs of {case.facts.kernels.running} again",
+                    args={"kernels": [case.facts.kernels.running]}),),
+        )  # fmt: skip
+
+
+RULES = (
+    Rule(
+        code="boot.initramfs_broken",
+        level="error",
+        title="the kernel that boots next has no usable initramfs",
+        explain=(
+            "The image is there; its initramfs is missing, empty, or cut off: /boot was full, or somebody "
+            "killed update-initramfs. "
+            "The kernel then does not find its root file system, and a machine far away does not come back."
+        ),
+        breaks="the next boot of the whole machine",
+        repair="`update-initramfs -c -k RELEASE` before any reboot; room in /boot first",
+        prevent="enough room in /boot; never a reboot while dpkg has something unfinished",
+        find=_initramfs,
+        texts=(
+            r"VFS: Unable to mount root fs on unknown-block",
+            r"Initramfs unpacking failed",
+            r"/boot/initrd\.img-\S+ does not exist",
+        ),
+        after=("disk.boot_full", "dpkg.unfinished"),
+    ),
+    Rule(
+        code="boot.initramfs_unpacking",
+        level="warning",
+        title="the kernel could not unpack its initramfs at this boot",
+        explain=(
+            "The log of this boot says 'Initramfs unpacking failed'. The machine came up all the same; what "
+            "was in the rest of the initramfs (blocks of nouveau, early modules) did not count."
+        ),
+        breaks="what the initramfs was to do: blocks, early modules",
+        repair="build it again",
+        prevent="",
+        find=_log_initramfs,
+        symptom_of=("disk.boot_full",),
+    ),
+)

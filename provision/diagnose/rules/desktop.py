@@ -1,0 +1,223 @@
+"""Desktops: on machines that should have none, and on those whose driver has nothing for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ansible_collections.gpu.provision.plugins.module_utils import names
+from provision.diagnose import look
+from provision.diagnose.finding import Repair
+from provision.diagnose.rule import Case, Found, Rule
+
+_SESSIONS = ("gdm3", "lightdm", "sddm", "xdm", "lxdm", "gnome-shell", "plasma-workspace")
+_X = ("Xorg", "Xwayland", "gnome-shell", "kwin_x11", "kwin_wayland", "X")
+
+
+def _desktop_packages(case: Case) -> list[str]:
+    return [
+        f"{name} {package.version}" for name, package in case.facts.packages.items()
+        if package.installed and (name in _SESSIONS or name.endswith(("-desktop", "-desktop-minimal")) and "docker" not in name)
+    ]  # fmt: skip
+
+
+def _is_server(case: Case) -> bool:
+    """By the wish, else by the cards: every card is made for data centers."""
+    variant = str(case.values.get("nvidia_driver_variant", "auto"))
+    if variant != "auto":
+        return variant == "headless"
+    gpus = look.own_gpus(case)
+    return bool(gpus) and all(look.catalog_gpu(case, gpu).segment == "datacenter" for gpu in gpus)
+
+
+def _on_server(case: Case) -> Iterator[Found]:
+    if not case.facts.desktop or not _is_server(case) or case.facts.host.container:
+        return
+    trouble = look.boot(case)
+    drawing = [
+        f"pid {user.pid}: {user.comm} has {', '.join(user.devices[:3])} open"
+        for user in case.facts.gpu_users
+        if user.comm in _X
+    ]
+    if trouble.default_target != "graphical.target" and not drawing:
+        return
+    evidence = [
+        f"/etc/systemd/system/default.target: {trouble.default_target or 'not set: graphical.target'}"
+    ]
+    evidence += [f"display manager: {trouble.display_manager}"] if trouble.display_manager else []
+    evidence += _desktop_packages(case)[:4] + drawing
+    yield Found(
+        "a graphical desktop starts on a compute server" + (" and holds its GPUs" if drawing else ""),
+        look.clip(evidence),
+        (
+            look.manual(
+                "if nobody uses it: systemctl set-default multi-user.target, stop the display manager; nothing is removed"
+            ),
+        ),
+    )
+
+
+def _no_gl(case: Case) -> Iterator[Found]:
+    facts, driver = case.facts, look.installed(case)
+    if not facts.desktop or not driver.packages or facts.host.container or not look.own_gpus(case):
+        return
+    gl = {
+        n: names.upstream(v)
+        for n, v in driver.packages.items()
+        if names.parse(n).base == "libnvidia-gl" and ":" not in n
+    }
+    server = set(driver.versions)
+    errors = look.boot(case).xorg_errors
+    if gl and set(gl.values()) <= server:
+        return
+    if _is_server(case) and not errors and look.boot(case).default_target != "graphical.target":
+        return
+    evidence = _desktop_packages(case)[:3]
+    evidence.append(
+        "libnvidia-gl: " + (", ".join(f"{n} {v}" for n, v in gl.items()) if gl else "not installed")
+    )
+    evidence.append(
+        f"the driver's packages: {driver.series or ''} {driver.variant or ''} {' and '.join(driver.versions)}".replace(
+            "  ", " "
+        )
+    )
+    evidence += errors[:4]
+    wish = str(case.values.get("nvidia_driver_variant", "auto"))
+    words = "install the desktop's half of the driver (libnvidia-gl and the X driver of the same version)"
+    repair = (
+        look.apply(words)
+        if wish != "headless"
+        else look.manual(
+            f"nvidia_driver_variant is headless and there is a desktop: say desktop, then {words}"
+        )
+    )
+    yield Found(
+        "the desktop has no OpenGL of this driver: a headless or server flavour is installed"
+        if not gl
+        else "the desktop's OpenGL is of another version than the driver",
+        look.clip(evidence),
+        (repair,),
+        level="error" if errors else None,
+    )
+
+
+def _stale_conf(case: Case) -> Iterator[Found]:
+    """xorg.conf asks for a driver that is not there."""
+    facts = case.facts
+    if not facts.desktop or facts.host.container:
+        return
+    bus = {_bus(gpu.slot) for gpu in facts.gpus}
+    rows = []
+    for device in look.boot(case).xorg:
+        if not device.file.startswith("/etc/"):
+            continue
+        if device.driver == "nvidia" and not look.has_driver(case):
+            rows.append((device, "there is no NVIDIA driver"))
+        elif (
+            device.driver == "nvidia"
+            and not any(
+                names.parse(n).base == "xserver-xorg-video-nvidia" for n in look.installed(case).packages
+            )
+            and not facts.runfile.uninstaller
+            and look.installed(case).packages
+        ):
+            rows.append((device, "no package xserver-xorg-video-nvidia-* is installed"))
+        elif device.driver in ("nouveau", "nv") and facts.module.loaded:
+            rows.append((device, "the nvidia module drives the card"))
+        elif device.driver == "nvidia" and device.bus and bus and _conf_bus(device.bus) not in bus:
+            rows.append((device, f"there is no card at {device.bus}"))
+    if not rows:
+        return
+    errors = look.boot(case).xorg_errors
+    files = sorted({device.file for device, _ in rows})
+    yield Found(
+        f"X's configuration asks for a driver that is not there: {', '.join(files)}",
+        look.clip(
+            [f'{device.file}, line {device.line}: Driver "{device.driver}": {why}' for device, why in rows]
+            + errors[:3]
+        ),
+        (
+            Repair(
+                action="file.aside",
+                words=f"put {', '.join(files)} aside: X finds the cards by itself",
+                args={"paths": files},
+            ),
+        ),
+        level="error" if errors else None,
+    )
+
+
+def _bus(slot: str) -> str:
+    parts = slot.lower().replace(".", ":").split(":")[-3:]
+    try:
+        return ":".join(str(int(part, 16)) for part in parts)
+    except ValueError:
+        return slot
+
+
+def _conf_bus(text: str) -> str:
+    """``PCI:1:0:0`` and ``PCI:1@0:0:0``, decimal as X has it, as bus:device:function."""
+    parts = text.lower().removeprefix("pci:").split(":")
+    numbers = [part.split("@")[0] for part in parts[-3:]]
+    return ":".join(numbers)
+
+
+RULES = (
+    Rule(
+        code="desktop.on_server",
+        level="note",
+        title="a desktop runs on a compute server",
+        explain=(
+            "The driver's metapackage recommends the X server's half, images for remote desktops bring one, "
+            "and then graphical.target is the "
+            "default. Xorg and gnome-shell take memory on every GPU and keep the modules from being unloaded."
+        ),
+        breaks="nothing; it takes GPU memory and makes reloads and resets impossible",
+        repair="`systemctl set-default multi-user.target`. Installed desktops are told of and never removed",
+        prevent="nvidia_driver_variant: headless, which installs without recommended packages",
+        find=_on_server,
+        texts=(r"/usr/lib/xorg/Xorg\s+[0-9]+MiB", r"G\s+/usr/bin/gnome-shell"),
+    ),
+    Rule(
+        code="desktop.no_gl",
+        level="warning",
+        title="the desktop has no OpenGL of this driver",
+        explain=(
+            "Servers get the driver without its graphics half: no libnvidia-gl, no X driver, no "
+            "nvidia-settings. A desktop on such a driver "
+            "cannot draw: the login comes back again and again, and X says that GLX is missing. The same "
+            "happens where libnvidia-gl is of "
+            "another version than the rest."
+        ),
+        breaks="the graphical login",
+        repair="the desktop variant of the same driver, or libnvidia-gl at exactly its version",
+        prevent="nvidia_driver_variant: auto, which looks whether there is a desktop",
+        find=_no_gl,
+        texts=(
+            r'extension "GLX" missing on display',
+            r"Failed to initialize the GLX module",
+            r"\(EE\) NVIDIA.*(?:GLX|glx)",
+        ),
+        after=("dpkg.unfinished", "driver.mixed_versions"),
+        symptom_of=("driver.mixed_versions",),
+    ),
+    Rule(
+        code="desktop.xorg_conf",
+        level="warning",
+        title="X's configuration asks for a driver that is not there",
+        explain=(
+            "`nvidia-xconfig`, or a guide, wrote /etc/X11/xorg.conf with a Device section for the NVIDIA "
+            "driver, or for a card at another place "
+            "on the bus. The driver went, or the card moved, and the file stayed: the screen is black after "
+            "the boot."
+        ),
+        breaks="the graphical login: no screens found",
+        repair="put the file aside; X needs none",
+        prevent="no xorg.conf; snippets only where they are needed",
+        find=_stale_conf,
+        texts=(
+            r"\(EE\) no screens found",
+            r"Failed to load module \"nvidia\"",
+            r"\(EE\) No devices detected",
+        ),
+    ),
+)

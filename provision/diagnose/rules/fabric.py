@@ -1,0 +1,273 @@
+"""NVSwitch: fabric manager, at exactly the driver's version, and only where there is a switch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ansible_collections.gpu.provision.plugins.module_utils import names
+from provision.diagnose import look
+from provision.diagnose.rule import Case, Found, Rule
+
+_SWITCHES = frozenset({"nvidia-fabricmanager"})
+
+
+def _has_switch(case: Case) -> bool:
+    return bool(case.facts.nvswitches or case.facts.nvlink5_switch)
+
+
+def _packages(case: Case) -> dict[str, str]:
+    """{package: upstream version} of fabric manager."""
+    return {
+        name: names.upstream(version)
+        for name, version in look.installed(case).packages.items()
+        if names.parse(name).base in _SWITCHES
+    }
+
+
+def _driver_version(case: Case) -> str | None:
+    """What the driver will be when all is loaded: the libraries', else the loaded module's."""
+    libraries = look.library_version(case)
+    loaded = case.facts.module.loaded
+    return libraries or (loaded.version if loaded else None)
+
+
+def _said(case: Case) -> list[str]:
+    return look.boot(case).unit_log.get("nvidia-fabricmanager", [])[-4:]
+
+
+def _running(case: Case) -> bool:
+    service = case.facts.services.get("nvidia-fabricmanager")
+    return bool(service and service.running)
+
+
+def _switch_words(case: Case) -> str:
+    count = len(case.facts.nvswitches)
+    return (
+        f"{look.counted(case.facts.nvswitches, 'NVSwitch')[:-1] + 'es' if count > 1 else '1 NVSwitch'} on the bus"
+        if count
+        else "an NVLink 5 switch"
+    )
+
+
+def _version(case: Case) -> Iterator[Found]:
+    if not _has_switch(case) or case.facts.host.container:
+        return
+    driver = _driver_version(case)
+    wrong = {name: version for name, version in _packages(case).items() if driver and version != driver}
+    if not wrong:
+        return
+    name, version = next(iter(wrong.items()))
+    own = [f"{other} {look.installed(case).packages[other]}" for other in wrong]
+    evidence = own + [*look.library_words(case)[:1], look.loaded_words(case), _switch_words(case)]
+    evidence += [line for line in _said(case) if "don't match" in line or "version" in line]
+    held = case.facts.packages[name].held
+    evidence.append(
+        f"{name} is {'held' if held else 'not held'}; the driver's packages: {', '.join(look.installed(case).versions) or 'none'}"
+    )
+    if look.installed(case).versions:
+        repair = look.realign(
+            f"bring fabric manager and driver to one version ({driver} where the repository has it), from one origin, and hold both"
+        )
+    else:
+        repair = look.manual(f"install fabric manager {driver}: the driver itself is not from apt")
+    yield Found(
+        f"fabric manager is {version}, the driver is {driver}: they must be equal to the last digit",
+        look.clip(evidence),
+        (repair,),
+    )
+
+
+def _missing(case: Case) -> Iterator[Found]:
+    if not _has_switch(case) or _packages(case) or _running(case) or case.facts.host.container:
+        return
+    if not look.has_driver(case) or str(case.values.get("nvidia_driver_fabric_manager", "auto")) == "never":
+        return
+    yield Found(
+        "this machine has NVSwitch and fabric manager is not installed",
+        look.clip([_switch_words(case), look.loaded_words(case), "packages: no nvidia-fabricmanager"]),
+        (
+            look.apply(
+                f"install fabric manager {_driver_version(case) or ''}".rstrip() + ", start it, hold it"
+            ),
+        ),
+    )
+
+
+def _not_running(case: Case) -> Iterator[Found]:
+    if (
+        not _has_switch(case)
+        or not _packages(case)
+        or _running(case)
+        or not case.facts.host.systemd
+        or case.facts.host.container
+    ):
+        return
+    if case.facts.module.loaded is None:
+        return  # it follows from the module
+    service = case.facts.services.get("nvidia-fabricmanager")
+    masked = "nvidia-fabricmanager" in look.boot(case).masked_units
+    evidence = [
+        _switch_words(case),
+        *(f"{name} {version}" for name, version in _packages(case).items()),
+        look.loaded_words(case),
+    ]
+    evidence.append(
+        "nvidia-fabricmanager.service: "
+        + (
+            "masked"
+            if masked
+            else "enabled, not running"
+            if service and service.enabled
+            else "not enabled, not running"
+        )
+    )
+    yield Found("fabric manager is installed and does not run", look.clip(evidence + _said(case)),
+                (look.apply("enable and start nvidia-fabricmanager"),))  # fmt: skip
+
+
+def _needless(case: Case) -> Iterator[Found]:
+    packages = _packages(case)
+    if not packages or _has_switch(case) or not case.facts.gpus or case.facts.host.container:
+        return
+    failed = "nvidia-fabricmanager.service" in (look.boot(case).failed_units or ())
+    evidence = [f"{name} {version}" for name, version in packages.items()]
+    evidence += ["on the bus: no NVSwitch (10de:1af1, 10de:22a3, class 0680), and no NVLink 5 switch"]
+    evidence.append(
+        "nvidia-fabricmanager.service: "
+        + ("failed, which says nothing about the GPUs" if failed else "not failed")
+    )
+    yield Found(
+        "fabric manager is installed and there is no NVSwitch that it could manage",
+        look.clip(evidence + _said(case)),
+        (look.manual(f"remove or disable it: apt-get remove {' '.join(packages)}"),),
+    )
+
+
+def _unheld(case: Case) -> Iterator[Found]:
+    """Fabric manager from apt beside a driver from elsewhere, not held: the archive moves it alone."""
+    if not _has_switch(case) or case.facts.host.container:
+        return
+    loose = [name for name in _packages(case) if not case.facts.packages[name].held]
+    others = [name for name in look.locked_packages(case) if names.parse(name).base not in names.FABRIC]
+    if not loose or others:
+        return
+    auto = {True: "on", False: "off", None: "not known"}[case.facts.apt.unattended]
+    evidence = [f"{name} {look.installed(case).packages[name]}: not held" for name in loose]
+    evidence += [
+        f"the driver is from outside apt: {look.loaded_words(case)}",
+        *case.facts.runfile.traces[:2],
+        f"unattended-upgrades: {auto}",
+    ]
+    yield Found(
+        "fabric manager is from apt and not held, the driver is from outside: an update moves it away from the driver",
+        look.clip(evidence),
+        (look.manual(f"apt-mark hold {' '.join(loose)}, and name it in unattended-upgrades' blacklist"),)
+        if not case.driver_managed
+        else (look.apply("hold it, and keep unattended-upgrades from it"),),
+    )
+
+
+RULES = (
+    Rule(
+        code="fabric.version",
+        level="error",
+        title="fabric manager is not of the driver's version",
+        explain=(
+            "Fabric manager talks to the driver through an interface that fits one version only, to the last "
+            "digit. The packages are "
+            "separate: the driver came from the archive and fabric manager from NVIDIA's repository, or one "
+            "was pinned and the other "
+            "floated on ('cuda-drivers-535' depends with >=), or an update took one of them."
+        ),
+        breaks=(
+            "fabric manager does not start, NVSwitch is not set up, CUDA fails with error 802; nvidia-smi "
+            "looks well"
+        ),
+        repair="both at one version, from one origin, in one transaction",
+        prevent=(
+            "hold both; `provision plan` refuses a driver for which the repository has no equal fabric "
+            "manager"
+        ),
+        find=_version,
+        texts=(
+            r"fabric manager NVIDIA GPU driver interface version \S+ don'?t match with driver version",
+            r"Please update with matching NVIDIA driver package",
+        ),
+        after=("dpkg.unfinished",),
+        symptom_of=("driver.stale_module",),
+        sources=("NVIDIA/gpu-operator#544", "NVIDIA fabric manager user guide"),
+    ),
+    Rule(
+        code="fabric.missing",
+        level="error",
+        title="NVSwitch without fabric manager",
+        explain=(
+            "On HGX and DGX machines CUDA starts only after fabric manager has set up the switches. "
+            "nvidia-smi works without."
+        ),
+        breaks="CUDA: error 802, system not yet initialized",
+        repair="fabric manager at exactly the driver's version (on NVLink 5 also nvlsm)",
+        prevent="nvidia_driver_fabric_manager: auto",
+        find=_missing,
+        texts=(
+            r"Error 802: system not yet initialized",
+            r"cuda runtime error \(802\)",
+            r"CUDA_ERROR_SYSTEM_NOT_READY|cudaErrorSystemNotReady",
+            r"system not yet initialized",
+        ),
+        sources=("pytorch/pytorch#35710", "NVIDIA fabric manager user guide"),
+    ),
+    Rule(
+        code="fabric.not_running",
+        level="error",
+        title="fabric manager does not run",
+        explain=(
+            "It is installed at the right version and not running: never enabled, masked, or failed. Its own "
+            "log says why."
+        ),
+        breaks="CUDA: error 802, system not yet initialized; nvidia-smi looks well",
+        repair="enable and start nvidia-fabricmanager",
+        prevent=(
+            "`provision verify` on NVSwitch hosts looks at the service and at CUDA, not only at nvidia-smi"
+        ),
+        find=_not_running,
+        symptom_of=("fabric.version", "driver.stale_module"),
+        sources=("NVIDIA fabric manager user guide",),
+    ),
+    Rule(
+        code="fabric.needless",
+        level="note",
+        title="fabric manager where there is no NVSwitch",
+        explain=(
+            "Fabric manager is for NVSwitch systems only. On any other machine it ends with 'Nothing to do', "
+            "its service is "
+            "marked failed, and people take that for a broken GPU. It is none."
+        ),
+        breaks="nothing: the failed service says nothing about the GPUs",
+        repair="remove or disable it",
+        prevent="nvidia_driver_fabric_manager: auto installs it only where a switch is",
+        find=_needless,
+        texts=(
+            r"NV_WARN_NOTHING_TO_DO",
+            r"request to query NVSwitch device information from NVSwitch driver failed",
+        ),
+        sources=("NVIDIA/gpu-operator#356",),
+    ),
+    Rule(
+        code="fabric.unheld",
+        level="warning",
+        title="fabric manager is not held beside a driver from outside apt",
+        explain=(
+            "The driver is a runfile's or an image's, and stays. Fabric manager is a package: when Ubuntu or "
+            "NVIDIA publishes a newer one "
+            "under the same name, unattended-upgrades takes it, and at the next boot the two do not match."
+        ),
+        breaks="nothing yet; CUDA (error 802) after the next update and boot",
+        repair="hold it, and keep unattended-upgrades from it",
+        prevent="driver and fabric manager from one origin",
+        find=_unheld,
+        texts=(r"Upgrade: .*nvidia-fabricmanager-?[0-9]*:",),
+        symptom_of=("fabric.version",),
+        sources=("scenario of 2021-07-21: nvidia-fabricmanager-460 in multiverse",),
+    ),
+)

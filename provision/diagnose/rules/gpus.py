@@ -1,0 +1,682 @@
+"""The cards: do branch and flavour drive them, do they answer, are they still there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ansible_collections.gpu.provision.plugins.module_utils import checks, names, provexid
+from provision.diagnose import look
+from provision.diagnose.rule import Case, Found, Rule
+from provision.facts import Gpu
+
+_NOT_OPEN = r"not supported by open"
+_LEGACY = r"supported through the NVIDIA [0-9]+\.xx Legacy"
+_NO_GSP = r"RmFetchGspRmImages|nvidia/[0-9.]+/gsp_\S+ failed with error|Failed to load GSP firmware|No firmware image found"
+_FELL_OFF = r"(?:Xid[^:]*: 79\b|GPU has fallen off the bus|GPU is lost)"
+
+
+def _branch(case: Case, version: str | None) -> int | None:
+    found = case.catalog.find_branch(version) if version else None
+    return found.number if found else None
+
+
+def _wrong_flavour(case: Case, flavour: str) -> list[Gpu]:
+    """Cards that the modules of this flavour cannot drive, while the other flavour's can."""
+    rows = []
+    for gpu in look.own_gpus(case):
+        modules = look.catalog_gpu(case, gpu).modules
+        if modules and flavour not in modules:
+            rows.append(gpu)
+    return rows
+
+
+def _outside(case: Case, number: int) -> list[tuple[Gpu, str]]:
+    """Cards that a branch does not drive, each with the reason."""
+    rows = []
+    for gpu in look.own_gpus(case):
+        found = look.catalog_gpu(case, gpu)
+        if found.last_branch is not None and number > found.last_branch:
+            rows.append((gpu, f"{found.architecture} ends with branch {found.last_branch}"))
+        elif found.first_branch is not None and number < found.first_branch:
+            rows.append((gpu, f"{found.architecture} begins with branch {found.first_branch}"))
+    return rows
+
+
+def _words(case: Case) -> list[str]:
+    """What is loaded, packaged, and what nvidia-smi says."""
+    rows = [look.loaded_words(case)]
+    driver = look.installed(case)
+    if driver.packages:
+        kind = " ".join(filter(None, (driver.series, driver.flavour, driver.build)))
+        rows.append(f"packages: {kind} {' and '.join(driver.versions)}")
+    if case.facts.smi.error:
+        rows.append(f"nvidia-smi: {case.facts.smi.error.splitlines()[0]}")
+    return rows
+
+
+def _fitting(case: Case) -> list[int]:
+    """Branches that drive every card of this host."""
+    return sorted(case.catalog.branches_for(look.catalog_gpu(case, gpu) for gpu in look.own_gpus(case)))
+
+
+def _sane(case: Case) -> bool:
+    """All cards are driven now: what the catalog says against it is wrong for this host."""
+    return look.smi_works(case)
+
+
+def _no_common_driver(case: Case) -> Iterator[Found]:
+    gpus = look.own_gpus(case)
+    if len(gpus) < 2 or _fitting(case) or _sane(case) or not look.wants_driver(case):
+        return
+    rows = []
+    for gpu in gpus:
+        found = look.catalog_gpu(case, gpu)
+        if found.architecture is None:
+            return  # a card that the catalog does not know decides nothing
+        span = f"{found.first_branch or 'the first'} to {found.last_branch or 'the newest'}"
+        rows.append(f"{look.title(case, gpu)}: branches {span}, modules {' or '.join(found.modules)}")
+    yield Found(
+        "no driver drives all cards of this host: they disagree about branch or kernel modules",
+        look.clip(list(dict.fromkeys(rows)) + _words(case)),
+        (
+            look.manual(
+                "take one kind of card out, or hand it to a virtual machine (vfio-pci) with its own driver"
+            ),
+        ),
+    )
+
+
+def _needs_proprietary(case: Case) -> Iterator[Found]:
+    version, flavour = look.driver_now(case)
+    if flavour != "open" or _sane(case):
+        return
+    wrong = [gpu for gpu in _wrong_flavour(case, "open") if not look.smi_sees(case, gpu)]
+    if not wrong:
+        return
+    number = _branch(case, version)
+    fits = [branch for branch in _fitting(case) if "proprietary" in _flavours(case, branch)]
+    others = len(look.own_gpus(case)) - len(wrong)
+    evidence = [f"{look.title(case, gpu)}: before Turing, no GSP" for gpu in wrong] + _words(case)
+    evidence += look.log_block(case, _NOT_OPEN, 3)
+    target = number if number in fits else (fits[-1] if fits else None)
+    yield Found(
+        f"the open kernel modules do not drive {look.counted(wrong, 'card')} of this host"
+        + (f"; the other {others} work" if others and case.facts.smi.gpus else ""),
+        look.clip(evidence),
+        (
+            look.realign(
+                f"install the proprietary modules{f' of branch {target}' if target else ''} and reboot"
+            ),
+        )
+        if target
+        else (look.manual("no branch has modules for all of these cards"),),
+    )
+
+
+def _needs_open(case: Case) -> Iterator[Found]:
+    version, flavour = look.driver_now(case)
+    if flavour != "proprietary" or _sane(case):
+        return
+    wrong = [gpu for gpu in _wrong_flavour(case, "proprietary") if not look.smi_sees(case, gpu)]
+    if not wrong:
+        return
+    number = _branch(case, version)
+    fits = [branch for branch in _fitting(case) if "open" in _flavours(case, branch)]
+    target = number if number in fits else (fits[-1] if fits else None)
+    evidence = [f"{look.title(case, gpu)}: only the open modules drive it" for gpu in wrong] + _words(case)
+    evidence += look.log_lines(case, r"RmInitAdapter failed", r"Xid .*: 169")[:2]
+    yield Found(
+        f"the proprietary kernel modules do not drive {look.counted(wrong, 'card')} of this host",
+        look.clip(evidence),
+        (look.realign(f"install the open modules{f' of branch {target}' if target else ''} and reboot"),)
+        if target
+        else (look.manual("no branch has modules for all of these cards"),),
+    )
+
+
+def _flavours(case: Case, branch: int) -> list[str]:
+    return list(case.catalog.flavours([look.catalog_gpu(case, gpu) for gpu in look.own_gpus(case)], branch))
+
+
+def _branch_wrong(case: Case) -> Iterator[Found]:
+    version, _ = look.driver_now(case)
+    number = _branch(case, version)
+    if number is None or _sane(case):
+        return
+    wrong = [(gpu, why) for gpu, why in _outside(case, number) if not look.smi_sees(case, gpu)]
+    if not wrong:
+        return
+    fits = _fitting(case)
+    evidence = [f"{look.title(case, gpu)}: {why}" for gpu, why in wrong] + _words(case)
+    evidence += look.log_block(case, _LEGACY, 5)[:5] or look.log_block(
+        case, r"not supported by the$|driver release", 3
+    )
+    too_new = any("ends with" in why for _, why in wrong)
+    limit = f"branch {fits[-1]}" if too_new and fits else f"branch {fits[0]} or newer" if fits else ""
+    yield Found(
+        f"branch {number} ({version}) is too {'new' if too_new else 'old'} for {look.counted(wrong, 'card')} of this host",
+        look.clip(evidence),
+        (look.realign(f"install {limit}, and hold it on this host (nvidia_driver_branch in its host_vars)"),)
+        if fits
+        else (look.manual("no branch drives all cards of this host"),),
+    )
+
+
+def _gsp_firmware(case: Case) -> Iterator[Found]:
+    version, flavour = look.driver_now(case)
+    lines = look.log_lines(case, _NO_GSP)
+    firmware = look.boot(case).firmware
+    if not version or _sane(case) or look.in_container(case) or not look.own_gpus(case):
+        return
+    absent = not firmware.get(version)
+    package = sorted(
+        name for name in look.installed(case).packages if names.parse(name).base == "nvidia-firmware"
+    )
+    if not lines and not (absent and flavour == "open" and case.facts.module.loaded):
+        return
+    if flavour == "proprietary" and not lines:
+        return
+    evidence = [*lines[:3]]
+    evidence.append(
+        f"/lib/firmware/nvidia/{version}: "
+        + ("not there, or empty" if absent else ", ".join(firmware[version]))
+    )
+    evidence += [
+        f"/lib/firmware/nvidia/{other}: {', '.join(files)}"
+        for other, files in firmware.items()
+        if other != version
+    ][:2]
+    evidence += look.package_words(case, package) or ["no package nvidia-firmware-* is installed"]
+    yield Found(
+        f"the GSP firmware of driver {version} is missing"
+        + (
+            f"; there is that of {', '.join(v for v in firmware if v != version)}"
+            if absent and len(firmware) > 0
+            else ""
+        ),
+        look.clip(evidence + _words(case)),
+        (
+            look.apply("install the firmware package of the driver's version again, build the initramfs"),
+            look.reboot(),
+        ),
+        reboot=True,
+    )
+
+
+def _fell_off(case: Case) -> Iterator[Found]:
+    lines = look.log_lines(case, _FELL_OFF)
+    if not lines:
+        return
+    slots = look.slots_in(lines)
+    gone = [gpu for gpu in look.own_gpus(case) if look.bare_slot(gpu.slot) in slots]
+    unseen = [gpu for gpu in gone if not look.smi_sees(case, gpu)]
+    present = {look.bare_slot(gpu.slot) for gpu in case.facts.gpus}
+    left = sorted(slots - present)
+    if look.smi_works(case) and not left and not unseen:
+        level: str | None = "warning"
+        message = f"a card fell off the bus since the boot and answers again: {', '.join(sorted(slots)) or 'not told which'}"
+    else:
+        level = None
+        told = ", ".join(
+            [look.title(case, gpu) for gpu in (unseen or gone)]
+            + [f"{slot} (not on the bus any more)" for slot in left]
+        )
+        message = f"a card fell off the bus: {told or 'the log does not say which'}"
+    yield Found(
+        message,
+        look.clip(lines[:4] + _words(case) + [f"on the bus: {', '.join(gpu.slot for gpu in case.facts.gpus) or 'no card'}"]),
+        (look.manual("power-cycle the machine, as a reboot is often not enough; then look at seating, power and heat; a card that "
+                     "does it again needs replacing: nvidia-bug-report.sh collects what the vendor asks for"),),
+        level=level,  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def _missing_card(case: Case) -> Iterator[Found]:
+    facts = case.facts
+    expected = str(case.values.get("gpu_verify_expect") or "")
+    number = int(expected) if expected.isdigit() else 0
+    driver_sees = [
+        slot
+        for slot in look.boot(case).driver_gpus
+        if look.bare_slot(slot) not in {look.bare_slot(g.slot) for g in facts.gpus}
+    ]
+    if number and len(facts.gpus) < number:
+        yield Found(
+            f"{len(facts.gpus)} of {number} GPUs are on the PCI bus",
+            look.clip(
+                [f"on the bus: {look.title(case, gpu)}" for gpu in facts.gpus]
+                or ["the bus shows no device 10de of class 03"]
+            ),
+            (look.manual("power-cycle; look at seating, power and the BIOS (lspci -d 10de:)"),),
+        )
+    elif driver_sees:
+        yield Found(
+            f"the driver knows a card that is not on the bus any more: {', '.join(driver_sees)}",
+            look.clip([f"/proc/driver/nvidia/gpus/{slot}" for slot in driver_sees] + _words(case)),
+            (look.manual("power-cycle; look at seating and power"),),
+        )
+    elif (
+        not facts.gpus
+        and not facts.host.container
+        and (facts.smi.path or look.installed(case).packages)
+        and case.driver_managed
+    ):
+        yield Found(
+            "a driver is installed and no NVIDIA GPU is on the PCI bus",
+            look.clip(["the bus shows no device 10de of class 0300 or 0302", *_words(case)]),
+            (look.manual("if there is to be one: power, seating, BIOS, or the machine's definition where it is virtual; if not: "
+                         "nvidia_driver_manage: false says so"),),
+            level="warning",
+        )  # fmt: skip
+
+
+def _init_failed(case: Case) -> Iterator[Found]:
+    lines = look.log_lines(case, r"RmInitAdapter failed", r"rm_init_adapter failed")
+    if not lines or _sane(case) or not look.own_gpus(case):
+        return
+    slots = look.slots_in(lines)
+    ill = [
+        gpu
+        for gpu in look.own_gpus(case)
+        if look.bare_slot(gpu.slot) in slots and not look.smi_sees(case, gpu)
+    ]
+    if slots and not ill:
+        return
+    bars = look.log_lines(
+        case,
+        r"BAR ?[0-9].*(?:can't assign|no space|failed to assign|is 0M)",
+        r"BAR[0-9] is 0M",
+        r"Resizable BAR",
+    )
+    version, flavour = look.driver_now(case)
+    evidence = (
+        lines[:3]
+        + bars[:3]
+        + [f"{look.title(case, gpu)}: bound to {gpu.driver or 'nothing'}" for gpu in ill]
+        + _words(case)
+    )
+    evidence.append(
+        f"branch and flavour are right for it ({version} {flavour or ''}): installing again changes nothing".replace(
+            " )", ")"
+        )
+    )
+    words = "in the BIOS switch 'Above 4G Decoding' and 'Resizable BAR' on; then power-cycle, reseat, and try the card elsewhere"
+    if not bars:
+        words = "power-cycle; look at power, seating, the BIOS ('Above 4G Decoding', 'Resizable BAR'), and at a newer driver"
+    yield Found(
+        f"{look.counted(ill, 'card') if ill else 'a card'} cannot be initialised by the driver",
+        look.clip(evidence),
+        (look.manual(words),),
+    )
+
+
+def _set_aside(case: Case) -> Iterator[Found]:
+    aside = [gpu for gpu in case.facts.gpus if checks.is_set_aside(gpu.driver)]
+    if not aside:
+        return
+    why = [row.place for row in look.boot(case).modprobe if "vfio" in row.text]
+    why += [row.place for row in look.boot(case).modules_load if "vfio" in row.text]
+    match = re.search(r"\S*vfio[-_]pci\.ids=\S+", look.boot(case).cmdline)
+    if match:
+        why.append(f"kernel command line: {match.group(0)}")
+    everything = not look.own_gpus(case) and bool(look.installed(case).packages) and case.driver_managed
+    evidence = [f"{look.title(case, gpu)}: bound to {gpu.driver}" for gpu in aside]
+    evidence += why or [
+        "nothing in modprobe.d, modules-load.d or on the command line asks for it: a hypervisor's manager bound it"
+    ]
+    yield Found(
+        f"{look.counted(aside, 'GPU')} of {len(case.facts.gpus)} "
+        + ("is" if len(aside) == 1 else "are")
+        + " handed to virtual machines"
+        + (": the driver that is installed here has no card left" if everything else ""),
+        look.clip(evidence),
+        (
+            look.manual(
+                "if this host is to use them: take the vfio-pci lines away, update-initramfs -u -k all, reboot"
+            ),
+        )
+        if everything
+        else (),
+        level="error" if everything else None,
+    )
+
+
+def _hangs(case: Case) -> Iterator[Found]:
+    if not case.facts.smi.timed_out or not look.own_gpus(case):
+        return
+    lines = look.log_lines(case, r"Xid", r"NVRM.*(?:timeout|timed out|hung|GSP)", r"blocked for more than")
+    off = any(gpu.persistence is False for gpu in case.facts.smi.gpus)
+    daemon = case.facts.services.get("nvidia-persistenced")
+    evidence = [f"{case.facts.smi.path}: did not end and was stopped", *lines[-5:], *_words(case)[:2]]
+    if daemon and not daemon.running:
+        evidence.append(
+            "nvidia-persistenced does not run: with many cards the first start alone takes half a minute and more"
+        )
+    yield Found(
+        "nvidia-smi does not come back: a card or its driver hangs"
+        + ("" if lines else ", or the cards are being started"),
+        look.clip(evidence),
+        (
+            look.manual(
+                "when the log shows Xid errors: end the jobs and power-cycle; without any: start "
+                "nvidia-persistenced and try again"
+            ),
+        )
+        if not off
+        else (look.apply("switch persistence on"),),
+    )
+
+
+def _xids(case: Case) -> Iterator[Found]:
+    rows: dict[tuple[int, str], str] = {}
+    for line in look.log_lines(case, r"Xid \(PCI"):
+        error = provexid.parse(line)
+        if error and error["kind"] == "xid" and error["number"] != 79:
+            rows.setdefault((error["number"], error["bus_id"]), line)
+    grave: dict[str, list[str]] = {}
+    for (number, bus), line in rows.items():
+        meaning, weight = provexid.XIDS.get(number, ("", "driver"))
+        if weight in ("hardware", "reset"):
+            grave.setdefault(weight, []).append(f"Xid {number} at {bus}: {meaning}")
+            grave.setdefault(weight + ".lines", []).append(line)
+    for weight, level in (("hardware", None), ("reset", "warning")):
+        told = grave.get(weight)
+        if told:
+            yield Found(
+                f"{told[0]}" + (f" and {len(told) - 1} more" if len(told) > 1 else ""),
+                look.clip(told[1:] + grave[weight + ".lines"]),
+                (look.manual(provexid.HINTS[weight]),),
+                level=level,  # type: ignore[arg-type]
+            )
+
+
+def _nodes(case: Case) -> Iterator[Found]:
+    facts = case.facts
+    if (
+        facts.module.loaded is None
+        or not any(gpu.driver == "nvidia" for gpu in facts.gpus)
+        or facts.host.container
+    ):
+        return
+    if "/dev/nvidiactl" in facts.devices and any(
+        re.match(r"^/dev/nvidia[0-9]+$", node) for node in facts.devices
+    ):
+        return
+    evidence = [f"device nodes: {', '.join(facts.devices) or 'none'}", look.loaded_words(case)]
+    evidence += look.package_words(case, ["nvidia-modprobe"]) or ["no package nvidia-modprobe is installed"]
+    yield Found(
+        "the module is loaded and drives the cards, and there are no device nodes",
+        look.clip(evidence),
+        (look.apply("install nvidia-modprobe and start nvidia-persistenced, which make and keep them"),),
+    )
+
+
+_FLAVOUR_CODES = (
+    "gpus.needs_proprietary",
+    "gpus.needs_open",
+    "gpus.branch_wrong",
+    "gpus.no_common_driver",
+    "gpus.gsp_firmware",
+)
+RULES = (
+    Rule(
+        code="gpus.no_common_driver",
+        level="error",
+        title="no driver drives all cards of this host",
+        explain=(
+            "All cards of a host share one driver. Each architecture has a first and a last branch, and "
+            "kernel modules that drive it: a "
+            "Pascal card needs proprietary modules up to branch 580, a Blackwell card open ones from 570 on. "
+            "No branch has both."
+        ),
+        breaks="one of the cards, whichever driver is installed",
+        repair=(
+            "take one kind of card out of the host, or hand it to a virtual machine with a driver of its own"
+        ),
+        prevent="`provision compat --gpu A --gpu B` before cards are mixed",
+        find=_no_common_driver,
+        after=("dpkg.unfinished",),
+        sources=("NVIDIA data-center driver documentation, architectures and branches",),
+    ),
+    Rule(
+        code="gpus.needs_proprietary",
+        level="error",
+        title="the open kernel modules do not drive this card",
+        explain=(
+            "The open modules need a GSP, which cards have from Turing on. From branch 560 on 'open' is the "
+            "default flavour, so an upgrade "
+            "that nobody thought about changes Maxwell, Pascal and Volta cards into 'No devices were found'. "
+            "In a mixed box the newer card "
+            "works and the older one is silently missing."
+        ),
+        breaks="nvidia-smi and CUDA on that card",
+        repair="the proprietary modules, of branch 580 at most for cards before Turing",
+        prevent="`provision apply` chooses branch and flavour by the PCI ids of all cards",
+        find=_needs_proprietary,
+        reboot=True,
+        texts=(
+            r"installed in this system is not supported by open",
+            r"does not include the required GPU System Processor",
+            r"not supported by open nvidia\.ko",
+        ),
+        after=("dpkg.unfinished", "kernel.no_module_for_next_boot"),
+        symptom_of=("gpus.no_common_driver",),
+        sources=("NVIDIA/open-gpu-kernel-modules#322, #696", "negativo17/nvidia-driver#158"),
+    ),
+    Rule(
+        code="gpus.needs_open",
+        level="error",
+        title="the proprietary kernel modules do not drive this card",
+        explain=(
+            "Blackwell cards and Grace Hopper are driven by the open modules only. `ubuntu-drivers` may still"
+            " recommend the package "
+            "without `-open`. The log shows RmInitAdapter failed, which a BIOS without 'Resizable BAR' also "
+            "brings about: the flavour is "
+            "looked at first."
+        ),
+        breaks="nvidia-smi (No devices were found) and CUDA on that card",
+        repair="the open modules of the same branch (nvidia-driver-570-open, or newer)",
+        prevent=(
+            "`provision apply` chooses the flavour by PCI id; a recommendation of ubuntu-drivers is not "
+            "followed"
+        ),
+        find=_needs_open,
+        reboot=True,
+        texts=(r"Xid \(PCI[^)]*\): 169",),
+        after=("dpkg.unfinished", "kernel.no_module_for_next_boot"),
+        symptom_of=("gpus.no_common_driver",),
+        sources=("Start9Labs/start-technologies#3465, #3693", "NVIDIA/open-gpu-kernel-modules#872, #862"),
+    ),
+    Rule(
+        code="gpus.branch_wrong",
+        level="error",
+        title="the branch does not drive this card",
+        explain=(
+            "Each architecture ends with a branch: Fermi with 390, Kepler with 470, Maxwell, Pascal and Volta"
+            " with 580; and begins with one: "
+            "Blackwell with 570. A fleet that is moved to one common branch loses its oldest nodes: the "
+            "driver says that it will ignore the "
+            "card, and goes on."
+        ),
+        breaks="nvidia-smi and CUDA on that card",
+        repair="the last branch that drives it, pinned for this host",
+        prevent="the branch by host, not by fleet: nvidia_driver_branch: recommended decides by PCI id",
+        find=_branch_wrong,
+        reboot=True,
+        texts=(
+            r"supported through the NVIDIA [0-9]+\.xx Legacy drivers",
+            r"NVIDIA driver will ignore this GPU",
+            r"NVRM: No NVIDIA GPU found",
+            r"installed in this system is not supported by the NVIDIA [0-9.]+ driver release",
+        ),
+        after=("dpkg.unfinished", "kernel.no_module_for_next_boot"),
+        symptom_of=("gpus.no_common_driver",),
+        sources=("NVIDIA's list of legacy GPUs", "pci.ids"),
+    ),
+    Rule(
+        code="gpus.gsp_firmware",
+        level="error",
+        title="the GSP firmware of the driver's version is missing",
+        explain=(
+            "From Turing on the driver loads firmware into the card's system processor, from "
+            "`/lib/firmware/nvidia/VERSION`. The open "
+            "modules always need it. A package that was not updated along (nvidia-firmware-…), or an "
+            "initramfs that loads the module before "
+            "the firmware is there, leaves the card without."
+        ),
+        breaks="the card does not initialise: No devices were found",
+        repair="the firmware package at exactly the driver's version, a new initramfs, a reboot",
+        prevent="hold the whole driver by exact names; one transaction for all of it",
+        find=_gsp_firmware,
+        texts=(
+            r"RmFetchGspRmImages",
+            r"gsp_\w+\.bin failed with error -[0-9]+",
+            r"Failed to load GSP firmware|No firmware image found",
+        ),
+        after=(
+            "dpkg.unfinished",
+            "driver.mixed_versions",
+            "driver.libraries_differ",
+            "kernel.module_version",
+        ),
+        symptom_of=(
+            "gpus.needs_proprietary",
+            "gpus.branch_wrong",
+            "driver.two_installers",
+            "driver.mixed_versions",
+            "driver.libraries_differ",
+        ),
+        sources=("NVIDIA/open-gpu-kernel-modules issues",),
+    ),
+    Rule(
+        code="gpus.fell_off_bus",
+        level="error",
+        title="a card fell off the bus",
+        explain=(
+            "Xid 79: the driver lost the card over PCIe. Power, heat, a riser or the card itself. What ran on"
+            " it has ended; other cards may go "
+            "on, and nvidia-smi may hang or say 'Unable to determine the device handle'."
+        ),
+        breaks="every program on that card, often nvidia-smi for all of them",
+        repair="a power cycle; then look for the reason. No software mends it",
+        prevent="",
+        find=_fell_off,
+        texts=(
+            r"GPU has fallen off the bus",
+            r"Xid \(PCI[^)]*\): 79\b",
+            r"Unable to determine the device handle for GPU\S*: (?:GPU is lost|Unknown Error)",
+            r"GPU is lost",
+        ),
+        sources=("NVIDIA Xid documentation",),
+    ),
+    Rule(
+        code="gpus.missing",
+        level="error",
+        title="a card is not on the PCI bus",
+        explain=(
+            "The bus shows fewer cards than the inventory expects (gpu_verify_expect), or than the driver has"
+            " known since the boot. No driver "
+            "can bring back what the bus does not show. A driver on a machine without any card is told as a "
+            "warning only."
+        ),
+        breaks="every program that needs the card",
+        repair="power cycle, seating, power cables, BIOS; for a virtual machine the definition of its devices",
+        prevent="gpu_verify_expect in the inventory, so that `provision verify` notices at once",
+        find=_missing_card,
+        texts=(r"no CUDA-capable device is detected", r"cudaErrorNoDevice"),
+        symptom_of=("gpus.fell_off_bus",),
+    ),
+    Rule(
+        code="gpus.init_failed",
+        level="error",
+        title="the driver cannot initialise a card",
+        explain=(
+            "RmInitAdapter failed, with the right branch and the right flavour. The card does not answer as "
+            "it should: the BIOS gave it too "
+            "little address space ('Above 4G Decoding', 'Resizable BAR'), a power cable is loose, or the card"
+            " is broken. Where branch or "
+            "flavour is wrong, or firmware is missing, that finding stands first and this one under it."
+        ),
+        breaks="nvidia-smi (No devices were found) and CUDA on that card",
+        repair="BIOS settings, power cycle, seating; installing the driver again changes nothing",
+        prevent="",
+        find=_init_failed,
+        texts=(r"RmInitAdapter failed", r"rm_init_adapter failed", r"BAR[0-9] is 0M @ 0x0"),
+        symptom_of=(
+            *_FLAVOUR_CODES,
+            "gpus.fell_off_bus",
+            "driver.mixed_versions",
+            "driver.libraries_differ",
+        ),
+        sources=("NVIDIA/open-gpu-kernel-modules#862",),
+    ),
+    Rule(
+        code="gpus.set_aside",
+        level="note",
+        title="cards are handed to virtual machines",
+        explain=(
+            "vfio-pci (or another driver that only keeps a card for a virtual machine) is bound to the card. "
+            "Somebody set that up: it never "
+            "happens by itself. It is an error only where the driver is installed and no card is left for it."
+        ),
+        breaks="nothing, unless this host itself is to use the cards",
+        repair="none, or: take the vfio-pci lines away, build the initramfs, reboot",
+        prevent="",
+        find=_set_aside,
+        texts=(r"Kernel driver in use: vfio-pci",),
+    ),
+    Rule(
+        code="gpus.smi_hangs",
+        level="error",
+        title="nvidia-smi hangs",
+        explain=(
+            "nvidia-smi waits for every card. A card that hangs (Xid in the log, GSP that does not answer) "
+            "stops it for ever; a host with many "
+            "cards and without persistence takes half a minute and more to start them, which looks the same "
+            "to an impatient check."
+        ),
+        breaks="nvidia-smi, monitoring, and programs that ask for all cards",
+        repair="end the jobs and power-cycle where the log shows Xid errors; persistence on where it does not",
+        prevent="nvidia-persistenced",
+        find=_hangs,
+        texts=(
+            r"GSP RPC timeout|Timeout (?:after [0-9]+s )?(?:of |while )?waiting for RPC",
+            r"task nvidia-smi:[0-9]+ blocked for more than",
+        ),
+        symptom_of=("gpus.fell_off_bus",),
+    ),
+    Rule(
+        code="gpus.xid",
+        level="error",
+        title="a card reports errors of its own (Xid)",
+        explain=(
+            "The kernel's log has an Xid that stands for hardware or for memory: double-bit errors, broken "
+            "links, rows that could not be set "
+            "aside. Xids that programs bring about themselves (13, 31, 43, 45) are normal on shared machines "
+            "and are not told."
+        ),
+        breaks="what runs on that card, now or soon",
+        repair="reset or power-cycle; a card that does it again needs replacing",
+        prevent="",
+        find=_xids,
+        texts=(r"Xid \(PCI[^)]*\): (?:48|62|63|64|74|92|94|95|110|119|120|140|143|154)\b",),
+        symptom_of=("gpus.fell_off_bus", "gpus.needs_open", "gpus.init_failed"),
+        sources=("NVIDIA Xid documentation",),
+    ),
+    Rule(
+        code="gpus.no_device_nodes",
+        level="error",
+        title="the driver works and there are no device nodes",
+        explain=(
+            "Programs reach a card through `/dev/nvidia0`, `/dev/nvidiactl` and `/dev/nvidia-uvm`. Nobody "
+            "made them: no udev rule, no nvidia-modprobe, no persistence daemon."
+        ),
+        breaks="every program that is not root's",
+        repair="nvidia-modprobe and nvidia-persistenced",
+        prevent="nvidia_driver_persistence: true",
+        find=_nodes,
+        texts=(r"NVIDIA device files \(/dev/nvidia\*\) exist", r"Failed to open /dev/nvidiactl"),
+        after=("driver.stale_module",),
+    ),
+)
