@@ -116,3 +116,24 @@ def test_plan_of_a_recorded_host(tmp_path: Path) -> None:
         ["/usr/lib/x86_64-linux-gnu/libcuda.so.470.103.01"],
         False,
     )
+
+
+def test_the_plan_in_words(tmp_path: Path) -> None:
+    from provision.rescue.purge import purge_plan
+
+    plant(tmp_path, {
+        "var/lib/dpkg/status": "Package: libnvidia-compute-470\nStatus: install ok installed\nArchitecture: amd64\nVersion: 1\n",
+        "usr/lib/x86_64-linux-gnu/libcuda.so.470.103.01": "",
+        "usr/lib/modprobe.d/nvidia-installer-disable-nouveau.conf": "",
+    })  # fmt: skip
+    answer = rescuepurge.plan(root=str(tmp_path))
+    answer["problems"] = [{"code": "purge.removes", "message": "m", "because": ["b"], "hint": "h"}]
+    plan = purge_plan("gpu01", answer)
+    assert [step.details for step in plan.steps] == [
+        ["libnvidia-compute-470"],
+        ["/usr/lib/x86_64-linux-gnu/libcuda.so.470.103.01"],
+        ["/usr/lib/modprobe.d/nvidia-installer-disable-nouveau.conf"],
+        [],
+    ]
+    assert plan.arguments("id") == {"snapshot": "id", "expect": ["libnvidia-compute-470"]}
+    assert plan.blockers[0].host == "gpu01"

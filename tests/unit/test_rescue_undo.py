@@ -70,3 +70,17 @@ def test_files(case: dict[str, Any], tmp_path: Path) -> None:
     changes, left = rescueundo.file_changes(entries, after, rescuesnapshot.Host(str(tmp_path)))
     assert {change["path"]: change["action"] for change in changes} == case.get("expect", {})
     assert [row["what"] for row in left] == case.get("left", [])
+
+
+def test_the_plan_in_words() -> None:
+    from provision.rescue.undo import undo_plan
+
+    change = {"action": "downgrade", "name": "a", "version": "1", "from_version": "2", "origin": None}
+    plan = undo_plan("gpu01", {
+        "id": "20261128T093012Z-1f2e3d", "made": "2026-11-28T09:30:12Z", "reason": "rescue", "install": ["a=1"], "remove": [],
+        "purge": [], "hold": ["a"], "release": [], "auto": [], "manual": ["a"], "changes": [change], "problems": [],
+        "files": [{"path": "/etc/a", "action": "restore"}], "left": [{"what": "b 1", "why": "gone"}], "nothing": False,
+        "finished": True,
+    })  # fmt: skip
+    assert [step.details for step in plan.steps] == [["a 2 -> 1"], ["a"], ["/etc/a"]]
+    assert plan.arguments() == {"action": "undo", "id": "20261128T093012Z-1f2e3d", "expect": [change]}
