@@ -151,10 +151,25 @@ class ApplyDocument(Document):
     seconds: float | None = None
 
 
+class InitGroup(BaseModel):
+    """Hosts of one kind of hardware. branches, recommended: of the driver, by the catalog alone."""
+
+    hosts: list[str] = Field(default_factory=list)
+    cards: str = ""  # "8x H100 SXM5 80GB"; empty: no NVIDIA GPU
+    ubuntu: list[str] = Field(default_factory=list)
+    branches: list[int] = Field(default_factory=list)
+    recommended: int | None = None
+    trouble: dict[str, str] = Field(default_factory=dict)  # host -> why no driver can be chosen for it as it is
+
+
 class InitDocument(Document):
     schema_id: str = Field(default="provision/init/1", alias="schema")
     path: str = ""
     content: str = ""
+    groups: dict[str, InitGroup] = Field(default_factory=dict)  # of hosts that were looked at
+    unreached: dict[str, str] = Field(default_factory=dict)  # host -> why
+    left_out: list[str] = Field(default_factory=list)  # no GPU, and nobody said that they have one
+    next_source: str | None = None  # what -i the next command needs, where that is not path
 
 
 def error_document(error: ProvisionError) -> ErrorDocument:

@@ -1,15 +1,21 @@
-"""init: a starter inventory, commented so that it teaches."""
+"""init: a starter inventory, commented so that it teaches; for a fleet by its hardware, after a look at every host."""
 
 from __future__ import annotations
 
 import json
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from provision.documents import InitDocument
-from provision.errors import UsageError
+from provision.catalog import Catalog, load_catalog
+from provision.commands import scan
+from provision.commands.fleet import Fleet, Silent, Talk, ask_all
+from provision.documents import InitDocument, InitGroup
+from provision.errors import Exit, ProvisionError, UsageError
+from provision.facts import Facts
+from provision.hardware import NO_GPU, Kind, kinds
 
 # RFC 1123 labels, or an IPv4 or IPv6 address; Ansible's ranges (gpu[01:04]) are allowed in names.
 _NAME = re.compile(r"^[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?$")
@@ -18,26 +24,27 @@ _IPV6 = re.compile(r"^[0-9a-fA-F:]*:[0-9a-fA-F:.]+$")
 # YAML 1.1 reads these as something else than a text.
 _YAML_WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
 _LOCAL = ("localhost", "127.0.0.1", "::1")
+_UNREACHED = "unreached"
+_WIDTH = 110  # of a line with a comment
+_LOCAL_LINE = "          ansible_connection: local   # this machine: no ssh"
 
-_TEXT = """\
-# GPU hosts, as an ordinary Ansible inventory.
+_COMMANDS = """\
 #   provision{source} scan      what is there
 #   provision{source} plan      what would change, and why; changes nothing
 #   provision{source} apply     shows the plan, asks, does it, and proves it
 #   provision{source} verify    any time
----
-all:
-  children:
-    gpus:
-      hosts:
-{hosts}
-      vars:
+"""
+
+_LOGIN = """\
         # How to log in; what ~/.ssh/config says holds too. Log in once by hand: unknown host keys are refused.
 {login}
         # ansible_ssh_private_key_file: ~/.ssh/id_ed25519
         # sudo with a password: type it (provision -K plan), or keep it encrypted; put here what this prints:
         #   ansible-vault encrypt_string --name ansible_become_password
 
+"""
+
+_WISHES = """\
         # Which driver. "recommended" keeps a supported driver, and installs the newest long-term or production
         # branch that this Ubuntu offers and every GPU of the host can run.
         nvidia_driver_branch: recommended
@@ -59,7 +66,7 @@ all:
 
         # conda environments, each checked against driver and cards first. See docs/conda.md.
         # miniconda_environments:
-        #   - {{name: py312cu128, python: "3.12", torch: "2.7.1", cuda: "12.8"}}
+        #   - {name: py312cu128, python: "3.12", torch: "2.7.1", cuda: "12.8"}
 
         # Containers that see the GPU. See docs/containers.md.
         # container_toolkit_runtimes: [docker]
@@ -68,6 +75,33 @@ all:
         # gpu_verify_expect: 8x H100
 """
 
+_TEXT = (
+    "# GPU hosts, as an ordinary Ansible inventory.\n"
+    + _COMMANDS
+    + """\
+---
+all:
+  children:
+    gpus:
+      hosts:
+{hosts}
+      vars:
+"""
+    + _LOGIN
+)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the names of hosts came from. overlay: inventories that know how to log in, so that only groups are written.
+
+    leave_out: hosts without a GPU are left out, since nobody has named them as GPU hosts.
+    """
+
+    words: str
+    overlay: tuple[str, ...] = ()
+    leave_out: bool = False
+
 
 def run(hosts: Sequence[str], path: Path, *, user: str | None = None, force: bool = False) -> InitDocument:
     """Write an inventory for the named hosts to path; UsageError for a bad name or a file that is there."""
@@ -75,12 +109,73 @@ def run(hosts: Sequence[str], path: Path, *, user: str | None = None, force: boo
     for name in names:
         check_name(name)
     content = text(names, user, path)
+    refuse_existing(path, force)
+    _write(path, content)
+    return InitDocument(path=str(path), content=content)
+
+
+def run_scanned(
+    fleet: Fleet, path: Path, source: Source, talk: Talk | None = None, *, user: str | None = None, force: bool = False
+) -> InitDocument:  # fmt: skip
+    """Look at every host and write an inventory with a group for each kind of hardware.
+
+    Hosts that cannot be read are in a group of their own, with the reason; exit code 4 or 1 says so, and the file is written
+    all the same. UsageError for a file that is there.
+    """
+    refuse_existing(path, force)
+    catalog = load_catalog()
+    answers = ask_all(
+        fleet, fleet.hosts, "scanning", lambda host, session: Facts.model_validate(session.call("probe", {})),
+        talk or Silent(),
+    )  # fmt: skip
+    read = {name: answer for name, answer in answers.items() if isinstance(answer, Facts)}
+    errors = {name: answer for name, answer in answers.items() if isinstance(answer, ProvisionError)}
+    if not read:
+        raise UsageError(
+            "init.none_reached", "none of the hosts could be read, so nothing was written",
+            because=[f"{name}: {error.issue.message}" for name, error in list(errors.items())[:4]],
+            hint=next(iter(errors.values())).issue.hint or "--no-scan writes the names without a look",
+        )  # fmt: skip
+    found = kinds(read, catalog, taken={"all", "ungrouped", "gpus", _UNREACHED, *answers})
+    without = (
+        next((kind for kind in found if kind.name.startswith(NO_GPU)), None) if source.leave_out else None
+    )
+    shown = [kind for kind in found if kind is not without]
+    if not shown:
+        raise UsageError(
+            "init.no_gpu", f"no host of {source.words} has an NVIDIA GPU, so nothing was written",
+            because=[f"looked at {len(read)} of {len(answers)} hosts"], hint="name the hosts that have one",
+        )  # fmt: skip
+    left_out = without.hosts if without else []
+    reasons = {name: error.issue.message for name, error in errors.items()}
+    content = scanned_text(
+        shown, read, catalog, source, path, user=user, unreached=reasons, left_out=left_out
+    )
+    _write(path, content)
+    document = InitDocument(path=str(path), content=content, unreached=reasons, left_out=left_out)
+    document.next_source = _source(path, source.overlay)
+    document.groups = {
+        kind.name: InitGroup(
+            hosts=kind.hosts, cards=kind.cards, ubuntu=kind.releases, branches=kind.branches, recommended=kind.recommended,
+            trouble=kind.trouble,
+        )
+        for kind in shown
+    }  # fmt: skip
+    document.errors = [error.issue for error in errors.values()]
+    return document.conclude([Exit(error.exit_code) for error in errors.values()])
+
+
+def refuse_existing(path: Path, force: bool) -> None:
+    """Raise UsageError where the file is there: what somebody has written is not overwritten."""
     if path.exists() and not force:
         raise UsageError(
             "init.exists",
             f"{path} is there already",
             hint="--force overwrites it; -o FILE writes another file",
         )
+
+
+def _write(path: Path, content: str) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         scratch = path.with_name(path.name + ".new")
@@ -88,7 +183,6 @@ def run(hosts: Sequence[str], path: Path, *, user: str | None = None, force: boo
         scratch.replace(path)
     except OSError as error:
         raise UsageError("init.not_written", f"{path} cannot be written", because=[str(error)]) from error
-    return InitDocument(path=str(path), content=content)
 
 
 def check_name(name: str) -> None:
@@ -111,13 +205,136 @@ def text(hosts: Sequence[str], user: str | None, path: Path) -> str:
     for name in hosts:
         lines.append(f"        {_quoted(name)}:")
         if name in _LOCAL:
-            lines.append("          ansible_connection: local   # this machine: no ssh")
-    login = f"        ansible_user: {_quoted(user)}" if user else "        # ansible_user: ubuntu"
-    # The place that is looked at anyway needs no -i.
-    source = "" if path == Path("inventory/hosts.yml") else f" -i {shlex.quote(str(path))}"
-    return _TEXT.format(hosts="\n".join(lines), login=login, source=source)
+            lines.append(_LOCAL_LINE)
+    return _TEXT.format(hosts="\n".join(lines), login=_login(user), source=_source(path)) + _WISHES
+
+
+def _login(user: str | None) -> str:
+    return f"        ansible_user: {_quoted(user)}" if user else "        # ansible_user: ubuntu"
+
+
+def _source(path: Path, others: Sequence[str] = ()) -> str:
+    """What -i the commands need; nothing for the place that is looked at anyway."""
+    if not others and path == Path("inventory/hosts.yml"):
+        return ""
+    # A folder is read whole: a file that lies in it needs no -i of its own.
+    inside = any(Path(other).is_dir() and Path(other).resolve() == path.parent.resolve() for other in others)
+    return "".join(f" -i {shlex.quote(str(one))}" for one in [*others, *([] if inside else [path])])
 
 
 def _quoted(name: str) -> str:
     plain = re.fullmatch(r"[A-Za-z][A-Za-z0-9_.-]*", name) and name.lower() not in _YAML_WORDS
     return name if plain else json.dumps(name)
+
+
+# ---- the text of a scanned fleet ---------------------------------------------------------------------------------------
+
+
+def scanned_text(
+    found: Sequence[Kind], facts: Mapping[str, Facts], catalog: Catalog, source: Source, path: Path, *,
+    user: str | None = None, unreached: Mapping[str, str] | None = None, left_out: Sequence[str] = (),
+) -> str:  # fmt: skip
+    """Return the inventory of hosts that were looked at, by kinds of hardware. path: as for ``text``."""
+    gpus = [kind for kind in found if not kind.name.startswith(NO_GPU)]
+    lines = [f"# GPU hosts by their hardware, as an ordinary Ansible inventory; from {source.words}."]
+    if source.overlay:
+        lines.append(
+            "# Groups only: how to log in stays where it is. Give both, or put this file into the same folder."
+        )
+    lines += _COMMANDS.format(source=_source(path, source.overlay)).splitlines()
+    if left_out:
+        lines += ["# Left out, since they have no NVIDIA GPU:", *_folded(", ".join(left_out), "#   ")]
+    lines += ["---", "all:", "  children:", "    gpus:", "      children:"]
+    lines += [f"        {kind.name}:" for kind in gpus] or ["        {}"]
+    if source.overlay:
+        lines += ["      # vars:", *_commented(_WISHES)]
+    else:
+        lines += ["      vars:", *_LOGIN.format(login=_login(user)).splitlines(), *_WISHES.splitlines()]
+    for kind in found:
+        lines += _group(kind, facts, catalog)
+    if unreached:
+        lines += [
+            "", f"    {_UNREACHED}:",
+            "      # Not read: no group is known for them. provision -l unreached scan tries again; move them when it works.",
+            "      hosts:",
+        ]  # fmt: skip
+        lines += [_host(name, why) for name, why in unreached.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _group(kind: Kind, facts: Mapping[str, Facts], catalog: Catalog) -> list[str]:
+    count = f"{len(kind.hosts)} host{'' if len(kind.hosts) == 1 else 's'}"
+    what = [kind.cards or "no NVIDIA GPU", *(["NVSwitch"] if kind.nvswitch else [])]
+    system = f"Ubuntu {' and '.join(kind.releases)}"
+    lines = ["", f"    {kind.name}:", f"      # {count}: {', '.join(what)}; {system}", "      hosts:"]
+    for name in kind.hosts:
+        lines.append(_host(name, _told(name, kind, facts[name])))
+        own = kind.odd.get(name)
+        if own:
+            lines.append(f"          gpu_verify_expect: {own}   # most of its kind have {kind.cards}")
+    if not kind.cards:
+        return [
+            *lines,
+            "      # Nothing is done to them; take them out, or look why their cards are not on the PCI bus.",
+        ]
+    lines += [
+        "      vars:",
+        "        # verify fails when a card is gone.",
+        f"        gpu_verify_expect: {kind.cards}",
+    ]
+    if kind.branches:
+        first, last = kind.branches[0], kind.branches[-1]
+        span = f"branch {first} drives" if first == last else f"branches {first} to {last} drive"
+        lines += _folded(
+            f"{span} these cards on {system}, by the catalog. recommended takes the newest long-term or production one that "
+            f"apt offers ({kind.recommended} at most), and keeps a supported driver that is there.", "        # ",
+        )  # fmt: skip
+        lines.append(f'        # nvidia_driver_branch: "{kind.recommended}"')
+    elif not kind.trouble:
+        lines.append(
+            "        # The catalog knows no branch of the driver for them: provision plan says more."
+        )
+    if kind.nvswitch:
+        lines.append("        # Fabric manager comes along with the driver, at exactly its version.")
+    if kind.newest_cuda:
+        lines.append(f"        # Toolkits up to CUDA {kind.newest_cuda} run on them; see docs/cuda.md.")
+        lines.append(f'        # cuda_toolkit_versions: ["{kind.newest_cuda}"]')
+    return lines
+
+
+def _told(name: str, kind: Kind, facts: Facts) -> str:
+    """What a person wants to know of a host beside its name: the driver that it has, or why it can have none."""
+    if name in kind.trouble:
+        return f"no driver can be chosen: {kind.trouble[name]}"
+    seen = scan.describe(facts)
+    parts = [
+        f"driver {seen.driver}" if seen.driver else "no driver" if kind.cards else "",
+        seen.cuda or "",
+        seen.summary,
+    ]
+    return "; ".join(filter(None, parts))
+
+
+def _host(name: str, comment: str) -> str:
+    line = f"        {_quoted(name)}:"
+    plain = " ".join(comment.split())
+    room = _WIDTH - len(line) - 5
+    shown = plain if len(plain) <= room else plain[: room - 3].rstrip() + "..."
+    line = f"{line}   # {shown}" if shown else line
+    return f"{line}\n{_LOCAL_LINE}" if name in _LOCAL else line
+
+
+def _folded(text: str, start: str) -> list[str]:
+    import textwrap
+
+    return textwrap.wrap(text, _WIDTH, initial_indent=start, subsequent_indent=start, break_long_words=False)
+
+
+def _commented(text: str) -> list[str]:
+    """Lines of variables as comments: beside an inventory that may say the same, nothing is said twice."""
+    return [
+        line
+        if not line.strip() or line.lstrip().startswith("#")
+        else line.replace("        ", "        # ", 1)
+        for line in text.splitlines()
+    ]

@@ -1,0 +1,85 @@
+"""Names of hosts from where people already have them: a list in a file, or ssh's own configuration. Reads files only."""
+
+from __future__ import annotations
+
+import glob
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+from provision.errors import UsageError
+
+SSH_CONFIG = Path("~/.ssh/config")
+_MOST_INCLUDES = 16  # as deep as ssh itself follows them (readconf.c: READCONF_MAX_DEPTH)
+
+
+def from_file(path: Path, check: Callable[[str], None]) -> list[str]:
+    """Return the names of a list: one or more a line, apart by blanks or commas; ``#`` begins a comment.
+
+    check: raises UsageError for what is no name. Raises UsageError, with the line, for a file that cannot be used.
+    """
+    names: list[str] = []
+    for number, line in enumerate(_text(path, "a list of hosts").splitlines(), 1):
+        for name in re.split(r"[\s,]+", line.partition("#")[0].strip()):
+            if not name:
+                continue
+            try:
+                check(name)
+            except UsageError as error:
+                raise UsageError(
+                    error.issue.code, f"{path} line {number}: {error.issue.message}", hint=error.issue.hint
+                ) from error
+            names.append(name)
+    if not names:
+        raise UsageError("init.no_hosts", f"{path} names no host", hint="one name or address a line")
+    return list(dict.fromkeys(names))
+
+
+def from_ssh_config(path: Path) -> list[str]:
+    """Return the hosts that ssh's configuration names: every word of its Host lines that is no pattern.
+
+    Files that it includes count. How to reach them (address, user, keys, jump hosts) stays there: ssh reads it at every
+    login. Raises UsageError for a file that cannot be read or names none.
+    """
+    path = path.expanduser()
+    names = list(dict.fromkeys(_hosts(path, path.parent, 0)))
+    if not names:
+        raise UsageError(
+            "init.no_hosts", f"{path} names no host", because=["only patterns (Host *) or none stand there"],
+            hint="name the hosts: provision init gpu01 gpu02",
+        )  # fmt: skip
+    return names
+
+
+def _hosts(path: Path, base: Path, depth: int) -> list[str]:
+    found: list[str] = []
+    for line in _text(path, "an ssh configuration").splitlines():
+        # "Host gpu01" and "Host=gpu01" are the same (ssh_config(5)).
+        key, _, rest = line.strip().replace("=", " ", 1).partition(" ")
+        words = _split(rest) if key.lower() in ("host", "include") else []
+        if key.lower() == "host":
+            found += [word for word in words if not re.search(r"[*?!]", word)]
+        elif depth < _MOST_INCLUDES:
+            for pattern in words:
+                full = Path(pattern).expanduser()
+                # Path.glob takes no absolute pattern.
+                for match in sorted(glob.glob(str(full if full.is_absolute() else base / full))):  # noqa: PTH207
+                    found += _hosts(Path(match), base, depth + 1) if Path(match).is_file() else []
+    return found
+
+
+def _split(text: str) -> list[str]:
+    try:
+        return shlex.split(text, comments=True)
+    except ValueError:
+        return text.split()  # a quote that is not closed: ssh refuses the file when it is used
+
+
+def _text(path: Path, what: str) -> str:
+    try:
+        return path.expanduser().read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise UsageError(
+            "init.unreadable", f"{path} cannot be read", because=[str(error)], hint=f"name {what}"
+        ) from error
