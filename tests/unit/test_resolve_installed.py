@@ -54,3 +54,14 @@ def test_foreign_architectures_belong_to_the_driver():
 def test_local_repositories_of_nvidia_are_nvidias():
     assert is_cuda_uri(LOCAL) and is_cuda_uri("file:/var/nvidia-driver-local-repo-ubuntu2404-580.95.05")
     assert not is_cuda_uri("file:/srv/mirror/ubuntu")
+
+
+def test_firmware_of_the_driver_before_is_no_second_version():
+    """Its name holds its version, so an update leaves it beside the new one until somebody asks for autoremove."""
+    found = driver(
+        "libnvidia-compute-580-server=580.173.02-0ubuntu0.24.04.1",
+        "nvidia-firmware-580-server-580.173.02=580.173.02-0ubuntu0.24.04.1",
+        "nvidia-firmware-580-server-580.126.20=580.126.20-0ubuntu0.24.04.2",
+    )
+    assert found.version == "580.173.02"
+    assert "nvidia-firmware-580-server-580.126.20" in found.packages
