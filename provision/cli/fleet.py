@@ -18,6 +18,11 @@ from provision.cli.base import (
 )
 
 
+@command(
+    "provision lock",
+    "provision lock -l 'gpu*' -o fleet.lock.yml",
+    "provision lock --update --only driver",
+)
 def lock(
     settings: Settings,
     output: Annotated[
