@@ -183,8 +183,9 @@ class Recorder(Seam):
         self._save()
 
     def _let_go(self) -> None:
-        through, self._through = self._through, {}
-        self._issues += self._locks.give_back({name: record for name, record in through.items() if record})
+        records = {name: record for name, record in self._through.items() if record}
+        self._issues += self._locks.give_back(records)
+        self._through = {}
         self._save()
 
     def _save(self) -> None:

@@ -6,7 +6,7 @@ planning's: exact versions in one transaction, simulated, shown, and refused whe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,13 @@ import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils import cudanames
 from provision.catalog import Catalog, load_catalog
 from provision.commands.fleet import Fleet
-from provision.errors import ProvisionError, RefusedError, UsageError
+from provision.documents import PlanDocument
+from provision.errors import Exit, ProvisionError, RefusedError, UsageError
 from provision.facts import Facts
 from provision.history import BEFORE, Run
 from provision.lock.make import Entry, Seen, entry
 from provision.lock.model import VARIABLE, Lock, load
+from provision.planning import failed_plan
 
 # Wishes for versions: on the way back the lock's word counts, whatever the inventory asks for by now.
 _OPEN = {
@@ -100,6 +102,14 @@ class Rollback:
         for host in hosts:
             values[host.name].update(self._wishes(host.name))
         return replace(fleet, inventory=replace(fleet.inventory, hosts=hosts), values=values)
+
+    def refuse(self, planned: PlanDocument, asked: Collection[str]) -> None:
+        """Put those hosts of the run into a plan that have nothing to go back to, as blocked."""
+        for name, error in self.impossible.items():
+            if name in asked:
+                planned.hosts[name] = failed_plan(name, error)
+                planned.errors += planned.hosts[name].blockers
+        planned.conclude([Exit(planned.exit_code), *(plan.exit_code for plan in planned.hosts.values())])
 
     def _wishes(self, host: str) -> dict[str, Any]:
         locked = self.lock.groups[self.lock.hosts[host].group]

@@ -3,33 +3,81 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from provision.cli.base import Settings, agreed, finish, open_fleet, with_values
 from provision.errors import UsageError
+from provision.lock.model import VARIABLE
 
 if TYPE_CHECKING:
     from provision.commands.fleet import Fleet
     from provision.documents import ApplyDocument, PlanDocument
     from provision.render import Renderer
+    from provision.rollback import Rollback
     from provision.rollout.options import RolloutOptions
     from provision.rollout.seams import Seam
     from provision.rollout.state import Store
 
 
-def begin(settings: Settings, options: RolloutOptions, *, yes: bool, check: bool) -> int:
-    """Plan, ask, change, prove."""
+@dataclass(frozen=True)
+class How:
+    """Options of one call, that a run does not keep. break_lock: take the lock of another run."""
+
+    yes: bool = False
+    check: bool = False
+    break_lock: bool = False
+
+
+def begin(settings: Settings, options: RolloutOptions, how: How, *, rollback: str | None = None) -> int:
+    """Plan, ask, change, prove. rollback: the run whose hosts go back to what they had before it."""
+    if rollback and VARIABLE in options.values:
+        raise UsageError(
+            "usage.rollback", "--rollback has a lock of its own", hint="leave --lock or --no-lock out"
+        )
+    back = _rollback(settings, rollback)
+    if back is not None:
+        options = options.model_copy(update={"rollback": back.run.run})
+        settings = replace(settings, inventory=settings.inventory or _where_it_was(back))
     fleet, renderer = open_fleet(with_values(settings, options.values or False), "apply")
-    return _carry_out(settings, fleet, renderer, options, None, yes=yes, check=check)
+    return _carry_out(settings, fleet, renderer, options, None, how, back)
 
 
-def go_on(settings: Settings, run: str, options: RolloutOptions, *, yes: bool, check: bool) -> int:
+def _rollback(settings: Settings, run: str | None) -> Rollback | None:
+    """Find a run to go back before. Raises UsageError for one that is not known, or that did not change anything."""
+    if run is None:
+        return None
+    from provision import engine, history, rollback
+
+    known = history.runs(settings.run_dir or engine.runs_folder())
+    found = history.find(run, known)
+    if found is None:
+        raise UsageError(
+            "usage.run", f"--rollback {run}: no run is called like that", because=[run.run for run in known[:5]],
+            hint="provision history lists the runs of this machine; those of others are undone from there",
+        )  # fmt: skip
+    return rollback.of_run(found)
+
+
+def _where_it_was(back: Rollback) -> list[str]:
+    """The inventory of the run, as far as it is still there: rolling back may be said in another folder."""
+    from pathlib import Path
+
+    from provision.rollout.state import FILE, read
+
+    folder = Path(back.run.folder or ".")
+    sources = read(folder).where.sources if (folder / FILE).is_file() else []
+    return [source for source in sources if "," in source or Path(source).exists()]
+
+
+def go_on(
+    settings: Settings, run: str, options: RolloutOptions, how: How, *, rollback: str | None = None
+) -> int:
     """Go on with a run: its hosts that are not done, with its options.
 
     Raises UsageError for options beside --resume, for a run that is not known, and for an inventory that is not the run's.
     """
-    if check or options != type(options)():
+    if how.check or rollback or options != type(options)():
         raise UsageError(
             "usage.resume", "--resume goes on with the options that the run began with",
             hint="leave the other options out; or begin a new run: provision apply",
@@ -49,24 +97,33 @@ def go_on(settings: Settings, run: str, options: RolloutOptions, *, yes: bool, c
     part = command.part_of(fleet, state, settings.limit)
     if not part.hosts:
         renderer.say(f"nothing is left of {state.run}: {state.count()}")
-    return _carry_out(settings, part, renderer, state.options, store, yes=yes, check=False)
+    return _carry_out(
+        settings, part, renderer, state.options, store, how, _rollback(settings, state.options.rollback)
+    )
 
 
 def _carry_out(
-    settings: Settings, fleet: Fleet, renderer: Renderer, options: RolloutOptions, store: Store | None, *,
-    yes: bool, check: bool,
+    settings: Settings, fleet: Fleet, renderer: Renderer, options: RolloutOptions, store: Store | None, how: How,
+    back: Rollback | None,
 ) -> int:  # fmt: skip
-    from provision import engine
+    from provision import engine, rollback
     from provision.commands import apply as command
     from provision.commands import plan as planning
 
+    named = [host.name for host in fleet.hosts]
+    if back is not None:
+        fleet = back.fleet(fleet)
+    before, keep_before = rollback.before_of(fleet)
     planned = planning.run(
         fleet,
         renderer.progress(),
         on_change=lambda: engine.make_ready(fleet.inventory),
         keep=command.stays_up if not options.staged else lambda plan: False,
         waits=command.can_wait(fleet, options),
+        before=keep_before,
     )
+    if back is not None:
+        back.refuse(planned, named)
     planned_at = time.monotonic()
     names = command.to_change(planned)
     if names and not renderer.as_json:
@@ -75,11 +132,11 @@ def _carry_out(
     def run(**more: Any) -> ApplyDocument:
         return command.run(
             fleet, planned, renderer.progress(), options=options, resumed=store, where=_where(settings, fleet, options),
-            run_base=settings.run_dir, check=check, verbosity=settings.verbose, seams=seams(fleet, settings),
-            planned_at=planned_at, **more,
+            run_base=settings.run_dir, check=how.check, verbosity=settings.verbose, planned_at=planned_at,
+            seams=seams(fleet, planned, renderer, options, how, before), **more,
         )  # fmt: skip
 
-    if names and not (yes or check) and not agreed(renderer, len(names)):
+    if names and not (how.yes or how.check) and not agreed(renderer, len(names)):
         engine.dismiss()
         if store is not None and store.state.owing():
             return finish(settings, run(declined=True), renderer)
@@ -89,9 +146,14 @@ def _carry_out(
     return finish(settings, run(), renderer)
 
 
-def seams(fleet: Fleet, settings: Settings) -> list[Seam]:
-    """Return what is told of the rollout: locks on hosts, history."""
-    return []
+def seams(
+    fleet: Fleet, planned: PlanDocument, renderer: Renderer, options: RolloutOptions, how: How, before: dict[str, Any]
+) -> list[Seam]:  # fmt: skip
+    """Return what is told of the rollout: the locks of the hosts, and the record of the run."""
+    from provision.history import Recorder
+
+    words = "provision apply" + (f" --rollback {options.rollback}" if options.rollback else "")
+    return [Recorder(fleet, planned.hosts, words, renderer.progress(), force=how.break_lock, before=before)]
 
 
 def _show(

@@ -105,6 +105,7 @@ _ROLLOUT = "A few hosts at a time"
     "provision apply --canary 2 --batch 25% --max-failures 1",
     "provision apply --batch 4 --wait 2h --yes",
     "provision apply --resume last",
+    "provision apply --rollback last",
 )
 def apply(
     settings: Settings,
@@ -155,6 +156,17 @@ def apply(
             help="Go on with a run where it stopped: last, a part of its name, or its folder.",
         ),
     ] = None,
+    rollback: Annotated[
+        str | None,
+        typer.Option(
+            "--rollback", metavar="RUN",
+            help="Back to the versions before a run, on its hosts: last, or a part of its name (provision history).",
+        ),
+    ] = None,
+    break_lock: Annotated[
+        bool,
+        typer.Option("--break-lock", metavar="", help="Take the lock of another run that is at work on a host."),
+    ] = False,
 ) -> int:  # fmt: skip
     """Plan, ask, change the hosts that need it, reboot where that is allowed, and prove the result by a fresh read.
 
@@ -170,9 +182,10 @@ def apply(
     if prune:
         values["cuda_toolkit_prune"] = True
     options = parse(canary, batch, max_failures, wait, values)
+    how = applying.How(yes=yes, check=check, break_lock=break_lock)
     if resume:
-        return applying.go_on(settings, resume, options, yes=yes, check=check)
-    return applying.begin(settings, options, yes=yes, check=check)
+        return applying.go_on(settings, resume, options, how, rollback=rollback)
+    return applying.begin(settings, options, how, rollback=rollback)
 
 
 @command(

@@ -23,6 +23,7 @@ class RolloutOptions(BaseModel):
     values: dict[
         str, str | bool
     ] = {}  # variables that options of the command stand for (--no-reboot, --prune, --lock)
+    rollback: str | None = None  # the run before which hosts are brought back
 
     @property
     def staged(self) -> bool:
