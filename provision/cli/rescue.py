@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Annotated
 
 import typer
 
 from provision.cli.base import Settings, agreed, command, finish, open_fleet, with_values
+from provision.errors import UsageError
+
+_SNAPSHOT = re.compile(r"^[0-9]{8}T[0-9]{6}Z(?:-[0-9a-f]{6})?$")  # see plugins/module_utils/rescuesnapshot.py
 
 
 @command(
     "provision rescue gpu01",
     "provision rescue gpu01 gpu02 --yes",
     "provision rescue gpu01 --dry-run",
+    "provision rescue gpu01 --purge",
+    "provision rescue gpu01 --undo",
 )
 def rescue(
     settings: Settings,
@@ -32,6 +38,24 @@ def rescue(
             help="Stop services that hold the kernel modules (a display, DCGM) for a moment, instead of a reboot.",
         ),
     ] = False,
+    purge: Annotated[
+        bool,
+        typer.Option(
+            "--purge",
+            metavar="",
+            help="The last resort: remove every trace of the driver by exact names, then install by the inventory.",
+        ),
+    ] = False,
+    undo: Annotated[
+        bool,
+        typer.Option(
+            "--undo", metavar="", help="Go back to what was there before a rescue, as far as apt allows."
+        ),
+    ] = False,
+    snapshot: Annotated[
+        str | None,
+        typer.Option("--snapshot", metavar="ID", help="Of --undo: which one (default: the newest)."),
+    ] = None,
     no_reboot: Annotated[
         bool, typer.Option("--no-reboot", metavar="", help="Leave needed reboots to you (exit code 6).")
     ] = False,
@@ -45,6 +69,14 @@ def rescue(
     Each round names what is broken, shows what it would do, and asks. Nothing that nobody named moves to another version.
     docs/rescue.md says what is done, in which order, and what is never done.
     """
+    if purge and undo:
+        raise UsageError("usage.options", "--purge and --undo exclude each other", hint="say one of them")
+    if undo and hosts and snapshot is None and _SNAPSHOT.match(hosts[-1]):
+        *hosts, snapshot = hosts  # rescue gpu01 --undo 20261128T093012Z-1f2e3d
+    if snapshot is not None and not undo:
+        raise UsageError(
+            "usage.options", "--snapshot belongs to --undo", hint="provision rescue HOST --undo --snapshot ID"
+        )
     if hosts:
         settings = replace(settings, limit=",".join([*([settings.limit] if settings.limit else []), *hosts]))
     settings = with_values(settings, no_reboot and {"nvidia_driver_reboot": "never"})
@@ -62,7 +94,7 @@ def rescue(
         return False
 
     options = command.Options(
-        stop_holders=stop_holders, dry_run=dry_run, break_lock=break_lock, run_base=settings.run_dir,
+        mode="purge" if purge else "undo" if undo else "mend", snapshot=snapshot, stop_holders=stop_holders, dry_run=dry_run, break_lock=break_lock, run_base=settings.run_dir,
         verbosity=settings.verbose,
     )  # fmt: skip
     return finish(settings, command.run(fleet, renderer.progress(), options, agree), renderer)

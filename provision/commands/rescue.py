@@ -24,7 +24,7 @@ from provision.errors import Exit, Issue, ProvisionError
 from provision.hostlock import HostLocks
 from provision.inventory import Host
 from provision.remote import Session
-from provision.rescue.host import Look, limits_of, look
+from provision.rescue.host import Look, Mode, limits_of, look
 from provision.rescue.model import History, RescuedHost, RescueDocument
 from provision.rescue.orders import orders, record
 from provision.rescue.rounds import Limits, next_level, to_mend
@@ -35,7 +35,7 @@ _READ_SECONDS = (
     120.0  # a host in trouble answers slowly: dmesg, systemctl and nvidia-smi may each run into their limit
 )
 _CODES = {
-    "well": Exit.OK, "rescued": Exit.OK, "planned": Exit.CHANGES, "left": Exit.CHECK_FAILED,
+    "well": Exit.OK, "undone": Exit.OK, "rescued": Exit.OK, "planned": Exit.CHANGES, "left": Exit.CHECK_FAILED,
     "check_failed": Exit.CHECK_FAILED, "reboot_needed": Exit.REBOOT_NEEDED, "blocked": Exit.REFUSED, "failed": Exit.FAILED,
     "unreachable": Exit.UNREACHABLE, "interrupted": Exit.INTERRUPTED,
 }  # fmt: skip
@@ -45,8 +45,10 @@ OFFLINE = "at its console: provision rescue {host} --offline-script writes a scr
 
 @dataclass(frozen=True)
 class Options:
-    """What a person said. stop_holders: services that hold the modules may stop for a moment."""
+    """What a person said. stop_holders: services that hold the modules may stop for a moment; snapshot: id, for undo."""
 
+    mode: Mode = "mend"
+    snapshot: str | None = None
     stop_holders: bool = False
     dry_run: bool = False
     break_lock: bool = False
@@ -136,7 +138,10 @@ class _Run:
 
             history = self.hosts[host.name].history
             values = dict(self.fleet.values[host.name])
-            return look(host.name, call, values, catalog, history, self.limits[host.name])
+            limits = self.limits[host.name]
+            return look(
+                host.name, call, values, catalog, history, limits, self.options.mode, self.options.snapshot
+            )
 
         hosts = [host for host in self.fleet.hosts if host.name in names]
         answers = ask_all(self.fleet, hosts, "looking again" if again else "looking", ask, self.talk)
@@ -160,7 +165,13 @@ class _Run:
 
     def _judge(self, name: str, seen: Look) -> None:
         host, found = self.hosts[name], seen.round
-        if found is None:
+        if found is None and self.options.mode == "undo":
+            gone = [one.undo for one in host.history.rounds if one.undo]
+            if host.trouble is not None:
+                self.errors.append(host.trouble)
+            words = f"back to what was there at {gone[0].made}" if gone else "nothing to go back to"
+            self._end(name, "failed" if host.trouble else "undone" if gone else "well", words)
+        elif found is None:
             if seen.errors:
                 if host.trouble is not None:
                     self.errors.append(host.trouble)

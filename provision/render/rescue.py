@@ -8,7 +8,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from provision.diagnose.finding import Finding
-from provision.plan import PackageChange
+from provision.plan import PackageChange, Step
 from provision.render.base import columns, headline, indented, text
 from provision.render.plan import package_line
 from provision.render.results import counted
@@ -16,7 +16,7 @@ from provision.render.words import clean, count_words, grouped, listed, plural
 from provision.rescue.model import RescuedHost, RescueDocument, RescueStep, Round
 
 _STATUSES = (
-    ("rescued", "rescued and proven"), ("well", "well"), ("planned", "to rescue"), ("left", "still broken"),
+    ("rescued", "rescued and proven"), ("undone", "undone"), ("well", "well"), ("planned", "to rescue"), ("left", "still broken"),
     ("check_failed", "with failed checks"), ("reboot_needed", "waiting for a reboot"), ("blocked", "blocked"),
     ("failed", "failed"), ("unreachable", "unreachable"), ("interrupted", "interrupted"),
 )  # fmt: skip
@@ -91,6 +91,16 @@ def _round(one: Round, number: int, verbosity: int) -> Iterable[RenderableType]:
         yield indented(text("stops for a moment: ", ", ".join(one.stops), styles=("yellow", "")), 4)
     for blocker in one.blockers:
         yield indented(text("waits: ", blocker.message, styles=("red", "red")), 4)
+
+
+def _plan(steps: Sequence[Step], details: bool | int) -> Iterable[RenderableType]:
+    """The steps of a plan; with their details where these are what a person agrees to."""
+    rows: list[tuple[str | Text, str | Text]] = []
+    for step in steps:
+        rows.append(("", text(step.title, f": {step.because}" if step.because else "", styles=("bold", ""))))
+        if details and step.details:
+            rows.append(("", text(", ".join(step.details), styles=("dim",))))
+    yield columns(rows, 4, gap=0)
 
 
 def _mark(step: RescueStep) -> Text:

@@ -19,7 +19,7 @@ _NUMBERED = re.compile(r"^(?P<stem>.*?)(?P<number>[0-9]+)(?P<tail>[^0-9]*)$")
 _ADDRESS = re.compile(r"(?<![\w.])(?:[0-9]{1,3}\.){3}[0-9]{1,3}(?![\w.])")
 _SHOWN_HOSTS = 6
 STYLES = {
-    "rescued": "green", "well": "green", "planned": "yellow", "left": "bold red",
+    "rescued": "green", "undone": "green", "well": "green", "planned": "yellow", "left": "bold red",
     "pass": "green", "ok": "green", "done": "green", "converged": "green", "unchanged": "green", "checked": "green",
     "clean": "green", "drifted": "yellow", "warn": "yellow", "changes": "yellow", "changed": "yellow", "reboot_needed": "yellow",
     "restart_needed": "yellow", "interrupted": "yellow", "busy": "yellow", "skipped": "yellow",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils import checks
@@ -22,11 +22,15 @@ from provision.proxy import HostProxy
 from provision.repositories import Mirror, agreed, source_spec
 from provision.rescue.model import History, RescueStep, Round
 from provision.rescue.narrow import parts_of, wishes
+from provision.rescue.purge import read_purge
 from provision.rescue.rounds import Limits, next_round
+from provision.rescue.undo import read_undo
 from provision.resolve.decision import DriverWish
 from provision.resolve.driver import resolve_driver
 
+Mode = Literal["mend", "purge", "undo"]
 UNKNOWN = "unknown"  # stands for symptoms that no rule explains
+PURGE = "purge"  # stands for the wish of a person
 
 
 @dataclasses.dataclass
@@ -47,29 +51,75 @@ class Look:
 
 
 def look(
-    name: str, call: Call, values: dict[str, Any], catalog: Catalog, history: History, limits: Limits
-) -> Look:
+    name: str, call: Call, values: dict[str, Any], catalog: Catalog, history: History, limits: Limits,
+    mode: Mode = "mend", snapshot: str | None = None,
+) -> Look:  # fmt: skip
     """Read a host and plan its next round; rounds that turn out to have nothing to do go into the history.
 
-    Raises UnreachableError or HostFailedError from ``call``.
+    mode: purge removes every trace of the driver first, then installs by the inventory; undo goes back to a snapshot (its
+    id, None for the newest). Raises UnreachableError or HostFailedError from ``call``.
     """
     facts = Facts.model_validate(call("trouble", probe_args(values)))
     diagnosis = diagnose(facts, values, catalog)
     if facts.host.boot_id and facts.host.boot_id not in history.boots[-1:]:
         history.boots.append(facts.host.boot_id)
     seen = with_unknown(diagnosis, facts, values)
-    while (found := next_round(seen, history, facts, limits)) is not None:
+    if mode == "undo":
+        return Look(facts, diagnosis, seen, _undo(name, call, history, snapshot))
+    while (
+        found := _asked(mode, name, call, facts, history, limits) or next_round(seen, history, facts, limits)
+    ) is not None:
         if found.kind == "apply":
             found.plan = _plan(name, facts, call, values, catalog, found.steps)
-            _judge_plan(found, {finding.code for finding in seen.errors})
+            _judge_plan(found, {PURGE, *(finding.code for finding in seen.errors)})
         elif found.kind == "restart":
             _judge_restart(found, facts, values, catalog, limits)
-        else:
+        elif found.kind == "mend":
             _complete(found, facts, values, catalog)
         if found.blockers or any(step.ok is None for step in found.steps):
             break
         history.rounds.append(found)  # nothing of it can be done: on to what is larger
     return Look(facts, diagnosis, seen, found)
+
+
+# --- only when asked for -----------------------------------------------------------------------------------------
+
+
+def _asked(mode: Mode, name: str, call: Call, facts: Facts, history: History, limits: Limits) -> Round | None:
+    """The rounds of --purge: remove every trace, then install what the inventory asks for."""
+    done = [step.action for one in history.rounds for step in one.steps if step.finding == PURGE]
+    if mode != "purge" or "apply" in done:
+        return None
+    if "purge" in done:
+        args = {"parts": ["driver"]}
+        words = "install the driver that the inventory asks for"
+        return Round(kind="apply", steps=[RescueStep(finding=PURGE, action="apply", words=words, args=args)])
+    plan = read_purge(name, call)
+    step = RescueStep(finding=PURGE, action="purge", words="remove every trace of the driver, by exact names")
+    if plan.nothing:
+        step.ok, step.said = False, ["there is no trace of a driver"]
+    found = Round(kind="purge", steps=[step], purge=plan, blockers=list(plan.blockers))
+    if facts.gpu_users and limits.reboot != "always":
+        found.blockers.append(_in_use(facts, "the GPUs are in use, and a purge takes their driver away"))
+    return found
+
+
+def _undo(name: str, call: Call, history: History, snapshot: str | None) -> Round | None:
+    if history.rounds:
+        return None
+    plan = read_undo(name, call, snapshot)
+    if plan.nothing:
+        return None
+    step = RescueStep(finding="undo", action="undo", words=f"go back to what was there at {plan.made}")
+    return Round(kind="undo", steps=[step], undo=plan, blockers=list(plan.blockers))
+
+
+def _in_use(facts: Facts, message: str) -> Issue:
+    users = [f"{u.comm} (pid {u.pid}{', ' + u.user if u.user else ''})" for u in facts.gpu_users]
+    return Issue(
+        code="gpu.in_use", message=message, because=users[:8],
+        hint="wait for them or stop them; nvidia_driver_reboot: always goes ahead all the same",
+    )  # fmt: skip
 
 
 def limits_of(values: Mapping[str, Any], *, local: bool, stop_holders: bool) -> Limits:
@@ -166,12 +216,7 @@ def _judge_restart(
                 step.hint = "--stop-holders stops services that hold it; other processes are never ended"
         return
     if users and limits.reboot == "when_idle":
-        found.blockers.append(
-            Issue(
-                code="gpu.in_use", message="a reboot is the repair, and the GPUs are in use", because=users[:8],
-                hint="wait for them or stop them; nvidia_driver_reboot: always goes ahead all the same",
-            )
-        )  # fmt: skip
+        found.blockers.append(_in_use(facts, "a reboot is the repair, and the GPUs are in use"))
     problems = _next_boot(facts, values, catalog)
     if problems:
         found.blockers.append(

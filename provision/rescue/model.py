@@ -11,10 +11,13 @@ from provision.diagnose.finding import ACTIONS, Finding
 from provision.documents import Check, Document
 from provision.errors import Issue
 from provision.plan import HostPlan, PackageChange
+from provision.rescue.purge import PurgePlan
+from provision.rescue.undo import UndoPlan
 
-Kind = Literal["mend", "apply", "restart"]
+Kind = Literal["mend", "apply", "restart", "purge", "undo"]
 Status = Literal[
     "well", "planned", "rescued", "left", "check_failed", "reboot_needed", "blocked", "failed", "unreachable", "interrupted",
+    "undone",
 ]  # fmt: skip
 
 
@@ -33,7 +36,7 @@ class RescueStep(BaseModel):
 
     @property
     def level(self) -> int:
-        return ACTIONS[self.action]
+        return ACTIONS.get(self.action, 9)  # undo is none of a finding's
 
     @property
     def key(self) -> str:
@@ -51,6 +54,8 @@ class Round(BaseModel):
     kind: Kind
     steps: list[RescueStep] = Field(default_factory=list)
     plan: HostPlan | None = None
+    purge: PurgePlan | None = None
+    undo: UndoPlan | None = None
     reboot: bool = False  # this round ends with one
     stops: list[str] = Field(default_factory=list)  # what stops for a moment, for people
     blockers: list[Issue] = Field(default_factory=list)

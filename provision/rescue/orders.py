@@ -12,7 +12,7 @@ from provision.rescue.model import History, Round
 from provision.rescue.rounds import Limits, next_level, to_mend
 
 # Carried out by tasks of their own, not by the module rescue_step.
-_NOT_STEPS = ("reboot", "apply", "realign")
+_NOT_STEPS = ("reboot", "apply", "realign", "purge", "undo")
 
 
 def orders(found: Round | None, values: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
@@ -29,10 +29,12 @@ def orders(found: Round | None, values: Mapping[str, Any], limits: Limits) -> di
         "plan": plan.model_dump(mode="json") if plan else None,
         "apt": plan.spec["apt"] if plan else None,
         "roles": roles_of(plan),
+        "purge": _arguments(found.purge.arguments(""), "snapshot") if found and found.purge else None,
+        "undo": _arguments(found.undo.arguments(), "action") if found and found.undo else None,
         "reboot": {
             "needed": bool(reboots),
             "because": [step.words for step in reboots],
-            "left_to_owner": limits.local or limits.reboot == "never",
+            "policy": "never" if limits.local else limits.reboot,
             "timeout": int(values.get("nvidia_driver_reboot_timeout") or 900),
         },
         "stop_holders": limits.stop_holders,
@@ -43,6 +45,11 @@ def orders(found: Round | None, values: Mapping[str, Any], limits: Limits) -> di
         # Of a play that looks again by itself; see plugins/action/rescue_round.py.
         "left": [], "history": {}, "again": False,
     }  # fmt: skip
+
+
+def _arguments(arguments: dict[str, Any], but: str) -> dict[str, Any]:
+    """Arguments of a module, but for one that the role gives."""
+    return {key: value for key, value in arguments.items() if key != but}
 
 
 def paths_of(steps: Iterable[Any]) -> list[str]:

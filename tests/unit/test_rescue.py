@@ -129,13 +129,13 @@ def test_orders_leave_out_what_cannot_be_done_and_name_files():
     assert not told["reboot"]["needed"]
 
 
-@pytest.mark.parametrize(("limits", "left"), [
-    (Limits(), False), (Limits(reboot="never"), True), (Limits(local=True), True), (Limits(reboot="always"), False),
+@pytest.mark.parametrize(("limits", "policy"), [
+    (Limits(), "when_idle"), (Limits(reboot="never"), "never"), (Limits(local=True), "never"), (Limits("always"), "always"),
 ])  # fmt: skip
-def test_whose_reboot_it_is(limits, left):
+def test_whose_reboot_it_is(limits, policy):
     steps = [RescueStep(finding="a.b", action="reboot", words="reboot: nouveau has the GPUs")]
     told = orders(Round(kind="restart", steps=steps, reboot=True), {}, limits)
-    assert told["reboot"]["needed"] and told["reboot"]["left_to_owner"] is left
+    assert told["reboot"]["needed"] and told["reboot"]["policy"] == policy
     assert told["steps"] == []
 
 
