@@ -1,0 +1,588 @@
+"""CUDA in userland: libraries that shadow others, compilers, links, shells, and what the driver can run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ansible_collections.gpu.provision.plugins.module_utils import checkcuda, checkcudalibs, debversion, names
+from provision.diagnose import look
+from provision.diagnose.candidates import apt
+from provision.diagnose.finding import Level, Repair
+from provision.diagnose.held import level_of, user, verdict
+from provision.diagnose.rule import Case, Found, Rule
+from provision.facts import CudaLibrary, ShellLine
+from provision.trouble import Bundled
+
+_OWN_LINE = "take these lines out (ld.so.conf.d serves every program, cuda-select one shell)"
+
+
+def exported(case: Case) -> dict[str, ShellLine]:
+    """{folder: line} of everything that a start file puts into LD_LIBRARY_PATH or LD_PRELOAD."""
+    found: dict[str, ShellLine] = {}
+    for line in case.facts.cuda.shell_lines:
+        if line.variable in ("LD_LIBRARY_PATH", "LD_PRELOAD"):
+            for path in line.paths:
+                found.setdefault(path, line)
+    return found
+
+
+def _in_folder(case: Case, folder: str) -> list[CudaLibrary]:
+    """Libraries in a folder of LD_LIBRARY_PATH, by the path or by what its links lead to."""
+    links = {link.path: link.resolved for link in case.facts.cuda.links if link.resolved}
+    real = next(
+        (
+            folder.replace(path, str(to), 1)
+            for path, to in links.items()
+            if (folder + "/").startswith(path + "/")
+        ),
+        folder,
+    )
+    real = re.sub(r"/(?:lib64|targets/[^/]+/lib)$", "", real)
+    return [
+        row for row in case.facts.cuda.libraries
+        if row.path.rpartition("/")[0] == folder
+        or (real.startswith("/usr/local/cuda-") and (row.target or "").startswith(real + "/"))
+    ]  # fmt: skip
+
+
+def shadows(case: Case) -> Iterator[tuple[ShellLine, CudaLibrary, Bundled]]:
+    """(line, library that it brings first, library of a Python environment that is not found because of it)."""
+    bundled: dict[str, list[Bundled]] = {}
+    for row in user(case).bundled:
+        bundled.setdefault(row.soname, []).append(row)
+    for folder, line in exported(case).items():
+        for library in _in_folder(case, folder):
+            for row in bundled.get(library.soname, ()):
+                yield line, library, row
+
+
+def _older(library: CudaLibrary, row: Bundled) -> bool:
+    """True where the system's library is older than the environment's: symbols that it asks for are missing."""
+    have = library.version or ""
+    folder = re.match(r"^/usr/local/cuda-([0-9.]+)/", library.target or "")
+    # The minor of the toolkit says more than a soname's version: libnvJitLink.so.12 has none in its name before 12.4.
+    have = folder[1] if folder and have.count(".") < 1 else have
+    if not row.version or not have:
+        return False
+    size = min(have.count("."), row.version.count(".")) + 1
+    short = [".".join(text.split(".")[:size]) for text in (have, row.version)]
+    try:
+        return bool(debversion.compare(short[0], short[1]) < 0)
+    except ValueError:
+        return False
+
+
+def _shadowed(case: Case) -> Iterator[Found]:
+    yield from _shadowing(case, cudnn=False)
+
+
+def _shadowing(case: Case, cudnn: bool) -> Iterator[Found]:
+    """One finding for all libraries of a kind; with a Python environment that is hit, or for the lines alone."""
+    hits = [hit for hit in shadows(case) if ("cudnn" in hit[1].soname) is cudnn]
+    lines = list(dict.fromkeys(_place(line) for line, _, _ in hits))
+    if hits:
+        worst = [hit for hit in hits if _older(hit[1], hit[2])]
+        line, library, row = (worst or hits)[0]
+        evidence = lines + [
+            f"{one.soname}: {one.path} ({one.version or '?'}) is found before {other.path} ({other.version or '?'})"
+            for _, one, other in worst + [hit for hit in hits if hit not in worst]
+        ]
+        yield Found(
+            f"{library.soname} of {row.environment} is shadowed by {library.path}",
+            look.clip(evidence),
+            (look.manual(f"{_OWN_LINE}: {', '.join(lines[:3])}"),),
+            level="error" if worst else "warning",
+        )
+        return
+    kinds, _ = checkcuda.sorted_lines(case.plain, checkcuda.wish_of(case.expect))
+    told = [text for text in kinds.get("shadowing", ()) if bool(re.search(r"cudnn", text, re.I)) is cudnn]
+    if told:
+        yield Found(
+            "LD_LIBRARY_PATH puts CUDA's libraries before those that frameworks bring",
+            look.clip(told),
+            (look.manual(_OWN_LINE),),
+            level="warning",
+        )
+
+
+def _place(line: ShellLine) -> str:
+    return f"{line.file} line {line.line}: {line.text}"
+
+
+def _unowned_first(case: Case) -> Iterator[Found]:
+    said = verdict(case, checkcudalibs.libraries)
+    false = [
+        row
+        for row in case.plain["cuda"]["libraries"]
+        if row["soname"] != "libcuda.so.1" and checkcudalibs.is_false_link(row)
+    ]
+    if level_of(said) and not false and " is found before " in said["message"]:
+        yield Found(
+            said["message"], look.clip(said["evidence"]), (look.manual(said["hint"]),), level=level_of(said)
+        )
+
+
+def _false_link(case: Case) -> Iterator[Found]:
+    rows = [
+        row
+        for row in case.plain["cuda"]["libraries"]
+        if row["soname"] != "libcuda.so.1" and checkcudalibs.is_false_link(row)
+    ]
+    if rows:
+        paths = [row["path"] for row in rows]
+        yield Found(
+            f"{paths[0]} is a link by hand to version {rows[0]['version']}",
+            look.clip(f"{row['path']} -> {row['target']} ({row['version']}), of no package" for row in rows),
+            (Repair(action="file.aside", words=f"move {', '.join(paths)} aside", args={"paths": paths}),),
+        )
+    links = [(env, link) for env in case.facts.conda.environments for link in env.cudart_links]
+    if links:
+        yield Found(
+            f"{len(links)} links of libcudart in conda environments lead to another version than their name says",
+            look.clip(
+                f"{link.path} leads {'to ' + link.target if link.target else 'nowhere'}" for _, link in links
+            ),
+            (
+                look.manual(
+                    f"remove {links[0][1].path} and install the cudatoolkit that the program asks for"
+                ),
+            ),
+            level="warning",
+        )
+
+
+def _loader_blind(case: Case) -> Iterator[Found]:
+    cuda = case.facts.cuda
+    in_path = {row.path for folder in exported(case) for row in _in_folder(case, folder)}
+    groups: dict[str, list[CudaLibrary]] = {}
+    for row in cuda.libraries:
+        groups.setdefault(row.soname, []).append(row)
+    blind: dict[str, list[str]] = {}
+    for toolkit in cuda.toolkits:
+        for soname, rows in groups.items():
+            own = [row for row in rows if (row.target or "").startswith(toolkit.path + "/")]
+            if (
+                own
+                and all(row.in_cache is False for row in rows)
+                and not any(row.path in in_path for row in rows)
+            ):
+                blind.setdefault(toolkit.path, []).append(soname)
+    for path, sonames in blind.items():
+        yield Found(
+            f"the loader does not find the libraries of {path}",
+            look.clip([f"{soname}: in {path}, not in /etc/ld.so.cache" for soname in sonames]),
+            (look.apply("write ld.so.conf.d for the toolkits and run ldconfig", "cuda"),)
+            if case.values.get("cuda_toolkit_versions")
+            else (
+                look.manual(
+                    f"echo {path}/lib64 > /etc/ld.so.conf.d/cuda.conf, then ldconfig; or an rpath when programs are built"
+                ),
+            ),
+            # Programs that were built with an rpath, and Python's wheels, do not care.
+            level="warning" if case.values.get("cuda_toolkit_versions") else "note",
+        )
+        return
+
+
+def _nvcc(case: Case) -> Iterator[Found]:
+    said = verdict(case, checkcuda.nvccs)
+    level = level_of(said)
+    if level:
+        yield Found(said["message"], look.clip(said["evidence"]), (_repair(case, said["hint"]),), level=level)
+
+
+def _repair(case: Case, hint: str) -> Repair:
+    """What the inventory asks for is for the roles; all else is a person's."""
+    return (
+        look.apply(hint, "cuda")
+        if case.values.get("cuda_toolkit_versions") and "provision apply" in hint
+        else look.manual(hint)
+    )
+
+
+def _link(case: Case) -> Iterator[Found]:
+    said = verdict(case, checkcuda.links)
+    level = level_of(said)
+    if level:
+        yield Found(said["message"], look.clip(said["evidence"]), (_repair(case, said["hint"]),), level=level)
+        return
+    group = next((row for row in case.facts.cuda.alternatives if row.name == "cuda"), None)
+    link = next((row for row in case.facts.cuda.links if row.path == checkcuda.LINK), None)
+    several = [row for row in case.facts.cuda.toolkits if row.path != checkcuda.LINK and row.version]
+    if link is None or len(several) < 2:
+        return
+    if group and group.manual:
+        return  # somebody chose it
+    leads = "is a folder" if link.kind == "directory" else f"leads to {link.resolved or 'nothing'}"
+    how = (
+        "alternative cuda: auto, the next toolkit moves it"
+        if group
+        else "not of update-alternatives: whoever installs next moves it"
+    )
+    yield Found(
+        f"/usr/local/cuda {leads}, of {len(several)} toolkits, and the next one that is installed may move it",
+        look.clip(
+            [
+                f"/usr/local/cuda: {link.kind} -> {link.resolved or 'nothing'}",
+                how,
+                *(f"{row.path}: CUDA {row.release or row.version}" for row in several),
+            ]
+        ),
+        (
+            look.manual(
+                "choose one for good: update-alternatives --set cuda /usr/local/cuda-X.Y, or cuda_toolkit_default in the inventory"
+            ),
+        ),
+        level="note",
+    )
+
+
+def _lines(case: Case) -> Iterator[Found]:
+    kinds, _ = checkcuda.sorted_lines(case.plain, checkcuda.wish_of(case.expect))
+    told = [text for kind in ("doubled", "frozen", "stale", "elsewhere") for text in kinds.get(kind, ())]
+    if told:
+        counts = ", ".join(
+            f"{len(kinds[kind])} {kind}"
+            for kind in ("doubled", "frozen", "stale", "elsewhere")
+            if kinds.get(kind)
+        )
+        yield Found(
+            f"lines about CUDA in start files are in the way: {counts}",
+            look.clip(told),
+            (look.manual("take them out of these files; /etc/profile.d serves every login"),),
+        )
+
+
+def _driver_too_old(case: Case) -> Iterator[Found]:
+    wish = checkcuda.wish_of(case.expect)
+    rows = checkcuda.too_new(case.plain, wish)
+    have = checkcuda.effective_driver(case.plain)
+    if rows:
+        minor, least = rows[0]
+        wanted = case.driver_managed and minor in wish["versions"]
+        yield Found(
+            f"driver {have} cannot run CUDA {minor}",
+            look.clip([f"driver {have}", *(f"CUDA {minor} needs {least} or newer" for minor, least in rows)]),
+            (look.apply(f"a driver from {least} on", "driver"),)
+            if wanted
+            else (
+                look.manual(
+                    f"a driver from {least} on, or a toolkit that {have} runs (provision compat --driver {have})"
+                ),
+            ),
+            level="error" if minor in wish["versions"] else "warning",
+        )
+
+
+def _minor_only(case: Case) -> Iterator[Found]:
+    wish = checkcuda.wish_of(case.expect)
+    limited = checkcuda.limited_toolkits(case.plain, wish)
+    old = {minor for minor, _ in checkcuda.too_new(case.plain, wish)}
+    left = [minor for minor in limited if minor not in old]
+    if left:
+        have = checkcuda.effective_driver(case.plain)
+        yield Found(
+            f"CUDA {', '.join(left)} runs on driver {have} by minor-version compatibility only",
+            look.clip(f"CUDA {minor}: {wish['needs'][minor]['full']} runs all of it" for minor in left),
+            (look.manual("build for the cards themselves (nvcc -arch=native); PTX needs the newer driver"),),
+        )
+
+
+def _compat(case: Case) -> Iterator[Found]:
+    active = checkcuda.active_compat(case.plain)
+    consumer = [gpu.name for gpu in case.facts.smi.gpus if checkcuda.is_consumer(gpu.name)]
+    consumer = consumer or [
+        found.name for gpu in look.own_gpus(case) for found in [look.catalog_gpu(case, gpu)]
+        if found.name and checkcuda.is_consumer(found.name)
+    ]  # fmt: skip
+    version = checkcuda.driver_version(case.plain)
+    packages = sorted(
+        name for name, row in case.facts.packages.items() if row.installed and name.startswith("cuda-compat")
+    )
+    if active and consumer:
+        level: Level = "error"
+        message = f"{active[0]['path']} takes the place of the driver's libcuda; {consumer[0]} has no forward compatibility"
+    elif (
+        active and version and active[0]["version"] and debversion.compare(active[0]["version"], version) < 0
+    ):
+        level, message = (
+            "warning",
+            f"{active[0]['path']} is older than the driver and found before its libcuda",
+        )
+    elif packages and consumer:
+        level, message = "note", f"{packages[0]} is installed, and {consumer[0]} has no forward compatibility"
+    else:
+        return
+    evidence = [
+        f"{row['path']}: libcuda {row['version'] or '?'}, package {row['package'] or 'none'}"
+        for row in active
+    ]
+    evidence += [f"{name} {case.facts.packages[name].version}" for name in packages] + [
+        f"driver {version or 'not loaded'}"
+    ]
+    yield Found(
+        message,
+        look.clip(evidence),
+        (
+            look.manual(
+                "take its folder out of the loader's path, or apt-get remove "
+                + (packages[0] if packages else "it")
+            ),
+        ),
+        level=level,
+    )
+
+
+def _meta(case: Case) -> Iterator[Found]:
+    metas = checkcuda.metas_with_driver(case.plain)
+    replaced = []
+    for row in apt(case).transactions:
+        gone = [
+            change.name
+            for change in row.changes
+            if change.action in ("remove", "purge") and names.is_driver_package(change.name)
+        ]
+        came = [change.name for change in row.changes if change.action == "install" and change.name in metas]
+        if gone and came:
+            replaced.append(f"{row.title}: {came[0]} came, {', '.join(gone[:4])} went")
+    if not metas:
+        return
+    server = any((parsed := names.parse(name)) and parsed.server for name in look.installed(case).packages)
+    message = f"{metas[0]} brings a driver of its own along"
+    if replaced:
+        message = f"{metas[0]} replaced the driver"
+    elif server:
+        message += ", which the -server packages here conflict with"
+    yield Found(
+        message,
+        look.clip([f"installed: {', '.join(metas)}", *replaced]),
+        (
+            look.manual(
+                f"apt-mark manual the cuda-toolkit-X-Y that is to stay, then apt-get remove {' '.join(metas)}"
+            ),
+        ),
+        # Where the owner keeps the driver by it, it is a way to do so.
+        level="warning" if case.driver_managed else "note",
+    )
+
+
+def _gutted(case: Case) -> Iterator[Found]:
+    said = verdict(case, checkcuda.toolkits)
+    if level_of(said) == "error" and said["message"].startswith("files of packages are gone"):
+        yield Found(said["message"], look.clip(said["evidence"]), (look.manual(said["hint"]),))
+
+
+RULES = (
+    Rule(
+        code="cuda.shadowed_library",
+        level="warning",
+        title="LD_LIBRARY_PATH puts another CUDA's libraries before those that a framework brings",
+        explain=(
+            "PyTorch, TensorFlow and JAX bring the CUDA libraries that they were built with and find them by RUNPATH. "
+            "LD_LIBRARY_PATH comes before that: a machine-wide export of /usr/local/cuda-12.1/lib64 hands them an "
+            "older libnvJitLink or libcusparse, and a symbol is missing. What is in /etc/ld.so.conf.d is searched "
+            "after RUNPATH and does no harm."
+        ),
+        breaks="importing the framework in every shell that reads the line: undefined symbol, wrong library version",
+        repair="take LD_LIBRARY_PATH out of the start files; ld.so.conf.d serves programs, cuda-select or a module one shell",
+        prevent="never export LD_LIBRARY_PATH for everyone (cuda_toolkit_ld_library_path is off by default)",
+        find=_shadowed,
+        texts=(
+            r"undefined symbol: __nvJitLink\w+_(?:\d+_\d+), version libnvJitLink\.so\.\d+",
+            r"symbol __nvJitLink\w+, version libnvJitLink\.so\.\d+ not defined",
+            r"undefined symbol: \S*,? version lib(?:cublas|cublasLt|cusparse|cusolver|cufft|nvJitLink|cudart)\.so\.\d+",
+            r"lib(?:cublas|cublasLt|cusparse|cusolver|cudart)\.so\.\d+: (?:undefined symbol|version `\S+' not found)",
+        ),
+        sources=("ld.so(8)", "pytorch/pytorch#134929, #144244", "scenario H1"),
+    ),
+    Rule(
+        code="cuda.unowned_library",
+        level="warning",
+        title="a library that no package owns is found before the one that a package brings",
+        explain=(
+            "A tarball or a copy by hand lies in a folder that the loader searches first; updates of the package "
+            "never reach programs."
+        ),
+        breaks="programs run with another version than the installed package says",
+        repair="move the copy away, or take its folder out of the loader's path",
+        prevent="libraries from packages only",
+        find=_unowned_first,
+        sources=("scenario I1",),
+    ),
+    Rule(
+        code="cuda.false_link",
+        level="error",
+        title="a link gives a library the name of another version",
+        explain=(
+            "`ln -s libcudart.so.10.2 libcudart.so.10.1` makes a program start and then fail at a symbol, or compute "
+            "wrongly: the name promises an interface that is not in the file. Where the loader only misses the "
+            "folder, a link is no help either."
+        ),
+        breaks="programs that ask for that version",
+        repair="remove the link, and install the version that the program asks for",
+        prevent="ld.so.conf.d for the toolkit; an environment of its own for a program that needs another CUDA",
+        find=_false_link,
+        texts=(
+            r"WARNING Found duplicate \['libcudart\.so'|Found duplicate .*libcudart\.so.* We'll flip a coin",
+        ),
+        sources=("scenario M4",),
+    ),
+    Rule(
+        code="cuda.loader_blind",
+        level="warning",
+        title="the loader does not know a toolkit's libraries",
+        explain=(
+            "nvcc is on the PATH, the libraries are on the disk, and the loader was never told: /etc/ld.so.conf.d "
+            "names no folder of the toolkit, or ldconfig did not run after it did."
+        ),
+        breaks="programs that were linked with the toolkit: 'cannot open shared object file'",
+        repair="a file in /etc/ld.so.conf.d and ldconfig",
+        prevent="provision apply writes it for every toolkit of the inventory",
+        find=_loader_blind,
+        texts=(
+            r"Could not load dynamic library 'lib(?:cudart|cublas|cublasLt|cufft|curand|cusolver|cusparse)\.so\.[0-9.]+'",
+            r"lib(?:cu[a-zL]+|nvrtc|nvJitLink)\.so\.[0-9.]+: cannot open shared object file",
+        ),
+        after=("cuda.false_link",),
+        sources=("scenario M4",),
+    ),
+    Rule(
+        code="cuda.nvcc_differs",
+        level="warning",
+        title="a shell finds another nvcc than it should",
+        explain=(
+            "Ubuntu's nvidia-cuda-toolkit puts /usr/bin/nvcc beside NVIDIA's in /usr/local/cuda/bin; which one a "
+            "shell finds is a matter of its PATH, and sudo and cron have their own. The CUDA version that nvidia-smi "
+            "prints is what the driver can run, not a toolkit."
+        ),
+        breaks="extensions are compiled with one CUDA for a framework of another",
+        repair="remove nvidia-cuda-toolkit, or put /usr/local/cuda/bin before /usr/bin; set CUDA_HOME",
+        prevent="one origin for toolkits; cuda_toolkit_default in the inventory",
+        find=_nvcc,
+        texts=(
+            r"The detected CUDA version \([0-9.]+\) mismatches the version that was used to compile",
+            r"Please make sure to use the same CUDA versions",
+        ),
+        after=("cuda.link",),
+        sources=("scenario H2",),
+    ),
+    Rule(
+        code="cuda.link",
+        level="warning",
+        title="/usr/local/cuda leads elsewhere, or moves with the next toolkit",
+        explain=(
+            "NVIDIA's packages register every toolkit with update-alternatives in automatic mode: the highest "
+            "priority wins, and each installation may move the link. A runfile writes a plain link over it, some "
+            "images have a real folder there."
+        ),
+        breaks="builds find another CUDA after somebody installed one",
+        repair="update-alternatives --set cuda /usr/local/cuda-X.Y",
+        prevent="cuda_toolkit_default: the link is set by hand, and stays",
+        find=_link,
+        sources=("update-alternatives(1)", "scenario H3"),
+    ),
+    Rule(
+        code="shell.cuda_lines",
+        level="warning",
+        title="start files of shells have stale, doubled or frozen lines about CUDA",
+        explain=(
+            '`echo "export PATH=$PATH:/usr/local/cuda/bin" >> ~/.bashrc` writes the installer\'s whole PATH as it '
+            "was that day, and once more at each run. A line for a toolkit that is gone does nothing; one without the "
+            "old value drops what others put there."
+        ),
+        breaks="PATH grows, or lacks what was added later; another toolkit comes first",
+        repair="take the lines out; one file in /etc/profile.d serves all",
+        prevent="write a file of your own, single quotes, `${PATH:+:$PATH}`",
+        find=_lines,
+        texts=(
+            r">>\s*~/\.bashrc.*(?:cuda|LD_LIBRARY_PATH)|echo .*export (?:PATH|LD_LIBRARY_PATH)=.*cuda.*>>",
+        ),
+        sources=("scenario H5",),
+    ),
+    Rule(
+        code="cuda.driver_too_old",
+        level="warning",
+        title="the driver cannot run a toolkit that is installed",
+        explain=(
+            "Every CUDA major has an oldest driver (12: 525, 13: 580). Below it nothing of it runs; within a major an "
+            "older driver runs a newer minor, without PTX."
+        ),
+        breaks="programs of that toolkit: 'CUDA driver version is insufficient for CUDA runtime version'",
+        repair="a newer driver, or an older toolkit",
+        prevent="provision plan refuses such pairs; provision compat answers before",
+        find=_driver_too_old,
+        texts=(
+            r"CUDA driver version is insufficient for CUDA runtime version",
+            r"The NVIDIA driver on your system is too old \(found version \d+\)",
+            r"cudaErrorInsufficientDriver",
+        ),
+        sources=("catalog: cuda", "scenarios H6, J2"),
+    ),
+    Rule(
+        code="cuda.minor_compat_only",
+        level="note",
+        title="a toolkit runs by minor-version compatibility only",
+        explain="The driver is older than the toolkit's own: compiled code runs, PTX (code that the driver compiles) does not.",
+        breaks="programs without code for the card itself: error 222",
+        repair="build for the card (-arch=native), or a newer driver",
+        prevent="toolkit and driver of one release where PTX matters",
+        find=_minor_only,
+        texts=(
+            r"the provided PTX was compiled with an unsupported toolchain",
+            r"CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
+        ),
+        sources=("NVIDIA: CUDA compatibility",),
+    ),
+    Rule(
+        code="cuda.compat_library",
+        level="warning",
+        title="cuda-compat's libcuda takes the place of the driver's",
+        explain=(
+            "Forward compatibility (package cuda-compat, /usr/local/cuda/compat) lets data-center cards run a newer "
+            "CUDA on an older driver. GeForce and TITAN cards have none: error 804. On a driver that is newer than "
+            "the library it does harm only."
+        ),
+        breaks="every CUDA program that finds that library first",
+        repair="take its folder out of LD_LIBRARY_PATH and ld.so.conf.d, or remove the package",
+        prevent="no cuda-compat on cards that have no forward compatibility",
+        find=_compat,
+        texts=(
+            r"Error 804: forward compatibility was attempted on non supported HW",
+            r"forward compatibility was attempted on non supported HW",
+            r"unsupported display driver / cuda driver combination",
+            r"system has unsupported display driver / cuda driver combination",
+        ),
+        sources=("NVIDIA: CUDA compatibility", "scenario H6"),
+    ),
+    Rule(
+        code="cuda.meta_pulls_driver",
+        level="warning",
+        title="a package of CUDA moves the driver",
+        explain=(
+            "cuda, cuda-X-Y and cuda-runtime-X-Y depend on cuda-drivers or nvidia-open: installing or upgrading them "
+            "replaces the driver that is there, Canonical's -server packages included, without any error. "
+            "cuda-toolkit-X-Y does not."
+        ),
+        breaks="nothing at once; the driver becomes another one at the next install or upgrade",
+        repair="keep cuda-toolkit-X-Y (apt-mark manual), remove the metapackage",
+        prevent="install cuda-toolkit-X-Y only; provision refuses a transaction in which a toolkit brings a driver",
+        find=_meta,
+        texts=(
+            r"apt(?:-get)? (?:-\S+ )*install (?:-\S+ )*cuda(?:-\d+-\d+)?(?:\s|$)",
+            r"The following packages will be REMOVED:.*nvidia-\S+-server",
+        ),
+        sources=("scenario F8",),
+    ),
+    Rule(
+        code="cuda.files_gone",
+        level="error",
+        title="dpkg has a toolkit whose files are gone",
+        explain="Somebody removed /usr/local/cuda-X.Y by hand (rm -rf): apt thinks that it is there, and installs nothing.",
+        breaks="every build and program with that toolkit",
+        repair="apt-get install --reinstall of the packages that own files there",
+        prevent="remove toolkits by their packages",
+        find=_gutted,
+        texts=(r"nvcc: (?:command )?not found",),
+    ),
+)

@@ -1,0 +1,162 @@
+"""Proxies: each layer has its own, and one that was forgotten looks like a network that is down."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from provision.diagnose import look
+from provision.diagnose.candidates import apt
+from provision.diagnose.held import user
+from provision.diagnose.rule import Case, Found, Rule
+
+
+def _apt(case: Case, kind: str) -> list[tuple[str, str]]:
+    """[(value, file)] of apt's proxies for http or https, those of single hosts too; DIRECT is none."""
+    name = f"acquire::{kind}::proxy"
+    return [
+        (row.value, row.file) for row in apt(case).settings
+        if (row.name == name or row.name.startswith(name + "::")) and row.value.upper() != "DIRECT"
+    ]  # fmt: skip
+
+
+def _settled(case: Case) -> bool:
+    """The inventory gives the proxy, and the roles hand it to every layer."""
+    return bool(case.values.get("gpu_proxy_http") or case.values.get("gpu_proxy_https"))
+
+
+def _layers(case: Case) -> Iterator[Found]:
+    trouble = user(case)
+    everybody = [row for row in trouble.proxies if row.layer == "everybody"]
+    users = [row for row in trouble.proxies if row.layer == "user"]
+    http, https = _apt(case, "http"), _apt(case, "https")
+    encrypted = [
+        uri
+        for source in case.facts.apt.sources
+        if source.enabled
+        for uri in source.uris
+        if uri.lower().startswith("https:")
+    ]
+    repairs = (
+        (look.apply("hand the inventory's proxy to every layer", "driver"),)
+        if _settled(case)
+        else (
+            look.manual(
+                "set gpu_proxy_http and gpu_proxy_https in the inventory, or the proxy in that layer's own file"
+            ),
+        )
+    )
+    told = [f"{row.file}: {row.kind} through {row.value}" for row in everybody + users]
+    told += [
+        f"{file}: apt, {kind} through {value}"
+        for kind, rows in (("http", http), ("https", https))
+        for value, file in rows
+    ]
+    # A cache of packages for one host or for http alone is no way out of the house.
+    general = [row for row in http if not _is_cache(row[0])]
+    if general and not https and encrypted:
+        yield Found(
+            f"apt has a proxy for http ({general[0][0]}) and none for https",
+            look.clip([*told, f"{len(encrypted)} sources are https: {encrypted[0]}, …"]),
+            repairs,
+        )
+    kinds = {row.kind for row in everybody}
+    if "http" in kinds and not kinds & {"https", "all"}:
+        row = everybody[0]
+        yield Found(f"{row.file} sets http_proxy ({row.value}) and no https_proxy", look.clip(told), repairs)
+    if users and not everybody and not (http or https):
+        kept = "" if trouble.sudo_keeps_proxy else "; sudo does not hand it on"
+        yield Found(
+            f"only {users[0].file} knows the proxy ({users[0].value}): apt, docker and services do not{kept}",
+            look.clip([*told, "apt.conf.d: no proxy", "/etc/environment: no proxy"]),
+            repairs,
+        )
+
+
+def _is_cache(value: str) -> bool:
+    """apt-cacher-ng and its like: a port that is theirs by custom; they pass no https on, and nobody expects it."""
+    return value.rpartition(":")[2] in ("3142", "9999")
+
+
+def _docker(case: Case) -> Iterator[Found]:
+    docker, trouble = case.facts.containers.docker, user(case)
+    if (
+        not docker.engine
+        or "proxies" in docker.file.keys
+        or docker.proxy_elsewhere
+        or (docker.info and any(docker.info.proxy.get(k) for k in ("http", "https")))
+    ):
+        return
+    if any(row.layer == "docker" for row in trouble.proxies) or any(
+        flag.key in ("http-proxy", "https-proxy") for flag in docker.flags
+    ):
+        return
+    others = [
+        f"{row.file}: {row.kind} through {row.value}"
+        for row in trouble.proxies
+        if row.layer in ("everybody", "user")
+    ]
+    others += [
+        f"{file}: apt, {kind} through {value}"
+        for kind in ("http", "https")
+        for value, file in _apt(case, kind)
+        if not _is_cache(value)
+    ]
+    if others:
+        yield Found(
+            "dockerd has no proxy, and this host goes out through one",
+            look.clip([*others, "/etc/systemd/system/docker.service.d: no proxy"]),
+            (look.apply("write dockerd's drop-in", "containers"),)
+            if _settled(case)
+            else (
+                look.manual(
+                    "a drop-in /etc/systemd/system/docker.service.d/http-proxy.conf, then daemon-reload and restart; "
+                    "or gpu_proxy_https"
+                ),
+            ),
+        )
+
+
+RULES = (
+    Rule(
+        code="proxy.layer_missing",
+        level="warning",
+        title="a layer does not know the proxy that this host needs",
+        explain=(
+            "A shell's http_proxy is one of many: sudo drops it, apt has Acquire::http::Proxy and "
+            "Acquire::https::Proxy, services see /etc/environment at best, and dockerd, conda and pip have files of "
+            "their own. Downloads of keys then leave empty files."
+        ),
+        breaks="downloads of one layer: time-outs, TLS that ends in the middle, 'could not resolve'",
+        repair="one proxy in the inventory (gpu_proxy_http, gpu_proxy_https), which is handed to every layer",
+        prevent="provision plan names the layer that cannot get out, before anything is changed",
+        find=_layers,
+        texts=(
+            r"Could not handshake: The TLS connection was non-properly terminated",
+            r"(?:Could not connect to|Unable to connect to|Connection (?:timed out|refused)).*:(?:3128|8080|8888)",
+            r"407 +Proxy Authentication Required|Invalid response from proxy",
+            r"Temporary failure resolving '\S+'|Could not resolve '?(?:host|proxy)",
+            r"Could not wait for server fd|Connection timed out \[IP: ",
+        ),
+        sources=("scenario N2",),
+    ),
+    Rule(
+        code="proxy.docker_missing",
+        level="warning",
+        title="dockerd does not know the proxy",
+        explain=(
+            "docker pull is done by the daemon, with the environment that systemd gave it at its start: a shell's "
+            "proxy does not reach it."
+        ),
+        breaks="docker pull: 'TLS handshake timeout'; it says nothing about the GPU",
+        repair='a drop-in with Environment="HTTPS_PROXY=…" for docker.service, then restart it; or a local image',
+        prevent="gpu_proxy_https in the inventory",
+        find=_docker,
+        texts=(
+            r"net/http: TLS handshake timeout",
+            r"Error response from daemon: Get \"?https://\S+\"?: (?:net/http|dial tcp|proxyconnect|context deadline)",
+            r"proxyconnect tcp:",
+        ),
+        after=("containers.daemon_json_unreadable",),
+        sources=("docker: configure the daemon to use a proxy", "scenario N4"),
+    ),
+)
