@@ -34,6 +34,10 @@ class FakeSession:
     def call(self, module, args, *, timeout=60):
         if self.host.name == "gpu02":
             raise HostFailedError("host.no_python", "there is no Python 3", host="gpu02", hint="install it")
+        if module == "hostlock":
+            return {"taken": True, "held": None, "replaced": None, "why": None}
+        if module == "hostrecord":
+            return {"released": True, "held": None, "trouble": None}
         assert module == "probe"
         return facts_of(["H100", "H100"], "580-server 580.126.20 open signed").model_dump(mode="json")
 
@@ -428,6 +432,7 @@ def test_apply_does_the_fine_hosts_and_tells_the_others_apart(capsys, applying, 
         "ansible.log",
         "result.json",
         "state.json",
+        "history.json",
     }
     assert json.loads((run_dir / "result.json").read_text()) == document
 
