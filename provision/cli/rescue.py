@@ -94,7 +94,8 @@ def rescue(
         return False
 
     options = command.Options(
-        mode="purge" if purge else "undo" if undo else "mend", snapshot=snapshot, stop_holders=stop_holders, dry_run=dry_run, break_lock=break_lock, run_base=settings.run_dir,
+        mode="purge" if purge else "undo" if undo else "mend", snapshot=snapshot,
+        stop_holders=stop_holders, dry_run=dry_run, break_lock=break_lock, run_base=settings.run_dir,
         verbosity=settings.verbose,
     )  # fmt: skip
     return finish(settings, command.run(fleet, renderer.progress(), options, agree), renderer)

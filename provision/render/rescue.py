@@ -47,9 +47,7 @@ def _host(host: RescuedHost, verbosity: int) -> Iterable[RenderableType]:
             continue
         yield from _finding(finding, verbosity, short=not planned and finding.code not in stays)
     if others:
-        yield indented(
-            Text(f"{plural(others, 'warning')} that nothing here mends: provision diagnose", style="dim"), 2
-        )
+        yield indented(Text(f"{plural(others, 'warning')} more: provision diagnose", style="dim"), 2)
     rounds = list(enumerate(host.rounds, 1))
     for number, one in rounds[-1:] if planned else rounds:
         yield from _round(one, number if len(host.rounds) > 1 else 0, verbosity)
@@ -77,23 +75,23 @@ def _round(one: Round, number: int, verbosity: int) -> Iterable[RenderableType]:
     if number:
         yield indented(Text(f"round {number}", style="dim"), 2)
     yield columns([(_mark(step), _step(step)) for step in one.steps], 2, style="", gap=1)
-    if one.plan is not None and one.plan.steps:
-        rows: list[tuple[str | Text, str | Text]] = []
-        for step in one.plan.steps:
-            rows.append(
-                ("", text(step.title, f": {step.because}" if step.because else "", styles=("bold", "")))
-            )
-        yield columns(rows, 4, gap=0)
-        if one.plan.packages:
-            yield indented(text(package_line(one.plan.packages), styles=("",)), 6)
-            yield from _packages(one.plan.packages, 6, verbosity)
+    for plan in (one.plan, one.purge, one.undo):
+        if plan is not None:
+            yield from _plan(plan.steps, details=bool(verbosity) or one.plan is None)
+    if one.plan is not None and one.plan.packages:
+        yield indented(text(package_line(one.plan.packages), styles=("",)), 6)
+        yield from _packages(one.plan.packages, 6, verbosity)
+    stays = [(row.path, row.why) for row in one.purge.left] if one.purge else []
+    stays += [(row.what, row.why) for row in one.undo.left] if one.undo else []
+    for what, why in stays:
+        yield indented(text("stays: ", what, f": {why}", styles=("dim", "", "dim")), 4)
     if one.stops:
         yield indented(text("stops for a moment: ", ", ".join(one.stops), styles=("yellow", "")), 4)
     for blocker in one.blockers:
         yield indented(text("waits: ", blocker.message, styles=("red", "red")), 4)
 
 
-def _plan(steps: Sequence[Step], details: bool | int) -> Iterable[RenderableType]:
+def _plan(steps: Sequence[Step], *, details: bool) -> Iterable[RenderableType]:
     """The steps of a plan; with their details where these are what a person agrees to."""
     rows: list[tuple[str | Text, str | Text]] = []
     for step in steps:

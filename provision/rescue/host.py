@@ -70,7 +70,13 @@ def look(
         found := _asked(mode, name, call, facts, history, limits) or next_round(seen, history, facts, limits)
     ) is not None:
         if found.kind == "apply":
-            found.plan = _plan(name, facts, call, values, catalog, found.steps)
+            purged = any(step.finding == PURGE for step in found.steps)
+            # What is still loaded of a purged driver is no driver that somebody else put there. Nothing can be started
+            # beside it; that it has to go, the next look says.
+            known = facts.model_copy(update={"module": facts.module.model_copy(update={"loaded": None})})
+            found.plan = _plan(name, known if purged else facts, call, values, catalog, found.steps)
+            if purged and facts.module.loaded and found.plan.status == "changes":
+                found.plan.spec["parts"][PARTS["driver"]]["boot"]["start"] = False
             _judge_plan(found, {PURGE, *(finding.code for finding in seen.errors)})
         elif found.kind == "restart":
             _judge_restart(found, facts, values, catalog, limits)

@@ -74,7 +74,7 @@ def _purged(case: Case) -> Iterator[Found]:
     for row in reversed(apt(case).transactions):
         lost = [
             change.name for change in row.changes
-            if change.action in ("remove", "purge") and _VITAL.match(change.name)
+            if change.action in ("remove", "purge") and _VITAL.match(change.name) and not names.is_driver_package(change.name)
             and not (packages.get(change.name) and packages[change.name].installed)
         ]  # fmt: skip
         driver = any(

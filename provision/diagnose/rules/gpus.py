@@ -541,6 +541,7 @@ RULES = (
             "kernel.module_version",
         ),
         symptom_of=(
+            "driver.stale_module",
             "gpus.needs_proprietary",
             "gpus.branch_wrong",
             "driver.two_installers",
