@@ -187,8 +187,13 @@ class _Planner:
 
     def stand(self) -> tuple[HostPlan, list[str]]:
         driver, cuda, containers = self._decide()
-        asking = {"driver": bool(driver.ask), "cuda": bool(cuda.ask), "containers": bool(containers.asks)}
-        return self._plan(driver, cuda, containers), [part for part, asks in asking.items() if asks]
+        asks = {"driver": bool(driver.ask), "cuda": bool(cuda.ask), "containers": bool(containers.asks)}
+        asking = [part for part, open_ in asks.items() if open_]
+        # Without a target a part looks as if nothing of it were wanted: what it has in our files stays out of this.
+        self.parts = [part for part in self.parts if part not in asking]
+        plan = self._plan(driver, cuda, containers)
+        plan.steps = [step for step in plan.steps if step.part not in asking]
+        return plan, asking
 
     def close(self) -> None:
         if self.workdir:
