@@ -73,18 +73,18 @@ def environment(path):
     Returns {"packages": [records], "wheels": [{"name", "version", "tags"}], "index": address of pip's own index, "problems":
     [texts]}.
     """
-    packages, problems, wheels, index = [], [], [], None
+    packages, problems, wheels, index, owned = [], [], [], None, set()
     folder = os.path.join(path, "conda-meta")
     for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
         if not name.endswith(".json"):
             continue
         data = _bytes(os.path.join(folder, name))
         record = json.loads((data or b"{}").decode("utf-8"))
+        owned.add((str(record.get("name", "")).lower().replace("_", "-"), record.get("version")))
         if not record.get("url") or not (record.get("sha256") or record.get("md5")):
             problems.append("%s: its record names no address or no checksum" % name)
             continue
         packages.append({key: record[key] for key in _RECORD if key in record})
-    owned = {(p["name"].lower().replace("_", "-"), p["version"]) for p in packages}
     for site in _sites(path):
         said = _PIP_INDEX.search(
             (_bytes(os.path.join(site, "pip/_internal/models/index.py")) or b"").decode("utf-8", "replace")

@@ -125,10 +125,14 @@ def write_index(folder: Path) -> None:
         for project in index.iterdir():
             if project.is_dir():
                 links = "".join(
-                    f'<a href="{_quoted(file.name)}">{file.name}</a>\n'
+                    f'<a href="{_quoted(file.name)}#sha256={_sha256(file)}">{file.name}</a>\n'
                     for file in sorted(project.glob("*.whl"))
                 )
                 (project / "index.html").write_text(f"<!DOCTYPE html><html><body>\n{links}</body></html>\n")
+
+
+def _sha256(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def _put(index: Path, file: str, content: bytes) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -77,7 +78,19 @@ def link_package(prefix, archive, url):
                     file.write(data)
                 os.chmod(target, (0o777 if member.mode & 0o111 else 0o666) & ~UMASK)
             files.append(name)
-    record = dict(index, fn=os.path.basename(archive), url=url, channel=url.rsplit("/", 2)[0], files=files)
+    with open(archive, "rb") as file:
+        packed = file.read()
+    # As the real one notes them from the channel's index.
+    sums = {"md5": hashlib.md5(packed, usedforsecurity=False).hexdigest(), "sha256": hashlib.sha256(packed).hexdigest()}
+    record = dict(
+        index,
+        fn=os.path.basename(archive),
+        url=url,
+        channel=url.rsplit("/", 2)[0],
+        files=files,
+        size=len(packed),
+        **sums,
+    )
     path = os.path.join(
         prefix, "conda-meta", "%s-%s-%s.json" % (index["name"], index["version"], index["build"])
     )
