@@ -183,6 +183,7 @@ def schemas() -> dict[str, dict[str, Any]]:
     from provision.commands.compat import CompatDocument
     from provision.commands.diagnose import DiagnoseDocument, ExplainDocument
     from provision.commands.drift import DriftDocument
+    from provision.commands.history import HistoryDocument
     from provision.commands.lock import LockDocument
     from provision.commands.mirror import MirrorDocument
     from provision.rescue.model import RescueDocument
@@ -193,6 +194,7 @@ def schemas() -> dict[str, dict[str, Any]]:
         DiagnoseDocument,
         ExplainDocument,
         DriftDocument,
+        HistoryDocument,
         LockDocument,
         MirrorDocument,
         RescueDocument,

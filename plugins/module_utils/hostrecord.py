@@ -25,7 +25,7 @@ _FILE = lazyre.compile(r"^[0-9]{8}T[0-9]{6}Z-[A-Za-z0-9._-]+\.json$")
 def main(args):
     """The fast read's way in: args["op"] is leave or read."""
     if args["op"] == "read":
-        return read(args.get("newest"))
+        return dict(read(args.get("newest")), lock=hostlock.read())
     return leave(args.get("record"), args.get("run"))
 
 

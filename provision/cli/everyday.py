@@ -19,31 +19,75 @@ from provision.cli.base import (
     with_values,
 )
 
+_LOOK = "Where hosts come from, and a look at them"
+
 
 @command(
     "provision init gpu01 gpu02",
     "provision init 'gpu[01:40]' --user ubuntu -o fleet.yml",
+    "provision init 'gpu[01:40]' --scan",
+    "provision init --from-file hosts.txt",
+    "provision init --from-ssh-config",
+    "provision init -i old-inventory --from-inventory",
     "provision init localhost",
 )
 def init(
     settings: Settings,
     hosts: Annotated[
-        list[str], typer.Argument(metavar="HOST...", help="Names or addresses; ranges as gpu[01:40].")
-    ],
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="File to write.")] = Path(
-        "inventory/hosts.yml"
-    ),
+        list[str] | None, typer.Argument(metavar="[HOST]...", help="Names or addresses; ranges as gpu[01:40].")
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="FILE", help="File to write (default: inventory/hosts.yml)."),
+    ] = None,
     user: Annotated[
         str | None, typer.Option("-u", "--user", metavar="NAME", help="User to log in as.")
     ] = None,
     force: Annotated[
         bool, typer.Option("--force", metavar="", help="Overwrite the file if it is there.")
     ] = False,
-) -> int:
-    """Write a commented starter inventory for the named hosts."""
-    from provision.commands import init as command
+    from_file: Annotated[
+        Path | None,
+        typer.Option("--from-file", metavar="FILE", rich_help_panel=_LOOK, help="Names in a file, one a line."),
+    ] = None,
+    from_ssh_config: Annotated[
+        bool,
+        typer.Option(
+            "--from-ssh-config", metavar="", rich_help_panel=_LOOK, help="The hosts that ~/.ssh/config names."
+        ),
+    ] = False,
+    ssh_config: Annotated[
+        Path | None,
+        typer.Option(
+            "--ssh-config", metavar="FILE", rich_help_panel=_LOOK, help="The same, from another configuration of ssh."
+        ),
+    ] = None,
+    from_inventory: Annotated[
+        bool,
+        typer.Option(
+            "--from-inventory", metavar="", rich_help_panel=_LOOK,
+            help="Groups for the hosts of an inventory that you have (-i): a file beside it, not a copy.",
+        ),
+    ] = False,
+    scan: Annotated[
+        bool | None,
+        typer.Option(
+            "--scan/--no-scan", rich_help_panel=_LOOK,
+            help="Look at every host, and group hosts by their cards. Default: yes, but for hosts that are merely named.",
+        ),
+    ] = None,
+) -> int:  # fmt: skip
+    """Write a commented starter inventory; for a fleet, look at every host first and propose groups by hardware.
 
-    return finish(settings, command.run(hosts, output, user=user, force=force))
+    Hosts that cannot be read are in a group of their own, with the reason (exit code 4).
+    """
+    from provision.cli import starting
+
+    request = starting.Request(
+        hosts=tuple(hosts or ()), output=output, user=user, force=force, file=from_file, inventory=from_inventory,
+        ssh_config=ssh_config or (starting.SSH_CONFIG if from_ssh_config else None), scan=scan,
+    )  # fmt: skip
+    return starting.run(settings, request)
 
 
 _PRUNE = "Remove CUDA toolkits of apt's that are installed and not listed."

@@ -179,3 +179,61 @@ def mirror(
     order = command.Order(folder, lock, on, sign, prune, archive, archive_key, tuple(also or ()))
     document = command.verify_on(fleet, order) if verify else command.run(fleet, order, renderer.progress())
     return finish(settings, document, renderer)
+
+
+@command(
+    "provision history",
+    "provision history last",
+    "provision history apply-f9038c -v",
+    "provision history gpu01",
+    "provision history --on-hosts --json",
+)
+def history(
+    settings: Settings,
+    what: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[RUN|HOST]", help="A run: last, or a part of its name. A host or group: what it says."
+        ),
+    ] = None,
+    on_hosts: Annotated[
+        bool,
+        typer.Option(
+            "--on-hosts", metavar="", help="Ask the hosts: runs from other machines are told there too."
+        ),
+    ] = False,
+    newest: Annotated[
+        int, typer.Option("-n", "--newest", min=1, metavar="N", help="So many of the newest runs.")
+    ] = 20,
+) -> int:
+    """Show who changed what, when, with which inventory and lock. Changes nothing.
+
+    Without more: the runs of this machine. docs/history.md says where they are kept, and how to go back.
+    """
+    from provision.commands import history as command
+    from provision.errors import UsageError
+
+    base = settings.run_dir
+    if what is None and not on_hosts:
+        return finish(settings, command.of_runs(command.known(base)[:newest], base))
+    trouble = None
+    if what is not None and not on_hosts:
+        try:
+            found = command.one_run(what, base)
+        except UsageError as error:  # more than one run: perhaps it is a host
+            found, trouble = None, error
+        if found is not None:
+            return finish(settings, found)
+    from dataclasses import replace
+
+    try:
+        fleet, renderer = open_fleet(replace(settings, limit=what or settings.limit), "history")
+    except UsageError as error:
+        if what is None or error.issue.code not in (
+            "inventory.missing",
+            "inventory.no_match",
+            "inventory.empty",
+        ):
+            raise
+        raise trouble or command.nothing(what, base) from error
+    return finish(settings, command.of_hosts(fleet, base, renderer.progress(), newest=newest), renderer)

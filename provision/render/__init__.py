@@ -53,7 +53,8 @@ class Renderer:
         for thing in _view(document, self.out.width, self.verbosity):
             put(self.out, thing)
         if isinstance(document, InitDocument):
-            self.say(f"look into it, then: provision{_source(document.path)} scan")
+            source = _source(document.path) if document.next_source is None else document.next_source
+            self.say(f"look into it, then: provision{source} {'plan' if document.groups else 'scan'}")
         for warning in getattr(document, "warnings", ()):
             self.issue(warning, "warning")
         run_dir = getattr(document, "run_dir", None)
@@ -136,7 +137,13 @@ def _view(document: Document, width: int, verbosity: int) -> Iterable[Renderable
 
         return results.applied(document, verbosity)
     if isinstance(document, InitDocument):
-        return [Text(f"wrote {clean(document.path)}")]
+        from provision.render import init
+
+        return init.view(document)
+    if document.schema_id == "provision/history/1":
+        from provision.render import history
+
+        return history.view(document, verbosity)  # type: ignore[arg-type]
     if document.schema_id == "provision/drift/1":
         from provision.render import drift
 

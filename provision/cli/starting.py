@@ -1,0 +1,93 @@
+"""What init does between the words of its command line and its document: where hosts come from, and where to write."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from provision.cli.base import Settings, finish, open_fleet
+from provision.errors import UsageError
+from provision.hostlists import SSH_CONFIG, from_file, from_ssh_config
+
+__all__ = ["SSH_CONFIG", "Request", "run"]
+
+_DEFAULT = Path("inventory/hosts.yml")
+_OVERLAY = "gpu_groups.yml"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked of init. scan: None leaves it to where the hosts come from."""
+
+    hosts: tuple[str, ...] = ()
+    output: Path | None = None
+    user: str | None = None
+    force: bool = False
+    file: Path | None = None
+    ssh_config: Path | None = None
+    inventory: bool = False
+    scan: bool | None = None
+
+
+def run(settings: Settings, request: Request) -> int:
+    """Write the inventory. UsageError for sources that do not go together, or that name no host."""
+    from provision.commands import init as command
+
+    if request.inventory:
+        return _from_inventory(settings, request)
+    names, words = list(request.hosts), []
+    if request.hosts:
+        words.append("hosts that were named")
+    if request.file:
+        names += from_file(request.file, command.check_name)
+        words.append(str(request.file))
+    if request.ssh_config:
+        names += from_ssh_config(request.ssh_config)
+        words.append(str(request.ssh_config))
+    if not names:
+        raise UsageError(
+            "usage.arguments", "no hosts were named",
+            hint="provision init gpu01 gpu02; or --from-file, --from-ssh-config, --from-inventory",
+        )  # fmt: skip
+    output = request.output or _DEFAULT
+    listed = bool(request.file or request.ssh_config)
+    if not (listed if request.scan is None else request.scan):
+        return finish(settings, command.run(names, output, user=request.user, force=request.force))
+    command.refuse_existing(output, request.force)
+    with tempfile.TemporaryDirectory(prefix="gpu-provision-init-") as folder:
+        # An inventory of names alone: Ansible carries ranges out, and ssh's own configuration says the rest.
+        plain = Path(folder, "hosts.yml")
+        command.run(names, plain, user=request.user)
+        fleet, renderer = open_fleet(replace(settings, inventory=[str(plain)]), "init")
+        source = command.Source(" and ".join(words), leave_out=request.ssh_config is not None)
+        document = command.run_scanned(
+            fleet, output, source, renderer.progress(), user=request.user, force=request.force
+        )
+    return finish(settings, document, renderer)
+
+
+def _from_inventory(settings: Settings, request: Request) -> int:
+    """Groups beside an inventory that is there: it goes on to say how to log in."""
+    from provision.commands import init as command
+
+    if request.hosts or request.file or request.ssh_config or request.user or request.scan is False:
+        raise UsageError(
+            "usage.arguments", "--from-inventory goes with -i, -l and -o alone",
+            because=["its hosts and how to log in stand there, and they are looked at"],
+            hint="provision init -i INVENTORY --from-inventory",
+        )  # fmt: skip
+    fleet, renderer = open_fleet(settings, "init")
+    sources = fleet.inventory.sources
+    output = request.output or _beside(sources)
+    source = command.Source(" and ".join(sources), overlay=tuple(sources))
+    document = command.run_scanned(fleet, output, source, renderer.progress(), force=request.force)
+    return finish(settings, document, renderer)
+
+
+def _beside(sources: list[str]) -> Path:
+    """In a folder, where it is read with the rest; else beside the file."""
+    files = [Path(source) for source in sources if "," not in source]
+    if not files:
+        return _DEFAULT.with_name(_OVERLAY)
+    return (files[0] if files[0].is_dir() else files[0].parent) / _OVERLAY

@@ -1,0 +1,158 @@
+"""history: a table of runs, one run in detail, or what hosts say of themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from provision.commands.history import HistoryDocument, HostHistory
+from provision.history import HostRecord, InventoryState, Judged, LockState, Run, changed_in_words
+from provision.render.base import columns, headline, indented
+from provision.render.words import STATUS_WORDS, STYLES, clean, grouped, listed, plural
+
+_STATES = {"done": "green", "failed": "bold red", "cut off": "yellow"}
+_SHOWN_PACKAGES = 4
+
+
+def view(document: HistoryDocument, verbosity: int) -> Iterable[RenderableType]:
+    """Return what to print of a history."""
+    if document.asked and len(document.runs) == 1:
+        yield from _one(document.runs[0], verbosity)
+    elif document.hosts:
+        for number, (name, host) in enumerate(document.hosts.items()):
+            yield from [Text("")] * bool(number)
+            yield from _host(name, host, {run.run for run in document.runs})
+    elif document.runs:
+        yield _table(document.runs)
+        yield Text("one run: provision history RUN (a part of its name is enough)", style="dim")
+    else:
+        yield Text(f"no run yet in {clean(document.folder)}")
+
+
+def _table(runs: Sequence[Run]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("run", "UTC", "who", "hosts", "what changed"):
+        table.add_column(title, overflow="fold", no_wrap=title in ("run", "UTC"))
+    for run in runs:
+        state = Text(_counted(run), style=_STATES.get(run.state, ""))
+        table.add_row(short(run.run), when(run.started), clean(run.who), state, clean(_what(run)))
+    return table
+
+
+def short(run: str) -> str:
+    """The part of a run's name by which it can be called: apply-f9038c."""
+    return run.split("-", 1)[-1]
+
+
+def when(time: str) -> str:
+    """2026-11-28T09:53:20Z as 2026-11-28 09:53."""
+    return time[:16].replace("T", " ")
+
+
+def _counted(run: Run) -> str:
+    statuses = [record.status for record in run.hosts.values()] + list(run.left_alone.values())
+    told = [f"{statuses.count(s)} {STATUS_WORDS.get(s, s)}" for s in dict.fromkeys(statuses)]
+    return ", ".join([*(["cut off"] if run.ended is None else []), *told]) or run.state
+
+
+def _what(run: Run) -> str:
+    told = list(dict.fromkeys(changed_in_words(record.packages) for record in run.hosts.values()))
+    words = [*(["back before another run"] if "--rollback" in run.command else []), *filter(None, told[:2])]
+    return "; ".join([*words, *(["and more"] if len(told) > 2 else [])])
+
+
+def _one(run: Run, verbosity: int) -> Iterable[RenderableType]:
+    yield Text.assemble((clean(run.run), "bold"), "  ", (run.state, _STATES.get(run.state, "")))
+    git = f" ({run.git})" if run.git else ""
+    rows = [
+        ("command", run.command),
+        ("who", f"{run.who}{git}"),
+        ("when", f"{when(run.started)} to {when(run.ended) if run.ended else '?'} UTC"),
+        ("inventory", _inventory(run.inventory)),
+        ("lock", _lock(run.lock)),
+        ("folder", run.folder or ""),
+    ]
+    yield columns([(word, told) for word, told in rows if told])
+    for names, record in grouped(run.hosts.items(), _alike):
+        yield from _record(names, record, verbosity)
+    for names, status in grouped(run.left_alone.items(), lambda status: status):
+        yield headline(names, status, "left alone")
+    if run.ended is None:
+        yield Text(
+            f"it was cut off, or still goes on: provision apply --resume {short(run.run)}", style="dim"
+        )
+    elif any(record.packages for record in run.hosts.values()):
+        yield Text(f"back to before it: provision apply --rollback {short(run.run)}", style="dim")
+
+
+def _alike(record: HostRecord) -> object:
+    verify = record.verify and (record.verify.fail, record.verify.failed)
+    return (record.status, record.packages, record.rebooted, verify, record.took_lock_of)
+
+
+def _record(names: Sequence[str], record: HostRecord, verbosity: int) -> Iterable[RenderableType]:
+    yield headline(names, record.status, changed_in_words(record.packages))
+    rows: list[tuple[str | Text, str | Text]] = [("verify", _judged(record.verify))] if record.verify else []
+    if record.rebooted:
+        rows.append(("reboot", "yes"))
+    if record.took_lock_of:
+        rows.append(("lock of", f"{record.took_lock_of.get('who')}, run {record.took_lock_of.get('run')}"))
+    if rows:
+        yield columns(rows, style="dim")
+    moves: dict[tuple[str | None, str | None], list[str]] = {}
+    for name, before, after in record.packages:
+        moves.setdefault((before, after), []).append(name)
+    rows = [
+        (f"{before or 'none'} -> {after or 'none'}", ", ".join(found) if verbosity else listed(found, _SHOWN_PACKAGES))
+        for (before, after), found in moves.items()
+    ]  # fmt: skip
+    for move, found in rows:
+        yield indented(Text(clean(move), style="dim"), 2)
+        yield indented(Text(clean(found)), 4)
+
+
+def _judged(verify: Judged) -> str:
+    told = [f"{number} {word}" for word, number in (
+        ("pass", verify.passed), ("warn", verify.warn), ("fail", verify.fail), ("skip", verify.skip),
+    ) if number]  # fmt: skip
+    failed = f": {listed(verify.failed, 6)}" if verify.failed else ""
+    return ", ".join(told) + failed
+
+
+def _inventory(state: InventoryState | None) -> str:
+    if state is None or not state.folder:
+        return ""
+    if not state.commit:
+        return f"{state.folder} (not in git)"
+    return f"{state.folder} at {state.commit[:12]}" + (
+        ", with changes that are not committed" if state.dirty else ""
+    )
+
+
+def _lock(lock: LockState | None) -> str:
+    return f"{lock.path} (sha256 {lock.sha256[:12]})" if lock else ""
+
+
+def _host(name: str, host: HostHistory, mine: set[str]) -> Iterable[RenderableType]:
+    runs = plural(len(host.runs), "run") if host.runs else "no run is known there"
+    yield headline([name], host.status, runs if host.status == "ok" else "")
+    if host.locked_by:
+        who = f"{host.locked_by.get('who')}, {host.locked_by.get('command')}, since {host.locked_by.get('since')}"
+        state = f" (stale: {host.stale})" if host.stale else ""
+        yield indented(Text(clean(f"at work there now: {who}{state}"), style="yellow"), 2)
+    if not host.runs:
+        return
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for _ in range(4):
+        table.add_column(overflow="fold")
+    for record in host.runs:
+        status = Text(STATUS_WORDS.get(record.status, record.status), style=STYLES.get(record.status, ""))
+        elsewhere = "" if record.run in mine else "; run from elsewhere"
+        told = changed_in_words(record.packages) or record.command
+        table.add_row(
+            when(record.started), Text(clean(record.who)), status, Text(clean(f"{told}{elsewhere}")),
+        )  # fmt: skip
+    yield indented(table, 2)
