@@ -97,6 +97,7 @@ def go_on(
     part = command.part_of(fleet, state, settings.limit)
     if not part.hosts:
         renderer.say(f"nothing is left of {state.run}: {state.count()}")
+    command.settle(part, state, renderer.progress())
     return _carry_out(
         settings, part, renderer, state.options, store, how, _rollback(settings, state.options.rollback)
     )

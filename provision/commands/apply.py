@@ -19,7 +19,7 @@ from provision import engine, remote
 from provision.collection import ROOT
 from provision.commands import plan as planning
 from provision.commands import verify
-from provision.commands.fleet import Fleet, Silent, Talk, release
+from provision.commands.fleet import Fleet, Silent, Talk, ask_all, release
 from provision.documents import AppliedHost, AppliedWave, ApplyDocument, PlanDocument
 from provision.engine import Event, HostOutcome
 from provision.errors import Exit, Issue, ProvisionError, RefusedError, UsageError
@@ -48,6 +48,8 @@ from provision.rollout.state import (
 from provision.rollout.waves import Wave, kind_of, waves
 
 _PLAYBOOK = ROOT / "playbooks/site.yml"
+# A transaction that compiles modules on a slow host; the role waits for it too, and would say so.
+_SETTLE_SECONDS = 1800.0
 
 
 @dataclass(frozen=True)
@@ -132,7 +134,8 @@ def run(
     store = resumed or _new_store(plan, options, staged, where or Where(), run_base, check)
     if resumed is not None:
         _go_on(resumed, plan, staged)
-    engine.write_private(store.folder / "plan.json", plan.to_json())
+    before = _agreed_before(store)
+    engine.write_private(store.folder / _plan_name(store.state.sessions), plan.to_json())
     first = len(store.state.waves) - len(staged.waves) + 1
     agreed = {name: plan.hosts[name] for name in [*names, *staged.begun]}
     started = time.monotonic()
@@ -144,6 +147,7 @@ def run(
         agreed,
         planned_at=planned_at or started,
         interrupts=interrupts,
+        before=before,
         seams=seams,
         check=check,
     )
@@ -217,6 +221,37 @@ def part_of(fleet: Fleet, state: RunState, limit: str | None) -> Fleet:
         )  # fmt: skip
     hosts = [host for host in fleet.hosts if host.name in wanted]
     return replace(fleet, inventory=replace(fleet.inventory, hosts=hosts))
+
+
+def settle(fleet: Fleet, state: RunState, talk: Talk) -> None:
+    """Wait, host by host, for what a killed session left running: a host is not planned for in the middle of a transaction."""
+    begun = {name for name in state.left() if state.hosts[name].began}
+    hosts = [host for host in fleet.hosts if host.name in begun]
+    if hosts:
+        # A host that does not answer says so when it is planned for.
+        ask_all(
+            fleet, hosts, "waiting for what was begun",
+            lambda host, session: session.call("aptsettle", {"timeout": _SETTLE_SECONDS}, timeout=_SETTLE_SECONDS + 30),
+            talk,
+        )  # fmt: skip
+
+
+def _plan_name(session: int) -> str:
+    return "plan.json" if session == 1 else f"plan-{session}.json"
+
+
+def _agreed_before(store: Store) -> dict[str, list[HostPlan]]:
+    """Return what was agreed to in earlier sessions, of the hosts that these began and did not end."""
+    found: dict[str, list[HostPlan]] = {}
+    begun = [name for name, host in store.state.hosts.items() if host.began]
+    for session in range(1, store.state.sessions):
+        path = store.folder / _plan_name(session)
+        if begun and path.is_file():
+            document = PlanDocument.model_validate_json(path.read_text(encoding="utf-8"))
+            for name in begun:
+                if name in document.hosts:
+                    found.setdefault(name, []).append(document.hosts[name])
+    return found
 
 
 def _new_store(

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from provision.documents import AppliedHost, ApplyDocument, Check, VerifyDocument
 from provision.render.base import columns, headline, indented, text
-from provision.render.words import STYLES, clean, count_words, grouped, plural, task_words
+from provision.render.words import STYLES, clean, count_words, grouped, hosts_in_words, plural, task_words
 
 _VERIFIED = (
     ("pass", "passed"), ("warn", "passed with warnings"), ("fail", "failed"), ("skip", "with nothing to judge"),
@@ -18,8 +18,8 @@ _VERIFIED = (
 _APPLIED = (
     ("done", "done and proven"), ("checked", "checked"), ("unchanged", "as wanted"), ("reboot_needed", "waiting for a reboot"),
     ("restart_needed", "waiting for a restart"),
-    ("check_failed", "with failed checks"), ("failed", "failed"), ("blocked", "blocked"), ("unreachable", "unreachable"),
-    ("interrupted", "interrupted"), ("not_started", "not started"),
+    ("check_failed", "with failed checks"), ("failed", "failed"), ("blocked", "blocked"), ("busy", "in use"),
+    ("skipped", "not drained"), ("unreachable", "unreachable"), ("interrupted", "interrupted"), ("not_started", "not started"),
 )  # fmt: skip
 # From so many different results on, hosts that are well take one line each.
 _MANY = 4
@@ -95,9 +95,27 @@ def applied(document: ApplyDocument, verbosity: int) -> Iterable[RenderableType]
     for names, host in grouped(document.hosts.items(), _done):
         yield headline(names, host.status, host.summary, everything=bool(verbosity))
         yield from _host(host, verbosity)
+    yield from _waves(document)
     counts = count_words((host.status for host in document.hosts.values()), _APPLIED)
     seconds = f" in {document.seconds:.0f} s" if document.seconds else ""
     yield Text(f"apply: {plural(len(document.hosts), 'host')}{seconds}: {counts}", style="bold")
+
+
+_WAVES = {"canary": "canary", "batch": "batch", "waited": "was in use", "all": "all"}
+
+
+def _waves(document: ApplyDocument) -> Iterable[RenderableType]:
+    """Return a line a wave, where there was more than one."""
+    if len(document.waves) < 2:
+        return
+    rows: list[tuple[str | Text, str | Text]] = []
+    for number, wave in enumerate(document.waves, start=1):
+        took = f" in {wave.seconds:.0f} s" if wave.status == "done" and wave.seconds is not None else ""
+        ended = {"done": "done", "stopped": "cut off", "not_begun": "not begun"}[wave.status]
+        style = {"done": "green", "stopped": "yellow", "not_begun": "yellow"}[wave.status]
+        label = f"wave {number} of {len(document.waves)}, {_WAVES[wave.kind]}"
+        rows.append((label, text(f"{ended}{took}", f": {hosts_in_words(wave.hosts)}", styles=(style, ""))))
+    yield columns(rows, 0)
 
 
 def _proven(passed: Sequence[Check]) -> Text:
@@ -108,7 +126,8 @@ def _proven(passed: Sequence[Check]) -> Text:
 
 
 def _done(host: AppliedHost) -> object:
-    return (host.status, host.summary, host.changed, host.failed_task, _judged(host.checks))
+    hooks = (host.drain, host.resume)
+    return (host.status, host.summary, host.changed, host.failed_task, hooks, _judged(host.checks))
 
 
 def _host(host: AppliedHost, verbosity: int) -> Iterable[RenderableType]:
@@ -118,6 +137,11 @@ def _host(host: AppliedHost, verbosity: int) -> Iterable[RenderableType]:
         rows.append((word, "; ".join(task_words(task) for task in dict.fromkeys(host.changed))))
     if host.failed_task:
         rows.append(("failed in", task_words(host.failed_task)))
+    if host.drain:
+        drained = {"ok": "drained", "failed": "not drained"}[host.drain]
+        rows.append(
+            ("hooks", drained + {"ok": ", resumed", "failed": ", NOT RESUMED", None: ""}[host.resume])
+        )
     passed = [check for check in host.checks if check.status == "pass"]
     if passed:
         rows.append(("proven", _proven(passed)))

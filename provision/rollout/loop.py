@@ -90,12 +90,13 @@ class Rollout:
     """One session of a run: from its first wave to its last, or to what stops it.
 
     agreed: the plans that somebody agreed to, of every host in waves and waiting. planned_at: when they were made
-    (time.monotonic()). check: nothing is changed, so there are no hooks, no proof and no second look.
+    (time.monotonic()). before: what was agreed to in earlier sessions, of hosts that these began. check: nothing is
+    changed, so there are no hooks, no proof and no second look.
     """
 
     def __init__(
         self, actions: Actions, store: Store, agreed: Mapping[str, HostPlan], *, planned_at: float, interrupts: Interrupts,
-        seams: Sequence[Seam] = (), check: bool = False,
+        before: Mapping[str, Sequence[HostPlan]] | None = None, seams: Sequence[Seam] = (), check: bool = False,
     ) -> None:  # fmt: skip
         self.actions, self.store, self.agreed = actions, store, dict(agreed)
         self.seams = [] if check else list(seams)
@@ -104,6 +105,7 @@ class Rollout:
         self.issues: list[Issue] = []  # of hosts that this session has nothing else to say of
         self.interrupted = False
         self._planned_at = planned_at
+        self._before = dict(before or {})
         self._first = True
         self._deferred: list[str] = []
         self._resumed: set[str] = (
@@ -309,7 +311,7 @@ class Rollout:
             if plan.status != "changes":
                 self._take({name: told.not_changed(plan, began=self.store.host(name).began)}, wave=None)
                 continue
-            more = beyond(self.agreed[name], plan)
+            more = beyond([*self._before.get(name, ()), self.agreed[name]], plan)
             if more:
                 self._take({name: told.differs(plan, more, self.store.state.run)}, wave=None)
             elif plan.reboot.blocked_by:

@@ -1,0 +1,34 @@
+# Copyright (c) the gpu-provision founders
+# Apache-2.0 (see LICENSE)
+"""Waits for a transaction of ours that goes on although its run was killed: a host is not planned for in the middle of it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+
+from ansible_collections.gpu.provision.plugins.module_utils import apttransaction
+
+_POLL = 0.5
+
+
+def main(args):
+    """Return {"settled", "seconds"}. args: "timeout" in seconds."""
+    return settle(apttransaction.LOCK, float(args["timeout"]))
+
+
+def settle(path, timeout, clock=time.monotonic, sleep=time.sleep):
+    """Wait until nobody holds the lock of a transaction; settled is false where it is held still."""
+    begun = clock()
+    if not os.path.exists(path):  # it is never removed
+        return {"settled": True, "seconds": 0.0}
+    with open(path, "rb") as lock:
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return {"settled": True, "seconds": round(clock() - begun, 1)}
+            except BlockingIOError:
+                if clock() - begun >= timeout:
+                    return {"settled": False, "seconds": round(clock() - begun, 1)}
+            sleep(_POLL)

@@ -1,0 +1,163 @@
+"""A few hosts at a time, end to end on simulated hosts: canaries, hooks, what is left alone, a killed controller, a lost host."""
+
+import json
+import os
+import signal
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.faults.conftest import Command, driver_packages, holds
+from tests.lab import Lab
+
+pytestmark = pytest.mark.lab
+
+OLD = ["550 open dkms held"]
+HOSTS = [
+    {"name": "a1", "gpus": ["A100"], "nouveau": False},
+    {"name": "a2", "gpus": ["A100"], "nouveau": False},
+    {"name": "a3", "gpus": ["A100"], "nouveau": False},
+    {"name": "broken", "gpus": ["A100"], "nouveau": False},
+    {"name": "h1", "gpus": ["H100 PCIe"], "nouveau": False},
+    {"name": "h2", "gpus": ["H100 PCIe"], "nouveau": False},
+    {"name": "busy", "gpus": ["A100 x2"], "nouveau": False, "installed": OLD, "busy": True},
+    {"name": "b1", "gpus": ["A100 x2"], "nouveau": False},
+    {"name": "r1", "gpus": ["RTX 4090"], "nouveau": False},
+    {"name": "r2", "gpus": ["RTX 4090"], "nouveau": True},
+    {"name": "gone", "gpus": ["RTX 4090"], "nouveau": False},
+    {"name": "v1", "gpus": ["V100"], "nouveau": False},
+]
+BRANCH = ["-e", "nvidia_driver_branch=580-server"]
+# A stand-in for scontrol on the controller, one for a service manager on hosts: each writes down that it was called.
+SCONTROL = """#!/bin/sh
+printf '%s %s %s\\n' "$GPU_ROLLOUT_PHASE" "$GPU_ROLLOUT_HOST" "$*" >> "$(dirname "$0")/called"
+"""
+
+
+def hooks(log):
+    """Hooks of the groups: Slurm's on the controller, a service's on the host."""
+    slurm = str(log / "scontrol")
+    return {
+        "slurm": {
+            "hosts": dict.fromkeys(["a1", "a2", "a3", "broken"]),
+            "vars": {
+                "gpu_rollout_drain": {
+                    "command": [slurm, "update", "nodename={{ inventory_hostname }}", "state=drain"],
+                    "on": "controller", "timeout": 20,
+                },
+                "gpu_rollout_resume": {
+                    "command": [slurm, "update", "nodename={{ inventory_hostname }}", "state=resume"], "on": "controller",
+                },
+            },
+        },
+        "services": {
+            "hosts": dict.fromkeys(["h1", "r2"]),
+            "vars": {
+                "gpu_rollout_drain": {"command": ["/usr/local/bin/service-hook", "stop", "$(touch /tmp/shell)"]},
+                "gpu_rollout_resume": {"command": ["/usr/local/bin/service-hook", "start"]},
+            },
+        },
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def command(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("rollout")
+    with Lab.start(HOSTS) as lab:
+        inventory = yaml.safe_load(lab.inventory.read_text())
+        inventory["all"]["children"].update(hooks(folder))
+        lab.inventory.write_text(yaml.safe_dump(inventory, sort_keys=False))
+        (folder / "scontrol").write_text(SCONTROL)
+        (folder / "scontrol").chmod(0o755)
+        for name in ("h1", "r2"):
+            lab.host(name).run(
+                "printf '#!/bin/sh\\necho $GPU_ROLLOUT_PHASE $1 >> /var/log/service-hook\\n' > /usr/local/bin/service-hook && "
+                "chmod 755 /usr/local/bin/service-hook"
+            )
+        lab.host("broken").fail_postinst("nvidia-kernel-common-580-server")
+        lab.host("gone").stop()
+        started = Command(lab, folder / "state")
+        started.folder = folder
+        yield started
+
+
+def state_of(command):
+    (path,) = (command.folder / "state/gpu-provision/runs").glob("*/state.json")
+    return json.loads(path.read_text())
+
+
+def wait_for(what, process, seconds=150):
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        assert process.poll() is None, process.communicate()[0]
+        if what():
+            return
+        time.sleep(0.1)
+    raise AssertionError("it did not come to that")
+
+
+def test_killed_in_the_middle_and_gone_on_with(command):
+    """Twelve hosts of five kinds: one breaks, one is in use, one is off; the controller is killed in the third wave."""
+    lab = command.lab
+    words = ["apply", "--yes", *BRANCH, "--canary", "5", "--batch", "4", "--max-failures", "1"]
+    process = command.start(*words)
+    runs = command.folder / "state/gpu-provision/runs"
+
+    def in_the_middle():
+        if not list(runs.glob("*/state.json")):
+            return False
+        state = state_of(command)
+        hosts = state["hosts"]
+        third = [name for name in state["waves"][2]["hosts"]] if len(state["waves"]) > 2 else []
+        return any(hosts[name]["status"] == "running" for name in third)
+
+    wait_for(in_the_middle, process)
+    time.sleep(1.5)
+    os.kill(process.pid, signal.SIGKILL)
+    said = process.communicate()[0]
+    state = state_of(command)
+    assert [wave["kind"] for wave in state["waves"]][:3] == ["canary", "canary", "batch"], said
+    canaries = [name for wave in state["waves"] if wave["kind"] == "canary" for name in wave["hosts"]]
+    kinds = {host["name"]: tuple(host["gpus"]) for host in HOSTS}
+    assert len({kinds[name] for name in canaries}) == 5, "one canary of each kind"
+    assert max(len(wave["hosts"]) for wave in state["waves"]) <= 4
+    assert state["ended"] is None
+    drained = [name for name, host in state["hosts"].items() if host["resume"] == "due"]
+    assert drained, "killed while hosts were drained"
+
+    done = command.run("apply", "--resume", "last", "--yes", *BRANCH, "--json", rc=4)
+    document = json.loads(done.stdout)
+    statuses = {name: host["status"] for name, host in document["hosts"].items()}
+    assert statuses == {
+        **dict.fromkeys(["a1", "a2", "a3", "h1", "h2", "b1", "r1", "r2", "v1"], "done"),
+        "broken": "failed", "busy": "busy", "gone": "unreachable",
+    }, done.stdout  # fmt: skip
+    assert document["hosts"]["busy"]["because"], "the processes are named"
+    assert document["hosts"]["r2"]["rebooted"] is True or "r2" in canaries
+    for name, status in statuses.items():
+        if status == "done":
+            host = lab.host(name)
+            assert host.run("nvidia-smi -L").stdout.startswith("GPU 0")
+            assert set(driver_packages(host)) <= holds(host)
+    assert {v for n, v in driver_packages(lab.host("busy")).items() if n.startswith("libnvidia-compute")} == {
+        version for version in driver_packages(lab.host("busy")).values() if version.startswith("550")
+    }
+    called = Counter(line.split()[0] + " " + line.split()[1] for line in (command.folder / "called").read_text().splitlines())
+    begun = ["a1", "a2", "a3", "broken"]
+    assert called == {f"{phase} {name}": 1 for name in begun for phase in ("drain", "resume")}, called
+    for name in ("h1", "r2"):
+        host = lab.host(name)
+        assert host.run("cat /var/log/service-hook").stdout.split("\n")[:-1] == ["drain stop", "resume start"]
+        assert not host.run("ls /tmp/shell", check=False).stdout, "a hook went through a shell"
+    assert state_of(command)["ended"] and not [h for h in state_of(command)["hosts"].values() if h["resume"] == "due"]
+
+    # What is left is named, and nothing that is done is done again.
+    before = driver_packages(lab.host("a1")), lab.host("a1").run("cat /var/log/apt/history.log").stdout
+    lab.host("broken").fail_postinst()
+    again = command.run("apply", "--resume", "last", "--yes", *BRANCH, "--json", rc=4)
+    document = json.loads(again.stdout)
+    assert document["hosts"]["broken"]["status"] == "done"
+    assert before == (driver_packages(lab.host("a1")), lab.host("a1").run("cat /var/log/apt/history.log").stdout)
