@@ -256,6 +256,15 @@ def counted(things: Sequence[object], noun: str) -> str:
     return f"{len(things)} {noun}{'' if len(things) == 1 else 's'}"
 
 
+def driver_packages(case: Case) -> dict[str, str]:
+    """As locked_packages, without fabric manager and its library, which have rules of their own."""
+    return {
+        name: version
+        for name, version in locked_packages(case).items()
+        if names.parse(name).base not in names.FABRIC
+    }
+
+
 def clip(lines: Iterable[str]) -> tuple[str, ...]:
     """Lines for evidence: each once, not too many."""
     unique = list(dict.fromkeys(line for line in lines if line))

@@ -65,9 +65,8 @@ def _no_gl(case: Case) -> Iterator[Found]:
         for n, v in driver.packages.items()
         if names.parse(n).base == "libnvidia-gl" and ":" not in n
     }
-    server = set(driver.versions)
     errors = look.boot(case).xorg_errors
-    if gl and set(gl.values()) <= server:
+    if gl and set(gl.values()) == {look.library_version(case)}:
         return
     if _is_server(case) and not errors and look.boot(case).default_target != "graphical.target":
         return

@@ -136,7 +136,7 @@ def _mixed(case: Case) -> Iterator[Found]:
         return
     locked = look.locked_packages(case)
     libraries = {library.version for library in case.facts.libraries if library.version}
-    versions = {version for name, version in locked.items() if names.parse(name).base not in names.FABRIC}
+    versions = set(look.driver_packages(case).values())
     if len(versions) < 2:
         return
     evidence = []
@@ -166,7 +166,7 @@ def _libraries_differ(case: Case) -> Iterator[Found]:
     """What the loader finds is not of the packages' version, and no second installer explains it."""
     if look.in_container(case) or _has_two_installers(case):
         return
-    packages = set(look.installed(case).versions)
+    packages = set(look.driver_packages(case).values())
     libraries = {library.version for library in case.facts.libraries if library.version}
     if len(libraries) < 2 and (len(packages) != 1 or libraries <= packages):
         return
@@ -190,9 +190,7 @@ def _libraries_differ(case: Case) -> Iterator[Found]:
 
 
 def _has_two_installers(case: Case) -> bool:
-    return bool(case.facts.runfile.uninstaller or _foreign_files(case)) and bool(
-        look.installed(case).packages
-    )
+    return bool(case.facts.runfile.uninstaller or _foreign_files(case)) and bool(look.driver_packages(case))
 
 
 def _foreign_files(case: Case) -> list[str]:
@@ -750,7 +748,13 @@ RULES = (
         prevent="",
         find=_load_pending,
         after=("kernel.module_version", "driver.mixed_versions", "driver.libraries_differ"),
-        symptom_of=("driver.two_installers",),
+        symptom_of=(
+            "driver.two_installers",
+            "gpus.no_common_driver",
+            "gpus.branch_wrong",
+            "gpus.needs_proprietary",
+            "gpus.needs_open",
+        ),
     ),
     Rule(
         code="driver.blacklisted",

@@ -64,7 +64,7 @@ def _version(case: Case) -> Iterator[Found]:
     evidence.append(
         f"{name} is {'held' if held else 'not held'}; the driver's packages: {', '.join(look.installed(case).versions) or 'none'}"
     )
-    if look.installed(case).versions:
+    if look.driver_packages(case):
         repair = look.realign(
             f"bring fabric manager and driver to one version ({driver} where the repository has it), from one origin, and hold both"
         )

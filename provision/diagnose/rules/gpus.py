@@ -170,12 +170,11 @@ def _gsp_firmware(case: Case) -> Iterator[Found]:
     if not version or _sane(case) or look.in_container(case) or not look.own_gpus(case):
         return
     absent = not firmware.get(version)
+    no_devices = case.facts.smi.rc == 6 or "No devices" in (case.facts.smi.error or "")
     package = sorted(
         name for name in look.installed(case).packages if names.parse(name).base == "nvidia-firmware"
     )
-    if not lines and not (absent and flavour == "open" and case.facts.module.loaded):
-        return
-    if flavour == "proprietary" and not lines:
+    if not lines and not (absent and no_devices and flavour == "open" and case.facts.module.loaded):
         return
     evidence = [*lines[:3]]
     evidence.append(
@@ -544,6 +543,7 @@ RULES = (
             "driver.stale_module",
             "gpus.needs_proprietary",
             "gpus.branch_wrong",
+            "driver.stale_module",
             "driver.two_installers",
             "driver.mixed_versions",
             "driver.libraries_differ",

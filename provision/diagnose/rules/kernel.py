@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from ansible_collections.gpu.provision.plugins.module_utils import names
 from provision.diagnose import look
+from provision.diagnose.finding import Repair
 from provision.diagnose.rule import Case, Found, Rule
 from provision.trouble import DkmsTree
 
@@ -176,9 +177,16 @@ def _build_failed(case: Case) -> Iterator[Found]:
             f"driver {tree.version} does not compile for kernel {kernel} ({_which(case, kernel)})"
             + (": the kernel is too new for it" if too_new else ""),
             look.clip(evidence),
-            (look.realign(words) if too_new else look.apply(words),),
+            (look.realign(words) if too_new else look.apply(words), *_finish(case)),
             reboot=kernel == case.facts.kernels.running and case.facts.module.loaded is None,
         )
+
+
+def _finish(case: Case) -> tuple[Repair, ...]:
+    """What dpkg left half-configured can be finished once there is something that builds."""
+    if not case.facts.package_problems:
+        return ()
+    return (Repair(action="dpkg.configure", words="finish what dpkg left (dpkg --configure -a)"),)
 
 
 def _older_with_module(case: Case) -> list[str]:
