@@ -119,7 +119,7 @@ class Steps(object):
         journal = os.path.exists(apttransaction.JOURNAL)
         if not unfinished and not journal:
             return False, ["dpkg has nothing unfinished"]
-        told = "finished %s" % ", ".join(unfinished) if unfinished else "restored the holds"
+        told = "finished %s" % _few(unfinished) if unfinished else "restored the holds"
         if self.check:
             return True, [told]
         try:
@@ -132,7 +132,7 @@ class Steps(object):
             told += " with %s" % ", ".join(lacking)
         left = _unfinished()
         if left:
-            raise AptError("apt.dpkg_failed", "dpkg could not finish %s" % ", ".join(left))
+            raise AptError("apt.dpkg_failed", "dpkg could not finish %s" % _few(left))
         return True, [told]
 
     def _missing(self):
@@ -222,7 +222,10 @@ class Steps(object):
         ]
         if not held:
             return False, ["none of them is on hold"]
-        said = ["lifted the hold of %s" % ", ".join(sorted(p.name for p in held))]
+        said = [
+            "lifted %d hold%s: %s"
+            % (len(held), "s" if len(held) > 1 else "", _few(sorted(p.name for p in held)))
+        ]
         if self.check:
             return True, said
         aptcommon.wait_for_locks(aptcommon.DPKG_LOCKS, self.lock_timeout)
@@ -398,6 +401,12 @@ class Steps(object):
 
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def _few(items, shown=6):
+    """Items with commas; after some of them, how many more."""
+    rest = len(items) - shown
+    return ", ".join(items[:shown]) + (" and %d more" % rest if rest > 0 else "")
 
 
 def _unfinished():
