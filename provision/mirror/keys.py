@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
+import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from provision.errors import RefusedError, UsageError
 
 NEW = "new"
+FILE = "secret-key.asc"
 _UID = "gpu-provision mirror"
 
 
 @dataclass(frozen=True)
 class Signer:
-    """A secret key. home: its GnuPG home; None: the user's own. made: it was made just now."""
+    """A secret key. file: a key of ours, as a file; None: it is in the user's own GnuPG. made: it was made just now."""
 
     fingerprint: str
-    home: Path | None = None
+    file: Path | None = None
     made: bool = False
 
     @property
     def public(self) -> str:
         """The public key, armored."""
-        return _gpg(self.home, "--armor", "--export", self.fingerprint).decode("ascii")
+        return self._run("--armor", "--export", self.fingerprint).decode("ascii")
 
     def clear(self, text: str) -> str:
         """The text of InRelease for that of Release."""
@@ -36,10 +40,16 @@ class Signer:
         return self._sign(text, "--armor", "--detach-sign")
 
     def _sign(self, text: str, *how: str) -> str:
-        words = ["--local-user", self.fingerprint + "!", "--digest-algo", "SHA512", *how]
-        return _gpg(self.home, *words, data=text.encode()).decode(
-            "ascii" if "--detach-sign" in how else "utf-8"
-        )
+        return self._run(
+            "--local-user", self.fingerprint + "!", "--digest-algo", "SHA512", *how, data=text.encode()
+        ).decode()
+
+    def _run(self, *words: str, data: bytes | None = None) -> bytes:
+        if self.file is None:
+            return _gpg(None, *words, data=data)
+        with _home() as home:
+            _gpg(home, "--import", str(self.file))
+            return _gpg(home, *words, data=data)
 
 
 def signer(wanted: str, folder: Path | None = None) -> Signer:
@@ -55,29 +65,52 @@ def signer(wanted: str, folder: Path | None = None) -> Signer:
                 hint="gpg --list-secret-keys shows them; --sign new makes one for mirrors",
             )  # fmt: skip
         return Signer(found[0])
-    home = folder or _own_home()
-    found = _secret(home, _UID) if home.is_dir() else []
-    if found:
-        return Signer(found[0], home)
-    home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    home.chmod(0o700)
-    # Ed25519: every gpgv from Ubuntu 18.04 on and sqv read it. No passphrase: it signs without a person.
-    _gpg(home, "--quick-gen-key", _UID, "ed25519", "sign", "never")
-    return Signer(_secret(home, _UID)[0], home, made=True)
+    file = (folder or _own_folder()) / FILE
+    made = not file.is_file()
+    with _home() as home:
+        if made:
+            # Ed25519: every gpgv from Ubuntu 18.04 on and sqv read it. No passphrase: it signs without a person.
+            _gpg(home, "--quick-gen-key", _UID, "ed25519", "sign", "never")
+            _keep(file, _gpg(home, "--armor", "--export-secret-keys"))
+        else:
+            _gpg(home, "--import", str(file))
+        return Signer(_secret(home, _UID)[0], file, made)
 
 
-def _own_home() -> Path:
+def _own_folder() -> Path:
     base = os.environ.get("XDG_DATA_HOME") or Path("~/.local/share").expanduser()
     return Path(base) / "gpu-provision" / "mirror-key"
+
+
+def _keep(file: Path, data: bytes) -> None:
+    """Write a secret key, for its owner alone; a file that is there is never written over."""
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with open(handle, "wb") as out:
+        out.write(data)
+
+
+@contextlib.contextmanager
+def _home() -> Iterator[Path]:
+    """A GnuPG home for a moment, with a short path: its agent's socket may not have a long one (108 bytes)."""
+    with tempfile.TemporaryDirectory(prefix="gpg-", dir="/tmp") as folder:  # noqa: S108 - made for us alone, 0700
+        try:
+            yield Path(folder)
+        finally:
+            subprocess.run(
+                ["gpgconf", "--homedir", folder, "--kill", "all"], capture_output=True, check=False
+            )
 
 
 def _secret(home: Path | None, wanted: str) -> list[str]:
     """Fingerprints of secret keys that can sign."""
     try:
         text = _gpg(home, "--with-colons", "--list-secret-keys", wanted).decode("utf-8", "replace")
-    except RefusedError:
+    except RefusedError as error:
+        if error.issue.code == "mirror.no_gpg":
+            raise
         return []
-    return re.findall(r"^sec:(?![^\n]*:[er]:).*\n(?:(?!sec:|ssb:).*\n)*?fpr:+([0-9A-F]{40}):", text, re.M)
+    return re.findall(r"^sec:(?![er]:).*\n(?:(?!sec:|ssb:).*\n)*?fpr:+([0-9A-F]{40}):", text, re.M)
 
 
 def _gpg(home: Path | None, *words: str, data: bytes | None = None) -> bytes:
@@ -102,7 +135,8 @@ def _gpg(home: Path | None, *words: str, data: bytes | None = None) -> bytes:
         ) from None  # fmt: skip
     if done.returncode:
         raise RefusedError(
-            "mirror.gpg", f"gpg {words[0]} failed", because=done.stderr.decode("utf-8", "replace").strip().splitlines()[-4:],
+            "mirror.gpg", f"gpg {next(word for word in words if word.startswith('--'))} failed",
+            because=done.stderr.decode("utf-8", "replace").strip().splitlines()[-4:],
             hint="try it by hand: the key may want its passphrase (GPG_TTY=$(tty))",
         )  # fmt: skip
     return done.stdout

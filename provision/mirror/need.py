@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils import aptfiles
+from ansible_collections.gpu.provision.plugins.module_utils import aptfiles, names
 from provision.catalog import Catalog
 from provision.errors import UsageError
 from provision.lock.model import Lock, LockedGroup, LockedRepository
@@ -88,7 +88,25 @@ def _sets(lock: Lock, group: str) -> list[list[str]]:
         items = sorted(f"{name}={version}" for name, version in {**common, **packages}.items())
         if items and items not in found:
             found.append(items)
-    return found
+    modules = _modules(lock.groups[group])
+    return [*found, [modules]] if modules else found
+
+
+def _modules(group: LockedGroup) -> str:
+    """The package of the modules' source: resolve tells by it which versions a repository has, also where signed ones are taken.
+
+    So a host with a kernel that the lock does not know can build them, too.
+    """
+    driver = group.driver
+    if driver is None:
+        return ""
+    name = names.module_package(driver.channel, driver.series, driver.flavour)
+    versions = [
+        v
+        for n, v in driver.packages.items()
+        if names.is_version_locked(n) and names.upstream(v) == driver.version
+    ]
+    return f"{name}={versions[0]}" if versions and name not in driver.packages else ""
 
 
 def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
@@ -146,8 +164,8 @@ def _archive(
         rows.setdefault(uri.rstrip("/") + "/", []).append(suite)
         keys.setdefault(uri.rstrip("/") + "/", entry and entry["key"])
     return [
-        {**spec, **({"key": keys[uri]} if keys[uri] and not upstream.key else key), "uris": uri, "suites": " ".join(names)}
-        for uri, names in rows.items()
+        {**spec, **({"key": keys[uri]} if keys[uri] and not upstream.key else key), "uris": uri, "suites": " ".join(listed)}
+        for uri, listed in rows.items()
     ]  # fmt: skip
 
 
