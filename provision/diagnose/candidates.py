@@ -62,10 +62,13 @@ def candidate(case: Case, name: str) -> Candidate | None:
         rows.append(Candidate(name, offer.version, source, priority, pin, offer.phased))
     have = facts.packages.get(name)
     if have and have.status[1] not in "nc":
-        same = [row.priority for row in rows if row.version == have.version]
-        priority = max([_INSTALLED, *same])
+        same = [row for row in rows if row.version == have.version]
+        priority = max([_INSTALLED, *(row.priority for row in same)])
+        own = (
+            max(same, key=lambda row: row.priority) if same else Candidate(name, have.version, None, priority)
+        )
         rows = [row for row in rows if row.priority >= _DOWNGRADES or _order(row.version, have.version) > 0]
-        rows.append(Candidate(name, have.version, None, priority))
+        rows.append(own)
     elif not rows:
         return None
     return max(rows, key=cmp_to_key(_better))

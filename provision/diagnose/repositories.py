@@ -46,6 +46,23 @@ def of_catalog(case: Case, name: str) -> Repository | None:
         return None
 
 
+# Paths that NVIDIA took away (source: catalog container_toolkit, legacy_to_migrate; field report F5).
+_CONTAINER = re.compile(
+    r"^nvidia\.github\.io/(libnvidia-container|nvidia-container-runtime|nvidia-docker)(?:/stable|/experimental)?/([a-z]+[0-9.]*)/"
+)
+_ALIVE = ("deb", "ubuntu18.04")
+_MACHINE_LEARNING = re.compile(r"^developer\.download\.nvidia\.(?:com|cn)/compute/machine-learning/repos/")
+
+
+def gone(uri: str) -> str | None:
+    """What a URI led to where the vendor took it away: moved (libnvidia-container), replaced, merged; None for all others."""
+    plain = aptsources.normalise(uri) + "/"
+    match = _CONTAINER.match(plain)
+    if match and (match[1] != "libnvidia-container" or match[2] not in _ALIVE):
+        return "moved" if match[1] == "libnvidia-container" else "replaced"
+    return "merged" if _MACHINE_LEARNING.match(plain) else None
+
+
 def place(source: Source) -> str:
     """``/etc/apt/sources.list, line 3``."""
     return source.file if source.line is None else f"{source.file}, line {source.line}"

@@ -96,7 +96,13 @@ def _shadowing(case: Case, cudnn: bool) -> Iterator[Found]:
         )
         return
     kinds, _ = checkcuda.sorted_lines(case.plain, checkcuda.wish_of(case.expect))
-    told = [text for text in kinds.get("shadowing", ()) if bool(re.search(r"cudnn", text, re.I)) is cudnn]
+    of_cudnn = {
+        _place(line)
+        for line in case.facts.cuda.shell_lines
+        if any(re.search(r"cudnn", path, re.I) for path in line.paths)
+    }
+    of_cudnn |= {_place(line) for line, library, _ in shadows(case) if "cudnn" in library.soname}
+    told = [text for text in kinds.get("shadowing", ()) if (text in of_cudnn) is cudnn]
     if told:
         yield Found(
             "LD_LIBRARY_PATH puts CUDA's libraries before those that frameworks bring",

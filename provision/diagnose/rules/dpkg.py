@@ -183,6 +183,7 @@ RULES = (
         texts=(
             r"Unmet dependencies\. Try '?apt(?:-get)? --fix-broken install",
             r"The following packages have unmet dependencies",
+            r"Depends: \S+ \([<>=]+ [^)]+\) but \S+ is ",
             r"linux-modules-nvidia-\S+ ?: Depends: nvidia-kernel-common-\S+ \(<= [^)]+\) but \S+ is to be installed",
         ),
         symptom_of=("dpkg.unfinished", "driver.mixed_versions", "apt.mixed_origins"),

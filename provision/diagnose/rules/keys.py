@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from ansible_collections.gpu.provision.plugins.module_utils import aptsources
 from provision.catalog.models import Key
 from provision.diagnose import look, repositories
 from provision.diagnose.candidates import apt
@@ -47,8 +48,14 @@ def trusts(case: Case) -> list[Trust]:
     everywhere = tuple(ring for ring in trouble.keyrings if ring.path.startswith("/etc/apt/trusted.gpg"))
     found = []
     for row in trouble.lists:
-        source = next((s for s in case.facts.apt.sources if s.file == row.file and s.line == row.line), None)
-        if source is None or source.trusted:
+        if repositories.gone(row.uri):
+            continue  # apt.dead_repository tells of it
+        sources = [
+            source for source in case.facts.apt.sources if source.enabled and _is_of(case, source, row)
+        ]
+        # Where one entry of a repository names a key and another none, apt takes it for both.
+        source = next((s for s in sources if s.signed_by), next(iter(sources), None))
+        if source is None or any(s.trusted for s in sources):
             continue
         words = (source.signed_by or "").replace(",", " ").split()
         if any(word.startswith("embedded") for word in words):
@@ -56,6 +63,11 @@ def trusts(case: Case) -> list[Trust]:
         named = tuple(rings[word] for word in words if word in rings)
         found.append(Trust(row, source, named if any(word.startswith("/") for word in words) else everywhere))
     return found
+
+
+def _is_of(case: Case, source: Source, row: RepositoryList) -> bool:
+    wanted = aptsources.repositories({"uris": [row.uri], "suites": [row.suite]}, case.facts.host.arch)
+    return wanted[0] in aptsources.repositories(source.model_dump(), case.facts.host.arch)
 
 
 def _catalog_keys(case: Case) -> dict[str, Key]:
@@ -101,8 +113,10 @@ def _key_repair(case: Case, trust: Trust, wanted: Sequence[str]) -> Repair:
 def _missing(case: Case) -> Iterator[Found]:
     catalog = _catalog_keys(case)
     for trust in trusts(case):
-        if not trust.usable or not trust.known:
-            continue  # apt.keyring_unusable tells of it, or it is not known here
+        if not trust.known or (trust.rings and not trust.usable):
+            continue  # it is not known here, or apt.keyring_unusable tells of it
+        if not trust.rings and not any(ring.state == "ok" for ring in apt(case).keyrings):
+            continue  # no key of this host was read
         have = {ident for ring in trust.usable for ident in ring.ids}
         wanted = _wanted(case, trust)
         if not wanted or any(ident in have for ident in wanted):

@@ -15,12 +15,6 @@ from provision.facts import Source
 _CONFLICT = "Conflicting values set for option Signed-By"
 _LIST_ERROR = re.compile(r"(?:entry (\d+) in list file (\S+)|on line (\d+) in source list (\S+))")
 _FILE = re.compile(r"(/etc/apt/\S+?)(?:[,:;]?)(?=\s|$)")
-# Paths that NVIDIA took away (source: catalog container_toolkit, legacy_to_migrate; field report F5).
-_CONTAINER = re.compile(
-    r"^nvidia\.github\.io/(libnvidia-container|nvidia-container-runtime|nvidia-docker)(/stable|/experimental)?/([a-z]+[0-9.]*)/"
-)
-_ALIVE = ("deb", "ubuntu18.04")
-_MACHINE_LEARNING = re.compile(r"^developer\.download\.nvidia\.(?:com|cn)/compute/machine-learning/repos/")
 _CUDA = re.compile(r"^developer\.download\.nvidia\.(?:com|cn)/compute/cuda/repos/([a-z]+)([0-9]{2,4})/")
 _STABLE_DEB = "https://nvidia.github.io/libnvidia-container/stable/deb/$(ARCH)"
 
@@ -135,21 +129,17 @@ def _dead(case: Case) -> Iterator[Found]:
     rewrite, drop, evidence = [], [], []
     for row in enabled:
         for uri in row.uris:
-            plain = aptsources.normalise(uri) + "/"
-            match = _CONTAINER.match(plain)
-            if match and (match[1] != "libnvidia-container" or match[3] not in _ALIVE):
-                # One entry of the set is enough: the others bring nothing that it does not.
-                if alive or match[1] != "libnvidia-container":
-                    drop.append(row)
-                else:
-                    rewrite.append((row, uri))
-                    alive = True
-                evidence.append(f"{repositories.place(row)}: {uri}")
-            elif _MACHINE_LEARNING.match(plain):
+            kind = repositories.gone(uri)
+            if kind is None:
+                continue
+            more = " (discontinued; its packages are in the CUDA repository)" if kind == "merged" else ""
+            evidence.append(f"{repositories.place(row)}: {uri}{more}")
+            # One entry of the set is enough: the others bring nothing that it does not.
+            if alive or kind != "moved":
                 drop.append(row)
-                evidence.append(
-                    f"{repositories.place(row)}: {uri} (discontinued; its packages are in the CUDA repository)"
-                )
+            else:
+                rewrite.append((row, uri))
+                alive = True
     repairs = []
     if rewrite:
         repairs.append(Repair(
@@ -276,10 +266,7 @@ RULES = (
         repair="take one of the two entries out; the one with a working key stays",
         prevent="one file a repository; provision takes the others out, with a backup",
         find=_signed_by_conflict,
-        texts=(
-            r"Conflicting values set for option Signed-By regarding source \S+",
-            r"The list of sources could not be read",
-        ),
+        texts=(r"Conflicting values set for option Signed-By regarding source \S+",),
         sources=("sources.list(5)", "scenarios F1, F2"),
     ),
     Rule(
@@ -295,6 +282,7 @@ RULES = (
             r"Malformed (?:entry|line|stanza) \d+ in (?:list|sources|source) file",
             r"Type '\S+' is not known on (?:line|stanza) \d+ in source list",
             r"Invalid record in the preferences file",
+            r"The list of sources could not be read",
         ),
     ),
     Rule(
