@@ -11,7 +11,7 @@ from provision.diagnose.candidates import apt
 from provision.diagnose.finding import Level, Repair
 from provision.diagnose.held import level_of, user, verdict
 from provision.diagnose.rule import Case, Found, Rule
-from provision.facts import CudaLibrary, ShellLine
+from provision.facts import Cuda, CudaLibrary, ShellLine
 from provision.trouble import Bundled
 
 _OWN_LINE = "take these lines out (ld.so.conf.d serves every program, cuda-select one shell)"
@@ -374,6 +374,8 @@ def _meta(case: Case) -> Iterator[Found]:
 
 
 def _gutted(case: Case) -> Iterator[Found]:
+    if case.facts.cuda == Cuda():
+        return  # facts that were recorded before CUDA was read
     said = verdict(case, checkcuda.toolkits)
     if level_of(said) == "error" and said["message"].startswith("files of packages are gone"):
         yield Found(said["message"], look.clip(said["evidence"]), (look.manual(said["hint"]),))
