@@ -10,11 +10,10 @@ Keys of a case's tree beside those of tests/unit/trees.py:
 import base64
 import hashlib
 
+import provision.collection  # noqa: F401 - makes the collection importable
 from ansible_collections.gpu.provision.plugins.module_utils import aptlists
 from tests.unit import brokenhosts, condatrees, cudatrees, trees
 from tests.unit.test_openpgp import V4, _armor, _new
-
-_SHORT = {"rel": "/"}
 
 
 def key(name):
