@@ -44,6 +44,11 @@ options:
     type: list
     elements: str
     default: []
+  restart:
+    description: Units among them that run and do not do their work, as a persistence daemon whose mode was switched off.
+    type: list
+    elements: str
+    default: []
   start:
     description: Load the module and start the units now. Set to false when a reboot follows.
     type: bool
@@ -95,6 +100,7 @@ class DriverBoot(object):
 
     def run(self):
         params = self.module.params
+        self.restart |= set(params["restart"])
         unit_files = [self.write(item["path"], item["content"]) for item in params["files"]]
         for kernel in params["build"]:
             self.command(["dkms", "autoinstall", "-k", kernel], "built the modules for %s" % kernel)
@@ -205,6 +211,7 @@ def main():
                 },
                 "initramfs": {"type": "bool", "default": False},
                 "units": {"type": "list", "elements": "str", "default": []},
+                "restart": {"type": "list", "elements": "str", "default": []},
                 "start": {"type": "bool", "default": True},
             },
             supports_check_mode=True,

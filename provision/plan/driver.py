@@ -58,7 +58,7 @@ def plan_driver(
         # Asked for again (an update, a variant) and already so: nothing of apt's has to change.
         target = replace(target, installed=True)
     spec: dict[str, Any] = {
-        "boot": {"build": [], "files": [], "initramfs": False, "units": [], "start": True, "wanted": False},
+        "boot": {"build": [], "files": [], "initramfs": False, "units": [], "restart": [], "start": True, "wanted": False},
         "reboot": {"needed": False, "policy": wish.reboot, "timeout": wish.reboot_timeout},
     }
     if target is None:
@@ -361,6 +361,9 @@ def _services(
         off = any(gpu.persistence is False for gpu in facts.smi.gpus)
         if not (target.installed and written and not off and _runs(facts, "nvidia-persistenced")):
             units.append("nvidia-persistenced")
+            if off and _runs(facts, "nvidia-persistenced"):
+                # Somebody switched it off under the running daemon, which sets it when it starts.
+                spec["boot"]["restart"] = ["nvidia-persistenced"]
             because.append(
                 "GPUs keep their state between jobs; Ubuntu's own unit leaves persistence mode off"
             )
