@@ -20,13 +20,20 @@ from provision.verify import expect_of, select
 _APPLY = "provision apply puts it right"
 _FILE = re.compile(r"^(?P<verb>write|remove) (?P<path>/\S+?):?(?: .*)?$")
 _PARTS = {"driver": "the driver", "cuda": "the toolkits", "containers": "the container toolkit"}
-_HOLD_UNITS = "nvidia-persistenced"
+_PERSISTENCED = "nvidia-persistenced"
 
 
 def against_inventory(name: str, facts: Facts, values: dict[str, Any], catalog: Catalog) -> list[Item]:
     """Items of a host against its role variables, with those of the lock where it has one."""
     plan, asking = standing(name, facts, values, catalog)
-    items = [item for step in plan.steps for item in _of_step(step, facts)]
+    ids = {step.id for step in plan.steps}
+    items = [
+        item for step in plan.steps
+        # A daemon that is to take up what is written anew is no second thing.
+        if not (step.id == "reboot" or (step.id == "restart" and "containers" in ids))
+        for item in _of_step(step, facts)
+    ]  # fmt: skip
+    items += _next_boot(facts, plan)
     items += _blockers(plan)
     items += [
         Item(code=f"packages.{part}", what=_PARTS[part], expected="as the inventory asks", found="its packages have to change",
@@ -34,7 +41,8 @@ def against_inventory(name: str, facts: Facts, values: dict[str, Any], catalog: 
         for part in asking
     ]  # fmt: skip
     items += _sources(facts)
-    items += _unattended(facts, values)
+    if not any(item.what == aptfiles.UNATTENDED for item in items):
+        items += _unattended(facts, values)
     items += _reboot(facts, plan)
     items += _checks(facts, values, catalog)
     return items
@@ -46,66 +54,80 @@ def _item(code: str, what: str, expected: str, found: str, hint: str | None = _A
 
 def _of_step(step: Step, facts: Facts) -> list[Item]:
     """What a step would put right, as what is wrong now."""
-    if step.id == "reboot":
-        return []  # told by _reboot
-    files = [(match["verb"], match["path"]) for match in map(_FILE.match, step.details) if match]
     if step.id == "hold":
-        loose = [name for name in step.details if not name.startswith(("kernel: ", "not installed: "))]
-        stale = [
-            name.removeprefix("not installed: ")
-            for name in step.details
-            if name.startswith("not installed: ")
-        ]
-        if not loose and not stale:
-            return []  # goes with packages that are to change
-        found = (
-            f"not held: {', '.join(loose[:4])}"
-            if loose
-            else f"held and not installed: {', '.join(stale[:4])}"
-        )
-        found += f" and {len(loose) - 4} more" if len(loose) > 4 else ""
-        return [
-            _item(
-                f"holds.{step.part}",
-                f"holds of {_PARTS.get(step.part, step.part)}",
-                "every package held",
-                found,
-            )
-        ]
+        return _of_hold(step)
+    part = _PARTS.get(step.part, step.part)
     if step.id == "packages":
-        return [_item(f"packages.{step.part}", _PARTS.get(step.part, step.part), step.title, step.because)]
+        return [_item(f"packages.{step.part}", part, step.title, step.because)]
+    files = [(match["verb"], match["path"]) for match in map(_FILE.match, step.details) if match]
     items = [_of_file(step, verb, path, facts) for verb, path in files]
     rest = [line for line in step.details if not _FILE.match(line)]
+    if step.id == "boot":
+        return items + _of_boot(step, bool(files), facts)
     if step.id == "sources":
-        items += [
+        return items + [
             _item("sources.entry", line, "one entry of a repository", "another entry of it") for line in rest
         ]
-    elif step.id == "boot" and step.title.startswith("start "):
-        units = step.title.removeprefix("start ").split(",")[0]
-        off = [f"GPU {gpu.index}" for gpu in facts.smi.gpus if gpu.persistence is False]
-        found = (
-            f"persistence mode is off on {', '.join(off)}" if off and _HOLD_UNITS in units else "not running"
+    area = _AREAS.get(step.id, "files")
+    if step.id in ("environment", "containers", "restart"):
+        items += [_item(f"{area}.{step.id}", line, "as asked", "otherwise") for line in rest]
+    return items or [_item(f"{area}.{step.id}", step.title, "done", step.because)]
+
+
+# Step of a plan -> area of what it puts right.
+_AREAS = {
+    "sources": "sources", "boot": "boot", "containers": "containers", "restart": "containers", "conda": "conda",
+    "environments": "conda",
+}  # fmt: skip
+
+
+def _of_hold(step: Step) -> list[Item]:
+    """Nothing where the step goes with packages that are to change."""
+    loose = [name for name in step.details if not name.startswith(("kernel: ", "not installed: "))]
+    stale = [
+        name.removeprefix("not installed: ") for name in step.details if name.startswith("not installed: ")
+    ]
+    if not loose and not stale:
+        return []
+    found = (
+        f"not held: {', '.join(loose[:4])}" if loose else f"held and not installed: {', '.join(stale[:4])}"
+    )
+    found += f" and {len(loose) - 4} more" if len(loose) > 4 else ""
+    return [
+        _item(
+            f"holds.{step.part}", f"holds of {_PARTS.get(step.part, step.part)}", "every package held", found
         )
-        if not files:
-            items.append(_item("services.unit", units, "running, now and at every boot", found))
-    elif step.id == "boot":
-        if not files or "build" in step.title:
-            items.append(_item("boot.driver", step.title, "done", step.because))
-    elif step.id == "environment":
-        items += [_item("files.links", line, "so", "not so") for line in rest]
-    elif step.id in ("containers", "restart"):
-        items += [_item(f"containers.{step.id}", line, "so", "not so") for line in rest] or [
-            _item(f"containers.{step.id}", step.title, "done", step.because)
-        ]
-    elif step.id in ("conda", "environments"):
-        items.append(_item(f"conda.{step.id}", step.title, "done", step.because))
-    elif not items:
-        items.append(_item(f"files.{step.id}", step.title, "done", step.because))
-    return items
+    ]
+
+
+def _of_boot(step: Step, has_files: bool, facts: Facts) -> list[Item]:
+    """A unit that does not run, a module that is not loaded, an old initramfs; files of the step are told by themselves."""
+    if has_files:
+        return []
+    if not step.title.startswith("start "):
+        return [_item("boot.driver", step.title, "done", step.because)]
+    units = step.title.removeprefix("start ").split(",")[0]
+    off = [f"GPU {gpu.index}" for gpu in facts.smi.gpus if gpu.persistence is False]
+    found = (
+        f"persistence mode is off on {', '.join(off)}" if off and _PERSISTENCED in units else "not running"
+    )
+    return [_item("services.unit", units, "running, now and at every boot", found)]
+
+
+def _next_boot(facts: Facts, plan: HostPlan) -> list[Item]:
+    """What would go wrong at the next boot, where a driver is there at all."""
+    if any(issue.code == "driver.next_boot" for issue in plan.blockers) or not facts.module.loaded:
+        return []
+    data = facts.model_dump()
+    problems = checks.next_boot_problems(data) if checks.installed_driver(data) else []
+    hint = "do not reboot before provision apply has put a module there"
+    return [
+        _item("boot.module", "the next boot", "a module that fits", problem, hint) for problem in problems
+    ]
 
 
 def _of_file(step: Step, verb: str, path: str, facts: Facts) -> Item:
-    area = {"sources": "sources", "boot": "boot"}.get(step.id, "files")
+    area = _AREAS.get(step.id, "files")
     if verb == "remove":
         return _item(f"{area}.own", path, "not there", "there")
     return _item(

@@ -31,6 +31,7 @@ ECHOES: dict[str, tuple[str, ...]] = {
     "packages.driver": ("packages", "boot", "lock"),
     "packages.cuda": ("packages", "lock"),
     "packages.containers": ("packages", "lock"),
+    "reboot.pending": ("boot",),
     "check.apt.hold": ("holds", "packages"),
     "check.cuda.hold": ("holds", "packages"),
     "check.apt.packages": ("packages",),

@@ -50,7 +50,7 @@ def _packages(facts: Facts, part: str, pins: Mapping[str, str]) -> list[Item]:
         if have != version:
             moves.setdefault((version, have or ""), []).append(name)
     items = []
-    for (expected, have), moved in sorted(moves.items()):
+    for (expected, have), moved in sorted(moves.items(), key=lambda one: (-len(one[1]), one[0])):
         if not have:
             code, found = "missing", "not installed"
         else:
@@ -99,11 +99,11 @@ def _kernel(facts: Facts, lock: HostLock) -> list[Item]:
         )  # fmt: skip
     for name, version in sorted(locked.packages.items()):
         have = _version(facts, name)
-        # A kernel that moved has other modules; what is left of the old one is no news.
-        if have != version and (boots == locked.release or have is not None):
+        # A kernel that moved has other modules and metapackages: that is told once.
+        if have != version and boots == locked.release:
             items.append(
                 Item(code="packages.kernel", what=name, expected=version, found=have or "not installed", against="lock",
-                     hint=_BACK if have is None or boots == locked.release else None)
+                     hint=_BACK)
             )  # fmt: skip
     return items
 
