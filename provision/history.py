@@ -21,7 +21,8 @@ from provision.errors import Exit, Issue, UsageError
 from provision.hostlock import HostLocks, folder_of
 from provision.lock.hold import path_of
 from provision.rollout.seams import Seam
-from provision.rollout.state import write_atomically
+from provision.rollout.state import FILE as STATE
+from provision.rollout.state import RunState, write_atomically
 
 if TYPE_CHECKING:
     from provision.commands.fleet import Fleet, Talk
@@ -97,15 +98,17 @@ class Run(BaseModel):
     exit_code: int | None = None
     inventory: InventoryState | None = None
     lock: LockState | None = None
+    planned: list[str] = Field(default_factory=list)  # hosts that it was to change
     hosts: dict[str, HostRecord] = Field(default_factory=dict)
     left_alone: dict[str, str] = Field(default_factory=dict)  # host -> why: busy, blocked, …
     folder: str | None = None
+    active: bool = False  # it goes on: its process is there
 
     @property
     def state(self) -> str:
-        """done, failed (a host is not as it should be), or cut off."""
+        """done, failed (a host is not as it should be), at work, or cut off."""
         if self.ended is None:
-            return "cut off"
+            return "at work" if self.active else "cut off"
         return "done" if self.exit_code in (0, int(Exit.REBOOT_NEEDED)) else "failed"
 
 
@@ -139,9 +142,11 @@ class Recorder(Seam):
         }  # fmt: skip
         # Gone on with after it was cut off: what was done then is kept.
         earlier = read(folder)
-        self._run = Run.model_validate({**self._about, "folder": str(folder)})
+        planned = [name for name, plan in self._plans.items() if plan.status == "changes"]
+        self._run = Run.model_validate({**self._about, "planned": planned, "folder": str(folder)})
         if earlier is not None:
             self._run.hosts, self._run.started = earlier.hosts, earlier.started
+            self._run.planned = list(dict.fromkeys([*earlier.planned, *planned]))
         self._save()
         if self._before and not (folder / BEFORE).exists():
             keep_before(self._before, folder / BEFORE)
@@ -198,9 +203,20 @@ class Recorder(Seam):
 def read(folder: Path) -> Run | None:
     """Return the run of a folder; None where it has none, or none that can be read."""
     try:
-        return Run.model_validate_json((folder / FILE).read_text(encoding="utf-8"))
+        run = Run.model_validate_json((folder / FILE).read_text(encoding="utf-8"))
     except (OSError, ValidationError):
         return None
+    run.active = run.ended is None and _goes_on(folder)
+    return run
+
+
+def _goes_on(folder: Path) -> bool:
+    """True while the process of a run is there; by its state (see rollout.state)."""
+    try:
+        process = RunState.model_validate_json((folder / STATE).read_text(encoding="utf-8")).process
+    except (OSError, ValidationError):
+        return False
+    return process is not None and process.alive()
 
 
 def runs(base: Path) -> list[Run]:

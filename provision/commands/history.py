@@ -63,7 +63,7 @@ def of_hosts(
 
     answers = ask_all(fleet, fleet.hosts, "reading", ask, talk or Silent())
     names = set(answers)
-    mine = [run for run in known(base) if names & {*run.hosts, *run.left_alone}]
+    mine = [run for run in known(base) if names & {*run.planned, *run.hosts, *run.left_alone}]
     document = of_runs(mine, base)
     codes: list[Exit] = []
     for name, answer in answers.items():

@@ -13,7 +13,7 @@ from provision.history import HostRecord, InventoryState, Judged, LockState, Run
 from provision.render.base import columns, headline, indented
 from provision.render.words import STATUS_WORDS, STYLES, clean, grouped, listed, plural
 
-_STATES = {"done": "green", "failed": "bold red", "cut off": "yellow"}
+_STATES = {"done": "green", "failed": "bold red", "cut off": "yellow", "at work": "cyan"}
 _SHOWN_PACKAGES = 4
 
 
@@ -55,7 +55,10 @@ def when(time: str) -> str:
 def _counted(run: Run) -> str:
     statuses = [record.status for record in run.hosts.values()] + list(run.left_alone.values())
     told = [f"{statuses.count(s)} {STATUS_WORDS.get(s, s)}" for s in dict.fromkeys(statuses)]
-    return ", ".join([*(["cut off"] if run.ended is None else []), *told]) or run.state
+    rest = len(set(run.planned) - {*run.hosts, *run.left_alone})
+    if rest and run.ended is None:
+        told.append(f"{rest} {'to do' if run.active else 'not done'}")
+    return ", ".join([*([run.state] if run.ended is None else []), *told]) or run.state
 
 
 def _what(run: Run) -> str:
