@@ -149,6 +149,7 @@ class _Planner:
         self.held = locked.hold(lock, values, facts, [p for p in parts if p in held]) if lock else None
         self.offered: dict[str, set[str]] = {}  # package -> versions, whatever repository they come from
         self.offer_errors: list[str] = []
+        self.stands = False  # nothing will be changed: the lock is compared with the host itself, not with a plan
         if self.held:
             values = self.held.values
         given = CudaWish.from_vars(values)
@@ -186,6 +187,7 @@ class _Planner:
         return plan
 
     def stand(self) -> tuple[HostPlan, list[str]]:
+        self.stands = True
         driver, cuda, containers = self._decide()
         asks = {"driver": bool(driver.ask), "cuda": bool(cuda.ask), "containers": bool(containers.asks)}
         asking = [part for part, open_ in asks.items() if open_]
@@ -230,7 +232,7 @@ class _Planner:
         held = self.held
         if self.unlocked:
             driver.warnings.append(self.unlocked)
-        if held is None:
+        if held is None or self.stands:
             return
         gone = [
             locked.not_offered(held, self.facts, part, self.offered, self.offer_errors)
