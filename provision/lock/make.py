@@ -145,13 +145,21 @@ def _is_kernels(name: str) -> bool:
     return package is not None and package.base.startswith("linux-")
 
 
+def _belongs_to(name: str, kernel: str) -> bool:
+    """Modules of that kernel, and the metapackages that lead to those of the newest; older kernels come and go."""
+    package = names.parse(name)
+    if package is None or not package.base.startswith("linux-"):
+        return False
+    return package.kernel == kernel or not str(package.kernel)[:1].isdigit()
+
+
 def _kernel(facts: Facts) -> LockedKernel | None:
     boots = facts.kernels.next or facts.kernels.running
     if not boots or not facts.kernels.installed:
         return None  # what boots comes from outside: nothing of it is a package here
     own = {
         name: row.version for name, row in facts.packages.items()
-        if row.installed and (_is_kernels(name) or (name in facts.kernels.metapackages and row.held))
+        if row.installed and (_belongs_to(name, boots) or (name in facts.kernels.metapackages and row.held))
     }  # fmt: skip
     return LockedKernel(release=boots, packages=own)
 

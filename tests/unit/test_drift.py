@@ -1,0 +1,169 @@
+"""Drift of one host (tests/cases/drift.yml), of hosts against each other, and the metrics."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from provision.catalog import load_catalog
+from provision.drift import judge_host, metrics
+from provision.drift.item import Item
+from provision.drift.peers import compare, peer_of
+from provision.errors import UsageError
+from provision.facts import Facts
+from provision.lock.model import NAME, Lock, dump, parse
+from tests.unit.fleethosts import changed, healthy, lock_of_hosts
+
+CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/drift.yml").read_text())
+
+
+def facts_of(case):
+    """The host of a case as it is now."""
+    facts = healthy()
+    for path, values in case.get("replace", {}).items():
+        facts = changed(facts, {path: values})
+    for path, gone in case.get("remove", {}).items():
+        kept = {name: value for name, value in facts.model_dump()[path].items() if name not in gone}
+        facts = Facts.model_validate({**facts.model_dump(), path: kept})
+    if case.get("uuids") == "other":
+        facts = healthy("other")
+    return changed(facts, case.get("change", {}))
+
+
+def written(lock, case, folder):
+    """Write the lock of a case; its data may be changed like facts."""
+    data = yaml.safe_load(dump(lock))
+    for path, value in case.get("lock_change", {}).items():
+        at = data
+        *above, last = path.split("/")
+        for word in above:
+            at = at[int(word) if isinstance(at, list) else word]
+        at[last] = value
+    (folder / NAME).write_text(yaml.safe_dump(data))
+    assert isinstance(parse((folder / NAME).read_text()), Lock)
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
+def test_drift(case, tmp_path):
+    if case.get("lock", True):
+        written(lock_of_hosts({"gpu01": healthy()}), case, tmp_path)
+    values = {**case.get("wish", {}), "inventory_dir": str(tmp_path)}
+    items, _ = judge_host(case.get("as", "gpu01"), facts_of(case), values, load_catalog())
+    told = [f"{item.code}: {item.what} {item.expected} {item.found}" for item in items]
+    assert [item.code for item in items] == [text.split(": ")[0] for text in case["expect"]], told
+    for line, expected in zip(told, case["expect"], strict=True):
+        for words in expected.split(": ", 1)[1].split(" "):
+            assert words in line, f"{words!r} is not in {line!r}"
+
+
+def test_every_item_has_a_way_out(tmp_path):
+    lock = lock_of_hosts({"gpu01": healthy()})
+    for case in CASES:
+        written(lock, case, tmp_path)
+        values = {**case.get("wish", {}), "inventory_dir": str(tmp_path)}
+        items, _ = judge_host(case.get("as", "gpu01"), facts_of(case), values, load_catalog())
+        assert all(item.hint for item in items), (case["name"], items)
+
+
+# --- peers ------------------------------------------------------------------------------------------------------------
+
+
+def fleet(number, **odd):
+    """{name: facts} of alike hosts; odd: name -> change."""
+    hosts = {f"gpu{i:02d}": healthy(f"gpu{i:02d}") for i in range(1, number + 1)}
+    return {name: changed(facts, odd.get(name, {})) for name, facts in hosts.items()}
+
+
+def against_peers(hosts, told=None):
+    peers = {name: peer_of(facts, None, load_catalog()) for name, facts in hosts.items()}
+    found = compare(peers, told or {})
+    return {name: [(item.code, item.what, item.found) for item in items] for name, items in found.items()}
+
+
+NEW = {"containers/docker": {"version": "29.0.1"}}
+OLD = {"containers/docker": {"version": "28.2.2"}}
+
+
+def test_the_one_that_is_otherwise_than_most_is_named():
+    hosts = fleet(4, gpu01=OLD, gpu02=OLD, gpu03=OLD, gpu04=NEW)
+    assert against_peers(hosts) == {"gpu04": [("containers.peers", "docker", "29.0.1")]}
+
+
+def test_alike_hosts_have_nothing_to_tell():
+    assert against_peers(fleet(5)) == {}
+
+
+def test_two_hosts_have_no_majority_and_neither_have_two_against_two():
+    assert against_peers(fleet(2, gpu01=OLD, gpu02=NEW)) == {}
+    assert against_peers(fleet(4, gpu01=OLD, gpu02=OLD, gpu03=NEW, gpu04=NEW)) == {}
+
+
+def test_what_is_told_already_is_not_told_again():
+    hosts = fleet(4, gpu01=OLD, gpu02=OLD, gpu03=OLD, gpu04=NEW)
+    assert against_peers(hosts, {"gpu04": {"containers"}}) == {}
+
+
+def test_without_a_lock_cards_kernels_and_drivers_are_compared():
+    gone = {"gpus/1": None, "smi/gpus/1": None}
+    kernel = {"kernels/next": "6.8.0-45-generic"}
+    found = against_peers(fleet(5, gpu02=gone, gpu04=kernel))
+    assert found == {
+        "gpu02": [("hardware.peers", "cards", "1 x GeForce RTX 4090")],
+        "gpu04": [("boot.peers", "kernel that boots next", "6.8.0-45-generic")],
+    }
+
+
+def test_with_a_lock_its_own_word_counts(tmp_path):
+    hosts = fleet(3, gpu02={"kernels/next": "6.8.0-45-generic"})
+    lock = lock_of_hosts(hosts)
+    peers = {name: peer_of(facts, lock.for_host(name), load_catalog()) for name, facts in hosts.items()}
+    assert compare(peers, {}) == {}
+
+
+# --- metrics ----------------------------------------------------------------------------------------------------------
+
+ODD = Item(code="files.own", what='/etc/a "b"\\c\nd\x07', expected="x", found="y", against="inventory")
+
+
+def families(text):
+    return {family.name: family for family in text_string_to_metric_families(text)}
+
+
+def test_metrics_are_what_prometheus_reads():
+    text = metrics.render(
+        {"gpu01": ("drifted", "h100", [ODD]), "gpu02": ("clean", None, []), "gpu03": ("unreachable", None, [])}, 1764322000.5, 1.25,
+    )  # fmt: skip
+    found = families(text)
+    assert {family.type for family in found.values()} == {"gauge"}
+    assert all(family.documentation for family in found.values())
+    up = {sample.labels["host"]: sample.value for sample in found["gpu_provision_drift_host_up"].samples}
+    assert up == {"gpu01": 1, "gpu02": 1, "gpu03": 0}
+    drifted = {s.labels["host"]: s.value for s in found["gpu_provision_drift_host_drifted"].samples}
+    assert drifted == {"gpu01": 1, "gpu02": 0}
+    (info,) = found["gpu_provision_drift_item_info"].samples
+    assert info.labels["what"] == '/etc/a "b"\\c\nd' and info.value == 1
+    against = {
+        (s.labels["host"], s.labels["against"]): s.value for s in found["gpu_provision_drift_items"].samples
+    }
+    assert against["gpu01", "inventory"] == 1 and against["gpu02", "lock"] == 0 and len(against) == 8
+    (when,) = found["gpu_provision_drift_last_run_timestamp_seconds"].samples
+    assert when.value == 1764322000.5 and when.timestamp is None, "the collector refuses samples with a time"
+
+
+def test_an_empty_fleet_is_still_a_valid_file():
+    assert "gpu_provision_drift_host_up" in families(metrics.render({}, 1.0, 0.0))
+
+
+def test_metrics_are_written_in_one_step_for_everybody_to_read(tmp_path):
+    path = tmp_path / "drift.prom"
+    metrics.write("a 1\n", path)
+    metrics.write("a 2\n", path)
+    assert path.read_text() == "a 2\n" and path.stat().st_mode & 0o777 == 0o644
+    assert [file.name for file in tmp_path.iterdir()] == ["drift.prom"], "nothing is left beside it"
+
+
+def test_a_folder_that_is_not_there_is_an_error_with_a_way_out(tmp_path):
+    with pytest.raises(UsageError) as refused:
+        metrics.write("a 1\n", tmp_path / "no" / "drift.prom")
+    assert "textfile" in (refused.value.issue.hint or "")
