@@ -14,10 +14,11 @@ from provision.errors import ProvisionError
 from provision.facts import Source
 from provision.trouble import Keyring
 
+# By path, whatever the server: a mirror keeps NVIDIA's layout.
 _NAMES = (
-    ("cuda", re.compile(r"^developer\.download\.nvidia\.(?:com|cn)/compute/cuda/repos/")),
-    ("container_toolkit", re.compile(r"^nvidia\.github\.io/(?:libnvidia-container|nvidia-container-runtime|nvidia-docker)(?:/|$)")),
-    ("ppa", re.compile(r"^ppa\.launchpad(?:content)?\.net/graphics-drivers/ppa/ubuntu")),
+    ("cuda", re.compile(r"/compute/cuda/repos/[a-z]+[0-9]+/")),
+    ("container_toolkit", re.compile(r"/libnvidia-container/(?:stable|experimental)/|^nvidia\.github\.io/nvidia-(?:docker|container)")),
+    ("ppa", re.compile(r"/graphics-drivers/ppa/ubuntu/")),
 )  # fmt: skip
 # Where NVIDIA's keyring package and its instructions for the container toolkit put their entry.
 _OF_PACKAGE = re.compile(
@@ -29,7 +30,17 @@ OURS = "/etc/apt/sources.list.d/gpu-provision-"
 def name_of(uri: str) -> str | None:
     """Name of the catalog's repository that a URI is of, whatever release: cuda, container_toolkit, ppa; None for others."""
     plain = aptsources.normalise(uri)
-    return next((name for name, pattern in _NAMES if pattern.match(plain + "/")), None)
+    return next((name for name, pattern in _NAMES if pattern.search(plain + "/")), None)
+
+
+_VENDORS = re.compile(
+    r"^(?:developer\.download\.nvidia\.(?:com|cn)|nvidia\.github\.io|ppa\.launchpad(?:content)?\.net)/"
+)
+
+
+def is_vendors(uri: str) -> bool:
+    """True for the vendor's own server, false for a mirror of it, whose key may be the mirror's own."""
+    return bool(_VENDORS.match(aptsources.normalise(uri) + "/"))
 
 
 def is_nvidia(uri: str) -> bool:

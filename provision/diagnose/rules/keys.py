@@ -22,6 +22,12 @@ _WRONG = {
     "hidden": "may not be read by apt's own user (_apt)",
 }
 
+# Role variables that say where a repository is mirrored, and by which key.
+_VARIABLES = {
+    "cuda": ("nvidia_driver_repo", "cuda_toolkit_repo"), "container_toolkit": ("container_toolkit_repo",),
+    "ppa": ("nvidia_driver_ppa",),
+}  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Trust:
@@ -79,7 +85,7 @@ def _wanted(case: Case, trust: Trust) -> list[str]:
     signers = trust.row.fetched_signers or trust.row.signers
     if signers:
         return list(signers)
-    name = repositories.name_of(trust.row.uri)
+    name = repositories.name_of(trust.row.uri) if repositories.is_vendors(trust.row.uri) else None
     repository = repositories.of_catalog(case, name) if name else None
     return [repository.fingerprint[-16:]] if repository and repository.fingerprint else []
 
@@ -91,16 +97,13 @@ def _key_repair(case: Case, trust: Trust, wanted: Sequence[str]) -> Repair:
         (word for word in (trust.source.signed_by or "").replace(",", " ").split() if word.startswith("/")),
         None,
     )
-    if (
-        name
-        and repository
-        and repository.fingerprint
-        and (not wanted or repository.fingerprint[-16:] in wanted)
-    ):
-        where = f" into {path}" if path else ""
+    known = repository.fingerprint[-16:] if repository and repository.fingerprint else ""
+    given = name and any(case.values.get(f"{variable}_key") for variable in _VARIABLES[name])
+    if name and (given or (known and (not wanted or known in wanted))):
+        which = "the inventory's key" if given else f"the key {known}"
         return Repair(
             action="sources.key",
-            words=f"write the key of {repositories.place(trust.source)} ({repository.fingerprint[-16:]}){where}",
+            words=f"write {which} for {repositories.place(trust.source)} ({trust.row.uri})",
             args={"name": name, "path": path, "entry": repositories.entry(trust.source)},
         )
     ident = f" ({wanted[0]})" if wanted else ""

@@ -15,7 +15,7 @@ from provision.facts import Source
 _CONFLICT = "Conflicting values set for option Signed-By"
 _LIST_ERROR = re.compile(r"(?:entry (\d+) in list file (\S+)|on line (\d+) in source list (\S+))")
 _FILE = re.compile(r"(/etc/apt/\S+?)(?:[,:;]?)(?=\s|$)")
-_CUDA = re.compile(r"^developer\.download\.nvidia\.(?:com|cn)/compute/cuda/repos/([a-z]+)([0-9]{2,4})/")
+_CUDA = re.compile(r"/compute/cuda/repos/([a-z]+)([0-9]{2,4})/")
 _STABLE_DEB = "https://nvidia.github.io/libnvidia-container/stable/deb/$(ARCH)"
 
 
@@ -158,7 +158,7 @@ def _no_such_release(case: Case) -> Iterator[Found]:
     own = host.version_id.replace(".", "")
     for row in case.facts.apt.sources:
         for uri in row.uris if row.enabled else ():
-            match = _CUDA.match(aptsources.normalise(uri) + "/")
+            match = _CUDA.search(aptsources.normalise(uri) + "/")
             if not match or match[1] != "ubuntu":
                 continue
             year, month = match[2][:2], match[2][2:]
@@ -195,7 +195,7 @@ def _other_release(case: Case) -> Iterator[Found]:
         return
     for row in case.facts.apt.sources:
         for uri in row.uris if row.enabled else ():
-            match = _CUDA.match(aptsources.normalise(uri) + "/")
+            match = _CUDA.search(aptsources.normalise(uri) + "/")
             if (
                 match
                 and match[1] == "ubuntu"
