@@ -25,7 +25,7 @@ from provision.hostlock import HostLocks
 from provision.inventory import Host
 from provision.remote import Session
 from provision.rescue.host import Look, Mode, limits_of, look
-from provision.rescue.model import History, RescuedHost, RescueDocument
+from provision.rescue.model import History, RescuedHost, RescueDocument, RescueStep
 from provision.rescue.orders import orders, record
 from provision.rescue.rounds import Limits, next_level, to_mend
 from provision.rescue.touched import configured, touched
@@ -178,6 +178,12 @@ class _Run:
                 self._end(name, "failed" if host.trouble else "left", _count_left(seen))
             elif not self._rounds_done(name):
                 self._end(name, "well", "nothing to rescue")
+        elif locked := _lock_timeout(host.history):
+            # Every further step would wait as long for the same lock.
+            self.errors.append(
+                Issue(code="apt.lock_timeout", host=name, message=locked.said[0], hint=locked.hint)
+            )
+            self._end(name, "blocked", locked.said[0])
         elif found.blockers:
             self.errors += [issue.model_copy(update={"host": name}) for issue in found.blockers]
             self._end(name, "blocked", found.blockers[0].message)
@@ -370,6 +376,12 @@ class _Run:
         told.reboots, told.snapshot = host.history.reboots, host.snapshot
         told.next = next_level(host.last.shown.findings, host.history) if told.status in _OVER else ""
         return told
+
+
+def _lock_timeout(history: History) -> RescueStep | None:
+    """The step of the last round that another program's lock stopped."""
+    steps = history.rounds[-1].steps if history.rounds else []
+    return next((step for step in steps if step.code == "apt.lock_timeout" and not step.ok), None)
 
 
 def _carried(history: History, seen: Look) -> bool:
