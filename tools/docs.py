@@ -1,7 +1,7 @@
 """Write what is generated under docs/ and in the roles: ``python -m tools.docs``. Tests compare it with the code.
 
-docs/checks.md from the checks themselves (docstring, messages and hints of what can go wrong), docs/schemas/*.json
-from the models of the documents, the READMEs of the roles from their argument specs.
+docs/checks.md from the checks themselves (docstring, messages and hints of what can go wrong), docs/findings from the rules
+of diagnose, docs/schemas/*.json from the models of the documents, the READMEs of the roles from their argument specs.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils import checks
+from provision.diagnose import page
 from provision.documents import schemas
 from tools import role_readme
 
@@ -130,7 +131,19 @@ def main() -> None:
     folder.mkdir(exist_ok=True)
     for name, text in schema_files().items():
         (folder / name).write_text(text, encoding="utf-8")
-    sys.stdout.write("wrote docs/checks.md and docs/schemas\n")
+    _findings()
+    sys.stdout.write("wrote docs/checks.md, docs/findings and docs/schemas\n")
+
+
+def _findings() -> None:
+    """Write a page for every code, and take away those of codes that are gone."""
+    folder, pages = ROOT / "docs/findings", page.pages()
+    folder.mkdir(exist_ok=True)
+    for old in folder.glob("*.md"):
+        if old.name not in pages:
+            old.unlink()
+    for name, text in pages.items():
+        (folder / name).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+
 from provision.diagnose.registry import all_rules, area
 from provision.diagnose.rule import Rule
 
@@ -21,14 +23,14 @@ _ERRORS = {
 
 def page(rule: Rule) -> str:
     """Return the text of docs/findings/CODE.md."""
-    parts = [f"# {rule.code}", f"{_sentence(rule.title)}", f"*{_ERRORS[rule.level]}.*", rule.explain.strip()]
+    parts = [f"# {rule.code}", f"{_sentence(rule.title)}", f"*{_ERRORS[rule.level]}.*", _folded(rule.explain)]
     for heading, text in (
         ("What it breaks", rule.breaks),
         ("The smallest repair", _repair(rule)),
         ("What prevents it", rule.prevent),
     ):
         if text:
-            parts.append(f"## {heading}\n\n{_sentence(text)}")
+            parts.append(f"## {heading}\n\n{_folded(_sentence(text))}")
     if rule.texts:
         patterns = "\n".join(f"- `{pattern}`" for pattern in rule.texts)
         parts.append(
@@ -75,6 +77,14 @@ def pages() -> dict[str, str]:
 def _repair(rule: Rule) -> str:
     reboot = " A reboot is part of it." if rule.reboot and "reboot" not in rule.repair.lower() else ""
     return f"{_sentence(rule.repair)}{reboot}" if rule.repair else ""
+
+
+def _folded(text: str) -> str:
+    """Paragraphs with lines of a length that people read."""
+    return "\n\n".join(
+        textwrap.fill(part, 118, break_long_words=False, break_on_hyphens=False)
+        for part in text.strip().split("\n\n")
+    )
 
 
 def _sentence(text: str) -> str:

@@ -4,11 +4,13 @@ A file has ``hosts``, trees by name that several cases begin with, and ``cases``
 
     host: name of the tree to begin with · tree: keys of tests/unit/trees.py over it (mappings are merged, lists replaced;
     ``KEY+`` adds to a list, ``KEY-`` takes out of it what begins with one of these words)
-    smi: works | no_driver | mismatch | no_devices | no_library | {rc, out, err}; gpus: ["slot name [key=value …]"] that it lists
-    driver: {version, series, revision, flavour: open|proprietary, build: signed|dkms|none, variant: headless|desktop, kernels: [built for],
-    status: dpkg's two letters, loaded: version or false, extra: [packages of the same version], firmware: false, modules: version}
-    kernels: [releases with image, initramfs, module folder] (of them ``headers``) · running: the last of them by default
-    os: "24.04" · programs: {dmesg: text, …} what other programs answer · facts: what no folder can hold (disks, gpu_users), over the facts
+    smi: works | no_driver | mismatch | no_devices | no_library | {rc, out, err}
+    gpus: ["slot name [persistence=off] [mig=Enabled] [pending=Enabled]"] that nvidia-smi lists where it works
+    driver: {version, series, revision, flavour: open|proprietary, build: signed|dkms|none, variant: headless|desktop, kernels:
+    [built for], status: dpkg's letters, loaded: version or false, extra: [packages], firmware: false, modules: version}
+    kernels: [releases with image, initramfs, module folder], ``headers`` of them · running: the last of them by default
+    os: "24.04" · programs: {dmesg: text, …} what other programs answer
+    facts: what no folder can hold (disks, gpu_users), over the facts
     values: role variables that are no defaults
 """
 
@@ -27,6 +29,9 @@ from tests.unit import trees
 from ansible_collections.gpu.provision.plugins.module_utils import trouble  # isort: skip - trees makes it importable
 
 CASES = Path(__file__).parents[1] / "cases"
+_BASES = (
+    "nvidia-utils", "nvidia-compute-utils", "nvidia-kernel-common", "libnvidia-compute", "libnvidia-cfg1", "libnvidia-decode",
+)  # fmt: skip
 _INITRD = "070701 stands for an initramfs\n"
 SMI = {
     "no_driver": (9, "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. "
@@ -88,12 +93,9 @@ def facts_of(case, hosts, root):
 def expanded(tree):
     """A tree whose short words (driver, kernels, os) are written out in those of tests/unit/trees.py."""
     tree = copy.deepcopy(tree)
-    files, links = tree.setdefault("files", {}), tree.setdefault("links", {})
-    packages, modules, dirs = (
-        tree.setdefault("packages", []),
-        tree.setdefault("modules", []),
-        tree.setdefault("dirs", []),
-    )
+    for key, empty in (("files", {}), ("links", {}), ("packages", []), ("modules", []), ("dirs", [])):
+        tree.setdefault(key, empty)
+    files, packages, dirs = tree["files"], tree["packages"], tree["dirs"]
     version_id = tree.pop("os", "24.04")
     files.setdefault("/etc/os-release", f'ID=ubuntu\nVERSION_ID="{version_id}"\nVERSION_CODENAME=x\n')
     kernels = tree.pop("kernels", [])
@@ -119,8 +121,7 @@ def _driver(tree, driver, kernels):
     number, tail = series.split("-")[0], "-open" if flavour == "open" else ""
     debian = f"{version}-{driver.get('revision', '0ubuntu0.24.04.1')}"
     built = driver.get("kernels", kernels)
-    names = [f"{base}-{series}" for base in (
-        "nvidia-utils", "nvidia-compute-utils", "nvidia-kernel-common", "libnvidia-compute", "libnvidia-cfg1", "libnvidia-decode")]  # fmt: skip
+    names = [f"{base}-{series}" for base in _BASES]
     if driver.get("firmware", True) and int(number) > 510:
         names.append(f"nvidia-firmware-{series}-{version}")
         tree["files"].setdefault(f"/lib/firmware/nvidia/{version}/gsp_ga10x.bin", "firmware")

@@ -90,7 +90,10 @@ def _persistenced(case: Case) -> Iterator[Found]:
     said = trouble.unit_log.get("nvidia-persistenced", [])
     failed = "nvidia-persistenced.service" in (trouble.failed_units or ())
     if failed and look.own_gpus(case) and not look.smi_works(case):
-        yield Found("nvidia-persistenced does not start", look.clip(said[-4:]))
+        yield Found(
+            "nvidia-persistenced does not start",
+            look.clip(["nvidia-persistenced.service: failed", *said[-4:]]),
+        )
 
 
 def _fabric(case: Case) -> Iterator[Found]:
@@ -99,7 +102,12 @@ def _fabric(case: Case) -> Iterator[Found]:
     if failed and (case.facts.nvswitches or case.facts.nvlink5_switch):
         yield Found(
             "nvidia-fabricmanager does not start",
-            look.clip(trouble.unit_log.get("nvidia-fabricmanager", [])[-4:]),
+            look.clip(
+                [
+                    "nvidia-fabricmanager.service: failed",
+                    *trouble.unit_log.get("nvidia-fabricmanager", [])[-4:],
+                ]
+            ),
         )
 
 
