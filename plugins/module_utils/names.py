@@ -120,6 +120,17 @@ def is_driver_package(name):
     return parse(name) is not None
 
 
+def expressions():
+    """(names of the driver, names that are none of it): POSIX extended regular expressions, for grep -E; parse() as text."""
+    branch = "[0-9][0-9][0-9]"
+    driver = (
+        "^((" + _BASES + ")(-" + branch + ")?(-server)?(-open)?(-" + branch + "\\.[0-9.]+)?"
+        "|linux-(modules|objects)-nvidia-" + branch + "(-server)?(-open)?-.+|linux-signatures-nvidia-.+"
+        "|nvidia-driver-pinning-.*|libnvidia-egl-.*|" + "|".join(sorted(COMPANIONS)) + ")$"
+    )  # fmt: skip
+    return driver, _FOREIGN.pattern
+
+
 def is_version_locked(name):
     """True when the package must carry the driver's own upstream version (not companions, not kernel-versioned ones).
 

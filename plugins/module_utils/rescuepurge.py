@@ -37,9 +37,9 @@ from ansible_collections.gpu.provision.plugins.module_utils.aptcommon import Apt
 JOURNAL = apttransaction.STATE + "/purge.json"
 UNINSTALL_S = 600  # what the .run file's uninstaller may take: it removes files and runs depmod
 # Drivers from before 2018, which names does not know: nothing installs them any more.
-_LEGACY = re.compile(
-    r"^(?:nvidia-[0-9]{3}(?:-updates)?(?:-dev|-uvm)?|nvidia-current(?:-updates)?|libcuda1-[0-9]{3}(?:-updates)?|"
-    r"nvidia-(?:opencl-icd|libopencl1)-[0-9]{3}(?:-updates)?|nvidia-experimental-[0-9]{3})$"
+LEGACY = (
+    "^(nvidia-[0-9][0-9][0-9](-updates)?(-dev|-uvm)?|nvidia-current(-updates)?|libcuda1-[0-9][0-9][0-9](-updates)?|"
+    "nvidia-(opencl-icd|libopencl1)-[0-9][0-9][0-9](-updates)?|nvidia-experimental-[0-9][0-9][0-9])$"
 )
 
 
@@ -54,7 +54,7 @@ def main(args):
 def is_ours(name):
     """True for a package that a purge removes: every driver, of any branch, channel and age. Names alone decide."""
     bare = name.split(":")[0]
-    return names.is_driver_package(bare) or bool(_LEGACY.match(bare))
+    return names.is_driver_package(bare) or bool(re.match(LEGACY, bare))
 
 
 # --- plan

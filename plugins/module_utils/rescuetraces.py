@@ -22,42 +22,44 @@ LIBRARY_FOLDERS = tuple("/usr/lib/" + triplet for triplet in TRIPLETS) + (
     "/usr/lib32",
     "/usr/lib",
 )
-_LIBRARY = re.compile(
-    r"^(?:libcuda|libcudadebugger|libnvcuvid|libnvoptix|libEGL_nvidia|libGLX_nvidia|libGLESv1_CM_nvidia|libGLESv2_nvidia|"
-    r"libvdpau_nvidia|libnvidia-(?!container)[a-z0-9-]+|libnvsdm)\.so(?:\.[0-9.]+)?$"
+# Expressions are POSIX extended ones, for the offline script's grep -E too.
+LIBRARY_NAMES = (
+    r"(libcuda|libcudadebugger|libnvcuvid|libnvoptix|libEGL_nvidia|libGLX_nvidia|libGLESv1_CM_nvidia|libGLESv2_nvidia|"
+    r"libvdpau_nvidia|libnvidia-[a-z0-9-]+|libnvsdm)\.so(\.[0-9.]+)?"
 )
+_LIBRARY = re.compile("^" + LIBRARY_NAMES + "$")
+_CONTAINERS = "libnvidia-container"
 # Below each folder of libraries: (folder, names in it).
 _INNER = (
-    ("vdpau", re.compile(r"^libvdpau_nvidia\.so(?:\.[0-9.]+)?$")),
-    ("gbm", re.compile(r"^nvidia-drm_gbm\.so$")),
-    ("tls", re.compile(r"^libnvidia-tls\.so(?:\.[0-9.]+)?$")),
-    ("xorg/modules/drivers", re.compile(r"^nvidia_drv\.so$")),
-    (
-        "xorg/modules/extensions",
-        re.compile(r"^libglx(?:server_nvidia)?\.so\.[0-9.]+$|^libglxserver_nvidia\.so$"),
-    ),
-    ("nvidia/wine", re.compile(r"^_?nvngx(?:_dlssg)?\.dll$")),
-)
-_BINARIES = frozenset((
+    ("vdpau", r"libvdpau_nvidia\.so(\.[0-9.]+)?"), ("gbm", r"nvidia-drm_gbm\.so"), ("tls", r"libnvidia-tls\.so(\.[0-9.]+)?"),
+    ("xorg/modules/drivers", r"nvidia_drv\.so"),
+    ("xorg/modules/extensions", r"(libglx\.so\.[0-9.]+|libglxserver_nvidia\.so(\.[0-9.]+)?)"),
+    ("nvidia/wine", r"_?nvngx(_dlssg)?\.dll"),
+)  # fmt: skip
+INNER_NAMES = "/(" + "|".join(folder + "/" + name for folder, name in _INNER) + ")$"
+BINARIES = frozenset((
     "nvidia-bug-report.sh", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server", "nvidia-debugdump", "nvidia-installer",
     "nvidia-modprobe", "nvidia-ngx-updater", "nvidia-pcc", "nvidia-persistenced", "nvidia-powerd", "nvidia-settings",
     "nvidia-sleep.sh", "nvidia-smi", "nvidia-uninstall", "nvidia-xconfig",
 ))  # fmt: skip
 # In /usr/bin and made by others; everything else there that begins with nvidia- is named, not removed.
-_OTHERS_BINARY = re.compile(r"^nvidia-(?:container|ctk|cdi|docker|toolkit)")
-MODULE = re.compile(r"^nvidia(?:-uvm|-modeset|-drm|-peermem)?\.ko(?:\.(?:xz|gz|zst))?$")
+_OTHERS = re.compile(r"^nvidia-(?:container|ctk|cdi|docker|toolkit)")
+_MODULE = r"nvidia(-uvm|-modeset|-drm|-peermem)?\.ko(\.(xz|gz|zst))?"
+MODULE = re.compile("^" + _MODULE + "$")
 _MODULE_PLACES = (
     "updates/dkms", "updates", "extra", "weak-updates", "misc", "kernel/drivers/video", "kernel/drivers/video/nvidia",
     "kernel/drivers/char/drm", "kernel/extra", "kernel/misc",
 )  # fmt: skip
-_PREBUILT = re.compile(r"^nvidia-[0-9]{3}(?:-server|srv)?(?:-open)?$")
+_PREBUILT_FOLDER = r"nvidia-[0-9][0-9][0-9](-server|srv)?(-open)?"
+_PREBUILT = re.compile("^" + _PREBUILT_FOLDER + "$")
+MODULE_PATHS = "/lib/modules/[^/]+/(%s|kernel/%s)/%s$" % ("|".join(_MODULE_PLACES), _PREBUILT_FOLDER, _MODULE)
 # Modules of DKMS that are the driver: the archive calls its -server series nvidia-srv, Debian its own nvidia-current.
 DKMS_NAMES = ("nvidia", "nvidia-srv", "nvidia-open", "nvidia-current", "nvidia-current-open")
 _VERSION = re.compile(r"^[0-9]{3}\.[0-9.]+$")
 _SOURCE = re.compile(
     r"^(?:nvidia|nvidia-srv|nvidia-open|nvidia-current|nvidia-current-open)-[0-9]{3}\.[0-9.]+$"
 )
-_FILES = (
+FILES = (
     "/etc/OpenCL/vendors/nvidia.icd", "/etc/vulkan/icd.d/nvidia_icd.json", "/usr/share/vulkan/icd.d/nvidia_icd.json",
     "/usr/share/vulkansc/icd.d/nvidia_icd_vksc.json", "/etc/vulkan/implicit_layer.d/nvidia_layers.json",
     "/usr/share/vulkan/implicit_layer.d/nvidia_layers.json", "/usr/share/glvnd/egl_vendor.d/10_nvidia.json",
@@ -80,7 +82,7 @@ UNITS = (
 )  # fmt: skip
 _UNIT_FOLDERS = ("/usr/lib/systemd/system", "/lib/systemd/system", "/etc/systemd/system")
 # Folders that hold nothing but a driver's files: taken as a whole, where no package owns the folder.
-_TREES = (
+TREES = (
     "/usr/share/nvidia",
     "/usr/share/doc/NVIDIA_GLX-1.0",
     "/usr/lib/nvidia",
@@ -122,10 +124,10 @@ def find(tree, with_packages=False):
     """
     found = Traces()
     candidates = (
-        _libraries(tree) + _binaries(tree, found) + [p for p in _FILES if _is_there(tree, p)] + _units(tree)
+        _libraries(tree) + _binaries(tree, found) + [p for p in FILES if _is_there(tree, p)] + _units(tree)
     )
     modules = _modules(tree)
-    folders = [p for p in _TREES if tree.is_dir(p) and not tree.is_link(p)] + _firmware(tree) + _sources(tree)
+    folders = [p for p in TREES if tree.is_dir(p) and not tree.is_link(p)] + _firmware(tree) + _sources(tree)
     asides = _asides(tree)
     owned = owners(tree, candidates + [path for path, _ in modules] + folders + asides)
     mounted = _mounted(tree)
@@ -219,10 +221,13 @@ def _real_folders(tree, folders):
 def _libraries(tree):
     paths = []
     for folder in _real_folders(tree, LIBRARY_FOLDERS):
-        paths += ["%s/%s" % (folder, name) for name in tree.names(folder) if _LIBRARY.match(name)]
+        names = [name for name in tree.names(folder) if not name.startswith(_CONTAINERS)]
+        paths += ["%s/%s" % (folder, name) for name in names if _LIBRARY.match(name)]
         for inner, pattern in _INNER:
             where = "%s/%s" % (folder, inner)
-            paths += ["%s/%s" % (where, name) for name in tree.names(where) if pattern.match(name)]
+            paths += [
+                "%s/%s" % (where, name) for name in tree.names(where) if re.match("^%s$" % pattern, name)
+            ]
     return paths
 
 
@@ -230,12 +235,8 @@ def _binaries(tree, found):
     paths = []
     for folder in _real_folders(tree, ("/usr/bin", "/usr/sbin")):
         names = [name for name in tree.names(folder) if name.startswith("nvidia-")]
-        paths += ["%s/%s" % (folder, name) for name in names if name in _BINARIES]
-        odd = [
-            "%s/%s" % (folder, name)
-            for name in names
-            if name not in _BINARIES and not _OTHERS_BINARY.match(name)
-        ]
+        paths += ["%s/%s" % (folder, name) for name in names if name in BINARIES]
+        odd = ["%s/%s" % (folder, name) for name in names if name not in BINARIES and not _OTHERS.match(name)]
         owned = owners(tree, odd)
         found.left += [
             (path, "no package owns it, and it is no known part of a driver")

@@ -1,0 +1,3 @@
+# --- what the inventory says (changed here, it counts) ----------------------------------------------------------------
+
+@SETTINGS@

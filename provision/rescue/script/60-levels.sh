@@ -1,0 +1,219 @@
+# --- the steps, from the smallest on ----------------------------------------------------------------------------------
+
+level_dpkg() {
+    if [ -z "$UNFINISHED" ]; then return 0; fi
+    ask "1. Finish what dpkg left half done ($UNFINISHED). A driver's module is built again: that takes minutes." || return 0
+    take_snapshot
+    wait_for_dpkg
+    run dpkg --force-confdef --force-confold --configure -a
+    read_host
+    # What has no dependency yet, or was unpacked half, needs packages; nothing may be removed for that.
+    if [ -n "$UNFINISHED" ]; then
+        refresh_lists
+        run apt_get -y --no-remove --no-install-recommends -f install
+    fi
+    mark
+}
+level_holds() {
+    if [ -z "$ABSENT_HOLDS" ]; then return 0; fi
+    ask "2. Clear holds on packages that are not there ($ABSENT_HOLDS)." || return 0
+    take_snapshot
+    wait_for_dpkg
+    say "+ dpkg --set-selections"
+    if [ "$DRY" = yes ]; then return 0; fi
+    for holds_name in $ABSENT_HOLDS; do
+        holds_state=$(rows | awk -F '\t' -v wanted="$holds_name" '$1 == wanted { print $4 }')
+        case $holds_state in
+        *config-files) printf '%s deinstall\n' "$holds_name" ;;
+        *) printf '%s purge\n' "$holds_name" ;;
+        esac
+    done | dpkg --set-selections
+    mark
+}
+level_sources() {
+    case $SOURCES in
+    *'Conflicting values'*) ;;
+    *) return 0 ;;
+    esac
+    # "Conflicting values set for option Signed-By regarding source URI SUITE: one != other"
+    sources_uri=$(printf '%s\n' "$SOURCES" | sed -n 's/.*regarding source \([^ ]*\) .*/\1/p' | head -n 1)
+    sources_uri=${sources_uri%/}
+    sources_keep=''
+    sources_all=''
+    for sources_file in /etc/apt/sources.list.d/*.sources /etc/apt/sources.list.d/*.list /etc/apt/sources.list; do
+        if [ -f "$sources_file" ] && grep -v '^[[:space:]]*#' "$sources_file" | grep -qF "$sources_uri"; then
+            sources_all="$sources_all $sources_file"
+            # The one whose key is there stays; our own goes before all.
+            sources_key=$(grep -v '^[[:space:]]*#' "$sources_file" | grep -F -e "$sources_uri" -e Signed-By |
+                sed -n -e 's/.*[Ss]igned-[Bb]y[=:][[:space:]]*\([^] ]*\).*/\1/p' | head -n 1)
+            case $sources_file in
+            */gpu-provision-*) sources_keep=$sources_file ;;
+            *) if [ -z "$sources_keep" ] && [ -n "$sources_key" ] && [ -r "$sources_key" ]; then sources_keep=$sources_file; fi ;;
+            esac
+        fi
+    done
+    if [ -z "$sources_keep" ]; then
+        say "2. $sources_uri stands in$sources_all, and none of them names a key that is there: correct them by hand"
+        return 0
+    fi
+    ask "2. Keep $sources_uri in $sources_keep alone, and disable it elsewhere ($sources_all )." || return 0
+    take_snapshot
+    for sources_file in $sources_all; do
+        if [ "$sources_file" = "$sources_keep" ]; then continue; fi
+        case $sources_file in
+        *.sources)
+            say "+ mv $sources_file $sources_file.gpu-provision-disabled"
+            if [ "$DRY" = no ]; then mv "$sources_file" "$sources_file.gpu-provision-disabled"; fi
+            ;;
+        *)
+            say "+ comment out $sources_uri in $sources_file"
+            if [ "$DRY" = no ]; then
+                awk -v uri="$sources_uri" 'index($0, uri) && $0 !~ /^[ \t]*#/ { print "# disabled by gpu-provision: " $0; next } { print }' \
+                    "$sources_file" >"$WORK/list" && cat "$WORK/list" >"$sources_file"
+            fi
+            ;;
+        esac
+    done
+    mark
+}
+level_nouveau() {
+    if [ "$NOUVEAU" = no ] || [ -z "$LIBRARY" ]; then return 0; fi
+    if [ -e "$NOUVEAU_PATH" ] && [ "$(state_of "$NOUVEAU_PATH")" = "$(printf '%s\n' "$NOUVEAU_TEXT" | sha256sum | cut -d ' ' -f 1)" ]; then
+        if [ "/boot/initrd.img-$NEXT" -nt "$NOUVEAU_PATH" ]; then return 0; fi
+    fi
+    ask "2. Keep nouveau away from the GPUs ($NOUVEAU_PATH), and rebuild the initramfs of every kernel." || return 0
+    take_snapshot
+    say "+ write $NOUVEAU_PATH"
+    if [ "$DRY" = no ]; then printf '%s\n' "$NOUVEAU_TEXT" >"$NOUVEAU_PATH"; fi
+    run update-initramfs -u -k all
+    mark
+}
+level_module() {
+    if [ -n "$MODULE" ] || [ -z "$LIBRARY" ] || [ -z "$(driver_packages)" ]; then return 0; fi
+    if has_dkms; then
+        if [ ! -e "/lib/modules/$NEXT/build" ]; then
+            ask "3. Install linux-headers-$NEXT, so that DKMS can build the module for it." || return 0
+            take_snapshot
+            install "linux-headers-$NEXT" || return 0
+        else
+            ask "3. Build the module for kernel $NEXT with DKMS (minutes)." || return 0
+            take_snapshot
+        fi
+        if module_of "$NEXT" >/dev/null; then return 0; fi
+        run dkms autoinstall -k "$NEXT"
+    else
+        module_package=$(signed_modules "$NEXT")
+        if [ -z "$module_package" ]; then return 0; fi
+        ask "3. Install the signed module for kernel $NEXT ($module_package)." || return 0
+        take_snapshot
+        # shellcheck disable=SC2086 # a list of names
+        install $module_package
+    fi
+    mark
+}
+# Name of the package with signed modules for a kernel: like those that are installed, else as the inventory wishes.
+signed_modules() {
+    signed_like=$(driver_packages | sed -n 's/^\(linux-modules-nvidia-[0-9]*\(-server\)\{0,1\}\(-open\)\{0,1\}\)-.*/\1/p' | head -n 1)
+    signed_series=${SERIES:-$SERIES_BEFORE}
+    if [ -z "$signed_like" ] && [ -n "$signed_series" ]; then
+        signed_like=linux-modules-nvidia-$signed_series
+        if [ "$(flavour_of "$signed_series")" = open ]; then signed_like=$signed_like-open; fi
+    fi
+    if [ -n "$signed_like" ]; then printf '%s-%s\n' "$signed_like" "$1"; fi
+}
+level_initramfs() {
+    if [ -e "/boot/initrd.img-$NEXT" ] || [ ! -e "/boot/vmlinuz-$NEXT" ]; then return 0; fi
+    ask "3. Make /boot/initrd.img-$NEXT, which is not there." || return 0
+    take_snapshot
+    run update-initramfs -c -k "$NEXT"
+    mark
+}
+# open or proprietary modules: as wished, else as the cards allow. Device ids below 1e00 are older than Turing and know no
+# open modules; the open ones are preferred from branch 560 on.
+flavour_of() { # BRANCH
+    flavour=$FLAVOUR
+    if [ "$flavour" = auto ]; then
+        flavour=open
+        if [ "${1%%-*}" -lt 560 ]; then flavour=proprietary; fi
+        for flavour_device in /sys/bus/pci/devices/*; do
+            if [ "$(cat "$flavour_device/vendor" 2>/dev/null)" != 0x10de ]; then continue; fi
+            case $(cat "$flavour_device/class" 2>/dev/null) in
+            0x03*) if [ "$(($(cat "$flavour_device/device")))" -lt 7680 ]; then flavour=proprietary; fi ;;
+            esac
+        done
+    fi
+    printf '%s\n' "$flavour"
+}
+# What apt is asked for, for a series (580, 580-server): as the inventory wishes, else by the Ubuntu archive's names. Signed
+# modules come beside it.
+top_packages() { # SERIES
+    if [ "$1" = "$SERIES" ] && [ -n "$TOP_OPEN$TOP_PROPRIETARY" ]; then
+        if [ "$(flavour_of "$1")" = open ]; then printf '%s\n' "$TOP_OPEN"; else printf '%s\n' "$TOP_PROPRIETARY"; fi
+        return 0
+    fi
+    top_suffix=''
+    if [ "$(flavour_of "$1")" = open ]; then top_suffix=-open; fi
+    if [ "$BUILD" = dkms ]; then
+        top_names="nvidia-headless-$1$top_suffix nvidia-utils-$1"
+    else
+        top_names="nvidia-headless-no-dkms-$1$top_suffix nvidia-utils-$1"
+    fi
+    if [ "$VARIANT" = desktop ]; then top_names="nvidia-driver-$1$top_suffix"; fi
+    printf '%s\n' "$top_names"
+}
+# The newest series that is installed (580-server), else the branch of what a .run file left: what a purge is followed by.
+series_before() {
+    series_found=$(driver_packages | sed -n 's/^nvidia-utils-\([0-9]*\(-server\)\{0,1\}\)$/\1/p' | sort -n | tail -n 1)
+    series_branch=${MODULE_VERSION:-$LIBRARY}
+    printf '%s\n' "${series_found:-${series_branch%%.*}}"
+}
+# Packages of that series, without those of single kernels.
+packages_before() {
+    if [ -n "$SERIES_BEFORE" ]; then
+        driver_packages | grep -v '^linux-' | grep -e "-$SERIES_BEFORE\$" -e "-$SERIES_BEFORE-open\$" | words
+    fi
+}
+# Level 4: one version for the whole family, by the exact packages that were known, else the newest that apt has of each.
+level_realign() { # after a purge nothing is there to move: the package names of before are installed
+    read_host
+    if right_on_disk; then return 0; fi
+    if [ "$MANAGED" = no ] && [ -z "$(driver_packages)" ]; then return 0; fi
+    realign_names=$WANTED
+    realign_words="the versions that are known to be right here"
+    if [ -z "$realign_names" ]; then
+        realign_names=$(driver_packages | grep -v '^linux-' | words)
+        realign_words="the newest version that apt has of each"
+    fi
+    if [ -z "$realign_names" ] && [ -n "$SERIES" ]; then
+        realign_names=$(top_packages "$SERIES")
+        realign_words="what the inventory wishes"
+    fi
+    if [ -z "$realign_names" ]; then
+        realign_names=$BEFORE
+        realign_words="what was installed before"
+    fi
+    if [ -z "$realign_names" ] && [ -n "$SERIES_BEFORE" ]; then
+        realign_names=$(top_packages "$SERIES_BEFORE")
+        realign_words="the branch that was there before"
+    fi
+    if [ -z "$realign_names" ]; then
+        say "4. Which driver this host should have is not known here: provision plan tells, from where the host can be reached"
+        return 0
+    fi
+    if ! has_dkms && [ "$BUILD" != dkms ]; then
+        for realign_kernel in "$NEXT" "$RUNNING"; do
+            realign_module=$(signed_modules "$realign_kernel")
+            case " $realign_names " in
+            *" $realign_module "*) ;;
+            *) realign_names="$realign_names $realign_module" ;;
+            esac
+        done
+    elif [ ! -e "/lib/modules/$NEXT/build" ]; then
+        realign_names="$realign_names linux-headers-$NEXT"
+    fi
+    ask "4. Bring the driver to one version: $realign_words ($realign_names)." || return 0
+    take_snapshot
+    # shellcheck disable=SC2086 # a list of names
+    install $realign_names || return 0
+    mark
+}

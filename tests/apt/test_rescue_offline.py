@@ -1,0 +1,236 @@
+"""The offline script with Ubuntu's own dpkg, apt and dash, and busybox' sh where it is there; the hardware is a few files."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from provision.rescue.offline import Known, of_packages, offline_script
+
+from .packages import NEW, OLD, driver, names, pinned
+from .rootfs import Repo, Root
+
+pytestmark = pytest.mark.rootfs
+KERNEL = "6.8.0-45-generic"
+SHELLS = {"dash": ["sh"], "busybox": ["busybox", "sh"]}
+
+
+def machine(root: Root) -> None:
+    """A GPU, a kernel that boots next, and the programs of a kernel's system, each leaving a line in /ran."""
+    card = "/sys/bus/pci/devices/0000:01:00.0"
+    for name, text in (("vendor", "0x10de"), ("device", "0x2330"), ("class", "0x030200")):
+        root.write(f"{card}/{name}", text + "\n")
+    root.write(
+        "/boot/grub/grub.cfg", f"menuentry 'Ubuntu' {{\n  linux /boot/vmlinuz-{KERNEL} root=/dev/sda1\n}}\n"
+    )
+    root.write(f"/boot/vmlinuz-{KERNEL}", "")
+    root.write(f"/boot/initrd.img-{KERNEL}", "")
+    root.write("/usr/bin/uname", f"#!/bin/sh\necho {KERNEL}\n")
+    root.write("/usr/sbin/modinfo", '#!/bin/sh\nfor last; do :; done\n[ "$2" != version ] || cat "$last"\n')
+    for program in ("update-initramfs", "depmod", "modprobe", "dkms"):
+        root.write(f"/usr/sbin/{program}", f'#!/bin/sh\necho {program} "$@" >>/ran\n')
+    for path in (
+        "usr/bin/uname",
+        "usr/sbin/modinfo",
+        *(f"usr/sbin/{p}" for p in ("update-initramfs", "depmod", "modprobe", "dkms")),
+    ):
+        (root.path / path).chmod(0o755)
+
+
+def hold_absent(root: Root, name: str) -> None:
+    """A hold on a package that is not there, as apt-mark hold with a pattern leaves it (G2)."""
+    row = f"\nPackage: {name}\nStatus: hold ok not-installed\nPriority: optional\nSection: misc\nArchitecture: amd64\n"
+    root.write("/var/lib/dpkg/status", root.read("/var/lib/dpkg/status") + row)
+
+
+def files_of_driver(root: Root, version: str) -> None:
+    """What the test's small packages do not have: libraries and a module of a version."""
+    folder = "/usr/lib/x86_64-linux-gnu"
+    root.write(f"{folder}/libnvidia-ml.so.{version}", "")
+    link = root.path / f"{folder[1:]}/libnvidia-ml.so.1"
+    link.unlink(missing_ok=True)
+    link.symlink_to(f"libnvidia-ml.so.{version}")
+    root.write(f"/lib/modules/{KERNEL}/updates/dkms/nvidia.ko", version + "\n")
+
+
+def run(
+    root: Root, shell: str, *words: str, known: Known | None = None, answers: str = "", rc: int | None = None
+) -> str:
+    """Run the script inside; returns what it printed."""
+    root.write("/root/rescue.sh", offline_script("gpu01", {}, known))
+    if shell == "busybox":
+        found = shutil.which("busybox")
+        if found is None:
+            pytest.skip("no busybox on this machine")
+        shutil.copy(found, root.path / "usr/bin/busybox")
+    done = subprocess.run(
+        root.argv(*SHELLS[shell], "/root/rescue.sh", *words), capture_output=True, text=True, input=answers, timeout=120,
+        env={"HOME": "/root", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
+    )  # fmt: skip
+    said = done.stdout + done.stderr
+    assert rc is None or done.returncode == rc, f"exit {done.returncode}\n{said}"
+    return said
+
+
+@pytest.fixture(params=SHELLS)
+def shell(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def test_looks_and_changes_nothing(host: Root, shell: str) -> None:
+    machine(host)
+    hold_absent(host, "libnvidia-gl-570")
+    before = host.read("/var/lib/dpkg/status")
+    said = run(host, shell, "--look", rc=3)
+    assert "holds.not_installed" in said and "driver.missing" in said, said
+    dry = run(host, shell, "--dry-run", rc=0)
+    assert "Nothing was changed." in dry
+    assert not (host.path / "var/lib/provision").exists() and not (host.path / "ran").exists()
+    assert host.read("/var/lib/dpkg/status") == before
+
+
+def test_finishes_what_dpkg_left_and_stops_there(root: Root, repo: Repo, shell: str) -> None:
+    machine(root)
+    script = "[ -e /cured ] || exit 10\n"
+    repo.add("lab-tool", "1.0")
+    driver(repo, "580", NEW, postinst=script)
+    repo.publish()
+    root.module("apt_sources", **repo.spec())
+    failed = root.module("apt_transaction", install=pinned("580", NEW), update_cache=True, reserve_mib=1)
+    assert failed.get("failed"), failed
+    files_of_driver(root, "580.126.20")
+    root.write("/cured", "")
+    said = run(root, shell, "-y", rc=0)
+    assert "dpkg.unfinished" in said and "right from the next boot on: 580.126.20" in said, said
+    assert {name: root.selections()[name] for name in names("580")} == dict.fromkeys(
+        names("580"), f"hi {NEW}"
+    )
+    rows = root.module("rescue_snapshot", action="list")["snapshots"]
+    assert [(row["whole"], row["finished"]) for row in rows] == [(True, True)], rows
+    again = run(root, shell, "-y", rc=0)
+    assert "dpkg.unfinished" not in again, again
+
+
+def test_its_snapshot_is_one_that_undo_goes_back_to(host: Root, shell: str) -> None:
+    machine(host)
+    files_of_driver(host, "580.126.20")
+    host.write('/etc/modprobe.d/it\'s "odd".conf', "options x y=1\n")
+    host.sh("apt-mark auto libnvidia-compute-550 >/dev/null; apt-mark hold lab-tool >/dev/null")
+    before = host.selections()
+    wanted = Known(
+        series="580",
+        flavour="open",
+        build="dkms",
+        packages=dict(i.split("=") for i in pinned("580", NEW)),
+        source="a test",
+    )
+    files_of_driver(host, "550.163.01")
+    (host.path / f"lib/modules/{KERNEL}/updates/dkms/nvidia.ko").write_text("580.126.20\n")
+    host.write(f"/lib/modules/{KERNEL}/build", "")
+    said = run(host, shell, "-y", known=wanted)
+    now = host.selections()
+    assert (now.get("nvidia-utils-580"), now["lab-tool"]) == (f"hi {NEW}", "hi 1.0"), said
+    id_ = host.module("rescue_snapshot", action="list")["snapshots"][0]["id"]
+    manifest = json.loads(host.read(f"/var/lib/provision/snapshots/{id_}/manifest.json"))
+    entry = next(e for e in manifest["files"] if "odd" in e["path"])
+    assert entry["path"] == '/etc/modprobe.d/it\'s "odd".conf' and entry["mode"] == 0o644
+    undone = host.module("rescue_snapshot", action="undo", id=id_)
+    assert undone.get("changed") and undone["left"] == [], undone
+    assert host.selections() == before
+
+
+def test_declined_means_untouched(host: Root, shell: str) -> None:
+    machine(host)
+    hold_absent(host, "libnvidia-gl-570")
+    before = host.read("/var/lib/dpkg/status")
+    said = run(host, shell, answers="n\nn\nn\n", rc=5)
+    assert "left out" in said, said
+    assert host.read("/var/lib/dpkg/status") == before
+    assert not (host.path / "var/lib/provision").exists()
+
+
+def test_packages_from_a_stick(root: Root, repo: Repo, shell: str) -> None:
+    machine(root)
+    repo.add("lab-tool", "1.0")
+    driver(repo, "550", OLD)
+    stick = root.path / "media/usb stick/debs"
+    stick.parent.mkdir(parents=True)
+    shutil.move(repo.folder, stick)
+    known = of_packages(dict(item.split("=") for item in pinned("550", OLD)), "a test")
+    assert known is not None
+    root.write(f"/lib/modules/{KERNEL}/build", "")
+    said = run(root, shell, "-y", "--debs", "/media/usb stick", known=known)
+    assert {name: root.selections()[name] for name in names("550")} == dict.fromkeys(
+        names("550"), f"hi {OLD}"
+    ), said
+    assert root.selections()["lab-tool"] == "ii 1.0"
+
+
+def test_without_network_and_packages_it_says_what_to_bring(root: Root, shell: str) -> None:
+    machine(root)
+    known = of_packages(dict(item.split("=") for item in pinned("550", OLD)), "a test")
+    said = run(root, shell, "-y", known=known, rc=3)
+    assert "nvidia-utils-550=550.163.01-0ubuntu1" in said and "--debs DIR" in said, said
+
+
+def test_purge_takes_the_driver_alone(host: Root, repo: Repo, shell: str) -> None:
+    machine(host)
+    for name in ("linux-image-6.8.0-1010-nvidia", "nvidia-container-toolkit", "cuda-toolkit-12-8"):
+        repo.add(name, "1.0")
+    repo.publish()
+    host.sh(
+        "apt-get -q update && apt-get install -q -y linux-image-6.8.0-1010-nvidia nvidia-container-toolkit cuda-toolkit-12-8"
+    )
+    host.sh("apt-mark hold nvidia-container-toolkit >/dev/null")
+    files_of_driver(host, "550.163.01")
+    host.write("/usr/bin/nvidia-smi", "#!/bin/sh\nexit 0\n")
+    host.write("/usr/bin/nvidia-uninstall", '#!/bin/sh\necho uninstall "$@" >>/ran\nexit 0\n')
+    (host.path / "usr/bin/nvidia-uninstall").chmod(0o755)
+    host.write("/usr/lib/x86_64-linux-gnu/libnvidia-container.so.1", "")
+    host.write("/etc/X11/xorg.conf", "# nvidia-xconfig: X configuration file generated by nvidia-xconfig\n")
+    refused = run(host, shell, "-y", rc=5)
+    assert "driver.two_installers" in refused, refused
+    known = of_packages(dict(item.split("=") for item in pinned("580", NEW)), "a test")
+    host.write(f"/lib/modules/{KERNEL}/build", "")
+    said = run(host, shell, "-y", "--purge", known=known)
+    now = host.selections()
+    assert not [name for name in now if "550" in name], said
+    assert now["nvidia-utils-580"] == f"hi {NEW}", said
+    assert now["nvidia-container-toolkit"] == "hi 1.0"
+    assert host.sh(
+        "dpkg-query -W -f '${db:Status-Abbrev}' linux-image-6.8.0-1010-nvidia cuda-toolkit-12-8"
+    ).split() == ["ii", "ii"]
+    for path in (
+        "usr/bin/nvidia-uninstall",
+        "usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1",
+        "etc/X11/xorg.conf",
+    ):
+        assert not (host.path / path).exists(), f"{path}\n{said}"
+    assert (host.path / "usr/lib/x86_64-linux-gnu/libnvidia-container.so.1").exists()
+    ran = host.read("/ran").splitlines()
+    assert ran[0] == "uninstall -s" and "update-initramfs -u -k all" in ran
+    kept = next(Path(host.path / "var/lib/provision/snapshots").glob("2*"))
+    assert (kept / "files/etc/X11/xorg.conf").exists()
+
+
+def test_purge_is_refused_where_something_depends_on_the_driver(host: Root, repo: Repo, shell: str) -> None:
+    machine(host)
+    repo.add("lab-studio", "1.0", Depends="nvidia-utils-550")
+    repo.publish()
+    host.sh("apt-get -q update && apt-get install -q -y lab-studio")
+    before = host.selections()
+    said = run(host, shell, "-y", "--purge", rc=5)
+    assert "lab-studio" in said and host.selections() == before, said
+
+
+def test_one_of_two_contradicting_sources_stays(host: Root, repo: Repo, shell: str) -> None:
+    machine(host)
+    host.write("/etc/apt/sources.list.d/twice.list", f"deb {repo.uri} /\ndeb file:/srv/other /\n")
+    said = run(host, shell, "-y")
+    assert "apt.signed_by_conflict" in said, said
+    left = host.read("/etc/apt/sources.list.d/twice.list")
+    assert left == f"# disabled by gpu-provision: deb {repo.uri} /\ndeb file:/srv/other /\n", said
