@@ -95,7 +95,10 @@ def stages(
         for name, host in plan.hosts.items()
         if host.status == "converged" and resumed and resumed.hosts[name].began
     ]
-    return Stages(waves(now_, kinds, canary, options.batch_size(total)), waiting, begun)
+    found = waves(now_, kinds, canary, options.batch_size(total))
+    if options.staged:
+        found = [replace(wave, kind="batch") if wave.kind == "all" else wave for wave in found]
+    return Stages(found, waiting, begun)
 
 
 def preview(stages: Stages, options: RolloutOptions, total: int) -> list[str]:

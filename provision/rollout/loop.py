@@ -126,8 +126,7 @@ class Rollout:
                 if self._stopped():
                     break
                 self._wave(number)
-            if not self._stopped():
-                self._wait(waiting)
+            self._wait([*waiting, *self._deferred])
         except KeyboardInterrupt:
             self.interrupted = True
         finally:
@@ -350,8 +349,7 @@ class Rollout:
 
     def _wait(self, waiting: Sequence[str]) -> None:
         """Change the hosts that were in use, as they become idle, a batch at a time, until the time is over."""
-        left = [*waiting, *self._deferred]
-        self._deferred = []
+        left = list(waiting)
         deadline = self._deadline()
         state = self.store.state
         while left and not self._stopped():

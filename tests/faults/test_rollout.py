@@ -5,7 +5,6 @@ import os
 import signal
 import time
 from collections import Counter
-from pathlib import Path
 
 import pytest
 import yaml
@@ -111,7 +110,7 @@ def test_killed_in_the_middle_and_gone_on_with(command):
             return False
         state = state_of(command)
         hosts = state["hosts"]
-        third = [name for name in state["waves"][2]["hosts"]] if len(state["waves"]) > 2 else []
+        third = list(state["waves"][2]["hosts"]) if len(state["waves"]) > 2 else []
         return any(hosts[name]["status"] == "running" for name in third)
 
     wait_for(in_the_middle, process)
@@ -145,14 +144,19 @@ def test_killed_in_the_middle_and_gone_on_with(command):
     assert {v for n, v in driver_packages(lab.host("busy")).items() if n.startswith("libnvidia-compute")} == {
         version for version in driver_packages(lab.host("busy")).values() if version.startswith("550")
     }
-    called = Counter(line.split()[0] + " " + line.split()[1] for line in (command.folder / "called").read_text().splitlines())
+    called = Counter(
+        line.split()[0] + " " + line.split()[1]
+        for line in (command.folder / "called").read_text().splitlines()
+    )
     begun = ["a1", "a2", "a3", "broken"]
     assert called == {f"{phase} {name}": 1 for name in begun for phase in ("drain", "resume")}, called
     for name in ("h1", "r2"):
         host = lab.host(name)
         assert host.run("cat /var/log/service-hook").stdout.split("\n")[:-1] == ["drain stop", "resume start"]
         assert not host.run("ls /tmp/shell", check=False).stdout, "a hook went through a shell"
-    assert state_of(command)["ended"] and not [h for h in state_of(command)["hosts"].values() if h["resume"] == "due"]
+    assert state_of(command)["ended"] and not [
+        h for h in state_of(command)["hosts"].values() if h["resume"] == "due"
+    ]
 
     # What is left is named, and nothing that is done is done again.
     before = driver_packages(lab.host("a1")), lab.host("a1").run("cat /var/log/apt/history.log").stdout
@@ -160,4 +164,7 @@ def test_killed_in_the_middle_and_gone_on_with(command):
     again = command.run("apply", "--resume", "last", "--yes", *BRANCH, "--json", rc=4)
     document = json.loads(again.stdout)
     assert document["hosts"]["broken"]["status"] == "done"
-    assert before == (driver_packages(lab.host("a1")), lab.host("a1").run("cat /var/log/apt/history.log").stdout)
+    assert before == (
+        driver_packages(lab.host("a1")),
+        lab.host("a1").run("cat /var/log/apt/history.log").stdout,
+    )

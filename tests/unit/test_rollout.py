@@ -1,0 +1,198 @@
+"""Rollouts by tables: waves, amounts, what was agreed to; and stories of made-up fleets, killed anywhere."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from provision.errors import UsageError
+from provision.plan import HostPlan, PackageChange, Reboot, Step
+from provision.rollout.agreed import beyond
+from provision.rollout.options import RolloutOptions, parse, seconds
+from provision.rollout.state import DONE
+from provision.rollout.waves import Kind, canaries, waves
+from tests.unit.rollouts import World, session
+
+CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/rollout.yml").read_text())
+
+
+def name_of(case):
+    return case.get("name") or str(case)
+
+
+@pytest.mark.parametrize("case", CASES["amounts"], ids=name_of)
+def test_amounts(case):
+    options = RolloutOptions(**case["options"])
+    assert (options.batch_size(case["total"]), options.may_fail(case["total"])) == (
+        case["batch"],
+        case["may_fail"],
+    )
+
+
+@pytest.mark.parametrize(("text", "expected"), CASES["times"].items())
+def test_times(text, expected):
+    assert seconds(text) == expected
+
+
+@pytest.mark.parametrize("case", CASES["refused"], ids=name_of)
+def test_what_cannot_be_meant_is_refused_with_a_way_out(case):
+    words = {"canary": None, "batch": None, "max_failures": None, "wait": None, **case}
+    with pytest.raises(UsageError) as caught:
+        parse(**words)
+    (value,) = case.values()
+    assert value in caught.value.issue.message and caught.value.issue.hint
+
+
+@pytest.mark.parametrize("case", CASES["waves"], ids=name_of)
+def test_waves(case):
+    kinds = {name: Kind(*kind) for name, kind in case["hosts"].items()}
+    hosts = list(kinds)
+    found = waves(hosts, kinds, case.get("canary", 0), case.get("size", max(len(hosts), 1)))
+    assert [list(wave.hosts) for wave in found] == case["waves"]
+
+
+def plan_of(row):
+    return HostPlan(
+        host="a", status="changes", summary=row.get("summary", "driver"),
+        packages=[PackageChange(action=a, name=n, version=v) for a, n, v in row.get("packages", ())],
+        steps=[Step(part=p, id=i, title=t, because="b", details=d) for p, i, t, d in row.get("steps", ())],
+        reboot=Reboot(needed=row.get("reboot", False), because=["because"]),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES["agreed"], ids=name_of)
+def test_no_more_than_was_agreed_to(case):
+    agreed = [plan_of(case[key]) for key in ("before", "agreed") if key in case]
+    assert beyond(agreed, plan_of(case["now"])) == case["beyond"]
+
+
+@pytest.mark.parametrize("case", CASES["stories"], ids=name_of)
+def test_stories(case):
+    world = World(case["hosts"], case.get("drains", ()), case.get("locked", ()))
+    options = RolloutOptions(**case.get("options", {}))
+    store, _, document = session(world, options)
+    check_story(case, world, store, document)
+
+
+@pytest.mark.parametrize("case", CASES["killed"], ids=name_of)
+def test_killed_and_gone_on_with(case):
+    world = World(case["hosts"], case.get("drains", ()))
+    options = RolloutOptions(**case.get("options", {}))
+    world.kill_on = tuple(case["killed"])
+    store, _, document = session(world, options)
+    assert document is None, "it was not killed"
+    world.kill_on = None
+    store, _, document = session(world, options, store.saved)
+    check_story(case, world, store, document)
+
+
+def check_story(case, world, store, document):
+    assert {name: host.status for name, host in document.hosts.items()} == case["expect"]
+    assert document.exit_code == case["code"]
+    plays = [hosts for kind, hosts in world.events if kind == "play"]
+    assert plays == case.get("plays", plays)
+    hooks = [f"{kind} {hosts[0]}" for kind, hosts in world.events if kind in ("drain", "resume")]
+    assert hooks == case.get("hooks", hooks)
+    assert document.stopped == case.get("stopped")
+    assert store.state.owing() == case.get("owing", [])
+    if "kinds" in case:
+        assert [wave.kind for wave in document.waves] == case["kinds"]
+    issues = {issue.code: issue for issue in document.errors}
+    if document.stopped:
+        said = "\n".join(issues["rollout.stopped"].because)
+        assert "--resume run" in issues["rollout.stopped"].hint
+        for word, names in (("half-way", case.get("half_way")), ("not begun", case.get("not_begun"))):
+            assert names is None or f"{word}: {', '.join(names)}" in said
+    for name, status in case["expect"].items():
+        if status == "busy":
+            assert document.hosts[name].because == ["python3 (pid 1)"]
+            assert any(issue.code == "gpu.in_use" and issue.host == name for issue in document.errors)
+    assert bool(case.get("owing")) == ("rollout.still_drained" in issues)
+
+
+# ---- what must hold for any fleet ------------------------------------------------------------------------------------
+
+names = st.lists(st.integers(1, 30), unique=True, max_size=14).map(lambda ns: [f"h{n}" for n in ns])
+
+
+@given(names, st.data(), st.integers(0, 8), st.integers(1, 15))
+def test_every_host_is_in_one_wave_and_canaries_come_first(hosts, data, canary, size):
+    pairs = st.tuples(st.sampled_from("ABCDE"), st.sampled_from("xy"))
+    kinds = {name: Kind(*data.draw(pairs)) for name in hosts}
+    found = waves(hosts, kinds, canary, size)
+    assert sorted(name for wave in found for name in wave.hosts) == sorted(hosts)
+    assert all(0 < len(wave.hosts) <= size for wave in found)
+    order = [wave.kind for wave in found]
+    assert order == sorted(order, key=lambda kind: kind != "canary")
+    chosen = [name for wave in found if wave.kind == "canary" for name in wave.hosts]
+    assert chosen == canaries(hosts, kinds, canary)
+    assert len(chosen) == min(canary, len(hosts))
+    hardware = {kind.hardware for kind in kinds.values()}
+    assert len({kinds[name].hardware for name in chosen}) == min(len(chosen), len(hardware))
+    assert waves(hosts, kinds, canary, size) == found
+
+
+FATES = [
+    "ok", "ok", "ok", "fails", "checks", "lost", "gone", "changed", "blocked", "converged", "busy", "busy2", "busy4", "waits",
+    "undrained", "used",
+]  # fmt: skip
+fleets = st.dictionaries(
+    st.integers(1, 20).map(lambda n: f"h{n:02d}"),
+    st.tuples(st.sampled_from(FATES), st.sampled_from("AB")).map(list), min_size=1, max_size=7,
+)  # fmt: skip
+ways = st.builds(
+    RolloutOptions,
+    canary=st.integers(0, 3), batch=st.sampled_from([None, "1", "2", "50%"]),
+    max_failures=st.sampled_from([None, "0", "1", "50%"]), wait=st.sampled_from([0, 300]),
+)  # fmt: skip
+
+
+@given(fleets, ways, st.data(), st.lists(st.integers(0, 40), max_size=3))
+@settings(max_examples=150, deadline=None)
+def test_killed_anywhere_and_gone_on_with(fleet, options, data, kills):
+    """A run that is killed any number of times and gone on with ends like any other, and breaks no promise on the way."""
+    drains = [name for name in fleet if data.draw(st.booleans())]
+    world = World(fleet, drains)
+    saved, done_before = None, set()
+    for kill in [*kills, None]:
+        first_event = len(world.events)
+        world.kill_at = None if kill is None else first_event + kill
+        store, rollout, document = session(world, options, saved)
+        saved = store.saved
+        check_session(world, options, store, world.events[first_event:], done_before)
+        done_before |= {name for name, host in store.state.hosts.items() if host.status in DONE}
+    assert document is not None
+    assert not world.drained, "a host is still drained"
+    assert store.state.owing() == []
+    assert set(document.hosts) == set(fleet)
+    assert all(host.status != "running" for host in store.state.hosts.values())
+
+
+def check_session(world, options, store, events, done_before):
+    size = options.batch_size(store.state.total)
+    limit = options.may_fail(store.state.total)
+    failed = set()
+    for kind, hosts in events:
+        if kind == "play":
+            assert 0 < len(hosts) <= size
+            assert not set(hosts) & done_before, "a host that is done was done again"
+            assert all(world.fates[name] != "busy" for name in hosts), "work was disturbed"
+            assert limit is None or len(failed) <= limit, "it went on although too many had failed"
+            failed |= {name for name in hosts if world.fates[name] in ("fails", "lost")}
+        elif kind == "drain":
+            assert not set(hosts) & done_before
+
+
+@given(fleets, ways)
+@settings(max_examples=60, deadline=None)
+def test_hooks_of_a_run_that_is_not_killed_come_in_pairs(fleet, options):
+    world = World(fleet, fleet)
+    session(world, options)
+    count = Counter((kind, hosts[0]) for kind, hosts in world.events if kind in ("drain", "resume"))
+    for name in fleet:
+        assert count["drain", name] == count["resume", name] <= 1
