@@ -1,0 +1,297 @@
+"""The lock: its file, what is made of hosts, what it makes of wishes, and plans that are held to it (tests/cases/lock.yml)."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from provision.errors import UsageError
+from provision.lock.compare import changes
+from provision.lock.hold import alike, find, hold, not_offered, path_of
+from provision.lock.make import make
+from provision.lock.model import (
+    NAME,
+    VARIABLE,
+    HostLock,
+    Lock,
+    LockedHost,
+    LockError,
+    dump,
+    load,
+    parse,
+    save,
+)
+from provision.planning import plan_from_facts
+from provision.resolve.offer import Offer
+from tests.unit.fleethosts import changed, entry_of, healthy, lock_of_hosts
+from tests.unit.offers import OFFERS, archive, signed
+from tests.unit.test_planning import CHANGES, FakeHost
+
+CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/lock.yml").read_text())
+
+
+def named(kind):
+    return pytest.mark.parametrize("case", CASES[kind], ids=[case["name"] for case in CASES[kind]])
+
+
+# --- the file -----------------------------------------------------------------------------------------------------------
+
+
+@named("read")
+def test_what_is_wrong_with_a_file_is_said_with_its_line(case):
+    with pytest.raises(LockError) as wrong:
+        parse(case["text"], "fleet.lock.yml")
+    told = [issue for issue in wrong.value.issues if case["message"] in issue.message]
+    assert told, [issue.message for issue in wrong.value.issues]
+    assert told[0].message.startswith("fleet.lock.yml")
+    assert f"line {case.get('line', '')}" in told[0].message or "line" not in case
+    assert case.get("hint", "") in (told[0].hint or "") and told[0].hint
+    assert wrong.value.exit_code == 64
+
+
+def test_a_lock_is_the_same_text_whatever_the_order_in_which_hosts_answer(tmp_path):
+    hosts = {name: healthy(name) for name in ("gpu10", "gpu2", "gpu1")}
+    one, other = lock_of_hosts(hosts), lock_of_hosts(dict(reversed(hosts.items())))
+    assert dump(one) == dump(other)
+    assert list(yaml.safe_load(dump(one))["hosts"]) == ["gpu1", "gpu2", "gpu10"]
+    save(one, tmp_path / NAME)
+    assert load(tmp_path / NAME) == one
+    assert [file.name for file in tmp_path.iterdir()] == [NAME]
+
+
+def test_a_file_that_is_not_there_or_not_text_is_an_error_with_a_way_out(tmp_path):
+    with pytest.raises(LockError) as missing:
+        load(tmp_path / NAME)
+    assert "--no-lock" in (missing.value.issue.hint or "")
+    (tmp_path / NAME).write_bytes(b"\xff\xfe")
+    with pytest.raises(LockError):
+        load(tmp_path / NAME)
+    with pytest.raises(UsageError):
+        save(Lock(), tmp_path / "no" / NAME)
+
+
+def test_a_lock_lies_beside_the_inventory_or_above_its_folder_or_where_it_is_named(tmp_path):
+    inside = tmp_path / "inventory"
+    inside.mkdir()
+    values = {"inventory_dir": str(inside)}
+    assert path_of(values) is None and find(values) is None
+    (tmp_path / NAME).write_text(dump(Lock()))
+    assert path_of(values) == tmp_path / NAME
+    (inside / NAME).write_text(dump(Lock()))
+    assert path_of(values) == inside / NAME
+    assert path_of({**values, VARIABLE: "none"}) is None
+    assert path_of({**values, VARIABLE: "other.yml"}) == inside / "other.yml", "named: it must be there"
+
+
+def test_a_lock_that_changed_is_read_again(tmp_path):
+    values = {"inventory_dir": str(tmp_path)}
+    save(lock_of_hosts({"gpu01": healthy()}), tmp_path / NAME)
+    assert list(find(values)[0].hosts) == ["gpu01"]
+    save(lock_of_hosts({"gpu01": healthy(), "gpu02": healthy("gpu02")}), tmp_path / NAME)
+    assert list(find(values)[0].hosts) == ["gpu01", "gpu02"]
+
+
+# --- hosts to a lock ------------------------------------------------------------------------------------------------------
+
+
+def hosts_of(described):
+    return [entry_of(name, changed(healthy(name), change)) for name, change in described.items()]
+
+
+@named("make")
+def test_make(case):
+    old = make(hosts_of(case["old"])).lock if "old" in case else None
+    if "named" in case:
+        group = next(iter(old.groups))
+        old.groups = {case["named"]: old.groups[group]}
+        for host in old.hosts.values():
+            host.group = case["named"]
+    before = old.model_copy(deep=True) if old else None
+    made = make(hosts_of(case["hosts"]), old, update=case.get("update", False))
+    assert {name: made.lock.members(name) for name in made.lock.groups} == case["groups"]
+    told = {issue.host or "": " | ".join(issue.because) for issue in made.issues}
+    assert set(told) == set(case.get("refused", {})), told
+    for host, words in case.get("refused", {}).items():
+        assert words in told[host]
+    assert all(issue.hint for issue in made.issues)
+    if before is not None:
+        assert old == before, "the old lock is not touched"
+        lines = [
+            f"{', '.join(c.packages) or c.what}: {c.old or 'none'} -> {c.new or 'none'}"
+            for c in changes(old, made.lock)
+        ]
+        for line in case.get("changes", []):
+            assert line in lines, lines
+    assert parse(dump(made.lock)) == made.lock
+
+
+def test_the_same_hosts_again_change_nothing():
+    entries = hosts_of({"gpu01": {}, "gpu02": {}})
+    first = make(entries).lock
+    again = make(entries, first)
+    assert again.lock == first and changes(first, again.lock) == [] and not again.issues
+
+
+# --- wishes ---------------------------------------------------------------------------------------------------------------
+
+LOCK = """\
+schema: provision/lock/1
+groups:
+  g:
+    ubuntu: "24.04"
+    arch: amd64
+    driver: {version: "580.142", series: "580", flavour: open, build: signed, channel: ubuntu, variant: headless,
+             packages: {libnvidia-compute-580: 580.142-0ubuntu0.24.04.1}}
+    cuda:
+      releases: {"12.8": 12.8.1, "13.0": 13.0.2}
+      default: "12.8"
+      cudnn: {"12": 9.8.0.87, "13": 9.8.0.87}
+      nccl: 2.25.1-1+cuda12.8
+      packages: {cuda-nvcc-12-8: 12.8.93-1, cuda-nvcc-13-0: 13.0.88-1, cuda-toolkit-12-config-common: 12.8.90-1,
+                 cuda-toolkit-13-config-common: 13.0.96-1, cuda-toolkit-config-common: 13.0.96-1, libcudnn9-cuda-12: 9.8.0.87-1,
+                 libnccl2: 2.25.1-1+cuda12.8}
+    containers: {version: 1.18.0, packages: {nvidia-container-toolkit: 1.18.0-1}}
+hosts:
+  gpu01: {group: g}
+"""
+PARTS = ["driver", "cuda", "conda", "containers"]
+
+
+@named("hold")
+def test_hold(case):
+    lock = parse(LOCK)
+    if "drop" in case:
+        setattr(lock.groups["g"], case["drop"], None)
+    held = hold(lock.for_host("gpu01"), case["wish"], healthy(), PARTS)
+    told = [issue.message for issue in held.issues]
+    assert len(told) == len(case.get("against", [])), told
+    for words, message in zip(case.get("against", []), told, strict=True):
+        assert words in message
+    assert all(
+        "provision lock --update" in (issue.hint or "") and "group g" in issue.because[0]
+        for issue in held.issues
+    )
+    for name, value in case.get("exact", {}).items():
+        assert held.values[name] == value, name
+    pins = {name for part in held.pins.values() for name in part}
+    assert set(case.get("has", [])) <= pins and not set(case.get("lacks", [])) & pins, pins
+
+
+def test_a_lock_for_another_ubuntu_is_refused():
+    held = hold(
+        parse(LOCK).for_host("gpu01"), {}, changed(healthy(), {"host/os": {"version_id": "22.04"}}), PARTS
+    )
+    assert [issue.code for issue in held.issues] == ["lock.other_system"] and not held.pins
+
+
+def test_a_new_host_is_like_the_group_with_its_cards():
+    lock = lock_of_hosts({"gpu01": healthy()})
+    assert alike(lock, healthy("new")) == list(lock.groups)
+    assert alike(lock, changed(healthy("new"), {"gpus/0": {"device": "2330"}})) == []
+    assert alike(lock, changed(healthy("new"), {"host/os": {"version_id": "22.04"}})) == []
+
+
+# --- plans ----------------------------------------------------------------------------------------------------------------
+
+NEWER = {
+    name: [*archive_rows, *OFFERS["noble"].packages.get(name, [])]
+    for name, archive_rows in {
+        c.name: [c] for c in [*archive("580", "580.159"), *signed("580", "580.159", "6.8.0-48-generic")]
+    }.items()
+}
+BOTH = Offer({**OFFERS["noble"].packages, **NEWER})
+ONLY_NEW = Offer({**OFFERS["noble"].packages, **{name: rows[:1] for name, rows in NEWER.items()}})
+
+
+def plan(tmp_path, facts, offer=OFFERS["noble"], name="gpu01", lock=None, **wish):
+    save(lock or lock_of_hosts({"gpu01": healthy()}), tmp_path / NAME)
+    call = FakeHost(offer, {**CHANGES, "changes": []})
+    made = plan_from_facts(name, facts, call, {**wish, "inventory_dir": str(tmp_path)})
+    return made, call
+
+
+def bare(name="gpu01"):
+    """The host before anything was installed."""
+    facts = healthy(name)
+    kept = {n: row for n, row in facts.packages.items() if n in ("linux-generic", "linux-image-generic")}
+    loaded = facts.module.model_copy(update={"loaded": None, "on_disk": []})
+    return facts.model_copy(update={"packages": kept, "module": loaded, "libraries": []})
+
+
+def test_a_host_as_locked_is_as_wanted_and_apt_is_not_asked(tmp_path):
+    made, call = plan(tmp_path, healthy())
+    assert made.status == "converged" and call.asked == []
+    assert made.decisions[0].what == "lock" and "fleet.lock.yml" in made.decisions[0].because
+
+
+def test_a_bare_host_gets_the_locked_version_though_there_is_a_newer_one(tmp_path):
+    made, _ = plan(tmp_path, bare(), BOTH)
+    assert made.status == "changes", made.blockers
+    install = made.spec["apt"]["install"]
+    assert "libnvidia-compute-580=580.142-0ubuntu0.24.04.1" in install
+    assert not [item for item in install if "580.159" in item]
+    locked = lock_of_hosts({"gpu01": healthy()}).groups["ubuntu-24.04-amd64-580-open-signed"].packages
+    assert {f"{name}={version}" for name, version in locked.items()} <= set(install), (
+        "exactly what is locked, all of it"
+    )
+
+
+def test_a_package_that_ran_ahead_is_brought_back(tmp_path):
+    ahead = changed(healthy(), {"packages/libnvidia-cfg1-580": {"version": "580.142-0ubuntu0.24.04.9"}})
+    made, call = plan(tmp_path, ahead)
+    assert made.spec["apt"]["install"] == ["libnvidia-cfg1-580=580.142-0ubuntu0.24.04.1"]
+    assert call.asked == ["offer", "simulate"]
+
+
+def test_a_version_that_is_gone_is_a_blocker_with_the_nearest_and_the_mirror(tmp_path):
+    made, _ = plan(tmp_path, bare(), ONLY_NEW)
+    assert made.status == "blocked" and [issue.code for issue in made.blockers] == ["lock.not_offered"]
+    issue = made.blockers[0]
+    assert "provision mirror" in (issue.hint or "")
+    assert any("the nearest is 580.159-0ubuntu0.24.04.1" in line for line in issue.because), issue.because
+
+
+def test_without_the_lock_the_newer_one_is_taken(tmp_path):
+    made, _ = plan(tmp_path, bare(), BOTH, gpu_provision_lock="none", nvidia_driver_branch="580")
+    assert "libnvidia-compute-580=580.159-0ubuntu0.24.04.1" in made.spec["apt"]["install"]
+
+
+def test_a_wish_against_the_lock_is_refused_before_apt_is_asked(tmp_path):
+    made, call = plan(tmp_path, healthy(), nvidia_driver_branch="570")
+    assert made.status == "blocked" and [issue.code for issue in made.blockers] == ["lock.contradicts"]
+    assert call.asked == []
+
+
+def test_a_host_that_is_not_in_the_lock_is_held_to_the_group_that_is_like_it(tmp_path):
+    made, _ = plan(tmp_path, bare("gpu09"), BOTH, name="gpu09")
+    assert "libnvidia-compute-580=580.142-0ubuntu0.24.04.1" in made.spec["apt"]["install"]
+    assert "is like this group alone" in made.decisions[0].because
+
+
+def test_a_host_like_no_group_is_planned_without_the_lock_and_that_is_said(tmp_path):
+    lock = lock_of_hosts({"gpu01": healthy()})
+    lock.groups[next(iter(lock.groups))].ubuntu = "22.04"
+    made, _ = plan(tmp_path, healthy("gpu09"), name="gpu09", lock=lock)
+    assert made.status == "converged"
+    assert [issue.code for issue in made.warnings] == ["lock.not_listed"]
+
+
+def test_a_lock_that_cannot_be_read_is_an_error_of_usage(tmp_path):
+    (tmp_path / NAME).write_text("schema: [")
+    with pytest.raises(LockError):
+        plan_from_facts(
+            "gpu01", healthy(), FakeHost(OFFERS["noble"], CHANGES), {"inventory_dir": str(tmp_path)}
+        )
+
+
+def test_what_is_offered_elsewhere_counts(tmp_path):
+    lock = lock_of_hosts({"gpu01": healthy()})
+    group = next(iter(lock.groups))
+    held = hold(
+        HostLock("gpu09", group, lock.groups[group], LockedHost(group=group), False), {}, bare(), PARTS
+    )
+    there = {name: {version} for name, version in lock.groups[group].packages.items()}
+    assert not_offered(held, bare(), "driver", there, ()) is None
+    there.pop("nvidia-utils-580")
+    issue = not_offered(held, bare(), "driver", there, ["archive.test: no route"])
+    assert issue.because[0] == "archive.test: no route" and "none is offered" in issue.because[-1]
