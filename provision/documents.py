@@ -186,7 +186,7 @@ def schemas() -> dict[str, dict[str, Any]]:
     from provision.commands.history import HistoryDocument
     from provision.commands.lock import LockDocument
     from provision.commands.mirror import MirrorDocument
-    from provision.rescue.model import RescueDocument
+    from provision.rescue.model import OfflineDocument, RescueDocument
 
     models: tuple[type[Document], ...] = (
         *DOCUMENTS,
@@ -197,6 +197,7 @@ def schemas() -> dict[str, dict[str, Any]]:
         HistoryDocument,
         LockDocument,
         MirrorDocument,
+        OfflineDocument,
         RescueDocument,
     )
     return {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -20,6 +21,7 @@ _SNAPSHOT = re.compile(r"^[0-9]{8}T[0-9]{6}Z(?:-[0-9a-f]{6})?$")  # see plugins/
     "provision rescue gpu01 --dry-run",
     "provision rescue gpu01 --purge",
     "provision rescue gpu01 --undo",
+    "provision rescue gpu01 --offline-script -o rescue-gpu01.sh",
 )
 def rescue(
     settings: Settings,
@@ -56,6 +58,20 @@ def rescue(
         str | None,
         typer.Option("--snapshot", metavar="ID", help="Of --undo: which one (default: the newest)."),
     ] = None,
+    offline_script: Annotated[
+        bool,
+        typer.Option(
+            "--offline-script",
+            metavar="",
+            help="Write the same steps in plain sh, for the console of a host that ssh cannot reach. Asks no host.",
+        ),
+    ] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o", "--output", metavar="FILE", help="Of --offline-script: where to (default: stdout)."
+        ),
+    ] = None,
     no_reboot: Annotated[
         bool, typer.Option("--no-reboot", metavar="", help="Leave needed reboots to you (exit code 6).")
     ] = False,
@@ -69,8 +85,13 @@ def rescue(
     Each round names what is broken, shows what it would do, and asks. Nothing that nobody named moves to another version.
     docs/rescue.md says what is done, in which order, and what is never done.
     """
-    if purge and undo:
-        raise UsageError("usage.options", "--purge and --undo exclude each other", hint="say one of them")
+    if purge + undo + offline_script > 1:
+        raise UsageError(
+            "usage.options", "--purge, --undo and --offline-script exclude each other", hint="say one of them"
+        )
+    if offline_script and hosts and output is None and hosts[-1].endswith(".sh"):
+        *hosts, name = hosts  # rescue gpu01 --offline-script rescue.sh
+        output = Path(name)
     if undo and hosts and snapshot is None and _SNAPSHOT.match(hosts[-1]):
         *hosts, snapshot = hosts  # rescue gpu01 --undo 20261128T093012Z-1f2e3d
     if snapshot is not None and not undo:
@@ -93,6 +114,8 @@ def rescue(
         renderer.say("nothing was changed" if document.run_dir is None else "nothing more was changed")
         return False
 
+    if offline_script:
+        return finish(settings, command.offline(fleet, output, settings.run_dir), renderer)
     options = command.Options(
         mode="purge" if purge else "undo" if undo else "mend", snapshot=snapshot,
         stop_holders=stop_holders, dry_run=dry_run, break_lock=break_lock, run_base=settings.run_dir,

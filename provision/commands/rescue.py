@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from provision import engine
+import provision.collection  # noqa: F401  (makes the collection importable)
+from ansible_collections.gpu.provision.plugins.plugin_utils import runlock, runrecord
+from provision import engine, history
 from provision.catalog import load_catalog
 from provision.collection import ROOT
 from provision.commands import verify
@@ -20,12 +22,21 @@ from provision.commands.apply import reboot_issue, tell
 from provision.commands.fleet import Fleet, Silent, Talk, ask_all, release
 from provision.diagnose.finding import Finding
 from provision.engine import Event, HostOutcome
-from provision.errors import Exit, Issue, ProvisionError
-from provision.hostlock import HostLocks
+from provision.errors import Exit, Issue, ProvisionError, UsageError
+from provision.hostlock import HostLocks, folder_of
 from provision.inventory import Host
+from provision.lock.hold import path_of
 from provision.remote import Session
 from provision.rescue.host import Look, Mode, limits_of, look
-from provision.rescue.model import History, RescuedHost, RescueDocument, RescueStep
+from provision.rescue.model import (
+    History,
+    OfflineDocument,
+    OfflineHost,
+    RescuedHost,
+    RescueDocument,
+    RescueStep,
+)
+from provision.rescue.offline import known_of, offline_script
 from provision.rescue.orders import orders, record
 from provision.rescue.rounds import Limits, next_level, to_mend
 from provision.rescue.touched import configured, touched
@@ -93,6 +104,8 @@ class _Run:
         self.run_dir: Path | None = None
         self.locks: HostLocks | None = None
         self.seconds, self.interrupted = 0.0, False
+        self.warnings: list[Issue] = []
+        self.started = runrecord.now()
 
     def run(self) -> RescueDocument:
         try:
@@ -109,13 +122,39 @@ class _Run:
             self._prove()
         finally:
             engine.dismiss()
-            if self.locks is not None:
-                self.errors += self.locks.give_back() + self.locks.notes
+            self._let_go()
             release(self.fleet)
         document = self._document()
         if self.run_dir is not None:
             engine.write_private(self.run_dir / "result.json", document.to_json())
         return document
+
+    def _let_go(self) -> None:
+        """Give the locks back, with a record of what was done on each host."""
+        if self.locks is None or self.run_dir is None:
+            return
+        document = self._document()
+        place, values = folder_of(self.fleet), next(iter(self.fleet.values.values()), {})
+        about = {
+            "run": self.run_dir.name, "command": "provision rescue", "who": runlock.who(), "git": runlock.git_identity(place),
+            "started": self.started, "inventory": runrecord.inventory_state(place),
+            "lock": runrecord.lock_state(path_of(values)),
+        }  # fmt: skip
+        held = {name: host for name, host in document.hosts.items() if name in self.locks.held}
+        records = {
+            name: runrecord.record(
+                about, "done" if host.status in ("rescued", "undone") else host.status,
+                [change.model_dump() for change in host.packages],
+                [check.model_dump() for check in host.checks] or None, bool(host.reboots), self.locks.took.get(name),
+            )
+            for name, host in held.items()
+        }  # fmt: skip
+        self.warnings += [*self.locks.give_back(records), *self.locks.notes]
+        kept = history.Run.model_validate({
+            **about, "planned": list(held), "folder": str(self.run_dir), "ended": runrecord.now(),
+            "exit_code": document.exit_code, "hosts": records,
+        })  # fmt: skip
+        engine.write_private(self.run_dir / history.FILE, kept.model_dump_json(by_alias=True, indent=1))
 
     def _limits(self, host: Host) -> Limits:
         local = host.connection.kind == "local"
@@ -354,7 +393,7 @@ class _Run:
 
     def _document(self) -> RescueDocument:
         document = RescueDocument(
-            errors=list(self.errors), run_dir=str(self.run_dir) if self.run_dir else None,
+            errors=list(self.errors), warnings=list(self.warnings), run_dir=str(self.run_dir) if self.run_dir else None,
             seconds=round(self.seconds, 1) if self.seconds else None,
         )  # fmt: skip
         document.hosts = {name: self._told(name) for name in self.hosts}
@@ -395,3 +434,48 @@ def _count_left(seen: Look) -> str:
         if len(errors) == 1
         else f"{len(errors)} findings stay: " + ", ".join(f.code for f in errors)
     )
+
+
+def offline(fleet: Fleet, output: Path | None = None, run_base: Path | None = None) -> OfflineDocument:
+    """Write the script that a host's console can run where ssh cannot reach it. Asks no host.
+
+    output: a file for one host, a folder for several; None: the script is in the document alone. Raises UsageError where it
+    cannot be written.
+    """
+    document = OfflineDocument()
+    codes: list[Exit] = []
+    several = len(fleet.hosts) > 1
+    if several and output is None:
+        raise UsageError(
+            "usage.output",
+            f"{len(fleet.hosts)} hosts need a script each",
+            hint="name one host, or a folder with -o",
+        )
+    for host in fleet.hosts:
+        values = fleet.values[host.name]
+        try:
+            known = known_of(host.name, values, run_base or engine.runs_folder())
+            script = offline_script(host.name, values, known)
+        except ProvisionError as error:
+            document.hosts[host.name] = OfflineHost(status="failed")
+            document.errors.append(error.issue.model_copy(update={"host": host.name}))
+            codes.append(error.exit_code)
+            continue
+        told = OfflineHost(script=script, source=known.source if known else "")
+        if output is not None:
+            path = output / f"{host.name}.sh" if several or output.is_dir() else output
+            _write_script(path, script)
+            told.path = str(path)
+        document.hosts[host.name] = told
+    return document.conclude(codes)
+
+
+def _write_script(path: Path, script: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(script, encoding="utf-8")
+        path.chmod(0o755)
+    except OSError as error:
+        raise UsageError(
+            "usage.file", f"cannot write {path}", because=[str(error)], hint="name a file in a folder that you can write"
+        ) from error  # fmt: skip

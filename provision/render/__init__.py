@@ -52,6 +52,10 @@ class Renderer:
         """Print a document for people, without its errors."""
         for thing in _view(document, self.out.width, self.verbosity):
             put(self.out, thing)
+        if document.schema_id == "provision/offline/1":
+            # A script goes into a file or a shell: as it is, whatever the terminal.
+            for host in document.hosts.values():
+                sys.stdout.write("" if host.path else host.script)
         if isinstance(document, InitDocument):
             source = _source(document.path) if document.next_source is None else document.next_source
             self.say(f"look into it, then: provision{source} {'plan' if document.groups else 'scan'}")
@@ -152,6 +156,10 @@ def _view(document: Document, width: int, verbosity: int) -> Iterable[Renderable
         from provision.render import lock
 
         return lock.view(document, verbosity)  # type: ignore[arg-type]
+    if document.schema_id == "provision/offline/1":
+        from provision.render import rescue
+
+        return rescue.offline(document)  # type: ignore[arg-type]
     if document.schema_id == "provision/rescue/1":
         from provision.render import rescue
 

@@ -13,7 +13,7 @@ from provision.render.base import columns, headline, indented, text
 from provision.render.plan import package_line
 from provision.render.results import counted
 from provision.render.words import clean, count_words, grouped, listed, plural
-from provision.rescue.model import RescuedHost, RescueDocument, RescueStep, Round
+from provision.rescue.model import OfflineDocument, RescuedHost, RescueDocument, RescueStep, Round
 
 _STATUSES = (
     ("rescued", "rescued and proven"), ("undone", "undone"), ("well", "well"), ("planned", "to rescue"), ("left", "still broken"),
@@ -32,6 +32,15 @@ def view(document: RescueDocument, verbosity: int) -> Iterable[RenderableType]:
     counts = count_words((host.status for host in document.hosts.values()), _STATUSES)
     seconds = f" in {document.seconds:.0f} s" if document.seconds else ""
     yield Text(f"rescue: {plural(len(document.hosts), 'host')}{seconds}: {counts}", style="bold")
+
+
+def offline(document: OfflineDocument) -> Iterable[RenderableType]:
+    """Return what to print of scripts that were written to files; one that was not is data, printed as it is."""
+    for name, host in document.hosts.items():
+        if host.path:
+            yield Text(f"wrote {clean(host.path)} for {clean(name)}")
+            if host.source:
+                yield indented(text("versions: ", host.source, styles=("dim", "")), 2)
 
 
 def _host(host: RescuedHost, verbosity: int) -> Iterable[RenderableType]:

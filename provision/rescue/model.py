@@ -98,5 +98,20 @@ class RescuedHost(BaseModel):
 class RescueDocument(Document):
     schema_id: str = Field(default="provision/rescue/1", alias="schema")
     hosts: dict[str, RescuedHost] = Field(default_factory=dict)
+    warnings: list[Issue] = Field(
+        default_factory=list
+    )  # a lock that was taken over, a record that was not written
     run_dir: str | None = None
     seconds: float | None = None
+
+
+class OfflineHost(BaseModel):
+    status: Literal["written", "failed"] = "written"
+    path: str | None = None  # None: the script is in the document alone
+    script: str = ""
+    source: str = ""  # where the driver's exact versions come from, in words; empty: from the inventory and the host itself
+
+
+class OfflineDocument(Document):
+    schema_id: str = Field(default="provision/offline/1", alias="schema")
+    hosts: dict[str, OfflineHost] = Field(default_factory=dict)
