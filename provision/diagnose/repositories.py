@@ -17,7 +17,7 @@ from provision.trouble import Keyring
 # By path, whatever the server: a mirror keeps NVIDIA's layout.
 _NAMES = (
     ("cuda", re.compile(r"/compute/cuda/repos/[a-z]+[0-9]+/")),
-    ("container_toolkit", re.compile(r"/libnvidia-container/(?:stable|experimental)/|^nvidia\.github\.io/nvidia-(?:docker|container)")),
+    ("container_toolkit", re.compile(r"/libnvidia-container/(?:stable|experimental)/|^nvidia\.github\.io/nvidia-")),
     ("ppa", re.compile(r"/graphics-drivers/ppa/ubuntu/")),
 )  # fmt: skip
 # Where NVIDIA's keyring package and its instructions for the container toolkit put their entry.
