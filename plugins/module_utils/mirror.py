@@ -106,11 +106,10 @@ def fetch(root, files, budget=60, environment=None, jobs=_JOBS):
     files: [{"path", "url", "sha256", "size", "any": name or None}]; of files with the same ``any`` one is enough. Returns
     {"done": [{"path", "sha256", "size", "fetched"}], "left": [paths], "refused": [{"path", "message"}]}.
     """
-    known = _manifest(root)["files"] if os.path.isfile(os.path.join(root, MANIFEST)) else {}
     deadline, done, left, refused = time.monotonic() + budget, [], [], []
 
     def one(item):
-        have = _have(root, item, known)
+        have = _have(root, item)
         if have:
             return dict(have, fetched=False)
         if time.monotonic() > deadline:
@@ -139,22 +138,20 @@ def fetch(root, files, budget=60, environment=None, jobs=_JOBS):
     return {"done": done, "left": left, "refused": refused}
 
 
-def _have(root, item, known):
-    """What is there already, with the right checksum; a file that the manifest knows is not read again."""
+def _have(root, item):
+    """What is there already, with the right checksum: read each time, so that what a disk lost comes back by itself."""
     path = _inside(root, item["path"])
     if not os.path.isfile(path) or (item.get("size") is not None and os.path.getsize(path) != item["size"]):
         return None
-    row = known.get(item["path"])
-    trusted = row and row["sha256"] == item["sha256"] and row["size"] == os.path.getsize(path)
-    if trusted or condafetch.checksum(path) == item["sha256"]:
+    if condafetch.checksum(path) == item["sha256"]:
         return {"path": item["path"], "sha256": item["sha256"], "size": os.path.getsize(path)}
     return None
 
 
 def _download(root, item):
     target = _inside(root, item["path"])
-    # A folder for each: the one that a cut-off run left is gone on with.
-    folder = os.path.join(root, PARTIAL, item["sha256"])
+    # A folder for each, also where two have the same content: the one that a cut-off run left is gone on with.
+    folder = os.path.join(root, PARTIAL, hashlib.sha256(item["path"].encode("utf-8")).hexdigest())
     url = item["url"]
     if not url:
         raise AptError(

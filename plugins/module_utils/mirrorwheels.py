@@ -102,6 +102,8 @@ def _links(page, tried):
             tried.append("%s: %d %s" % (page, error.code, error.reason))
         return []
     except (urllib.error.URLError, OSError, ValueError) as error:
+        if isinstance(getattr(error, "reason", error), FileNotFoundError):
+            return []
         tried.append(
             "%s cannot be read: %s (%s)" % (page, getattr(error, "reason", error), proxies.way(page))
         )

@@ -1,0 +1,563 @@
+"""The mirror: tables of its rules, and real apt with small signed repositories in folders."""
+
+import hashlib
+import json
+import shutil
+import subprocess
+import threading
+import urllib.error
+import urllib.request
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+import provision.collection  # noqa: F401  (makes the collection importable)
+from ansible_collections.gpu.provision.plugins.module_utils import (
+    aptalone,
+    aptcommon,
+    aptconfigure,
+    aptfiles,
+    aptsources,
+    mirrorapt,
+    mirrorindex,
+    mirrorread,
+    mirrorwheels,
+)
+from provision.catalog import load_catalog
+from provision.commands import mirror as command
+from provision.errors import HostFailedError, ProvisionError, RefusedError, UsageError
+from provision.inventory import Host
+from provision.lock.model import parse
+from provision.mirror import conda, layout
+from provision.mirror.keys import signer
+from provision.mirror.make import CondaNeed, Maker
+from provision.mirror.need import Need, Upstream, needs
+from provision.mirror.serve import address, server
+from provision.mirror.store import Store, here
+from provision.planning import conda_wish_of, plan_from_facts
+from provision.repositories import FleetMirror, Mirror
+from provision.variables import effective, known
+from tests.lab import aptrepo
+from tests.lab.debfile import Package
+from tests.unit.hosts import host
+from tests.unit.offers import OFFERS
+from tests.unit.test_planning import CHANGES, DEFAULTS, FakeHost
+
+CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/mirror.yml").read_text())
+CATALOG = load_catalog()
+SUITES = "noble noble-updates noble-security"
+needs_apt = pytest.mark.skipif(
+    not (shutil.which("apt-get") and shutil.which("gpg")), reason="apt-get and gpg"
+)
+
+
+def get(url, method="GET"):
+    with urllib.request.urlopen(urllib.request.Request(url, method=method), timeout=10) as answer:  # noqa: S310 - our own
+        return answer.read()
+
+
+# --- tables
+
+
+@pytest.mark.parametrize("case", CASES["wish"], ids=lambda case: str(case["vars"]))
+def test_wish(case):
+    if "refused" in case:
+        with pytest.raises(UsageError) as refused:
+            FleetMirror.from_vars(case["vars"])
+        assert refused.value.issue.code == case["refused"] and refused.value.issue.hint
+        assert "secret" not in str(refused.value.issue)
+    else:
+        assert FleetMirror.from_vars(case["vars"]).url == case["url"]
+
+
+def test_the_wish_has_the_roles_variables_and_their_defaults():
+    assert {name for name in known() if name.startswith("gpu_mirror_")} == {
+        "gpu_mirror_url", "gpu_mirror_key", "gpu_mirror_key_fingerprint",
+    }  # fmt: skip
+    assert not FleetMirror.from_vars(effective(Host("gpu01")))
+
+
+@pytest.mark.parametrize("case", CASES["wheels"], ids=lambda case: case["file"])
+def test_wheels(case):
+    assert mirrorwheels.fits(case["file"], case) is case["fits"]
+
+
+@pytest.mark.parametrize("case", CASES["channels"], ids=lambda case: case["url"])
+def test_channels(case):
+    assert conda.channel_of(case["url"], case["alias"]) == (tuple(case["is"]) if case["is"] else None)
+
+
+@pytest.mark.parametrize("case", CASES["addresses"], ids=lambda case: case["text"])
+def test_addresses(case):
+    if case["is"] is None:
+        with pytest.raises(UsageError):
+            address(case["text"])
+    else:
+        assert address(case["text"]) == tuple(case["is"])
+
+
+def test_an_index_page_names_files_with_their_checksums():
+    page = '<a href="../../wheels/a-1-py3-none-any.whl#sha256=%s">a</a><a href="b%%2Bc-1.whl">b</a>' % (
+        "0" * 64
+    )
+    first, second = mirrorwheels.links("http://m/simple/a/", page)
+    assert first == {
+        "file": "a-1-py3-none-any.whl",
+        "url": "http://m/wheels/a-1-py3-none-any.whl",
+        "sha256": "0" * 64,
+    }
+    assert (second["file"], second["sha256"]) == ("b+c-1.whl", None)
+
+
+# --- where things come from
+
+
+def test_repositories_keep_their_paths_and_those_of_a_variable_go_before():
+    mirror = FleetMirror.from_vars({"gpu_mirror_url": "http://m/gpu"})
+    facts = host(["RTX 4090"])
+    of_mirror = mirror.instead_of(Mirror(), "cuda", facts, CATALOG)
+    assert of_mirror.url == "http://m/gpu/compute/cuda/repos/ubuntu2404/x86_64" and not of_mirror.key
+    own = Mirror("http://own/compute/cuda/repos/ubuntu2404/x86_64")
+    assert mirror.instead_of(own, "cuda", facts, CATALOG) is own
+    toolkit = mirror.instead_of(Mirror(), "container_toolkit", facts, CATALOG).url
+    assert toolkit == "http://m/gpu/libnvidia-container/stable/deb/amd64"
+    assert mirror.archive(facts, CATALOG)["signed_by"] == layout.ARCHIVE_KEYRING
+    signed = replace(mirror, fingerprint="AB CD")
+    spec = signed.archive(facts, CATALOG)
+    assert (spec["key_url"], spec["fingerprint"], "signed_by" in spec) == (
+        "http://m/gpu/key.asc",
+        "ABCD",
+        False,
+    )
+    with pytest.raises(UsageError, match="fingerprint"):
+        replace(mirror, key="http://elsewhere/key.asc").archive(facts, CATALOG)
+
+
+def test_conda_takes_the_mirror_where_nothing_else_is_said():
+    wish = conda_wish_of({"gpu_mirror_url": "http://m/gpu", "miniconda_pip_index_url": "http://own/simple"})
+    assert wish.installer_url == "http://m/gpu/conda/installers/"
+    assert (wish.channel_alias, wish.pip_index_url) == ("http://m/gpu/conda", "http://own/simple")
+    own = conda_wish_of({"gpu_mirror_url": "http://m/gpu", "miniconda_installer_file": "/srv/x.sh"})
+    assert not own.installer_url
+
+
+class Kept(FakeHost):
+    """As a host of test_planning; keeps the arguments, too."""
+
+    def __call__(self, program, args):
+        self.args = [*getattr(self, "args", []), args]
+        return super().__call__(program, args)
+
+
+def planned(facts, **values):
+    call = Kept(OFFERS["noble"], CHANGES)
+    return plan_from_facts("gpu01", facts, call, {**DEFAULTS, **values}), call
+
+
+def test_a_plan_asks_the_mirror_alone_and_has_its_sources():
+    plan, call = planned(
+        host(["RTX 4090"]), gpu_mirror_url="http://m/gpu", gpu_mirror_key_fingerprint="AB" * 20
+    )
+    asked = call.args[0]
+    assert asked["alone"] and [spec["name"] for spec in asked["sources"]] == ["mirror"]
+    assert plan.spec["apt"]["alone"]
+    (written,) = plan.spec["apt"]["configure"]["repositories"]
+    assert written["uris"] == "http://m/gpu/ubuntu/" and written["fingerprint"] == "AB" * 20
+    plan, call = planned(host(["RTX 4090"]))
+    assert not plan.spec["apt"]["alone"] and "alone" not in call.args[0]
+    assert not plan.spec["apt"]["configure"]["repositories"]
+
+
+def test_without_the_variable_our_entry_goes():
+    facts = host(["RTX 4090"])
+    facts.own_files[aptfiles.sources_path("mirror")] = "0"
+    plan, _ = planned(facts)
+    (gone,) = plan.spec["apt"]["configure"]["repositories"]
+    assert (gone["name"], gone["state"]) == ("mirror", "absent")
+    told = [line for step in plan.steps for line in step.details]
+    assert "remove /etc/apt/sources.list.d/gpu-provision-mirror.sources" in told
+
+
+def test_a_keyring_of_the_host_is_named_as_it_is(tmp_path, monkeypatch):
+    spec = {
+        "name": "mirror",
+        "uris": "http://m/ubuntu/",
+        "suites": "noble",
+        "components": "main",
+        "signed_by": "/usr/share/k.gpg",
+    }
+    text = aptsources.render(spec)
+    assert "Signed-By: /usr/share/k.gpg\n" in text
+    assert text == aptfiles.render_sources(
+        "mirror", "http://m/ubuntu/", "noble", "main", False, "/usr/share/k.gpg"
+    )
+    wanted = {}
+    assert aptconfigure._repository(dict(aptconfigure._DEFAULTS, **spec), wanted, False)
+    assert wanted[aptfiles.sources_path("mirror")] == text.encode()
+
+
+def test_apt_knows_our_own_sources_only_as_long_as_it_is_told_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(aptsources, "PARTS", str(tmp_path))
+    for name in ("gpu-provision-mirror.sources", "ubuntu.sources", "gpu-provision-old.list"):
+        (tmp_path / name).write_text("Types: deb\n")
+    monkeypatch.setenv("APT_CONFIG", "/of/the/caller")
+    with aptalone.within(True):
+        path = Path(aptcommon.environment()["APT_CONFIG"])
+        dump = subprocess.check_output(
+            ["apt-config", "dump"], env={"APT_CONFIG": str(path), "PATH": "/usr/bin"}, text=True
+        )
+        (parts,) = [
+            line.split('"')[1] for line in dump.splitlines() if line.startswith("Dir::Etc::sourceparts ")
+        ]
+        assert [entry.name for entry in Path(parts).iterdir()] == ["gpu-provision-mirror.sources"]
+        assert 'Dir::Etc::sourcelist "/dev/null";' in dump and 'APT::Get::List-Cleanup "0";' in dump
+    assert not path.exists() and "APT_CONFIG" not in aptcommon.environment()
+    with aptalone.within(False):
+        assert "APT_CONFIG" not in aptcommon.environment()
+
+
+LOCK = """\
+schema: provision/lock/1
+groups:
+  one:
+    ubuntu: '24.04'
+    arch: amd64
+    driver:
+      {version: 580.95.05, series: '580', flavour: open, build: signed, channel: ubuntu, variant: headless,
+       packages: {nvidia-utils-580: 580.95.05-0ubuntu0.24.04.2}}
+    repositories:
+      cuda: {uri: "https://developer.example.org/compute/cuda/repos/ubuntu2404/x86_64/", suite: /, key: ABCD}
+hosts:
+  gpu01: {group: one, kernel: {release: 6.8.0-45-generic, packages: {linux-modules-nvidia-580-open-6.8.0-45-generic: 6.8.0-45.45}}}
+  gpu02: {group: one, kernel: {release: 6.8.0-48-generic, packages: {linux-modules-nvidia-580-open-6.8.0-48-generic: 6.8.0-48.48}}}
+"""
+READ = {
+    "arch": "amd64", "archive_key": "YXJjaGl2ZQ==", "packages": [["base", "1", "amd64", ""]], "conda": {},
+    "sources": [
+        {"file": "/etc/apt/sources.list.d/ubuntu.sources", "uris": ["http://de.example.org/ubuntu/"], "signed_by": None,
+         "key": "dWJ1", "suites": ["noble", "noble-updates"], "components": ["main"]},
+        {"file": "/etc/apt/sources.list.d/ubuntu.sources", "uris": ["http://security.example.org/ubuntu"], "signed_by": None,
+         "key": None, "suites": ["noble-security"], "components": ["main"]},
+        {"file": aptfiles.sources_path("cuda"), "uris": ["https://developer.example.org/compute/cuda/repos/ubuntu2404/x86_64/"],
+         "suites": ["/"], "components": [], "signed_by": "/etc/apt/keyrings/x.gpg", "key": "Y3VkYQ=="},
+    ],
+}  # fmt: skip
+
+
+def test_needs_of_a_lock_take_sources_and_keys_from_a_verified_host():
+    (need,) = needs(parse(LOCK), {"gpu02": READ}, {"gpu02": {}}, CATALOG, also=["docker.io"])
+    assert [len(one) for one in need.sets] == [3, 3, 2], "a set for each kernel, and the modules' source"
+    assert "nvidia-dkms-580-open=580.95.05-0ubuntu0.24.04.2" in need.sets[2]
+    assert all("docker.io" in one for one in need.sets)
+    by_uri = {source["uris"]: source for source in need.sources}
+    assert by_uri["http://de.example.org/ubuntu/"]["suites"] == "noble noble-updates"
+    assert by_uri["http://security.example.org/ubuntu/"]["key"] == READ["archive_key"]
+    assert {source["path"] for source in need.sources} == {"ubuntu", "compute/cuda/repos/ubuntu2404/x86_64"}
+    assert by_uri["https://developer.example.org/compute/cuda/repos/ubuntu2404/x86_64/"]["key"] == "Y3VkYQ=="
+    assert len({source["name"] for source in need.sources}) == 3
+
+
+def test_needs_without_a_host_take_the_catalogs_and_what_the_user_says():
+    (need,) = needs(parse(LOCK), {}, {}, CATALOG, Upstream("http://a.example.org/ubuntu", "/srv/a.gpg"))
+    archive, cuda = need.sources
+    assert (archive["uris"], archive["signed_by"], archive["suites"]) == (
+        "http://a.example.org/ubuntu/",
+        "/srv/a.gpg",
+        SUITES,
+    )
+    assert cuda["key_url"].endswith("/3bf863cc.pub") and cuda["fingerprint"] == "ABCD"
+
+
+def test_a_host_that_has_the_mirror_itself_sends_to_the_originals():
+    values = {"gpu_mirror_url": "https://developer.example.org/"}
+    (need,) = needs(parse(LOCK), {"gpu01": READ}, {"gpu01": values}, CATALOG)
+    cuda = need.sources[-1]
+    assert cuda["uris"] == CATALOG.repository("cuda", ubuntu="24.04").url and "key" not in cuda
+
+
+# --- real apt, small repositories
+
+
+@pytest.fixture(scope="session")
+def key(tmp_path_factory):
+    with_short_path = Path(subprocess.check_output(["mktemp", "-d"], text=True).strip())
+    yield aptrepo.make_key(with_short_path, "Upstream")
+    subprocess.run(["gpgconf", "--homedir", str(with_short_path / "gnupg"), "--kill", "all"], check=False)
+    shutil.rmtree(with_short_path)
+
+
+@pytest.fixture(scope="session")
+def own_key(tmp_path_factory):
+    return signer("new", tmp_path_factory.mktemp("own"))
+
+
+def packages(*versions):
+    for version in versions:
+        yield Package(
+            "driver",
+            version,
+            suites=("noble-updates",),
+            component="restricted",
+            fields={"Depends": "tool (>= 1), libc6"},
+        )
+    yield Package("tool", "2", suites=("noble",), fields={"Depends": "helper | other"})
+    yield Package("helper", "1", arch="all", suites=("noble", "noble-updates"))
+    yield Package("unneeded", "1", suites=("noble",))
+
+
+class Upstreams:
+    """An archive in a folder, and a Need of it."""
+
+    def __init__(self, root, key):
+        self.root, self.key = root, key
+
+    def publish(self, *versions):
+        index = aptrepo.Index()
+        for suite in SUITES.split():
+            index.paragraphs[suite] = {part: [] for part in layout.COMPONENTS.split()}
+        aptrepo.add_to_pool(self.root, list(packages(*versions)), index)
+        aptrepo.publish(
+            self.root, index, self.key, origin="Ubuntu", label="Ubuntu", codename="noble", version="24.04"
+        )
+
+    def need(self, *asked):
+        source = {
+            "name": "archive-0", "path": "ubuntu", "uris": f"file:{self.root}/", "suites": SUITES,
+            "components": layout.COMPONENTS, "key": self.key.public.read_text(),
+        }  # fmt: skip
+        return Need("24.04", "amd64", "noble", [list(asked)], [source], [["libc6", "2.39", "amd64", ""]])
+
+
+@pytest.fixture
+def upstream(tmp_path, key):
+    found = Upstreams(tmp_path / "upstream", key)
+    found.publish("1.0", "2.0")
+    return found
+
+
+def fill(root, need, own=None, **options):
+    return Maker(Store(str(root), here, {}), own, **options).run([need], [])
+
+
+def offered(root, key_text, *asked):
+    """What apt finds in a mirror, as a host would ask it."""
+    source = {"name": "m", "path": "ubuntu", "uris": f"file:{root}/ubuntu/", "suites": SUITES,
+              "components": layout.COMPONENTS, "key": key_text}  # fmt: skip
+    base = [["libc6", "2.36", "amd64", ""]]
+    args = {"codename": "noble", "arch": "amd64", "sources": [source], "sets": [list(asked)], "base": base}
+    return mirrorapt.resolve(args)
+
+
+@needs_apt
+@pytest.mark.parametrize("own", [False, True], ids=["originals", "signed"])
+def test_everything_that_is_needed_and_nothing_else(upstream, own_key, tmp_path, own):
+    root, mine = tmp_path / "mirror", own_key if own else None
+    made = fill(root, upstream.need("driver=1.0"), mine)
+    assert made.packages == {"24.04 amd64": {"driver": "1.0", "tool": "2", "helper": "1"}}
+    assert {path.name for path in root.rglob("*.deb")} == {
+        "driver_1.0_amd64.deb",
+        "tool_2_amd64.deb",
+        "helper_1_all.deb",
+    }
+    assert (made.changed, made.files) == (True, sum(1 for path in root.rglob("*") if path.is_file()) - 1)
+    text = own_key.public if own else upstream.key.public.read_text()
+    answer = offered(root, text, "driver=1.0")
+    assert not answer["missing"] and len(answer["packages"]) == 3
+    with pytest.raises(aptcommon.AptError):
+        offered(root, upstream.key.public.read_text() if own else own_key.public, "driver=1.0")
+    # The originals' index names what is not here; one of our own does not.
+    assert bool(offered(root, text, "unneeded")["missing"]) is own
+
+    again = fill(root, upstream.need("driver=1.0"), mine)
+    assert (again.fetched, again.changed) == (0, False)
+    assert command.verify(str(root)).ok
+
+
+@needs_apt
+def test_what_a_disk_lost_is_found_and_comes_back(upstream, tmp_path):
+    root = tmp_path / "mirror"
+    fill(root, upstream.need("driver=1.0"))
+    damaged, gone = sorted(root.rglob("*.deb"))[:2]
+    damaged.write_bytes(b"x" * damaged.stat().st_size)
+    gone.unlink()
+    (root / "stray").write_text("?")
+    checked = command.verify(str(root))
+    assert checked.exit_code == 3 and checked.extra == ["stray"]
+    assert {error.message.split(":")[0] for error in checked.errors} == {
+        str(path.relative_to(root)) for path in (damaged, gone)
+    }
+    assert fill(root, upstream.need("driver=1.0")).fetched == 2
+    assert command.verify(str(root)).ok
+
+
+@needs_apt
+def test_a_run_that_was_cut_off_goes_on(upstream, tmp_path):
+    root = tmp_path / "mirror"
+    need = upstream.need("driver=1.0")
+    store = Store(str(root), here, {})
+    store.ask("open")
+    answer = store.resolve(
+        {"codename": "noble", "arch": "amd64", "sources": need.sources, "sets": need.sets, "base": need.base}
+    )
+    part = store.ask("fetch", files=answer["packages"], budget=-1)
+    assert len(part["left"]) == 3 and not part["done"]
+    store.ask("fetch", files=answer["packages"][:1])
+    assert fill(root, need).packages["24.04 amd64"]["driver"] == "1.0"
+    assert not (root / ".partial").exists()
+
+
+@needs_apt
+def test_a_version_that_the_originals_dropped_stays_in_the_mirror(upstream, own_key, tmp_path):
+    kept, signed = tmp_path / "kept", tmp_path / "signed"
+    fill(kept, upstream.need("driver=1.0"))
+    fill(signed, upstream.need("driver=1.0"), own_key)
+    shutil.rmtree(upstream.root)
+    upstream.publish("2.0", "3.0")
+    again = fill(kept, upstream.need("driver=1.0"))
+    assert "driver 1.0" in again.stayed[0] and (again.fetched, again.changed) == (0, False)
+    assert not fill(signed, upstream.need("driver=1.0"), own_key).fetched
+    with pytest.raises(HostFailedError) as gone:
+        fill(tmp_path / "new", upstream.need("driver=1.0"))
+    assert (
+        gone.value.issue.code == "mirror.version_gone" and "there is 3.0, 2.0" in gone.value.issue.because[0]
+    )
+    # One that is signed anew has both; the lock that moves on takes the old one along until it is pruned.
+    fill(signed, upstream.need("driver=3.0"), own_key)
+    for version in ("1.0", "3.0"):
+        assert not offered(signed, own_key.public, f"driver={version}")["missing"]
+    pruned = fill(signed, upstream.need("driver=3.0"), own_key, prune=True)
+    assert any(path.endswith("driver_1.0_amd64.deb") for path in pruned.removed)
+    assert offered(signed, own_key.public, "driver=1.0")["missing"] and command.verify(str(signed)).ok
+
+
+@needs_apt
+def test_refusals(upstream, own_key, tmp_path):
+    root = tmp_path / "mirror"
+    fill(root, upstream.need("driver=1.0"))
+    with pytest.raises(RefusedError) as other:
+        fill(root, upstream.need("driver=1.0"), own_key)
+    assert other.value.issue.code == "mirror.other_signature"
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / "thesis.txt").write_text("!")
+    for folder, need, code in (
+        (foreign, upstream.need("driver=1.0"), "mirror.not_ours"),
+        (tmp_path / "new", upstream.need("driver=9.9"), "mirror.version_gone"),
+        (tmp_path / "new", upstream.need("nothing"), "mirror.version_gone"),
+    ):
+        with pytest.raises(ProvisionError) as refused:
+            fill(folder, need)
+        assert refused.value.issue.code == code and refused.value.issue.hint
+    with pytest.raises(HostFailedError):
+        command.verify(str(tmp_path / "none"))
+    wrong = upstream.need("driver=1.0")
+    wrong.sources[0]["key"] = own_key.public
+    with pytest.raises(HostFailedError) as unsigned:
+        fill(tmp_path / "new", wrong)
+    assert unsigned.value.issue.code.startswith("apt.")
+
+
+def test_the_key_is_made_once_and_is_its_owners_alone(own_key):
+    assert own_key.made and own_key.file.stat().st_mode & 0o777 == 0o600
+    again = signer("new", own_key.file.parent)
+    assert (again.fingerprint, again.made) == (own_key.fingerprint, False)
+    assert mirrorindex.unsigned(own_key.clear("Origin: x\n- y\n")).strip() == "Origin: x\n- y"
+    with pytest.raises(UsageError):
+        signer("nobody@example.invalid")
+
+
+# --- conda
+
+
+def test_conda_of_a_host_becomes_channels_and_indexes(tmp_path):
+    source, root = tmp_path / "source", tmp_path / "mirror"
+    source.mkdir()
+    contents = {"a-1-0.conda": b"conda", "b-1-py3-none-any.whl": b"wheel", "Miniconda3.sh": b"installer"}
+    sums = {}
+    for name, content in contents.items():
+        (source / name).write_bytes(content)
+        sums[name] = hashlib.sha256(content).hexdigest()
+    (source / "whl/cu124/b").mkdir(parents=True)
+    (source / "whl/cu124/b/index.html").write_text(
+        f'<a href="../../../b-1-py3-none-any.whl#sha256={sums["b-1-py3-none-any.whl"]}">b</a>'
+    )
+    record = {"name": "a", "version": "1", "build": "0", "depends": [], "subdir": "linux-64", "sha256": sums["a-1-0.conda"],
+              "size": 5, "url": f"file://{source}/a-1-0.conda", "fn": "a-1-0.conda", "channel": "x"}  # fmt: skip
+    # Where it comes from has no channel in its address here: the alias says where channels begin.
+    (source / "conda-forge/linux-64").mkdir(parents=True)
+    shutil.move(source / "a-1-0.conda", source / "conda-forge/linux-64/a-1-0.conda")
+    record["url"] = f"file://{source}/conda-forge/linux-64/a-1-0.conda"
+    environment = {
+        "packages": [record], "index": None, "problems": [],
+        "wheels": [{"name": "b", "version": "1", "tags": ["py3-none-any"]}, {"name": "c", "version": "1+cu124", "tags": []}],
+    }  # fmt: skip
+    need = CondaNeed(
+        "amd64", [{"file": "Miniconda3.sh", "url": f"file://{source}/Miniconda3.sh", "sha256": sums["Miniconda3.sh"]}],
+        [environment], f"file://{source}", ["nvidia"], [f"file://{source}/whl/cu124"],
+    )  # fmt: skip
+    made = Maker(Store(str(root), here, {})).run([], [need])
+    assert made.problems == ["c 1+cu124: none of 1 indexes has it"]
+    data = json.loads((root / "conda/conda-forge/linux-64/repodata.json").read_text())
+    assert data["packages.conda"]["a-1-0.conda"]["sha256"] == sums["a-1-0.conda"]
+    assert "url" not in data["packages.conda"]["a-1-0.conda"]
+    for place in ("conda-forge/noarch", "nvidia/linux-64", "nvidia/noarch"):
+        assert json.loads((root / f"conda/{place}/repodata.json").read_text())["packages"] == {}
+    for page in ("simple/b", "whl/cu124/b"):
+        text = (root / f"conda/{page}/index.html").read_text()
+        (link,) = mirrorwheels.links(f"file://{root}/conda/{page}/", text)
+        assert link["sha256"] == sums["b-1-py3-none-any.whl"]
+        assert get(link["url"]) == b"wheel"
+    again = Maker(Store(str(root), here, {})).run([], [need])
+    assert (again.fetched, again.changed) == (0, False)
+
+
+def test_an_environment_is_read_with_what_each_package_came_from(tmp_path):
+    meta, site = tmp_path / "conda-meta", tmp_path / "lib/python3.11/site-packages"
+    meta.mkdir()
+    (meta / "a-1-0.json").write_text(
+        json.dumps(
+            {"name": "A_b", "version": "1", "url": "http://x/c/linux-64/a", "sha256": "0", "files": []}
+        )
+    )
+    (meta / "odd-1-0.json").write_text(json.dumps({"name": "odd", "version": "1"}))
+    for name, version, extra in (("a.b", "1", {}), ("torch", "2+cu124", {}), ("local", "1", {"direct_url.json": "{}"}),
+                                 ("own", "1", {"INSTALLER": "conda\n"})):  # fmt: skip
+        folder = site / f"{name}-{version}.dist-info"
+        folder.mkdir(parents=True)
+        files = {
+            "METADATA": f"Name: {name}\nVersion: {version}\n\nText\n",
+            "WHEEL": "Tag: py3-none-any\n",
+            **extra,
+        }
+        for file, text in files.items():
+            (folder / file).write_text(text)
+    found = mirrorread.environment(str(tmp_path))
+    assert [row["name"] for row in found["packages"]] == ["A_b"] and "files" not in found["packages"][0]
+    assert found["wheels"] == [{"name": "torch", "version": "2+cu124", "tags": ["py3-none-any"]}]
+    assert [problem.split(":")[0] for problem in found["problems"]] == ["odd-1-0.json", "local-1.dist-info"]
+
+
+# --- serving
+
+
+def test_serving_is_read_only_and_lists_nothing(tmp_path):
+    (tmp_path / "simple").mkdir()
+    (tmp_path / "simple/index.html").write_text("index")
+    (tmp_path / "pool").mkdir()
+    (tmp_path / "pool/a.deb").write_bytes(b"deb")
+    with server(tmp_path, ("127.0.0.1", 0)) as running:
+        threading.Thread(target=running.serve_forever, daemon=True).start()
+        base = f"http://127.0.0.1:{running.server_address[1]}"
+        assert get(f"{base}/pool/a.deb") == b"deb"
+        assert get(f"{base}/simple/") == b"index"
+        for path, method, code in (
+            ("/pool/", "GET", 404),
+            ("/../../etc/passwd", "GET", 404),
+            ("/pool/a.deb", "PUT", 501),
+        ):
+            with pytest.raises(urllib.error.HTTPError) as refused:
+                get(base + path, method)
+            assert refused.value.code == code
+        running.shutdown()
