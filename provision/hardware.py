@@ -99,4 +99,4 @@ def _ask_catalog(kind: Kind, cards: list[str], catalog: Catalog) -> None:
         return  # an Ubuntu or a card that the catalog does not know: nothing is said of it
     if answer.fits:
         kind.branches, kind.recommended = answer.driver.branches, answer.driver.recommended
-        kind.newest_cuda = answer.cuda.range[1] if answer.cuda.range else None
+        kind.newest_cuda = answer.cuda.chosen  # of those that run on the recommended branch

@@ -244,12 +244,16 @@ def scanned_text(
     lines += _COMMANDS.format(source=_source(path, source.overlay)).splitlines()
     if left_out:
         lines += ["# Left out, since they have no NVIDIA GPU:", *_folded(", ".join(left_out), "#   ")]
-    lines += ["---", "all:", "  children:", "    gpus:", "      children:"]
+    lines += ["---", "all:"]
+    if not source.overlay:
+        # Of all hosts, those too that were not reached.
+        login = _LOGIN.format(login=_login(user)).splitlines()
+        lines += ["  vars:" if user else "  # vars:", *(line.removeprefix("    ") for line in login)]
+    lines += ["  children:", "    gpus:", "      children:"]
     lines += [f"        {kind.name}:" for kind in gpus] or ["        {}"]
-    if source.overlay:
-        lines += ["      # vars:", *_commented(_WISHES)]
-    else:
-        lines += ["      vars:", *_LOGIN.format(login=_login(user)).splitlines(), *_WISHES.splitlines()]
+    lines += (
+        ["      # vars:", *_commented(_WISHES)] if source.overlay else ["      vars:", *_WISHES.splitlines()]
+    )
     for kind in found:
         lines += _group(kind, facts, catalog)
     if unreached:
@@ -284,20 +288,22 @@ def _group(kind: Kind, facts: Mapping[str, Facts], catalog: Catalog) -> list[str
     ]
     if kind.branches:
         first, last = kind.branches[0], kind.branches[-1]
-        span = f"branch {first} drives" if first == last else f"branches {first} to {last} drive"
+        span = f"Branch {first} drives" if first == last else f"Branches {first} to {last} drive"
         lines += _folded(
-            f"{span} these cards on {system}, by the catalog. recommended takes the newest long-term or production one that "
-            f"apt offers ({kind.recommended} at most), and keeps a supported driver that is there.", "        # ",
+            f"{span} these cards on {system}, by the catalog; recommended is the newest long-term or production one that apt "
+            f"offers, {kind.recommended} at most.", "        # ",
         )  # fmt: skip
         lines.append(f'        # nvidia_driver_branch: "{kind.recommended}"')
     elif not kind.trouble:
         lines.append(
             "        # The catalog knows no branch of the driver for them: provision plan says more."
         )
+    for reason in dict.fromkeys(kind.trouble.values()):
+        lines += _folded(f"No driver can be chosen: {reason}.", "        # ")
     if kind.nvswitch:
         lines.append("        # Fabric manager comes along with the driver, at exactly its version.")
     if kind.newest_cuda:
-        lines.append(f"        # Toolkits up to CUDA {kind.newest_cuda} run on them; see docs/cuda.md.")
+        lines.append(f"        # CUDA up to {kind.newest_cuda} runs with that; see docs/cuda.md.")
         lines.append(f'        # cuda_toolkit_versions: ["{kind.newest_cuda}"]')
     return lines
 

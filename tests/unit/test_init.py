@@ -1,0 +1,252 @@
+"""init for a fleet: names from files, groups by hardware, and the inventory that is written of both."""
+
+import pytest
+import yaml
+
+from provision import inventory, variables
+from provision.catalog import load_catalog
+from provision.commands import init
+from provision.commands.fleet import fleet_of
+from provision.errors import UnreachableError, UsageError
+from provision.hardware import group_name, kinds
+from provision.hostlists import from_file, from_ssh_config
+from tests.unit.hosts import host
+
+CATALOG = load_catalog()
+LIST = init.Source("hosts.txt")
+FLEET = {
+    "hgx01": host(["H100"] * 8, "580-server 580.126.20 open signed", nvswitches=4),
+    "hgx02": host(["H100"] * 8, nvswitches=4),
+    "hgx03": host(["H100"] * 7, nvswitches=4),
+    "ws1": host(["RTX 4090"], desktop=True),
+    "ws2": host(["RTX 4090"]),
+    "both": host(["V100", "RTX 4090"]),
+    "never": host(["V100", "RTX 5090"]),
+    "web": host(),
+}
+
+
+# ---- names ------------------------------------------------------------------------------------------------------------
+
+
+def test_names_of_a_list(tmp_path):
+    path = tmp_path / "hosts.txt"
+    path.write_text("gpu01\n\n# the new ones\ngpu02, gpu03   gpu[04:06]\t10.0.0.7 # by address\ngpu01\n")
+    assert from_file(path, init.check_name) == ["gpu01", "gpu02", "gpu03", "gpu[04:06]", "10.0.0.7"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("gpu01\nubuntu@gpu02\n", ["line 2", "ubuntu@gpu02"]), ("gpu01\n-l\n", ["line 2"]), ("# nothing\n", ["names no host"])],
+)  # fmt: skip
+def test_a_list_that_cannot_be_used(tmp_path, text, words):
+    (tmp_path / "hosts.txt").write_text(text)
+    with pytest.raises(UsageError) as caught:
+        from_file(tmp_path / "hosts.txt", init.check_name)
+    assert all(word in caught.value.issue.message for word in words)
+    assert caught.value.issue.hint
+
+
+def test_hosts_of_sshs_configuration(tmp_path):
+    (tmp_path / "conf.d").mkdir()
+    (tmp_path / "conf.d/10-gpu").write_text("Host gpu03 gpu04\n  ProxyJump bastion\nInclude deeper\n")
+    (tmp_path / "deeper").write_text('host = gpu05\nHost "gpu06"  # the last\n')
+    (tmp_path / "config").write_text(
+        "Include conf.d/*\nInclude nowhere\nHost *\n  User ubuntu\n\nHost gpu01 gpu02 !gpu99 gpu1?\n  HostName 10.0.0.1\n"
+        "Match host gpu07\n  User root\nHost=gpu08\nHost gpu01\n#Host gpu09\n  HostKeyAlias x\n"
+    )
+    # Relative includes lie beside the first file (ssh_config(5)), also those of included files.
+    assert from_ssh_config(tmp_path / "config") == [
+        "gpu03",
+        "gpu04",
+        "gpu05",
+        "gpu06",
+        "gpu01",
+        "gpu02",
+        "gpu08",
+    ]
+
+
+def test_a_configuration_that_includes_itself_ends(tmp_path):
+    (tmp_path / "config").write_text("Host gpu01\nInclude config\n")
+    assert from_ssh_config(tmp_path / "config") == ["gpu01"]
+
+
+def test_sshs_configuration_without_hosts_or_at_all(tmp_path):
+    (tmp_path / "config").write_text("Host *\n  User x\n")
+    for name in ("config", "none"):
+        with pytest.raises(UsageError):
+            from_ssh_config(tmp_path / name)
+
+
+# ---- groups ---------------------------------------------------------------------------------------------------------------
+
+
+def test_groups_are_hosts_of_the_same_cards():
+    found = kinds(FLEET, CATALOG)
+    assert {kind.name: kind.hosts for kind in found} == {
+        "h100_sxm5_80gb": ["hgx01", "hgx02", "hgx03"], "rtx_4090": ["ws2"], "rtx_4090_desktop": ["ws1"],
+        "rtx_4090_and_v100_pcie_32gb": ["both"], "rtx_5090_and_v100_pcie_32gb": ["never"], "without_gpu": ["web"],
+    }  # fmt: skip
+    by_name = {kind.name: kind for kind in found}
+    assert found[0].name == "h100_sxm5_80gb" and found[-1].name == "without_gpu"
+    hgx, both, never = (
+        by_name[n] for n in ("h100_sxm5_80gb", "rtx_4090_and_v100_pcie_32gb", "rtx_5090_and_v100_pcie_32gb")
+    )
+    assert (hgx.cards, hgx.odd, hgx.nvswitch) == ("8x H100 SXM5 80GB", {"hgx03": "7x H100 SXM5 80GB"}, True)
+    assert both.recommended == 580, "a V100 ends with 580, whatever the other card can do"
+    assert both.branches[-1] == 580 and hgx.branches[-1] > 580
+    assert not never.branches and "together" in never.trouble["never"]
+    assert not both.trouble
+
+
+@pytest.mark.parametrize(
+    ("cards", "desktop", "taken", "expected"),
+    [
+        (["H100 SXM5 80GB"], False, [], "h100_sxm5_80gb"),
+        (["GeForce RTX 4090"], True, [], "rtx_4090_desktop"),
+        (["Tesla T4"], False, ["t4"], "t4_2"),
+        (["Tesla T4"], False, ["t4", "t4_2"], "t4_3"),
+        (["3090 of a kind"], False, [], "gpu_3090_of_a_kind"),
+        (["A10", "Tesla T4"], False, [], "a10_and_t4"),
+        ([], False, [], "without_gpu"),
+    ],
+)
+def test_names_of_groups(cards, desktop, taken, expected):
+    assert group_name(cards, desktop, taken) == expected
+
+
+# ---- the file ---------------------------------------------------------------------------------------------------------------
+
+
+class Session:
+    def __init__(self, name):
+        self.name = name
+
+    def call(self, module, args, *, timeout=60):
+        assert module == "probe"
+        return FLEET[self.name].model_dump(mode="json")
+
+    def close(self):
+        return
+
+
+@pytest.fixture
+def asked(monkeypatch, tmp_path):
+    """asked(names, …) runs init over made-up hosts and gives (document, path)."""
+    from provision import remote
+
+    def open_session(one):
+        if one.name not in FLEET:
+            raise UnreachableError(
+                "connect.refused",
+                "connection refused: port 22\nof 10.0.0.9",
+                host=one.name,
+                hint="start sshd",
+            )
+        return Session(one.name)
+
+    monkeypatch.setattr(remote, "open_session", open_session)
+
+    def ask(*names, source=LIST, sources=None, **more):
+        fleet = fleet_of(inventory.load(sources or [",".join([*names, ""])]))
+        path = tmp_path / "out/hosts.yml"
+        return init.run_scanned(fleet, path, source, **more), path
+
+    return ask
+
+
+def test_the_inventory_loads_and_says_what_was_seen(asked):
+    document, path = asked(*FLEET, "gone", user="ubuntu")
+    assert document.exit_code == 4 and document.unreached == {
+        "gone": "connection refused: port 22\nof 10.0.0.9"
+    }
+    assert document.content == path.read_text()
+    assert max(len(line) for line in document.content.splitlines() if str(path) not in line) <= 120
+    loaded = inventory.load([str(path)])
+    assert not loaded.warnings
+    values = variables.effective_all(loaded.hosts)
+    assert {h.name for h in loaded.hosts} == {*FLEET, "gone"}
+    assert all(h.connection.user == "ubuntu" for h in loaded.hosts), "hosts that were not reached too"
+    assert loaded.groups["unreached"] == ["gone"]
+    assert set(loaded.groups["gpus"]) == set(FLEET) - {"web"}
+    assert values["hgx01"]["gpu_verify_expect"] == "8x H100 SXM5 80GB"
+    assert values["hgx03"]["gpu_verify_expect"] == "7x H100 SXM5 80GB"
+    assert values["web"]["gpu_verify_expect"] == ""
+    assert values["ws1"]["nvidia_driver_branch"] == "recommended", "nothing is chosen for people, only said"
+    text = document.content
+    assert "gone:   # connection refused: port 22 of 10.0.0.9" in text
+    assert '# nvidia_driver_branch: "580"' in text and "driver 580.126.20 open" in text
+    assert text.index("hgx03:   #") < text.index("most of its kind have 8x H100")
+    assert document.groups["h100_sxm5_80gb"].hosts == ["hgx01", "hgx02", "hgx03"]
+
+
+def test_commented_variables_are_right_where_somebody_takes_them_in(asked):
+    _, path = asked("hgx01", "both")
+    lines = []
+    for line in path.read_text().splitlines():
+        bare = line.lstrip()
+        named = bare.startswith(('# nvidia_driver_branch: "', "# cuda_toolkit_versions"))
+        lines.append(line.replace("# ", "", 1) if named else line)
+    found = variables.effective_all(inventory.load([_write(path, "\n".join(lines))]).hosts)
+    assert found["both"]["nvidia_driver_branch"] == "580" and found["both"]["cuda_toolkit_versions"]
+
+
+def _write(path, text):
+    # The starter's own example of a branch stands before the group's: YAML takes the last of two.
+    (path.parent / "taken.yml").write_text(text)
+    return str(path.parent / "taken.yml")
+
+
+def test_beside_an_inventory_only_groups_are_written(asked, tmp_path):
+    old = tmp_path / "old.yml"
+    old.write_text(
+        "all: {hosts: {hgx01: {ansible_host: 10.0.0.1}, ws2: }, vars: {ansible_user: ada, nvidia_driver_branch: '580'}}"
+    )
+    document, path = asked(sources=[str(old)], source=init.Source("old.yml", overlay=(str(old),)))
+    assert "ansible_user" not in yaml.safe_load(document.content)["all"].get("vars", {})
+    loaded = inventory.load([str(old), str(path)])
+    values = variables.effective_all(loaded.hosts)
+    assert values["hgx01"]["nvidia_driver_branch"] == "580", "what the inventory says stays"
+    assert loaded.host("hgx01").connection.address == "10.0.0.1"
+    assert loaded.groups["h100_sxm5_80gb"] == ["hgx01"]
+    assert document.next_source == f" -i {old} -i {path}"
+    inside = init._source(tmp_path / "inv/gpu_groups.yml", (str(tmp_path / "inv"),))
+    assert inside.count("-i") == 2, "a folder that is not there is no folder"
+    (tmp_path / "inv").mkdir()
+    assert (
+        init._source(tmp_path / "inv/gpu_groups.yml", (str(tmp_path / "inv"),)) == f" -i {tmp_path / 'inv'}"
+    )
+
+
+def test_hosts_without_a_gpu_are_left_out_of_what_nobody_called_a_gpu_host(asked):
+    document, path = asked("hgx01", "web", source=init.Source("~/.ssh/config", leave_out=True))
+    assert document.left_out == ["web"] and document.exit_code == 0
+    assert [h.name for h in inventory.load([str(path)]).hosts] == ["hgx01"]
+    with pytest.raises(UsageError) as caught:
+        asked("web", source=init.Source("~/.ssh/config", leave_out=True), force=True)
+    assert caught.value.issue.code == "init.no_gpu"
+
+
+def test_nothing_is_written_where_nobody_answers_or_a_file_is_there(asked, tmp_path):
+    with pytest.raises(UsageError) as caught:
+        asked("gone")
+    assert caught.value.issue.code == "init.none_reached" and "refused" in caught.value.issue.because[0]
+    assert not (tmp_path / "out").exists()
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/hosts.yml").write_text("mine")
+    with pytest.raises(UsageError) as caught:
+        asked("hgx01")
+    assert caught.value.issue.code == "init.exists"
+    assert (tmp_path / "out/hosts.yml").read_text() == "mine"
+    asked("hgx01", force=True)
+    assert (tmp_path / "out/hosts.yml").read_text() != "mine"
+
+
+def test_this_machine_needs_no_ssh(asked, monkeypatch):
+    monkeypatch.setitem(FLEET, "localhost", FLEET["ws2"])
+    _, path = asked("localhost")
+    assert inventory.load([str(path)]).host("localhost").connection.kind == "local"
+    assert yaml.safe_load(path.read_text())["all"]["children"]["rtx_4090"]["hosts"]["localhost"] == {
+        "ansible_connection": "local"
+    }
