@@ -210,6 +210,12 @@ class _Run:
                 self.errors.append(host.trouble)
             words = f"back to what was there at {gone[0].made}" if gone else "nothing to go back to"
             self._end(name, "failed" if host.trouble else "undone" if gone else "well", words)
+        elif seen.errors and (locked := _lock_timeout(host.history)):
+            # Every further step would wait as long for the same lock.
+            self.errors.append(
+                Issue(code="apt.lock_timeout", host=name, message=locked.said[0], hint=locked.hint)
+            )
+            self._end(name, "blocked", locked.said[0])
         elif found is None:
             if seen.errors:
                 if host.trouble is not None:
@@ -217,12 +223,6 @@ class _Run:
                 self._end(name, "failed" if host.trouble else "left", _count_left(seen))
             elif not self._rounds_done(name):
                 self._end(name, "well", "nothing to rescue")
-        elif locked := _lock_timeout(host.history):
-            # Every further step would wait as long for the same lock.
-            self.errors.append(
-                Issue(code="apt.lock_timeout", host=name, message=locked.said[0], hint=locked.hint)
-            )
-            self._end(name, "blocked", locked.said[0])
         elif found.blockers:
             self.errors += [issue.model_copy(update={"host": name}) for issue in found.blockers]
             self._end(name, "blocked", found.blockers[0].message)
@@ -409,6 +409,7 @@ class _Run:
         told.rounds = list(host.history.rounds)
         if host.end is None and host.last.round is not None and not _carried(host.history, host.last):
             told.rounds.append(host.last.round)
+        told.rounds = [one.model_copy(deep=True) for one in told.rounds]  # later rounds write into them
         told.left = to_mend(host.last.shown)
         told.packages = touched(host.first.facts, host.last.facts, host.history)
         told.configured = configured(host.first.facts, host.last.facts)
