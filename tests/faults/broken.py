@@ -1,0 +1,116 @@
+"""Simulated hosts that are broken by what breaks them in the field: the driver, the kernel, Secure Boot, the wrong branch.
+
+``BROKEN`` has one for each report. Lists of before: ``breaks``; after newer versions were published: ``later``.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+QUIET = "DEBIAN_FRONTEND=noninteractive apt-get -y -q -o Dpkg::Use-Pty=0"
+NEXT = "6.8.0-45-generic"
+
+
+@dataclass(frozen=True)
+class Broken:
+    """spec: keys of tests/lab/README.md. code: what diagnose names. rescued: a program can mend it all.
+
+    reboots: how many the right fix needs at most. wish: role variables of the host.
+    """
+
+    spec: dict[str, Any]
+    code: str
+    breaks: Callable[[Any], None] | None = None
+    later: Callable[[Any], None] | None = None
+    folded: tuple[str, ...] = ()
+    rescued: bool = True
+    reboots: int = 1
+    wish: dict[str, Any] = field(default_factory=dict)
+
+
+def _three_ways(host):
+    """A4: a kernel without headers; an update whose postinst is killed; the module of before runs on."""
+    host.run(f"apt-get update -qq; {QUIET} --no-install-recommends install linux-image-{NEXT}")
+
+
+def _three_ways_later(host):
+    host.fail_postinst("nvidia-compute-utils-580-server")
+    host.run(
+        f"apt-mark unhold $(apt-mark showhold) >/dev/null; apt-get update -qq; {QUIET} dist-upgrade",
+        check=False,
+    )
+    host.fail_postinst()
+
+
+def _too_new(host):
+    """B4: a kernel on which the driver does not compile, with all its headers."""
+    host.run(
+        f"apt-get update -qq; {QUIET} install linux-image-6.17.0-14-generic linux-headers-6.17.0-14-generic",
+        check=False,
+    )
+
+
+def _not_blocked(host):
+    """D2: nothing blocks nouveau any more, and it has the cards after the boot."""
+    host.run(
+        "rm -f $(grep -ls nouveau /etc/modprobe.d/* /usr/lib/modprobe.d/* /lib/modprobe.d/*); update-initramfs -u -k all"
+    )
+    host.restart()
+
+
+def _other_fabric_manager(host):
+    """K1: the newer fabric manager alone, as it came from another repository and had no dependency."""
+    host.run(
+        "apt-mark unhold nvidia-fabricmanager-580 >/dev/null; apt-get update -qq; cd /tmp; "
+        "apt-get download -q nvidia-fabricmanager-580; dpkg -i --force-depends nvidia-fabricmanager-580_*.deb; "
+        "systemctl restart nvidia-fabricmanager",
+        check=False,
+    )
+
+
+def _updated(host):
+    """O2: an update while a desktop and a job hold the modules."""
+    host.run(
+        f"apt-mark unhold $(apt-mark showhold) >/dev/null; apt-get update -qq; {QUIET} dist-upgrade",
+        timeout=300,
+    )
+
+
+BROKEN = {
+    "A4": Broken(
+        {"gpus": ["A100"], "nouveau": False, "kernels": ["6.8.0-44-generic"], "installed": ["580-server open dkms held"]},
+        "dpkg.unfinished", _three_ways, _three_ways_later,
+    ),
+    "B4": Broken(
+        {"gpus": ["A100"], "nouveau": False, "installed": ["550 open dkms held"]}, "kernel.build_failed", _too_new,
+        folded=("kernel.no_module_for_next_boot",),
+    ),
+    "C1": Broken(
+        {"gpus": ["A100"], "nouveau": False, "secure_boot": True, "installed": ["580-server open dkms held"]},
+        "secureboot.key_not_enrolled",
+    ),
+    "D2": Broken({"gpus": ["A100"], "installed": ["580-server open signed held"]}, "nouveau.not_blocked", _not_blocked),
+    "E1": Broken({"gpus": ["V100"], "nouveau": False, "installed": ["580-server open signed held"]}, "gpus.needs_proprietary"),
+    "E2": Broken({"gpus": ["RTX 5090"], "nouveau": False, "installed": ["580 proprietary dkms held"]}, "gpus.needs_open"),
+    "E3": Broken(
+        {"gpus": ["P100"], "nouveau": False, "installed": ["595-server proprietary signed held"]}, "gpus.branch_wrong"
+    ),
+    "K1": Broken(
+        {"gpus": ["H100 x2"], "nvswitch": 2, "nouveau": False, "installed": ["580-server open signed held fm"]},
+        "fabric.version", None, _other_fabric_manager,
+    ),
+    "O2": Broken(
+        {"gpus": ["RTX 4090"], "nouveau": False, "desktop": True, "busy": True, "installed": ["580 open signed held desktop"]},
+        "driver.stale_module", None, _updated, folded=("driver.module_in_use",), rescued=False, reboots=0,
+    ),
+}  # fmt: skip
+
+
+def name_of(report):
+    """``A4`` as a host is called."""
+    return report.lower()
+
+
+def specs(reports=BROKEN):
+    """Host descriptions for Lab.start."""
+    return [{"name": name_of(report), **BROKEN[report].spec} for report in reports]
