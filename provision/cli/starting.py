@@ -78,7 +78,7 @@ def _from_inventory(settings: Settings, request: Request) -> int:
             hint="provision init -i INVENTORY --from-inventory",
         )  # fmt: skip
     fleet, renderer = open_fleet(settings, "init")
-    sources = fleet.inventory.sources
+    sources = [_from_here(source) for source in fleet.inventory.sources]
     output = request.output or _beside(sources)
     source = command.Source(" and ".join(sources), overlay=tuple(sources))
     document = command.run_scanned(fleet, output, source, renderer.progress(), force=request.force)
@@ -91,3 +91,9 @@ def _beside(sources: list[str]) -> Path:
     if not files:
         return _DEFAULT.with_name(_OVERLAY)
     return (files[0] if files[0].is_dir() else files[0].parent) / _OVERLAY
+
+
+def _from_here(source: str) -> str:
+    """A file as people would type it in this folder."""
+    path = Path(source)
+    return str(path.relative_to(Path.cwd())) if path.is_absolute() and path.is_relative_to(Path.cwd()) else source

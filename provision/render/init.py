@@ -35,7 +35,7 @@ def _what(group: InitGroup) -> str:
     if group.branches:
         first, last = group.branches[0], group.branches[-1]
         span = str(first) if first == last else f"{first} to {last}"
-        told.append(f"driver {span}, recommended at most {group.recommended}")
+        told.append(f"driver branches {span}, recommended up to {group.recommended}")
     if group.trouble:
         told.append(f"no driver can be chosen for {listed(list(group.trouble), 3)}")
     return "; ".join(told)

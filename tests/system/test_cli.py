@@ -166,7 +166,7 @@ def test_without_arguments_the_first_steps_are_shown(capsys):
         (["compat", "--gup", "x"], "error: no such option: --gup", "did you mean --gpu?"),
         (["scan", "-i"], "error: option '-i' requires an argument", "--help"),
         (["scan", "--forks", "0", "-i", "a,"], "error: invalid value for '--forks'", "--help"),
-        (["init"], "error: missing argument", "provision init --help"),
+        (["init"], "error: no hosts were named", "--from-ssh-config"),
         (["scan", "-i", "/nothere.yml"], "error: inventory /nothere.yml does not exist", "provision init"),
         (["scan"], "error: no inventory", "provision init"),
         (["scan", "-i", "gpu01,", "-l", "gpu9"], "error: no host matches 'gpu9'", "did you mean gpu01?"),

@@ -250,3 +250,59 @@ def test_this_machine_needs_no_ssh(asked, monkeypatch):
     assert yaml.safe_load(path.read_text())["all"]["children"]["rtx_4090"]["hosts"]["localhost"] == {
         "ansible_connection": "local"
     }
+
+
+# ---- as it is typed ---------------------------------------------------------------------------------------------------------
+
+
+def typed(capsys, *words):
+    from provision import cli
+
+    code = cli.run([str(word) for word in words])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_from_a_list_hosts_are_looked_at_unless_told_otherwise(asked, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "hosts.txt").write_text("hgx0[1:3]\ngone\n")
+    code, out, err = typed(capsys, "init", "--from-file", "hosts.txt")
+    assert code == 4
+    assert (
+        "wrote inventory/hosts.yml" in out
+        and "h100_sxm5_80gb  hgx01 to hgx03 (3 hosts): 8x H100 SXM5 80GB" in out
+    )
+    assert "error: gone: connection refused" in err and "then: provision plan" in err
+    code, _, err = typed(capsys, "init", "--from-file", "hosts.txt")
+    assert code == 64 and "is there already" in err
+    code, out, _ = typed(capsys, "init", "--from-file", "hosts.txt", "--no-scan", "--force")
+    assert code == 0 and "h100" not in (tmp_path / "inventory/hosts.yml").read_text()
+    assert len(inventory.load([str(tmp_path / "inventory/hosts.yml")]).hosts) == 4
+
+
+def test_named_hosts_are_looked_at_only_when_asked(asked, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert typed(capsys, "init", "gone")[0] == 0
+    code, out, _ = typed(capsys, "init", "ws2", "--scan", "-o", "looked.yml", "--json")
+    assert code == 0 and '"rtx_4090"' in out
+    assert "-i looked.yml plan" in (tmp_path / "looked.yml").read_text()
+
+
+def test_from_sshs_configuration(asked, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config").write_text("Host ws2 web\n  User x\nHost *\n")
+    code, out, _ = typed(capsys, "init", "--ssh-config", "config")
+    assert code == 0 and "left out, no NVIDIA GPU: web" in out
+    monkeypatch.setattr("provision.cli.starting.SSH_CONFIG", tmp_path / "config")
+    assert typed(capsys, "init", "--from-ssh-config", "--force")[0] == 0
+
+
+def test_from_an_inventory(asked, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old/hosts.ini").write_text("[some]\nws2 ansible_user=ada\nhgx01\n")
+    code, out, err = typed(capsys, "init", "-i", "old", "--from-inventory")
+    assert code == 0 and "wrote old/gpu_groups.yml" in out and "provision -i old plan" in err
+    loaded = inventory.load(["old"])
+    assert loaded.groups["rtx_4090"] == ["ws2"] and loaded.host("ws2").connection.user == "ada"
+    assert typed(capsys, "init", "x", "-i", "old", "--from-inventory")[0] == 64
