@@ -256,6 +256,7 @@ class AptTrouble(_Trouble):
     disks: list[FileSystem] = Field(default_factory=list)
     largest_initrd: int | None = None  # bytes
     verifier: str | None = None  # sqv or gpgv
+    clock: float | None = None  # the host's own, seconds since 1970
 
 
 class Proxy(_Trouble):

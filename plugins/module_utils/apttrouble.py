@@ -8,6 +8,7 @@ Keys, lists, logs, locks and states of apt and dpkg. Files alone; nothing is fet
 from __future__ import annotations
 
 import os
+import time
 
 from ansible_collections.gpu.provision.plugins.module_utils import (
     aptcommon,
@@ -52,6 +53,7 @@ def read(tree, facts):
         "locks": _locks(tree),
         "disks": _disks(tree),
         "largest_initrd": _largest_initrd(tree),
+        "clock": time.time() if tree.live else None,
         "verifier": next((path for path in ("/usr/bin/sqv", "/usr/bin/gpgv") if tree.exists(path)), None),
     }
 

@@ -14,7 +14,7 @@ from functools import cmp_to_key
 from urllib.parse import urlsplit
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils import debversion
+from ansible_collections.gpu.provision.plugins.module_utils import debversion, names
 from provision.diagnose.rule import Case
 from provision.facts import Preference
 from provision.trouble import AptTrouble, Offer, RepositoryList
@@ -26,6 +26,22 @@ _NONE = AptTrouble()
 def apt(case: Case) -> AptTrouble:
     """What only diagnose reads of apt; empty where it was not asked for."""
     return case.facts.trouble.apt if case.facts.trouble else _NONE
+
+
+def moved_words(case: Case) -> list[str]:
+    """Who moved the driver's packages, when, and from which version to which, by apt's history: the last two runs."""
+    told = []
+    for row in apt(case).transactions:
+        steps = {
+            (names.upstream(change.old) if change.old else "nothing", names.upstream(change.new)): change.name
+            for change in row.changes if change.new and names.is_version_locked(change.name)
+        }  # fmt: skip
+        if steps:
+            moves_ = ", ".join(f"{old} to {new}" for old, new in sorted(steps))
+            told.append(
+                f"apt's history, {row.title}: {next(iter(steps.values()))} and its family from {moves_}"
+            )
+    return told[-2:]
 
 
 @dataclass(frozen=True)

@@ -32,9 +32,21 @@ def _channels(case: Case) -> Iterator[Found]:
 def _cpu_build(case: Case) -> Iterator[Found]:
     said = verdict(case, checkconda.cpu_builds)
     level = level_of(said)
+    words = "make the environment anew while the driver works (or with CONDA_OVERRIDE_CUDA), and ask for the CUDA build"
     if level:
-        words = "make the environment anew while the driver works (or with CONDA_OVERRIDE_CUDA), and ask for the CUDA build"
         yield Found(said["message"], look.clip(said["evidence"]), (_mend(case, words),), level=level)
+    elif look.own_gpus(case):
+        rows = [
+            f"{env.path}: {name} is a build for the CPU" for env in case.facts.conda.environments
+            for name, kind in sorted(env.builds.items()) if kind == "cpu"
+        ]  # fmt: skip
+        if rows:
+            yield Found(
+                f"{len(rows)} frameworks on this GPU host are builds for the CPU",
+                look.clip(rows),
+                (_mend(case, words),),
+                level="note",
+            )
 
 
 def _activate(case: Case) -> Iterator[Found]:

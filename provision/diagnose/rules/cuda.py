@@ -215,6 +215,18 @@ def _link(case: Case) -> Iterator[Found]:
         return
     group = next((row for row in case.facts.cuda.alternatives if row.name == "cuda"), None)
     link = next((row for row in case.facts.cuda.links if row.path == checkcuda.LINK), None)
+    if link and link.kind != "link" and case.values.get("cuda_toolkit_versions"):
+        yield Found(
+            f"/usr/local/cuda is a {link.kind}, not a link: no toolkit can be made the default",
+            (f"/usr/local/cuda: {link.kind}",),
+            (
+                look.manual(
+                    "look what is in it, move it away (mv /usr/local/cuda /usr/local/cuda-old), then provision apply"
+                ),
+            ),
+            level="error",
+        )
+        return
     several = [row for row in case.facts.cuda.toolkits if row.path != checkcuda.LINK and row.version]
     if link is None or len(several) < 2:
         return
@@ -471,6 +483,7 @@ RULES = (
         texts=(
             r"The detected CUDA version \([0-9.]+\) mismatches the version that was used to compile",
             r"Please make sure to use the same CUDA versions",
+            r"nvcc: (?:command )?not found|nvcc: No such file or directory",
         ),
         after=("cuda.link",),
         sources=("scenario H2",),
@@ -591,6 +604,5 @@ RULES = (
         repair="apt-get install --reinstall of the packages that own files there",
         prevent="remove toolkits by their packages",
         find=_gutted,
-        texts=(r"nvcc: (?:command )?not found",),
     ),
 )

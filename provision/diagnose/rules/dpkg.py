@@ -37,7 +37,16 @@ def _unfinished(case: Case) -> Iterator[Found]:
         message = f"{count} package{'s are' if count > 1 else ' is'} not set up: {told}" + (
             ", …" if count > 3 else ""
         )
-    yield Found(message, look.clip(evidence), (CONFIGURE,))
+    waiting = bool(count) and all(
+        row.state.startswith("triggers") and not row.reinstall for row in trouble.unfinished
+    )
+    # Triggers that wait are run by the next apt call.
+    yield Found(
+        message,
+        look.clip(evidence),
+        (CONFIGURE,),
+        level="warning" if waiting and not trouble.journal else None,
+    )
 
 
 def _words(row: Unfinished) -> Iterator[str]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from ansible_collections.gpu.provision.plugins.module_utils import checks, names
 from provision.diagnose import look
+from provision.diagnose.candidates import moved_words
 from provision.diagnose.finding import Repair
 from provision.diagnose.rule import Case, Found, Rule
 from provision.trouble import ConfLine
@@ -48,6 +49,7 @@ def _stale_module(case: Case) -> Iterator[Found]:
         *(f"packages: {version}" for version in look.installed(case).versions),
         *look.log_block(case, r"API mismatch", 2),
         *(row for row in _smi_words(case)),
+        *moved_words(case),
     ]
     users = _holders(case)
     busy = bool(users) or case.facts.desktop
@@ -150,6 +152,7 @@ def _mixed(case: Case) -> Iterator[Found]:
     held = sum(case.facts.packages[name].held for name in locked if name in case.facts.packages)
     if held and held < len(locked):
         evidence.append(f"{held} of {len(locked)} of these packages are held, so that the others moved alone")
+    evidence += moved_words(case)
     told = ", ".join(sorted(versions | libraries))
     yield Found(
         f"parts of the driver on the disk are of different versions: {told}",
@@ -458,6 +461,7 @@ def _unheld(case: Case) -> Iterator[Found]:
             False: "unattended-upgrades is off", None: "unattended-upgrades: not known",
         }[facts.apt.unattended]
     )  # fmt: skip
+    evidence += moved_words(case)
     yield Found(
         f"{len(loose)} of {len(packages)} driver packages are not held: the next update moves them apart from the rest",
         look.clip(evidence),

@@ -217,6 +217,7 @@ RULES = (
             r"The repository '[^']*developer\.download\.nvidia\.com[^']*' is (?:not|no longer) signed",
             r"The repository '[^']*' is (?:not|no longer) signed",
             r"Missing key [0-9A-F]{16,64}, which is needed to verify signature",
+            r"The following signatures were invalid: (?:EXPKEYSIG|KEYEXPIRED|REVKEYSIG|BADSIG) [0-9A-F]{16}",
         ),
         after=("apt.signed_by_conflict", "apt.malformed_source"),
         sources=("catalog: keys, rotation_2022", "scenario F4"),

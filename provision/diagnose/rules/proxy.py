@@ -53,10 +53,11 @@ def _layers(case: Case) -> Iterator[Found]:
     ]
     # A cache of packages for one host or for http alone is no way out of the house.
     general = [row for row in http if not _is_cache(row[0])]
-    if general and not https and encrypted:
+    wanted = encrypted or [row.file for row in everybody + users]
+    if general and not https and wanted:
         yield Found(
             f"apt has a proxy for http ({general[0][0]}) and none for https",
-            look.clip([*told, f"{len(encrypted)} sources are https: {encrypted[0]}, …"]),
+            look.clip([*told, *(f"https: {uri}" for uri in encrypted[:3])]),
             repairs,
         )
     kinds = {row.kind for row in everybody}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 
 from ansible_collections.gpu.provision.plugins.module_utils import aptsources
 from provision.diagnose import look, repositories
@@ -15,6 +17,7 @@ from provision.facts import Source
 _CONFLICT = "Conflicting values set for option Signed-By"
 _LIST_ERROR = re.compile(r"(?:entry (\d+) in list file (\S+)|on line (\d+) in source list (\S+))")
 _FILE = re.compile(r"(/etc/apt/\S+?)(?:[,:;]?)(?=\s|$)")
+_DAY = 86400.0
 _CUDA = re.compile(r"/compute/cuda/repos/([a-z]+)([0-9]{2,4})/")
 _STABLE_DEB = "https://nvidia.github.io/libnvidia-container/stable/deb/$(ARCH)"
 
@@ -251,7 +254,51 @@ def _contradicts(case: Case) -> Iterator[Found]:
     )
 
 
+def _clock(case: Case) -> Iterator[Found]:
+    now = apt(case).clock
+    for row in apt(case).lists:
+        written = _date(row.date)
+        if now is not None and written is not None and written > now + _DAY:
+            days = (written - now) / _DAY
+            yield Found(
+                f"this host's clock is at least {days:.0f} days behind: the lists of {row.uri} are from the future",
+                (
+                    f"{row.place}: {row.uri} {row.suite}, Date: {row.date}",
+                    f"clock: {datetime.fromtimestamp(now, UTC):%Y-%m-%d %H:%M} UTC",
+                ),
+                (look.manual("timedatectl set-ntp true (or chronyc makestep), then apt-get update"),),
+            )
+            return
+
+
+def _date(text: str | None) -> float | None:
+    """Seconds since 1970 of a Release file's Date; None where there is none."""
+    try:
+        return parsedate_to_datetime(text).timestamp() if text else None
+    except ValueError:
+        return None
+
+
 RULES = (
+    Rule(
+        code="apt.clock",
+        level="error",
+        title="the clock of this host is wrong",
+        explain=(
+            "Release files say when they were made and until when they hold. With a clock that stands in the past apt "
+            "takes them for not valid yet, and TLS refuses certificates; a machine whose battery is empty wakes up "
+            "years ago."
+        ),
+        breaks="apt-get update, and every download by https",
+        repair="set the clock, and have it kept (systemd-timesyncd, chrony)",
+        prevent="a time service that this network can reach",
+        find=_clock,
+        texts=(
+            r"Release file for \S+ is not valid yet \(invalid for another",
+            r"Release file for \S+ is expired \(invalid since",
+            r"certificate is not yet valid|certificate verification failed: .*(?:not activated|expired)",
+        ),
+    ),
     Rule(
         code="apt.signed_by_conflict",
         level="error",
