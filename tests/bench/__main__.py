@@ -106,6 +106,66 @@ def bench_plan(rounds: int, count: int) -> dict[str, Any]:
         return show(f"plan: {count} converged hosts, beside a bare parallel paramiko read", ours, floor, 1.5)
 
 
+def measured(argv: list[str], expect: int) -> tuple[float, float, float]:
+    """Run a command; return (wall seconds, its processor seconds, the most memory that it had, in MiB)."""
+    begun = time.monotonic()
+    with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, cwd=ROOT) as process:
+        assert process.stderr is not None  # noqa: S101
+        said = process.stderr.read()
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode != expect:
+        raise SystemExit(f"{argv} ended with {process.returncode}\n{said.decode()[-3000:]}")
+    return time.monotonic() - begun, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
+
+
+def bench_drift(rounds: int, count: int) -> dict[str, Any]:
+    """``provision drift`` of many hosts beside half as many: time and memory must grow no faster than the fleet.
+
+    The names lead to a few simulated hosts, which answer each of them by a session of its own.
+    """
+    machines = 5
+    many = {"/etc/ssh/sshd_config.d/bench.conf": "MaxStartups 200\nMaxSessions 200\n"}
+    converged = {**CONVERGED, "extra": {**CONVERGED["extra"], **many}}
+    with Lab.start([{"name": f"gpu{i:02d}", **converged} for i in range(1, machines + 1)]) as lab:
+        text = yaml.safe_load(lab.inventory.read_text())
+        group = text["all"]["children"]["gpu"]
+        rows = list(group["hosts"].values())
+        for number in (count // 2, count):
+            group["hosts"] = {f"node{i:03d}": rows[i % machines] for i in range(1, number + 1)}
+            lab.inventory.with_name(f"fleet{number}.yml").write_text(yaml.safe_dump(text))
+        runs: dict[int, list[tuple[float, float, float]]] = {count // 2: [], count: []}
+
+        def drift(number: int, *words: str) -> list[str]:
+            inventory = str(lab.inventory.with_name(f"fleet{number}.yml"))
+            return [sys.executable, "-m", "provision", "-i", inventory, *words]
+
+        measured(drift(count, "lock"), 0)  # every host against a lock, as in the field; caches are warm then
+        for _ in range(rounds):
+            for number, found in runs.items():
+                found.append(measured(drift(number, "--json", "drift"), 0))
+        figures = {
+            n: [statistics.median(run[i] for run in found) for i in range(3)] for n, found in runs.items()
+        }
+        half, full = figures[count // 2], figures[count]
+        print(f"\ndrift: {count} hosts against a lock, beside {count // 2}  ({rounds} rounds, medians)")
+        for number, (wall, processor, memory) in figures.items():
+            per = f"{1000 * wall / number:5.1f} ms a host"
+            print(
+                f"  {number:4d}   {wall:7.3f} s wall  {processor:7.3f} s processor  {memory:6.1f} MiB  {per}"
+            )
+        ratio, aim = (full[0] / count) / (half[0] / (count // 2)), 1.15
+        print(f"  ratio  {ratio:7.2f}  of the time a host (aim: {aim}){'' if ratio <= aim else '  MISSED'}")
+        print(
+            f"  memory {1024 * (full[2] - half[2]) / (count - count // 2):7.0f} KiB more a host", flush=True
+        )
+        return {
+            "title": f"drift: {count} hosts beside {count // 2}, time a host", "ours": full[0] / count,
+            "floor": half[0] / (count // 2), "ratio": ratio, "aim": aim, "processor": [full[1], half[1]],
+            "memory_mib": [full[2], half[2]],
+        }  # fmt: skip
+
+
 def install_bare(host: LabHost, packages: list[str]) -> tuple[float, float]:
     """What a person would type to get the same packages, over ssh."""
     script = (
@@ -146,13 +206,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--hosts", type=int, default=40)
-    parser.add_argument("--only", choices=("version", "plan", "apply"))
+    parser.add_argument("--drift-hosts", type=int, default=100)
+    parser.add_argument("--only", choices=("version", "plan", "drift", "apply"))
     parser.add_argument("--json", type=Path, help="write the figures there as well")
     options = parser.parse_args()
     print("Simulated hosts (containers on this machine); floors are measured in the same run.")
     benches = {
         "version": lambda: bench_version(options.rounds),
         "plan": lambda: bench_plan(options.rounds, options.hosts),
+        "drift": lambda: bench_drift(options.rounds, options.drift_hosts),
         "apply": lambda: bench_apply(options.rounds),
     }
     figures = [run() for name, run in benches.items() if options.only in (None, name)]
