@@ -21,7 +21,7 @@ def judge(case: Case) -> Diagnosis:
     for symptom in found:
         if symptom.code not in symptoms.EXPLAINED_BY:
             continue
-        cause = _explanation(symptom, ordered)
+        cause = _explanation(symptom, ordered, case.facts.module.loaded is not None)
         if cause is not None:
             cause.folded.append(symptom)
         else:
@@ -120,10 +120,18 @@ def _before(code: str) -> set[str]:
     return seen
 
 
-def _explanation(symptom: Finding, findings: Iterable[Finding]) -> Finding | None:
-    """The error that explains what visibly does not work: the first whose area can bring it about."""
+def _explanation(symptom: Finding, findings: Iterable[Finding], loaded: bool) -> Finding | None:
+    """The error that explains what visibly does not work: by the symptom's own words, else by area, the first that can."""
     errors = [finding for finding in findings if finding.level == "error"]
+    for words, codes in symptoms.MEANS:
+        if words in symptom.message:
+            for code in codes:
+                for finding in errors:
+                    if finding.code == code:
+                        return finding
     for areas in symptoms.EXPLAINED_BY[symptom.code]:
+        if loaded:
+            areas -= symptoms.OF_NEXT_BOOT
         for finding in errors:
             if registry.area(finding.code) in areas:
                 return finding

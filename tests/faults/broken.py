@@ -83,7 +83,7 @@ BROKEN = {
     ),
     "B4": Broken(
         {"gpus": ["A100"], "nouveau": False, "installed": ["550 open dkms held"]}, "kernel.build_failed", _too_new,
-        folded=("kernel.no_module_for_next_boot",),
+        folded=("dpkg.unfinished",),
     ),
     "C1": Broken(
         {"gpus": ["A100"], "nouveau": False, "secure_boot": True, "installed": ["580-server open dkms held"]},

@@ -21,9 +21,9 @@ def _bare_kernels(case: Case) -> list[str]:
 
 def _which(case: Case, kernel: str) -> str:
     kernels = case.facts.kernels
-    if kernel == kernels.running == kernels.next or kernels.next is None:
+    if kernel == kernels.running:
         return "runs"
-    return "runs" if kernel == kernels.running else "boots next"
+    return "boots next" if kernel == kernels.next else "installed"
 
 
 def _have(case: Case) -> list[str]:
@@ -49,6 +49,19 @@ def _failed_build(case: Case, kernel: str) -> DkmsTree | None:
         if tree.make_log and tree.make_error and tree.make_kernel == kernel and kernel not in done:
             return tree
     return None
+
+
+def _kernels_in_the_way(case: Case) -> list[str]:
+    """Kernels that neither run nor boot next, and whose failed build keeps dpkg from configuring their packages."""
+    if not case.facts.package_problems or not look.own_gpus(case):
+        return []
+    present = {kernel.release for kernel in case.facts.kernels.installed}
+    have = {module.kernel for module in case.facts.module.on_disk}
+    return [
+        tree.make_kernel
+        for tree in look.boot(case).dkms
+        if tree.make_kernel in present - have and tree.make_kernel
+    ]
 
 
 def _dkms(case: Case) -> bool:
@@ -137,7 +150,7 @@ def _headers_metapackage(case: Case) -> Iterator[Found]:
 
 
 def _build_failed(case: Case) -> Iterator[Found]:
-    for kernel in _bare_kernels(case):
+    for kernel in dict.fromkeys([*_bare_kernels(case), *_kernels_in_the_way(case)]):
         tree = _failed_build(case, kernel)
         if tree is None:
             continue

@@ -8,6 +8,35 @@ from provision.diagnose import look
 from provision.diagnose.rule import Case, Found, Rule
 
 _DRIVER = frozenset({"secureboot", "kernel", "driver", "nouveau", "gpus", "fabric", "mig", "host"})
+# While a module is loaded, these are about the next boot and explain nothing that fails now.
+OF_NEXT_BOOT = frozenset({"kernel", "secureboot", "boot"})
+# What nvidia-smi says -> the codes that it means, the likeliest first.
+MEANS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    (
+        "version mismatch",
+        (
+            "driver.stale_module",
+            "driver.mixed_versions",
+            "driver.libraries_differ",
+            "kernel.module_version",
+            "driver.two_installers",
+            "dpkg.unfinished",
+        ),
+    ),
+    ("libnvidia-ml", ("driver.library_missing", "driver.two_installers", "dpkg.unfinished")),
+    (
+        "No devices",
+        (
+            "gpus.no_common_driver",
+            "gpus.needs_proprietary",
+            "gpus.needs_open",
+            "gpus.branch_wrong",
+            "gpus.gsp_firmware",
+            "gpus.init_failed",
+            "gpus.fell_off_bus",
+        ),
+    ),
+)
 _LATER = frozenset({"boot", "dpkg", "disk"})
 
 # code of a symptom -> areas whose errors explain it, the likeliest set first.
