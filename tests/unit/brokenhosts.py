@@ -107,8 +107,11 @@ def expanded(tree):
         ]
         tree.setdefault("running", kernels[-1])
         tree.setdefault("boot", kernels)
-        packages += [f"linux-image-{kernel} 1 ii" for kernel in kernels]
-        packages += [f"linux-headers-{kernel} 1 ii" for kernel in tree.get("headers", [])]
+        given = {row.split()[0] for row in packages}
+        rows = [f"linux-image-{kernel}" for kernel in kernels] + [
+            f"linux-headers-{kernel}" for kernel in tree.get("headers", [])
+        ]
+        packages += [f"{name} 1 ii" for name in rows if name not in given]
     driver = tree.pop("driver", None)
     if driver:
         _driver(tree, driver, kernels)
