@@ -36,7 +36,10 @@ die() { # EXIT-CODE MESSAGE
 }
 # Run a command, or say that it would be run. What it prints goes to the screen and to the log.
 run() {
-    say "+ $*"
+    case $1 in
+    apt_get) say "+ apt-get $(printf '%s\n' "$*" | cut -c 9-)" ;;
+    *) say "+ $*" ;;
+    esac
     if [ "$DRY" = yes ]; then return 0; fi
     "$@" >"$WORK/out" 2>&1 </dev/null
     run_rc=$?

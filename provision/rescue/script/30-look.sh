@@ -148,8 +148,8 @@ tell() {
     if [ ! -e "/boot/initrd.img-$NEXT" ] && [ -e "/boot/vmlinuz-$NEXT" ]; then
         finding boot.initramfs_broken "/boot/initrd.img-$NEXT is not there: kernel $NEXT would not find its disks"
     fi
-    if [ -z "$FOUND" ]; then say "  nothing that this script knows"; fi
+    if [ -z "$FOUND" ]; then say "  nothing that needs mending"; fi
 }
 has_dkms() {
-    driver_packages | grep -Eq '^nvidia-(dkms|kernel-source)'
+    driver_packages | grep -q '^nvidia-dkms'
 }

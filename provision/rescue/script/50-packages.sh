@@ -70,6 +70,12 @@ simulate() {
     done <"$WORK/changes"
     return 0
 }
+apt_knows() { # NAME
+    [ -n "$1" ] || return 1
+    refresh_lists
+    apt_get -s --no-install-recommends install "$1" 2>&1 </dev/null | grep -q "^E: Unable to locate package $1\$" && return 1
+    return 0
+}
 # Install packages where apt finds a way that takes nothing else along. NAMES may be NAME=VERSION.
 install() {
     refresh_lists
@@ -80,8 +86,13 @@ install() {
     fi
     # A branch that is on hold as a whole cannot be left otherwise (field report G1).
     lift_holds
+    # What is named counts as asked for; what came by itself must stay so.
+    apt-mark showauto >"$WORK/auto"
+    for install_name in "$@"; do printf '%s\n' "${install_name%%=*}"; done | grep -Fx -f "$WORK/auto" >"$WORK/marks"
     run apt_get -y --no-install-recommends --allow-downgrades --allow-change-held-packages install "$@"
     install_rc=$?
+    # shellcheck disable=SC2046 # a list of names
+    if [ "$DRY" = no ] && [ -s "$WORK/marks" ]; then apt-mark auto $(words <"$WORK/marks") >/dev/null; fi
     hold_again
     return "$install_rc"
 }

@@ -161,20 +161,57 @@ top_packages() { # SERIES
     if [ "$VARIANT" = desktop ]; then top_names="nvidia-driver-$1$top_suffix"; fi
     printf '%s\n' "$top_names"
 }
+# Names of the driver's packages as they are, or as they were before a purge that was cut off.
+packages_of_before() {
+    before_snapshot=$(cut_off_snapshot)
+    {
+        driver_packages
+        if [ -n "$before_snapshot" ]; then
+            awk -F '\t' '$4 !~ / (not-installed|config-files)$/ { print $1 }' "$before_snapshot/packages.tsv" | only_driver
+        fi
+    } | sort -u
+}
 # The newest series that is installed (580-server), else the branch of what a .run file left: what a purge is followed by.
 series_before() {
-    series_found=$(driver_packages | sed -n 's/^nvidia-utils-\([0-9]*\(-server\)\{0,1\}\)$/\1/p' | sort -n | tail -n 1)
-    series_branch=${MODULE_VERSION:-$LIBRARY}
+    series_found=$(packages_of_before | sed -n 's/^nvidia-utils-\([0-9]*\(-server\)\{0,1\}\)$/\1/p' | sort -n | tail -n 1)
+    series_branch=${MODULE_VERSION:-${LIBRARY:-$LOADED}}
     printf '%s\n' "${series_found:-${series_branch%%.*}}"
 }
 # Packages of that series, without those of single kernels.
 packages_before() {
     if [ -n "$SERIES_BEFORE" ]; then
-        driver_packages | grep -v '^linux-' | grep -e "-$SERIES_BEFORE\$" -e "-$SERIES_BEFORE-open\$" | words
+        packages_of_before | grep -v '^linux-' | grep -e "-$SERIES_BEFORE\$" -e "-$SERIES_BEFORE-open\$" | words
     fi
 }
-# Level 4: one version for the whole family, by the exact packages that were known, else the newest that apt has of each.
-level_realign() { # after a purge nothing is there to move: the package names of before are installed
+# Add to $realign_names what brings the module: signed packages of the kernels, or headers for DKMS.
+realign_modules() {
+    realign_build=$BUILD
+    realign_module=$(signed_modules "$NEXT")
+    if has_dkms; then realign_build=dkms; fi
+    if [ "$realign_build" = auto ] && ! apt_knows "$realign_module"; then
+        say "  apt has no signed modules of that series for $NEXT: DKMS builds them"
+        realign_build=dkms
+        realign_names=$(printf '%s\n' "$realign_names" | sed 's/nvidia-headless-no-dkms-/nvidia-headless-/g')
+    fi
+    if [ "$realign_build" != dkms ]; then
+        realign_names="$realign_names $realign_module"
+        # The running kernel's too, where apt has it: an older kernel may still be chosen at boot.
+        realign_module=$(signed_modules "$RUNNING")
+        if [ "$RUNNING" != "$NEXT" ] && apt_knows "$realign_module"; then realign_names="$realign_names $realign_module"; fi
+    elif [ ! -e "/lib/modules/$NEXT/build" ]; then
+        realign_names="$realign_names linux-headers-$NEXT"
+    fi
+}
+# A name is not a branch: the archive turns ended branches into packages that bring the next one. Prints that one.
+branch_jump() { # SERIES NAMES...
+    jump_from=${1%%-*}
+    shift
+    apt_get -s --no-install-recommends --allow-downgrades --allow-change-held-packages install "$@" 2>/dev/null </dev/null |
+        sed -n 's/^Inst nvidia-utils-\([0-9]*\(-server\)\{0,1\}\) .*/\1/p' | grep -v "^$jump_from" | head -n 1
+}
+# Level 4: one version for the whole family, by the exact packages that are known to be right here, else the newest that apt
+# has of each. After a purge nothing is there to move: what was there before is installed, where the inventory names nothing.
+level_realign() {
     read_host
     if right_on_disk; then return 0; fi
     if [ "$MANAGED" = no ] && [ -z "$(driver_packages)" ]; then return 0; fi
@@ -200,16 +237,19 @@ level_realign() { # after a purge nothing is there to move: the package names of
         say "4. Which driver this host should have is not known here: provision plan tells, from where the host can be reached"
         return 0
     fi
-    if ! has_dkms && [ "$BUILD" != dkms ]; then
-        for realign_kernel in "$NEXT" "$RUNNING"; do
-            realign_module=$(signed_modules "$realign_kernel")
-            case " $realign_names " in
-            *" $realign_module "*) ;;
-            *) realign_names="$realign_names $realign_module" ;;
-            esac
-        done
-    elif [ ! -e "/lib/modules/$NEXT/build" ]; then
-        realign_names="$realign_names linux-headers-$NEXT"
+    realign_plain=$realign_names
+    realign_modules
+    # shellcheck disable=SC2086 # a list of names
+    realign_jump=$(branch_jump "${SERIES:-$SERIES_BEFORE}" $realign_plain)
+    if [ -n "$realign_jump" ] && [ -z "$WANTED" ]; then
+        if [ -n "$SERIES" ]; then
+            say "4. refused: branch $SERIES has ended, and apt would bring $realign_jump instead; that is for the inventory to say"
+            return 0
+        fi
+        SERIES_BEFORE=$realign_jump
+        realign_words="$realign_jump, because the branch of before has ended"
+        realign_names=$(top_packages "$realign_jump")
+        realign_modules
     fi
     ask "4. Bring the driver to one version: $realign_words ($realign_names)." || return 0
     take_snapshot

@@ -92,7 +92,10 @@ level_purge() {
     stray_folders >"$WORK/strays"
     while IFS= read -r purge_path; do run rm -rf "$purge_path"; done <"$WORK/strays"
     run ldconfig
-    for purge_kernel in "$RUNNING" "$NEXT"; do run depmod "$purge_kernel"; done
+    for purge_modules in /lib/modules/*/kernel; do
+        purge_kernel=${purge_modules#/lib/modules/}
+        if [ -d "$purge_modules" ]; then run depmod "${purge_kernel%/kernel}"; fi
+    done
     run update-initramfs -u -k all
     if [ -d /run/systemd/system ]; then run systemctl daemon-reload; fi
     mark

@@ -32,7 +32,11 @@ conclude() {
         exit 0
     fi
     say "It is still broken."
-    if [ "$PURGE" = no ]; then say "Next: sh $0 --purge removes every trace of the driver by exact names, then installs it."; fi
+    if [ "$PURGE" = no ]; then
+        say "Next: sh $0 --purge removes every trace of the driver by exact names, then installs it."
+    else
+        say "Next: a branch that apt has, in the line SERIES= of this script; packages by --debs; or provision apply -l $HOST."
+    fi
     if [ -n "$SNAPSHOT" ]; then say "What was there before: $SNAPSHOT (provision rescue $HOST --undo goes back to it)."; fi
     if [ "$DECLINED" = yes ]; then exit 5; fi
     if [ "$FAILED" = yes ]; then exit 1; fi
