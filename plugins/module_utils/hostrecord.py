@@ -50,7 +50,7 @@ def write(record, folder=FOLDER):
 
     Raises ownfiles.FileError, and ValueError for a run whose name is no name of a file.
     """
-    if not _NAME.match(str(record.get("run"))):
+    if not isinstance(record.get("run"), str) or not _NAME.match(record["run"]):
         raise ValueError("%r is no name of a run" % record.get("run"))
     # A line a key: short enough to keep, and a person with a pager finds the words.
     lines = ",\n".join("%s: %s" % (json.dumps(key), json.dumps(record[key])) for key in sorted(record))

@@ -1,0 +1,485 @@
+"""Runs and what hosts keep of them: written, read back, shown; and what a rollback is made of."""
+
+import json
+import subprocess
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import provision.collection  # noqa: F401
+from ansible_collections.gpu.provision.plugins.module_utils import hostlock, hostrecord
+from ansible_collections.gpu.provision.plugins.plugin_utils import runlock, runrecord
+from provision import engine, history, inventory, remote, rollback
+from provision import hostlock as locks
+from provision.commands import history as command
+from provision.commands.fleet import Silent, fleet_of
+from provision.documents import AppliedHost, ApplyDocument, Check, PlanDocument
+from provision.errors import UnreachableError, UsageError
+from provision.lock.model import load
+from provision.plan import HostPlan, PackageChange
+from tests.unit.hosts import host
+
+ROWS = [
+    ("nvidia-utils-580", "580.95.05-0ubuntu0.24.04.1", "580.126.20-0ubuntu0.24.04.1"),
+    ("nvidia-firmware-580-580.95.05", "580.95.05-0ubuntu0.24.04.1", None),
+    ("linux-modules-nvidia-580-open-generic", "6.8.0-45.45", "6.8.0-48.48"),
+]
+
+
+# ---- on a host ------------------------------------------------------------------------------------------------------
+
+
+def record(number=1, **more):
+    run = {"run": f"20260101T{number:06d}Z-apply-abcdef", "command": "provision apply", "who": "ada@desk"}
+    return runrecord.record(
+        run,
+        "done",
+        [dict(zip(("name", "from_version", "version"), row, strict=True)) for row in ROWS],
+        **more,
+    )
+
+
+def test_a_host_keeps_the_newest(tmp_path):
+    folder = tmp_path / "history"
+    for number in range(hostrecord.KEEP + 5):
+        hostrecord.write(record(number), str(folder))
+    names = sorted(path.name for path in folder.iterdir())
+    assert len(names) == hostrecord.KEEP and names[0].startswith("20260101T000005Z")
+    (folder / "somebody's.txt").write_text("x")
+    (folder / "20260101T999999Z-apply-broken.json").write_text("{")
+    told = hostrecord.read(3, str(folder))
+    assert [run["run"] for run in told["runs"]] == [f"20260101T0000{n}Z-apply-abcdef" for n in (54, 53)]
+    assert told["unreadable"] == ["20260101T999999Z-apply-broken.json"]
+    assert (folder / "somebody's.txt").exists()
+    assert hostrecord.read(folder=str(tmp_path / "none")) == {"runs": [], "unreadable": []}
+
+
+def test_a_record_is_small_and_readable_by_all(tmp_path):
+    hostrecord.write(record(), str(tmp_path))
+    (path,) = tmp_path.iterdir()
+    assert path.stat().st_mode & 0o777 == 0o644
+    assert json.loads(path.read_text())["packages"] == [list(row) for row in ROWS]
+    assert len(path.read_text()) < 1000
+
+
+@pytest.mark.parametrize("name", ["../x", "", None, "a/b", ".hidden"])
+def test_a_run_whose_name_is_no_files_is_not_written(tmp_path, name):
+    with pytest.raises(ValueError, match="no name"):
+        hostrecord.write({"run": name}, str(tmp_path))
+
+
+def test_the_lock_is_given_back_although_the_record_cannot_be_written(tmp_path):
+    path = str(tmp_path / "lock.json")
+    mine = record()
+    hostlock.acquire(
+        {"run": mine["run"], "command": "c", "who": "w", "git": None, "controller": None}, 60, path=path
+    )
+    (tmp_path / "history").write_text("in the way")
+    answer = hostrecord.leave(mine, mine["run"], str(tmp_path / "history"), path)
+    assert answer["released"] and "history" in answer["trouble"]
+    assert not Path(path).exists()
+
+
+# ---- what a play leaves --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("more", "status", "packages"),
+    [
+        ({"__gpu_verify": {"checks": [{"id": "a", "status": "pass"}]}}, "done", 1),
+        ({"__gpu_verify": {"checks": [{"id": "a", "status": "fail"}], "failed": True}}, "check_failed", 1),
+        ({"nvidia_driver_reboot_required": True}, "reboot_needed", 1),
+        ({}, "failed", 0),
+    ],
+)
+def test_the_record_of_a_play(tmp_path, more, status, packages):
+    plan = {
+        "steps": [{"id": "packages"}], "reboot": {"needed": True},
+        "packages": [{"name": "x", "version": "1", "from_version": None}],
+    }  # fmt: skip
+    (tmp_path / "fleet.lock.yml").write_text("a lock")
+    found = runrecord.of_play(
+        {"run": "r"},
+        {
+            "ansible_facts": {"gpu_provision_play_plan": {"plan": plan}},
+            "inventory_dir": str(tmp_path),
+            **more,
+        },
+    )
+    assert (found["status"], len(found["packages"])) == (status, packages)
+    assert found["rebooted"] is (status in ("done", "check_failed"))
+    assert len(found["lock"]["sha256"]) == 64
+    plan["steps"] = []
+    assert runrecord.of_play({"run": "r"}, {"gpu_provision_play_plan": {"plan": plan}}) is None
+    assert runrecord.of_play({"run": "r"}, {}) is None, "no role of ours has planned"
+
+
+def test_which_inventory_it_was(tmp_path):
+    def git(*words):
+        env = {"GIT_CONFIG_GLOBAL": "/dev/null", "HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
+        subprocess.run(
+            ["git", "-c", "user.name=a", "-c", "user.email=b", *words], cwd=tmp_path, env=env, check=True
+        )
+
+    assert runrecord.inventory_state(tmp_path)["commit"] is None
+    git("init", "-q")
+    (tmp_path / "hosts.yml").write_text("x")
+    git("add", ".")
+    git("commit", "-qm", "one")
+    clean = runrecord.inventory_state(tmp_path)
+    assert len(clean["commit"]) == 40 and clean["dirty"] is False
+    (tmp_path / "hosts.yml").write_text("y")
+    assert runrecord.inventory_state(tmp_path) == {**clean, "dirty": True}
+
+
+# ---- on this machine -------------------------------------------------------------------------------------------------------
+
+
+class Host:
+    """A host with its own folder in the place of /var/lib/provision."""
+
+    def __init__(self, folder):
+        self.lock, self.history = str(folder / "lock.json"), str(folder / "history")
+
+    def call(self, module, args, *, timeout=60):
+        args = dict(args)
+        if module == "hostlock":
+            op = {"acquire": hostlock.acquire, "renew": hostlock.renew}[args.pop("op")]
+            return op(**args, path=self.lock)
+        if args["op"] == "read":
+            told = hostrecord.read(args["newest"], self.history)
+            return {**told, "lock": hostlock.read(self.lock)}
+        return hostrecord.leave(args["record"], args["run"], self.history, self.lock)
+
+    def close(self):
+        return
+
+
+@pytest.fixture
+def hosts(tmp_path, monkeypatch):
+    found = {name: Host(tmp_path / name) for name in ("a", "b", "c")}
+
+    def open_session(one):
+        if one.name == "gone":
+            raise UnreachableError("connect.refused", "connection refused", host="gone")
+        return found[one.name]
+
+    monkeypatch.setattr(remote, "open_session", open_session)
+    monkeypatch.setattr(engine, "make_ready", lambda inventory: None)
+    monkeypatch.setattr(engine, "processes", list)
+    return found
+
+
+def plans(*names):
+    changes = [PackageChange(action="upgrade", name=n, from_version=f, version=t) for n, f, t in ROWS]
+    return {name: HostPlan(host=name, status="changes", packages=changes) for name in names}
+
+
+def folder(base, name="20260101T000000Z-apply-abcdef"):
+    (base / name).mkdir(parents=True)
+    return base / name
+
+
+def recorder(names, **more):
+    fleet = fleet_of(inventory.load([",".join([*names, ""])]))
+    return history.Recorder(fleet, plans(*names), "provision apply", Silent(), **more)
+
+
+def test_a_run_from_its_beginning_to_its_end(hosts, tmp_path):
+    base = tmp_path / "runs"
+    seam = recorder("abc")
+    seam.begin(folder(base))
+    assert history.runs(base)[0].state == "cut off", "nothing says that it has ended"
+    assert seam.before_wave(1, ["a", "b"]) == {}
+    assert hostlock.read(hosts["a"].lock)["held"]["run"] == "20260101T000000Z-apply-abcdef"
+    seam.after_host(
+        "a", AppliedHost(status="done", checks=[Check(id="x", status="pass", message="m")], rebooted=True)
+    )
+    seam.after_host("b", AppliedHost(status="busy"))
+    assert hostlock.read(hosts["a"].lock)["held"] is None and hostlock.read(hosts["b"].lock)["held"] is None
+    seam.before_wave(2, ["c"])
+    seam.after_host("c", AppliedHost(status="failed"))
+    document = ApplyDocument(exit_code=1)
+    seam.at_end(document)
+    (run,) = history.runs(base)
+    assert (run.state, run.exit_code, run.planned, run.left_alone) == (
+        "failed",
+        1,
+        ["a", "b", "c"],
+        {"b": "busy"},
+    )
+    assert run.hosts["a"].packages == ROWS and run.hosts["a"].verify.passed == 1 and run.hosts["a"].rebooted
+    assert run.hosts["c"].packages == [], "of a host that failed it is not known what changed"
+    assert hostrecord.read(folder=hosts["a"].history)["runs"][0]["status"] == "done"
+    assert hostrecord.read(folder=hosts["b"].history)["runs"] == []
+    assert document.warnings == []
+
+
+def test_a_host_of_another_run_is_left_alone_and_a_lock_can_be_broken(hosts, tmp_path):
+    theirs = {
+        "run": "theirs",
+        "command": "provision apply",
+        "who": "bob@laptop",
+        "git": None,
+        "controller": None,
+    }
+    hostlock.acquire(theirs, 600, path=hosts["a"].lock)
+    seam = recorder("ab")
+    seam.begin(folder(tmp_path / "runs"))
+    refused = seam.before_wave(1, ["a", "b", "a"])
+    assert (
+        list(refused) == ["a"] and refused["a"].code == "host.locked" and "bob@laptop" in refused["a"].message
+    )
+    seam.after_host("b", AppliedHost(status="done"))
+    seam.at_end(ApplyDocument())
+    assert hostlock.read(hosts["a"].lock)["held"]["run"] == "theirs"
+
+    seam = recorder("a", force=True)
+    seam.begin(folder(tmp_path / "runs", "20260102T000000Z-apply-abcdef"))
+    assert seam.before_wave(1, ["a"]) == {}
+    seam.after_host("a", AppliedHost(status="done"))
+    document = ApplyDocument()
+    seam.at_end(document)
+    assert [issue.code for issue in document.warnings] == ["host.lock_broken"]
+    assert hostrecord.read(folder=hosts["a"].history)["runs"][0]["took_lock_of"] == {
+        "run": "theirs",
+        "who": "bob@laptop",
+    }
+
+
+def test_a_lock_that_was_taken_away_is_told(hosts, tmp_path):
+    seam = recorder("a")
+    seam.begin(folder(tmp_path / "runs"))
+    seam.before_wave(1, ["a"])
+    hostlock.acquire({"run": "theirs", "command": "c", "who": "bob@laptop", "git": None, "controller": None}, 600, force=True,
+                     path=hosts["a"].lock)  # fmt: skip
+    seam.after_host("a", AppliedHost(status="done"))
+    document = ApplyDocument()
+    seam.at_end(document)
+    assert [issue.code for issue in document.warnings] == ["host.lock_lost"]
+    assert "bob@laptop" in document.warnings[0].message
+    assert hostlock.read(hosts["a"].lock)["held"]["run"] == "theirs"
+
+
+def test_a_host_that_is_not_reached_and_one_that_is_lost(hosts, tmp_path, monkeypatch):
+    seam = recorder(["a", "gone"])
+    seam.begin(folder(tmp_path / "runs"))
+    assert seam.before_wave(1, ["a", "gone"])["gone"].code == "connect.refused"
+    monkeypatch.setattr(
+        remote,
+        "open_session",
+        lambda one: (_ for _ in ()).throw(UnreachableError("connect.lost", "no route")),
+    )
+    seam.after_host("a", AppliedHost(status="unreachable"))
+    document = ApplyDocument()
+    seam.at_end(document)
+    assert [issue.code for issue in document.warnings] == ["host.lock_left"]
+    assert hostlock.read(hosts["a"].lock)["held"], (
+        "the lock lies there; the next run sees that this one has ended"
+    )
+
+
+def test_leases_are_renewed_while_a_run_lasts(hosts, tmp_path, monkeypatch):
+    monkeypatch.setattr(locks, "RENEW_EVERY", 0.01)
+    fleet = fleet_of(inventory.load(["a,b,"]))
+    held = locks.HostLocks(fleet, "provision apply", "run", Silent())
+    assert held.take(["a"]) == {}
+    before = hostlock.read(hosts["a"].lock)["held"]["uptime"]
+    with held.kept():
+        for _ in range(500):
+            if hostlock.read(hosts["a"].lock)["held"]["uptime"] > before:
+                break
+            time.sleep(0.01)
+        else:
+            raise AssertionError("nobody renews it")
+    assert hostlock.read(hosts["b"].lock)["held"] is None
+    assert held.give_back() == [] and held.held == set()
+
+
+def test_what_killed_runs_leave_is_taken_over_with_the_proof(hosts, monkeypatch):
+    child = subprocess.Popen(["sleep", "60"])
+    dead = runlock.holder("provision apply", "killed", [child.pid], Path("/"))
+    child.kill()
+    child.wait()
+    hostlock.acquire(dead, 600, path=hosts["a"].lock)
+    # The host is another machine: it cannot tell that the process has ended, this one can.
+    real = hostlock.stale
+
+    def stale(held, at, here):
+        return real(held, at, here if at is None else {**here, "boot_id": "another", "machine": None})
+
+    monkeypatch.setattr(hostlock, "stale", stale)
+    mine = locks.HostLocks(fleet_of(inventory.load(["a,"])), "provision apply", "mine", Silent())
+    assert mine.take(["a"]) == {}
+    assert [note.code for note in mine.notes] == ["host.lock_stale"]
+    assert str(child.pid) in mine.notes[0].because[0] and "killed" in mine.notes[0].message
+
+
+# ---- telling it -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("packages", "expected"),
+    [
+        ([], ""),
+        (ROWS, "driver 580.95.05 to 580.126.20, 3 packages"),
+        ([("libnvidia-compute-580", None, "580.126.20-0ubuntu1")], "driver 580.126.20, 1 package"),
+        ([("libnvidia-compute-580", "580.126.20-0ubuntu1", None)], "driver 580.126.20 removed, 1 package"),
+        ([("cuda-toolkit-12-8", None, "12.8.1-1"), ("cuda-nvcc-12-8", None, "12.8.93-1")], "CUDA 12.8, 2 packages"),
+        ([("libnccl2", "2.25.1-1+cuda12.8", "2.26.2-1+cuda12.8")], "NCCL 2.25.1 to 2.26.2, 1 package"),
+        ([("gcc-13", None, "13.3.0-6ubuntu2~24.04")], "1 package"),
+    ],
+)  # fmt: skip
+def test_what_changed_in_words(packages, expected):
+    assert history.changed_in_words(packages) == expected
+
+
+def test_runs_are_found_by_a_part_of_their_name(tmp_path):
+    for name in ("20260101T000000Z-apply-aaaaaa", "20260102T000000Z-apply-bbbbbb"):
+        run = history.Run(run=name, folder=str(folder(tmp_path, name)), ended="x", exit_code=0)
+        (tmp_path / name / history.FILE).write_text(run.model_dump_json(by_alias=True))
+    (folder(tmp_path, "20260103T000000Z-apply-cccccc") / history.FILE).write_text("{")
+    known = history.runs(tmp_path)
+    assert [run.run[-6:] for run in known] == ["bbbbbb", "aaaaaa"]
+    assert history.find("last", known).run.endswith("bbbbbb")
+    assert history.find("apply-aa", known).run.endswith("aaaaaa")
+    assert history.find("nothing", known) is None
+    assert history.find("last", []) is None
+    with pytest.raises(UsageError) as caught:
+        history.find("apply", known)
+    assert len(caught.value.issue.because) == 2
+
+
+def test_hosts_tell_of_runs_from_elsewhere_too(hosts, tmp_path):
+    elsewhere = {**record(2), "who": "bob@laptop"}
+    hostrecord.write(elsewhere, hosts["a"].history)
+    seam = recorder("a")
+    seam.begin(folder(tmp_path / "runs"))
+    seam.before_wave(1, ["a"])
+    document = command.of_hosts(fleet_of(inventory.load(["a,gone,"])), tmp_path / "runs")
+    assert document.exit_code == 4 and document.hosts["gone"].status == "unreachable"
+    assert [run.who for run in document.hosts["a"].runs] == ["bob@laptop"]
+    assert document.hosts["a"].locked_by["run"] == document.runs[0].run
+    shown = _shown(document)
+    assert "bob@laptop" in shown and "run from elsewhere" in shown and "at work there now" in shown
+    seam.after_host("a", AppliedHost(status="done"))
+    seam.at_end(ApplyDocument())
+    shown = _shown(command.of_runs(command.known(tmp_path / "runs"), None))
+    assert "apply-abcdef" in shown and "driver 580.95.05 to 580.126.20" in shown
+    one = _shown(command.one_run("last", tmp_path / "runs"))
+    assert "provision apply --rollback apply-abcdef" in one and "580.95.05-0ubuntu0.24.04.1 -> none" in one
+
+
+def _shown(document):
+    from io import StringIO
+
+    from rich.console import Console
+
+    from provision.render import history as view
+
+    out = Console(file=StringIO(), width=80)
+    for thing in view.view(document, 0):
+        out.print(thing)
+    text = out.file.getvalue()
+    assert max(map(len, text.splitlines())) <= 80
+    return " ".join(text.split())
+
+
+# ---- rollback ------------------------------------------------------------------------------------------------------------
+
+
+def before(**more):
+    return host(["H100"], "580-server 580.126.20 open signed", **more)
+
+
+def test_what_a_host_had_is_a_lock(tmp_path):
+    found = rollback.entry_before(
+        "a", before(), {"nvidia_driver_branch": "595", "cuda_toolkit_versions": ["13.0"]}
+    )
+    assert found.group.driver.version == "580.126.20" and found.group.cuda is None
+    assert found.group.driver.packages["nvidia-utils-580-server"].startswith("580.126.20")
+    history.keep_before({"a": found}, tmp_path / "before.lock.yml")
+    lock = load(tmp_path / "before.lock.yml")
+    assert lock.for_host("a").group.driver == found.group.driver
+    assert rollback.entry_before("a", host(["H100"]), {}).group.driver is None, "there was none"
+
+
+def test_half_a_driver_is_nothing_to_go_back_to():
+    facts = before()
+    other = facts.packages["nvidia-utils-580-server"].model_copy(
+        update={"version": "580.95.05-0ubuntu0.24.04.1"}
+    )
+    half = facts.model_copy(update={"packages": {**facts.packages, "nvidia-utils-580-server": other}})
+    assert rollback.entry_before("a", half, {}).group.driver is None
+
+
+def rolled(tmp_path, entries, packages=ROWS):
+    where = folder(tmp_path)
+    history.keep_before(entries, where / history.BEFORE)
+    records = {n: history.HostRecord(run="r", status="done", packages=packages) for n in ("a", "b")}
+    return history.Run(run="r", folder=str(where), hosts=records)
+
+
+def test_a_rollback_holds_hosts_to_what_they_had_whatever_is_wished_now(tmp_path):
+    entries = {
+        "a": rollback.entry_before("a", before(), {}),
+        "b": rollback.entry_before("b", host(["H100"]), {}),
+    }
+    back = rollback.of_run(rolled(tmp_path, entries))
+    assert back.hosts == ["a"] and back.impossible["b"].issue.code == "rollback.nothing_before"
+    fleet = fleet_of(
+        inventory.load(["a,b,c,"], None, {"nvidia_driver_branch": "595", "nvidia_driver_update": True})
+    )
+    held = back.fleet(fleet)
+    assert [one.name for one in held.hosts] == ["a"]
+    values = held.values["a"]
+    assert (values["nvidia_driver_branch"], values["nvidia_driver_update"]) == ("recommended", False)
+    assert values["gpu_provision_lock"].endswith(history.BEFORE)
+    assert fleet.values["a"]["nvidia_driver_branch"] == "595", "the fleet itself is as it was"
+    planned = PlanDocument(hosts=plans("a")).conclude([plans("a")["a"].exit_code])
+    back.refuse(planned, ["a", "b", "c"])
+    assert planned.hosts["b"].status == "blocked" and planned.exit_code == 5
+    with pytest.raises(UsageError):
+        back.fleet(fleet_of(inventory.load(["c,"])))
+
+
+def test_toolkits_that_a_run_brought_go_again(tmp_path):
+    entries = {"a": rollback.entry_before("a", before(), {}), "b": None}
+    brought = [("cuda-toolkit-13-0", None, "13.0.2-1")]
+    run = rolled(tmp_path, {"a": entries["a"]}, brought)
+    fleet = fleet_of(inventory.load(["a,"], None, {"cuda_toolkit_versions": ["13.0"]}))
+    values = rollback.of_run(run).fleet(fleet).values["a"]
+    assert values["cuda_toolkit_versions"] == [] and values["cuda_toolkit_prune"] is True
+    assert (
+        rollback.of_run(rolled(tmp_path / "2", {"a": entries["a"]}))
+        .fleet(fleet)
+        .values["a"]["cuda_toolkit_prune"]
+        is False
+    )
+
+
+def test_installed_toolkits_by_their_packages():
+    packages = {
+        name: SimpleNamespace(installed=True, version="1-1")
+        for name in (
+            "cuda-toolkit-12-8",
+            "cuda-nvcc-11-8",
+            "cuda-libraries-9-2",
+            "cuda-libraries-12-8",
+            "libnccl2",
+        )
+    }
+    packages["cuda-toolkit-13-0"] = SimpleNamespace(installed=False, version="1-1")
+    assert rollback.installed_toolkits(SimpleNamespace(packages=packages)) == ["9.2", "12.8"]
+
+
+def test_runs_that_cannot_be_undone(tmp_path):
+    with pytest.raises(UsageError) as caught:
+        rollback.of_run(history.Run(run="r", folder=str(tmp_path)))
+    assert "changed no package" in caught.value.issue.message
+    records = {"a": history.HostRecord(run="r", status="done", packages=ROWS)}
+    with pytest.raises(UsageError) as caught:
+        rollback.of_run(history.Run(run="r", folder=str(tmp_path), hosts=records))
+    assert "--lock" in caught.value.issue.hint
