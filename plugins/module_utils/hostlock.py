@@ -104,6 +104,28 @@ def renew(run, path=PATH):
         return {"kept": True, "held": None}
 
 
+def admit(run, path=PATH):
+    """Let a change begin that is part of a run: renew its lease, or raise LockError where the host is another run's by now.
+
+    run: None for a play that takes no lock. A controller that slept for longer than its lease finds out here, before anything
+    is touched. A host without a lock, or with a stale one, admits everybody.
+    """
+    if not os.path.exists(path):
+        return
+    with _guard(path):
+        have = _read(path)
+        if have is None:
+            return
+        if run is not None and have.get("run") == run:
+            _write(path, dict(have, **now()))
+        elif stale(have, now(), controller()) is None:
+            raise LockError(
+                "host.locked", "another run is changing this host: %s" % words(have),
+                ["this run has lost its lock, or never had it; nothing was changed by this task"],
+                "wait for it, then run this again",
+            )  # fmt: skip
+
+
 def release(run, path=PATH):
     """Give the lock back where the run still has it. Returns {"released": bool, "held": record of another run or None}."""
     if not os.path.exists(path):

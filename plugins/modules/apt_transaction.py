@@ -112,6 +112,11 @@ options:
     type: list
     elements: str
     default: []
+  lock_run:
+    description:
+      - The run that has the lock of the host (M(gpu.provision.host_lock)); its lease begins anew. Where another run has it,
+        nothing is touched, and the module fails with the code C(host.locked).
+    type: str
   lock_timeout:
     description: Seconds to wait for other programs that hold apt's locks.
     type: int
@@ -214,7 +219,7 @@ hint:
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.gpu.provision.plugins.module_utils import apttransaction
+from ansible_collections.gpu.provision.plugins.module_utils import apttransaction, hostlock
 from ansible_collections.gpu.provision.plugins.module_utils.aptcommon import AptError
 
 
@@ -235,6 +240,7 @@ def main():
             "extra_release": {"type": "list", "elements": "str", "default": []},
             "update_cache": {"type": "bool", "default": False},
             "own_uris": {"type": "list", "elements": "str", "default": []},
+            "lock_run": {"type": "str"},
             "lock_timeout": {"type": "int", "default": 600},
             "timeout": {"type": "int", "default": 3600},
             "reserve_mib": {"type": "int"},
@@ -242,7 +248,11 @@ def main():
         supports_check_mode=True,
     )
     try:
+        if not module.check_mode:
+            hostlock.admit(module.params["lock_run"])
         result = apttransaction.run(module.params, check=module.check_mode)
+    except hostlock.LockError as error:
+        module.fail_json(msg=str(error), code=error.code, because=error.because, hint=error.hint)
     except AptError as error:
         module.fail_json(msg=error.message, **error.as_dict())
     for warning in result.pop("warnings"):

@@ -99,6 +99,25 @@ def test_proven_stale_by_the_controller_and_broken(path):
     assert hostlock.read(path)["held"]["took"]["forced"] is True
 
 
+def test_a_change_is_admitted_for_the_run_that_has_the_lock(path, monkeypatch):
+    hostlock.admit("run-1", path)
+    assert not Path(path).exists(), "without a lock everybody may, and nothing is written"
+    take(path)
+    clocks = hostlock.now()
+    monkeypatch.setattr(hostlock, "now", lambda: {**clocks, "uptime": clocks["uptime"] + 500})
+    hostlock.admit("run-1", path)
+    assert hostlock.read(path)["held"]["uptime"] == clocks["uptime"] + 500, "its lease begins anew"
+    for run in ("run-2", None):
+        with pytest.raises(hostlock.LockError) as caught:
+            hostlock.admit(run, path)
+        assert caught.value.code == "host.locked" and "ada@desk" in str(caught.value)
+    monkeypatch.setattr(hostlock, "now", lambda: {**clocks, "uptime": clocks["uptime"] + 2000})
+    hostlock.admit(None, path)
+    assert hostlock.read(path)["held"]["run"] == "run-1", (
+        "a stale lock is in nobody's way; who takes locks takes it over"
+    )
+
+
 def test_check_mode_takes_nothing(path):
     assert take(path, check=True)["taken"]
     assert not Path(path).parent.exists()
