@@ -75,6 +75,8 @@ def candidate(case: Case, name: str) -> Candidate | None:
         priority, pin = _priority(name, source, facts.apt.preferences, _target(trouble))
         if pin is not None and pin.pin.startswith("version"):
             return None
+        if priority < 0:
+            continue  # never installed (apt_preferences(5)); what is there of it stays
         rows.append(Candidate(name, offer.version, source, priority, pin, offer.phased))
     have = facts.packages.get(name)
     if have and have.status[1] not in "nc":

@@ -68,6 +68,9 @@ def _mixed(case: Case) -> Iterator[Found]:
         evidence = [
             f"{row.name}: {row.version} from {row.origin}, priority {row.priority}{_by(row)}" for row in rows
         ]
+        # The odd ones out first.
+        count = {version: sum(names.upstream(row.version) == version for row in rows) for version in versions}
+        rows.sort(key=lambda row: (count[names.upstream(row.version)], row.name))
         stuck = [row.name for row in apt(case).unmet] + [row.name for row in apt(case).unfinished]
         broken = any(map(names.is_driver_package, stuck))
         # What nobody has installed is only told where somebody wants it: a pin for the whole repository is common.
