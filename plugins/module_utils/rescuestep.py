@@ -22,6 +22,7 @@ from ansible_collections.gpu.provision.plugins.module_utils import (
     aptquery,
     aptsources,
     apttransaction,
+    debversion,
     ownfiles,
     rescuemodules,
 )
@@ -31,6 +32,10 @@ ASIDE = ".gpu-provision-disabled"
 LISTS = "/var/lib/apt/lists"
 _BUILD_SECONDS = 900  # an initramfs with every module on a slow disk
 _UPDATE_SECONDS = 900
+_REMOVE_SECONDS = 1800  # each kernel rebuilds its initramfs and GRUB's menu
+_OF_A_KERNEL = re.compile(
+    r"^linux-(?:image|image-unsigned|modules|modules-extra|headers|tools|buildinfo)-[0-9]"
+)
 # What makes every further step about packages fail in the same way: they are not begun.
 _FOR_ALL = ("apt.lock_timeout", "apt.not_root")
 
@@ -122,30 +127,11 @@ class Steps(object):
         told = "finished %s" % _few(unfinished) if unfinished else "restored the holds"
         if self.check:
             return True, [told]
-        try:
-            self._transaction()
-        except AptError as error:
-            lacking = self._missing() if error.code == "apt.dpkg_failed" else []
-            if not lacking:
-                raise
-            self._transaction(install=lacking)
-            told += " with %s" % ", ".join(lacking)
+        self._transaction()
         left = _unfinished()
         if left:
             raise AptError("apt.dpkg_failed", "dpkg could not finish %s" % _few(left))
         return True, [told]
-
-    def _missing(self):
-        """["name=version"] that unfinished packages wait for, by apt's own word; empty where more than that would happen."""
-        result = self.command(
-            ["apt-get"] + aptcommon.option_args(aptcommon.OPTIONS) + ["-s", "-f", "install"], 120
-        )
-        if result.rc != 0:
-            return []
-        changes = aptquery.parse_simulation(result.out)
-        if any(change["action"] != "install" for change in changes):
-            return []
-        return ["%s=%s" % (change["name"], change["version"]) for change in changes]
 
     def boot_room(self, args):
         """Make room in /boot. args: packages (exact names of old kernels), files."""
@@ -155,9 +141,10 @@ class Steps(object):
         kernels = {
             m.group(1) for m in map(re.compile(r"^linux-image-(?:unsigned-)?([0-9].*)$").match, packages) if m
         }
-        running = os.uname()[2]
-        if running in kernels:
-            raise AptError("rescue.running_kernel", "%s is the kernel that runs: it stays" % running)
+        newest = self._newest_kernel()
+        for kernel, why in ((os.uname()[2], "runs"), (newest, "is the newest")):
+            if kernel in kernels:
+                raise AptError("rescue.running_kernel", "the kernel %s %s: it stays" % (kernel, why))
         files = [path for path in args.get("files") or () if os.path.lexists(self.path(path))]
         # The image of a kernel that goes takes the most room, and removing the package needs some.
         files += [
@@ -173,13 +160,41 @@ class Steps(object):
             self._move_to_backup(path)
         if packages:
             try:
-                self._transaction(remove=packages)
+                self._remove_kernels(packages)
             except AptError:
                 for path in files:
                     if os.path.basename(path).replace("initrd.img-", "") in kernels:
                         self._move_back(path)
                 raise
         return True, said + ["%d MiB more are free in /boot" % ((self._boot_free() - before) >> 20)]
+
+    def _newest_kernel(self):
+        releases = [
+            os.path.basename(path)[len("vmlinuz-") :] for path in glob.glob(self.path("/boot/vmlinuz-*"))
+        ]
+        return max(releases, key=debversion.natural_key) if releases else None
+
+    def _remove_kernels(self, packages):
+        """Remove packages of old kernels, and refuse where apt would do anything else."""
+        odd = [name for name in packages if not _OF_A_KERNEL.match(name)]
+        if odd:
+            raise AptError("rescue.usage", "%s belongs to no single kernel" % odd[0])
+        argv = ["apt-get"] + aptcommon.option_args(
+            aptcommon.OPTIONS + ("DPkg::Lock::Timeout=%d" % self.lock_timeout,)
+        )
+        aptcommon.wait_for_locks(aptcommon.DPKG_LOCKS, self.lock_timeout)
+        simulated = self.command(argv + ["-s", "remove"] + packages, 120)
+        changes = aptquery.parse_simulation(simulated.out) if simulated.rc == 0 else []
+        more = [
+            c["name"] for c in changes if c["action"] != "remove" or c["name"].split(":")[0] not in packages
+        ]
+        if simulated.rc != 0 or more:
+            raise AptError(
+                "apt.removes", "apt would do more than remove these kernels",
+                because=more[:6] or aptquery.error_lines(simulated.text)[:6],
+                hint="remove what hangs on them first, or make room in /boot by hand",
+            )  # fmt: skip
+        self._do(argv + ["-y", "remove"] + packages, _REMOVE_SECONDS, "dpkg --audit says what is half done")
 
     def initramfs_build(self, args):
         """Build the initramfs of kernels anew, as the system's own tool does. args: kernels (releases; all when empty)."""
@@ -313,27 +328,22 @@ class Steps(object):
         if self.check:
             return True, said
         aptcommon.wait_for_locks((aptcommon.LISTS_LOCK,) + aptcommon.DPKG_LOCKS, self.lock_timeout)
-        folder, aside = self.path(LISTS), self.path(LISTS) + ".gpu-provision"
+        folder, aside = self.path(LISTS), self.path(apttransaction.STATE) + "/lists"
+        if os.path.isdir(aside) and not _has_lists(folder):
+            _move_files(aside, folder)  # an earlier run was cut off between the two
         if os.path.isdir(aside):
             shutil.rmtree(aside)
-        if os.path.isdir(folder):
-            os.rename(folder, aside)
-        os.makedirs(os.path.join(folder, "partial"))
+        _move_files(folder, aside)
         argv = ["apt-get"] + aptcommon.option_args(aptcommon.OPTIONS) + ["update"]
         result = aptquery.update(argv, _UPDATE_SECONDS)
-        fetched = glob.glob(os.path.join(folder, "*_Packages*")) or glob.glob(
-            os.path.join(folder, "*Release")
-        )
-        if not fetched and os.path.isdir(aside):
-            shutil.rmtree(folder)
-            os.rename(aside, folder)
+        if _has_lists(aside) and not _has_lists(folder):
+            _move_files(aside, folder)
             raise AptError(
                 "apt.fetch", "no repository could be read: the old lists are back",
                 because=aptquery.error_lines(result.text)[:4] + [aptquery.way()],
                 hint="look at the network, the proxy (gpu_proxy_http, gpu_proxy_https) and the name service of the host",
             )  # fmt: skip
-        if os.path.isdir(aside):
-            shutil.rmtree(aside)
+        shutil.rmtree(aside)
         problems = [
             apttransaction.describe_update_problem(p) for p in aptquery.parse_update_errors(result.text)
         ]
@@ -358,10 +368,10 @@ class Steps(object):
         """The file of a path below the root."""
         return path if self.root == "/" else os.path.join(self.root, path.lstrip("/"))
 
-    def _transaction(self, install=(), remove=()):
-        """One transaction: what is unfinished is finished first, whatever else is asked; holds stay as they are."""
+    def _transaction(self):
+        """A transaction that asks for nothing: what is unfinished is set up, with what it waits for; holds stay as they are."""
         params = {
-            "install": list(install), "remove": list(remove), "hold": False, "lock_timeout": self.lock_timeout,
+            "install": [], "remove": [], "hold": False, "lock_timeout": self.lock_timeout,
             "reserve_mib": 0,  # a full disk may be what is being mended
         }  # fmt: skip
         return apttransaction.run(params, False, self.log_dir)
@@ -403,6 +413,19 @@ class Steps(object):
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
+def _has_lists(folder):
+    return any(re.search(r"_Packages|Release$", name) for name in os.listdir(folder))
+
+
+def _move_files(source, target):
+    """Move the files of a folder (not apt's lock) into another one; the folder itself may be a file system of its own."""
+    if not os.path.isdir(target):
+        os.makedirs(target)
+    for name in os.listdir(source):
+        if name != "lock" and os.path.isfile(os.path.join(source, name)):
+            shutil.move(os.path.join(source, name), os.path.join(target, name))
+
+
 def _few(items, shown=6):
     """Items with commas; after some of them, how many more."""
     rest = len(items) - shown
@@ -427,11 +450,18 @@ def _off(row):
 
 
 def _told_apart(text, path, entries):
-    """(entries that ``aptsources.without`` can take out, stanzas that cannot be read). Entries are {file, line}."""
+    """(entries that ``aptsources.without`` can take out, stanzas that cannot be read). Entries are {file, line}.
+
+    What is a comment by now, switched off or gone is neither.
+    """
+    rows = text.splitlines()
+    entries = [
+        e for e in entries if e["line"] <= len(rows) and not rows[e["line"] - 1].lstrip().startswith("#")
+    ]
     if not path.endswith(".sources"):
-        return list(entries), []
-    lines = {source["line"] for source in aptconf.parse_deb822(text, path)[0]}
-    return [e for e in entries if e["line"] in lines], [e for e in entries if e["line"] not in lines]
+        return entries, []
+    found = {source["line"]: source["enabled"] for source in aptconf.parse_deb822(text, path)[0]}
+    return [e for e in entries if found.get(e["line"])], [e for e in entries if e["line"] not in found]
 
 
 def _refuse_elsewhere(path):

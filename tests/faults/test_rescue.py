@@ -89,6 +89,12 @@ def mess(host):
     assert host.run("apt-get check", check=False).rc == 100
 
 
+def slow(host):
+    """As mess, and dpkg takes its time: it can be met at work."""
+    mess(host)
+    host.run('printf \'pre-invoke="sleep 2"\\npost-invoke="sleep 4"\\n\' >/etc/dpkg/dpkg.cfg.d/slow')
+
+
 BEFORE = {
     "half": half,
     "busy": busy,
@@ -97,7 +103,7 @@ BEFORE = {
     "headers": headers,
     "nouveau": nouveau,
 }
-AFTER = {"stale": stale, "mess": mess, "cut-run": mess, "cut-apt": mess, "cut-ssh": mess}
+AFTER = {"stale": stale, "mess": mess, "plain": mess, "cut-run": slow, "cut-apt": slow, "cut-ssh": slow}
 HOSTS = [
     {"name": name, "gpus": ["A100"], "nouveau": name == "nouveau", "run": FOREIGN,
      "kernels": ["6.8.0-44-generic"] if name == "headers" else ["6.8.0-45-generic"],
@@ -192,6 +198,15 @@ def test_nothing_to_rescue(command):
     assert transactions(command.lab.host("well")) == count
 
 
+def test_plain_ansible_does_the_same(command):
+    host = command.lab.host("plain")
+    first = command.ansible("rescue.yml", "-l", "plain")
+    assert first.returncode == 0, first.stdout + first.stderr
+    is_whole(host)
+    second = command.ansible("rescue.yml", "-l", "plain")
+    assert second.returncode == 0 and "changed=0" in second.stdout, second.stdout + second.stderr
+
+
 def test_a_held_lock_is_waited_for_and_its_holder_named(command):
     host = command.lab.host("busy")
     short = ["-e", "nvidia_driver_lock_timeout=3"]
@@ -206,7 +221,7 @@ def test_a_held_lock_is_waited_for_and_its_holder_named(command):
 # ---- cut off
 
 
-def until(true, seconds=60, every=0.05):
+def until(true, seconds=240, every=0.05):
     deadline = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < deadline, "it did not come to that"
