@@ -174,25 +174,39 @@ def _build_failed(case: Case) -> Iterator[Found]:
         )
         evidence += look.boot(case).crashes[:2]
         others = [k for k in _older_with_module(case) if k != kernel]
-        if re.search(r"No space left", tree.make_error or ""):
-            words = "make room on the disk, then build again"
-        elif compiler and compiler.missing:
-            words = f"install {compiler.kernel}, then build again"
-        elif too_new:
-            words = "take a newer driver that builds on it" + (
-                f", or boot {others[0]}, which has a module, and stay there" if others else ""
-            )
-        else:
-            words = "take a newer driver of the branch, or a kernel that it builds on" + (
-                f" ({others[0]} has a module)" if others else ""
-            )
+        repair = _way_to_a_build(case, tree, others, too_new)
         yield Found(
             f"driver {tree.version} does not compile for kernel {kernel} ({_which(case, kernel)})"
             + (": the kernel is too new for it" if too_new else ""),
             look.clip(evidence),
-            (look.realign(words) if too_new else look.apply(words), *_finish(case)),
+            (repair, *_finish(case)),
             reboot=kernel == case.facts.kernels.running and case.facts.module.loaded is None,
         )
+
+
+def _way_to_a_build(case: Case, tree: DkmsTree, others: list[str], too_new: bool) -> Repair:
+    """What makes the build possible; others: kernels that have a module."""
+    compiler = look.boot(case).compiler
+    if re.search(r"No space left", tree.make_error or ""):
+        return look.manual("make room on the disk (df -h), then dkms autoinstall")
+    if compiler and compiler.missing:
+        package = re.sub(r"^(?:x86_64|aarch64)-linux-gnu-", "", compiler.kernel)
+        return look.manual(
+            f"apt-get install {package}, the compiler that built the kernel, then dkms autoinstall"
+        )
+    stay = f", or boot {others[0]}, which has a module, and stay there" if others else ""
+    words = (
+        "take a newer driver that builds on it" if too_new else "take a newer driver of the branch"
+    ) + stay
+    if str(case.values.get("nvidia_driver_branch", "recommended")) != "recommended" or case.values.get(
+        "nvidia_driver_version"
+    ):
+        return look.manual(
+            f"{words}: the inventory names this driver (nvidia_driver_branch, nvidia_driver_version)"
+        )
+    found = look.realign(words)
+    found.args["values"] = {"nvidia_driver_update": True}
+    return found
 
 
 def _finish(case: Case) -> tuple[Repair, ...]:
