@@ -137,3 +137,14 @@ def test_apply_brings_back_what_software_can_and_a_person_the_rest(fleet):
     assert codes(fleet.json("drift", rc=2)) == {"card": ["hardware.card_exchanged"]}
     fleet.run("lock", "--update", "--only", "conda", "-l", "card")
     assert codes(fleet.json("drift")) == {}
+
+
+def test_plain_ansible_judges_the_same(fleet):
+    lab = fleet.lab
+    clean = fleet.ansible("drift.yml", "-l", "hold,ahead")
+    assert clean.returncode == 0 and "changed=0" in clean.stdout, clean.stdout
+    lab.host("hold").run("apt-mark unhold libnvidia-compute-595-server")
+    drifted = fleet.ansible("drift.yml", "-l", "hold,ahead")
+    assert drifted.returncode == 2, drifted.stdout + drifted.stderr
+    assert "holds of the driver" in drifted.stdout and "failed=1" in drifted.stdout
+    assert drifted.stdout.count("failed=1") == 1
