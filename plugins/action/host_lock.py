@@ -53,6 +53,8 @@ class ActionModule(ActionBase):
             return answer
         if not answer["taken"]:
             words = runlock.refused(answer["held"])
+            if self._task.check_mode:  # nothing is changed: whoever is at work is not disturbed
+                return dict(answer, changed=False, warnings=[words["message"]])
             return dict(answer, failed=True, msg=words.pop("message"), **words)
         if answer["replaced"]:
             words = runlock.took(answer["replaced"], answer["why"])
