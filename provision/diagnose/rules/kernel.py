@@ -359,34 +359,48 @@ def _module_version(case: Case) -> Iterator[Found]:
 
 
 def _clamp(case: Case) -> Iterator[Found]:
-    """Prebuilt module packages that keep the rest of the driver from moving (``<=``)."""
-    rows = []
-    installed = look.installed(case).packages
+    """Module packages of single kernels without the metapackage that would move them along with the driver.
+
+    Every package of prebuilt modules has such a clamp; with its metapackage apt moves both, which is well.
+    """
+    rows, moved = [], set()
     for name, package in case.facts.packages.items():
         parsed = names.parse(name)
         if parsed is None or parsed.base != "linux-modules-nvidia" or package.status[1] in "nc":
             continue
-        for match in re.finditer(r"(nvidia-kernel-common-[\w-]+) \((<=?|=) ([^)]+)\)", package.depends or ""):
-            if match.group(2) != "=":
-                rows.append((name, parsed.kernel, match.group(1), match.group(3)))
+        if parsed.kernel and not parsed.kernel[0].isdigit():
+            moved.add((parsed.series, parsed.open))
+        for match in re.finditer(r"(nvidia-kernel-common-[\w-]+) \(<=? ([^)]+)\)", package.depends or ""):
+            rows.append((parsed, match.group(1), match.group(2)))
+    rows = [row for row in rows if (row[0].series, row[0].open) not in moved]
     if not rows:
         return
     kept = set(look.kernels_that_matter(case))
-    old = [row for row in rows if row[1] and row[1] not in kept and re.match(r"^[0-9]", row[1])]
-    evidence = [f"{name} depends on {other} (<= {limit})" for name, _, other, limit in rows]
-    evidence += [
-        f"{name} {version}" for name, version in installed.items() if name.startswith("nvidia-kernel-common-")
-    ]
-    words = "move the module packages, their metapackage and the driver in one transaction"
+    old = sorted(row[0].name for row in rows if row[0].kernel not in kept)
+    evidence = [f"{parsed.name} depends on {other} (<= {limit})" for parsed, other, limit in rows]
+    evidence += look.package_words(case, sorted({other for _, other, _ in rows}))
+    meta = names.prebuilt_modules(
+        rows[0][0].series, "open" if rows[0][0].open else "proprietary", _meta_flavour(case)
+    )
+    evidence.append(f"{meta}, which would move them: not installed")
+    words = f"install {meta}, and move module packages, kernel and driver in one transaction"
     if old:
-        words += f"; {', '.join(sorted({row[0] for row in old}))} are for kernels that neither run nor boot next and may go"
-    broken = bool(case.facts.package_problems)
+        words += f"; {', '.join(old)} are for kernels that neither run nor boot next and may go"
     yield Found(
-        f"{len(rows)} prebuilt module packages allow the driver no newer version: updates move the kernel and leave the driver",
+        f"{look.counted(rows, 'prebuilt module package')} without a metapackage: updates move the kernel and leave the driver",
         look.clip(evidence),
         (look.realign(words),),
-        level="error" if broken else None,
+        level="error" if case.facts.package_problems else None,
     )
+
+
+def _meta_flavour(case: Case) -> str:
+    """``generic-hwe-22.04`` of linux-image-generic-hwe-22.04; else the flavour of the kernel that runs."""
+    for name in case.facts.kernels.metapackages:
+        match = re.match(r"^linux-image-(?!unsigned-)([a-z].*)$", name)
+        if match:
+            return match.group(1)
+    return names.kernel_flavour(case.facts.kernels.running) or "generic"
 
 
 _AREA_AFTER = ("dpkg.unfinished", "apt.signed_by_conflict", "disk.boot_full")
@@ -571,13 +585,12 @@ RULES = (
     Rule(
         code="kernel.prebuilt_clamp",
         level="warning",
-        title="prebuilt module packages keep the driver from moving",
+        title="prebuilt module packages of single kernels, without their metapackage",
         explain=(
-            "A package `linux-modules-nvidia-BRANCH-RELEASE` is for one kernel and one version of the driver;"
-            " older ones say so with "
-            "`nvidia-kernel-common (<= VERSION)`. An update then either refuses, or moves the kernel alone "
-            "and leaves it without a module. "
-            "Signed prebuilt modules and DKMS are two ways of delivery: they are not mixed for one kernel."
+            "A package `linux-modules-nvidia-BRANCH-RELEASE` is for one kernel and one version of the driver, and says so with "
+            "`nvidia-kernel-common (<= VERSION)`. With the metapackage (`linux-modules-nvidia-580-generic`) apt moves all of it "
+            "together. Without it, as on preinstalled machines, an update either refuses, or moves the kernel alone and leaves "
+            "it without a module. Signed prebuilt modules and DKMS are two ways of delivery: they are not mixed for one kernel."
         ),
         breaks="updates of the driver; with a kernel update, the next boot",
         repair=(
