@@ -100,9 +100,13 @@ OWN_MACHINE = "it is the machine that this runs on"
 def same_machine(one, other):
     """True where two looks were taken at the same boot of the same machine.
 
-    Both ids must agree: images are copied with their machine-id, and containers of one kernel share its boot_id.
+    One kernel has one boot_id: a controller in a container sees that of the machine it would lose. The machine-id decides
+    only where a boot_id is missing, since images are copied with theirs.
     """
-    return all(one.get(key) and one.get(key) == other.get(key) for key in ("machine_id", "boot_id"))
+    for key in ("boot_id", "machine_id"):
+        if one.get(key) and other.get(key):
+            return one[key] == other[key]
+    return False
 
 
 def reasons(host, controller, policy):

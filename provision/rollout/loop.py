@@ -121,6 +121,8 @@ class Rollout:
         begun: hosts that a session before this one began and that are as wanted now: they are proven first.
         """
         try:
+            # Drained by a session before this one, and nothing is to be done there now.
+            self._resume([name for name in self.store.state.owing() if name not in self.agreed], wave=0)
             self._prove_begun(begun)
             for number in range(first, len(self.store.state.waves) + 1):
                 if self._stopped():

@@ -29,6 +29,9 @@ HOSTS = [
     {"name": "gone", "gpus": ["RTX 4090"], "nouveau": False},
     {"name": "v1", "gpus": ["V100"], "nouveau": False},
 ]
+# Beside the twelve: hosts that need a reboot, for a rollout of their own.
+MORE = [{"name": name, "gpus": ["RTX 4090"], "nouveau": True} for name in ("x1", "x2", "x3")]
+TWELVE = ",".join(host["name"] for host in HOSTS)
 BRANCH = ["-e", "nvidia_driver_branch=580-server"]
 # A stand-in for scontrol on the controller, one for a service manager on hosts: each writes down that it was called.
 SCONTROL = """#!/bin/sh
@@ -65,7 +68,7 @@ def hooks(log):
 @pytest.fixture(scope="module")
 def command(tmp_path_factory):
     folder = tmp_path_factory.mktemp("rollout")
-    with Lab.start(HOSTS) as lab:
+    with Lab.start([*HOSTS, *MORE]) as lab:
         inventory = yaml.safe_load(lab.inventory.read_text())
         inventory["all"]["children"].update(hooks(folder))
         lab.inventory.write_text(yaml.safe_dump(inventory, sort_keys=False))
@@ -84,7 +87,7 @@ def command(tmp_path_factory):
 
 
 def state_of(command):
-    (path,) = (command.folder / "state/gpu-provision/runs").glob("*/state.json")
+    *_, path = sorted((command.folder / "state/gpu-provision/runs").glob("*/state.json"))
     return json.loads(path.read_text())
 
 
@@ -101,7 +104,7 @@ def wait_for(what, process, seconds=150):
 def test_killed_in_the_middle_and_gone_on_with(command):
     """Twelve hosts of five kinds: one breaks, one is in use, one is off; the controller is killed in the third wave."""
     lab = command.lab
-    words = ["apply", "--yes", *BRANCH, "--canary", "5", "--batch", "4", "--max-failures", "1"]
+    words = ["apply", "--yes", *BRANCH, "--canary", "5", "--batch", "4", "--max-failures", "1", "-l", TWELVE]
     process = command.start(*words)
     runs = command.folder / "state/gpu-provision/runs"
 
@@ -168,3 +171,48 @@ def test_killed_in_the_middle_and_gone_on_with(command):
         driver_packages(lab.host("a1")),
         lab.host("a1").run("cat /var/log/apt/history.log").stdout,
     )
+
+
+def test_a_host_in_use_is_waited_for(command):
+    """The job ends while it is waited for; what was agreed to is done then, and not before."""
+    host = command.lab.host("busy")
+    words = ["apply", "--yes", *BRANCH, "--wait", "2m", "-l", "busy"]
+    done = command.run("apply", "--yes", *BRANCH, "--wait", "3s", "-l", "busy", rc=5)
+    assert "in use after 3 s of waiting" in done.stderr and "python3" in done.stderr
+    process = command.start(*words)
+    said = ""
+    while "waiting for GPUs that are in use: busy: python3" not in said:
+        line = process.stdout.readline()
+        assert line, said
+        said += line
+    assert {version[:3] for version in driver_packages(host).values() if version.startswith("5")} == {"550"}
+    host.run("systemctl stop sim-job.service")
+    host.machine(busy=False)
+    said += process.communicate(timeout=200)[0]
+    assert process.returncode == 0, said
+    assert {version[:3] for version in driver_packages(host).values() if version.startswith("5")} == {"580"}
+    assert [wave["kind"] for wave in state_of(command)["waves"]] == ["waited"]
+
+
+def test_a_host_that_does_not_come_back_stops_it(command):
+    """The other of its wave is finished, the third is not begun; once it is up, the run goes on to its end."""
+    lost, limit = command.lab.host("x1"), ["-e", "nvidia_driver_reboot_timeout=20"]
+    lost.run("systemctl mask ssh.service ssh.socket")
+    words = ["apply", "--yes", "--batch", "2", "--max-failures", "100%", "-l", "x1,x2,x3", *limit]
+    document = json.loads(command.run(*words, "--json", rc=4).stdout)
+    assert {name: host["status"] for name, host in document["hosts"].items()} == {
+        "x1": "unreachable", "x2": "done", "x3": "not_started",
+    }  # fmt: skip
+    issues = {issue["code"]: issue for issue in document["errors"]}
+    assert issues["reboot.not_back"]["host"] == "x1" and "within 20 s" in issues["reboot.not_back"]["message"]
+    assert document["stopped"] == "x1 did not come back from the reboot"
+    assert document["hosts"]["x2"]["rebooted"] is True
+    assert issues["rollout.stopped"]["because"] == ["done: x2", "half-way: x1", "not begun: x3"]
+
+    lost.run("systemctl unmask ssh.service ssh.socket && systemctl start ssh.service")
+    command.run("apply", "--resume", "last", "--yes", rc=64)  # -e is missing, and would change what is done
+    boot = command.lab.host("x2").run("cat /proc/sys/kernel/random/boot_id").stdout
+    document = json.loads(command.run("apply", "--resume", "last", "--yes", "--json", *limit).stdout)
+    assert {host["status"] for host in document["hosts"].values()} == {"done"}
+    assert command.lab.host("x2").run("cat /proc/sys/kernel/random/boot_id").stdout == boot
+    assert document["hosts"]["x1"]["checks"], "it was proven"

@@ -86,6 +86,9 @@ class World:
             status = "unreachable" if fate == "gone" else "blocked"
             issue = Issue(code="connect.refused" if fate == "gone" else "apt.broken", message="m", hint="h")
             return HostPlan(host=name, status=status, blockers=[issue])
+        if fate == "dies" and name in self.drained:
+            issue = Issue(code="connect.refused", host=name, message="m", hint="h")
+            return HostPlan(host=name, status="unreachable", blockers=[issue])
         version = "2" if fate == "changed" and not first else "1"
         return plan(name, self.kinds[name], version, self.users(name))
 

@@ -100,6 +100,8 @@ def check_story(case, world, store, document):
     assert hooks == case.get("hooks", hooks)
     assert document.stopped == case.get("stopped")
     assert store.state.owing() == case.get("owing", [])
+    if "order" in case:
+        assert [kind for kind, _ in world.events] == case["order"]
     if "kinds" in case:
         assert [wave.kind for wave in document.waves] == case["kinds"]
     issues = {issue.code: issue for issue in document.errors}
