@@ -76,6 +76,22 @@ def _updated(host):
     )
 
 
+def _wrong_key(host):
+    """F4: the repository is signed by another key than the one that the host trusts; apt fetched its list and did not take it."""
+    host.run("cp $(ls /usr/share/keyrings/*debian*stable.gpg | head -1) "
+             "/usr/share/keyrings/cuda-archive-keyring.gpg; apt-get update", check=False)  # fmt: skip
+
+
+def _two_origins(host):
+    """F7: NVIDIA's driver, pinned at 600, and one package of it from the archive, which is newer."""
+    host.run(
+        "apt-get update -qq; cd /tmp; apt-get download -q nvidia-dkms-580-open="
+        "$(apt-cache madison nvidia-dkms-580-open | grep archive | head -1 | cut -d'|' -f2 | tr -d ' ');"
+        f"dpkg -i --force-depends nvidia-dkms-580-open_*.deb; {QUIET} install jq",
+        check=False,
+    )
+
+
 BROKEN = {
     "A4": Broken(
         {"gpus": ["A100"], "nouveau": False, "kernels": ["6.8.0-44-generic"], "installed": ["580-server open dkms held"]},
@@ -94,6 +110,14 @@ BROKEN = {
     "E2": Broken({"gpus": ["RTX 5090"], "nouveau": False, "installed": ["580 proprietary dkms held"]}, "gpus.needs_open"),
     "E3": Broken(
         {"gpus": ["P100"], "nouveau": False, "installed": ["595-server proprietary signed held"]}, "gpus.branch_wrong"
+    ),
+    "F4": Broken(
+        {"gpus": ["A100"], "nouveau": False, "sources": ["archive", "cuda"], "installed": ["580-server open signed held"]},
+        "apt.key_missing", _wrong_key, reboots=0,
+    ),
+    "F7": Broken(
+        {"gpus": ["RTX 4090"], "nouveau": False, "sources": ["archive", "cuda"], "installed": ["580 open cuda"]},
+        "driver.mixed_versions", None, _two_origins, folded=("dpkg.unmet",),
     ),
     "K1": Broken(
         {"gpus": ["H100 x2"], "nvswitch": 2, "nouveau": False, "installed": ["580-server open signed held fm"]},

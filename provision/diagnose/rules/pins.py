@@ -193,6 +193,7 @@ RULES = (
             r"transitional (?:dummy )?package.*nvidia-driver",
         ),
         after=("apt.signed_by_conflict", "apt.malformed_source"),
+        symptom_of=("driver.mixed_versions",),
         sources=("catalog: driver branches, transitional", "scenario G6"),
     ),
     Rule(
