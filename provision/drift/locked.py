@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils import cudanames, debversion, names
+from ansible_collections.gpu.provision.plugins.module_utils import aptfiles, cudanames, debversion, names
 from provision.catalog import Catalog
 from provision.drift.item import Item
 from provision.facts import CondaEnvironment, Facts
@@ -15,6 +15,7 @@ from provision.lock.make import locked_environment
 from provision.lock.model import HostLock, LockedEnvironment
 from provision.planning import PARTS
 
+_OWN_SOURCES = aptfiles.sources_path("")[: -len(".sources")]
 _BACK = "provision apply brings it back; provision lock --update takes it over"
 
 
@@ -109,10 +110,12 @@ def _kernel(facts: Facts, lock: HostLock) -> list[Item]:
 
 
 def _sources(facts: Facts, lock: HostLock) -> list[Item]:
-    """Files of sources that came since the lock; those of the lock that are gone."""
+    """Files of sources that came since the lock; those of the lock that are gone. Ours follow the inventory, not the lock."""
     if lock.host.sources is None:
         return []
-    now = {source.file: source for source in facts.apt.sources if source.enabled}
+    now = {
+        source.file: source for source in facts.apt.sources if source.enabled and not _is_ours(source.file)
+    }
     items = [
         Item(code="sources.added", what=path, expected="not there", found=", ".join(source.uris[:2]) or "a file of sources",
              against="lock", hint="remove it, or provision lock --update takes it over")
@@ -121,9 +124,13 @@ def _sources(facts: Facts, lock: HostLock) -> list[Item]:
     items += [
         Item(code="sources.gone", what=path, expected="a file of apt's sources", found="not there, or switched off",
              against="lock", hint=_BACK)
-        for path in lock.host.sources if path not in now
+        for path in lock.host.sources if path not in now and not _is_ours(path)
     ]  # fmt: skip
     return items
+
+
+def _is_ours(path: str) -> bool:
+    return path.startswith(_OWN_SOURCES)
 
 
 def _conda(facts: Facts, lock: HostLock) -> list[Item]:

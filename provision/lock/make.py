@@ -32,7 +32,7 @@ from provision.lock.model import (
     natural,
 )
 from provision.planning import conda_wish_of
-from provision.repositories import Mirror, agreed, source_spec
+from provision.repositories import FleetMirror, Mirror, agreed, source_spec
 from provision.resolve.conda import resolve_conda
 from provision.resolve.containers import ContainersWish
 from provision.resolve.containers.packages import installed_toolkit
@@ -297,7 +297,9 @@ def _fingerprint(kind: str, facts: Facts, values: dict[str, Any], catalog: Catal
             "container_toolkit_repo",
         ),
     }[kind]()
-    spec = source_spec(kind, mirror, facts, catalog)
+    spec = source_spec(
+        kind, FleetMirror.from_vars(values).instead_of(mirror, kind, facts, catalog), facts, catalog
+    )
     if spec["fingerprint"] or not spec["key"]:
         return cast("str | None", spec["fingerprint"])
     return str(openpgp.primaries(spec["key"].encode("ascii"))[0])

@@ -57,7 +57,7 @@ def _line(change: Change, verbosity: int) -> Text:
 
 def _last(document: LockDocument) -> str:
     refused = [name for name, host in document.hosts.items() if host.status != "locked"]
-    tail = f"; {plural(len(refused), 'host')} not in it as they are: {', '.join(refused)}" if refused else ""
+    tail = f"; {plural(len(refused), 'host')} left out: {', '.join(refused)}" if refused else ""
     if document.written:
         return clean(f"wrote {document.path}{tail}")
     if not document.existed:
