@@ -74,6 +74,8 @@ def _packages(facts: Facts, target: CudaTarget, steps: list[Step]) -> None:
             because = ("it goes" if len(what) == 1 else "they go") + " with the toolkits that are listed"
         elif len(what) > 1:
             because += ", and the rest goes with " + ("it" if len(new) == 1 else "them")
+        if not what:  # cuda-toolkit-config-common and its like
+            what, because = ["what toolkits share"], "it goes with the toolkits that are listed"
         steps.append(Step(id="packages", part="cuda", title=f"install {and_(what)}", because=because))
     if target.remove:
         gone = sorted({_toolkit_of(name) or name for name in target.remove}, key=_version_key)
