@@ -125,7 +125,7 @@ class Recorder(Seam):
     ) -> None:  # fmt: skip
         self._fleet, self._plans, self._command, self._talk, self._force = fleet, plans, command, talk, force
         self._before = before or {}
-        self._renewing = ExitStack()
+        self._renewing, self._renews = ExitStack(), False
         self._through: dict[str, dict[str, Any] | None] = {}  # hosts to let go -> their record
         self._issues: list[Issue] = []
 
@@ -153,8 +153,9 @@ class Recorder(Seam):
 
     def before_wave(self, wave: int, hosts: Sequence[str]) -> Mapping[str, Issue]:
         """Take the locks; the first time, begin to renew them."""
-        if not self._locks.held:
+        if not self._renews:
             self._renewing.enter_context(self._locks.kept())
+            self._renews = True
         seen = len(self._locks.notes)
         refused = {name: error.issue for name, error in self._locks.take(hosts).items()}
         for note in self._locks.notes[seen:]:

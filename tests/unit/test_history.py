@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -187,6 +188,10 @@ def recorder(names, **more):
     return history.Recorder(fleet, plans(*names), "provision apply", Silent(), **more)
 
 
+def _keepers():
+    return sum(thread.name == "host locks" for thread in threading.enumerate())
+
+
 def test_a_run_from_its_beginning_to_its_end(hosts, tmp_path):
     base = tmp_path / "runs"
     seam = recorder("abc")
@@ -200,9 +205,11 @@ def test_a_run_from_its_beginning_to_its_end(hosts, tmp_path):
     seam.after_host("b", AppliedHost(status="busy"))
     assert hostlock.read(hosts["a"].lock)["held"] is None and hostlock.read(hosts["b"].lock)["held"] is None
     seam.before_wave(2, ["c"])
+    assert _keepers() == 1, "one thread renews, however many waves there are"
     seam.after_host("c", AppliedHost(status="failed"))
     document = ApplyDocument(exit_code=1)
     seam.at_end(document)
+    assert _keepers() == 0
     (run,) = history.runs(base)
     assert (run.state, run.exit_code, run.planned, run.left_alone) == (
         "failed",
