@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 
 from ansible_collections.gpu.provision.plugins.module_utils import (
     aptcommon,
@@ -26,12 +27,12 @@ from ansible_collections.gpu.provision.plugins.module_utils import (
 LISTS = "/var/lib/apt/lists"
 _KEYRING_BYTES, _RELEASE_BYTES = 1 << 20, 1 << 22
 _SIGNATURE = lazyre.compile(
-    rb"-----BEGIN PGP SIGNATURE-----[ \t]*\r?\n(.*?)-----END PGP SIGNATURE-----", 16
-)  # re.DOTALL
+    rb"-----BEGIN PGP SIGNATURE-----[ \t]*\r?\n(.*?)-----END PGP SIGNATURE-----", re.DOTALL
+)
 _FIELD = lazyre.compile(
-    r"^(Origin|Label|Suite|Codename|Version|Date|Valid-Until|NotAutomatic|ButAutomaticUpgrades):\s*(.*)$", 8
-)  # re.MULTILINE
-_HASH_ROW = lazyre.compile(r"^ ([0-9a-f]{64})\s+([0-9]+)\s+(\S+)$", 8)
+    r"^(Origin|Label|Suite|Codename|Date|NotAutomatic|ButAutomaticUpgrades):\s*(.*)$", re.MULTILINE
+)
+_HASH_ROW = lazyre.compile(r"^ ([0-9a-f]{64})\s+([0-9]+)\s+(\S+)$", re.MULTILINE)
 _INDEX = lazyre.compile(r"(?:^|_)Packages$")
 # The archive's lists without drivers: some 80 MB of a host's lists.
 _SKIPPED = lazyre.compile(r"_(?:main|universe)_binary-[a-z0-9]+_Packages$")
