@@ -16,7 +16,7 @@ from tools import docs
 PAGES = sorted(
     [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("inventory/*.md"), *ROOT.glob("tests/lab/*.md")]
 )
-EXAMPLES = ["one-server.yml", "this-machine.yml", "lab.yml", "fleet"]
+EXAMPLES = ["one-server.yml", "this-machine.yml", "lab.yml", "fleet", "hooks-slurm.yml", "hooks-systemd.yml"]
 COMMAND = typer.main.get_command(cli.app)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from collections import Counter
 from pathlib import Path
 
@@ -10,15 +12,23 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from provision.errors import UsageError
+import provision.collection  # noqa: F401  (makes the collection importable)
+from ansible_collections.gpu.provision.plugins.module_utils import gpuusers, hookrun
+from provision import inventory, variables
+from provision.commands import apply
+from provision.commands.fleet import Silent
+from provision.engine import HostOutcome
+from provision.errors import Issue, RefusedError, UsageError
 from provision.plan import HostPlan, PackageChange, Reboot, Step
 from provision.rollout.agreed import beyond
+from provision.rollout.hooks import Hook, hooks_of, judge
 from provision.rollout.options import RolloutOptions, parse, seconds
-from provision.rollout.state import DONE
+from provision.rollout.state import DONE, HostState, Process, Store, Where, find, new_state
 from provision.rollout.waves import Kind, canaries, waves
-from tests.unit.rollouts import World, session
+from tests.unit.rollouts import World, plan, session
 
-CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/rollout.yml").read_text())
+ROOT = Path(__file__).parents[2]
+CASES = yaml.safe_load((ROOT / "tests/cases/rollout.yml").read_text())
 
 
 def name_of(case):
@@ -198,3 +208,184 @@ def test_hooks_of_a_run_that_is_not_killed_come_in_pairs(fleet, options):
     count = Counter((kind, hosts[0]) for kind, hosts in world.events if kind in ("drain", "resume"))
     for name in fleet:
         assert count["drain", name] == count["resume", name] <= 1
+
+
+# ---- hooks -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("example", ["hooks-slurm.yml", "hooks-systemd.yml"])
+def test_hooks_of_the_examples(example, monkeypatch, tmp_path):
+    """What the examples say is what would be run: words, the host's name filled in."""
+    monkeypatch.setenv("ANSIBLE_CONFIG", str(tmp_path / "none.cfg"))
+    loaded = inventory.load([str(ROOT / "inventory/examples" / example)])
+    host = loaded.hosts[0]
+    hooks = hooks_of(host.name, variables.effective(host))
+    words = {phase: (hook.on, hook.command, hook.timeout) for phase, hook in hooks.items()}
+    slurm = ("scontrol", "update", "nodename=node01")
+    assert (
+        words
+        == {
+            "hooks-slurm.yml": {
+                "drain": ("controller", (*slurm, "state=drain", "reason=gpu-provision"), 60),
+                "resume": ("controller", (*slurm, "state=resume"), 60),
+            },
+            "hooks-systemd.yml": {
+                "drain": ("host", ("systemctl", "stop", "inference.service"), 300),
+                "resume": ("host", ("systemctl", "start", "inference.service"), 600),
+            },
+        }[example]
+    )
+
+
+@pytest.mark.parametrize(("values", "word"), [
+    ({"gpu_rollout_drain": {"timeout": 5}}, "no command"),
+    ({"gpu_rollout_drain": {"command": [""]}}, "no command"),
+    ({"gpu_rollout_drain": {"command": ["x"], "timeout": -1}}, "timeout"),
+    ({"gpu_rollout_resume": {"command": ["x"]}}, "without gpu_rollout_drain"),
+])  # fmt: skip
+def test_hooks_that_cannot_work_are_refused(values, word):
+    with pytest.raises(UsageError) as caught:
+        hooks_of("gpu01", values)
+    assert (
+        word in caught.value.issue.message and caught.value.issue.hint and caught.value.issue.host == "gpu01"
+    )
+
+
+HOOKS = [
+    ("does its work", ["true"], 5, None),
+    ("ends with a code", ["sh", "-c", "echo why; exit 3"], 5, "ended with 3"),
+    ("takes too long", ["sh", "-c", "echo at it; exec sleep 60"], 0.3, "did not end within 0 s"),
+    ("does not want to end", ["sh", "-c", "trap '' TERM; echo at it; while :; do sleep 0.1; done"], 0.3, "did not end"),
+    ("is not there", ["/nowhere/hook"], 5, "could not be started"),
+    ("is killed", ["sh", "-c", "kill -9 $$"], 5, "was ended by signal 9"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("command", "timeout", "how"), [row[1:] for row in HOOKS], ids=[row[0] for row in HOOKS]
+)
+def test_what_a_hook_ends_with(command, timeout, how, monkeypatch):
+    monkeypatch.setattr(hookrun, "_GRACE", 0.3)
+    hook = Hook(tuple(command), "controller", timeout)
+    answer = hookrun.run(command, hook.environment("drain", "gpu01", "run", 1), timeout)
+    issue = judge("drain", "gpu01", hook, answer, "run")
+    if how is None:
+        assert issue is None
+        return
+    assert issue.code == "rollout.drain_failed" and how in issue.message and "here" in issue.message
+    assert issue.because or "echo" not in command[-1]
+    assert "STILL DRAINED" in judge("resume", "gpu01", hook, answer, "run").message
+
+
+def test_a_hook_gets_words_and_no_shell(tmp_path):
+    script = tmp_path / "hook"
+    script.write_text(
+        '#!/bin/sh\nfor word in "$@"; do echo "<$word>"; done; echo $GPU_ROLLOUT_HOST $GPU_ROLLOUT_PHASE; sleep 30 &\n'
+    )
+    script.chmod(0o755)
+    environment = Hook((str(script),)).environment("resume", "gpu01", "run", 2)
+    answer = hookrun.run([str(script), "a b", "$(touch x); *"], environment, 10)
+    assert answer["output"].splitlines() == ["<a b>", "<$(touch x); *>", "gpu01 resume"]
+    assert answer["rc"] == 0 and answer["seconds"] < 9, "what it leaves running is not waited for"
+
+
+# ---- the machine that runs it, and work on the GPUs ----------------------------------------------------------------------
+
+ME = {"boot_id": "b1", "machine_id": "m1", "gpu_users": []}
+JOB = [{"pid": 7, "comm": "python3", "user": "eva"}]
+
+
+@pytest.mark.parametrize(("host", "policy", "expected"), [
+    ({"boot_id": "b2", "machine_id": "m2"}, "when_idle", []),
+    ({"boot_id": "b1", "machine_id": "m1"}, "when_idle", [gpuusers.OWN_MACHINE]),
+    ({"boot_id": "b1", "machine_id": "m1"}, "always", [gpuusers.OWN_MACHINE]),
+    ({"boot_id": "b1", "machine_id": "other"}, "when_idle", [gpuusers.OWN_MACHINE]),  # a controller in a container
+    ({"boot_id": "b2", "machine_id": "m1"}, "when_idle", []),  # images are copied
+    ({"boot_id": None, "machine_id": "m1"}, "when_idle", [gpuusers.OWN_MACHINE]),
+    ({"boot_id": None, "machine_id": None}, "when_idle", []),
+    ({"boot_id": "b2", "machine_id": "m2", "gpu_users": JOB}, "when_idle", ["its GPUs are in use: python3 (pid 7, eva)"]),
+    ({"boot_id": "b2", "machine_id": "m2", "gpu_users": JOB}, "always", []),
+])  # fmt: skip
+def test_why_a_host_is_not_rebooted_now(host, policy, expected):
+    assert gpuusers.reasons({"gpu_users": [], **host}, ME, policy) == expected
+
+
+def test_what_is_left_of_a_reboot_says_how_to_go_on():
+    left = HostOutcome(status="changed", reboot_required=True, reboot_because=[gpuusers.OWN_MACHINE])
+    outcome = apply._outcome("gpu01", left, plan("gpu01"), False, "run-1")
+    assert (outcome.status, outcome.code) == ("reboot_needed", 6)
+    assert outcome.issues[0].because[0] == gpuusers.OWN_MACHINE
+    assert "provision apply --resume run-1" in outcome.issues[0].hint
+
+
+@pytest.mark.parametrize(("action", "message", "lost"), [
+    ("ansible.builtin.reboot", "Reboot and wait: Timed out waiting for last boot time check (timeout=900)", True),
+    ("ansible.builtin.reboot", "Reboot and wait: Reboot command failed. Error was: 'no', ''", False),
+    ("gpu.provision.driver_boot", "Make: Timed out waiting for the module", False),
+])  # fmt: skip
+def test_a_host_that_does_not_come_back_is_told_from_one_that_fails(action, message, lost):
+    issue = Issue(code="apply.task_failed", host="gpu01", message=message)
+    failed = HostOutcome(status="failed", failed_task="t", failed_action=action, issue=issue)
+    outcome = apply._outcome("gpu01", failed, plan("gpu01"), False, "run-1")
+    assert outcome.lost is lost
+    assert (outcome.status, outcome.code) == (("unreachable", 4) if lost else ("failed", 1))
+    assert [found.code for found in outcome.issues] == ["reboot.not_back" if lost else "apply.task_failed"]
+
+
+# ---- the state on disk -----------------------------------------------------------------------------------------------------
+
+
+def stored(base, name, **hosts):
+    folder = base / name
+    folder.mkdir(parents=True)
+    state = new_state(name, RolloutOptions(), Where(), [], {h: HostState(status=s) for h, s in hosts.items()})
+    store = Store(folder, state)
+    with store.change():
+        return store
+
+
+def test_runs_are_found_by_last_by_part_and_by_folder(tmp_path):
+    first = stored(tmp_path, "20260101T000000Z-apply-aaa111", a="done", b="waiting").folder
+    second = stored(tmp_path, "20260102T000000Z-apply-bbb222", a="done").folder
+    assert find("last", tmp_path) == second
+    assert (
+        find("aaa", tmp_path)
+        == find(first.name, tmp_path)
+        == find(str(first), tmp_path / "elsewhere")
+        == first
+    )
+    for wrong in ("2026", "ccc", "./nothing"):
+        with pytest.raises(UsageError) as caught:
+            find(wrong, tmp_path)
+        issue = caught.value.issue
+        assert f"{first.name}: 1 of 2 hosts done" in issue.because and "--resume" in issue.hint
+    with pytest.raises(UsageError, match="no run yet"):
+        find("last", tmp_path / "empty")
+
+
+def test_a_state_is_the_whole_old_one_or_the_whole_new_one(tmp_path, monkeypatch):
+    store = stored(tmp_path, "run", a="waiting")
+    path = tmp_path / "run/state.json"
+    before = path.read_text()
+    assert path.stat().st_mode & 0o777 == 0o600
+    monkeypatch.setattr(
+        "provision.rollout.state.os.fsync", lambda number: (_ for _ in ()).throw(OSError("disk full"))
+    )
+    with pytest.raises(OSError, match="disk full"):
+        store.mark(["a"], "running")
+    assert path.read_text() == before
+
+
+def test_a_run_that_still_goes_on_is_not_gone_on_with(tmp_path):
+    store = stored(tmp_path, "run-1", a="waiting")
+    assert store.state.process.alive(), "this process"
+    with subprocess.Popen(["sleep", "60"]) as other:
+        with store.change() as state:
+            state.process = Process.of(other.pid)
+        with pytest.raises(RefusedError, match="still goes on"):
+            apply.reopen("last", tmp_path, Silent())
+        other.kill()
+    assert apply.reopen("last", tmp_path, Silent()).state.run == "run-1"
+    old = Process.of(os.getpid())
+    assert not old.model_copy(update={"started": "1"}).alive(), "another process by that number"
+    assert not old.model_copy(update={"boot_id": "another"}).alive()
