@@ -91,6 +91,8 @@ def read(tree, facts, run=None):
             unit for unit in _UNITS if tree.link("/etc/systemd/system/%s.service" % unit) == "/dev/null"
         ],
         "compiler": read_compiler(tree),
+        "default_route": read_default_route(tree),
+        "nameservers": read_nameservers(tree),
         "lockdown": _chosen(tree.word("/sys/kernel/security/lockdown")),
         "sig_enforce": tree.word("/sys/module/module/parameters/sig_enforce") in ("Y", "1"),
     }  # fmt: skip
@@ -490,6 +492,30 @@ def read_mig(tree):
         name[3:]: len([gi for gi in tree.names("%s/%s/mig" % (base, name)) if re.match(r"^gi[0-9]+$", gi)])
         for name in gpus
     }
+
+
+# --- network -------------------------------------------------------------------------------------------------
+
+
+def read_default_route(tree):
+    """True where a route leads out of the host (IPv4 or IPv6); None where the kernel's tables cannot be read."""
+    four, six = tree.read("/proc/net/route"), tree.read("/proc/net/ipv6_route")
+    if four is None and six is None:
+        return None
+    for line in (four or "").splitlines()[1:]:
+        words = line.split()
+        # destination and mask 0.0.0.0
+        if len(words) > 7 and words[1] == words[7] == "00000000":
+            return True
+    # ::/0 over a real device; the kernel lists an unreachable one on lo as well
+    rows = (line.split() for line in (six or "").splitlines())
+    return any(len(row) > 9 and row[0] == "0" * 32 and row[1] == "00" and row[9] != "lo" for row in rows)
+
+
+def read_nameservers(tree):
+    """Addresses of /etc/resolv.conf; None without the file."""
+    text = tree.read("/etc/resolv.conf")
+    return None if text is None else re.findall(r"^\s*nameserver\s+(\S+)", text, re.M)
 
 
 # --- small things --------------------------------------------------------------------------------------------

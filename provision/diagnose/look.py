@@ -27,6 +27,11 @@ def apply(words: str, *parts: str) -> Repair:
     return Repair(action="apply", words=words, args={"parts": list(parts or ("driver",))})
 
 
+def build_here(case: Case, words: str, by_hand: str) -> Repair:
+    """A module that has to be built or installed: by the roles, or by hand where the driver is not from apt."""
+    return apply(words) if installed(case).packages and case.driver_managed else manual(by_hand)
+
+
 def realign(words: str, *parts: str) -> Repair:
     """As apply, where versions of one family have to move."""
     return Repair(action="realign", words=words, args={"parts": list(parts or ("driver",))})
@@ -117,11 +122,11 @@ def driver_origin(case: Case) -> str:
     driver = installed(case)
     if driver.build:
         return driver.build
-    if case.facts.runfile.uninstaller or case.facts.runfile.traces:
-        return "runfile"
     origins = {module.origin for module in case.facts.module.on_disk}
     if "dkms" in origins or boot(case).dkms:
-        return "dkms"
+        return "dkms"  # of a runfile too, where it was told to use DKMS
+    if case.facts.runfile.uninstaller or case.facts.runfile.traces:
+        return "runfile"
     return "signed" if "prebuilt" in origins else "none"
 
 

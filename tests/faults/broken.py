@@ -43,11 +43,16 @@ def _three_ways_later(host):
 
 
 def _too_new(host):
-    """B4: a kernel on which the driver does not compile, with all its headers."""
+    """B4: a kernel on which the driver does not compile, with all its headers.
+
+    The lab's update-initramfs -u takes the newest kernel of /boot; the real one takes those that have an image already, so
+    that a kernel whose postinst failed is in nobody's way. Hence an image.
+    """
     host.run(
         f"apt-get update -qq; {QUIET} install linux-image-6.17.0-14-generic linux-headers-6.17.0-14-generic",
         check=False,
     )
+    host.run("update-initramfs -c -k 6.17.0-14-generic")
 
 
 def _not_blocked(host):

@@ -56,9 +56,7 @@ def test_symptoms_are_rules_and_their_areas_have_rules():
     known = registry.by_code()
     assert set(symptoms.EXPLAINED_BY) == {rule.code for rule in symptoms.RULES} <= set(known)
     areas = {registry.area(code) for code in known}
-    assert {area for sets in symptoms.EXPLAINED_BY.values() for names in sets for area in names} <= areas | {
-        "host"
-    }
+    assert {area for sets in symptoms.EXPLAINED_BY.values() for names in sets for area in names} <= areas
 
 
 def test_areas_are_in_an_order():

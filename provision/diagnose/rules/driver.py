@@ -286,6 +286,12 @@ def _missing(case: Case) -> Iterator[Found]:
     evidence = [
         f"GPU {look.title(case, gpu)}: bound to {gpu.driver or 'nothing'}" for gpu in look.own_gpus(case)
     ]
+    gone = sorted(n for n, p in facts.packages.items() if p.status[1] == "c" and names.is_driver_package(n))
+    if gone:
+        evidence.append(
+            f"removed, with their configuration left: {', '.join(gone[:5])}"
+            + (", …" if len(gone) > 5 else "")
+        )
     evidence += [
         "packages: none of the driver",
         "/usr/bin/nvidia-smi: not there" if not facts.smi.path else f"{facts.smi.path} is there alone",

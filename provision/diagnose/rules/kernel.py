@@ -103,7 +103,13 @@ def _headers_missing(case: Case) -> Iterator[Found]:
     yield Found(
         f"no headers for kernel {', '.join(bare)}, so DKMS could not build the module for it",
         look.clip(evidence),
-        (look.apply(f"install {words}{extra}, and build the module before any reboot"),),
+        (
+            look.build_here(
+                case,
+                f"install {words}{extra}, and build the module before any reboot",
+                f"apt-get install {words.replace(',', '')}{extra}, then dkms autoinstall, before any reboot",
+            ),
+        ),
         reboot=case.facts.kernels.running not in bare and case.facts.module.loaded is None,
     )
 
@@ -290,14 +296,17 @@ def _without(case: Case, kernel: str, which: str) -> Iterator[Found]:
         )
     elif origin == "dkms":
         evidence += _dkms_words(case)
-        repair = look.apply(f"build the module for {kernel} with DKMS")
+        words = f"build the module for {kernel} with DKMS"
+        repair = look.build_here(case, words, f"{words}: dkms autoinstall -k {kernel}")
     elif origin == "runfile":
         evidence.append(
             "the driver was installed by a runfile, for one kernel: dkms is "
             + ("installed" if "dkms" in case.facts.packages else "not installed")
         )
-        repair = look.apply(
-            "install the driver from apt, which follows the kernel; or run the .run installer again for this kernel"
+        words = f"run the .run installer again for {kernel}, with --dkms and the kernel's headers"
+        repair = look.manual(
+            words
+            + ("; or install the driver from apt, which follows the kernel" if case.driver_managed else "")
         )
     else:
         evidence.append(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from provision.diagnose import look
 from provision.diagnose.rule import Case, Found, Rule
 
-_DRIVER = frozenset({"secureboot", "kernel", "driver", "nouveau", "gpus", "fabric", "mig", "host"})
+_DRIVER = frozenset({"secureboot", "kernel", "driver", "nouveau", "gpus", "fabric", "mig"})
 # While a module is loaded, these are about the next boot and explain nothing that fails now.
 OF_NEXT_BOOT = frozenset({"kernel", "secureboot", "boot"})
 # What nvidia-smi says -> the codes that it means, the likeliest first.
