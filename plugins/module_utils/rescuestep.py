@@ -422,7 +422,8 @@ def _move_files(source, target):
     if not os.path.isdir(target):
         os.makedirs(target)
     for name in os.listdir(source):
-        if name != "lock" and os.path.isfile(os.path.join(source, name)):
+        # Lists of a folder are links to its files, which may be gone.
+        if name != "lock" and not os.path.isdir(os.path.join(source, name)):
             shutil.move(os.path.join(source, name), os.path.join(target, name))
 
 

@@ -19,7 +19,7 @@ from provision.facts import Facts
 from provision.plan import HostPlan
 from provision.planning import PARTS, Call, plan_from_facts, probe_args
 from provision.proxy import HostProxy
-from provision.repositories import Mirror, agreed, source_spec
+from provision.repositories import FleetMirror, Mirror, agreed, source_spec
 from provision.rescue.model import History, RescueStep, Round
 from provision.rescue.narrow import parts_of, wishes
 from provision.rescue.purge import read_purge
@@ -268,15 +268,14 @@ def _repository(kind: str, facts: Facts, values: Mapping[str, Any], catalog: Cat
         )
         return Mirror(url, key, fingerprint, prefix)
 
+    def spec(given: Mirror) -> dict[str, Any]:
+        fleet = FleetMirror.from_vars(values)
+        return source_spec(kind, fleet.instead_of(given, kind, facts, catalog), facts, catalog)
+
     kind = kind.replace("-", "_")
     if kind == "cuda":
-        return source_spec(
-            kind, agreed(mirror("nvidia_driver_repo"), mirror("cuda_toolkit_repo")), facts, catalog
-        )
-    prefix = {"ppa": "nvidia_driver_ppa", "container_toolkit": "container_toolkit_repo"}.get(
-        kind, f"{kind}_repo"
-    )
-    return source_spec(kind, mirror(prefix), facts, catalog)
+        return spec(agreed(mirror("nvidia_driver_repo"), mirror("cuda_toolkit_repo")))
+    return spec(mirror("nvidia_driver_ppa" if kind == "ppa" else f"{kind}_repo"))
 
 
 def roles_of(plan: HostPlan | None) -> list[str]:
