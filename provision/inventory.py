@@ -31,6 +31,7 @@ PREFIXES = (
     "gpu_rollout_",
     "gpu_rescue_",
     "gpu_mirror_",
+    "gpu_pull_",
 )
 _CONNECTION_PREFIX = "ansible_"
 # Names that mean "find it yourself".
