@@ -40,8 +40,7 @@ def changes(
         one, other = before.groups.get(name), new.groups.get(name)
         reasons = _reasons(new, name, because or {})
         if one is None or other is None:
-            lock = new if other else before
-            there = ", ".join(lock.members(name))
+            there = ", ".join((new if other else before).members(name))
             found.append(
                 Change(
                     group=name,
@@ -51,10 +50,18 @@ def changes(
                     old=None if other else there,
                 )
             )
+        origin = one or before.groups.get(_origin(before, new, name))
+        if origin is None or other is None:
             continue
-        found += _of_group(name, one, other, reasons)
+        found += _of_group(name, origin, other, reasons)
     found += _of_hosts(before, new)
     return found
+
+
+def _origin(before: Lock, new: Lock, group: str) -> str:
+    """The group that most hosts of a new one were in; empty where there is none."""
+    were = [before.hosts[name].group for name in new.members(group) if name in before.hosts]
+    return max(were, key=were.count, default="")
 
 
 def _reasons(lock: Lock, group: str, because: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
@@ -144,6 +151,8 @@ def _of_hosts(before: Lock, new: Lock) -> list[Change]:
             ("kernel", _kernel(one), _kernel(other)),
             ("cards", _cards(one), _cards(other)),
         ):
+            if what == "group" and now not in before.groups:
+                continue  # told with the group
             if old != now and one is not None and other is not None:
                 found.append(Change(group=group, part="hosts", what=f"{name} {what}", old=old, new=now))
         if (one is None) != (other is None) and group in before.groups and group in new.groups:

@@ -17,6 +17,12 @@ _COUNTED = (
     ("drifted", "drifted"), ("clean", "as they should be"), ("unreachable", "unreachable"), ("failed", "could not be read"),
 )  # fmt: skip
 _FIRST = 2
+_BY = {
+    "inventory": "the inventory",
+    "lock": "the lock",
+    "peers": "its peers",
+    "hardware": "what was there before",
+}
 
 
 def view(document: DriftDocument, verbosity: int) -> Iterable[RenderableType]:
@@ -51,7 +57,7 @@ def _group(host: DriftedHost) -> str:
 
 
 def _told(item: Item) -> str:
-    return f"{item.what}: {item.expected} expected ({item.against}), found {item.found}"
+    return f"{item.what}: {item.found}; by {_BY[item.against]}: {item.expected}"
 
 
 def _table(drifted: list[tuple[str, DriftedHost]]) -> Table:
@@ -62,7 +68,7 @@ def _table(drifted: list[tuple[str, DriftedHost]]) -> Table:
     for names, host in grouped(
         drifted, lambda one: [(i.code, i.what, i.expected, i.found) for i in one.items]
     ):
-        lines = [f"{item.what}: {item.found}, not {item.expected}" for item in host.items[:_FIRST]]
+        lines = [f"{item.what}: {item.found}; expected: {item.expected}" for item in host.items[:_FIRST]]
         more = len(host.items) - _FIRST
         lines += [f"and {more} more"] if more > 0 else []
         table.add_row(
