@@ -113,7 +113,8 @@ def _aptitude_holds(tree):
 
 def _locks(tree):
     """[{path, pid, comm, state, age_s}] of apt's and dpkg's locks that somebody holds. state: of proc(5), T is stopped."""
-    ask = tree.live and os.geteuid() == 0
+    # Root may ask for a lock of a recorded host too: nobody holds it, unless somebody made it so to try this.
+    ask = os.geteuid() == 0
     table = {}
     if not ask:
         for line in (tree.read("/proc/locks") or "").splitlines():
@@ -125,7 +126,7 @@ def _locks(tree):
         stat = tree.stat(path)
         if stat is None:
             continue
-        holder = aptcommon.lock_holder(path) if ask else None
+        holder = aptcommon.lock_holder(tree.real(path)) if ask else None
         pid = holder[0] if holder else table.get(str(stat.st_ino))
         if pid is None:
             continue
@@ -134,7 +135,7 @@ def _locks(tree):
             {
                 "path": path,
                 "pid": pid,
-                "comm": tree.word("/proc/%d/comm" % pid) or "?",
+                "comm": tree.word("/proc/%d/comm" % pid) or aptcommon.comm(pid),
                 "state": state,
                 "age_s": age,
             }

@@ -119,40 +119,18 @@ def _sudo_keeps_proxy(tree):
 
 def _bundled(tree, facts, homes):
     """[{environment, soname, path, version}] of CUDA libraries inside Python environments (wheels of pip's nvidia-*)."""
-    places = []
+    places, found = [], []
     for env in facts["conda"]["environments"] + facts["conda"]["prefixes"]:
         if env.get("python"):
-            places.append(
-                (
-                    env["path"],
-                    "%s/lib/python%s/site-packages" % (env["path"], ".".join(env["python"].split(".")[:2])),
-                )
-            )
-    tops = ["/opt/" + name for name in tree.names("/opt")[:_MOST_ENVIRONMENTS]] + ["/opt", "/srv"]
-    for _, home in homes:
-        tops += [home] + [
-            "%s/%s" % (home, name)
-            for name in tree.names(home)[:_MOST_ENVIRONMENTS]
-            if not name.startswith(".")
-        ]
-    venvs = [top for top in tops if tree.exists(top + "/pyvenv.cfg")]
-    venvs += [
-        "%s/%s" % (top, name)
-        for top in tops
-        for name in _VENVS
-        if tree.exists("%s/%s/pyvenv.cfg" % (top, name))
-    ]
-    for base, folder in (
-        [(venv, venv + "/lib") for venv in venvs]
-        + [("/usr/local", "/usr/local/lib")]
-        + [(home + "/.local", home + "/.local/lib") for _, home in homes]
-    ):
-        for name in tree.names(folder):
+            short = ".".join(env["python"].split(".")[:2])
+            places.append((env["path"], "%s/lib/python%s/site-packages" % (env["path"], short)))
+            found += _of_conda(tree, env["path"])
+    for base in _environments(tree, homes):
+        for name in tree.names(base + "/lib"):
             if name.startswith("python3"):
                 places += [
-                    (base, "%s/%s/%s" % (folder, name, kind)) for kind in ("site-packages", "dist-packages")
+                    (base, "%s/lib/%s/%s" % (base, name, kind)) for kind in ("site-packages", "dist-packages")
                 ]
-    found = []
     for environment, site in list(dict.fromkeys(places))[: 2 * _MOST_ENVIRONMENTS]:
         parts = tree.names(site + "/nvidia")
         versions = _wheels(tree, site) if parts else {}
@@ -164,6 +142,45 @@ def _bundled(tree, facts, homes):
                         "version": versions.get(part),
                     })  # fmt: skip
     return found[:_MOST_LIBRARIES]
+
+
+def _environments(tree, homes):
+    """Folders that may be virtual environments, or hold packages for everybody: by their usual places, without a walk."""
+    tops = ["/opt/" + name for name in tree.names("/opt")[:_MOST_ENVIRONMENTS]] + [
+        "",
+        "/opt",
+        "/srv",
+        "/data",
+    ]
+    for _, home in homes:
+        names = [name for name in tree.names(home)[:_MOST_ENVIRONMENTS] if not name.startswith(".")]
+        tops += [home] + ["%s/%s" % (home, name) for name in names]
+    venvs = [top for top in tops if top and tree.exists(top + "/pyvenv.cfg")]
+    venvs += [
+        "%s/%s" % (top, name)
+        for top in tops
+        for name in _VENVS
+        if tree.exists("%s/%s/pyvenv.cfg" % (top, name))
+    ]
+    for top in tops:
+        for folder in ("envs", "venvs", ".virtualenvs"):
+            venvs += [
+                "%s/%s/%s" % (top, folder, name)
+                for name in tree.names("%s/%s" % (top, folder))[:_MOST_ENVIRONMENTS]
+            ]
+    return venvs + ["/usr/local"] + [home + "/.local" for _, home in homes]
+
+
+def _of_conda(tree, path):
+    """The same of conda's own packages, which lie in the environment's lib."""
+    names = [name for name in tree.names(path + "/lib") if name.startswith("lib") and _LIBRARY.match(name)]
+    found = []
+    for name in names:
+        file = "%s/lib/%s" % (path, name)
+        if tree.is_link(file):
+            target = tree.resolve(file).rpartition(".so.")[2]
+            found.append({"environment": path, "soname": name, "path": file, "version": target or None})
+    return found
 
 
 def _wheels(tree, site):

@@ -1,9 +1,11 @@
 """What diagnose reads of apt and dpkg: names of lists, signers, logs, dependencies; and files that are no such files."""
 
 import gzip
+import os
 import re
 import shutil
 import subprocess
+import sys
 
 import pytest
 from hypothesis import given, settings
@@ -38,7 +40,7 @@ BASE = "".join(STATUS.format(name, 1, "") for name in ("dpkg", "libc6", "base-fi
         ("https://user:secret@mirror.example.org/a~b", "x", "mirror.example.org_a%7eb_dists_x_"),
         ("file:/srv/repo", "./", "_srv_repo_._"),
         ("file:///srv/repo/", "/", "_srv_repo_"),
-        ("https://nvidia.github.io/libnvidia-container/stable/deb/$(ARCH)", "/", 
+        ("https://nvidia.github.io/libnvidia-container/stable/deb/$(ARCH)", "/",
          "nvidia.github.io_libnvidia-container_stable_deb_amd64_"),
     ],
 )  # fmt: skip
@@ -164,6 +166,26 @@ def test_files_that_are_no_such_files_are_no_traceback(data, tmp_path_factory):
     tree = HostTree(root)
     AptTrouble.model_validate(apttrouble.read(tree, facts), strict=True)
     UserTrouble.model_validate(usertrouble.read(tree, facts), strict=True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="others than root may not ask for a lock")
+def test_a_lock_is_told_with_its_holder(tmp_path):
+    path = trees.write(tmp_path, "/var/lib/dpkg/lock-frontend", "")
+    code = (
+        "import fcntl, sys, time; file = open(sys.argv[1], 'w'); fcntl.lockf(file, fcntl.LOCK_EX);"
+        "print('held', flush=True); time.sleep(60)"
+    )
+    holder = subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert holder.stdout.readline() == "held\n"
+        (lock,) = apttrouble.read(HostTree(tmp_path), probe.collect(root=str(tmp_path)))["locks"]
+        assert (lock["path"], lock["pid"]) == ("/var/lib/dpkg/lock-frontend", holder.pid) and lock[
+            "comm"
+        ].startswith("python")
+    finally:
+        holder.kill()
+        holder.wait()
+    assert apttrouble.read(HostTree(tmp_path), probe.collect(root=str(tmp_path)))["locks"] == []
 
 
 def test_no_password_is_told(tmp_path):

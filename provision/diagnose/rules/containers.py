@@ -185,7 +185,10 @@ def _toolkit_old(case: Case) -> Iterator[Found]:
         for name in _SET
         if name in case.facts.packages and case.facts.packages[name].installed
     }
-    if not rows or case.facts.containers.cgroups != "v2":
+    if case.facts.containers.cgroups != "v2":
+        return
+    if not rows:
+        yield from _would_be_old(case)
         return
     old = {
         name: row.version
@@ -223,6 +226,23 @@ def _toolkit_old(case: Case) -> Iterator[Found]:
     )
 
 
+def _would_be_old(case: Case) -> Iterator[Found]:
+    """Not installed, and what apt would take is too old: a pin keeps the distribution's own in front."""
+    taken = candidate(case, "nvidia-container-toolkit")
+    wanted = case.facts.containers.docker.engine or _managed(case)
+    if taken and wanted and debversion.compare(names.upstream(taken.version), checkcontainers.CGROUP_V2) < 0:
+        by = f" by {taken.pin.file}" if taken.pin else ""
+        yield Found(
+            f"apt would install container toolkit {names.upstream(taken.version)}, which cannot work with cgroup v2",
+            (
+                f"nvidia-container-toolkit: {taken.version} from {taken.origin}, priority {taken.priority}{by}",
+                "/sys/fs/cgroup: cgroup v2",
+            ),
+            (_mend(case, "a preference for NVIDIA's repository for the four packages of the toolkit"),),
+            level="warning",
+        )
+
+
 def _toolkit_versions(case: Case) -> Iterator[Found]:
     rows = {
         name: case.facts.packages[name]
@@ -250,6 +270,7 @@ def _runtime(case: Case) -> Iterator[Found]:
         and "nvidia" in runtimes
         or any(flag.key == "runtimes" and flag.value.startswith("nvidia=") for flag in docker.flags)
     )
+    left = [name for name in _LEGACY if name in case.facts.packages]
     if docker.engine and wants_nvidia and not registered:
         yield Found(
             f"docker cannot start again: {file.path} makes nvidia the default runtime and registers none",
@@ -271,10 +292,17 @@ def _runtime(case: Case) -> Iterator[Found]:
             (look.apply(said["hint"], "containers"),),
             level="error",
         )
-    elif docker.engine and not file.error and _has_toolkit(case) and not registered and not have.podman.path:
+    elif (
+        docker.engine
+        and not file.error
+        and not registered
+        and not have.podman.path
+        and (_has_toolkit(case) or left)
+    ):
         # --gpus needs no registration (the hook is found by its name); --runtime=nvidia does.
         yield Found(
-            "docker has no runtime nvidia, though the container toolkit is installed",
+            "docker has no runtime nvidia, though "
+            + ("the container toolkit is installed" if _has_toolkit(case) else f"{left[0]} was here"),
             look.clip(
                 [
                     f"{file.path}: {', '.join(file.keys) or 'empty' if file.present else 'not there'}",

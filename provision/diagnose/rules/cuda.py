@@ -51,10 +51,21 @@ def shadows(case: Case) -> Iterator[tuple[ShellLine, CudaLibrary, Bundled]]:
     bundled: dict[str, list[Bundled]] = {}
     for row in user(case).bundled:
         bundled.setdefault(row.soname, []).append(row)
+    for other in case.facts.cuda.libraries:
+        # Of toolkits several may be there, and a shell chooses one; cuDNN and NCCL of a package are for everybody.
+        if other.package and re.match(r"^lib(?:cudnn|nccl)", other.soname):
+            own = Bundled(
+                environment=f"package {other.package}",
+                soname=other.soname,
+                path=other.path,
+                version=other.version,
+            )
+            bundled.setdefault(other.soname, []).append(own)
     for folder, line in exported(case).items():
         for library in _in_folder(case, folder):
             for row in bundled.get(library.soname, ()):
-                yield line, library, row
+                if row.path != library.path and not (row.version and row.version == library.version):
+                    yield line, library, row
 
 
 def _older(library: CudaLibrary, row: Bundled) -> bool:
@@ -82,7 +93,9 @@ def _shadowing(case: Case, cudnn: bool) -> Iterator[Found]:
     hits = [hit for hit in shadows(case) if ("cudnn" in hit[1].soname) is cudnn]
     lines = list(dict.fromkeys(_place(line) for line, _, _ in hits))
     if hits:
-        worst = [hit for hit in hits if _older(hit[1], hit[2])]
+        worst = [
+            hit for hit in hits if _older(hit[1], hit[2]) and not hit[2].environment.startswith("package ")
+        ]
         line, library, row = (worst or hits)[0]
         evidence = lines + [
             f"{one.soname}: {one.path} ({one.version or '?'}) is found before {other.path} ({other.version or '?'})"
@@ -196,6 +209,29 @@ def _nvcc(case: Case) -> Iterator[Found]:
     level = level_of(said)
     if level:
         yield Found(said["message"], look.clip(said["evidence"]), (_repair(case, said["hint"]),), level=level)
+        return
+    first = next((row for row in case.facts.cuda.nvccs if row.on_path), None)
+    others = [
+        row
+        for row in case.facts.cuda.nvccs
+        if (row.target or "").startswith("/usr/local/cuda") and row.version
+    ]
+    if (
+        first
+        and (first.package or "").startswith("nvidia-cuda-toolkit")
+        and others
+        and all(row.version != first.version for row in others)
+    ):
+        yield Found(
+            f"nvcc is Ubuntu's {first.version} at a login, and NVIDIA's {others[0].version} is in {others[0].path}",
+            look.clip(said["evidence"]),
+            (
+                look.manual(
+                    "put /usr/local/cuda/bin before /usr/bin on the PATH, or apt-get remove nvidia-cuda-toolkit"
+                ),
+            ),
+            level="warning",
+        )
 
 
 def _repair(case: Case, hint: str) -> Repair:
@@ -428,6 +464,7 @@ RULES = (
         repair="move the copy away, or take its folder out of the loader's path",
         prevent="libraries from packages only",
         find=_unowned_first,
+        symptom_of=("cudnn.shadowed_library", "cuda.shadowed_library"),
         sources=("scenario I1",),
     ),
     Rule(

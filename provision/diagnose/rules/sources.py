@@ -181,9 +181,9 @@ def _no_such_release(case: Case) -> Iterator[Found]:
             )
     # Derived and interim releases: what is made of their names does not exist.
     known = set(case.catalog.repositories.repositories["cuda"].ubuntu)
-    if host.id == "ubuntu" and host.version_id and host.version_id not in known and own:
+    if host.id not in ("", "debian") and (host.id != "ubuntu" or host.version_id not in known) and own:
         yield Found(
-            f"NVIDIA has no repository for Ubuntu {host.version_id}",
+            f"NVIDIA has no repository for {host.id.capitalize()} {host.version_id}",
             (f"os-release: {host.pretty or host.version_id}", f"known releases: {', '.join(sorted(known))}"),
             (look.manual("use the driver of Ubuntu's own archive, or a long-term release"),),
             level="note",
