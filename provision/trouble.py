@@ -97,6 +97,7 @@ class BootTrouble(_Trouble):
     persistenced_options: str | None = None
     masked_units: list[str] = Field(default_factory=list)
     compiler: Compiler | None = None
+    driver_container: bool = False  # the driver lives in a container of the GPU operator
     default_route: bool | None = None  # a route leads out of the host; None: not known
     nameservers: list[str] | None = None  # None: there is no /etc/resolv.conf
     lockdown: str | None = None  # none, integrity, confidentiality

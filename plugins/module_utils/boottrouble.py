@@ -91,6 +91,8 @@ def read(tree, facts, run=None):
             unit for unit in _UNITS if tree.link("/etc/systemd/system/%s.service" % unit) == "/dev/null"
         ],
         "compiler": read_compiler(tree),
+        # NVIDIA's GPU operator keeps a whole driver there and loads its module.
+        "driver_container": tree.is_dir("/run/nvidia/driver/usr"),
         "default_route": read_default_route(tree),
         "nameservers": read_nameservers(tree),
         "lockdown": _chosen(tree.word("/sys/kernel/security/lockdown")),

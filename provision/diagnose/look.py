@@ -112,6 +112,13 @@ def has_driver(case: Case) -> bool:
     )
 
 
+def brought_in(case: Case) -> bool:
+    """A module is loaded that nothing on this host's disk brings: a driver container, a network root, an owner's own way."""
+    facts = case.facts
+    here = facts.module.on_disk or installed(case).packages or boot(case).dkms or facts.runfile.uninstaller
+    return facts.module.loaded is not None and (boot(case).driver_container or not here)
+
+
 def newest(releases: Iterable[str]) -> list[str]:
     """Releases, the newest first."""
     return sorted(releases, key=debversion.natural_key, reverse=True)
@@ -122,6 +129,8 @@ def driver_origin(case: Case) -> str:
     driver = installed(case)
     if driver.build:
         return driver.build
+    if any(name.startswith("nvidia-headless-no-dkms") for name in driver.packages):
+        return "signed"
     origins = {module.origin for module in case.facts.module.on_disk}
     if "dkms" in origins or boot(case).dkms:
         return "dkms"  # of a runfile too, where it was told to use DKMS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from provision.diagnose import look
@@ -34,7 +35,11 @@ def _bad_initrds(case: Case) -> dict[str, str]:
         if kernel.release not in (kernels.running, kernels.next):
             continue
         size = sizes.get(kernel.release)
-        if not kernel.initrd and len(with_image) > 1:
+        if (
+            not kernel.initrd
+            and len(with_image) > 1
+            and (kernel.release != kernels.running or _needs_initrd(case))
+        ):
             wrong[kernel.release] = f"/boot/initrd.img-{kernel.release}: not there"
         elif size is not None and size == 0:
             wrong[kernel.release] = f"/boot/initrd.img-{kernel.release}: 0 bytes"
@@ -45,6 +50,11 @@ def _bad_initrds(case: Case) -> dict[str, str]:
                 f"/boot/initrd.img-{kernel.release}: {size} bytes, the others have {max(sizes.values())}"
             )
     return wrong
+
+
+def _needs_initrd(case: Case) -> bool:
+    """The kernel that runs was told its root in a way that only an initramfs understands (a UUID, a label, LVM)."""
+    return bool(re.search(r"\broot=(?:UUID=|LABEL=|/dev/mapper/|ZFS=)", look.boot(case).cmdline))
 
 
 def _cut_off(size: int, others: list[int]) -> bool:

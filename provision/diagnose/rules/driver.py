@@ -253,11 +253,39 @@ def _two_installers(case: Case) -> Iterator[Found]:
     )
 
 
+def _container_libraries(case: Case) -> Iterator[Found]:
+    """A container with libraries of its own that are not of its machine's module."""
+    loaded = case.facts.module.loaded
+    versions = {library.version for library in case.facts.libraries if library.version}
+    if (
+        not look.in_container(case)
+        or loaded is None
+        or not loaded.version
+        or not versions
+        or loaded.version in versions
+    ):
+        return
+    if not case.facts.devices and not case.facts.smi.ran:
+        return  # no GPU was given to it
+    told = ", ".join(sorted(versions))
+    yield Found(
+        f"the libraries in this container are {told}, the module of its machine is {loaded.version}",
+        look.clip(
+            [f"/proc/driver/nvidia/version: {loaded.version}", *look.library_words(case), *_smi_words(case)]
+        ),
+        (
+            look.manual(
+                f"install the libraries {loaded.version} in the container, or none: the container runtime mounts the machine's"
+            ),
+        ),
+    )
+
+
 def _library_missing(case: Case) -> Iterator[Found]:
     facts = case.facts
     if look.in_container(case) or not (look.installed(case).packages or facts.module.loaded):
         return
-    if not look.own_gpus(case) and not facts.module.loaded:
+    if (not look.own_gpus(case) and not facts.module.loaded) or look.brought_in(case):
         return
     have = {library.soname for library in facts.libraries}
     missing = [soname for soname in ("libcuda.so.1", "libnvidia-ml.so.1") if soname not in have]
@@ -700,6 +728,20 @@ RULES = (
         ),
         after=("dpkg.unfinished",),
         sources=("aws-samples reports of g4dn images, driver 470",),
+    ),
+    Rule(
+        code="driver.container_libraries",
+        level="error",
+        title="a container's own driver libraries are not of its machine's version",
+        explain=(
+            "A container shares the kernel and so the module of its machine. Libraries that were installed inside it (apt in an "
+            "LXC container, a runfile with --no-kernel-module) must be of exactly that version, and are not any more after the "
+            "machine's update."
+        ),
+        breaks="nvidia-smi and CUDA in that container (driver/library version mismatch); the machine itself is well",
+        repair="libraries of the machine's version, or none of its own: NVIDIA's container runtime mounts the machine's",
+        prevent="no driver libraries inside containers",
+        find=_container_libraries,
     ),
     Rule(
         code="driver.library_missing",

@@ -14,7 +14,7 @@ from provision.trouble import DkmsTree
 
 def _bare_kernels(case: Case) -> list[str]:
     """Kernels that run or boot next and have no nvidia module, where a driver is to be."""
-    if not case.facts.gpus or not look.own_gpus(case) or not look.has_driver(case):
+    if not look.own_gpus(case) or not look.has_driver(case) or look.brought_in(case):
         return []
     return [kernel for kernel in look.kernels_that_matter(case) if not look.modules_of(case, kernel)]
 
@@ -270,15 +270,14 @@ def _dkms_packages(case: Case) -> list[str]:
 def _no_module(case: Case) -> Iterator[Found]:
     """The running kernel has none."""
     kernels = case.facts.kernels
-    if kernels.running in _bare_kernels(case) and not (
-        case.facts.module.loaded and kernels.running != kernels.next
-    ):
+    if kernels.running in _bare_kernels(case) and case.facts.module.loaded is None:
         yield from _without(case, kernels.running, "the running kernel")
 
 
 def _no_module_next(case: Case) -> Iterator[Found]:
     kernels = case.facts.kernels
-    if kernels.next and kernels.next != kernels.running and kernels.next in _bare_kernels(case):
+    later = kernels.next != kernels.running or case.facts.module.loaded is not None
+    if kernels.next and later and kernels.next in _bare_kernels(case):
         yield from _without(case, kernels.next, "the kernel that boots next")
 
 
@@ -313,7 +312,7 @@ def _without(case: Case, kernel: str, which: str) -> Iterator[Found]:
             f"packages of the driver: {len(look.installed(case).packages)}, none of them brings a module"
         )
         repair = look.apply("install the module's package beside the libraries")
-    if kernel != case.facts.kernels.running:
+    if case.facts.module.loaded is not None:
         evidence.append(
             f"{look.loaded_words(case)} for {case.facts.kernels.running}: it works until the reboot"
         )

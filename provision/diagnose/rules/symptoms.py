@@ -15,6 +15,7 @@ MEANS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "version mismatch",
         (
+            "driver.container_libraries",
             "driver.stale_module",
             "driver.mixed_versions",
             "driver.libraries_differ",
