@@ -54,8 +54,7 @@ def changes(
         if origin is None or other is None:
             continue
         found += _of_group(name, origin, other, reasons)
-    found += _of_hosts(before, new)
-    return found
+    return found + _of_hosts(before, new, {change.group for change in found if change.what == "driver"})
 
 
 def _origin(before: Lock, new: Lock, group: str) -> str:
@@ -141,7 +140,8 @@ def _conda(name: str, one: LockedGroup, other: LockedGroup) -> list[Change]:
     ]  # fmt: skip
 
 
-def _of_hosts(before: Lock, new: Lock) -> list[Change]:
+def _of_hosts(before: Lock, new: Lock, moved: set[str]) -> list[Change]:
+    """What changes for single hosts. moved: groups whose driver changes, and with it the modules of every kernel."""
     found = []
     for name in sorted({*before.hosts, *new.hosts}, key=natural):
         one, other = before.hosts.get(name), new.hosts.get(name)
@@ -155,6 +155,8 @@ def _of_hosts(before: Lock, new: Lock) -> list[Change]:
                 continue  # told with the group
             if old != now and one is not None and other is not None:
                 found.append(Change(group=group, part="hosts", what=f"{name} {what}", old=old, new=now))
+        if one and other and _kernel(one) == _kernel(other) and group not in moved:
+            found += _kernel_packages(name, group, one, other)
         if (one is None) != (other is None) and group in before.groups and group in new.groups:
             there = f"{name} in it"
             found.append(
@@ -167,6 +169,14 @@ def _of_hosts(before: Lock, new: Lock) -> list[Change]:
                 )
             )
     return found
+
+
+def _kernel_packages(name: str, group: str, one: LockedHost, other: LockedHost) -> list[Change]:
+    a, b = (host.kernel.packages if host.kernel else {} for host in (one, other))
+    return [
+        Change(group=group, part="hosts", what=f"{name} {package}", old=a.get(package), new=b.get(package))
+        for package in sorted({*a, *b}, key=natural) if a.get(package) != b.get(package)
+    ]  # fmt: skip
 
 
 def _kernel(host: LockedHost | None) -> str | None:
