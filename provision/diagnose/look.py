@@ -219,7 +219,7 @@ def smi_works(case: Case) -> bool:
     smi, count = case.facts.smi, len(own_gpus(case))
     if smi.timed_out or smi.rc != 0 or not smi.gpus:
         return False
-    return bool(case.facts.host.container) or len(smi.gpus) >= count
+    return in_container(case) or len(smi.gpus) >= count
 
 
 # --- words -------------------------------------------------------------------------------------------------------

@@ -13,6 +13,8 @@ from provision.facts import Kernels
 
 # Updates of a slow machine take so long; what holds a lock longer waits for something that does not come.
 _PATIENCE_S = 2 * 3600
+# Daemons (packagekitd, aptd, unattended-upgrade-shutdown) live for days and hold a lock for seconds.
+_SHORT_LIVED = frozenset({"apt", "apt-get", "aptitude", "dpkg"})
 # apt's downloads and dpkg's unpacking of a driver need some hundred megabytes; below this every run fails.
 _LEAST, _LEAST_FILES = 100 << 20, 500
 # An initramfs of Ubuntu with little in it.
@@ -30,7 +32,7 @@ def _locked(case: Case) -> Iterator[Found]:
             )
         return
     first = max(locks, key=lambda lock: lock.age_s or 0)
-    stuck = first.state == "T" or (first.age_s or 0) > _PATIENCE_S
+    stuck = first.state == "T" or (first.comm in _SHORT_LIVED and (first.age_s or 0) > _PATIENCE_S)
     age = f", started {_span(first.age_s)} ago" if first.age_s is not None else ""
     stopped = ", stopped" if first.state == "T" else ""
     who = (

@@ -30,7 +30,7 @@ def _is_server(case: Case) -> bool:
 
 
 def _on_server(case: Case) -> Iterator[Found]:
-    if not case.facts.desktop or not _is_server(case) or case.facts.host.container:
+    if not case.facts.desktop or not _is_server(case) or look.in_container(case):
         return
     trouble = look.boot(case)
     drawing = [
@@ -58,7 +58,7 @@ def _on_server(case: Case) -> Iterator[Found]:
 
 def _no_gl(case: Case) -> Iterator[Found]:
     facts, driver = case.facts, look.installed(case)
-    if not facts.desktop or not driver.packages or facts.host.container or not look.own_gpus(case):
+    if not facts.desktop or not driver.packages or look.in_container(case) or not look.own_gpus(case):
         return
     gl = {
         n: names.upstream(v)
@@ -102,7 +102,7 @@ def _no_gl(case: Case) -> Iterator[Found]:
 def _stale_conf(case: Case) -> Iterator[Found]:
     """xorg.conf asks for a driver that is not there."""
     facts = case.facts
-    if not facts.desktop or facts.host.container:
+    if not facts.desktop or look.in_container(case):
         return
     bus = {_bus(gpu.slot) for gpu in facts.gpus}
     rows = []

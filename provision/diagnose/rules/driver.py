@@ -307,7 +307,7 @@ def _library_missing(case: Case) -> Iterator[Found]:
 def _missing(case: Case) -> Iterator[Found]:
     """GPUs, and no driver at all."""
     facts = case.facts
-    if not look.own_gpus(case) or look.has_driver(case) or facts.host.container:
+    if not look.own_gpus(case) or look.has_driver(case) or look.in_container(case):
         return
     if any(gpu.driver in checks.RIVALS for gpu in look.own_gpus(case)) and not case.driver_managed:
         return
@@ -559,7 +559,7 @@ def _persistence_off(case: Case) -> Iterator[Found]:
     if (
         not off
         or facts.desktop
-        or facts.host.container
+        or look.in_container(case)
         or case.values.get("nvidia_driver_persistence", True) is not True
         or not case.driver_managed
     ):

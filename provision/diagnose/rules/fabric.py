@@ -50,7 +50,7 @@ def _switch_words(case: Case) -> str:
 
 
 def _version(case: Case) -> Iterator[Found]:
-    if not _has_switch(case) or case.facts.host.container:
+    if not _has_switch(case) or look.in_container(case):
         return
     driver = _driver_version(case)
     wrong = {name: version for name, version in _packages(case).items() if driver and version != driver}
@@ -78,7 +78,7 @@ def _version(case: Case) -> Iterator[Found]:
 
 
 def _missing(case: Case) -> Iterator[Found]:
-    if not _has_switch(case) or _packages(case) or _running(case) or case.facts.host.container:
+    if not _has_switch(case) or _packages(case) or _running(case) or look.in_container(case):
         return
     if not look.has_driver(case) or str(case.values.get("nvidia_driver_fabric_manager", "auto")) == "never":
         return
@@ -99,7 +99,7 @@ def _not_running(case: Case) -> Iterator[Found]:
         or not _packages(case)
         or _running(case)
         or not case.facts.host.systemd
-        or case.facts.host.container
+        or look.in_container(case)
     ):
         return
     if case.facts.module.loaded is None:
@@ -127,7 +127,7 @@ def _not_running(case: Case) -> Iterator[Found]:
 
 def _needless(case: Case) -> Iterator[Found]:
     packages = _packages(case)
-    if not packages or _has_switch(case) or not case.facts.gpus or case.facts.host.container:
+    if not packages or _has_switch(case) or not case.facts.gpus or look.in_container(case):
         return
     failed = "nvidia-fabricmanager.service" in (look.boot(case).failed_units or ())
     evidence = [f"{name} {version}" for name, version in packages.items()]
@@ -145,7 +145,7 @@ def _needless(case: Case) -> Iterator[Found]:
 
 def _unheld(case: Case) -> Iterator[Found]:
     """Fabric manager from apt beside a driver from elsewhere, not held: the archive moves it alone."""
-    if not _has_switch(case) or case.facts.host.container:
+    if not _has_switch(case) or look.in_container(case):
         return
     loose = [name for name in _packages(case) if not case.facts.packages[name].held]
     others = [name for name in look.locked_packages(case) if names.parse(name).base not in names.FABRIC]

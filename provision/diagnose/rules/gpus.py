@@ -258,7 +258,7 @@ def _missing_card(case: Case) -> Iterator[Found]:
         )
     elif (
         not facts.gpus
-        and not facts.host.container
+        and not look.in_container(case)
         and (facts.smi.path or look.installed(case).packages)
         and case.driver_managed
     ):
@@ -396,7 +396,7 @@ def _nodes(case: Case) -> Iterator[Found]:
     if (
         facts.module.loaded is None
         or not any(gpu.driver == "nvidia" for gpu in facts.gpus)
-        or facts.host.container
+        or look.in_container(case)
     ):
         return
     if "/dev/nvidiactl" in facts.devices and any(

@@ -11,7 +11,7 @@ from provision.diagnose.rule import Case, Found, Rule
 def _lost(case: Case) -> Iterator[Found]:
     trouble = look.boot(case)
     on = [gpu for gpu in case.facts.smi.gpus if gpu.mig == "Enabled"]
-    if not on or trouble.mig_instances is None or case.facts.host.container:
+    if not on or trouble.mig_instances is None or look.in_container(case):
         return
     empty = [gpu for gpu in on if not trouble.mig_instances.get(str(gpu.index), 0)]
     if not empty:

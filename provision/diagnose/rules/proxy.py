@@ -56,19 +56,23 @@ def _layers(case: Case) -> Iterator[Found]:
     wanted = encrypted or [row.file for row in everybody + users]
     if general and not https and wanted:
         yield Found(
-            f"apt has a proxy for http ({general[0][0]}) and none for https",
+            f"apt has a proxy for http ({general[0][0]}) and none for https, which then goes through the same one",
             look.clip([*told, *(f"https: {uri}" for uri in encrypted[:3])]),
             repairs,
+            # apt falls back to it (tried with 2.6), and most proxies let TLS through.
+            level="note",
         )
     kinds = {row.kind for row in everybody}
     if "http" in kinds and not kinds & {"https", "all"}:
         row = everybody[0]
         yield Found(f"{row.file} sets http_proxy ({row.value}) and no https_proxy", look.clip(told), repairs)
-    if users and not everybody and not (http or https):
+    if users and not everybody and not https:
         kept = "" if trouble.sudo_keeps_proxy else "; sudo does not hand it on"
         yield Found(
-            f"only {users[0].file} knows the proxy ({users[0].value}): apt, docker and services do not{kept}",
-            look.clip([*told, "apt.conf.d: no proxy", "/etc/environment: no proxy"]),
+            f"only {users[0].file} knows the proxy ({users[0].value}): {'' if http else 'apt, '}docker and services do not{kept}",
+            look.clip(
+                [*told, f"apt.conf.d: no proxy{' for https' if http else ''}", "/etc/environment: no proxy"]
+            ),
             repairs,
         )
 
@@ -96,12 +100,8 @@ def _docker(case: Case) -> Iterator[Found]:
         for row in trouble.proxies
         if row.layer in ("everybody", "user")
     ]
-    others += [
-        f"{file}: apt, {kind} through {value}"
-        for kind in ("http", "https")
-        for value, file in _apt(case, kind)
-        if not _is_cache(value)
-    ]
+    # A proxy of apt's for http alone may be a cache of packages.
+    others += [f"{file}: apt, https through {value}" for value, file in _apt(case, "https")]
     if others:
         yield Found(
             "dockerd has no proxy, and this host goes out through one",

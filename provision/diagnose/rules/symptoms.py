@@ -54,7 +54,7 @@ def _smi_fails(case: Case) -> Iterator[Found]:
     smi = case.facts.smi
     if not smi.path or not (smi.ran or smi.error) or not look.own_gpus(case):
         return
-    if case.facts.host.container and not case.facts.devices:
+    if look.in_container(case) and not case.facts.devices:
         return  # no GPU was given to this container
     if smi.timed_out:
         yield Found("nvidia-smi did not answer in time", (f"{smi.path}: stopped after its time was over",))
@@ -63,7 +63,7 @@ def _smi_fails(case: Case) -> Iterator[Found]:
         yield Found(
             f"nvidia-smi fails: {said[0]}", look.clip([f"{smi.path} ended with {smi.rc}", *said[1:4]])
         )
-    elif not case.facts.host.container and 0 < len(smi.gpus) < len(look.own_gpus(case)):
+    elif not look.in_container(case) and 0 < len(smi.gpus) < len(look.own_gpus(case)):
         unseen = [look.title(case, gpu) for gpu in look.own_gpus(case) if not look.smi_sees(case, gpu)]
         yield Found(
             f"nvidia-smi sees {len(smi.gpus)} of {len(look.own_gpus(case))} GPUs",
@@ -77,7 +77,7 @@ def _not_loaded(case: Case) -> Iterator[Found]:
         facts.module.loaded
         or not look.own_gpus(case)
         or not look.has_driver(case)
-        or facts.host.container
+        or look.in_container(case)
         and not facts.kernels.installed
     ):
         return
