@@ -34,16 +34,16 @@ ECHOES: dict[str, tuple[str, ...]] = {
     "reboot.pending": ("boot",),
     "check.apt.hold": ("holds", "packages"),
     "check.cuda.hold": ("holds", "packages"),
-    "check.apt.packages": ("packages",),
+    "check.apt.packages": ("packages", "blocked"),
     "check.apt.sources": ("sources",),
     "check.boot.next": ("boot",),
     "check.boot.nouveau": ("boot",),
-    "check.driver.": ("packages", "boot", "reboot", "hardware", "lock"),
+    "check.driver.": ("packages", "blocked", "boot", "reboot", "hardware", "lock"),
     "check.gpu.": ("hardware",),
     "check.service.": ("services", "packages", "boot", "hardware"),
-    "check.cuda.": ("files", "packages", "lock"),
-    "check.conda.": ("conda", "lock"),
-    "check.container.": ("containers", "packages", "lock"),
+    "check.cuda.": ("files", "packages", "lock", "blocked"),
+    "check.conda.": ("conda", "lock", "blocked"),
+    "check.container.": ("containers", "packages", "lock", "blocked"),
 }
 
 

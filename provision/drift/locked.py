@@ -32,6 +32,7 @@ def against_lock(facts: Facts, values: Mapping[str, Any], lock: HostLock, catalo
     if "driver" in held.pins:
         items += _beside(facts, held.pins["driver"])
     if lock.listed:
+        items += _loaded(facts, lock)
         items += _kernel(facts, lock)
         items += _sources(facts, lock)
     items += _conda(facts, lock)
@@ -86,6 +87,17 @@ def _beside(facts: Facts, pins: Mapping[str, str]) -> list[Item]:
         Item(code="packages.extra", what=_several(extra), expected="not installed", found=facts.packages[extra[0]].version,
              against="lock", hint="provision lock --update takes them over; apt-get remove takes them away")
     ] if extra else []  # fmt: skip
+
+
+def _loaded(facts: Facts, lock: HostLock) -> list[Item]:
+    """A driver that is not ours to manage, and that somebody changed."""
+    loaded = facts.module.loaded.version if facts.module.loaded else "none"
+    if lock.host.driver in (None, loaded):
+        return []
+    return [
+        Item(code="packages.loaded", what="the loaded driver", expected=str(lock.host.driver), found=loaded, against="lock",
+             hint="wanted: provision lock --update takes it over; else bring the old one back")
+    ]  # fmt: skip
 
 
 def _kernel(facts: Facts, lock: HostLock) -> list[Item]:

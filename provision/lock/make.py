@@ -91,6 +91,7 @@ def entry(seen: Seen, catalog: Catalog) -> Entry:
     )
     host = LockedHost(
         group="",
+        driver=facts.module.loaded.version if facts.module.loaded and not driver else None,
         kernel=_kernel(facts),
         gpus=[_gpu(gpu, facts, catalog) for gpu in facts.gpus],
         sources=sorted({source.file for source in facts.apt.sources if source.enabled}),

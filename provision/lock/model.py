@@ -143,9 +143,13 @@ class LockedGpu(_Locked):
 
 
 class LockedHost(_Locked):
-    """What a host has of its own. environments: conda environments -> digest over all packages in them."""
+    """What a host has of its own. environments: conda environments -> digest over all packages in them.
+
+    driver: the loaded driver, of hosts whose driver is not ours to manage (an image's, a runfile's).
+    """
 
     group: str
+    driver: str | None = None
     kernel: LockedKernel | None = None
     gpus: list[LockedGpu] = Field(default_factory=list)
     sources: list[str] | None = None  # files of apt's sources; None: not looked at

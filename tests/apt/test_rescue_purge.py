@@ -70,10 +70,37 @@ def test_takes_the_driver_and_nothing_else(field: Root) -> None:
     )
     assert stays(field) == before, "something went along"
     assert field.sh("apt-mark showhold").split() == ["libnccl2", "nvidia-container-toolkit"]
-    left = [name for name in field.selections() if "550" in name]
-    # Its postrm fails on purge, as vendors' do: named, and nothing of it runs any more.
-    assert left == [f"linux-modules-nvidia-550-open-{KERNEL}"]
-    assert any("its script failed" in text for text in done["warnings"]), done["warnings"]
+    # A postrm that fails on purge, as vendors' do, is set aside: nothing of the driver is left.
+    assert [name for name in field.selections() if "550" in name] == []
+    assert any("postrm" in text for text in done["warnings"]), done["warnings"]
+    kept = f"var/lib/dpkg/info/linux-modules-nvidia-550-open-{KERNEL}.postrm"
+    assert (field.path / f"var/lib/provision/snapshots/{done['snapshot']}/files/{kept}").exists()
+
+
+def test_a_package_whose_removal_script_fails_goes_all_the_same(host: Root) -> None:
+    script = host.path / "var/lib/dpkg/info/nvidia-dkms-550-open.prerm"
+    script.write_text("#!/bin/sh\necho dkms: no such tree >&2\nexit 3\n")
+    script.chmod(0o755)
+    done = host.module("rescue_purge", snapshot=snapshot(host))
+    assert done.get("changed"), done
+    assert host.selections() == {"lab-tool": "ii 1.0"}
+    assert any("prerm of nvidia-dkms-550-open" in text for text in done["warnings"]), done["warnings"]
+
+
+def test_a_half_unpacked_package_goes_without_its_archive(host: Root, repo: Repo) -> None:
+    # Killed while it was unpacked, and no repository has that version any more.
+    status = host.read("/var/lib/dpkg/status")
+    at = status.index("Package: nvidia-utils-550\n")
+    host.write(
+        "/var/lib/dpkg/status",
+        status[:at] + status[at:].replace("hold ok installed", "hold reinstreq half-installed", 1),
+    )
+    repo.stanzas = []
+    repo.publish()
+    host.sh("apt-get -q update")
+    done = host.module("rescue_purge", snapshot=snapshot(host))
+    assert done.get("changed"), done
+    assert host.selections() == {"lab-tool": "ii 1.0"}
 
 
 def test_what_the_driver_kept_is_not_lost_to_a_later_autoremove(field: Root) -> None:

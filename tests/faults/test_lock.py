@@ -47,6 +47,10 @@ def test_newer_versions_do_not_move_a_locked_host(fleet):
     assert fleet.json("plan", "-l", "gpu01")["hosts"]["gpu01"]["status"] == "converged"
     refused = fleet.json("plan", "-l", "gpu01", "-e", "nvidia_driver_update=true", rc=5)
     assert [error["code"] for error in refused["errors"]] == ["lock.contradicts"]
+    plain = fleet.ansible("site.yml", "-l", "gpu01", "-e", "nvidia_driver_update=true")
+    assert plain.returncode == 2 and "nvidia_driver_update asks for newer versions" in plain.stdout, (
+        plain.stdout
+    )
     free = fleet.json("plan", "--no-lock", "-l", "gpu01", "-e", "nvidia_driver_update=true", rc=2)
     assert LATER in free["hosts"]["gpu01"]["summary"]
 

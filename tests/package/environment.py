@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import zipfile
 from importlib.metadata import distribution
 from pathlib import Path
 
@@ -58,3 +59,26 @@ def python(
     return subprocess.run(
         argv, cwd=cwd, env=env, capture_output=True, text=True, timeout=timeout, check=False
     )
+
+
+def wheels(folder: Path, wheel: Path, *names: str) -> Path:
+    """Fill a folder with wheels of the distributions named and of what they need, packed again from what is installed here."""
+    folder.mkdir()
+    (folder / wheel.name).write_bytes(wheel.read_bytes())
+    for name in needed(*names):
+        if name == OWN:
+            continue
+        dist = distribution(name)
+        tags = re.findall(r"^Tag: (\S+)", dist.read_text("WHEEL") or "", re.M)
+        if not tags:
+            raise LookupError(f"{name} was not installed from a wheel")
+        # Several are written as one: py2.py3-none-any.
+        parts = zip(*(tag.split("-") for tag in tags), strict=True)
+        tag = "-".join(".".join(dict.fromkeys(part)) for part in parts)
+        file = folder / f"{re.sub(r'[-_.]+', '_', dist.name)}-{dist.version}-{tag}.whl"
+        with zipfile.ZipFile(file, "w") as packed:
+            for path in dist.files or ():
+                # Programs are made by pip again; compiled files are another Python's.
+                if ".." not in path.parts and path.suffix != ".pyc" and path.name != "INSTALLER":
+                    packed.write(str(path.locate()), str(path))
+    return folder

@@ -6,6 +6,8 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+import provision.collection  # noqa: F401 - makes the collection importable
+from ansible_collections.gpu.provision.plugins.module_utils import probe
 from provision.catalog import load_catalog
 from provision.drift import judge_host, metrics
 from provision.drift.item import Item
@@ -13,6 +15,7 @@ from provision.drift.peers import compare, peer_of
 from provision.errors import UsageError
 from provision.facts import Facts
 from provision.lock.model import NAME, Lock, dump, parse
+from tests.unit import trees
 from tests.unit.fleethosts import changed, healthy, lock_of_hosts
 
 CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/drift.yml").read_text())
@@ -47,7 +50,7 @@ def written(lock, case, folder):
 @pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
 def test_drift(case, tmp_path):
     if case.get("lock", True):
-        written(lock_of_hosts({"gpu01": healthy()}), case, tmp_path)
+        written(lock_of_hosts({"gpu01": healthy()}, case.get("lock_wish")), case, tmp_path)
     values = {**case.get("wish", {}), "inventory_dir": str(tmp_path)}
     items, _ = judge_host(case.get("as", "gpu01"), facts_of(case), values, load_catalog())
     told = [f"{item.code}: {item.what} {item.expected} {item.found}" for item in items]
@@ -58,12 +61,28 @@ def test_drift(case, tmp_path):
 
 
 def test_every_item_has_a_way_out(tmp_path):
-    lock = lock_of_hosts({"gpu01": healthy()})
     for case in CASES:
-        written(lock, case, tmp_path)
+        written(lock_of_hosts({"gpu01": healthy()}, case.get("lock_wish")), case, tmp_path)
         values = {**case.get("wish", {}), "inventory_dir": str(tmp_path)}
         items, _ = judge_host(case.get("as", "gpu01"), facts_of(case), values, load_catalog())
         assert all(item.hint for item in items), (case["name"], items)
+
+
+# --- recorded hosts ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("recorded", ["h100x1", "h100x2"])
+def test_a_real_machine_as_its_image_has_it_did_not_drift(recorded, tmp_path):
+    """Files and nvidia-smi of real machines with one and two H100, whose driver and CUDA came with the image."""
+    root = trees.build(tmp_path / "root", {"base": recorded})
+    xml = (trees.FIXTURES / recorded / "nvidia-smi.xml").read_text()
+    facts = Facts.model_validate(probe.collect(str(root), run=lambda *words, **options: (0, xml, "")))
+    values = {"nvidia_driver_manage": False, "inventory_dir": str(tmp_path)}
+    assert judge_host("gpu01", facts, values, load_catalog())[0] == []
+    (tmp_path / NAME).write_text(dump(lock_of_hosts({"gpu01": facts}, {"nvidia_driver_manage": False})))
+    assert judge_host("gpu01", facts, values, load_catalog())[0] == []
+    narrow = changed(facts, {"smi/gpus/0": {"mig": "Enabled"}})
+    assert [item.code for item in judge_host("gpu01", narrow, values, load_catalog())[0]] == ["hardware.mig"]
 
 
 # --- peers ------------------------------------------------------------------------------------------------------------
