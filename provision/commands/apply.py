@@ -491,7 +491,7 @@ class _Actions:
         hosts = self._of([name for name, outcome in outcomes.items() if outcome.status == "done"])
         if not hosts:
             return
-        verified = verify.run(self.fleet, _Titled(self.talk, title), hosts)
+        verified = verify.run(self.fleet, _Titled(self.talk, title), hosts, keep=True)
         for name, result in verified.hosts.items():
             outcome = outcomes[name]
             outcome.applied.checks = result.checks

@@ -345,7 +345,7 @@ class _Run:
         if not names or self.interrupted:
             return
         hosts = [host for host in self.fleet.hosts if host.name in names]
-        verified = verify.run(self.fleet, self.talk, hosts)
+        verified = verify.run(self.fleet, self.talk, hosts, keep=True)
         self.errors += verified.errors
         for name, result in verified.hosts.items():
             status = {"fail": "check_failed", "unreachable": "unreachable", "failed": "failed"}.get(

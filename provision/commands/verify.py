@@ -24,9 +24,13 @@ _WORST: tuple[CheckStatus, ...] = ("fail", "warn", "pass")
 
 
 def run(
-    fleet: Fleet, talk: Talk | None = None, hosts: Sequence[Host] | None = None, look: Look = EVERYTHING
-) -> VerifyDocument:
-    """Check hosts (all of the fleet when None). Exit code 3 where a check failed; warnings do not fail."""
+    fleet: Fleet, talk: Talk | None = None, hosts: Sequence[Host] | None = None, look: Look = EVERYTHING,
+    *, keep: bool = False,
+) -> VerifyDocument:  # fmt: skip
+    """Check hosts (all of the fleet when None). Exit code 3 where a check failed; warnings do not fail.
+
+    keep: their sessions stay open, for what is asked next; see fleet.ask_all.
+    """
     catalog = load_catalog()
     answers = ask_all(
         fleet,
@@ -34,6 +38,7 @@ def run(
         "verifying",
         lambda host, session: verify_host(_patient(session), dict(fleet.values[host.name]), catalog, look),
         talk or Silent(),
+        keep=lambda verdicts: keep,
     )
     document = VerifyDocument()
     codes: list[Exit] = []
