@@ -35,6 +35,7 @@ from ansible_collections.gpu.provision.plugins.module_utils import (
 from ansible_collections.gpu.provision.plugins.module_utils.aptcommon import AptError
 
 JOURNAL = apttransaction.STATE + "/purge.json"
+_INFO = "/var/lib/dpkg/info"
 UNINSTALL_S = 600  # what the .run file's uninstaller may take: it removes files and runs depmod
 # Drivers from before 2018, which names does not know: nothing installs them any more.
 LEGACY = (
@@ -110,17 +111,30 @@ def select(packages):
 def _needed_by(name, packages):
     """Name of a package that is not ours and has no other choice than this one; None without."""
     for package in packages:
-        if not package.present or is_ours(package.name):
-            continue
-        for group in (package.fields.get("Depends") or "").split(","):
-            choices = {re.split(r"[ :(\[]", choice.strip(), maxsplit=1)[0] for choice in group.split("|")}
-            if name in choices and all(is_ours(choice) for choice in choices):
-                return package.name
+        if (
+            package.present
+            and not is_ours(package.name)
+            and any(name in group for group in _needs_ours(package))
+        ):
+            return package.name
     return None
+
+
+def _needs_ours(package):
+    """[names] of each dependency of a package that a driver's packages alone can meet."""
+    groups = []
+    for group in (package.fields.get("Depends") or "").split(","):
+        choices = {re.split(r"[ :(\[]", choice.strip(), maxsplit=1)[0] for choice in group.split("|")}
+        if all(map(is_ours, choices)):
+            groups.append(choices)
+    return groups
 
 
 def _ask(packages, remove, allow):
     """Ask apt what the removal would do, and judge it. Returns (changes, problems)."""
+    if half_unpacked(packages):
+        # apt will not remove what it wants to unpack again first, and there may be no archive any more: dpkg does.
+        return _by_dpkg(packages, remove, allow)
     unhold = ["all_driver"] + [name.split(":")[0] for name in remove] + list(allow)
     answer = aptquery.simulate(remove=list(remove) + _present(packages, allow), unhold=unhold)
     if not answer["ok"]:
@@ -131,6 +145,39 @@ def _ask(packages, remove, allow):
         }]  # fmt: skip
     essential = [p.name for p in packages if p.essential]
     return answer["changes"], judge(answer["changes"], remove, allow, essential, os.uname()[2])
+
+
+def half_unpacked(packages):
+    """Names of driver packages that dpkg was killed at while it unpacked them."""
+    return [p.name for p in packages if p.present and p.flag == "reinstreq" and is_ours(p.name)]
+
+
+def _by_dpkg(packages, remove, allow):
+    """(changes, problems) of a removal by dpkg alone, which takes exactly the names that it is given."""
+    native = aptcommon.native_arch(packages)
+    versions = {aptcommon.selection_name(p, native): p.version for p in packages}
+    also = _present(packages, allow)
+    changes = [
+        {
+            "action": "remove",
+            "name": name,
+            "version": None,
+            "from_version": versions.get(name),
+            "origin": None,
+        }
+        for name in list(remove) + also
+    ]
+    needed = sorted(
+        {
+            p.name
+            for p in packages
+            if p.present and not is_ours(p.name) and p.name not in also and _needs_ours(p)
+        }
+    )
+    extra = [dict(changes[0], name=name) for name in needed]
+    return changes, judge(
+        changes + extra, remove, allow, [p.name for p in packages if p.essential], os.uname()[2]
+    )
 
 
 def _present(packages, wanted):
@@ -305,21 +352,69 @@ class _Purge(object):
         also = _present(packages, self.allow)
         if not remove and not also:
             return
-        result = apttransaction.run(
-            {
-                "remove": remove + also, "hold": False, "expect": _removals(self.found["changes"]),
-                "lock_timeout": self.lock_timeout, "timeout": self.timeout,
-            },
-            log_dir=self.log_dir,
-        )  # fmt: skip
+        if half_unpacked(packages):
+            self.by_dpkg(remove + also)
+            return
+        result = self.transaction(remove + also)
         self.removed = [change["name"] for change in result["changes"] if change["action"] == "remove"]
         self.warnings += result["warnings"]
         self.done.append("removed %d packages" % len(self.removed))
+
+    def by_dpkg(self, remove):
+        """Remove exactly these with dpkg; see half_unpacked."""
+        aptcommon.wait_for_locks(aptcommon.DPKG_LOCKS, self.lock_timeout)
+        rescuecommon.command(
+            ["dpkg", "--force-hold", "--force-remove-reinstreq", "--remove"] + remove, self.timeout
+        )
+        self.removed = list(remove)
+        self.done.append("removed %d packages, with dpkg alone: some were half unpacked" % len(remove))
+
+    def transaction(self, remove):
+        """Remove packages in one transaction. One whose own script for that fails is removed without it (G8)."""
+        expect = _removals(self.found["changes"])
+        for _ in range(len(remove) + 1):
+            try:
+                return apttransaction.run(
+                    {
+                        "remove": remove, "hold": False, "expect": expect, "lock_timeout": self.lock_timeout,
+                        "timeout": self.timeout,
+                    },
+                    log_dir=self.log_dir,
+                )  # fmt: skip
+            except AptError as error:
+                failed = removal_script(error.message)
+                if failed is None or not self.set_aside(*failed):
+                    raise
+            expect = None  # some are gone by now; the transaction itself refuses to take anything that is not named
+        raise AptError(
+            "apt.dpkg_failed", "the packages of the driver cannot be removed", hint="dpkg --audit names them"
+        )
+
+    def set_aside(self, name, script):
+        """Put a maintainer script that fails into the snapshot instead of running it. False where it is not ours or gone."""
+        if not is_ours(name):
+            return False
+        native = aptcommon.native_arch(aptcommon.read_status())
+        bare, _, arch = name.partition(":")
+        for path in (
+            "%s/%s:%s.%s" % (_INFO, bare, arch or native, script),
+            "%s/%s.%s" % (_INFO, bare, script),
+        ):
+            if os.path.exists(path):
+                self.keep([path])
+                os.unlink(path)
+                self.warnings.append("the %s of %s failed and was set aside: %s" % (script, name, path))
+                return True
+        return False
 
     def configuration(self):
         """dpkg --purge of exactly the rows of which only configuration is left; one that fails stays and is named."""
         config = select(aptcommon.read_status())[1]
         purged, warnings = rescuecommon.purge_configuration(config, self.lock_timeout)
+        rest = [name for name in config if name not in purged and self.set_aside(name, "postrm")]
+        if rest:
+            more, warnings = rescuecommon.purge_configuration(rest, self.lock_timeout)
+            purged += more
         self.warnings += warnings
         if purged:
             self.done.append("purged the configuration of %d packages" % len(purged))
@@ -380,6 +475,12 @@ class _Purge(object):
         if keep:
             rescuecommon.command(["apt-mark", "manual"] + keep, 60)
             self.done.append("marked as wanted, so that no autoremove takes them: %s" % ", ".join(keep))
+
+
+def removal_script(message):
+    """(package, prerm | postrm) of a failed transaction's message, where a script for removing failed; else None."""
+    found = re.match(r"^(\S+) failed: its (pre|post)-removal script ", message)
+    return (found.group(1), found.group(2) + "rm") if found else None
 
 
 def _removals(changes):

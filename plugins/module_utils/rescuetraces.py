@@ -80,7 +80,7 @@ UNITS = (
     "nvidia-hibernate.service", "nvidia-persistenced.service", "nvidia-powerd.service", "nvidia-resume.service",
     "nvidia-suspend.service", "nvidia-suspend-then-hibernate.service",
 )  # fmt: skip
-_UNIT_FOLDERS = ("/usr/lib/systemd/system", "/lib/systemd/system", "/etc/systemd/system")
+_UNIT_FOLDERS = ("/usr/lib/systemd/system", "/lib/systemd/system")  # what lies in /etc is the owner's
 # Folders that hold nothing but a driver's files: taken as a whole, where no package owns the folder.
 TREES = (
     "/usr/share/nvidia",
@@ -181,7 +181,16 @@ def owners(tree, paths):
         # A list that has none of these letters has none of these paths: most lists of a host end here.
         if not any(
             word in data
-            for word in (b"nvidia", b"NVIDIA", b"libcuda", b"libnv", b"nvngx", b"xorg.conf", b"ld.so")
+            for word in (
+                b"nvidia",
+                b"NVIDIA",
+                b"libcuda",
+                b"libnv",
+                b"nvngx",
+                b"libglx",
+                b"xorg.conf",
+                b"ld.so",
+            )
         ):
             continue
         for line in set(data.split(b"\n")).intersection(wanted):
@@ -247,12 +256,8 @@ def _binaries(tree, found):
 
 
 def _units(tree):
-    folders = _real_folders(tree, _UNIT_FOLDERS)
-    return [
-        "%s/%s" % (folder, unit) for folder in folders for unit in UNITS
-        # A link in /etc is somebody's choice (masked, or an alias), a file there is a driver's of before 2012.
-        if _is_there(tree, "%s/%s" % (folder, unit)) and not tree.is_link("%s/%s" % (folder, unit))
-    ]  # fmt: skip
+    paths = ["%s/%s" % (folder, unit) for folder in _real_folders(tree, _UNIT_FOLDERS) for unit in UNITS]
+    return [path for path in paths if _is_there(tree, path)]
 
 
 def _modules(tree):

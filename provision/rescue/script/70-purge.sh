@@ -58,7 +58,12 @@ level_purge() {
         purge_present=$(driver_packages | words)
         # shellcheck disable=SC2086 # a list of names
         if [ -n "$purge_present" ] && ! simulate purge $purge_present; then
-            die 5 "refused before anything was removed: a purge takes the driver alone; remove what depends on it first, if it may go"
+            # What apt wants to unpack again first has no archive; dpkg says itself whether anything depends on it.
+            # shellcheck disable=SC2086 # a list of names
+            if ! grep -q 'be reinstalled' "$WORK/simulation" ||
+                ! dpkg --no-act --force-hold --force-remove-reinstreq --purge $purge_names >/dev/null; then
+                die 5 "refused before anything was removed: a purge takes the driver alone; remove what depends on it first, if it may go"
+            fi
         fi
         if grep -q '^Inst ' "$WORK/changes" 2>/dev/null; then
             die 5 "refused before anything was removed: apt would install $(sed -n 's/^Inst //p' "$WORK/changes" | words)"
@@ -75,7 +80,7 @@ level_purge() {
     if [ -n "$purge_names" ]; then
         # dpkg itself takes exactly these names, whatever apt's sources say, and nothing that depends on them.
         # shellcheck disable=SC2086 # a list of names
-        run dpkg --force-hold --purge $purge_names || say "  what is left of them is named by: dpkg --audit; this script can be run again"
+        run dpkg --force-hold --force-remove-reinstreq --purge $purge_names || say "  what is left of them is named by: dpkg --audit; this script can be run again"
     fi
     for purge_tree in /var/lib/dkms/nvidia/[0-9]* /var/lib/dkms/nvidia-srv/[0-9]*; do
         if [ -d "$purge_tree" ] && [ ! -L "$purge_tree" ]; then
