@@ -101,7 +101,7 @@ class World:
             interrupted=any(o.status == "interrupted" for o in outcomes.values()),
         )
 
-    def verify(self, fleet, talk, hosts):
+    def verify(self, fleet, talk, hosts, keep=False):
         rows = {h.name: self.verdicts.get(h.name, "pass") for h in hosts}
         return VerifyDocument(hosts={
             name: VerifiedHost(status=status, checks=[Check(id="driver.smi", status=status, message="m")])
