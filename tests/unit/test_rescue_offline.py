@@ -175,3 +175,11 @@ def test_earlier_runs_are_what_is_known_without_a_lock(tmp_path: Path) -> None:
     )
     assert known.source == "the run 20261102T000000Z-apply-bbbbbb"
     assert known_of("gpu02", {}, tmp_path) is None
+
+
+def test_it_names_what_it_finds_as_diagnose_does() -> None:
+    from provision.diagnose.registry import all_rules
+
+    named = set(re.findall(r"finding ([a-z_]+\.[a-z_]+) ", offline_script("gpu01", {})))
+    assert len(named) > 10
+    assert named <= {rule.code for rule in all_rules()}
