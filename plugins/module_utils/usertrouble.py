@@ -30,6 +30,8 @@ _PROXY_LINE = lazyre.compile(
 )
 _DROPIN_PROXY = lazyre.compile(r"\b(HTTPS?_PROXY|https?_proxy)=([^\s\"']+)")
 _USER_FILES = (".profile", ".bash_profile", ".bashrc", ".zshrc", ".zprofile", ".zshenv")
+# Wheels that are called otherwise than their library. CUDA 13's wheels share one folder, nvidia/cu13 (seen: torch 2.11).
+_WHEELS = {"cudart": "cuda_runtime", "cublasLt": "cublas", "nvrtc": "cuda_nvrtc"}
 _ROOTS = frozenset(("data", "docker", "home", "local", "mnt", "nvme", "raid", "scratch", "srv", "ssd"))
 _VENVS = ("venv", ".venv", "env", ".env")
 _MOST_ENVIRONMENTS, _MOST_LIBRARIES = 64, 400
@@ -136,39 +138,38 @@ def _bundled(tree, facts, homes):
         versions = _wheels(tree, site) if parts else {}
         for part in parts:
             for name in tree.names("%s/nvidia/%s/lib" % (site, part)):
-                if _LIBRARY.match(name):
+                match = _LIBRARY.match(name)
+                if match:
+                    family = match.group(1)
+                    wheel = _WHEELS.get(family, family.lower())
                     found.append({
                         "environment": environment, "soname": name, "path": "%s/nvidia/%s/lib/%s" % (site, part, name),
-                        "version": versions.get(part),
+                        "version": versions.get(wheel) or versions.get(part),
                     })  # fmt: skip
     return found[:_MOST_LIBRARIES]
 
 
 def _environments(tree, homes):
-    """Folders that may be virtual environments, or hold packages for everybody: by their usual places, without a walk."""
-    tops = ["/opt/" + name for name in tree.names("/opt")[:_MOST_ENVIRONMENTS]] + [
-        "",
-        "/opt",
-        "/srv",
-        "/data",
-    ]
+    """Folders that may be virtual environments, or hold packages for everybody: by their usual places, without a walk.
+
+    Nothing on file systems of other machines is looked at: their server may not answer.
+    """
+    mounts = cudashell.Mounts(tree)
+
+    def names(folder):
+        return [] if mounts.remote(folder or "/") else tree.names(folder or "/")[:_MOST_ENVIRONMENTS]
+
+    tops = ["/opt/" + name for name in names("/opt")] + ["", "/opt", "/srv", "/data"]
     for _, home in homes:
-        names = [name for name in tree.names(home)[:_MOST_ENVIRONMENTS] if not name.startswith(".")]
-        tops += [home] + ["%s/%s" % (home, name) for name in names]
-    venvs = [top for top in tops if top and tree.exists(top + "/pyvenv.cfg")]
-    venvs += [
-        "%s/%s" % (top, name)
-        for top in tops
-        for name in _VENVS
-        if tree.exists("%s/%s/pyvenv.cfg" % (top, name))
-    ]
+        tops += [home] + ["%s/%s" % (home, name) for name in names(home) if not name.startswith(".")]
+    tops = [top for top in tops if not mounts.remote(top or "/")]
+    places = [top for top in tops if top] + ["%s/%s" % (top, name) for top in tops for name in _VENVS]
+    found = [place for place in places if tree.exists(place + "/pyvenv.cfg")]
     for top in tops:
         for folder in ("envs", "venvs", ".virtualenvs"):
-            venvs += [
-                "%s/%s/%s" % (top, folder, name)
-                for name in tree.names("%s/%s" % (top, folder))[:_MOST_ENVIRONMENTS]
-            ]
-    return venvs + ["/usr/local"] + [home + "/.local" for _, home in homes]
+            below = "%s/%s" % (top, folder)
+            found += ["%s/%s" % (below, name) for name in names(below)]
+    return found + ["/usr/local"] + [home + "/.local" for _, home in homes]
 
 
 def _of_conda(tree, path):

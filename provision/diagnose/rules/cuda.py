@@ -176,7 +176,8 @@ def _loader_blind(case: Case) -> Iterator[Found]:
     in_path = {row.path for folder in exported(case) for row in _in_folder(case, folder)}
     groups: dict[str, list[CudaLibrary]] = {}
     for row in cuda.libraries:
-        groups.setdefault(row.soname, []).append(row)
+        if row.soname != "libcuda.so.1":  # forward compatibility is not to be found by everybody
+            groups.setdefault(row.soname, []).append(row)
     blind: dict[str, list[str]] = {}
     for toolkit in cuda.toolkits:
         for soname, rows in groups.items():

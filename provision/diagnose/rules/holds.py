@@ -51,7 +51,7 @@ def _not_installed(case: Case) -> Iterator[Found]:
         (
             Repair(
                 action="holds.clear",
-                words=f"lift the holds on {len(gone)} packages that are not there",
+                words=f"lift the holds on what is not installed: {', '.join(gone[:4])}{', …' if len(gone) > 4 else ''}",
                 args={"packages": gone},
             ),
         ),
