@@ -7,16 +7,19 @@ from typing import Literal
 from pydantic import BaseModel, Field
 
 from provision.catalog import load_catalog
+from provision.catalog.models import Trap
 from provision.commands.fleet import Fleet, Silent, Talk, ask_all
 from provision.commands.scan import driver_in_words
 from provision.diagnose import diagnose, look, registry
 from provision.diagnose.finding import Diagnosis, Finding
 from provision.diagnose.rule import Case, Rule
-from provision.diagnose.text import matches
+from provision.diagnose.text import matches, traps
 from provision.documents import Document
 from provision.errors import Exit, Issue, ProvisionError
 from provision.facts import Facts
 from provision.planning import describe_gpus, probe_args
+
+_TRAP = "trap."  # before the ids of the catalog's known errors
 
 
 class DiagnosedHost(BaseModel):
@@ -133,12 +136,17 @@ def issues(name: str, host: DiagnosedHost) -> list[Issue]:
 
 def explain(code: str) -> ExplainDocument:
     """Return the page of a code; UsageError (exit 64) with the nearest codes where there is none."""
+    if code.startswith(_TRAP):
+        found = [trap for trap in load_catalog().traps if trap.id == code.removeprefix(_TRAP)]
+        if found:
+            return ExplainDocument(pages=[_trap(found[0])])
     return ExplainDocument(pages=[_page(registry.rule_named(code))])
 
 
 def by_text(text: str) -> ExplainDocument:
     """Return the pages that know an error or a log, the surest first; exit code 3 where none does."""
     document = ExplainDocument(pages=[_page(match.rule, match.line) for match in matches(text)])
+    document.pages += [_trap(trap, line) for trap, line in traps(text, load_catalog())]
     if not document.pages:
         document.errors.append(
             Issue(
@@ -149,6 +157,19 @@ def by_text(text: str) -> ExplainDocument:
             )
         )
     return document.conclude([] if document.pages else [Exit.CHECK_FAILED])
+
+
+def _trap(trap: Trap, line: str | None = None) -> ExplainedCode:
+    """The page of an error that the catalog knows and no rule can see on a host."""
+    parts = [
+        trap.cause,
+        *([f"Look: {trap.check}"] if trap.check else []),
+        *([trap.note] if trap.note else []),
+    ]
+    return ExplainedCode(
+        code=_TRAP + trap.id, level="note", title=trap.match, explain="\n\n".join(parts), breaks=trap.side_effect or "",
+        repair=trap.fix, texts=[trap.match, *trap.also], sources=[f"{trap.source} ({trap.as_of}, {trap.certainty})"], line=line,
+    )  # fmt: skip
 
 
 def _page(rule: Rule, line: str | None = None) -> ExplainedCode:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 
+from provision.catalog import load_catalog
 from provision.diagnose.registry import all_rules, area
 from provision.diagnose.rule import Rule
 
@@ -55,8 +56,11 @@ def index() -> str:
     """Return the text of docs/findings/README.md: every code by area."""
     parts = [
         "# What diagnose can find",
-        "`provision diagnose` names causes by these codes; `provision diagnose --explain CODE` prints the page of one, and "
-        "`provision diagnose --text 'an error'` finds the code that an error text leads to.",
+        _folded(
+            "`provision diagnose` names causes by these codes; `provision diagnose --explain CODE` prints the page of one, and "
+            "`provision diagnose --text 'an error'` finds the code that an error text leads to. Errors that are known by their "
+            "text alone are in [traps.md](traps.md)."
+        ),
     ]
     areas = dict.fromkeys(area(rule.code) for rule in all_rules())
     for name in areas:
@@ -69,9 +73,31 @@ def index() -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def traps_page() -> str:
+    """Return the text of docs/findings/traps.md: errors that are known by their text alone."""
+    parts = [
+        "# Errors known by their text",
+        _folded(
+            "`provision diagnose --text` knows these too, beside the findings. They come from programs more than from hosts, so "
+            "that no look at a host finds them. Each with its source in `provision/catalog/traps.yml`."
+        ),
+    ]
+    for trap in load_catalog().traps:
+        if trap.kind == "error":
+            rows = [f"- `{words}`" for words in (trap.match, *trap.also)]
+            told = [trap.cause, *([f"Look: {trap.check}"] if trap.check else []), f"What helps: {trap.fix}"]
+            parts += [f"## trap.{trap.id}", "\n".join(rows), *(_folded(_sentence(line)) for line in told)]
+    parts.append("Written from the catalog by `make docs`. [All findings](README.md).")
+    return "\n\n".join(parts) + "\n"
+
+
 def pages() -> dict[str, str]:
     """Return {file name: text} of docs/findings."""
-    return {"README.md": index(), **{f"{rule.code}.md": page(rule) for rule in all_rules()}}
+    return {
+        "README.md": index(),
+        "traps.md": traps_page(),
+        **{f"{rule.code}.md": page(rule) for rule in all_rules()},
+    }
 
 
 def _repair(rule: Rule) -> str:

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from provision import cli, variables
+from provision.catalog import load_catalog
 from provision.commands import diagnose as command
 from provision.commands.fleet import Fleet
 from provision.diagnose import registry
@@ -165,6 +166,22 @@ def test_a_text_and_its_exit_codes(monkeypatch):
     none = command.by_text("all is well")
     assert none.exit_code == 3 and not none.pages and none.errors[0].hint
     assert command.by_text("  \n").errors[0].message == "the text is empty"
+
+
+@pytest.mark.parametrize(
+    "trap", [t for t in load_catalog().traps if t.kind == "error"], ids=lambda trap: trap.id
+)
+def test_what_the_catalog_knows_by_its_text_is_found(trap):
+    for words in (trap.match, *trap.also):
+        if len(words) >= 18:
+            assert command.by_text(f"x: {words}\n").pages, words
+    assert command.explain(f"trap.{trap.id}").pages[0].repair == trap.fix
+
+
+def test_a_finding_goes_before_an_error_that_is_known_by_its_text_alone():
+    pages = command.by_text("Failed to initialize NVML: Driver/library version mismatch").pages
+    assert [page.code for page in pages][0] == "driver.stale_module"
+    assert "trap.nvml_version_mismatch" in [page.code for page in pages]
 
 
 def typed(*words, stdin=None, monkeypatch=None, capsys=None):

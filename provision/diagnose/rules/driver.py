@@ -897,6 +897,7 @@ RULES = (
             r"CUDA_ERROR_NOT_INITIALIZED",
             r"cuda driver library init failure: 3",
             r"cuInit\(0\) failed",
+            r"CUDA driver initialization failed, you might not have a CUDA gpu",
         ),
         sources=("NVIDIA/open-gpu-kernel-modules#797, #901, #947", "ollama/ollama#11593"),
     ),

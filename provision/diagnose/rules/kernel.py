@@ -475,7 +475,8 @@ RULES = (
         ),
         find=_build_failed,
         texts=(
-            r"Error! Bad return status for module build on kernel: \S+",
+            r"Error! Bad return status for module build on kernel:",
+            r"ERROR \(dkms apport\): kernel package linux-headers-\S+ is not supported",
             r"Consult /var/lib/dkms/nvidia\S*/build/make\.log",
             r"error processing package nvidia-dkms-\S+ \(--configure\)",
             r"nvidia\S*/\S+\.c:[0-9:]* (?:fatal )?error:",

@@ -150,7 +150,7 @@ RULES = (
         find=_not_blocked,
         reboot=True,
         texts=(
-            r"The NVIDIA probe routine was not called for [0-9]+ device",
+            r"The NVIDIA probe routine was not called for",
             r"This can occur when (?:a driver such as: nouveau|another driver was loaded)",
             r"(?:rmmod|modprobe): (?:ERROR|FATAL): Module nouveau is in use",
             r"Kernel driver in use: nouveau",

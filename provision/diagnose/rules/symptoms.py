@@ -199,7 +199,7 @@ RULES = (
         prevent="",
         find=_unbound,
         texts=(
-            r"nvidia [0-9a-f:.]+: probe with driver nvidia failed with error",
+            r"probe with driver nvidia failed with error",
             r"nvidia: probe of [0-9a-f:.]+ failed with error",
         ),
     ),
