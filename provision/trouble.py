@@ -254,6 +254,9 @@ class AptTrouble(_Trouble):
     lists: list[RepositoryList] = Field(default_factory=list)
     offers: list[Offer] = Field(default_factory=list)
     settings: list[Setting] = Field(default_factory=list)
+    stanzas: dict[str, list[int]] = Field(
+        default_factory=dict
+    )  # .sources file that apt cannot read -> their first lines
     aptitude_holds: list[str] = Field(default_factory=list)
     locks: list[Lock] = Field(default_factory=list)
     disks: list[FileSystem] = Field(default_factory=list)

@@ -49,6 +49,7 @@ def read(tree, facts):
         "lists": there,
         "offers": aptlists.offers(tree, there, packages),
         "settings": _settings(tree),
+        "stanzas": _stanzas(tree, facts["apt"]["errors"]),
         "aptitude_holds": _aptitude_holds(tree),
         "locks": _locks(tree),
         "disks": _disks(tree),
@@ -99,6 +100,19 @@ def _settings(tree):
                 text = proxies.place(text)
             rows.append({"name": name, "value": text, "file": path})
     return rows
+
+
+def _stanzas(tree, errors):
+    """{path: [first line of each stanza]} of the .sources files that apt's errors name: they count stanzas, not lines."""
+    paths = [
+        word.strip(",:;")
+        for error in errors
+        for word in error.split()
+        if word.strip(",:;").endswith(".sources")
+    ]
+    return {
+        path: [line for line, _ in aptconf.stanzas(tree.read(path) or "")] for path in dict.fromkeys(paths)
+    }
 
 
 def _aptitude_holds(tree):

@@ -16,6 +16,7 @@ from provision.facts import Source
 
 _CONFLICT = "Conflicting values set for option Signed-By"
 _LIST_ERROR = re.compile(r"(?:entry (\d+) in list file (\S+)|on line (\d+) in source list (\S+))")
+_STANZA_ERROR = re.compile(r"(?:entry|stanza) (\d+) in (?:sources file|source list) (\S+\.sources)")
 _FILE = re.compile(r"(/etc/apt/\S+?)(?:[,:;]?)(?=\s|$)")
 _DAY = 86400.0
 _CUDA = re.compile(r"/compute/cuda/repos/([a-z]+)([0-9]{2,4})/")
@@ -70,12 +71,17 @@ def _malformed(case: Case) -> Iterator[Found]:
     said = [error for error in case.facts.apt.errors if not error.startswith(_CONFLICT)]
     if not said:
         return
-    entries, aside = [], []
+    stanzas = apt(case).stanzas
+    entries: list[dict[str, object]] = []
+    aside = []
     for error in said:
-        line, path = _LIST_ERROR.search(error), _FILE.search(error)
+        line, stanza, path = _LIST_ERROR.search(error), _STANZA_ERROR.search(error), _FILE.search(error)
+        starts = stanzas.get(stanza[2], []) if stanza else []
         if line and (line[2] or line[4]).endswith(".list"):
             entries.append({"file": line[2] or line[4], "line": int(line[1] or line[3])})
-        elif path:
+        elif stanza and 0 < int(stanza[1]) <= len(starts):
+            entries.append({"file": stanza[2], "line": starts[int(stanza[1]) - 1]})
+        elif path and not path[1].endswith(".sources"):
             aside.append(path[1])
     repairs: list[Repair] = []
     if entries:
