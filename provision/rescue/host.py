@@ -64,6 +64,7 @@ def look(
     if facts.host.boot_id and facts.host.boot_id not in history.boots[-1:]:
         history.boots.append(facts.host.boot_id)
     seen = with_unknown(diagnosis, facts, values)
+    history.broken = history.broken or bool(seen.errors)
     if mode == "undo":
         return Look(facts, diagnosis, seen, _undo(name, call, history, snapshot))
     while (

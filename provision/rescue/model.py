@@ -75,6 +75,7 @@ class History(BaseModel):
 
     rounds: list[Round] = Field(default_factory=list)
     boots: list[str] = Field(default_factory=list)  # boot ids, oldest first, each once
+    broken: bool = False  # something did not work when it was first looked at
 
     @property
     def reboots(self) -> int:

@@ -74,9 +74,9 @@ def next_round(diagnosis: Diagnosis, history: History, facts: Facts, limits: Lim
     restart = _steps(errors, history, _RESTARTS)
     if restart:
         return _restart(restart, history, facts, limits)
-    # What only threatens: never at the price of moving a family, nor of a reboot.
+    # What only threatens, on a host that was broken: never at the price of moving a family, nor of a reboot.
     apply = _steps([f for f in findings if f.level == "warning"], history, (3,))
-    if apply:
+    if apply and history.broken:
         return Round(kind="apply", steps=apply)
     return None
 
@@ -103,12 +103,15 @@ def _mend(findings: Sequence[Finding], history: History) -> list[RescueStep]:
         if first is None or first.level not in _MENDS:
             continue
         chosen.append(_step(finding, first))
-        # What is no larger comes along: a file put aside, then the initramfs that held it.
+        # What is no larger comes along: a file put aside, then the initramfs that held it. The same action again is
+        # another way, for when the first one was not enough.
+        taken = {first.action}
         for repair in finding.repairs[finding.repairs.index(first) + 1 :]:
-            if repair.level not in _MENDS or repair.level > first.level:
+            if repair.level not in _MENDS or repair.level > first.level or repair.action in taken:
                 break
             if _turn(finding, repair, history):
                 chosen.append(_step(finding, repair))
+                taken.add(repair.action)
     return _once(chosen)
 
 

@@ -130,20 +130,27 @@ def _boot_full(case: Case) -> Iterator[Found]:
     evidence += [
         f"kernel {kernel.release}{_why(kernels, kernel.release)}" for kernel in kernels.installed
     ] + failed
+    leftovers = list(look.boot(case).boot_leftovers)
+    evidence += [f"{path}: left by a build that was cut off" for path in leftovers]
+    repairs = []
+    if leftovers:
+        words = "move what a build that was cut off left out of /boot"
+        repairs.append(Repair(action="boot.room", words=words, args={"packages": [], "files": leftovers}))
     if packages or files:
-        repair = Repair(
-            action="boot.room",
-            words=f"remove {len(old)} old kernel{'s' if len(old) > 1 else ''}: {', '.join(old)}",
-            args={"packages": packages, "files": files},
+        repairs.append(
+            Repair(
+                action="boot.room",
+                words=f"remove {len(old)} old kernel{'s' if len(old) > 1 else ''}: {', '.join(old)}",
+                args={"packages": packages, "files": files},
+            )
         )
-    else:
-        repair = look.manual(
-            "make room in /boot: du -ah /boot | sort -h; the kernel that runs and the one that boots next stay"
-        )
+    if not repairs:
+        words = "make room in /boot: du -ah /boot | sort -h; the kernel that runs and the one that boots next stay"
+        repairs = [look.manual(words)]
     yield Found(
         "/boot is full",
         look.clip(evidence),
-        (repair,),
+        tuple(repairs),
         level="error" if failed or boot.free < _LEAST_BOOT // 2 else "warning",
     )
 
