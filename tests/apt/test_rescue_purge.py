@@ -17,6 +17,7 @@ STAYS = {
     f"linux-image-{KERNEL}": {},
     f"linux-modules-{KERNEL}": {},
     f"linux-modules-extra-{KERNEL}": {"Depends": f"linux-modules-{KERNEL}"},
+    f"linux-headers-{KERNEL}": {},
     "linux-nvidia": {"Depends": f"linux-image-{KERNEL}"},
     "libnvidia-container1": {},
     "nvidia-container-toolkit": {"Depends": "libnvidia-container1"},
@@ -30,15 +31,18 @@ def field(host: Root, repo: Repo) -> Root:
     """The driver 550 of ``host``, and beside it everything that is called after NVIDIA and is none."""
     for name, fields in STAYS.items():
         repo.add(name, "1.0", **fields)
-    # The archive's signed modules keep their kernel: without them it would be auto-removable.
+    # What only the driver's packages keep from autoremove: their kernel, its headers, and here a toolkit too.
+    kept = f"linux-image-{KERNEL}, linux-modules-extra-{KERNEL}, linux-headers-{KERNEL}, cuda-toolkit-12-8"
+    script = '[ "$1" != purge ] || exit 1\n'
     repo.add(
-        f"linux-modules-nvidia-550-open-{KERNEL}", packages.OLD,
-        Depends=f"linux-image-{KERNEL}, linux-modules-extra-{KERNEL}", scripts={"postrm": "[ \"$1\" != purge ] || exit 1\n"},
-    )  # fmt: skip
+        f"linux-modules-nvidia-550-open-{KERNEL}", packages.OLD, Depends=kept, scripts={"postrm": script}
+    )
     repo.publish()
     host.sh(f"apt-get -q update && apt-get install -q -y linux-modules-nvidia-550-open-{KERNEL}")
     host.sh(
-        "apt-get install -q -y " + " ".join(n for n in STAYS if not n.startswith("linux-")) + " linux-nvidia"
+        "apt-get install -q -y "
+        + " ".join(n for n in STAYS if not n.startswith(("linux-", "cuda-")))
+        + " linux-nvidia"
     )
     host.sh("apt-mark hold nvidia-container-toolkit libnccl2 >/dev/null")
     host.sh(f"mkdir -p /usr/lib/modules/{KERNEL}/updates/dkms /boot")
