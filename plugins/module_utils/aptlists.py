@@ -127,7 +127,7 @@ def signers(data):
     for block in _SIGNATURE.findall(data) or ([] if data.startswith(b"-----") else [None]):
         try:
             raw = data if block is None else base64.b64decode(_payload(block))
-            for tag, body in openpgp._packets(raw):
+            for tag, body in openpgp.packets(raw):
                 if tag == 2:
                     found += [ident for ident in [_issuer(body)] if ident and ident not in found]
         except (ValueError, IndexError, binascii.Error):

@@ -36,10 +36,10 @@ def read(tree, wanted=()):
     wanted: prefixes that are asked for, absolute or as ``~USER/…``: told of also when they are no whole conda. ``~USER``
     alone only asks whether there is such a user.
     """
-    users = _users(tree)
+    users = people(tree)
     homes = {name: home for name, _, home, _ in users}
     looked = [expand(tree, path, homes) for path in wanted]
-    local = _local_homes(tree, users)
+    local = local_homes(tree, users)
     noted = _noted(tree, local)
     asked = [path for path, as_asked in zip(looked, wanted) if not re.match(r"^~[^/]*$", as_asked)]  # noqa: B905
     found = asked + _around(tree) + _in_homes(tree, local) + [_prefix_of(path) for path in noted]
@@ -88,7 +88,7 @@ def expand(tree, path, homes):
 # --- where to look -----------------------------------------------------------------------------------------
 
 
-def _users(tree):
+def people(tree):
     """[(name, uid, home, shell)] of root and of those who log in, by /etc/passwd."""
     found = []
     for line in (tree.read("/etc/passwd", 1 << 20) or "").splitlines():
@@ -101,7 +101,7 @@ def _users(tree):
     return found[:_MOST_HOMES]
 
 
-def _local_homes(tree, users):
+def local_homes(tree, users):
     """[(user, home)] without homes on network file systems and those that are not there."""
     mounts = []
     for line in (tree.read("/proc/mounts") or "").splitlines():

@@ -56,7 +56,7 @@ def keys(data, checked=True):
     """Return [(is primary key, fingerprint)] of an armored or binary ring. ValueError when it is none."""
     found = [
         (tag == _PUBLIC_KEY, _fingerprint(body))
-        for tag, body in _packets(dearmor(data, checked))
+        for tag, body in packets(dearmor(data, checked))
         if tag in (_PUBLIC_KEY, _PUBLIC_SUBKEY)
     ]
     if not found or not found[0][0]:
@@ -129,7 +129,7 @@ def _crc24_table():
     return _CRC24
 
 
-def _packets(data):
+def packets(data):
     """Yield (tag, body) of every packet; ValueError when the framing is wrong."""
     for tag, body, _ in _framed(data):
         yield tag, body

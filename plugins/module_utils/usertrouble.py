@@ -58,8 +58,8 @@ def read(tree, facts):
 
 def _homes(tree):
     """[(user, home)] of people and root, without homes on other machines: their server may not answer."""
-    users = condaprobe._users(tree)
-    return condaprobe._local_homes(tree, users)
+    users = condaprobe.people(tree)
+    return condaprobe.local_homes(tree, users)
 
 
 # --- proxies ------------------------------------------------------------------------------------------------
