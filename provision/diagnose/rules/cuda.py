@@ -85,10 +85,10 @@ def _older(library: CudaLibrary, row: Bundled) -> bool:
 
 
 def _shadowed(case: Case) -> Iterator[Found]:
-    yield from _shadowing(case, cudnn=False)
+    yield from shadowing(case, cudnn=False)
 
 
-def _shadowing(case: Case, cudnn: bool) -> Iterator[Found]:
+def shadowing(case: Case, cudnn: bool) -> Iterator[Found]:
     """One finding for all libraries of a kind; with a Python environment that is hit, or for the lines alone."""
     hits = [hit for hit in shadows(case) if ("cudnn" in hit[1].soname) is cudnn]
     lines = list(dict.fromkeys(_place(line) for line, _, _ in hits))

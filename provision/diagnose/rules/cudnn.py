@@ -10,7 +10,7 @@ from provision.diagnose import look
 from provision.diagnose.candidates import candidate, moves
 from provision.diagnose.held import user
 from provision.diagnose.rule import Case, Found, Rule
-from provision.diagnose.rules.cuda import _shadowing
+from provision.diagnose.rules.cuda import shadowing
 
 _PAIR_NOTE = "library and headers are joined by '=': ask for both with the same full version, suffix included"
 
@@ -177,7 +177,7 @@ def _files(kind: str, title: str) -> Callable[[Case], Iterator[Found]]:
 
 
 def _shadowed(case: Case) -> Iterator[Found]:
-    yield from _shadowing(case, cudnn=True)
+    yield from shadowing(case, cudnn=True)
 
 
 def _dangling(case: Case) -> Iterator[Found]:
