@@ -79,7 +79,6 @@ class BootTrouble(_Trouble):
     default_target: str | None = None
     display_manager: str | None = None  # gdm3.service
     cmdline: str = ""
-    grub_cmdline: list[ConfLine] = Field(default_factory=list)
     modprobe: list[ConfLine] = Field(default_factory=list)
     modules_load: list[ConfLine] = Field(default_factory=list)
     xorg: list[XorgDevice] = Field(default_factory=list)
@@ -88,7 +87,6 @@ class BootTrouble(_Trouble):
     firmware: dict[str, list[str]] = Field(default_factory=dict)  # driver version -> GSP firmware files
     initrds: dict[str, int] = Field(default_factory=dict)  # kernel -> size of its initramfs in bytes
     boot_leftovers: list[str] = Field(default_factory=list)  # unfinished images in /boot
-    modules_dep_missing: list[str] = Field(default_factory=list)
     mig_instances: dict[str, int] | None = None  # GPU number -> GPU instances; None: the driver has no MIG
     mig_layout: list[str] = Field(default_factory=list)  # files of nvidia-mig-manager
     driver_gpus: list[str] = Field(default_factory=list)  # slots that the driver lists

@@ -12,8 +12,6 @@ from __future__ import annotations
 import os
 import re
 
-from ansible_collections.gpu.provision.plugins.module_utils import debversion
-
 TIMEOUT = 5.0
 _LOG_BYTES = 4 * 1024 * 1024  # of the end of a log file
 _LOG_LINES = 300
@@ -59,8 +57,6 @@ def read(tree, facts, run=None):
         "default_target": read_default_target(tree),
         "display_manager": _base(tree.link("/etc/systemd/system/display-manager.service")),
         "cmdline": (tree.word("/proc/cmdline") or ""),
-        "grub_cmdline": _lines(tree, ["/etc/default/grub"] + _confs(tree, "/etc/default/grub.d", ".cfg"),
-                               r"^\s*GRUB_CMDLINE_LINUX"),
         "modprobe": read_modprobe(tree),
         "modules_load": _lines(
             tree, ["/etc/modules"] + _confs(tree, "/etc/modules-load.d", ".conf"), r"^\s*(?:nvidia|nouveau|vfio)"
@@ -75,7 +71,6 @@ def read(tree, facts, run=None):
             for name in tree.names("/boot")
             if re.match(r"^(?:initrd\.img|vmlinuz)-.+\.(?:new|dpkg-(?:new|tmp|bak)|tmp)$", name)
         ],
-        "modules_dep_missing": read_modules_dep(tree),
         "mig_instances": read_mig(tree),
         "mig_layout": [
             path
@@ -234,25 +229,6 @@ def read_modprobe(tree):
                 if match and _CONCERNED.search(match.group(2) + match.group(3)):
                     rows.append({"file": path, "line": number, "text": " ".join(line.split())})
     return rows
-
-
-def read_modules_dep(tree):
-    """Releases whose module folder has files of the driver and no modules.dep: modprobe finds nothing there."""
-    found, seen = [], set()
-    for base in ("/lib/modules", "/usr/lib/modules"):
-        for release in tree.names(base):
-            folder = "%s/%s" % (base, release)
-            if release in seen or not tree.is_dir(folder):
-                continue
-            seen.add(release)
-            has = any(
-                name.startswith("nvidia") and ".ko" in name
-                for place in ("updates/dkms", "updates", "kernel/drivers/video")
-                for name in tree.names("%s/%s" % (folder, place))
-            )
-            if has and not tree.exists(folder + "/modules.dep"):
-                found.append(release)
-    return sorted(found, key=debversion.natural_key)
 
 
 # --- DKMS ----------------------------------------------------------------------------------------------------
