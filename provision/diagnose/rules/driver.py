@@ -15,7 +15,7 @@ from provision.trouble import ConfLine
 _HOLDERS = (
     "when nobody works on the GPUs: stop what holds the modules, unload nvidia_uvm, nvidia_drm, "
     "nvidia_modeset and nvidia, "
-    "load them again"
+    "load them again; a reboot does the same"
 )
 
 
