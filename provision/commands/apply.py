@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -317,9 +317,12 @@ def _finish(
     _conclude(document, plan, outcomes, codes)
     for name, host in state.hosts.items():
         if name not in document.hosts:
+            # Of an earlier session, and none of this one's business (-l): it may not be done.
+            status = {"waiting": "not_started", "running": "interrupted"}.get(host.status, host.status)
             document.hosts[name] = AppliedHost.model_validate(
-                {"status": host.status, "summary": host.summary, "wave": host.wave}
+                {"status": status, "summary": host.summary, "wave": host.wave}
             )
+            document.conclude([Exit(document.exit_code), Exit.OK if host.status in DONE else Exit.CHANGES])
     document.hosts = {name: document.hosts[name] for name in state.hosts}
     for outcome in outcomes.values():
         document.errors += outcome.issues
@@ -382,6 +385,21 @@ class _Actions:
 
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
+
+    @contextlib.contextmanager
+    def waiting(self, hosts: Sequence[str]) -> Iterator[Callable[[Mapping[str, list[str]], float], None]]:
+        def show(users: Mapping[str, list[str]], left: float) -> None:
+            for name in hosts:
+                if name in users:
+                    self.talk.host(name, f"in use by {', '.join(users[name])}; {told.duration(left)} left")
+                else:
+                    self.talk.host(name, "idle", state="ok")
+
+        self.talk.begin("waiting for idle GPUs", hosts)
+        try:
+            yield show
+        finally:
+            self.talk.end()
 
     def prepare(self) -> None:
         engine.make_ready(self.fleet.inventory)

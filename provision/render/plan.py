@@ -87,6 +87,10 @@ def _in_full(names: Sequence[str], plan: HostPlan, verbosity: int) -> Iterable[R
         yield from _step(
             Step(id="reboot", title="reboot", because="; ".join(plan.reboot.because)), plan, verbosity
         )
+    if plan.reboot.blocked_by and plan.status == "changes":
+        yield indented(
+            text("in use now: ", listed(plan.reboot.blocked_by, _SHOWN_NAMES), styles=("yellow", "")), 2
+        )
     for warning in plan.warnings:
         yield from issue(warning)
     for blocker in plan.blockers:

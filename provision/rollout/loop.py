@@ -7,7 +7,8 @@ command fills with the real thing and tests with a made-up fleet.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -77,6 +78,12 @@ class Actions(Protocol):
 
     def prepare(self) -> None:
         """Begin what the next play will need, while hosts are read and drained."""
+        ...
+
+    def waiting(
+        self, hosts: Sequence[str]
+    ) -> AbstractContextManager[Callable[[Mapping[str, list[str]], float], None]]:
+        """Show that hosts are waited for; what it gives is told who uses their GPUs, and how many seconds are left."""
         ...
 
     def sleep(self, seconds: float) -> None: ...
@@ -181,15 +188,17 @@ class Rollout:
         if not self.check and self._count() > 1:
             self.actions.note(f"{title}: {told.hosts(wave.hosts, whole=True)}")
         admitted: list[str] = []
+        ended = False
         try:
             admitted = self._admit(number, wave.hosts)
             hosts = self._drain(number, admitted)
             plans = self._plans(number, hosts)
             if plans:
                 self._play(number, title, plans)
+            ended = True
         finally:
             self._resume([name for name in admitted if self.store.host(name).owes_resume], wave=number)
-            self._end_wave(number, wave, begun)
+            self._end_wave(number, wave, begun, ended)
             self._leave(admitted)
 
     def _play(self, number: int, title: str, plans: Mapping[str, HostPlan]) -> None:
@@ -309,8 +318,14 @@ class Rollout:
         ready: dict[str, HostPlan] = {}
         busy: dict[str, list[str]] = {}
         for name, plan in fresh.items():
+            if plan.status == "converged" and self.store.host(name).began:
+                # An earlier session changed it, and it came up meanwhile: that is still to be proven.
+                outcomes = {name: done(plan.summary)}
+                self.actions.prove("proving what was begun", outcomes)
+                self._take(outcomes, wave=None)
+                continue
             if plan.status != "changes":
-                self._take({name: told.not_changed(plan, began=self.store.host(name).began)}, wave=None)
+                self._take({name: told.not_changed(plan)}, wave=None)
                 continue
             more = beyond([*self._before.get(name, ()), self.agreed[name]], plan)
             if more:
@@ -321,10 +336,10 @@ class Rollout:
                 ready[name] = plan
         return ready, busy
 
-    def _end_wave(self, number: int, wave: WaveState, begun: float) -> None:
+    def _end_wave(self, number: int, wave: WaveState, begun: float, ended: bool) -> None:
         seconds = round(time.monotonic() - begun, 1)
         with self.store.change() as state:
-            state.waves[number - 1].status = "done" if not self.interrupted else "stopped"
+            state.waves[number - 1].status = "done" if ended else "stopped"
             state.waves[number - 1].seconds = seconds
         if not self.check and self._count() > 1:
             states = [
@@ -386,17 +401,23 @@ class Rollout:
         together = all(self.store.host(name).drain == "ok" for name in users)
         pause = FIRST_POLL
         known = dict(users)
-        while True:
-            seen = self.actions.users(list(users))
-            known.update({name: who for name, who in seen.items() if who is not None})
-            idle = [name for name in users if seen[name] == []]
-            still = {name: known[name] or ["it does not answer"] for name in users if name not in idle}
-            if not still or (idle and not together) or time.monotonic() >= deadline:
-                return idle, still
-            self.actions.note(told.waits(still)) if pause == FIRST_POLL else None
-            self.actions.sleep(min(pause, max(0.1, deadline - time.monotonic())))
-            self.interrupts.check()
-            pause = min(pause * 1.5, LONGEST_POLL)
+        noted: dict[str, list[str]] = {}
+        with self.actions.waiting(list(users)) as show:
+            while True:
+                seen = self.actions.users(list(users))
+                known.update({name: who for name, who in seen.items() if who is not None})
+                idle = [name for name in users if seen[name] == []]
+                still = {name: known[name] or ["it does not answer"] for name in users if name not in idle}
+                left = deadline - time.monotonic()
+                if not still or (idle and not together) or left <= 0:
+                    return idle, still
+                if still != noted:
+                    self.actions.note(told.waits(still))
+                    noted = still
+                show(still, left)
+                self.actions.sleep(min(pause, max(0.1, left)))
+                self.interrupts.check()
+                pause = min(pause * 1.5, LONGEST_POLL)
 
     # ---- writing down --------------------------------------------------------------------------------------------------
 

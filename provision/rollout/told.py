@@ -80,8 +80,8 @@ def _outcome(status: str, summary: str, code: Exit, *issues: Issue) -> Outcome:
     return Outcome(applied, code, list(issues))
 
 
-def not_changed(plan: HostPlan, *, began: bool = False) -> Outcome:
-    """A host that its plan leaves alone: as wanted, blocked, not reached. began: of something that an earlier session did."""
+def not_changed(plan: HostPlan) -> Outcome:
+    """A host that its plan leaves alone: as wanted, blocked, not reached."""
     told = "; ".join(blocker.message for blocker in plan.blockers) or plan.summary
     issues = [issue.model_copy(update={"host": plan.host}) for issue in plan.blockers]
     if is_busy(plan):
@@ -89,8 +89,7 @@ def not_changed(plan: HostPlan, *, began: bool = False) -> Outcome:
         found = _outcome("busy", f"the GPUs are in use: {', '.join(who[:3])}", plan.exit_code, *issues)
         found.applied.because = who
         return found
-    status = "done" if began and plan.status == "converged" else _UNTOUCHED[plan.status]
-    return _outcome(status, told, plan.exit_code, *issues)
+    return _outcome(_UNTOUCHED[plan.status], told, plan.exit_code, *issues)
 
 
 def is_busy(plan: HostPlan) -> bool:

@@ -101,10 +101,13 @@ def test_waves_are_shown_kept_stopped_and_gone_on_with(capsys, folder):
 
     (folder / "bad").unlink()
     made = (folder / "a").stat().st_mtime_ns
+    document = json.loads(run(capsys, "apply", "--resume", "last", "--yes", "--json", "-l", "d")[1])
+    statuses = {name: host["status"] for name, host in document["hosts"].items()}
+    assert (document["exit_code"], statuses) == (2, {"a": "done", "b": "failed", "c": "done", "d": "done"})
     document = json.loads(run(capsys, "apply", "--resume", "last", "--yes", "--json")[1])
     assert document["exit_code"] == 0, document["errors"]
     assert {name: host["status"] for name, host in document["hosts"].items()} == dict.fromkeys("abcd", "done")
-    assert [wave["hosts"] for wave in document["waves"]] == [["a"], ["b", "c"], ["b", "d"]]
+    assert [wave["hosts"] for wave in document["waves"]] == [["a"], ["b", "c"], ["d"], ["b"]]
     assert (folder / "a").stat().st_mtime_ns == made, "what is done is not done again"
     assert json.loads((Path(document["run_dir"]) / "result.json").read_text()) == document
     code, _, err = run(capsys, "apply", "--resume", "last", "--yes")
