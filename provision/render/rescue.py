@@ -12,7 +12,7 @@ from provision.plan import PackageChange, Step
 from provision.render.base import columns, headline, indented, text
 from provision.render.plan import package_line
 from provision.render.results import counted
-from provision.render.words import clean, count_words, grouped, listed, plural
+from provision.render.words import clean, count_words, grouped, listed, plural, task_words
 from provision.rescue.model import OfflineDocument, RescuedHost, RescueDocument, RescueStep, Round
 
 _STATUSES = (
@@ -21,6 +21,7 @@ _STATUSES = (
     ("failed", "failed"), ("unreachable", "unreachable"), ("interrupted", "interrupted"),
 )  # fmt: skip
 _SHOWN_EVIDENCE = 4
+_SHOWN_SAID = 2  # lines of what a step said; all of them are in the document
 _SHOWN_PACKAGES = 4
 
 
@@ -119,7 +120,7 @@ def _mark(step: RescueStep) -> Text:
 def _step(step: RescueStep) -> Text:
     told = text(step.words, f"  ({step.finding})", styles=("bold", "dim"))
     if step.ok is not None and step.said:
-        told.append(": " + clean("; ".join(step.said[:3])), style="")
+        told.append(": " + clean(task_words("; ".join(step.said[:_SHOWN_SAID]))), style="")
     if step.ok is None and step.action == "reboot":
         told.stylize("bold yellow", 0, len(clean(step.words)))
     return told

@@ -26,6 +26,11 @@ _MENDS, _APPLIES, _RESTARTS = (1, 2), (3, 4), (0,)
 # A step that failed may be tried once more after something larger was changed (headers came, now dpkg can configure).
 _TIMES = 2
 MOST_ROUNDS = 8
+# A purge is no way out of these.
+_PASSING = frozenset({
+    "apt.fetch", "apt.key", "apt.key_unknown", "apt.no_release", "apt.expired", "apt.mirror_sync", "apt.sources",
+    "apt.lock_timeout", "apt.disk_full", "gpu.in_use", "module.in_use", "connect.lost", "snapshot.write",
+})  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -76,7 +81,7 @@ def next_round(diagnosis: Diagnosis, history: History, facts: Facts, limits: Lim
         return _restart(restart, history, facts, limits)
     # What only threatens, on a host that was broken: never at the price of moving a family, nor of a reboot.
     apply = _steps([f for f in findings if f.level == "warning"], history, (3,))
-    if apply and history.broken:
+    if apply and history.broken and not errors:
         return Round(kind="apply", steps=apply)
     return None
 
@@ -89,11 +94,22 @@ def next_level(findings: Iterable[Finding], history: History) -> str:
             continue
         rest = [repair for repair in finding.repairs if repair.action in _NOT_OURS]
         told += [repair.words for repair in rest[:1]]
-        if not rest and finding.repairs and next_repair(finding, history) is None:
+        if (
+            not rest
+            and finding.repairs
+            and next_repair(finding, history) is None
+            and not _waits(finding, history)
+        ):
             told.append(
                 "--purge removes every trace of the driver by exact names, then installs by the inventory"
             )
     return "; ".join(dict.fromkeys(told))
+
+
+def _waits(finding: Finding, history: History) -> bool:
+    """True where what stopped a finding's repair passes by itself, or has nothing to do with the driver's packages."""
+    steps = (step for one in history.rounds for step in one.steps if step.finding == finding.code)
+    return any(not step.ok and step.code in _PASSING for step in steps)
 
 
 def _mend(findings: Sequence[Finding], history: History) -> list[RescueStep]:

@@ -36,7 +36,13 @@ def history(tried, findings):
     for row in tried:
         steps = [
             RescueStep(
-                finding=code, action=action, words="", args=args.get((code, action), {}), ok=ok, changed=ok
+                finding=code,
+                action=action,
+                words="",
+                args=args.get((code, action), {}),
+                ok=ok,
+                changed=ok,
+                code=row.get("code"),
             )
             for code, action, ok in row["steps"]
         ]
@@ -57,6 +63,7 @@ def test_next_round(case):
         assert found is None
         told = next_level(findings, before)
         assert all(word in told for word in case.get("next", [])), told
+        assert "not_next" not in case or case["not_next"] not in told, told
         return
     assert found is not None
     assert found.kind == expect["kind"]
