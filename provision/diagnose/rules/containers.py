@@ -55,8 +55,7 @@ def _unreadable(case: Case) -> Iterator[Found]:
             ),
             (
                 look.manual(
-                    error.hint
-                    or f"mend {file.path} at line {error.line}; dockerd --validate tells when it is right"
+                    f"{file.path}, line {error.line}: {error.hint or 'mend it there'}; dockerd --validate tells when it is right"
                 ),
             ),
             level="error" if docker.engine or file is not docker.file else "warning",
