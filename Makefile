@@ -48,6 +48,7 @@ molecule: $(STAMP)  ## the Molecule scenarios of the roles, on the lab's image a
 	tools/molecule.sh
 
 package: $(STAMP)  ## wheel and collection, built and run outside this checkout
+	$(BIN)/python -m tests.lab setup
 	$(BIN)/python -m pytest tests/package
 
 bench: $(STAMP)  ## the figures: each beside its floor in the same run, three rounds, medians and ratios
