@@ -51,19 +51,21 @@ def run(settings: Settings, request: Request) -> int:
             hint="provision init gpu01 gpu02; or --from-file, --from-ssh-config, --from-inventory",
         )  # fmt: skip
     output = request.output or _DEFAULT
+    # What ssh reads anyway needs no word in the inventory.
+    other = request.ssh_config and request.ssh_config.expanduser().resolve()
+    other = None if other == SSH_CONFIG.expanduser().resolve() else other
+    login = command.Login(request.user, other)
     listed = bool(request.file or request.ssh_config)
     if not (listed if request.scan is None else request.scan):
-        return finish(settings, command.run(names, output, user=request.user, force=request.force))
+        return finish(settings, command.run(names, output, login=login, force=request.force))
     command.refuse_existing(output, request.force)
     with tempfile.TemporaryDirectory(prefix="gpu-provision-init-") as folder:
         # An inventory of names alone: Ansible carries ranges out, and ssh's own configuration says the rest.
         plain = Path(folder, "hosts.yml")
-        command.run(names, plain, user=request.user)
+        command.run(names, plain, login=login)
         fleet, renderer = open_fleet(replace(settings, inventory=[str(plain)]), "init")
-        source = command.Source(" and ".join(words), leave_out=request.ssh_config is not None)
-        document = command.run_scanned(
-            fleet, output, source, renderer.progress(), user=request.user, force=request.force
-        )
+        source = command.Source(" and ".join(words), leave_out=request.ssh_config is not None, login=login)
+        document = command.run_scanned(fleet, output, source, renderer.progress(), force=request.force)
     return finish(settings, document, renderer)
 
 
@@ -96,4 +98,8 @@ def _beside(sources: list[str]) -> Path:
 def _from_here(source: str) -> str:
     """A file as people would type it in this folder."""
     path = Path(source)
-    return str(path.relative_to(Path.cwd())) if path.is_absolute() and path.is_relative_to(Path.cwd()) else source
+    return (
+        str(path.relative_to(Path.cwd()))
+        if path.is_absolute() and path.is_relative_to(Path.cwd())
+        else source
+    )

@@ -92,31 +92,58 @@ all:
 
 
 @dataclass(frozen=True)
+class Login:
+    """How to log in, as far as it is said. config: ssh's configuration, where that is not the one that ssh reads anyway."""
+
+    user: str | None = None
+    config: Path | None = None
+
+    @property
+    def said(self) -> bool:
+        return bool(self.user or self.config)
+
+    @property
+    def lines(self) -> str:
+        """The lines of it, in an inventory."""
+        found = [
+            f"        ansible_user: {_quoted(self.user)}" if self.user else "        # ansible_user: ubuntu"
+        ]
+        if self.config:
+            found.append(
+                f"        ansible_ssh_common_args: {json.dumps('-F ' + shlex.quote(str(self.config)))}"
+            )
+        return "\n".join(found)
+
+
+@dataclass(frozen=True)
 class Source:
     """Where the names of hosts came from. overlay: inventories that know how to log in, so that only groups are written.
 
-    leave_out: hosts without a GPU are left out, since nobody has named them as GPU hosts.
+    leave_out: hosts without a GPU are left out, since nobody has named them as GPU hosts. login: how to log in.
     """
 
     words: str
     overlay: tuple[str, ...] = ()
     leave_out: bool = False
+    login: Login = Login()
 
 
-def run(hosts: Sequence[str], path: Path, *, user: str | None = None, force: bool = False) -> InitDocument:
+def run(
+    hosts: Sequence[str], path: Path, *, login: Login = Login(), force: bool = False  # noqa: B008 - frozen
+) -> InitDocument:  # fmt: skip
     """Write an inventory for the named hosts to path; UsageError for a bad name or a file that is there."""
     names = list(dict.fromkeys(hosts))
     for name in names:
         check_name(name)
-    content = text(names, user, path)
+    content = text(names, login, path)
     refuse_existing(path, force)
     _write(path, content)
     return InitDocument(path=str(path), content=content)
 
 
 def run_scanned(
-    fleet: Fleet, path: Path, source: Source, talk: Talk | None = None, *, user: str | None = None, force: bool = False
-) -> InitDocument:  # fmt: skip
+    fleet: Fleet, path: Path, source: Source, talk: Talk | None = None, *, force: bool = False
+) -> InitDocument:
     """Look at every host and write an inventory with a group for each kind of hardware.
 
     Hosts that cannot be read are in a group of their own, with the reason; exit code 4 or 1 says so, and the file is written
@@ -148,9 +175,7 @@ def run_scanned(
         )  # fmt: skip
     left_out = without.hosts if without else []
     reasons = {name: error.issue.message for name, error in errors.items()}
-    content = scanned_text(
-        shown, read, catalog, source, path, user=user, unreached=reasons, left_out=left_out
-    )
+    content = scanned_text(shown, read, catalog, source, path, unreached=reasons, left_out=left_out)
     _write(path, content)
     document = InitDocument(path=str(path), content=content, unreached=reasons, left_out=left_out)
     document.next_source = _source(path, source.overlay)
@@ -199,18 +224,14 @@ def check_name(name: str) -> None:
     raise UsageError("init.bad_name", f"{name!r} is no host name", hint=hint)
 
 
-def text(hosts: Sequence[str], user: str | None, path: Path) -> str:
+def text(hosts: Sequence[str], login: Login, path: Path) -> str:
     """Return the inventory; path: where it will lie, for the commands in its comments."""
     lines = []
     for name in hosts:
         lines.append(f"        {_quoted(name)}:")
         if name in _LOCAL:
             lines.append(_LOCAL_LINE)
-    return _TEXT.format(hosts="\n".join(lines), login=_login(user), source=_source(path)) + _WISHES
-
-
-def _login(user: str | None) -> str:
-    return f"        ansible_user: {_quoted(user)}" if user else "        # ansible_user: ubuntu"
+    return _TEXT.format(hosts="\n".join(lines), login=login.lines, source=_source(path)) + _WISHES
 
 
 def _source(path: Path, others: Sequence[str] = ()) -> str:
@@ -232,7 +253,7 @@ def _quoted(name: str) -> str:
 
 def scanned_text(
     found: Sequence[Kind], facts: Mapping[str, Facts], catalog: Catalog, source: Source, path: Path, *,
-    user: str | None = None, unreached: Mapping[str, str] | None = None, left_out: Sequence[str] = (),
+    unreached: Mapping[str, str] | None = None, left_out: Sequence[str] = (),
 ) -> str:  # fmt: skip
     """Return the inventory of hosts that were looked at, by kinds of hardware. path: as for ``text``."""
     gpus = [kind for kind in found if not kind.name.startswith(NO_GPU)]
@@ -247,8 +268,11 @@ def scanned_text(
     lines += ["---", "all:"]
     if not source.overlay:
         # Of all hosts, those too that were not reached.
-        login = _LOGIN.format(login=_login(user)).splitlines()
-        lines += ["  vars:" if user else "  # vars:", *(line.removeprefix("    ") for line in login)]
+        login = _LOGIN.format(login=source.login.lines).splitlines()
+        lines += [
+            "  vars:" if source.login.said else "  # vars:",
+            *(line.removeprefix("    ") for line in login),
+        ]
     lines += ["  children:", "    gpus:", "      children:"]
     lines += [f"        {kind.name}:" for kind in gpus] or ["        {}"]
     lines += (

@@ -157,7 +157,7 @@ def asked(monkeypatch, tmp_path):
 
 
 def test_the_inventory_loads_and_says_what_was_seen(asked):
-    document, path = asked(*FLEET, "gone", user="ubuntu")
+    document, path = asked(*FLEET, "gone", source=init.Source("hosts.txt", login=init.Login("ubuntu")))
     assert document.exit_code == 4 and document.unreached == {
         "gone": "connection refused: port 22\nof 10.0.0.9"
     }
@@ -293,8 +293,12 @@ def test_from_sshs_configuration(asked, capsys, tmp_path, monkeypatch):
     (tmp_path / "config").write_text("Host ws2 web\n  User x\nHost *\n")
     code, out, _ = typed(capsys, "init", "--ssh-config", "config")
     assert code == 0 and "left out, no NVIDIA GPU: web" in out
+    # A configuration that ssh does not read by itself has to be named; from then on it is.
+    host = inventory.load(["inventory/hosts.yml"]).host("ws2")
+    assert host.connection.ssh_extra_args == ("-F", str(tmp_path / "config"))
     monkeypatch.setattr("provision.cli.starting.SSH_CONFIG", tmp_path / "config")
     assert typed(capsys, "init", "--from-ssh-config", "--force")[0] == 0
+    assert inventory.load(["inventory/hosts.yml"]).host("ws2").connection.ssh_extra_args == ()
 
 
 def test_from_an_inventory(asked, capsys, tmp_path, monkeypatch):
