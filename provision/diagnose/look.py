@@ -261,7 +261,7 @@ def locked_packages(case: Case) -> dict[str, str]:
     return {
         name: names.upstream(version)
         for name, version in installed(case).packages.items()
-        if names.is_version_locked(name)
+        if version and names.is_version_locked(name)
     }
 
 

@@ -52,7 +52,8 @@ def installed_driver(facts: Facts) -> InstalledDriver:
         if package.status[1] not in "nc" and names.is_driver_package(name)
     }
     parsed = {name: names.parse(name) for name in rows}
-    locked = {name: version for name, version in rows.items() if names.is_version_locked(name)}
+    # dpkg that was cut off while it unpacked a new package leaves a record without a version.
+    locked = {name: version for name, version in rows.items() if version and names.is_version_locked(name)}
     if not locked:
         return InstalledDriver()  # companions alone (libxnvctrl0, nvidia-prime, …) are no driver
     versions = tuple(sorted({names.upstream(version) for version in locked.values()}))

@@ -184,7 +184,8 @@ FACTS = st.fixed_dictionaries(
             NAMES,
             st.fixed_dictionaries(
                 {
-                    "version": st.sampled_from(["580.126.20-0ubuntu1", "550.107.02-1", "1"]),
+                    # A new package whose unpacking was cut off has none.
+                    "version": st.sampled_from(["580.126.20-0ubuntu1", "550.107.02-1", "1", ""]),
                     "status": STATUS,
                     "depends": either(st.just("nvidia-kernel-common-470 (<= 1)")),
                 }
