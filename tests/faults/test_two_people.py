@@ -130,7 +130,9 @@ def test_locks_of_others_and_every_way_to_end(fleet):
     assert refused["hosts"]["gpu01"]["status"] == "blocked"
     assert not driver_packages(host)
     checked = command.ansible("site.yml", "--check")
-    assert checked.returncode == 0 and "ada@laptop" in checked.stdout + checked.stderr, "nothing is changed: no refusal"
+    assert checked.returncode == 0 and "ada@laptop" in checked.stdout + checked.stderr, (
+        "nothing is changed: no refusal"
+    )
 
     # A failure gives it back: apt fails in the middle. The lock was stale by its lease.
     put(host, renewed=700)
