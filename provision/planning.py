@@ -27,7 +27,7 @@ from provision.plan.cuda import UNATTENDED as CUDA_UNATTENDED
 from provision.plan.cuda import group_of, plan_cuda
 from provision.plan.driver import conflicting, cuda_entries, plan_driver
 from provision.proxy import HostProxy
-from provision.repositories import Mirror, agreed, source_spec
+from provision.repositories import ARCHIVE_NAME, FleetMirror, Mirror, agreed, source_spec
 from provision.resolve.conda import resolve_conda
 from provision.resolve.conda.wish import CondaWish, with_files
 from provision.resolve.containers import PATTERNS as CONTAINER_PATTERNS
@@ -46,7 +46,7 @@ Call = Callable[[str, dict[str, Any]], Any]
 # Part of a plan -> the role that carries it out. A plan is made for the roles of a play; the commands plan for all.
 PARTS = {
     "driver": "nvidia_driver", "cuda": "cuda_toolkit", "conda": "miniconda", "containers": "container_toolkit",
-    "proxy": "gpu_proxy",
+    "proxy": "gpu_proxy", "mirror": "gpu_mirror",
 }  # fmt: skip
 # What unattended-upgrades leaves alone for a role: one file of ours has it for all of them.
 _UNATTENDED = {
@@ -84,7 +84,13 @@ def probe_args(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def conda_wish_of(values: dict[str, Any]) -> CondaWish:
     """The wish for conda; files that it names lie below the inventory's folder (``inventory_dir``)."""
-    return with_files(CondaWish.from_vars(values), Path(str(values.get("inventory_dir") or ".")))
+    wish = CondaWish.from_vars(values)
+    places = FleetMirror.from_vars(values).conda.items()
+    instead: dict[str, Any] = {name: url for name, url in places if not getattr(wish, name)}
+    if wish.installer_file:
+        instead.pop("installer_url", None)
+    wish = replace(wish, **instead)
+    return with_files(wish, Path(str(values.get("inventory_dir") or ".")))
 
 
 def plan_from_facts(
@@ -145,11 +151,15 @@ class _Planner:
         held: Collection[str],
     ) -> None:
         self.name, self.facts, self.call, self.catalog, self.parts = name, facts, call, catalog, parts
-        lock, self.unlocked = locked.lock_of(name, facts, values)  # a warning where the lock says nothing of the host
+        lock, self.unlocked = locked.lock_of(
+            name, facts, values
+        )  # a warning where the lock says nothing of the host
         self.held = locked.hold(lock, values, facts, [p for p in parts if p in held]) if lock else None
         self.offered: dict[str, set[str]] = {}  # package -> versions, whatever repository they come from
         self.offer_errors: list[str] = []
-        self.stands = False  # nothing will be changed: the lock is compared with the host itself, not with a plan
+        self.stands = (
+            False  # nothing will be changed: the lock is compared with the host itself, not with a plan
+        )
         if self.held:
             values = self.held.values
         given = CudaWish.from_vars(values)
@@ -160,6 +170,7 @@ class _Planner:
         self.conda_wish = conda_wish_of(values if "conda" in parts else {})
         self.containers_wish = ContainersWish.from_vars(values if "containers" in parts else {})
         self.proxy = HostProxy.from_vars(values)  # of every plan, whichever roles it is for
+        self.mirror = FleetMirror.from_vars(values)
         wish = DriverWish.from_vars(values)
         self.wish = replace(wish, toolkits=self.cuda_wish.versions, manage=wish.manage and "driver" in parts)
         self.offers: dict[str, Offer] = {}
@@ -260,7 +271,12 @@ class _Planner:
         if held.pins:
             like = "" if held.lock.listed else "; the host is not in it, and is like this group alone"
             driver.reasons.insert(
-                0, Reason(what="lock", value=held.lock.group_name, because=f"{held.lock.path} says these versions{like}")
+                0,
+                Reason(
+                    what="lock",
+                    value=held.lock.group_name,
+                    because=f"{held.lock.path} says these versions{like}",
+                ),
             )
 
     # --- what apt is asked -------------------------------------------------------------------------------------------
@@ -272,14 +288,18 @@ class _Planner:
             return None
         if channel == "ppa":
             mirror = Mirror(wish.ppa_url, wish.ppa_key, wish.ppa_key_fingerprint, "nvidia_driver_ppa")
-            return source_spec("ppa", mirror, self.facts, self.catalog)
+            return self._spec("ppa", mirror)
         if channel == "container_toolkit":
             containers = self.containers_wish
             given = (containers.repo_url, containers.repo_key, containers.repo_key_fingerprint)
-            return source_spec(channel, Mirror(*given, "container_toolkit_repo"), self.facts, self.catalog)
+            return self._spec(channel, Mirror(*given, "container_toolkit_repo"))
         driver = Mirror(wish.repo_url, wish.repo_key, wish.repo_key_fingerprint, "nvidia_driver_repo")
         # One repository holds drivers and toolkits: either role's word for it counts, also where only one is planned for.
-        return source_spec("cuda", agreed(driver, self.toolkits_mirror), self.facts, self.catalog)
+        return self._spec("cuda", agreed(driver, self.toolkits_mirror))
+
+    def _spec(self, kind: str, given: Mirror) -> dict[str, Any]:
+        mirror = self.mirror.instead_of(given, kind, self.facts, self.catalog)
+        return source_spec(kind, mirror, self.facts, self.catalog)
 
     def _source_of_toolkits(self, decision: CudaDecision) -> dict[str, Any] | None:
         """NVIDIA's repository where toolkits come from it or came through our file; a host that has them needs none.
@@ -296,6 +316,8 @@ class _Planner:
         every = list(dict.fromkeys([*self.offers, *channels]))
         sources = {channel: self._source(channel) for channel in every}
         specs = {source["name"]: source for source in sources.values() if source}
+        if self.mirror:
+            specs[ARCHIVE_NAME] = self.mirror.archive(self.facts, self.catalog)
         self.close()
         self.workdir = None
         update = self.wish.update or self.cuda_wish.update or self.containers_wish.update or bool(specs)
@@ -308,6 +330,8 @@ class _Planner:
             args["omit"] += [{"file": e.file, "line": e.line} for e in toolkit_entries(self.facts)]
         if self.proxy:
             args["environment"] = self.proxy.environment
+        if self.mirror:
+            args["alone"] = True
         pins = self.held.everything if self.held else {}
         args["patterns"] += [re.escape(name.split(":")[0]) for name in sorted(pins)]
         answer = self.call("aptquery", args)
@@ -340,11 +364,18 @@ class _Planner:
         conda, conda_steps = conda_spec(self.conda_wish, self.facts, conda_decision)
         toolkit_source = self._source("container_toolkit") if containers_decision.target else None
         containers = plan_containers(self.containers_wish, self.facts, containers_decision, toolkit_source)
-        wanted = {"driver": driver.apt, "cuda": cuda.apt, "containers": containers.apt}
+        wanted = {
+            "driver": driver.apt,
+            "cuda": cuda.apt,
+            "containers": containers.apt,
+            "mirror": self._of_mirror(),
+        }
         self.brings = {part: {*_names(apt.install), *apt.remove} for part, apt in wanted.items() if apt}
         asked = self._apt_parts(wanted)
         steps = [*driver.steps, *cuda.steps, *conda_steps, *containers.steps]
-        apt, configure = combine(asked, self.facts, steps, self.wish.lock_timeout, self.proxy)
+        apt, configure = combine(
+            asked, self.facts, steps, self.wish.lock_timeout, self.proxy, bool(self.mirror)
+        )
         decisions = (decision, cuda_decision, conda_decision, containers_decision)
         summary = [self._summary(decision), cuda.summary, conda_summary(conda_decision), containers.summary]
         plan = HostPlan(
@@ -359,7 +390,7 @@ class _Planner:
                 "apt": apt,
                 "parts": {
                     PARTS["driver"]: driver.spec, PARTS["cuda"]: cuda.spec, PARTS["conda"]: conda,
-                    PARTS["containers"]: containers.spec, PARTS["proxy"]: {},
+                    PARTS["containers"]: containers.spec, PARTS["proxy"]: {}, PARTS["mirror"]: {},
                 },
                 "environment": self.proxy.environment,
                 "python": {"path": self.facts.host.python_path, "version": self.facts.host.python},
@@ -381,11 +412,22 @@ class _Planner:
             plan.warnings += [_on(self.name, lost)] if lost else []
         return plan
 
+    def _of_mirror(self) -> AptPart | None:
+        """The mirror's part of Ubuntu's archive among the host's sources, as long as the inventory names a mirror."""
+        if not self.mirror:
+            ours = aptfiles.sources_path(ARCHIVE_NAME) in self.facts.own_files
+            return AptPart(absent=[ARCHIVE_NAME]) if ours else None
+        spec = self.mirror.archive(self.facts, self.catalog)
+        return AptPart(
+            repositories=[(spec, "the fleet's mirror has what the packages need (gpu_mirror_url)")]
+        )
+
     def _apt_parts(self, asked: dict[str, AptPart | None]) -> list[AptPart]:
         """What is asked of apt, in the order of the roles; with what a role that is not planned for has in our files."""
         found: list[AptPart] = []
         for part, apt in asked.items():
-            kept_part = None if part in self.parts else kept(self.facts, _UNATTENDED[part])
+            patterns = _UNATTENDED.get(part)
+            kept_part = None if part in self.parts or not patterns else kept(self.facts, patterns)
             found += [one for one in (apt, kept_part) if one]
         return found if any(asked.values()) else []
 

@@ -81,7 +81,10 @@ def link_package(prefix, archive, url):
     with open(archive, "rb") as file:
         packed = file.read()
     # As the real one notes them from the channel's index.
-    sums = {"md5": hashlib.md5(packed, usedforsecurity=False).hexdigest(), "sha256": hashlib.sha256(packed).hexdigest()}
+    sums = {
+        "md5": hashlib.md5(packed, usedforsecurity=False).hexdigest(),
+        "sha256": hashlib.sha256(packed).hexdigest(),
+    }
     record = dict(
         index,
         fn=os.path.basename(archive),
