@@ -7,16 +7,18 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 import provision.collection  # noqa: F401 - makes the collection importable
-from ansible_collections.gpu.provision.plugins.module_utils import probe
+from ansible_collections.gpu.provision.plugins.module_utils import aptfiles, cudafiles, probe
 from provision.catalog import load_catalog
-from provision.drift import judge_host, metrics
+from provision.drift import inventory, judge_host, metrics
 from provision.drift.item import Item
 from provision.drift.peers import compare, peer_of
 from provision.errors import UsageError
 from provision.facts import Facts
 from provision.lock.model import NAME, Lock, dump, parse
+from provision.plan import HostPlan, Step
 from tests.unit import trees
 from tests.unit.fleethosts import changed, healthy, lock_of_hosts
+from tests.unit.test_planning import CUDA_13, with_cuda
 
 CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/drift.yml").read_text())
 
@@ -83,6 +85,30 @@ def test_a_real_machine_as_its_image_has_it_did_not_drift(recorded, tmp_path):
     assert judge_host("gpu01", facts, values, load_catalog())[0] == []
     narrow = changed(facts, {"smi/gpus/0": {"mig": "Enabled"}})
     assert [item.code for item in judge_host("gpu01", narrow, values, load_catalog())[0]] == ["hardware.mig"]
+
+
+def test_toolkits_that_are_undecided_do_not_make_our_files_look_unwanted():
+    """A part of the toolkit is gone: apt would have to be asked, and until then our files stay what they are."""
+    there = with_cuda("hi", own_files={cudafiles.LD_SO_CONF: "00", aptfiles.UNATTENDED: "00"})
+    broken = changed(there, {"packages/cuda-nvcc-13-0": None})
+    codes = [item.code for item in judge_host("gpu01", broken, CUDA_13, load_catalog())[0]]
+    # The made-up host has no driver that works, which checks tell.
+    assert [code for code in codes if not code.startswith("check.")] == ["packages.cuda"], codes
+
+
+def test_a_daemon_json_that_lost_the_runtime_is_one_item(monkeypatch):
+    """What is to be written, and that the daemon is to read it, are one thing."""
+    steps = [
+        Step(id="containers", part="containers", title="give GPUs", because="", details=["daemon.json: runtimes.nvidia"]),
+        Step(id="restart", part="containers", title="have docker read its file again", because="without a restart"),
+    ]  # fmt: skip
+    plan = HostPlan(host="gpu01", status="changes", steps=steps)
+    monkeypatch.setattr(inventory, "standing", lambda *_: (plan, []))
+    found = inventory.against_inventory("gpu01", healthy(), {}, load_catalog())
+    assert [item.code for item in found] == ["containers.containers"]
+    plan.steps = steps[1:]
+    found = inventory.against_inventory("gpu01", healthy(), {}, load_catalog())
+    assert [item.code for item in found] == ["containers.restart"]
 
 
 # --- peers ------------------------------------------------------------------------------------------------------------
