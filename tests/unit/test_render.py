@@ -181,8 +181,11 @@ def test_every_schema_has_the_common_fields_and_its_own_name():
     found = schemas()
     assert set(found) == {
         f"provision/{word}/1"
-        for word in ("error", "init", "scan", "envs", "plan", "apply", "verify", "compat")
-    }
+        for word in (
+            "error", "init", "scan", "envs", "plan", "apply", "verify", "compat", "diagnose", "explain", "rescue", "offline", "drift",
+            "locked", "history", "mirror",
+        )
+    }  # fmt: skip
     for name, schema in found.items():
         assert {"schema", "ok", "exit_code", "hosts", "errors"} <= set(schema["properties"])
         assert schema["properties"]["schema"]["default"] == name
