@@ -182,8 +182,8 @@ def test_every_schema_has_the_common_fields_and_its_own_name():
     assert set(found) == {
         f"provision/{word}/1"
         for word in (
-            "error", "init", "scan", "envs", "plan", "apply", "verify", "compat", "diagnose", "explain", "rescue", "offline", "drift",
-            "locked", "history", "mirror",
+            "error", "init", "scan", "envs", "plan", "apply", "verify", "compat", "diagnose", "explain", "rescue", "offline",
+            "drift", "locked", "history", "mirror",
         )
     }  # fmt: skip
     for name, schema in found.items():
