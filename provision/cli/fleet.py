@@ -126,6 +126,14 @@ def mirror(
             "--also", metavar="PACKAGE", help="A further package, with what it needs: docker.io. Repeatable."
         ),
     ] = None,
+    wheels: Annotated[
+        str,
+        typer.Option(
+            "--wheels",
+            metavar="FOLDER",
+            help="Wheels on this machine to put into its index: what gpu_pull installs.",
+        ),
+    ] = "",
     archive: Annotated[
         str,
         typer.Option(
@@ -176,7 +184,7 @@ def mirror(
     fleet, renderer = open_fleet(settings, "mirror")
     from provision.commands import mirror as command
 
-    order = command.Order(folder, lock, on, sign, prune, archive, archive_key, tuple(also or ()))
+    order = command.Order(folder, lock, on, sign, prune, archive, archive_key, tuple(also or ()), wheels)
     document = command.verify_on(fleet, order) if verify else command.run(fleet, order, renderer.progress())
     return finish(settings, document, renderer)
 

@@ -67,6 +67,7 @@ class Order:
     archive: str = ""
     archive_key: str = ""
     also: tuple[str, ...] = ()
+    wheels: str = ""  # a folder on this machine
 
 
 def run(fleet: Fleet, order: Order, talk: Talk | None = None) -> MirrorDocument:
@@ -82,11 +83,14 @@ def run(fleet: Fleet, order: Order, talk: Talk | None = None) -> MirrorDocument:
         raise UsageError(
             "mirror.nothing", f"{path} locks nothing", hint="provision apply, then provision lock"
         )
+    wheels = _wheels(order.wheels)
     key = signer(order.sign) if order.sign else None
     with _Place(fleet, order) as (store, where):
         talk.begin("filling the mirror", [where])
         try:
-            made = Maker(store, key, order.prune, lambda text: talk.host(where, text)).run(wanted, of_conda)
+            made = Maker(store, key, order.prune, lambda text: talk.host(where, text)).run(
+                wanted, of_conda, wheels
+            )
         finally:
             talk.end()
     document = _document(made, wanted, store.root, where)
@@ -97,6 +101,16 @@ def run(fleet: Fleet, order: Order, talk: Talk | None = None) -> MirrorDocument:
         for problem in made.problems
     ]  # fmt: skip
     return document.conclude([Exit.FAILED] if document.errors else [])
+
+
+def _wheels(folder: str) -> list[Path]:
+    found = sorted(Path(folder).expanduser().glob("*.whl")) if folder else []
+    if folder and not found:
+        raise UsageError(
+            "usage.folder", f"there are no wheels in {folder}",
+            hint="under the Python of the hosts: pip download --dest wheels gpu-provision==VERSION",
+        )  # fmt: skip
+    return found
 
 
 def verify_on(fleet: Fleet, order: Order) -> MirrorDocument:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from provision.errors import HostFailedError, RefusedError
@@ -53,8 +55,13 @@ class Maker:
     rows: Rows = field(default_factory=list)
     made: Made = field(default_factory=Made)
 
-    def run(self, needs: Sequence[Need], conda_needs: Sequence[CondaNeed]) -> Made:
-        """Bring the mirror to what is needed; a second run fetches and changes nothing. Raises HostFailedError, RefusedError."""
+    def run(
+        self, needs: Sequence[Need], conda_needs: Sequence[CondaNeed], wheels: Sequence[Path] = ()
+    ) -> Made:
+        """Bring the mirror to what is needed; a second run fetches and changes nothing. Raises HostFailedError, RefusedError.
+
+        wheels: files on this machine that go into the index of wheels.
+        """
         opened = self.store.ask("open")
         if needs and not opened["apt"]:
             raise RefusedError(
@@ -76,7 +83,13 @@ class Maker:
         if self.signer:
             self._take(self.store.ask("put", files={layout.KEY: self.signer.public}))
         for one in conda_needs:
-            self._conda(one, before)
+            self._conda(one)
+        for path in wheels:
+            content = {"base64": base64.b64encode(path.read_bytes()).decode("ascii")}
+            self._take(self.store.ask("put", files={f"{conda.FILES}/{path.name}": content}))
+        self._write_indexes(
+            [w for one in conda_needs for env in one.environments for w in env["wheels"]], before
+        )
         return self._finish(before)
 
     def _words(self, what: str) -> Callable[[str], None]:
@@ -215,7 +228,7 @@ class Maker:
 
     # --- conda
 
-    def _conda(self, need: CondaNeed, before: Mapping[str, Any]) -> None:
+    def _conda(self, need: CondaNeed) -> None:
         self.said("conda: installers, channels, wheels")
         installers = [
             {"path": f"{layout.INSTALLERS}/{one['file']}", "url": one["url"], "sha256": one["sha256"], "size": None}
@@ -238,7 +251,6 @@ class Maker:
             ]  # fmt: skip
         self._take(self.store.fetch(files, self._words("conda")))
         self._write_channels(found)
-        self._write_indexes(list(wheels.values()), before)
 
     def _write_channels(self, found: conda.Channels) -> None:
         paths = {place: f"{layout.CONDA}/{place[0]}/{place[1]}/repodata.json" for place in found.records}

@@ -4,6 +4,7 @@ import hashlib
 import json
 import shutil
 import subprocess
+import sys
 import threading
 import urllib.error
 import urllib.request
@@ -40,6 +41,7 @@ from provision.planning import conda_wish_of, plan_from_facts
 from provision.repositories import FleetMirror, Mirror
 from provision.variables import effective, known
 from tests.lab import aptrepo
+from tests.lab.conda.wheels import wheel
 from tests.lab.debfile import Package
 from tests.unit.hosts import host
 from tests.unit.offers import OFFERS
@@ -511,6 +513,31 @@ def test_conda_of_a_host_becomes_channels_and_indexes(tmp_path):
         assert get(link["url"]) == b"wheel"
     again = Maker(Store(str(root), here, {})).run([], [need])
     assert (again.fetched, again.changed) == (0, False)
+
+
+def test_pip_takes_wheels_from_the_index_of_a_mirror(tmp_path):
+    name, content = wheel("tiny", "1.0", {"tiny.py": b"x = 1\n"})
+    (tmp_path / "wheels").mkdir()
+    (tmp_path / "wheels" / name).write_bytes(content)
+    root, files = tmp_path / "mirror", command._wheels(str(tmp_path / "wheels"))
+    made = Maker(Store(str(root), here, {})).run([], [], files)
+    assert made.changed and not Maker(Store(str(root), here, {})).run([], [], files).changed
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--isolated",
+        "download",
+        "--no-deps",
+        "--dest",
+        str(tmp_path / "got"),
+    ]
+    done = subprocess.run(
+        [*pip, "--index-url", f"file://{root}/conda/simple", "tiny==1.0"], capture_output=True, text=True
+    )
+    assert done.returncode == 0 and (tmp_path / "got" / name).read_bytes() == content, done.stderr
+    with pytest.raises(UsageError):
+        command._wheels(str(root))
 
 
 def test_an_environment_is_read_with_what_each_package_came_from(tmp_path):
