@@ -24,6 +24,7 @@ class Broken:
     later: Callable[[Any], None] | None = None
     folded: tuple[str, ...] = ()
     rescued: bool = True
+    level: str = "error"
     reboots: int = 1
     wish: dict[str, Any] = field(default_factory=dict)
 
@@ -70,6 +71,15 @@ def _other_fabric_manager(host):
         "apt-get download -q nvidia-fabricmanager-580; dpkg -i --force-depends nvidia-fabricmanager-580_*.deb; "
         "systemctl restart nvidia-fabricmanager",
         check=False,
+    )
+
+
+def _graphical(host):
+    """O1: the desktop that came along is what the machine boots into, as Ubuntu's desktop packages have it."""
+    system = "/etc/systemd/system"
+    host.run(
+        f"ln -sf /usr/lib/systemd/system/graphical.target {system}/default.target; "
+        f"ln -sf /usr/lib/systemd/system/gdm3.service {system}/display-manager.service"
     )
 
 
@@ -127,6 +137,15 @@ BROKEN = {
     "K1": Broken(
         {"gpus": ["H100 x2"], "nvswitch": 2, "nouveau": False, "installed": ["580-server open signed held fm"]},
         "fabric.version", None, _other_fabric_manager,
+    ),
+    # Told as a note, and never counted: nothing is broken.
+    "K5": Broken(
+        {"gpus": ["RTX 4090 x2"], "nouveau": False, "installed": ["580-server open signed held fm"]}, "fabric.needless",
+        level="note", rescued=False, reboots=0,
+    ),
+    "O1": Broken(
+        {"gpus": ["A100"], "nouveau": False, "desktop": True, "installed": ["580-server open signed held"]}, "desktop.on_server",
+        _graphical, level="note", rescued=False, reboots=0,
     ),
     "O2": Broken(
         {"gpus": ["RTX 4090"], "nouveau": False, "desktop": True, "busy": True, "installed": ["580 open signed held desktop"]},
