@@ -216,3 +216,23 @@ def test_a_host_that_does_not_come_back_stops_it(command):
     assert {host["status"] for host in document["hosts"].values()} == {"done"}
     assert command.lab.host("x2").run("cat /proc/sys/kernel/random/boot_id").stdout == boot
     assert document["hosts"]["x1"]["checks"], "it was proven"
+
+
+def test_plain_ansible_drains_and_resumes_too(command):
+    """The playbook rolling.yml: the same hooks around the same roles; a host that is not drained is not touched, and resumed."""
+    host = command.lab.host("h1")
+    words = ["-l", "h1,v1", *BRANCH, "-e", "gpu_provision_serial=1"]
+    done = command.ansible("rolling.yml", *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert host.run("tail -n 2 /var/log/service-hook").stdout.splitlines() == ["drain stop", "resume start"]
+    assert driver_packages(host), "the roles ran in between"
+
+    before = host.run("cat /var/log/service-hook").stdout
+    history = host.run("cat /var/log/apt/history.log").stdout
+    refuses = json.dumps({"gpu_rollout_drain": {"command": ["sh", "-c", "echo no >&2; exit 4"]}})
+    failed = command.ansible(
+        "rolling.yml", "-l", "h1", "-e", refuses, "-e", "nvidia_driver_branch=595-server"
+    )
+    assert failed.returncode != 0 and "the drain hook sh ended with 4" in failed.stdout, failed.stdout
+    assert host.run("cat /var/log/service-hook").stdout == before + "resume start\n"
+    assert host.run("cat /var/log/apt/history.log").stdout == history
