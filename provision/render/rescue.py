@@ -59,10 +59,20 @@ def _host(host: RescuedHost, verbosity: int) -> Iterable[RenderableType]:
     if others:
         yield indented(Text(f"{plural(others, 'warning')} more: provision diagnose", style="dim"), 2)
     rounds = list(enumerate(host.rounds, 1))
-    for number, one in rounds[-1:] if planned else rounds:
+    for number, one in _to_agree(rounds) if planned else rounds:
         yield from _round(one, number if len(host.rounds) > 1 else 0, verbosity)
     if not planned:
         yield from _end(host, verbosity)
+
+
+def _to_agree(rounds: list[tuple[int, Round]]) -> list[tuple[int, Round]]:
+    """The round that comes next, and what was passed over for it since the last one that was carried out."""
+    shown = rounds[-1:]
+    for number, one in reversed(rounds[:-1]):
+        if any(step.ok for step in one.steps):
+            break
+        shown.insert(0, (number, one))
+    return shown
 
 
 def _finding(finding: Finding, verbosity: int, *, short: bool) -> Iterable[RenderableType]:
@@ -85,6 +95,8 @@ def _round(one: Round, number: int, verbosity: int) -> Iterable[RenderableType]:
     if number:
         yield indented(Text(f"round {number}", style="dim"), 2)
     yield columns([(_mark(step), _step(step)) for step in one.steps], 2, style="", gap=1)
+    for hint in dict.fromkeys(step.hint for step in one.steps if step.ok is False and step.hint):
+        yield indented(text("hint: ", hint, styles=("cyan", "")), 4)
     for plan in (one.plan, one.purge, one.undo):
         if plan is not None:
             yield from _plan(plan.steps, details=bool(verbosity) or one.plan is None)

@@ -257,7 +257,12 @@ def test_interrupted(world):
 
 
 def test_the_view(world, capsys):
-    world.answers["module.reload"] = {"ok": False, "changed": False, "said": ["in use by Xorg (pid 7)"]}
+    world.answers["module.reload"] = {
+        "ok": False,
+        "changed": False,
+        "said": ["in use by Xorg (pid 7)"],
+        "hint": "--stop-holders does",
+    }
     shown = []
     done = world.run(
         world.host("gpu01", [STALE], [STALE], []), world.host("gpu02", []), world.host("gpu03", [MANUAL]),
@@ -270,6 +275,7 @@ def test_the_view(world, capsys):
     assert "/sys/module/nvidia/version: 580.126.20" in before
     renderer.show(shown[1])
     second = capsys.readouterr().out
+    assert "not done load the modules anew" in second and "hint: --stop-holders does" in second
     assert "round 2" in second and "gpu02" not in second, "hosts on which nothing is done are not told again"
     renderer.show(done)
     after = capsys.readouterr().out
