@@ -3,30 +3,10 @@
 ``BROKEN`` has one for each report. Lists of before: ``breaks``; after newer versions were published: ``later``.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from tests.faults.kinds import Broken
 
 QUIET = "DEBIAN_FRONTEND=noninteractive apt-get -y -q -o Dpkg::Use-Pty=0"
 NEXT = "6.8.0-45-generic"
-
-
-@dataclass(frozen=True)
-class Broken:
-    """spec: keys of tests/lab/README.md. code: what diagnose names. rescued: a program can mend it all.
-
-    reboots: how many the right fix needs at most. wish: role variables of the host.
-    """
-
-    spec: dict[str, Any]
-    code: str
-    breaks: Callable[[Any], None] | None = None
-    later: Callable[[Any], None] | None = None
-    folded: tuple[str, ...] = ()
-    rescued: bool = True
-    level: str = "error"
-    reboots: int = 1
-    wish: dict[str, Any] = field(default_factory=dict)
 
 
 def _three_ways(host):
@@ -157,8 +137,3 @@ BROKEN = {
 def name_of(report):
     """``A4`` as a host is called."""
     return report.lower()
-
-
-def specs(reports=BROKEN):
-    """Host descriptions for Lab.start."""
-    return [{"name": name_of(report), **BROKEN[report].spec} for report in reports]

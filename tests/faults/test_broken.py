@@ -1,14 +1,23 @@
-"""The hosts of broken.py: each named by its cause, and each that a program can mend brought back to a working one."""
+"""The hosts of broken.py and broken_user.py: each named by its cause, and each that a program can mend brought back.
+
+What only a person can do is told, and nothing is touched; done as told, it is well.
+"""
 
 import json
 import os
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import yaml
 
-from tests.faults.broken import BROKEN, name_of, specs
+from tests.faults import broken_user
+from tests.faults.broken import BROKEN as OF_THE_DRIVER
+from tests.faults.broken import name_of
 from tests.faults.conftest import Command, driver_packages, holds
-from tests.lab import Lab
+from tests.lab import Lab, engine
+from tests.lab.containers.daemons import NoDaemonsError
+
+BROKEN = {**OF_THE_DRIVER, **broken_user.BROKEN}
 
 pytestmark = pytest.mark.lab
 # Each of another kind; BROKEN=all has all of them, BROKEN=B4,E2 only these.
@@ -17,14 +26,37 @@ ASKED = os.environ.get("BROKEN", "")
 ONLY = list(BROKEN) if ASKED == "all" else [name for name in ASKED.split(",") if name] or list(USUAL)
 JOB = "systemctl show -p MainPID --value sim-job.service"
 BOOT_ID = "cat /proc/sys/kernel/random/boot_id"
+# All that a rescue which may do nothing must leave as it is: packages, holds, files of people and of the system, the boot.
+STATE = (
+    "dpkg-query -W -f '${Package} ${Version} ${Status}\\n'; find /etc /home /usr/local /lib/modprobe.d -path /etc/sim -prune "
+    f"-o -type f -print0 | sort -z | xargs -0 sha256sum; {BOOT_ID}"
+)
 
 
 @pytest.fixture(scope="module")
 def command(tmp_path_factory):
-    with Lab.start(specs(ONLY)) as lab:
+    patch = pytest.MonkeyPatch()
+    if any(BROKEN[report].docker for report in ONLY):
+        # A docker inside needs a cgroup namespace of its own.
+        flags = engine.Engine.boot_flags.fget
+        private = "--cgroupns=private"
+        patch.setattr(
+            engine.Engine, "boot_flags", property(lambda self: [*dict.fromkeys([*flags(self), private])])
+        )
+    with Lab.start([{"name": name_of(report), **BROKEN[report].spec} for report in ONLY]) as lab:
+        patch.undo()
+        for report in ONLY:
+            if BROKEN[report].wish:
+                (lab.inventory.parent / "host_vars").mkdir(exist_ok=True)
+                (lab.inventory.parent / "host_vars" / f"{name_of(report)}.yml").write_text(
+                    yaml.safe_dump(BROKEN[report].wish)
+                )
         with ThreadPoolExecutor(3) as pool:
             todo = [report for report in ONLY if BROKEN[report].breaks]
-            list(pool.map(lambda report: BROKEN[report].breaks(lab.host(name_of(report))), todo))
+            try:
+                list(pool.map(lambda report: BROKEN[report].breaks(lab.host(name_of(report))), todo))
+            except NoDaemonsError as error:
+                pytest.skip(str(error))
             lab.publish("drivers")
             todo = [report for report in ONLY if BROKEN[report].later]
             list(pool.map(lambda report: BROKEN[report].later(lab.host(name_of(report))), todo))
@@ -53,14 +85,28 @@ def test_each_is_named(command):
         assert all(finding["evidence"] and finding["repairs"] for finding in at), said
 
 
+def tell(name, broken, told):
+    """What docs and reports quote: pytest -s prints it."""
+    checks = [check["status"] for check in told["checks"]]
+    print(
+        f"\n{name.upper()}: {broken.code}: {told['status']}: {told['summary']}; {len(told['packages'])} packages, "
+        f"{len(told['configured'])} set up, {told['reboots']} reboots; checks: {checks.count('pass')} pass, {checks.count('fail')} fail"
+    )
+
+
 def test_each_is_rescued(command):
-    names = {name_of(report): BROKEN[report] for report in ONLY if BROKEN[report].rescued}
+    names = {
+        name_of(report): BROKEN[report]
+        for report in ONLY
+        if BROKEN[report].rescued and not BROKEN[report].person
+    }
     if not names:
         pytest.skip("none of those that were asked for")
     boots = {name: command.lab.host(name).run(BOOT_ID).stdout for name in names}
     done = json.loads(command.run("rescue", "--yes", *names, "--json", timeout=900).stdout)["hosts"]
     for name, broken in names.items():
         host, told = command.lab.host(name), done[name]
+        tell(name, broken, told)
         assert told["status"] == "rescued", (name, told)
         assert told["reboots"] <= broken.reboots, (name, told)
         assert (host.run(BOOT_ID).stdout != boots[name]) == bool(told["reboots"]), name
@@ -74,6 +120,37 @@ def test_each_is_rescued(command):
         for name, row in well["hosts"].items()
         if row["status"] in ("broken", "unexplained")
     } == {}
+
+
+def test_what_only_a_person_can_do_is_told_and_nothing_touched(command):
+    names = {name_of(report): BROKEN[report] for report in ONLY if BROKEN[report].person}
+    if not names:
+        pytest.skip("none of those that were asked for")
+    limit = ",".join(names)
+    before = {name: command.lab.host(name).run(STATE).stdout for name in names}
+    named = command.json(
+        "diagnose", "-l", limit, rc=3 if any(one.level == "error" for one in names.values()) else 0
+    )
+    for name, broken in names.items():
+        errors = broken.level == "error"
+        # One that is broken stays so, and says what to do; one that works is left to its owner.
+        done = json.loads(command.run("rescue", "--yes", name, "--json", rc=3 if errors else 0).stdout)
+        told = done["hosts"][name]
+        tell(name, broken, told)
+        assert told["status"] == ("left" if errors else "well"), told
+        assert (told["packages"], told["reboots"], told["rounds"]) == ([], 0, []), told
+        assert command.lab.host(name).run(STATE).stdout == before[name], name
+        (finding,) = [one for one in named["hosts"][name]["findings"] if one["code"] == broken.code]
+        words = [repair["words"] for repair in finding["repairs"]]
+        assert any(broken.told in text for text in words), words
+        assert not errors or broken.told in json.dumps(done["errors"]), done["errors"]
+        broken.person(command.lab.host(name))
+    after = command.json("diagnose", "-l", limit)["hosts"]
+    for name, broken in names.items():
+        assert broken.code not in [finding["code"] for finding in after[name]["findings"]], after[name]
+    verified = command.json("verify", "-l", limit)["hosts"]
+    for name, host in verified.items():
+        print(f"{name.upper()}: verify {host['status']}: {host['summary']}")
 
 
 def test_a_job_is_never_ended_for_it(command):
