@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from provision.catalog import Catalog
 from provision.catalog.models import Trap
@@ -15,8 +17,13 @@ _PREFIX = re.compile(
     r"^(?:[A-Z][a-z]{2}\s+[0-9]+ [0-9:]{8} \S+ |[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9:.+Z-]+ (?:\S+ )?)?(?:kernel: ?)?"
     r"(?:\[\s*[0-9.]+\] ?)?(?:NVRM: +)?"
 )
+# Colours and other orders to a terminal (ECMA-48), as ``script``, CI logs and a pasted prompt have them.
+_TERMINAL = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _LEAST = 18  # characters of an error that are enough to know it by
-_MOST = 2_000_000  # characters of a log that are looked at, from its end
+MOST = 64_000_000  # characters of a log that are looked at, from its end
+_PASTE = 400  # lines up to which a text is one message, with words of any two lines together
+_NEAR = 8  # lines of a log on each side of one that may belong to its message
+_HITS = 200  # places of a log at which a pattern is tried over several lines
 
 
 @dataclass(frozen=True)
@@ -29,14 +36,59 @@ class Match:
     lines: int  # how many lines it knew
 
 
+class _Text:
+    """A text by its lines, and where a word stands in it: most of a log holds no word of any pattern."""
+
+    def __init__(self, text: str) -> None:
+        plain = _TERMINAL.sub("", text[-MOST:])
+        self.lines = [line for line in (line.strip() for line in plain.splitlines()) if line]
+        self.lower = "\n".join(self.lines).lower()
+        # lower() keeps the number of lines, if not of characters.
+        self.short = len(self.lines) <= _PASTE
+        self._at: dict[str, list[int]] = {}
+
+    def with_any(self, words: Sequence[str]) -> list[int]:
+        """Numbers of the lines that hold one of these words (in lower case); all lines where there are no words."""
+        if not words:
+            return list(range(len(self.lines)))
+        return sorted({number for word in words for number in self._with(word)})
+
+    def _with(self, word: str) -> list[int]:
+        if word not in self._at:
+            found, at, number, counted = [], self.lower.find(word), 0, 0
+            while at >= 0:
+                number += self.lower.count("\n", counted, at)
+                found.append(number)
+                counted = at
+                end = self.lower.find("\n", at)
+                at = self.lower.find(word, end) if end >= 0 else -1
+            self._at[word] = found
+        return self._at[word]
+
+    def messages(self, numbers: Sequence[int]) -> Iterator[str]:
+        """The lines of a message as one, without what a log puts before them; of a log those around these lines."""
+        if self.short:
+            yield _joined(self.lines)
+            return
+        last = -1
+        for number in numbers[:_HITS]:
+            if number > last:
+                last = number + _NEAR
+                yield _joined(self.lines[max(0, number - _NEAR) : last + _NEAR + 1])
+
+
+def _joined(lines: Sequence[str]) -> str:
+    return " ".join(_PREFIX.sub("", line).strip() for line in lines)
+
+
 def matches(text: str) -> list[Match]:
     """Return the rules that know an error or a log, the surest first.
 
-    Every line is tried, and the whole with its lines joined: the driver and apt break their messages over several.
+    Every line is tried, and the whole with its lines joined: the driver and apt break their messages over several. Of a log
+    (more than a paste) only lines around those that hold a word of the pattern are joined.
     """
-    lines = [line.strip() for line in text[-_MOST:].splitlines() if line.strip()]
-    joined = " ".join(_PREFIX.sub("", line).strip() for line in lines)
-    found = [match for rule in registry.all_rules() if (match := _match(rule, lines, joined))]
+    told = _Text(text)
+    found = [match for rule in registry.all_rules() if (match := _match(rule, told))]
     return sorted(found, key=lambda match: (-match.length, registry.area_rank(match.rule.code)))
 
 
@@ -45,12 +97,14 @@ def traps(text: str, catalog: Catalog) -> list[tuple[Trap, str]]:
 
     They are about programs of users more than about hosts: what no rule can see on a host is known here all the same.
     """
+    told = _Text(text)
     found: list[tuple[int, Trap, str]] = []
-    for line in text[-_MOST:].splitlines():
-        for trap in catalog.traps:
-            length = max((len(words) for words in _known(trap) if words in line.lower()), default=0)
-            if length and trap.id not in {other.id for _, other, _ in found}:
-                found.append((length, trap, line.strip()))
+    for trap in catalog.traps:
+        for words in sorted(_known(trap), key=len, reverse=True):
+            numbers = told.with_any([words])
+            if numbers:
+                found.append((len(words), trap, told.lines[numbers[0]]))
+                break
     return [(trap, line) for _, trap, line in sorted(found, key=lambda row: -row[0])]
 
 
@@ -65,13 +119,20 @@ def _known(trap: Trap) -> list[str]:
     return [piece.lower() for piece in pieces if len(piece) >= _LEAST]
 
 
-def _match(rule: Rule, lines: list[str], joined: str) -> Match | None:
+def _match(rule: Rule, text: _Text) -> Match | None:
     length, known, told = 0, 0, ""
     for pattern in map(re.compile, rule.texts, [re.I] * len(rule.texts)):
-        hits = [(len(hit.group(0)), line) for line in lines if (hit := pattern.search(line))]
-        whole = pattern.search(joined) if not hits else None
-        if whole:
-            hits = [(len(whole.group(0)), _shortened(joined, whole))]
+        near = text.with_any(needed(pattern.pattern))
+        hits = [
+            (len(hit.group(0)), text.lines[number])
+            for number in near
+            if (hit := pattern.search(text.lines[number]))
+        ]
+        if not hits and near:
+            for joined in text.messages(near):
+                whole = pattern.search(joined)
+                if whole:
+                    hits.append((len(whole.group(0)), _shortened(joined, whole)))
         known += len(hits)
         if hits and hits[-1][0] > length:
             length, told = hits[-1]
@@ -81,3 +142,55 @@ def _match(rule: Rule, lines: list[str], joined: str) -> Match | None:
 def _shortened(joined: str, match: re.Match[str]) -> str:
     start, end = match.span()
     return ("… " if start else "") + joined[start : min(end + 40, start + 240)].strip()
+
+
+@cache
+def needed(pattern: str) -> tuple[str, ...]:
+    """Words in lower case one of which stands in every text that a pattern of ours matches; () where none is sure.
+
+    The longest run of plain characters outside of groups, classes and what may be absent, of each alternative. No blanks: lines
+    are joined with one where a message was broken.
+    """
+    words = []
+    for branch in _branches(pattern):
+        runs = [run for run in _runs(branch) if len(run) >= 3 and run.isascii()]
+        if not runs:
+            return ()
+        words.append(max(runs, key=len).lower())
+    return tuple(dict.fromkeys(words))
+
+
+_TOKEN = re.compile(r"\\.|\{[0-9]*,?[0-9]*\}|\[\^?\]?(?:\\.|[^\]\\])*\]|[()|]|[^\\\[()|]", re.S)
+
+
+def _branches(pattern: str) -> Iterator[list[str]]:
+    """Pieces of each alternative at the top; a group is one piece."""
+    branch: list[str] = []
+    depth = 0
+    for piece in _TOKEN.findall(pattern):
+        if depth or piece in "()":
+            if not depth:
+                branch.append("")
+            branch[-1] += piece
+            depth += {"(": 1, ")": -1}.get(piece, 0)
+        elif piece == "|":
+            yield branch
+            branch = []
+        else:
+            branch.append(piece)
+    yield branch
+
+
+def _runs(tokens: Sequence[str]) -> Iterator[str]:
+    run = ""
+    for piece, after in zip(tokens, [*tokens[1:], ""], strict=True):
+        plain = piece[-1] if re.fullmatch(r"[A-Za-z0-9_ :'\"<>=,/@%&#;!~`-]|\\[^A-Za-z0-9\s]", piece) else ""
+        if after[:1] in ("?", "*", "{") or plain.isspace():
+            plain = ""  # may be absent, or a line's end
+        if plain:
+            run += plain
+            if after != "+":
+                continue
+        yield run
+        run = ""
+    yield run

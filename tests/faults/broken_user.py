@@ -14,11 +14,11 @@ from tests.lab.containers import debian
 QUIET = "DEBIAN_FRONTEND=noninteractive apt-get -y -q -o Dpkg::Use-Pty=0"
 DRIVER = {"gpus": ["A100"], "nouveau": False, "installed": ["580-server open signed held"]}
 PEOPLE = {**DRIVER, "extra": {"/etc/pip.conf": publish.PIP_CONF}}
-TOOLKIT = {**DRIVER, "toolkits": ["12.1"]}
+TOOLKIT = {**DRIVER, "toolkits": ["12.8"]}
 CONDA = "/opt/miniconda3"
 # Terms, then the way that the finding names: channels without any.
-FORGE = f"{CONDA}/bin/conda config --system --add channels conda-forge; {CONDA}/bin/conda config --system --remove channels defaults"
-DAEMON = '{\n  "bridge": "none",\n  "iptables": false,\n  "ip6tables": false,\n  "data-root": "/data/docker",\n  "log-opts": {"max-size": "10m"}\n}\n'
+FORGE = f"printf 'channels: [conda-forge]\\n' > {CONDA}/.condarc"
+DAEMON = debian.DAEMON_JSON.replace('["rack=7"]', '["rack=7"],\n  "data-root": "/data/docker"')
 
 
 def write(host, path, text):
@@ -31,7 +31,8 @@ def write(host, path, text):
 def _hung(host):
     """-y does not answer debconf: apt-get waits for a password, and is killed when the patience of its caller is over."""
     host.run(
-        "apt-get update -qq; sleep 60 | timeout -s KILL 20 apt-get install -y -q nvidia-headless-580-server-open nvidia-utils-580-server",
+        "apt-get update -qq; sleep 60 | timeout -s KILL 20 apt-get install -y -q "
+        "nvidia-headless-580-server-open nvidia-utils-580-server",
         check=False,
     )
     assert host.run("dpkg --audit").stdout, "it was to hang in the postinst of nvidia-dkms"
@@ -44,8 +45,8 @@ def _wheel(host):
     """An environment with NVIDIA's wheels, as pip leaves it; the file is what matters, not what is in it."""
     site = "/opt/venvs/x/lib/python3.11/site-packages"
     host.run(
-        f"mkdir -p {site}/nvidia/nvjitlink/lib {site}/nvidia_nvjitlink_cu12-12.4.127.dist-info {site}/nvidia/cudnn/lib "
-        f"{site}/nvidia_cudnn_cu12-9.1.0.70.dist-info && touch {site}/nvidia_nvjitlink_cu12-12.4.127.dist-info/METADATA "
+        f"mkdir -p {site}/nvidia/nvjitlink/lib {site}/nvidia_nvjitlink_cu12-12.9.86.dist-info {site}/nvidia/cudnn/lib "
+        f"{site}/nvidia_cudnn_cu12-9.1.0.70.dist-info && touch {site}/nvidia_nvjitlink_cu12-12.9.86.dist-info/METADATA "
         f"{site}/nvidia_cudnn_cu12-9.1.0.70.dist-info/METADATA {site}/nvidia/nvjitlink/lib/libnvJitLink.so.12 "
         f"{site}/nvidia/cudnn/lib/libcudnn.so.9; echo home = /usr/bin > /opt/venvs/x/pyvenv.cfg"
     )
@@ -54,7 +55,7 @@ def _wheel(host):
 def _exported(host):
     _wheel(host)
     write(host, "/etc/profile.d/cuda.sh",
-          "export PATH=/usr/local/cuda/bin:$PATH\nexport LD_LIBRARY_PATH=/usr/local/cuda-12.1/lib64:$LD_LIBRARY_PATH\n")  # fmt: skip
+          "export PATH=/usr/local/cuda/bin:$PATH\nexport LD_LIBRARY_PATH=/usr/local/cuda-12.8/lib64:\n")  # fmt: skip
 
 
 def _not_exported(host):
@@ -65,12 +66,12 @@ def _tarball(host):
     """cuDNN from a tarball, copied into the toolkit as NVIDIA's guide for tarballs says, and exported by the site."""
     _wheel(host)
     host.run(
-        "cd /usr/local/cuda-12.1/targets/x86_64-linux/lib && touch libcudnn.so.9.0.0 && ln -s libcudnn.so.9.0.0 libcudnn.so.9"
+        "cd /usr/local/cuda-12.8/targets/x86_64-linux/lib && touch libcudnn.so.9.0.0 && ln -s libcudnn.so.9.0.0 libcudnn.so.9"
     )
     write(
         host,
         "/etc/profile.d/site.sh",
-        "export LD_LIBRARY_PATH=/usr/local/cuda-12.1/lib64:$LD_LIBRARY_PATH::\n",
+        "export LD_LIBRARY_PATH=/usr/local/cuda-12.8/lib64:$LD_LIBRARY_PATH::\n",
     )
 
 
@@ -213,7 +214,7 @@ def _one_layer(host):
 def _dockers_own(host):
     _docker(host)
     host.run(
-        "printf 'http_proxy=http://10.41.13.6:3128\\nhttps_proxy=http://10.41.13.6:3128\\nno_proxy=.sim.internal\\n' >> /etc/environment"
+        "printf 'http_proxy=http://10.41.13.6:3128\\nhttps_proxy=http://10.41.13.6:3128\\n' >> /etc/environment"
     )
 
 
@@ -240,7 +241,7 @@ BROKEN = {
     "H1": Broken(TOOLKIT, "cuda.shadowed_library", _exported, person=_not_exported, told="/etc/profile.d/cuda.sh line 2"),
     "H2": Broken(
         {**TOOLKIT, "distribution_cuda": True}, "cuda.nvcc_differs",
-        wish={"cuda_toolkit_versions": ["12.1"]}, reboots=0,
+        wish={"cuda_toolkit_versions": ["12.8"]}, reboots=0,
     ),
     "H5": Broken(
         TOOLKIT, "shell.cuda_lines", _appended, level="warning", person=_not_appended, told="/home/lab/.bashrc",

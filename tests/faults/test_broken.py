@@ -21,7 +21,7 @@ BROKEN = {**OF_THE_DRIVER, **broken_user.BROKEN}
 
 pytestmark = pytest.mark.lab
 # Each of another kind; BROKEN=all has all of them, BROKEN=B4,E2 only these.
-USUAL = ("A4", "C1", "D2", "E1", "K1", "K5", "O2")
+USUAL = ("A4", "B4", "C1", "D2", "E1", "K1", "K5", "O1", "O2")
 ASKED = os.environ.get("BROKEN", "")
 ONLY = list(BROKEN) if ASKED == "all" else [name for name in ASKED.split(",") if name] or list(USUAL)
 JOB = "systemctl show -p MainPID --value sim-job.service"
@@ -90,11 +90,12 @@ def tell(name, broken, told):
     checks = [check["status"] for check in told["checks"]]
     print(
         f"\n{name.upper()}: {broken.code}: {told['status']}: {told['summary']}; {len(told['packages'])} packages, "
-        f"{len(told['configured'])} set up, {told['reboots']} reboots; checks: {checks.count('pass')} pass, {checks.count('fail')} fail"
+        f"{len(told['configured'])} set up, {told['reboots']} reboots; "
+        f"checks: {checks.count('pass')} pass, {checks.count('fail')} fail"
     )
 
 
-def test_each_is_rescued(command):
+def test_each_is_rescued(command, capsys):
     names = {
         name_of(report): BROKEN[report]
         for report in ONLY
@@ -104,6 +105,12 @@ def test_each_is_rescued(command):
         pytest.skip("none of those that were asked for")
     boots = {name: command.lab.host(name).run(BOOT_ID).stdout for name in names}
     done = json.loads(command.run("rescue", "--yes", *names, "--json", timeout=900).stdout)["hosts"]
+    with capsys.disabled():
+        for name, told in done.items():
+            print(
+                f"\n{name}: {told['status']}, {len(told['packages'])} packages changed, {told['reboots']} reboots",
+                end="",
+            )
     for name, broken in names.items():
         host, told = command.lab.host(name), done[name]
         tell(name, broken, told)

@@ -190,7 +190,7 @@ RULES = (
         ),
         find=_version,
         texts=(
-            r"fabric manager NVIDIA GPU driver interface version \S+ don'?t match with driver version",
+            r"fabric manager NVIDIA GPU driver interface version \S+ don'?t match",
             r"Please update with matching NVIDIA driver package",
         ),
         after=("dpkg.unfinished",),
