@@ -129,7 +129,7 @@ RULES = (
         repair="`update-initramfs -u -k all`, then a reboot",
         prevent="build every initramfs whenever modprobe.d changes (`provision apply` does)",
         find=_initramfs_stale,
-        texts=(r"Kernel driver in use: nouveau",),
+        texts=(),
         after=("disk.boot_full", "dpkg.unfinished"),
         sources=("NVIDIA/open-gpu-kernel-modules reports; deepops#264",),
     ),
