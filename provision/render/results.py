@@ -108,11 +108,18 @@ def _waves(document: ApplyDocument) -> Iterable[RenderableType]:
     """Return a line a wave, where there was more than one."""
     if len(document.waves) < 2:
         return
+    from provision.rollout.state import FAILURES  # verify shows its results without it
+
     rows: list[tuple[str | Text, str | Text]] = []
     for number, wave in enumerate(document.waves, start=1):
         took = f" in {wave.seconds:.0f} s" if wave.status == "done" and wave.seconds is not None else ""
         ended = {"done": "done", "stopped": "cut off", "not_begun": "not begun"}[wave.status]
-        style = {"done": "green", "stopped": "yellow", "not_begun": "yellow"}[wave.status]
+        failed = sum(
+            document.hosts[name].status in FAILURES and document.hosts[name].wave == number
+            for name in wave.hosts
+        )
+        took += f", {failed} failed" if failed else ""
+        style = "bold red" if failed else "green" if wave.status == "done" else "yellow"
         label = f"wave {number} of {len(document.waves)}, {_WAVES[wave.kind]}"
         rows.append((label, text(f"{ended}{took}", f": {hosts_in_words(wave.hosts)}", styles=(style, ""))))
     yield columns(rows, 0)
