@@ -83,6 +83,8 @@ def drift(
     fleet, renderer = open_fleet(held_to(settings, lock, no_lock), "drift")
     from provision.commands import drift as command
 
+    if metrics:
+        command.check_metrics(metrics)
     document = command.run(fleet, renderer.progress())
     if metrics:
         command.write_metrics(document, metrics)

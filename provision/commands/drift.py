@@ -85,6 +85,11 @@ def run(fleet: Fleet, talk: Talk | None = None) -> DriftDocument:
     return document.conclude(codes)
 
 
+def check_metrics(path: Path) -> None:
+    """Raise UsageError where write_metrics could not write."""
+    metrics.check(path)
+
+
 def write_metrics(document: DriftDocument, path: Path) -> None:
     """Write the document's metrics. Raises UsageError when the file cannot be written."""
     rows = {name: (host.status, host.group, host.items) for name, host in document.hosts.items()}

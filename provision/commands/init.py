@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from provision import files
 from provision.catalog import Catalog, load_catalog
 from provision.commands import scan
 from provision.commands.fleet import Fleet, Silent, Talk, ask_all
@@ -201,13 +202,12 @@ def refuse_existing(path: Path, force: bool) -> None:
 
 
 def _write(path: Path, content: str) -> None:
+    hint = "-o FILE writes another file"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        scratch = path.with_name(path.name + ".new")
-        scratch.write_text(content, encoding="utf-8")
-        scratch.replace(path)
     except OSError as error:
-        raise UsageError("init.not_written", f"{path} cannot be written", because=[str(error)]) from error
+        raise UsageError("usage.file", f"cannot write {path}", because=[str(error)], hint=hint) from error
+    files.write(path, content, hint)
 
 
 def check_name(name: str) -> None:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils import aptfiles, checks, cudanames
-from provision import remote
+from provision import files, remote
 from provision.catalog import Catalog, load_catalog
 from provision.commands.fleet import Fleet, Silent, Talk, ask_all
 from provision.documents import Document
@@ -20,7 +20,7 @@ from provision.inventory import Host
 from provision.lock.compare import REASONS, Change, changes
 from provision.lock.hold import path_of
 from provision.lock.make import Entry, Seen, entry, kind_of, make
-from provision.lock.model import NAME, PARTS, VARIABLE, Lock, LockedGroup, dump, load, save
+from provision.lock.model import NAME, PARTS, VARIABLE, WRITE_HINT, Lock, LockedGroup, dump, load, save
 from provision.plan import HostPlan
 from provision.planning import PARTS as PLANNED
 from provision.planning import plan_from_facts, read_facts
@@ -66,6 +66,7 @@ def run(
             hint=f"provision lock --update --only {'|'.join(PARTS)}",
         )  # fmt: skip
     path = output or place(fleet)
+    files.check_writable(path, WRITE_HINT)
     existed = path.is_file()
     old = load(path) if existed else None
     if update and old is None:

@@ -6,16 +6,15 @@ node_exporter's README (files *.prom, no time stamps on samples, written in one 
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from provision import files
 from provision.drift.item import Item
-from provision.errors import UsageError
 
 _PREFIX = "gpu_provision_drift"
 _AGAINST = ("inventory", "lock", "peers", "hardware")
+_HINT = "name a file in the folder of node_exporter's --collector.textfile.directory, ending in .prom"
 Labels = Mapping[str, str]
 
 
@@ -70,23 +69,11 @@ def escaped(text: str) -> str:
     return kept.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
+def check(path: Path) -> None:
+    """Raise UsageError where the metrics could not be written: before the fleet is looked at, which may take long."""
+    files.check_writable(path, _HINT)
+
+
 def write(text: str, path: Path) -> None:
     """Write metrics in one step, for everybody to read: the collector may look at any moment. Raises UsageError."""
-    name = ""
-    try:
-        with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", suffix=".tmp", delete=False
-        ) as file:
-            name = file.name
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
-    except OSError as error:
-        if name:
-            Path(name).unlink(missing_ok=True)
-        raise UsageError(
-            "usage.file", f"cannot write {path}", because=[str(error)],
-            hint="name a file in the folder of node_exporter's --collector.textfile.directory, ending in .prom",
-        ) from error  # fmt: skip
+    files.write(path, text, _HINT, mode=0o644)

@@ -1,16 +1,22 @@
 """lock and drift as commands: many hosts, one read each, exit codes, what is printed."""
 
 import io
+import json
+import os
+import stat
 import time
 
 import pytest
 from rich.console import Console
 
+from provision.cli import fleet as cli_fleet
+from provision.cli.base import Settings
 from provision.commands import drift, lock
 from provision.documents import schemas
 from provision.errors import HostFailedError, UnreachableError, UsageError
 from provision.lock.hold import find
 from provision.lock.model import NAME, LockError, load
+from provision.render import Renderer
 from provision.render import drift as drift_view
 from provision.render import lock as lock_view
 from provision.render.base import put
@@ -245,3 +251,27 @@ def test_a_wish_that_the_lock_refuses_is_what_update_takes_over(locked, tmp_path
 
 def test_both_documents_have_a_schema():
     assert {"provision/locked/1", "provision/drift/1"} <= set(schemas())
+
+
+# --- files that are named ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", ["", "none/x.prom", "pipe"])
+def test_a_file_that_cannot_be_written_is_said_before_any_host_is_asked(place, monkeypatch, tmp_path, capsys):
+    os.mkfifo(tmp_path / "pipe")
+    fleet, asked = fake_fleet(monkeypatch, tmp_path, {"gpu01": healthy("gpu01")})
+    monkeypatch.setattr(cli_fleet, "open_fleet", lambda settings, command: (fleet, Renderer(as_json=True)))
+    with pytest.raises(UsageError, match="cannot write"):
+        lock.run(fleet, tmp_path / place)
+    with pytest.raises(UsageError, match="cannot write"):
+        cli_fleet.drift(Settings(json=True), metrics=tmp_path / place)
+    assert asked == [] and stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
+
+
+def test_a_drift_is_told_and_its_metrics_are_written(monkeypatch, tmp_path, capsys):
+    odd = changed(healthy("gpu01"), {"packages/libnvidia-compute-580": {"status": "ii"}})
+    fleet, _ = fake_fleet(monkeypatch, tmp_path, {"gpu01": odd})
+    monkeypatch.setattr(cli_fleet, "open_fleet", lambda settings, command: (fleet, Renderer(as_json=True)))
+    assert cli_fleet.drift(Settings(json=True), metrics=tmp_path / "x.prom") == 2
+    assert json.loads(capsys.readouterr().out)["hosts"]["gpu01"]["status"] == "drifted"
+    assert 'gpu_provision_drift_host_drifted{host="gpu01"} 1' in (tmp_path / "x.prom").read_text()
