@@ -7,9 +7,7 @@ a version does. It may be edited by hand: what is wrong is said with the line.
 from __future__ import annotations
 
 import difflib
-import os
 import re
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +16,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
+from provision import files
 from provision.errors import Issue, UsageError
 from provision.facts import Flavour
 
@@ -25,9 +24,16 @@ NAME = "fleet.lock.yml"  # beside the inventory
 # Variable (an extra variable of the command, any variable in plain Ansible): a lock's path, "none" for no lock at all.
 VARIABLE = "gpu_provision_lock"
 SCHEMA = "provision/lock/1"
+WRITE_HINT = "name a file in a folder that you can write: -o FILE"
 PARTS = ("driver", "cuda", "containers", "conda")
 # The C one is ten times faster, where PyYAML was built with it; a lock of a hundred hosts has thousands of lines.
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_FASTEST: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+# What YAML 1.1 takes for numbers and dates besides (1:30 is ninety, 2026-11-28 a day) are versions here.
+_INT = re.compile(r"^[-+]?(?:0|[1-9][0-9]*)$")
+_FLOAT = re.compile(r"^[-+]?(?:0|[1-9][0-9]*)\.[0-9]+(?:[eE][-+]?[0-9]+)?$")
+_NUMBERS = {"tag:yaml.org,2002:int": _INT, "tag:yaml.org,2002:float": _FLOAT}
+_DATE = "tag:yaml.org,2002:timestamp"
+_MARKERS = ("<<<<<<<", "=======", ">>>>>>>")  # git's, where a merge was left half done
 _HEADER = """\
 # Written by `provision lock`: the exact versions of verified hosts. apply installs exactly these, drift compares with them.
 # `provision lock --update` moves it on and says what changes. Keep it in git, beside the inventory.
@@ -39,7 +45,7 @@ Versions = dict[PackageName, DebianVersion]
 _WORDS = {
     "string_type": "is not a text", "dict_type": "is not a mapping", "int_type": "is not a whole number",
     "bool_type": "is not true or false", "list_type": "is not a list", "extra_forbidden": "is not known here",
-    "missing": "is missing",
+    "missing": "is missing", "model_type": "is not a mapping", "float_type": "is not a number",
 }  # fmt: skip
 
 
@@ -223,6 +229,15 @@ class _Misplaced(ValueError):
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
+class _Loader(_FASTEST):  # type: ignore[misc]
+    """Plain numbers are numbers, and all else that is not quoted is text."""
+
+    yaml_implicit_resolvers = {
+        first: [(tag, _NUMBERS.get(tag, pattern)) for tag, pattern in known if tag != _DATE]
+        for first, known in _FASTEST.yaml_implicit_resolvers.items()
+    }  # fmt: skip
+
+
 class LockError(UsageError):
     """A lock that cannot be used; ``issues`` has everything that is wrong with it."""
 
@@ -249,16 +264,22 @@ def load(path: Path) -> Lock:
 def parse(text: str, where: str = NAME) -> Lock:
     """Return the lock that a text says. where: its file, for errors."""
     try:
-        loader = _LOADER(text)
+        loader = _Loader(text)
         try:
             node = loader.get_single_node()
             data = loader.construct_document(node) if node is not None else None
+            lines = dict(_lines(node)) if node is not None else {}
+            twice = list(_twice(node)) if node is not None else []
         finally:
             loader.dispose()
     except yaml.YAMLError as error:
-        raise LockError([_not_yaml(error, where)]) from error
-    lines = dict(_lines(node)) if node is not None else {}
-    twice = list(_twice(node)) if node is not None else []
+        raise LockError([_not_yaml(error, text, where)]) from error
+    except RecursionError as error:
+        raise LockError(
+            [_issue(f"{where}: not YAML", ["an alias (*name) stands in what it stands for"], _MEND)]
+        ) from error
+    except ValueError as error:  # a tag and a value that is none of it: !!int abc
+        raise LockError([_issue(f"{where}: not YAML", [str(error)], _MEND)]) from error
     if twice:
         raise LockError(
             [
@@ -287,12 +308,21 @@ def _issue(message: str, because: Sequence[str], hint: str) -> Issue:
     return Issue(code="lock.invalid", message=message, because=list(because), hint=hint)
 
 
-def _not_yaml(error: yaml.YAMLError, where: str) -> Issue:
+_MEND = "mend the line, or take the file back from git"
+
+
+def _not_yaml(error: yaml.YAMLError, text: str, where: str) -> Issue:
+    merged = next((n for n, line in enumerate(text.splitlines(), 1) if line.startswith(_MARKERS)), None)
+    if merged is not None:
+        return _issue(
+            f"{where} line {merged}: not YAML", ["git left the marks of a merge there"],
+            "leave one of the two sides, or take the file back from git; provision lock then says what is otherwise",
+        )  # fmt: skip
     mark = getattr(error, "problem_mark", None)
     place = f"{where} line {mark.line + 1}, column {mark.column + 1}" if mark else where
     return _issue(
         f"{place}: not YAML", [str(getattr(error, "problem", "") or error)],
-        "mend the line, or take the file back from git",
+        _MEND,
     )  # fmt: skip
 
 
@@ -398,25 +428,5 @@ def natural(text: str) -> list[tuple[int, int, str]]:
 
 
 def save(lock: Lock, path: Path) -> None:
-    """Write a lock in one step: who reads it sees the old one or the new one. Raises UsageError."""
-    name = None
-    try:
-        with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", delete=False
-        ) as file:
-            name = file.name
-            file.write(dump(lock))
-            file.flush()
-            os.fsync(file.fileno())
-        # Git and colleagues read it: as any file that this user makes.
-        mask = os.umask(0)
-        os.umask(mask)
-        Path(name).chmod(path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~mask)
-        Path(name).replace(path)
-    except OSError as error:
-        if name:
-            Path(name).unlink(missing_ok=True)
-        raise UsageError(
-            "usage.file", f"cannot write {path}", because=[str(error)],
-            hint="name a file in a folder that you can write: -o FILE",
-        ) from error  # fmt: skip
+    """Write a lock in one step, for git and colleagues to read. Raises UsageError."""
+    files.write(path, dump(lock), WRITE_HINT)

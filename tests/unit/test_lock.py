@@ -1,5 +1,6 @@
 """The lock: its file, what is made of hosts, what it makes of wishes, and plans that are held to it (tests/cases/lock.yml)."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,35 @@ def test_what_is_wrong_with_a_file_is_said_with_its_line(case):
     assert f"line {case.get('line', '')}" in told[0].message or "line" not in case
     assert case.get("hint", "") in (told[0].hint or "") and told[0].hint
     assert wrong.value.exit_code == 64
+
+
+@pytest.mark.parametrize("version", ["1:30", "2026-11-28", "2026-13-45", "580.95.05-0ubuntu1"])
+def test_versions_need_no_quotes(version):
+    toolkit = "{version: '1', packages: {pkg: %s}}" % version
+    text = (
+        f"schema: provision/lock/1\ngroups:\n  a: {{ubuntu: '24.04', arch: amd64, containers: {toolkit}}}\n"
+    )
+    assert parse(text).groups["a"].packages == {"pkg": version}
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo], ids=["a folder", "a pipe"])
+def test_only_a_file_is_replaced_by_a_lock(make, tmp_path):
+    make(tmp_path / NAME)
+    before = (tmp_path / NAME).stat()
+    with pytest.raises(UsageError, match="cannot write"):
+        save(Lock(), tmp_path / NAME)
+    assert os.path.samestat(before, (tmp_path / NAME).stat())
+
+
+def test_what_a_link_leads_to_is_written_and_its_mode_stays(tmp_path):
+    real = tmp_path / "real.yml"
+    real.write_text("")
+    real.chmod(0o600)
+    (tmp_path / NAME).symlink_to(real)
+    save(Lock(), tmp_path / NAME)
+    assert (tmp_path / NAME).is_symlink() and load(real) == Lock()
+    assert real.stat().st_mode & 0o777 == 0o600
+    assert sorted(path.name for path in tmp_path.iterdir()) == [NAME, "real.yml"]
 
 
 def test_a_lock_is_the_same_text_whatever_the_order_in_which_hosts_answer(tmp_path):
