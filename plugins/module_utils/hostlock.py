@@ -13,7 +13,7 @@ THE RULE. A lock is stale, and the next run takes it over and says why, when one
 2. the machine that it was started from was restarted: same machine, neither side in a container, another boot_id.
 3. its lease is over: nobody has renewed it for that long. The command renews every minute or two while it works; plain
    Ansible has no process that could, and takes a lease that is longer than the longest task. The host's clock counts: the one
-   that no setting of the time moves, while the host has not rebooted; the wall clock after a reboot.
+   that no setting of the time moves, while the host has not rebooted; after a reboot the wall clock, or the time since.
 
 A reboot of the host proves nothing: runs reboot hosts. Nothing else makes a lock stale; --break-lock takes one all the same.
 dpkg's own lock is another thing: apttransaction waits for it, and for a transaction that a killed run has left behind.
@@ -161,12 +161,14 @@ def stale(record, at, here):
         why = ended(theirs, here)
         if why:
             return why
-    if at is None or not isinstance(record.get("renewed"), (int, float)):
+    renewed, uptime, lease = record.get("renewed"), record.get("uptime"), record.get("lease")
+    if at is None or renewed is None or uptime is None or lease is None:
         return None
-    lease = float(record.get("lease") or 0)
-    quiet = at["renewed"] - record["renewed"]
     if at["boot_id"] and at["boot_id"] == record.get("boot_id"):
-        quiet = at["uptime"] - record["uptime"]
+        quiet = at["uptime"] - uptime
+    else:
+        # It was renewed before this boot, whatever the wall clock said then: a clock that was ahead keeps no lock for years.
+        quiet = max(at["renewed"] - renewed, at["uptime"] if at["boot_id"] and record.get("boot_id") else 0)
     if quiet > lease:
         return "nobody has renewed it for %s; its lease was %s" % (span(quiet), span(lease))
     return None
@@ -337,9 +339,41 @@ def _read(path):
         record = json.loads(data.decode("utf-8"))
     except ValueError as error:
         record = error
-    if isinstance(record, dict) and record.get("run"):
-        return record
+    if isinstance(record, dict) and record.get("run") and isinstance(record["run"], str):
+        return _sound(record)
     return {"run": None, "trouble": "%s holds no record of a run" % path}
+
+
+def _sound(record):
+    """A record without what is of another kind than we write (by hand, by another version): that proves nothing."""
+    kept = dict(record)
+    for key, fits in (
+        [(key, _is_number) for key in ("renewed", "uptime", "lease")]
+        + [(key, _is_text) for key in ("who", "git", "from", "since", "command", "boot_id")]
+    ):  # fmt: skip
+        if not fits(kept.get(key)):
+            kept.pop(key, None)
+    started = kept.get("controller")
+    if not isinstance(started, dict):
+        return dict(kept, controller={})
+    processes = started.get("processes")
+    whole = isinstance(processes, list) and all(
+        isinstance(one, dict) and isinstance(one.get("pid"), int) and isinstance(one.get("started"), int) for one in processes
+    )  # fmt: skip
+    texts = {
+        key: started.get(key)
+        for key in ("name", "machine", "boot_id", "namespace")
+        if _is_text(started.get(key))
+    }
+    return dict(kept, controller=dict(texts, processes=processes if whole else []))
+
+
+def _is_number(value):
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < float("inf")
+
+
+def _is_text(value):
+    return isinstance(value, str)
 
 
 def _write(path, record):

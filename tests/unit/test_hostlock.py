@@ -135,6 +135,24 @@ def test_a_file_that_says_nothing_is_somebodys(path, text):
     assert take(path, force=True)["taken"]
 
 
+@pytest.mark.parametrize("odd", [
+    {"lease": "long"}, {"lease": float("inf")}, {"renewed": True}, {"uptime": "x"}, {"uptime": -5}, {"who": {"a": 1}}, {"since": 5},
+    {"boot_id": []}, {"controller": "desk"}, {"controller": {"name": 5, "boot_id": {}, "processes": ["x"]}},
+    {"controller": {**hostlock.controller(), "processes": [{"pid": "1"}]}}, {"controller": {"processes": {"pid": 1}}},
+], ids=str)  # fmt: skip
+def test_a_record_of_another_making_stops_nobody_and_proves_nothing(path, odd):
+    Path(path).parent.mkdir()
+    sound = {**holder("run-0"), **hostlock.now(), "lease": 600, "since": "2026-11-28T09:00:00Z"}
+    Path(path).write_text(json.dumps({**sound, **odd}))
+    answer = take(path)
+    assert not answer["taken"] and answer["held"]["run"] == "run-0"
+    assert runlock.proven(answer) is None and runlock.refused(answer["held"])["message"]
+    assert hostlock.read(path)["stale"] is None
+    with pytest.raises(hostlock.LockError):
+        hostlock.admit("run-1", path)
+    assert hostlock.renew("run-0", path)["kept"], "whose it is, it stays"
+
+
 def test_a_place_that_cannot_be_written_to(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setattr(os, "geteuid", lambda: 0)
