@@ -119,7 +119,13 @@ def _usage_error(error: Exception, arguments: Sequence[str]) -> UsageError | Non
         return UsageError(
             "usage.option", f"no such option: {option}", hint=_nearest(option, known, f"{path} --help")
         )
-    return UsageError("usage.arguments", message[:1].lower() + message[1:].rstrip("."), hint=f"{path} --help")
+    words = message[:1].lower() + message[1:].rstrip(".")
+    extra = re.search(r"unexpected extra arguments? ?\((?P<words>[^()]+)\)", words.replace("(s)", "s"))
+    limits = any("--limit" in getattr(param, "opts", []) for param in getattr(command, "params", []))
+    if extra and limits:
+        hosts = extra["words"].replace(" ", ",")
+        return UsageError("usage.arguments", words, hint=f"hosts are named with -l: {path} -l {hosts}")
+    return UsageError("usage.arguments", words, hint=f"{path} --help")
 
 
 def _nearest(word: str, known: list[str], else_: str) -> str:

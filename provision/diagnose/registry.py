@@ -55,12 +55,14 @@ def rule_named(code: str) -> Rule:
     wanted = code.strip().lower()
     if wanted in rules:
         return rules[wanted]
-    near = difflib.get_close_matches(wanted, list(rules), n=3, cutoff=0.5)
-    near = near or [name for name in rules if wanted and wanted in name][:3]
+    areas = sorted({area(name) for name in rules})
+    of_area = [name for name in rules if area(name) == wanted.rstrip(".*")]
+    near = of_area or difflib.get_close_matches(wanted, list(rules), n=3, cutoff=0.6)
+    near = near or [name for name in rules if len(wanted) > 3 and wanted in name][:5]
     raise UsageError(
         "diagnose.unknown_code",
-        f"no such code: {code}",
-        hint=f"did you mean {', '.join(near)}?"
+        f"no such code: {code}" if wanted else "no code was given",
+        hint=f"{'its codes are' if of_area else 'did you mean'} {', '.join(near)}{'' if of_area else '?'}"
         if near
-        else "docs/findings/README.md lists all; --text finds one by its error",
+        else f"an area lists its codes: --explain {areas[0]} ({', '.join(areas)}); --text finds one by its error",
     )

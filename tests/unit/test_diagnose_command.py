@@ -232,3 +232,18 @@ def test_words_of_rules_name_variables_and_commands_that_exist():
             assert word in {info.name or info.callback.__name__ for info in cli.app.registered_commands}, (
                 f"{rule.code}: {word}"
             )
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["--explain", "nouveau"], "its codes are nouveau.initramfs_stale, nouveau.not_blocked"),
+        (["--explain", "driver.stale_modul"], "did you mean driver.stale_module"),
+        (["--explain", "all"], "an area lists its codes: --explain apt"),
+        (["--explain", ""], "an area lists its codes"),
+        (["gpu01", "gpu02"], "provision diagnose -l gpu01,gpu02"),
+    ],
+)
+def test_what_was_meant_is_told(words, hint, capsys):
+    assert cli.run(["diagnose", *words]) == 64
+    assert hint in " ".join(capsys.readouterr().err.split())
