@@ -110,6 +110,11 @@ def test_collection_runs_without_the_checkout(collection, tmp_path):
     assert (shipped / "provision/catalog/gpus.yml").is_file()
     assert not (shipped / ".collections").exists()
     assert not (shipped / ".venv").exists()
+    assert not [
+        path.name
+        for path in shipped.iterdir()
+        if path.name.endswith(("_cache", ".hypothesis", ".cache", ".git"))
+    ]
 
 
 def test_modules_are_documented(collection, tmp_path):
