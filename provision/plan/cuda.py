@@ -18,6 +18,7 @@ from provision.plan.apt import AptPart, PartPlan
 from provision.plan.cuda_files import absent_files, wanted_files
 from provision.plan.driver import LEGACY_URIS, cuda_entries
 from provision.resolve.cuda import CudaDecision, CudaTarget, CudaWish
+from provision.resolve.cuda.host import current_default
 from provision.resolve.decision import and_, cuda_key
 
 LINK = "/usr/local/cuda"
@@ -281,10 +282,15 @@ def cuda_expectation(
                 "minimum": catalog.min_driver_for_cuda(version),
             }
     target = decision.target
+    now = current_default(facts)
+    # Which one /usr/local/cuda leads to is known without apt's offer, too (cuDNN and NCCL to choose may need it).
+    chosen = ".".join(wish.default.split(".")[:2]) or (
+        now if now in wanted else max(wanted, key=cuda_key, default=None)
+    )
     return {
         "manage": bool(wish.versions),
         "versions": list(target.versions if target else wanted),
-        "default": target.default if target else wish.default or None,
+        "default": target.default if target else chosen,
         "profile": wish.profile,
         "cudnn": dict(target.cudnn) if target else {},
         "nccl": target.nccl if target else None,

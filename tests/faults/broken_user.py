@@ -252,7 +252,7 @@ BROKEN = {
         told="from /etc/docker/daemon.json.bak", docker=True,
     ),
     "L2": Broken(
-        DRIVER, "containers.daemon_json_unreadable", _comma, person=_put_back, told="line 6", docker=True,
+        DRIVER, "containers.daemon_json_unreadable", _comma, person=_put_back, told="line 5", docker=True,
     ),
     "L3": Broken(
         DRIVER, "containers.reload_takes_gpus", _toolkit_by_hand, level="warning", person=_links,
