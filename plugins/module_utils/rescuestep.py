@@ -86,6 +86,7 @@ class Steps(object):
             "sources.key": self.sources_key,
             "lists.clean": self.lists_clean,
             "file.aside": self.file_aside,
+            "packages.install": self.packages_install,
         }
 
     def carry_out(self, step):
@@ -362,6 +363,39 @@ class Steps(object):
                 os.rename(real, real + ASIDE)
         return bool(said), said or ["they are not there any more"]
 
+    def packages_install(self, args):
+        """Install again what a removal took along. args: packages (exact names); nothing else may be moved or removed."""
+        there = {p.name for p in aptcommon.read_status() if p.present}
+        wanted = [name for name in args.get("packages") or () if name.split(":")[0] not in there]
+        if not wanted:
+            return False, ["they are installed"]
+        odd = [name for name in wanted if not _NAME.match(name)]
+        if odd:
+            raise AptError("rescue.usage", "%s is no name of a package" % odd[0])
+        argv = ["apt-get"] + aptcommon.option_args(
+            aptcommon.OPTIONS + ("DPkg::Lock::Timeout=%d" % self.lock_timeout,)
+        )
+        argv.append("--no-install-recommends")
+        offered = [name for name in wanted if self.command(argv + ["-s", "install", name], 120).rc == 0]
+        gone = [name for name in wanted if name not in offered]
+        if not offered:
+            raise _not_offered(gone)
+        simulated = self.command(argv + ["-s", "install"] + offered, 120)
+        changes = aptquery.parse_simulation(simulated.out) if simulated.rc == 0 else []
+        more = ["%s %s" % (c["action"], c["name"]) for c in changes if c["action"] != "install"]
+        if simulated.rc != 0 or more:
+            raise AptError(
+                "apt.removes", "apt would do more than install %s" % _few(offered),
+                because=more[:6] or aptquery.error_lines(simulated.text)[:6],
+                hint="install them by hand, one after the other",
+            )  # fmt: skip
+        if not self.check:
+            aptcommon.wait_for_locks(aptcommon.DPKG_LOCKS, self.lock_timeout)
+            self._do(argv + ["-y", "install"] + offered, _REMOVE_SECONDS, "dpkg --audit says what is half done")
+        if gone:
+            raise _not_offered(gone, ["installed %s" % _few(offered)])
+        return True, ["installed %s" % _few(offered)]
+
     # --- helpers
 
     def path(self, path):
@@ -411,6 +445,16 @@ class Steps(object):
 
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+_NAME = re.compile(r"^[a-z0-9][a-z0-9+.-]+(?::[a-z0-9]+)?$")
+
+
+def _not_offered(gone, done=()):
+    return AptError(
+        "apt.not_offered", "no repository of this host has %s" % _few(gone), because=list(done),
+        hint="add the repository that they came from, then install them by these names",
+    )  # fmt: skip
 
 
 def _has_lists(folder):

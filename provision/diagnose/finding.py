@@ -26,6 +26,7 @@ ACTIONS: dict[str, int] = {
     "sources.key": 2,  # args: name of a catalog repository whose key file is to be written
     "lists.clean": 2,  # downloaded lists that contradict each other are fetched anew
     "file.aside": 2,  # args: paths that are renamed to PATH.gpu-provision-disabled
+    "packages.install": 2,  # args: packages (exact names) that a removal took along and that concern no driver
     # 3 and 4: let the inventory's roles do it: headers, modules, holds, one family at one version
     "apply": 3,  # args: parts (driver, cuda, conda, containers)
     "realign": 4,  # as apply, where versions of one family have to move; args: parts

@@ -13,6 +13,7 @@ from provision.diagnose.finding import Repair
 from provision.diagnose.rule import Case
 from provision.facts import DiskModule, Facts, Gpu, Kernel
 from provision.resolve.installed import InstalledDriver, installed_driver
+from provision.resolve.removed import removed_driver
 from provision.trouble import BootTrouble
 
 _NO_TROUBLE = BootTrouble()
@@ -116,7 +117,8 @@ def brought_in(case: Case) -> bool:
     """A module is loaded that nothing on this host's disk brings: a driver container, a network root, an owner's own way."""
     facts = case.facts
     here = facts.module.on_disk or installed(case).packages or boot(case).dkms or facts.runfile.uninstaller
-    return facts.module.loaded is not None and (boot(case).driver_container or not here)
+    foreign = boot(case).driver_container or not (here or removed_driver(facts))
+    return facts.module.loaded is not None and foreign
 
 
 def newest(releases: Iterable[str]) -> list[str]:

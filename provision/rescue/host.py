@@ -27,6 +27,7 @@ from provision.rescue.rounds import Limits, next_round
 from provision.rescue.undo import read_undo
 from provision.resolve.decision import DriverWish
 from provision.resolve.driver import resolve_driver
+from provision.resolve.removed import removed_driver
 
 Mode = Literal["mend", "purge", "undo"]
 UNKNOWN = "unknown"  # stands for symptoms that no rule explains
@@ -72,11 +73,14 @@ def look(
     ) is not None:
         if found.kind == "apply":
             purged = any(step.finding == PURGE for step in found.steps)
-            # What is still loaded of a purged driver is no driver that somebody else put there. Nothing can be started
-            # beside it; that it has to go, the next look says.
+            # What is still loaded of a driver that apt removed is no driver that somebody else put there. Nothing can be
+            # started beside it; that it has to go, the next look says.
+            gone = removed_driver(facts)
+            orphan = facts.module.loaded is not None and (purged or gone is not None)
             known = facts.model_copy(update={"module": facts.module.model_copy(update={"loaded": None})})
-            found.plan = _plan(name, known if purged else facts, call, values, catalog, found.steps)
-            if purged and facts.module.loaded and found.plan.status == "changes":
+            before = gone.before(facts) if gone and not purged else facts
+            found.plan = _plan(name, known if orphan else facts, call, values, catalog, found.steps, before)
+            if orphan and found.plan.status == "changes" and PARTS["driver"] in found.plan.spec["parts"]:
                 found.plan.spec["parts"][PARTS["driver"]]["boot"]["start"] = False
             _judge_plan(found, {PURGE, *(finding.code for finding in seen.errors)})
         elif found.kind == "restart":
@@ -160,13 +164,16 @@ def with_unknown(diagnosis: Diagnosis, facts: Facts, values: Mapping[str, Any]) 
 
 
 def _plan(
-    name: str, facts: Facts, call: Call, values: dict[str, Any], catalog: Catalog, steps: list[RescueStep]
-) -> HostPlan:
-    """The plan of the narrowest wish that changes something; where none does, the last one's word stands."""
+    name: str, facts: Facts, call: Call, values: dict[str, Any], catalog: Catalog, steps: list[RescueStep], before: Facts
+) -> HostPlan:  # fmt: skip
+    """The plan of the narrowest wish that changes something; where none does, the last one's word stands.
+
+    before: the facts that say what driver is kept.
+    """
     parts = parts_of(steps)
     blocked: HostPlan | None = None
     plan: HostPlan | None = None
-    for wish in wishes(values, facts, steps):
+    for wish in wishes(values, before, steps):
         plan = _only(plan_from_facts(name, facts, call, wish, catalog, parts), parts)
         if plan.status == "changes":
             return plan

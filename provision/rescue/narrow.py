@@ -15,7 +15,7 @@ import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils import names
 from provision.facts import Facts
 from provision.rescue.model import RescueStep
-from provision.resolve.installed import installed_driver
+from provision.resolve.installed import InstalledDriver, installed_driver
 
 _NO_UPDATE = {
     "nvidia_driver_update": False, "cuda_toolkit_update": False, "cuda_toolkit_prune": False,
@@ -45,10 +45,40 @@ def wishes(values: Mapping[str, Any], facts: Facts, steps: Sequence[RescueStep])
 
 
 def _kept(values: Mapping[str, Any], facts: Facts) -> list[dict[str, Any]]:
-    """What the installed driver is, as variables: to the digit, then only its series."""
-    have = installed_driver(facts)
-    if have.series is None or not values.get("nvidia_driver_manage", True):
+    """What the installed driver is, as variables."""
+    if not values.get("nvidia_driver_manage", True):
         return []
+    return [wish for one in _drivers(facts) for wish in _like(one, values, facts)]
+
+
+def _drivers(facts: Facts) -> list[InstalledDriver]:
+    """The installed driver; where its packages are of several branches (G6: another one's, forced over it), each of them.
+
+    The one that most packages are of comes first: fewest move. Then the one that is loaded, then the newest.
+    """
+    whole = installed_driver(facts)
+    if whole.series is not None:
+        return [whole]
+    loaded = facts.module.loaded.version if facts.module.loaded else None
+    found = []
+    for series in whole.all_series:
+        other = {
+            name for name, version in whole.packages.items()
+            if version and names.is_version_locked(name) and (names.parse(name).series or names.branch(version)) != series
+        }  # fmt: skip
+        rest = {name: package for name, package in facts.packages.items() if name not in other}
+        one = installed_driver(facts.model_copy(update={"packages": rest}))
+        if one.series is not None:
+            found.append(one)
+    return sorted(
+        found,
+        key=lambda one: (len(one.packages), loaded in one.versions, _key(max(one.versions, key=_key))),
+        reverse=True,
+    )
+
+
+def _like(have: InstalledDriver, values: Mapping[str, Any], facts: Facts) -> list[dict[str, Any]]:
+    """One driver, as variables: to the digit, then only its series."""
     like: dict[str, Any] = {"nvidia_driver_branch": have.series}
     for variable, value in (
         ("nvidia_driver_channel", have.channel), ("nvidia_driver_modules", have.flavour),

@@ -18,7 +18,7 @@ from provision.rescue.model import History, RescueStep, Round
 # Room first, then what apt reads, then what it was doing, and images at the end, when everything is in its place.
 _ORDER = (
     "boot.room", "sources.drop", "sources.rewrite", "sources.key", "lists.clean", "holds.clear", "file.aside",
-    "dpkg.configure", "initramfs.build", "module.reload", "reboot", "apply", "realign",
+    "dpkg.configure", "packages.install", "initramfs.build", "module.reload", "reboot", "apply", "realign",
 )  # fmt: skip
 # Never chosen: they are offered, or told.
 _NOT_OURS = frozenset({"runfile.uninstall", "purge", "manual"})

@@ -98,7 +98,13 @@ def _purged(case: Case) -> Iterator[Found]:
         yield Found(
             f"a removal of the driver took {', '.join(lost[:3])} along",
             look.clip(evidence),
-            (look.manual(f"apt-get install {' '.join(lost)}"),),
+            (
+                Repair(
+                    action="packages.install",
+                    words=f"install again what was lost: {', '.join(lost)}",
+                    args={"packages": lost},
+                ),
+            ),
             level="error" if grave else "warning",
         )
         return

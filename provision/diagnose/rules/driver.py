@@ -10,6 +10,7 @@ from provision.diagnose import look
 from provision.diagnose.candidates import moved_words
 from provision.diagnose.finding import Repair
 from provision.diagnose.rule import Case, Found, Rule
+from provision.resolve.removed import removed_driver
 from provision.trouble import ConfLine
 
 _HOLDERS = (
@@ -285,7 +286,11 @@ def _library_missing(case: Case) -> Iterator[Found]:
     facts = case.facts
     if look.in_container(case) or not (look.installed(case).packages or facts.module.loaded):
         return
-    if (not look.own_gpus(case) and not facts.module.loaded) or look.brought_in(case):
+    if (
+        (not look.own_gpus(case) and not facts.module.loaded)
+        or look.brought_in(case)
+        or removed_driver(facts)
+    ):
         return
     have = {library.soname for library in facts.libraries}
     missing = [soname for soname in ("libcuda.so.1", "libnvidia-ml.so.1") if soname not in have]
@@ -307,7 +312,8 @@ def _library_missing(case: Case) -> Iterator[Found]:
 def _missing(case: Case) -> Iterator[Found]:
     """GPUs, and no driver at all."""
     facts = case.facts
-    if not look.own_gpus(case) or look.has_driver(case) or look.in_container(case):
+    removed = removed_driver(facts)
+    if not look.own_gpus(case) or (look.has_driver(case) and not removed) or look.in_container(case):
         return
     if any(gpu.driver in checks.RIVALS for gpu in look.own_gpus(case)) and not case.driver_managed:
         return
@@ -322,10 +328,12 @@ def _missing(case: Case) -> Iterator[Found]:
         )
     evidence += [
         "packages: none of the driver",
+        *([removed.told, look.loaded_words(case)] if removed else []),
         "/usr/bin/nvidia-smi: not there" if not facts.smi.path else f"{facts.smi.path} is there alone",
     ]
     yield Found(
-        f"{look.counted(look.own_gpus(case), 'NVIDIA GPU')} and no driver: it was never installed, or removed",
+        f"{look.counted(look.own_gpus(case), 'NVIDIA GPU')} and no driver: "
+        + ("apt removed it while its module was loaded" if removed else "it was never installed, or removed"),
         look.clip(evidence),
         (look.apply("install the driver that the inventory asks for"),),
         level=None if case.driver_managed else "note",
