@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.plugin_utils import runlock, runrecord
@@ -205,7 +205,7 @@ def read(folder: Path) -> Run | None:
     """Return the run of a folder; None where it has none, or none that can be read."""
     try:
         run = Run.model_validate_json((folder / FILE).read_text(encoding="utf-8"))
-    except (OSError, ValidationError):
+    except (OSError, ValueError):  # not there, not text, or no record of a run
         return None
     run.active = run.ended is None and _goes_on(folder)
     return run
@@ -215,31 +215,44 @@ def _goes_on(folder: Path) -> bool:
     """True while the process of a run is there; by its state (see rollout.state)."""
     try:
         process = RunState.model_validate_json((folder / STATE).read_text(encoding="utf-8")).process
-    except (OSError, ValidationError):
+    except (OSError, ValueError):
         return False
     return process is not None and process.alive()
 
 
+def folders(base: Path) -> list[Path]:
+    """Return the folders of runs below a folder, newest first: their names begin with the time."""
+    found = {path.parent for path in base.glob(f"*/{FILE}")} if base.is_dir() else set()
+    return sorted(found, key=lambda folder: folder.name, reverse=True)
+
+
 def runs(base: Path) -> list[Run]:
-    """Return every run below a folder, newest first."""
-    found = [read(path.parent) for path in base.glob(f"*/{FILE}")] if base.is_dir() else []
-    return sorted((run for run in found if run is not None), key=lambda run: run.run, reverse=True)
+    """Return every run below a folder that can be read, newest first."""
+    return [run for run in map(read, folders(base)) if run is not None]
 
 
 def find(word: str, known: Sequence[Run]) -> Run | None:
-    """Return the run that a word means: ``last``, its name, or a part of it that no other has; None for no run's.
+    """Return the run that a word means, see ``meant``; None for no run's."""
+    name = meant(word, [run.run for run in known])
+    return next((run for run in known if run.run == name), None)
 
-    Raises UsageError where it means more than one.
+
+def meant(word: str, known: Sequence[str]) -> str | None:
+    """Return the name of the run that a word means: ``last``, its name or folder, or a part of it that no other has.
+
+    known: names of runs, newest first. None for no run's; UsageError where it means more than one.
     """
     if word == "last":
         return known[0] if known else None
-    exact = [run for run in known if run.run == word or run.folder == word.rstrip("/")]
-    near = exact or [run for run in known if word in run.run]
+    plain = word.rstrip("/").rpartition("/")[2]
+    near = [name for name in known if name == plain] or [name for name in known if plain in name]
     if len(near) > 1:
         raise UsageError(
-            "usage.run", f"{len(near)} runs are called like {word}", because=[run.run for run in near[:5]],
+            "usage.run",
+            f"{len(near)} runs are called like {word}",
+            because=near[:5],
             hint="say more of its name",
-        )  # fmt: skip
+        )
     return near[0] if near else None
 
 

@@ -225,7 +225,7 @@ def history(
 
     base = settings.run_dir
     if what is None and not on_hosts:
-        return finish(settings, command.of_runs(command.known(base)[:newest], base))
+        return finish(settings, command.of_runs(base, newest))
     trouble = None
     if what is not None and not on_hosts:
         try:

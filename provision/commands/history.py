@@ -11,8 +11,8 @@ from pydantic import BaseModel, Field, ValidationError
 from provision import engine
 from provision.commands.fleet import Fleet, Silent, Talk, ask_all
 from provision.documents import Document
-from provision.errors import Exit, ProvisionError, UsageError
-from provision.history import HostRecord, Run, find, runs
+from provision.errors import Exit, Issue, ProvisionError, UsageError
+from provision.history import HostRecord, Run, folders, meant, read
 
 _NEWEST = 50  # what a host keeps
 
@@ -34,22 +34,55 @@ class HistoryDocument(Document):
     runs: list[Run] = Field(default_factory=list)
     asked: str | None = None
     folder: str = ""  # where this machine keeps its runs
+    warnings: list[Issue] = Field(default_factory=list)  # records that cannot be read
 
 
-def known(base: Path | None) -> list[Run]:
-    """Return the runs of this machine, newest first. base: --run-dir."""
-    return runs(base or engine.runs_folder())
+def place(base: Path | None) -> Path:
+    """Where this machine keeps its runs. base: --run-dir."""
+    return base or engine.runs_folder()
 
 
-def of_runs(found: Sequence[Run], base: Path | None, asked: str | None = None) -> HistoryDocument:
-    """Say what runs of this machine did."""
-    return HistoryDocument(runs=list(found), asked=asked, folder=str(base or engine.runs_folder()))
+def of_runs(base: Path | None, newest: int) -> HistoryDocument:
+    """Say what the newest runs of this machine did."""
+    document = HistoryDocument(folder=str(place(base)))
+    _read(document, folders(place(base))[:newest])
+    return document
 
 
 def one_run(word: str, base: Path | None) -> HistoryDocument | None:
     """Say what one run did, if the word means one; None where it means none."""
-    found = find(word, known(base))
-    return of_runs([found], base, found.run) if found else None
+    name = meant(word, [folder.name for folder in folders(place(base))])
+    if name is None:
+        return None
+    document = HistoryDocument(folder=str(place(base)), asked=name)
+    _read(document, [place(base) / name])
+    if not document.runs:
+        document.errors, document.warnings = document.warnings, []
+    return document.conclude([Exit.FAILED for _ in document.errors])
+
+
+def _read(document: HistoryDocument, found: Sequence[Path]) -> None:
+    """Put the runs of these folders into a document, and name those that cannot be read."""
+    broken = []
+    for folder in found:
+        run = read(folder)
+        if run is None:
+            broken.append(folder.name)
+        else:
+            document.runs.append(run)
+    if broken:
+        document.warnings.append(
+            _unreadable(broken, "their folders may have more: events.jsonl, ansible.log")
+        )
+
+
+def _unreadable(broken: Sequence[str], hint: str, host: str | None = None) -> Issue:
+    more = [f"and {len(broken) - 5} more"] if len(broken) > 5 else []
+    one = "the record of a run" if len(broken) == 1 else f"the records of {len(broken)} runs"
+    return Issue(
+        code="history.unreadable", host=host, message=f"{one} cannot be read",
+        because=[*broken[:5], *more], hint=hint,
+    )  # fmt: skip
 
 
 def of_hosts(
@@ -62,9 +95,7 @@ def of_hosts(
         return answer
 
     answers = ask_all(fleet, fleet.hosts, "reading", ask, talk or Silent())
-    names = set(answers)
-    mine = [run for run in known(base) if names & {*run.planned, *run.hosts, *run.left_alone}]
-    document = of_runs(mine, base)
+    document = HistoryDocument(folder=str(place(base)))
     codes: list[Exit] = []
     for name, answer in answers.items():
         if isinstance(answer, ProvisionError):
@@ -73,27 +104,46 @@ def of_hosts(
             document.errors.append(answer.issue)
             codes.append(answer.exit_code)
             continue
+        records, broken = _records(answer["runs"])
+        broken += answer["unreadable"]
+        if broken:
+            document.warnings.append(_unreadable(broken, "look into /var/lib/provision/history there", name))
         document.hosts[name] = HostHistory(
-            status="ok", runs=_records(answer["runs"]), locked_by=answer["lock"]["held"], stale=answer["lock"]["stale"]
-        )  # fmt: skip
+            status="ok", runs=records, locked_by=answer["lock"]["held"], stale=answer["lock"]["stale"]
+        )
+    document.runs = _of_these(place(base), document, newest)
     return document.conclude(codes)
 
 
-def _records(told: Sequence[Any]) -> list[HostRecord]:
-    """Records as hosts keep them; what an older or newer version wrote otherwise is passed over."""
-    found = []
+def _of_these(base: Path, document: HistoryDocument, newest: int) -> list[Run]:
+    """The runs of this machine that hosts tell of, and the newest others that had to do with them."""
+    names = set(document.hosts)
+    told = {record.run for host in document.hosts.values() for record in host.runs}
+    found: list[Run] = []
+    for folder in folders(base):
+        if folder.name not in told and len(found) >= newest:
+            continue
+        run = read(folder)
+        if run is not None and (run.run in told or names & {*run.planned, *run.hosts, *run.left_alone}):
+            found.append(run)
+    return found
+
+
+def _records(told: Sequence[Any]) -> tuple[list[HostRecord], list[str]]:
+    """(records as hosts keep them, names of those that another version wrote otherwise)."""
+    found, odd = [], []
     for record in told:
         try:
             found.append(HostRecord.model_validate(record))
         except ValidationError:
-            continue
-    return found
+            odd.append(str(record.get("run")))
+    return found, odd
 
 
 def nothing(word: str, base: Path | None) -> UsageError:
     """The error for a word that is neither a run nor a host."""
     return UsageError(
         "usage.run", f"{word} is neither a run of this machine nor a host of the inventory",
-        because=[f"the newest runs: {', '.join(run.run for run in known(base)[:3]) or 'none'}"],
+        because=[f"the newest runs: {', '.join(folder.name for folder in folders(place(base))[:3]) or 'none'}"],
         hint="provision history lists the runs; -i names another inventory",
     )  # fmt: skip

@@ -28,7 +28,7 @@ def view(document: HistoryDocument, verbosity: int) -> Iterable[RenderableType]:
     elif document.runs:
         yield _table(document.runs)
         yield Text("one run: provision history RUN (a part of its name is enough)", style="dim")
-    else:
+    elif not (document.warnings or document.errors):
         yield Text(f"no run yet in {clean(document.folder)}")
 
 
@@ -84,9 +84,8 @@ def _one(run: Run, verbosity: int) -> Iterable[RenderableType]:
     for names, status in grouped(run.left_alone.items(), lambda status: status):
         yield headline(names, status, "left alone")
     if run.ended is None:
-        yield Text(
-            f"it was cut off, or still goes on: provision apply --resume {short(run.run)}", style="dim"
-        )
+        again = f"to go on where it was cut off: provision apply --resume {short(run.run)}"
+        yield Text("it is at work on this machine" if run.active else again, style="dim")
     elif any(record.packages for record in run.hosts.values()):
         yield Text(f"back to before it: provision apply --rollback {short(run.run)}", style="dim")
 

@@ -20,6 +20,7 @@ from provision.documents import AppliedHost, ApplyDocument, Check, PlanDocument
 from provision.errors import UnreachableError, UsageError
 from provision.lock.model import load
 from provision.plan import HostPlan, PackageChange
+from provision.render import history as history_view
 from tests.unit.hosts import host
 
 ROWS = [
@@ -359,6 +360,48 @@ def test_runs_are_found_by_a_part_of_their_name(tmp_path):
     assert len(caught.value.issue.because) == 2
 
 
+@pytest.mark.parametrize("content", [b"\xff\xfe\x00", b"", b'{"run": "20', b"[]", None], ids=str)
+def test_a_record_that_is_broken_hides_no_other_and_is_named(tmp_path, content):
+    whole = folder(tmp_path, "20260101T000000Z-apply-aaaaaa")
+    (whole / history.FILE).write_text(
+        history.Run(run=whole.name, ended="x", exit_code=0).model_dump_json(by_alias=True)
+    )
+    broken = folder(tmp_path, "20260102T000000Z-apply-bbbbbb") / history.FILE
+    broken.mkdir() if content is None else broken.write_bytes(content)
+    document = command.of_runs(tmp_path, 20)
+    assert [run.run for run in document.runs] == [whole.name] and document.exit_code == 0
+    assert broken.parent.name in document.warnings[0].because and document.warnings[0].hint
+    one = command.one_run("last", tmp_path)
+    assert one.exit_code == 1 and one.errors and not list(history_view.view(one, 0))
+    assert not list(history_view.view(command.of_runs(tmp_path, 1), 0)), "not: no run yet"
+    assert history.runs(tmp_path) == document.runs
+
+
+def test_of_thousands_of_runs_only_the_shown_ones_are_read(tmp_path, monkeypatch):
+    names = [f"20260101T{number:06d}Z-apply-aaaaaa" for number in range(300)]
+    for name in names:
+        text = history.Run(run=name, ended="x", exit_code=0, planned=["a"]).model_dump_json(by_alias=True)
+        (folder(tmp_path, name) / history.FILE).write_text(text)
+    opened = []
+    monkeypatch.setattr(command, "read", lambda path: opened.append(path.name) or history.read(path))
+    document = command.of_runs(tmp_path, 20)
+    assert opened == names[:-21:-1] == [run.run for run in document.runs]
+    opened.clear()
+    assert command.one_run(names[7], tmp_path).runs[0].run == names[7]
+    assert command.one_run(f"{tmp_path}/{names[7]}/", tmp_path).runs[0].run == names[7]
+    assert opened == [names[7]] * 2
+
+
+def test_records_on_a_host_that_are_broken_are_named(hosts, tmp_path):
+    hostrecord.write(record(1), hosts["a"].history)
+    Path(hosts["a"].history, "20260101T999999Z-apply-broken.json").write_text("{")
+    Path(hosts["a"].history, "20260101T999998Z-apply-odd.json").write_text('{"run": "odd", "packages": 5}')
+    document = command.of_hosts(fleet_of(inventory.load(["a,"])), tmp_path / "runs")
+    assert document.exit_code == 0 and len(document.hosts["a"].runs) == 1
+    (told,) = document.warnings
+    assert told.host == "a" and sorted(told.because) == ["20260101T999999Z-apply-broken.json", "odd"]
+
+
 def test_hosts_tell_of_runs_from_elsewhere_too(hosts, tmp_path):
     elsewhere = {**record(2), "who": "bob@laptop"}
     hostrecord.write(elsewhere, hosts["a"].history)
@@ -373,7 +416,7 @@ def test_hosts_tell_of_runs_from_elsewhere_too(hosts, tmp_path):
     assert "bob@laptop" in shown and "run from elsewhere" in shown and "at work there now" in shown
     seam.after_host("a", AppliedHost(status="done"))
     seam.at_end(ApplyDocument())
-    shown = _shown(command.of_runs(command.known(tmp_path / "runs"), None))
+    shown = _shown(command.of_runs(tmp_path / "runs", 20))
     assert "apply-abcdef" in shown and "driver 580.95.05 to 580.126.20" in shown
     one = _shown(command.one_run("last", tmp_path / "runs"))
     assert "provision apply --rollback apply-abcdef" in one and "580.95.05-0ubuntu0.24.04.1 -> none" in one
@@ -384,10 +427,8 @@ def _shown(document):
 
     from rich.console import Console
 
-    from provision.render import history as view
-
     out = Console(file=StringIO(), width=80)
-    for thing in view.view(document, 0):
+    for thing in history_view.view(document, 0):
         out.print(thing)
     text = out.file.getvalue()
     assert max(map(len, text.splitlines())) <= 80
