@@ -36,14 +36,14 @@ def from_file(path: Path, check: Callable[[str], None]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def from_ssh_config(path: Path) -> list[str]:
+def from_ssh_config(path: Path, check: Callable[[str], None]) -> list[str]:
     """Return the hosts that ssh's configuration names: every word of its Host lines that is no pattern.
 
+    check: raises UsageError for what is no name of a host (``Host git@example.org``): that is passed over, as patterns are.
     Files that it includes count. How to reach them (address, user, keys, jump hosts) stays there: ssh reads it at every
     login. Raises UsageError for a file that cannot be read or names none.
     """
-    path = path.expanduser()
-    names = list(dict.fromkeys(_hosts(path, path.parent, 0)))
+    names = [name for name in dict.fromkeys(_hosts(path.expanduser(), 0, set())) if _is_name(name, check)]
     if not names:
         raise UsageError(
             "init.no_hosts", f"{path} names no host", because=["only patterns (Host *) or none stand there"],
@@ -52,20 +52,32 @@ def from_ssh_config(path: Path) -> list[str]:
     return names
 
 
-def _hosts(path: Path, base: Path, depth: int) -> list[str]:
+def _is_name(word: str, check: Callable[[str], None]) -> bool:
+    try:
+        check(word)
+    except UsageError:
+        return False
+    return True
+
+
+def _hosts(path: Path, depth: int, read: set[Path]) -> list[str]:
+    """Words of a file and of what it includes. read: files that were read, each of which counts once."""
+    read.add(path.resolve())
     found: list[str] = []
     for line in _text(path, "an ssh configuration").splitlines():
-        # "Host gpu01" and "Host=gpu01" are the same (ssh_config(5)).
-        key, _, rest = line.strip().replace("=", " ", 1).partition(" ")
-        words = _split(rest) if key.lower() in ("host", "include") else []
+        # "Host gpu01" and "Host=gpu01" are the same, and so are blanks and tabs (ssh_config(5)).
+        key, *rest = re.split(r"\s*=\s*|\s+", line.strip(), maxsplit=1)
+        words = _split(rest[0]) if rest and key.lower() in ("host", "include") else []
         if key.lower() == "host":
             found += [word for word in words if not re.search(r"[*?!]", word)]
         elif depth < _MOST_INCLUDES:
             for pattern in words:
                 full = Path(pattern).expanduser()
-                # Path.glob takes no absolute pattern.
-                for match in sorted(glob.glob(str(full if full.is_absolute() else base / full))):  # noqa: PTH207
-                    found += _hosts(Path(match), base, depth + 1) if Path(match).is_file() else []
+                # Of a user's configuration, whichever -F names: beside ~/.ssh/config (readconf.c, SSHCONF_USERCONF).
+                full = full if full.is_absolute() else SSH_CONFIG.expanduser().parent / full
+                for match in map(Path, sorted(glob.glob(str(full)))):  # noqa: PTH207 - Path.glob takes no absolute pattern
+                    if match.is_file() and match.resolve() not in read:
+                        found += _hosts(match, depth + 1, read)
     return found
 
 
@@ -78,7 +90,8 @@ def _split(text: str) -> list[str]:
 
 def _text(path: Path, what: str) -> str:
     try:
-        return path.expanduser().read_text(encoding="utf-8", errors="replace")
+        # Editors of Windows put a mark at the beginning.
+        return path.expanduser().read_text(encoding="utf-8-sig", errors="replace")
     except OSError as error:
         raise UsageError(
             "init.unreadable", f"{path} cannot be read", because=[str(error)], hint=f"name {what}"

@@ -43,7 +43,7 @@ def run(settings: Settings, request: Request) -> int:
         names += from_file(request.file, command.check_name)
         words.append(str(request.file))
     if request.ssh_config:
-        names += from_ssh_config(request.ssh_config)
+        names += from_ssh_config(request.ssh_config, command.check_name)
         words.append(str(request.ssh_config))
     if not names:
         raise UsageError(

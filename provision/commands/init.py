@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import re
 import shlex
+import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,10 +22,10 @@ from provision.hardware import NO_GPU, Kind, kinds
 
 # RFC 1123 labels, or an IPv4 or IPv6 address; Ansible's ranges (gpu[01:04]) are allowed in names.
 _NAME = re.compile(r"^[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?$")
-_RANGE = re.compile(r"\[[A-Za-z0-9]+:[A-Za-z0-9]+(?::[0-9]+)?\]")
-_IPV6 = re.compile(r"^[0-9a-fA-F:]*:[0-9a-fA-F:.]+$")
+_RANGE = re.compile(r"\[([A-Za-z]|[0-9]+):([A-Za-z]|[0-9]+)(?::([0-9]+))?\]")
 # YAML 1.1 reads these as something else than a text.
 _YAML_WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
+_LETTERS = string.ascii_letters  # as Ansible orders them
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 _UNREACHED = "unreached"
 _WIDTH = 110  # of a line with a comment
@@ -213,15 +215,48 @@ def _write(path: Path, content: str) -> None:
 def check_name(name: str) -> None:
     """Raise UsageError for what is no host name, address or range of names."""
     plain = _RANGE.sub("0", name)
-    if _IPV6.match(name) or (_NAME.match(plain) and len(plain) <= 253 and ".." not in plain):
+    if _is_ipv6(name) or (_NAME.match(plain) and len(plain) <= 253 and ".." not in plain):
+        for span in _RANGE.finditer(name):
+            _check_range(name, *span.groups())
         return
-    user, at, rest = name.partition("@")
-    hint = (
-        f"write the host as {rest}, and the user with --user {user}"
-        if at
-        else "letters, digits, dots and hyphens"
-    )
-    raise UsageError("init.bad_name", f"{name!r} is no host name", hint=hint)
+    raise UsageError("init.bad_name", f"{name!r} is no host name", hint=_meant(name))
+
+
+def _check_range(name: str, begin: str, end: str, step: str | None) -> None:
+    """Raise UsageError for a range that Ansible refuses or that holds nothing (plugins/inventory of ansible-core)."""
+    numbers = begin.isdigit() and end.isdigit()
+    padded = begin.startswith("0") and len(begin) > 1
+    if (
+        begin.isdigit() != end.isdigit()
+        or (padded and len(begin) != len(end))
+        or (step is not None and int(step) == 0)
+    ):
+        why = "write both ends alike: gpu[01:40], gpu[1:40], gpu[a:f]"
+    elif (int(begin) > int(end)) if numbers else (_LETTERS.index(begin) > _LETTERS.index(end)):
+        why = "the smaller end comes first: gpu[01:40]"
+    else:
+        return
+    raise UsageError("init.bad_name", f"{name!r} is no range of names", hint=why)
+
+
+def _is_ipv6(name: str) -> bool:
+    try:
+        return ipaddress.ip_address(name).version == 6
+    except ValueError:
+        return False
+
+
+def _meant(name: str) -> str:
+    """What somebody may have meant by what is no host name."""
+    user, at, host = name.partition("@")
+    if at:
+        return f"write the host as {host}, and the user with --user {user}"
+    host, _, port = name.rpartition(":")
+    if host and port.isdigit():
+        return f"write the host as {host.strip('[]')}, and the port into the inventory (ansible_port: {port}) or ~/.ssh/config"
+    if "=" in name or name.startswith("["):
+        return "an inventory of Ansible's is taken with: provision init -i FILE --from-inventory"
+    return "letters, digits, dots and hyphens"
 
 
 def text(hosts: Sequence[str], login: Login, path: Path) -> str:

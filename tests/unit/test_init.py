@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from provision import inventory, variables
+from provision import hostlists, inventory, variables
 from provision.catalog import load_catalog
 from provision.commands import init
 from provision.commands.fleet import fleet_of
@@ -37,7 +37,11 @@ def test_names_of_a_list(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("gpu01\nubuntu@gpu02\n", ["line 2", "ubuntu@gpu02"]), ("gpu01\n-l\n", ["line 2"]), ("# nothing\n", ["names no host"])],
+    [
+        ("gpu01\nubuntu@gpu02\n", ["line 2", "ubuntu@gpu02"]), ("gpu01\n-l\n", ["line 2"]), ("# nothing\n", ["names no host"]),
+        ("gpu[3:1]\n", ["no range"]), ("gpu[01:3]\n", ["no range"]), ("gpu[1:z]\n", ["no range"]), ("gpu[1:9:0]\n", ["no range"]),
+        ("gpu[c:a]\n", ["no range"]), ("1:2:3\n", ["no host name"]), ("a:b\n", ["no host name"]),
+    ],
 )  # fmt: skip
 def test_a_list_that_cannot_be_used(tmp_path, text, words):
     (tmp_path / "hosts.txt").write_text(text)
@@ -47,7 +51,31 @@ def test_a_list_that_cannot_be_used(tmp_path, text, words):
     assert caught.value.issue.hint
 
 
-def test_hosts_of_sshs_configuration(tmp_path):
+def test_a_list_from_windows_and_addresses(tmp_path):
+    (tmp_path / "hosts.txt").write_bytes(b"\xef\xbb\xbfgpu01\r\nfd00::1 gpu[a:c] gpu[08:12:2]\r\n")
+    assert from_file(tmp_path / "hosts.txt", init.check_name) == [
+        "gpu01",
+        "fd00::1",
+        "gpu[a:c]",
+        "gpu[08:12:2]",
+    ]
+    init.run(["gpu[a:c]", "gpu[08:12:2]"], tmp_path / "hosts.yml")
+    assert len(inventory.load([str(tmp_path / "hosts.yml")]).hosts) == 6, "Ansible takes the same ranges"
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("gpu01:2222", "ansible_port: 2222"), ("[fd00::1]:22", "as fd00::1"), ("ansible_user=x", "--from-inventory"),
+     ("[gpus]", "--from-inventory"), ("ada@gpu01", "--user ada"), ("gpu 01", "letters")],
+)  # fmt: skip
+def test_what_was_meant_by_no_name(name, hint):
+    with pytest.raises(UsageError) as caught:
+        init.check_name(name)
+    assert hint in caught.value.issue.hint
+
+
+def test_hosts_of_sshs_configuration(tmp_path, monkeypatch):
+    monkeypatch.setattr("provision.hostlists.SSH_CONFIG", tmp_path / "config")
     (tmp_path / "conf.d").mkdir()
     (tmp_path / "conf.d/10-gpu").write_text("Host gpu03 gpu04\n  ProxyJump bastion\nInclude deeper\n")
     (tmp_path / "deeper").write_text('host = gpu05\nHost "gpu06"  # the last\n')
@@ -55,8 +83,11 @@ def test_hosts_of_sshs_configuration(tmp_path):
         "Include conf.d/*\nInclude nowhere\nHost *\n  User ubuntu\n\nHost gpu01 gpu02 !gpu99 gpu1?\n  HostName 10.0.0.1\n"
         "Match host gpu07\n  User root\nHost=gpu08\nHost gpu01\n#Host gpu09\n  HostKeyAlias x\n"
     )
-    # Relative includes lie beside the first file (ssh_config(5)), also those of included files.
-    assert from_ssh_config(tmp_path / "config") == [
+    # Relative includes lie in ~/.ssh (ssh_config(5)), also those of included files and of a file that -F names.
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere/config").write_text("Include deeper\n")
+    assert from_ssh_config(tmp_path / "elsewhere/config", init.check_name) == ["gpu05", "gpu06"]
+    assert from_ssh_config(tmp_path / "config", init.check_name) == [
         "gpu03",
         "gpu04",
         "gpu05",
@@ -67,16 +98,34 @@ def test_hosts_of_sshs_configuration(tmp_path):
     ]
 
 
-def test_a_configuration_that_includes_itself_ends(tmp_path):
-    (tmp_path / "config").write_text("Host gpu01\nInclude config\n")
-    assert from_ssh_config(tmp_path / "config") == ["gpu01"]
+def test_a_configuration_that_includes_itself_ends(tmp_path, monkeypatch):
+    monkeypatch.setattr("provision.hostlists.SSH_CONFIG", tmp_path / "config")
+    opened = []
+    real = hostlists._text
+    monkeypatch.setattr(hostlists, "_text", lambda path, what: opened.append(path.name) or real(path, what))
+    for name in ("config", "a", "b", "c"):
+        (tmp_path / name).write_text(f"Host gpu-{name}\nInclude *\n")
+    assert sorted(from_ssh_config(tmp_path / "config", init.check_name)) == [
+        "gpu-a",
+        "gpu-b",
+        "gpu-c",
+        "gpu-config",
+    ]
+    assert sorted(opened) == ["a", "b", "c", "config"], "each once, not 3 to the power of 16 times"
+
+
+def test_tabs_and_what_is_no_name_of_a_host_in_sshs_configuration(tmp_path):
+    (tmp_path / "config").write_text(
+        'Host\tgpu01\tgit@example.org\nHOST = "gpu 02" gpu03 a:b\nHost gpu04\r\n'
+    )
+    assert from_ssh_config(tmp_path / "config", init.check_name) == ["gpu01", "gpu03", "gpu04"]
 
 
 def test_sshs_configuration_without_hosts_or_at_all(tmp_path):
     (tmp_path / "config").write_text("Host *\n  User x\n")
     for name in ("config", "none"):
         with pytest.raises(UsageError):
-            from_ssh_config(tmp_path / name)
+            from_ssh_config(tmp_path / name, init.check_name)
 
 
 # ---- groups ---------------------------------------------------------------------------------------------------------------
