@@ -52,7 +52,7 @@ def test_what_is_wrong_with_a_file_is_said_with_its_line(case):
 
 @pytest.mark.parametrize("version", ["1:30", "2026-11-28", "2026-13-45", "580.95.05-0ubuntu1"])
 def test_versions_need_no_quotes(version):
-    toolkit = "{version: '1', packages: {pkg: %s}}" % version
+    toolkit = f"{{version: '1', packages: {{pkg: {version}}}}}"
     text = (
         f"schema: provision/lock/1\ngroups:\n  a: {{ubuntu: '24.04', arch: amd64, containers: {toolkit}}}\n"
     )
