@@ -9,7 +9,8 @@ module: host_may_reboot
 short_description: Say whether a host may be rebooted now
 description:
   - Looks at the host once more, right before a reboot; a plan may be hours old. Changes nothing.
-  - No for the machine that the play runs on, however it is connected to (one kernel has one boot_id); no for GPUs that are in use, unless O(policy) allows that; no where O(policy) leaves the reboot to the owner.
+  - No for the machine that the play runs on, however it is connected to (one kernel has one boot_id); no for GPUs that
+    are in use, unless O(policy) allows that; no where O(policy) leaves the reboot to the owner.
 options:
   policy:
     description: The C(nvidia_driver_reboot) of the host.
