@@ -395,7 +395,7 @@ def links(facts, want):
         )
         what = "%d devices have no link in /dev/char" % len(missing)
         if users:
-            what = "systemctl daemon-reload would take the GPUs from %d running containers" % len(users)
+            what = "systemctl daemon-reload would take the GPUs from running containers (%d)" % len(users)
         return _verdict(check, "warn", what, evidence, hint + " ('Failed to initialize NVML: Unknown Error')")
     if missing or not facts["devices"]:
         return _verdict(

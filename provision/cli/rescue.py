@@ -105,13 +105,17 @@ def rescue(
     from provision.commands import rescue as command
     from provision.rescue.model import RescueDocument
 
+    refused = False
+
     def agree(document: RescueDocument) -> bool:
+        nonlocal refused
         if not renderer.as_json:
             renderer.show(document)
         count = sum(host.status == "planned" for host in document.hosts.values())
         if yes or agreed(renderer, count):
             return True
-        renderer.say("nothing was changed" if document.run_dir is None else "nothing more was changed")
+        refused = document.run_dir is None
+        renderer.say("nothing was changed" if refused else "nothing more was changed")
         return False
 
     if offline_script:
@@ -121,4 +125,6 @@ def rescue(
         stop_holders=stop_holders, dry_run=dry_run, break_lock=break_lock, run_base=settings.run_dir,
         verbosity=settings.verbose,
     )  # fmt: skip
-    return finish(settings, command.run(fleet, renderer.progress(), options, agree), renderer)
+    document = command.run(fleet, renderer.progress(), options, agree)
+    # What was refused was shown a moment ago.
+    return document.exit_code if refused and not renderer.as_json else finish(settings, document, renderer)

@@ -1,8 +1,8 @@
 """A host's wishes, narrowed to what a rescue may do: what is there stays what it is, unless that cannot work. Pure.
 
 apply brings a host to its inventory; rescue brings it back. So a repair through the roles is planned first with the very
-version that is installed, then with its series, and only then with what the inventory leaves open; toolkits that nobody
-named are not installed, and nothing is updated.
+version that is installed, then with its series, and only then with what the inventory leaves open; toolkits, cuDNN and NCCL
+that no finding names are not installed, and nothing is updated.
 """
 
 from __future__ import annotations
@@ -37,11 +37,24 @@ def wishes(values: Mapping[str, Any], facts: Facts, steps: Sequence[RescueStep])
     named = {key: value for step in steps for key, value in (step.args.get("values") or {}).items()}
     base = {**values, **{key: value for key, value in _NO_UPDATE.items() if key in values}, **named}
     parts = parts_of(steps)
+    bare = base
     if "cuda" in parts:
         base["cuda_toolkit_versions"] = _toolkits(values, facts, steps)
+        bare = {**base, **_without(facts, steps)}
+    wider = [bare] if bare == base else [bare, base]
     if "driver" not in parts or any(key.startswith("nvidia_driver_") for key in named):
-        return [base]
-    return [*({**base, **kept} for kept in _kept(base, facts)), base]
+        return wider
+    return [*({**bare, **kept} for kept in _kept(base, facts)), *wider]
+
+
+def _without(facts: Facts, steps: Sequence[RescueStep]) -> dict[str, Any]:
+    """Variables that leave out cuDNN and NCCL where they are not installed and no finding is about them."""
+    about = {step.finding.split(".")[0] for step in steps}
+    there = {
+        kind for kind in ("cudnn", "nccl") for name, row in facts.packages.items()
+        if row.installed and name.startswith(f"lib{kind}")
+    }  # fmt: skip
+    return {f"cuda_toolkit_{kind}": "none" for kind in ("cudnn", "nccl") if kind not in about | there}
 
 
 def _kept(values: Mapping[str, Any], facts: Facts) -> list[dict[str, Any]]:

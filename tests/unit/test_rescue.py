@@ -106,7 +106,12 @@ def test_wishes(case):
             type(facts.cuda).model_fields["toolkits"].annotation.__args__[0](**r) for r in rows
         ]
     steps = [
-        RescueStep(finding="x.y", action="apply", words="", args=case.get("args", {"parts": ["driver"]}))
+        RescueStep(
+            finding=case.get("finding", "x.y"),
+            action="apply",
+            words="",
+            args=case.get("args", {"parts": ["driver"]}),
+        )
     ]
     defaults = {
         "nvidia_driver_manage": True, "nvidia_driver_branch": "recommended", "nvidia_driver_version": "",

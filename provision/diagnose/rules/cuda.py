@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from ansible_collections.gpu.provision.plugins.module_utils import checkcuda, checkcudalibs, debversion, names
 from provision.diagnose import look
@@ -208,8 +209,14 @@ def _loader_blind(case: Case) -> Iterator[Found]:
 def _nvcc(case: Case) -> Iterator[Found]:
     said = verdict(case, checkcuda.nvccs)
     level = level_of(said)
+    if level and _in_the_way(verdict(case, checkcuda.links)):
+        return  # no toolkit can be made the default before that is mended
     if level:
-        yield Found(said["message"], look.clip(said["evidence"]), (_repair(case, said["hint"]),), level=level)
+        repair = _repair(case, said["hint"])
+        if repair.action == "apply":
+            # What is in the way may stay: the roles put the managed one before it.
+            repair = look.apply("put /usr/local/cuda/bin first on the PATH of every login", "cuda")
+        yield Found(said["message"], look.clip(said["evidence"]), (repair,), level=level)
         return
     first = next((row for row in case.facts.cuda.nvccs if row.on_path), None)
     others = [
@@ -244,26 +251,21 @@ def _repair(case: Case, hint: str) -> Repair:
     )
 
 
+def _in_the_way(said: Mapping[str, Any]) -> bool:
+    """True for a verdict on the link that found a folder or a file in its place."""
+    return level_of(said) == "error" and said["message"].endswith("not a link")
+
+
 def _link(case: Case) -> Iterator[Found]:
     said = verdict(case, checkcuda.links)
     level = level_of(said)
     if level:
-        yield Found(said["message"], look.clip(said["evidence"]), (_repair(case, said["hint"]),), level=level)
+        # What is in a folder that stands in the link's place only a person knows.
+        repair = look.manual(said["hint"]) if _in_the_way(said) else _repair(case, said["hint"])
+        yield Found(said["message"], look.clip(said["evidence"]), (repair,), level=level)
         return
     group = next((row for row in case.facts.cuda.alternatives if row.name == "cuda"), None)
     link = next((row for row in case.facts.cuda.links if row.path == checkcuda.LINK), None)
-    if link and link.kind != "link" and case.values.get("cuda_toolkit_versions"):
-        yield Found(
-            f"/usr/local/cuda is a {link.kind}, not a link: no toolkit can be made the default",
-            (f"/usr/local/cuda: {link.kind}",),
-            (
-                look.manual(
-                    "look what is in it, move it away (mv /usr/local/cuda /usr/local/cuda-old), then provision apply"
-                ),
-            ),
-            level="error",
-        )
-        return
     several = [row for row in case.facts.cuda.toolkits if row.path != checkcuda.LINK and row.version]
     if link is None or len(several) < 2:
         return
