@@ -15,7 +15,7 @@ from provision.drift.item import Item, without_echoes
 from provision.drift.locked import against_lock
 from provision.facts import Facts
 from provision.lock.hold import find, lock_of
-from provision.lock.model import HostLock
+from provision.lock.model import HostLock, Lock
 
 __all__ = ["Item", "judge_host"]
 
@@ -28,11 +28,11 @@ def judge_host(
     values: effective role variables with ``inventory_dir``. Raises LockError for a lock that cannot be used, UsageError and
     RefusedError for wishes that cannot be judged.
     """
-    lock, unlisted = lock_of(name, facts, values)
+    lock, _ = lock_of(name, facts, values)
     found = find(values)
     items: list[Item] = []
-    if unlisted is not None and found is not None:
-        items.append(_unlisted(name, facts, found[0]))
+    if found is not None and (lock is None or not lock.listed):
+        items += _unlisted(name, facts, found[0], known=lock is not None)
     items += against_hardware(facts, lock)
     if lock:
         items += against_lock(facts, values, lock, catalog)
@@ -40,19 +40,24 @@ def judge_host(
     return without_echoes(items), lock
 
 
-def _unlisted(name: str, facts: Facts, lock: Any) -> Item:
-    """The item of a host that the lock does not know; one whose cards another name has was renamed."""
+def _unlisted(name: str, facts: Facts, lock: Lock, *, known: bool) -> list[Item]:
+    """The item of a host that the lock does not name; one whose cards another name has was renamed.
+
+    known: it is held to a group that is like it. Then nothing is amiss but a name, by which its own hardware is found.
+    """
     cards = {gpu.uuid for gpu in facts.smi.gpus if gpu.uuid}
     before = [
         other for other, host in lock.hosts.items()
         if cards & {gpu.uuid for gpu in host.gpus if gpu.uuid}
     ]  # fmt: skip
     if before:
-        return Item(
-            code="lock.renamed", what="its name", expected=before[0], found=name, against="lock",
-            hint=f"the lock has these cards as {before[0]}: rename it there, or provision lock again",
-        )  # fmt: skip
-    return Item(
-        code="lock.not_listed", what="the lock", expected="every host in it", found=f"{name} is not", against="lock",
-        hint="provision lock adds it once it is verified",
-    )  # fmt: skip
+        return [
+            Item(code="lock.renamed", what="its name", expected=before[0], found=name, against="lock",
+                 hint=f"the lock has these cards as {before[0]}: rename it there, or provision lock again")
+        ]  # fmt: skip
+    if known:
+        return []
+    return [
+        Item(code="lock.not_listed", what="the lock", expected="every host in it", found=f"{name} is not", against="lock",
+             hint="provision lock adds it once it is verified")
+    ]  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 from pydantic import BaseModel
@@ -59,8 +60,8 @@ def changes(
 
 def _origin(before: Lock, new: Lock, group: str) -> str:
     """The group that most hosts of a new one were in; empty where there is none."""
-    were = [before.hosts[name].group for name in new.members(group) if name in before.hosts]
-    return max(were, key=were.count, default="")
+    were = Counter(before.hosts[name].group for name in new.members(group) if name in before.hosts)
+    return next((name for name, _ in were.most_common(1)), "")
 
 
 def _reasons(lock: Lock, group: str, because: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
