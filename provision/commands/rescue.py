@@ -198,7 +198,8 @@ class _Run:
         issue = error.issue.model_copy(update={"host": name})
         if unreachable:
             way = OFFLINE.format(host=name)
-            issue.hint = f"{issue.hint}; {way}" if issue.hint else way
+            asks = (issue.hint or "").endswith("?")
+            issue.hint = f"{issue.hint}{' ' if asks else '; '}{way}" if issue.hint else way
         self.errors.append(issue)
         self._end(name, "unreachable" if unreachable else "failed", issue.message)
 

@@ -54,7 +54,7 @@ def _host(host: DiagnosedHost, verbosity: int, *, alone: bool) -> Iterable[Rende
         for line in host.unknown[1:]:
             yield indented(Text(clean(line), style="dim"), 11)
     if host.status in ("well", "warned") and not any(f.level == "error" for f in host.findings):
-        word = "nothing found" if host.status == "well" else "nothing else found"
+        word = "nothing else found" if host.findings else "nothing found"
         lines = host.looked_at if verbosity or alone else []
         yield indented(Text(f"{word}; looked at:" if lines else word, style="green"), 2)
         for line in lines:
