@@ -17,7 +17,7 @@ PEOPLE = {**DRIVER, "extra": {"/etc/pip.conf": publish.PIP_CONF}}
 TOOLKIT = {**DRIVER, "toolkits": ["12.8"]}
 CONDA = "/opt/miniconda3"
 # Terms, then the way that the finding names: channels without any.
-FORGE = f"printf 'channels: [conda-forge]\\n' > {CONDA}/.condarc"
+FORGE = f"printf 'channels:\\n  - conda-forge\\n' > {CONDA}/.condarc"
 DAEMON = debian.DAEMON_JSON.replace('["rack=7"]', '["rack=7"],\n  "data-root": "/data/docker"')
 
 
@@ -89,6 +89,58 @@ def _not_appended(host):
     host.run("sed -i '/export PATH=.*cuda/d' /home/lab/.bashrc")
 
 
+# --- G3, H3, I2, J1: toolkits and libraries
+
+
+def _second_toolkit(host):
+    """H3: a second toolkit, installed by hand; /usr/local/cuda follows it."""
+    host.run(f"apt-get update -qq; {QUIET} install cuda-nvcc-13-0 cuda-toolkit-13-config-common", timeout=300)
+    host.run("update-alternatives --install /usr/local/cuda cuda /usr/local/cuda-13.0 130", check=False)
+    assert host.run("readlink -f /usr/local/cuda").stdout.strip() == "/usr/local/cuda-13.0"
+
+
+def _first_toolkit(host):
+    assert host.run("readlink -f /usr/local/cuda").stdout.strip() == "/usr/local/cuda-12.8"
+    assert host.run("test -x /usr/local/cuda-13.0/bin/nvcc; echo $?").stdout == "0\n"
+
+
+def _other_cuda(host):
+    """I2: an update by hand takes the cuDNN of CUDA 12 for a toolkit of 11.8; it is held, and from then on all is refused (G3)."""
+    host.run(
+        f"apt-get update -qq; {QUIET} install libcudnn8 libcudnn8-dev; apt-mark hold libcudnn8 libcudnn8-dev"
+    )
+    assert "+cuda12" in host.run("dpkg-query -W -f '${Version}' libcudnn8").stdout
+    older = host.run("apt-cache madison libcudnn8 | grep +cuda11.8 | head -1 | cut -d'|' -f2").stdout.strip()
+    said = host.run(
+        f"{QUIET} --allow-downgrades install libcudnn8={older} libcudnn8-dev={older} 2>&1", check=False
+    )
+    assert "Held packages were changed and -y was used without --allow-change-held-packages" in said.stdout, (
+        said.stdout
+    )
+
+
+def _cudnn_of_11(host):
+    rows = host.run(
+        "dpkg-query -W -f '${db:Status-Want} ${Version}\\n' libcudnn8 libcudnn8-dev"
+    ).stdout.split("\n")[:2]
+    assert rows[0] == rows[1] and rows[0].startswith("hold ") and rows[0].endswith("+cuda11.8"), rows
+
+
+def _other_nccl(host):
+    """J1: apt refuses the -dev package for another CUDA beside the held library, and somebody forces it."""
+    host.run("apt-get update -qq; apt-mark hold libnccl2")
+    said = host.run(f"{QUIET} install libnccl-dev 2>&1", check=False)
+    assert "libnccl-dev : Depends: libnccl2 (= " in said.stdout, said.stdout
+    host.run("cd /tmp; apt-get download -q libnccl-dev; dpkg -i --force-depends libnccl-dev_*.deb")
+
+
+def _nccl_of_11(host):
+    rows = host.run("dpkg-query -W -f '${db:Status-Want} ${Version}\\n' libnccl2 libnccl-dev").stdout.split(
+        "\n"
+    )[:2]
+    assert rows[0] == rows[1] and rows[0].startswith("hold ") and rows[0].endswith("+cuda11.8"), rows
+
+
 # --- L: docker
 
 
@@ -125,8 +177,17 @@ def _comma(host):
 
 
 def _toolkit_by_hand(host):
-    """NVIDIA's guide: repository, packages, nvidia-ctk, restart; no links in /dev/char, and a container at work."""
-    _docker(host)
+    """NVIDIA's guide: repository, packages, nvidia-ctk, restart; no links in /dev/char, and a container at work.
+
+    systemd's cgroup driver, as docker has it by itself on cgroup v2; the lab's machine may have v1.
+    """
+    debian.install_docker(
+        host,
+        debian.DAEMON_JSON.replace(
+            '["rack=7"]', '["rack=7"],\n  "exec-opts": ["native.cgroupdriver=systemd"]'
+        ),
+    )
+    debian.add_image(host)
     write(
         host,
         "/etc/apt/sources.list.d/nvidia-container-toolkit.list",
@@ -146,16 +207,14 @@ def _links(host):
 
 def _miniconda(host):
     values = publish.variables()
-    url = f"{values['miniconda_installer_url']}Miniconda3-*"
     host.run(
         f"mkdir -p /var/tmp/c && cd /var/tmp/c && python3 - {shlex.quote(values['miniconda_installer_url'])} <<'X'\n"
         "import re, sys, urllib.request\n"
         "page = urllib.request.urlopen(sys.argv[1]).read().decode()\n"
         "name = [n for n in re.findall('href=\"([^\"]+[.]sh)\"', page) if n.startswith('Miniconda3') and '26.5' in n][0]\n"
         "open('i.sh', 'wb').write(urllib.request.urlopen(sys.argv[1] + name).read())\nX\n"
-        f"bash i.sh -b -p {CONDA}"
+        f"bash /var/tmp/c/i.sh -b -p {CONDA}"
     )
-    assert url
 
 
 def _terms(host):
@@ -247,6 +306,20 @@ BROKEN = {
         TOOLKIT, "shell.cuda_lines", _appended, level="warning", person=_not_appended, told="/home/lab/.bashrc",
     ),
     "I1": Broken(TOOLKIT, "cudnn.shadowed_library", _tarball, person=_no_tarball, told="/etc/profile.d/site.sh line 1"),
+    "H3": Broken(
+        TOOLKIT, "cuda.link", _second_toolkit,
+        wish={"cuda_toolkit_versions": ["12.8"]}, reboots=0, proves=_first_toolkit,
+    ),
+    "I2": Broken(
+        {**DRIVER, "ubuntu": "22.04", "toolkits": ["11.8 compiler"]}, "cudnn.wrong_cuda", _other_cuda, reboots=0,
+        wish={"cuda_toolkit_versions": ["11.8"], "cuda_toolkit_profile": "compiler", "cuda_toolkit_cudnn": "8"},
+        proves=_cudnn_of_11,
+    ),
+    "J1": Broken(
+        {**DRIVER, "ubuntu": "22.04", "toolkits": ["11.8 compiler"], "installed": [*DRIVER["installed"],
+         "libnccl2=2.15.5-1+cuda11.8"]}, "nccl.pair_differs", _other_nccl, folded=("dpkg.unmet",), reboots=0,
+        wish={"cuda_toolkit_versions": ["11.8"], "cuda_toolkit_profile": "compiler"}, proves=_nccl_of_11,
+    ),
     "L1": Broken(
         DRIVER, "containers.daemon_json_replaced", _replaced, level="warning", person=_put_back,
         told="from /etc/docker/daemon.json.bak", docker=True,
