@@ -22,6 +22,7 @@ RUNTIME = "nvidia"
 RUNTIME_PROGRAM = "nvidia-container-runtime"
 CGROUP_DRIVER = "native.cgroupdriver="
 BOM = b"\xef\xbb\xbf"
+BOM_WARNING = "a byte order mark before the text: dockerd before 23.0 refuses it, so it goes"
 
 _SPACE = " \t\r\n"
 _NUMBER = lazyre.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
@@ -147,7 +148,7 @@ class Document(object):
 def parse(data):
     """Return the Document of a file's bytes. Raises DaemonJsonError. A missing file is b"".
 
-    A byte order mark is left out (dockerd refuses it), with a warning. Warnings also name keys that are there twice.
+    A byte order mark is left out (dockerd refuses it before 23.0: moby#44777), with a warning. Warnings also name keys that are there twice.
     """
     warnings = []
     if len(data) > MAX_BYTES:
@@ -159,7 +160,7 @@ def parse(data):
         )
     if data.startswith(BOM):
         data = data[len(BOM) :]
-        warnings.append("a byte order mark before the text: dockerd refuses it, so it goes")
+        warnings.append(BOM_WARNING)
     if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
         raise DaemonJsonError(
             "the text is UTF-16, not UTF-8", 1, 1, "iconv -f UTF-16 -t UTF-8 makes it readable"

@@ -5,7 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ansible_collections.gpu.provision.plugins.module_utils import checkcontainers, debversion, names
+from ansible_collections.gpu.provision.plugins.module_utils import (
+    checkcontainers,
+    daemonjson,
+    debversion,
+    names,
+)
 from provision.diagnose import look
 from provision.diagnose.candidates import candidate
 from provision.diagnose.finding import Level, Repair
@@ -18,6 +23,7 @@ _SET = (
     "libnvidia-container-tools",
     "libnvidia-container1",
 )
+_ENGINES = ("docker-ce", "docker.io", "moby-engine", "docker-engine")
 _LEGACY = ("nvidia-docker2", "nvidia-docker", "nvidia-container-runtime")
 
 
@@ -61,6 +67,25 @@ def _unreadable(case: Case) -> Iterator[Found]:
             level="error" if docker.engine or file is not docker.file else "warning",
         )
 
+    yield from _byte_order_mark(case)
+
+
+def _byte_order_mark(case: Case) -> Iterator[Found]:
+    """The mark that dockerd refuses before 23.0 (moby#44777); a note where dockerd takes it."""
+    docker = case.facts.containers.docker
+    if daemonjson.BOM_WARNING not in docker.file.warnings or docker.file.error is not None:
+        return
+    engines = [case.facts.packages[name] for name in _ENGINES if name in case.facts.packages]
+    version = next((names.upstream(row.version) for row in engines if row.installed and row.version), None)
+    old = version is not None and debversion.compare(version, "23.0") < 0
+    yield Found(
+        f"{docker.file.path} begins with a byte order mark"
+        + (f": docker {version} cannot start again with it" if old else ", which dockerd takes from 23.0 on"),
+        (f"{docker.file.path}, line 1, column 1: EF BB BF", f"docker: {version or 'version not known'}"),
+        (look.manual(f"{docker.file.path}: save it as UTF-8 without the mark; nothing else in it changes"),),
+        level="error" if old and docker.engine else "note" if version else "warning",
+    )
+
 
 def _flag_conflict(case: Case) -> Iterator[Found]:
     docker = case.facts.containers.docker
@@ -76,10 +101,11 @@ def _flag_conflict(case: Case) -> Iterator[Found]:
 
 def _doubled_key(case: Case) -> Iterator[Found]:
     file = case.facts.containers.docker.file
-    if file.warnings and file.error is None:
+    twice = [row for row in file.warnings if row != daemonjson.BOM_WARNING]
+    if twice and file.error is None:
         yield Found(
-            f"{file.path}: {file.warnings[0]}",
-            look.clip(file.warnings),
+            f"{file.path}: {twice[0]}",
+            look.clip(twice),
             (look.manual(f"leave one of them in {file.path}"),),
         )
 

@@ -154,10 +154,17 @@ def _branch_wrong(case: Case) -> Iterator[Found]:
     )
     too_new = any("ends with" in why for _, why in wrong)
     limit = f"branch {fits[-1]}" if too_new and fits else f"branch {fits[0]} or newer" if fits else ""
+    flavours = _flavours(case, fits[-1] if too_new else fits[0]) if fits else []
+    # Said only where the cards leave no choice: one repair for branch and flavour.
+    kind = f"the {flavours[0]} modules of " if len(flavours) == 1 else ""
     yield Found(
         f"branch {number} ({version}) is too {'new' if too_new else 'old'} for {look.counted(wrong, 'card')} of this host",
         look.clip(evidence),
-        (look.realign(f"install {limit}, and hold it on this host (nvidia_driver_branch in its host_vars)"),)
+        (
+            look.realign(
+                f"install {kind}{limit}, and hold it on this host (nvidia_driver_branch in its host_vars)"
+            ),
+        )
         if fits
         else (look.manual("no branch drives all cards of this host"),),
     )
@@ -461,7 +468,7 @@ RULES = (
             r"not supported by open nvidia\.ko",
         ),
         after=("dpkg.unfinished", "kernel.no_module_for_next_boot"),
-        symptom_of=("gpus.no_common_driver",),
+        symptom_of=("gpus.no_common_driver", "gpus.branch_wrong"),
         sources=("NVIDIA/open-gpu-kernel-modules#322, #696", "negativo17/nvidia-driver#158"),
     ),
     Rule(
@@ -485,7 +492,7 @@ RULES = (
         reboot=True,
         texts=(r"Xid \(PCI[^)]*\): 169",),
         after=("dpkg.unfinished", "kernel.no_module_for_next_boot"),
-        symptom_of=("gpus.no_common_driver",),
+        symptom_of=("gpus.no_common_driver", "gpus.branch_wrong"),
         sources=("Start9Labs/start-technologies#3465, #3693", "NVIDIA/open-gpu-kernel-modules#872, #862"),
     ),
     Rule(

@@ -165,6 +165,7 @@ def _dead(case: Case) -> Iterator[Found]:
 def _no_such_release(case: Case) -> Iterator[Found]:
     host = case.facts.host.os
     own = host.version_id.replace(".", "")
+    told = False
     for row in case.facts.apt.sources:
         for uri in row.uris if row.enabled else ():
             match = _CUDA.search(aptsources.normalise(uri) + "/")
@@ -174,6 +175,7 @@ def _no_such_release(case: Case) -> Iterator[Found]:
             if len(match[2]) == 4 and int(year) % 2 == 0 and month == "04":
                 continue
             repairs = (_drop(f"take out {repositories.place(row)}", [row]),)
+            told = True
             yield Found(
                 f"NVIDIA has no repository ubuntu{match[2]}",
                 (
@@ -187,7 +189,12 @@ def _no_such_release(case: Case) -> Iterator[Found]:
             )
     # Derived and interim releases: what is made of their names does not exist.
     known = set(case.catalog.repositories.repositories["cuda"].ubuntu)
-    if host.id not in ("", "debian") and (host.id != "ubuntu" or host.version_id not in known) and own:
+    if (
+        not told
+        and host.id not in ("", "debian")
+        and (host.id != "ubuntu" or host.version_id not in known)
+        and own
+    ):
         yield Found(
             f"NVIDIA has no repository for {host.id.capitalize()} {host.version_id}",
             (f"os-release: {host.pretty or host.version_id}", f"known releases: {', '.join(sorted(known))}"),
