@@ -4,9 +4,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import time
 from pathlib import Path
 
 from ansible.module_utils.parsing.convert_bool import boolean
@@ -32,14 +29,11 @@ class ActionModule(ActionBase):
         return dict(result, **self._take(task_vars))
 
     def _take(self, task_vars):
-        main = multiprocessing.parent_process()
-        pid = main.pid if main is not None else os.getpid()
-        stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-        run = (runlock.fact(task_vars, _FACT) or {}).get("run") or "%s-ansible-%d" % (stamp, pid)
+        run = (runlock.fact(task_vars, _FACT) or {}).get("run") or runlock.new_run()
         job = task_vars.get("awx_job_id") or task_vars.get("tower_job_id")
         user = task_vars.get("awx_user_name") or task_vars.get("tower_user_name")
         holder = runlock.holder(
-            "ansible-playbook (%s)" % task_vars.get("ansible_play_name", "a play"), run, [pid],
+            "ansible-playbook (%s)" % task_vars.get("ansible_play_name", "a play"), run, [runlock.process()],
             task_vars.get("inventory_dir") or task_vars.get("playbook_dir") or Path.cwd(),
             "%s@AWX (job %s)" % (user or "somebody", job) if job else None,
         )  # fmt: skip
@@ -61,7 +55,7 @@ class ActionModule(ActionBase):
             answer["warnings"] = ["%s: %s" % (words["message"], "; ".join(words["because"]))]
         fact = {key: holder[key] for key in ("run", "who", "git", "command")}
         fact["started"] = runrecord.now()
-        return dict(answer, changed=False, ansible_facts={_FACT: fact})
+        return dict(answer, changed=False, ansible_facts=runlock.keep(_FACT, fact))
 
     def _give_back(self, task_vars):
         mine = runlock.fact(task_vars, _FACT)

@@ -16,7 +16,7 @@ from ansible_collections.gpu.provision.plugins.plugin_utils.controller import (
     module_call,
     role_values,
 )
-from ansible_collections.gpu.provision.plugins.plugin_utils.runlock import fact
+from ansible_collections.gpu.provision.plugins.plugin_utils.runlock import fact, keep
 
 # Fact of the host: the plan of this play, and the roles that have not asked for their part yet.
 _FACT = "gpu_provision_play_plan"
@@ -47,7 +47,7 @@ class ActionModule(ActionBase):
         return dict(
             result, changed=False, plan=plan, apt=plan["spec"]["apt"] if first else None, spec=plan["spec"]["parts"][role],
             environment=plan["spec"]["environment"],
-            ansible_facts={_FACT: {"plan": plan, "left": left}},
+            ansible_facts=keep(_FACT, {"plan": plan, "left": left}),
         )  # fmt: skip
 
     def _first_plan(self, host, role, task_vars):

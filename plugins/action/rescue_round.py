@@ -10,6 +10,7 @@ from pathlib import Path
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
+from ansible_collections.gpu.provision.plugins.plugin_utils import runlock
 from ansible_collections.gpu.provision.plugins.plugin_utils.controller import (
     error_result,
     import_provision,
@@ -37,7 +38,7 @@ class ActionModule(ActionBase):
         plan = orders.pop("plan")
         if plan:
             # Every role of ours finds this plan; those that it is not for are not run.
-            orders["ansible_facts"] = {_FACT: {"plan": plan, "left": plan["spec"]["roles"]}}
+            orders["ansible_facts"] = runlock.keep(_FACT, {"plan": plan, "left": plan["spec"]["roles"]})
         return dict(result, changed=False, **orders)
 
     def _shown(self, file, task_vars):

@@ -9,9 +9,13 @@ imported here: Ansible loads an action plugin's imports anew for every host.
 from __future__ import annotations
 
 import getpass
+import hashlib
+import json
+import multiprocessing
 import os
 import socket
 import subprocess
+import time
 
 from ansible_collections.gpu.provision.plugins.module_utils import hostlock
 
@@ -22,9 +26,38 @@ LONG_LEASE = 2 * 3600
 _GIT_SECONDS = 5.0
 
 
+def process():
+    """Return the id of this ansible-playbook, whichever of its workers asks."""
+    main = multiprocessing.parent_process()
+    return main.pid if main is not None else os.getpid()
+
+
 def fact(task_vars, name):
-    """Return what an earlier task of the play left as a fact of the host, whether or not facts are injected as variables."""
-    return task_vars.get(name) or (task_vars.get("ansible_facts") or {}).get(name)
+    """Return what an earlier task of this ansible-playbook left with ``keep``, or None.
+
+    Facts are there as variables or not, as Ansible is configured. With a cache of facts (fact_caching) they outlive the run: what
+    another run has left there is not this one's, which would take that run's lock for its own.
+    """
+    found = task_vars.get(name) or (task_vars.get("ansible_facts") or {}).get(name)
+    if not isinstance(found, dict) or found.get("by") != _this_run():
+        return None
+    return {key: value for key, value in found.items() if key != "by"}
+
+
+def keep(name, value):
+    """Return the ansible_facts that leave a dict for later tasks of this ansible-playbook; see ``fact``."""
+    return {name: dict(value, by=_this_run())}
+
+
+def _this_run():
+    """What no other ansible-playbook has in common with this one: machine, boot, pid namespace, process and its start."""
+    told = json.dumps(hostlock.controller([process()]), sort_keys=True)
+    return hashlib.sha256(told.encode("utf-8")).hexdigest()[:12]
+
+
+def new_run():
+    """Return a name for this ansible-playbook as a run; in containers many have the same number, so the name tells more."""
+    return "%s-ansible-%s" % (time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()), _this_run()[:6])
 
 
 def holder(command, run, processes, folder, person=None):

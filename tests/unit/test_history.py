@@ -105,7 +105,7 @@ def test_the_record_of_a_play(tmp_path, more, status, packages):
     found = runrecord.of_play(
         {"run": "r"},
         {
-            "ansible_facts": {"gpu_provision_play_plan": {"plan": plan}},
+            "ansible_facts": runlock.keep("gpu_provision_play_plan", {"plan": plan}),
             "inventory_dir": str(tmp_path),
             **more,
         },
@@ -114,7 +114,7 @@ def test_the_record_of_a_play(tmp_path, more, status, packages):
     assert found["rebooted"] is (status in ("done", "check_failed"))
     assert len(found["lock"]["sha256"]) == 64
     plan["steps"] = []
-    assert runrecord.of_play({"run": "r"}, {"gpu_provision_play_plan": {"plan": plan}}) is None
+    assert runrecord.of_play({"run": "r"}, runlock.keep("gpu_provision_play_plan", {"plan": plan})) is None
     assert runrecord.of_play({"run": "r"}, {}) is None, "no role of ours has planned"
 
 

@@ -240,3 +240,29 @@ def test_a_refusal_says_all_of_it():
     for part in ("ada@desk", "10.0.0.7", "2026-11-28T09:30:00Z", "provision apply", "run-1"):
         assert part in words["message"]
     assert "10 min" in words["because"][0] and "--break-lock" in words["hint"]
+
+
+def test_a_fact_that_another_run_left_in_a_cache_is_not_this_ones(monkeypatch):
+    kept = runlock.keep("x", {"run": "r"})
+    assert runlock.fact(kept, "x") == runlock.fact({"ansible_facts": kept}, "x") == {"run": "r"}
+    assert (
+        runlock.fact({"x": {"run": "r"}}, "x")
+        is runlock.fact({}, "x")
+        is runlock.fact({"x": "r"}, "x")
+        is None
+    )
+    name = runlock.new_run()
+    with multiprocessing.get_context("fork").Pool(1) as worker:
+        assert worker.apply(runlock.fact, (kept, "x")) == {"run": "r"}, (
+            "a worker asks for its ansible-playbook"
+        )
+        assert worker.apply(runlock.new_run)[-6:] == name[-6:]
+    # The same number in another container, the same number later.
+    real = hostlock.controller
+    for other in (
+        {"name": "other"},
+        {"namespace": "pid:[1]"},
+        {"processes": [{"pid": os.getpid(), "started": 1}]},
+    ):
+        monkeypatch.setattr(hostlock, "controller", lambda pids, other=other: {**real(pids), **other})
+        assert runlock.fact(kept, "x") is None and runlock.new_run()[-6:] != name[-6:]
