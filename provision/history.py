@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.plugin_utils import runlock, runrecord
@@ -103,6 +103,12 @@ class Run(BaseModel):
     left_alone: dict[str, str] = Field(default_factory=dict)  # host -> why: busy, blocked, …
     folder: str | None = None
     active: bool = False  # it goes on: its process is there
+    _unreadable: bool = PrivateAttr(default=False)
+
+    @property
+    def unreadable(self) -> bool:
+        """Nothing is known of it but its name: its record is broken."""
+        return self._unreadable
 
     @property
     def state(self) -> str:
@@ -227,8 +233,14 @@ def folders(base: Path) -> list[Path]:
 
 
 def runs(base: Path) -> list[Run]:
-    """Return every run below a folder that can be read, newest first."""
-    return [run for run in map(read, folders(base)) if run is not None]
+    """Return every run below a folder, newest first; one whose record is broken too, so that no older one is the last."""
+    return [read(folder) or _unread(folder) for folder in folders(base)]
+
+
+def _unread(folder: Path) -> Run:
+    run = Run(run=folder.name, folder=str(folder))
+    run._unreadable = True
+    return run
 
 
 def find(word: str, known: Sequence[Run]) -> Run | None:

@@ -144,6 +144,11 @@ def _is_toolkit(name: str, version: str | None) -> bool:
 def of_run(run: Run) -> Rollback:
     """Say how to go back before a run. Raises UsageError where its folder does not say what its hosts had."""
     path = Path(run.folder or ".") / BEFORE
+    if run.unreadable:
+        raise UsageError(
+            "usage.rollback", f"the record of {run.run} cannot be read, and so not what it changed",
+            because=[f"{run.folder} has it"], hint="where its before.lock.yml is whole: provision apply --lock FILE",
+        )  # fmt: skip
     changed = {
         name: record for name, record in run.hosts.items() if record.packages or record.status != "done"
     }

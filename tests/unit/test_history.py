@@ -350,14 +350,18 @@ def test_runs_are_found_by_a_part_of_their_name(tmp_path):
         (tmp_path / name / history.FILE).write_text(run.model_dump_json(by_alias=True))
     (folder(tmp_path, "20260103T000000Z-apply-cccccc") / history.FILE).write_text("{")
     known = history.runs(tmp_path)
-    assert [run.run[-6:] for run in known] == ["bbbbbb", "aaaaaa"]
-    assert history.find("last", known).run.endswith("bbbbbb")
+    assert [(run.run[-6:], run.unreadable) for run in known] == [
+        ("cccccc", True),
+        ("bbbbbb", False),
+        ("aaaaaa", False),
+    ]
+    assert history.find("last", known).run.endswith("cccccc")
     assert history.find("apply-aa", known).run.endswith("aaaaaa")
     assert history.find("nothing", known) is None
     assert history.find("last", []) is None
     with pytest.raises(UsageError) as caught:
         history.find("apply", known)
-    assert len(caught.value.issue.because) == 2
+    assert len(caught.value.issue.because) == 3
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe\x00", b"", b'{"run": "20', b"[]", None], ids=str)
@@ -374,7 +378,10 @@ def test_a_record_that_is_broken_hides_no_other_and_is_named(tmp_path, content):
     one = command.one_run("last", tmp_path)
     assert one.exit_code == 1 and one.errors and not list(history_view.view(one, 0))
     assert not list(history_view.view(command.of_runs(tmp_path, 1), 0)), "not: no run yet"
-    assert history.runs(tmp_path) == document.runs
+    last = history.find("last", history.runs(tmp_path))
+    assert last.run == broken.parent.name, "not: an older one"
+    with pytest.raises(UsageError, match="cannot be read"):
+        rollback.of_run(last)
 
 
 def test_of_thousands_of_runs_only_the_shown_ones_are_read(tmp_path, monkeypatch):
