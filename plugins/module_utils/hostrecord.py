@@ -41,6 +41,8 @@ def leave(record, run, folder=FOLDER, lock=hostlock.PATH):
             write(record, folder)
         except ownfiles.FileError as error:
             trouble = error.message
+        except ValueError as error:
+            trouble = str(error)
     answer = hostlock.release(run, lock) if run else {"released": False, "held": None}
     return dict(answer, trouble=trouble)
 

@@ -72,6 +72,13 @@ def test_a_run_whose_name_is_no_files_is_not_written(tmp_path, name):
         hostrecord.write({"run": name}, str(tmp_path))
 
 
+def test_the_lock_is_given_back_although_the_run_has_no_name_for_a_file(tmp_path):
+    lock = str(tmp_path / "lock.json")
+    hostlock.acquire({"run": "a/b", "controller": {}}, 600, path=lock)
+    answer = hostrecord.leave({**record(), "run": "a/b"}, "a/b", str(tmp_path / "history"), lock)
+    assert answer["released"] and "a/b" in answer["trouble"] and not Path(lock).exists()
+
+
 def test_the_lock_is_given_back_although_the_record_cannot_be_written(tmp_path):
     path = str(tmp_path / "lock.json")
     mine = record()
