@@ -13,7 +13,6 @@ from tests.lab.containers import debian
 
 QUIET = "DEBIAN_FRONTEND=noninteractive apt-get -y -q -o Dpkg::Use-Pty=0"
 DRIVER = {"gpus": ["A100"], "nouveau": False, "installed": ["580-server open signed held"]}
-PEOPLE = {**DRIVER, "extra": {"/etc/pip.conf": publish.PIP_CONF}}
 TOOLKIT = {**DRIVER, "toolkits": ["12.8"]}
 CONDA = "/opt/miniconda3"
 # Terms, then the way that the finding names: channels without any.
@@ -331,11 +330,11 @@ BROKEN = {
         DRIVER, "containers.reload_takes_gpus", _toolkit_by_hand, level="warning", person=_links,
         told="create-dev-char-symlinks", docker=True,
     ),
-    "M1": Broken(PEOPLE, "conda.terms", _terms, level="warning", person=_forge, told="conda-forge"),
+    "M1": Broken(DRIVER, "conda.terms", _terms, level="warning", person=_forge, told="conda-forge"),
     "M2": Broken(
-        PEOPLE, "conda.cpu_build", _cpu, level="warning", person=_cuda_build, told="CONDA_OVERRIDE_CUDA",
+        DRIVER, "conda.cpu_build", _cpu, level="warning", person=_cuda_build, told="CONDA_OVERRIDE_CUDA",
     ),
-    "M3": Broken(PEOPLE, "conda.activate", _guarded, level="note", person=_for_everybody, told="profile.d/conda.sh"),
+    "M3": Broken(DRIVER, "conda.activate", _guarded, level="note", person=_for_everybody, told="profile.d/conda.sh"),
     "N2": Broken(DRIVER, "proxy.layer_missing", _one_layer, level="warning", person=_every_layer, told="gpu_proxy_http"),
     "N4": Broken(
         DRIVER, "proxy.docker_missing", _dockers_own, level="warning", person=_drop_in,

@@ -304,10 +304,16 @@ def _lines(case: Case) -> Iterator[Found]:
             for kind in ("doubled", "frozen", "stale", "elsewhere")
             if kinds.get(kind)
         )
+        files = list(dict.fromkeys(text.split(" line ")[0] for text in told))
         yield Found(
             f"lines about CUDA in start files are in the way: {counts}",
             look.clip(told),
-            (look.manual("take them out of these files; /etc/profile.d serves every login"),),
+            (
+                look.manual(
+                    f"take them out of {', '.join(files[:3])}{' and others' if len(files) > 3 else ''}; "
+                    "a file in /etc/profile.d serves every login"
+                ),
+            ),
         )
 
 
@@ -575,6 +581,7 @@ RULES = (
         find=_driver_too_old,
         texts=(
             r"CUDA driver version is insufficient for CUDA runtime version",
+            r"requirement error: unsatisfied condition: (?:cuda|driver)\s*>=",
             r"The NVIDIA driver on your system is too old \(found version \d+\)",
             r"cudaErrorInsufficientDriver",
         ),
