@@ -376,8 +376,10 @@ class Steps(object):
             aptcommon.OPTIONS + ("DPkg::Lock::Timeout=%d" % self.lock_timeout,)
         )
         argv.append("--no-install-recommends")
-        offered = [name for name in wanted if self.command(argv + ["-s", "install", name], 120).rc == 0]
-        gone = [name for name in wanted if name not in offered]
+        gone = [
+            name for name in wanted if _NOWHERE.search(self.command(argv + ["-s", "install", name], 120).text)
+        ]
+        offered = [name for name in wanted if name not in gone]
         if not offered:
             raise _not_offered(gone)
         simulated = self.command(argv + ["-s", "install"] + offered, 120)
@@ -391,7 +393,9 @@ class Steps(object):
             )  # fmt: skip
         if not self.check:
             aptcommon.wait_for_locks(aptcommon.DPKG_LOCKS, self.lock_timeout)
-            self._do(argv + ["-y", "install"] + offered, _REMOVE_SECONDS, "dpkg --audit says what is half done")
+            self._do(
+                argv + ["-y", "install"] + offered, _REMOVE_SECONDS, "dpkg --audit says what is half done"
+            )
         if gone:
             raise _not_offered(gone, ["installed %s" % _few(offered)])
         return True, ["installed %s" % _few(offered)]
@@ -448,6 +452,10 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 _NAME = re.compile(r"^[a-z0-9][a-z0-9+.-]+(?::[a-z0-9]+)?$")
+
+
+# Source: apt-get 2.0 to 2.9, in the C locale that aptcommon gives it.
+_NOWHERE = re.compile(r"Unable to locate package|has no installation candidate")
 
 
 def _not_offered(gone, done=()):

@@ -131,3 +131,29 @@ def test_old_kernels_make_room(host: Root, repo: Repo) -> None:
     assert host.sh("ls /boot").split() == ["initrd.img-6.8.0-41-generic", "vmlinuz-6.8.0-41-generic"]
     kept = host.sh("find /var/lib/gpu-provision/backup -name 'initrd*'").split()
     assert len(kept) == 1 and kept[0].endswith("/boot/initrd.img-6.8.0-40-generic")
+
+
+def test_what_a_removal_took_along_comes_back_and_nothing_moves(host: Root, repo: Repo) -> None:
+    """G8: by exact names; what would move another package is refused, what nobody offers is named."""
+    repo.add("nvidia-container-toolkit", "1.18.0-1", Depends="lab-base")
+    repo.add("lab-base", "1.0")
+    repo.add("lab-rival", "1.0", Conflicts="lab-tool")
+    repo.publish()
+    host.sh("apt-get -q update")
+    before = host.selections()
+    assert step(host, "packages.install", check=True, packages=["nvidia-container-toolkit"])["changed"]
+    assert host.selections() == before
+    done = step(host, "packages.install", packages=["nvidia-container-toolkit"])
+    assert done["ok"] and done["changed"], done
+    after = {**before, "lab-base": "ii 1.0", "nvidia-container-toolkit": "ii 1.18.0-1"}
+    assert host.selections() == after
+    assert not step(host, "packages.install", packages=["nvidia-container-toolkit"])["changed"]
+    refused = step(host, "packages.install", packages=["lab-rival"])
+    assert not refused["ok"] and refused["code"] == "apt.removes" and "lab-tool" in str(refused["said"]), (
+        refused
+    )
+    gone = step(host, "packages.install", packages=["linux-image-6.8.0-1010-nvidia"])
+    assert not gone["ok"] and gone["code"] == "apt.not_offered", gone
+    assert host.selections() == after
+    odd = step(host, "packages.install", packages=["-o=x"])
+    assert odd["code"] == "rescue.usage", odd

@@ -3,7 +3,9 @@
 ``BROKEN`` has one for each report. Lists of before: ``breaks``; after newer versions were published: ``later``.
 """
 
+from tests.faults.conftest import driver_packages
 from tests.faults.kinds import Broken
+from tests.lab import repos
 
 QUIET = "DEBIAN_FRONTEND=noninteractive apt-get -y -q -o Dpkg::Use-Pty=0"
 NEXT = "6.8.0-45-generic"
@@ -87,6 +89,67 @@ def _two_origins(host):
     )
 
 
+def _purged(host):
+    """G8: a purge by pattern takes the container toolkit along, while the module stays loaded."""
+    host.run(
+        f"echo 'deb [trusted=yes] {repos.toolkit_url()} /' > /etc/apt/sources.list.d/nvidia-container-toolkit.list; "
+        f"apt-get update -qq; {QUIET} install nvidia-container-toolkit"
+    )
+    host.run(f"{QUIET} --allow-change-held-packages purge '*nvidia*'")
+    assert not driver_packages(host)
+
+
+def _toolkit_is_back(host):
+    there = host.run("dpkg-query -W -f '${db:Status-Status} ${Package}\\n' '*nvidia-container*'").stdout
+    for name in ("nvidia-container-toolkit", "nvidia-container-toolkit-base", "libnvidia-container1"):
+        assert f"installed {name}\n" in there, there
+
+
+def _library_of_590(host):
+    """G6: the library of 590, whose name tells no branch, forced over 580."""
+    host.run(
+        "apt-get update -qq; cd /tmp; apt-get download -q libnvidia-compute=590.48.01-1ubuntu1; "
+        "dpkg -i --force-all libnvidia-compute_590*.deb; ldconfig"
+    )
+    assert driver_packages(host)["libnvidia-compute"] == "590.48.01-1ubuntu1"
+
+
+def _all_of_580(host):
+    versions = {version.split(".")[0] for version in driver_packages(host).values()}
+    assert "580" in versions and not versions & {"590", "595", "620"}, versions
+
+
+def _not_loaded(host):
+    """R2: nothing loads the module, and the persistence daemon finds no device."""
+    host.run(
+        "systemctl stop nvidia-persistenced; rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia; rm -rf /dev/nvidia*"
+    )
+    host.run("systemctl start nvidia-persistenced", check=False)
+
+
+def _replaced_by_cuda(host):
+    """F8: the package called cuda takes the archive's -server driver away for NVIDIA's own.
+
+    The solver of the lab's apt refuses where Ubuntu's removes; so what goes is named.
+    """
+    gone = " ".join(f"{name}-" for name in driver_packages(host) if "-server" in name)
+    host.run(
+        f"apt-mark unhold $(apt-mark showhold) >/dev/null; apt-get update -qq; {QUIET} install cuda-12-8 {gone}",
+        timeout=400,
+    )
+    there = driver_packages(host)
+    assert there and not [name for name in there if name.endswith("-server")], there
+
+
+def _newer_candidate(host):
+    """S1: the second run of a role that installs and holds, once a newer version is there."""
+    host.run("apt-get update -qq")
+    said = host.run(f"{QUIET} install $(apt-mark showhold) 2>&1", check=False)
+    assert "Held packages were changed and -y was used without --allow-change-held-packages" in said.stdout, (
+        said.stdout
+    )
+
+
 BROKEN = {
     "A4": Broken(
         {"gpus": ["A100"], "nouveau": False, "kernels": ["6.8.0-44-generic"], "installed": ["580-server open dkms held"]},
@@ -113,6 +176,30 @@ BROKEN = {
     "F7": Broken(
         {"gpus": ["RTX 4090"], "nouveau": False, "sources": ["archive", "cuda"], "installed": ["580 open cuda"]},
         "driver.mixed_versions", None, _two_origins, folded=("dpkg.unmet",),
+    ),
+    "F8": Broken(
+        {"gpus": ["A100"], "nouveau": False, "sources": ["archive", "cuda"], "installed": ["580-server open dkms held"]},
+        "driver.stale_module", _replaced_by_cuda, folded=("cuda.meta_pulls_driver",),
+    ),
+    "G6": Broken(
+        {"gpus": ["RTX 4090"], "nouveau": False, "sources": ["archive", "cuda"], "installed": ["580 open cuda"]},
+        "driver.mixed_versions", _library_of_590, reboots=0, proves=_all_of_580,
+    ),
+    "G8": Broken(
+        {"gpus": ["A100"], "nouveau": False, "installed": ["580-server open signed held"]},
+        "driver.missing", _purged, folded=("dpkg.purged_too_much",), reboots=0, proves=_toolkit_is_back,
+    ),
+    "R2": Broken(
+        {"gpus": ["A100"], "nouveau": False, "installed": ["580-server open signed held"]},
+        "driver.load_pending", _not_loaded, reboots=0,
+    ),
+    "S1": Broken(
+        {"gpus": ["A100"], "nouveau": False, "installed": ["580-server open signed held"]}, "holds.block_change", None,
+        _newer_candidate, level="note", rescued=False, reboots=0,
+    ),
+    "S3": Broken(
+        {"gpus": ["A100"], "nouveau": False, "busy": True, "installed": ["580-server open signed held"]}, "", level="well",
+        rescued=False, reboots=0,
     ),
     "K1": Broken(
         {"gpus": ["H100 x2"], "nvswitch": 2, "nouveau": False, "installed": ["580-server open signed held fm"]},

@@ -9,8 +9,11 @@ from typing import Any
 class Broken:
     """spec: keys of tests/lab/README.md. code: what diagnose names. rescued: a program can mend it all.
 
+    level ``well``: nothing is broken, and no rescue may do anything.
+
     reboots: how many the right fix needs at most. wish: role variables of the host. docker: a real one runs on it.
     person: what only a person can do, by the words of the finding, in which ``told`` stands; then rescued is False.
+    proves: what must be true of the host after the rescue, beside what is of all.
     """
 
     spec: dict[str, Any]
@@ -25,3 +28,4 @@ class Broken:
     person: Callable[[Any], None] | None = None
     told: str = ""
     docker: bool = False
+    proves: Callable[[Any], None] | None = None

@@ -7,7 +7,7 @@ import yaml
 
 from provision.diagnose.finding import ACTIONS, Diagnosis, Finding, Repair
 from provision.errors import Issue
-from provision.facts import Facts
+from provision.facts import Facts, Package
 from provision.plan import HostPlan, PackageChange
 from provision.rescue import rounds
 from provision.rescue.model import History, RescueStep, Round
@@ -99,6 +99,8 @@ def test_wishes(case):
     packages = dict(facts.packages)
     for name, version in case.get("moved", {}).items():
         packages[name] = packages[name].model_copy(update={"version": version})
+    for name, version in case.get("added", {}).items():
+        packages[name] = Package(version=version)
     facts = facts.model_copy(update={"packages": packages})
     if "toolkits" in case:
         rows = [{"path": f"/usr/local/cuda-{v}", "version": v} for v in case["toolkits"]]

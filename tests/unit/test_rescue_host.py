@@ -2,6 +2,8 @@
 
 import pytest
 
+import provision.collection  # noqa: F401
+from ansible_collections.gpu.provision.plugins.module_utils import names
 from provision.catalog import load_catalog
 from provision.diagnose.finding import Diagnosis, Finding, Repair
 from provision.errors import Issue
@@ -10,6 +12,7 @@ from provision.planning import PARTS
 from provision.rescue import host as rescue
 from provision.rescue.model import History
 from provision.rescue.rounds import Limits
+from provision.trouble import Trouble
 from tests.unit.hosts import host
 
 INSTALLED = "580-server 580.126.20 open signed"
@@ -201,3 +204,28 @@ def test_boots_are_counted(look):
     for boot in ("a", "a", "b", "b"):
         look(host(["A100"], host={"boot_id": boot}), [], history=history)
     assert history.boots == ["a", "b"] and history.reboots == 1
+
+
+def test_what_apt_removed_under_its_module_is_installed_again_as_it_was(look):
+    """G8: not taken for a driver from elsewhere; nothing is started beside the module that is loaded."""
+    before = host(gpus=["A100"], installed=INSTALLED)
+    gone = [
+        {"action": "purge", "name": name, "old": package.version}
+        for name, package in before.packages.items() if names.is_driver_package(name)
+    ]  # fmt: skip
+    rest = {name: row for name, row in before.packages.items() if not names.is_driver_package(name)}
+    trouble = Trouble.model_validate(
+        {"apt": {"transactions": [{"start": "today", "end": "x", "changes": gone}]}}
+    )
+    facts = before.model_copy(update={"packages": rest, "trouble": trouble})
+    found, _ = look(
+        facts, [finding("driver.missing", ("apply", {"parts": ["driver"]}))], plans=[plan("changes")]
+    )
+    planned, values, _ = look.wishes[0]
+    assert planned.module.loaded is None and found.facts.module.loaded is not None
+    assert (values["nvidia_driver_branch"], values["nvidia_driver_version"]) == ("580-server", "580.126.20")
+    assert found.round.plan.spec["parts"][PARTS["driver"]]["boot"]["start"] is False
+    runfile = facts.runfile.model_copy(update={"uninstaller": "/usr/bin/nvidia-uninstall"})
+    foreign = facts.model_copy(update={"runfile": runfile})
+    look(foreign, [finding("driver.missing", ("apply", {"parts": ["driver"]}))], plans=[plan("changes")])
+    assert look.wishes[0][0].module.loaded is not None
