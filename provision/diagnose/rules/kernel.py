@@ -563,6 +563,7 @@ RULES = (
             "kernel.headers_missing",
             "kernel.build_failed",
             "kernel.source_missing",
+            "driver.missing",
             "driver.two_installers",
         ),
     ),
