@@ -98,12 +98,16 @@ def traps(text: str, catalog: Catalog) -> list[tuple[Trap, str]]:
     They are about programs of users more than about hosts: what no rule can see on a host is known here all the same.
     """
     told = _Text(text)
+    whole = _joined(told.lines) if told.short else ""
     found: list[tuple[int, Trap, str]] = []
     for trap in catalog.traps:
         for words in sorted(_known(trap), key=len, reverse=True):
             numbers = told.with_any([words])
             if numbers:
                 found.append((len(words), trap, told.lines[numbers[0]]))
+                break
+            if whole and (at := whole.lower().find(words)) >= 0:  # a terminal or a mail broke the line
+                found.append((len(words), trap, whole[at : at + 240]))
                 break
     return [(trap, line) for _, trap, line in sorted(found, key=lambda row: -row[0])]
 

@@ -7,12 +7,16 @@ repairs: {code: [actions]} · level: {code: its level}
 """
 
 import pytest
+import yaml
 
+from provision.catalog import load_catalog
+from provision.diagnose.text import matches, traps
 from tests.unit import apthosts, brokenhosts
 
 HOSTS_OF = ("diagnose_boot", "diagnose_user", "diagnose_apt", "diagnose_variants")
 HOSTS = {name: host for file in HOSTS_OF for name, host in brokenhosts.load(file)[0].items()}
 CASES = brokenhosts.load("diagnose_variants")[1]
+TEXTS = yaml.safe_load((brokenhosts.CASES / "diagnose_texts_variants.yml").read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
@@ -44,3 +48,14 @@ def test_variant(case, tmp_path):
         assert [repair.action for repair in every[code].repairs] == actions, said
     if not wanted:
         assert not found.unknown, said
+
+
+@pytest.mark.parametrize("row", TEXTS, ids=[row["text"][:60] for row in TEXTS])
+def test_text(row):
+    found = [match.rule.code for match in matches(row["text"])]
+    if "trap" in row:
+        assert row["trap"] in [trap.id for trap, _ in traps(row["text"], load_catalog())]
+    elif row.get("none"):
+        assert not found
+    else:
+        assert found[:1] == [row["code"]], found

@@ -195,7 +195,7 @@ RULES = (
             r"Unable to lock (?:the administration directory|directory /var/lib/apt/lists)",
             r"is another process using it\?",
             r"Waiting for cache lock",
-            r"dpkg frontend lock is locked by another process|status database area is locked by another process",
+            r"dpkg frontend lock (?:is|was) locked by another process|status database area is locked by another process",
         ),
         sources=("scenario P4",),
     ),
@@ -214,6 +214,7 @@ RULES = (
         texts=(
             r"No space left on device(?!.*(?:nccl|/dev/shm|posix_fallocate))",
             r"You don't have enough free space in /var/cache/apt/archives",
+            r"needs a total of .* free space on disk '/(?!boot)",
             r"write error.*No space left|cannot create temporary file.*No space left",
             r"Disk quota exceeded",
         ),
@@ -233,6 +234,7 @@ RULES = (
         find=_boot_full,
         texts=(
             r"update-initramfs: failed for /boot/initrd\.img-\S+",
+            r"needs a total of .* free space on disk '/boot'|enough free space in /boot",
             r"mkinitramfs.*(?:No space left|failure)|cat: write error: No space left on device",
             r"gzip: stdout: No space left on device|zstd: .*No space left on device",
             r"cannot copy extracted data for './boot/\S+'.*No space left",

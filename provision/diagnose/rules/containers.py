@@ -467,7 +467,7 @@ RULES = (
         prevent="one docker a host, from a package",
         find=_wrong_daemon,
         texts=(
-            r"could not select device driver \"(?:nvidia)?\" with capabilities: \[\[gpu\]\]",
+            r"could not select device driver \"(?:nvidia)?\" with capabilities: \[\[[^\]]*gpu[^\]]*\]\]",
             r"/var/snap/docker/",
         ),
         sources=("scenario L5",),
@@ -484,7 +484,10 @@ RULES = (
         repair="the four packages from NVIDIA's repository, and a preference for that origin",
         prevent="look where the candidate comes from (apt-cache policy) before it is installed",
         find=_toolkit_old,
-        texts=(r"cgroup subsystem devices not found",),
+        texts=(
+            r"cgroup subsystem devices not found",
+            r"bpf_prog_query\(BPF_CGROUP_DEVICE\) failed",
+        ),
         sources=("scenario L7",),
     ),
     Rule(
@@ -516,6 +519,7 @@ RULES = (
         texts=(
             r"unknown or invalid runtime name: nvidia",
             r"Unknown runtime specified nvidia",
+            r"could not select device driver",
             r"exec: \"nvidia-container-runtime(?:-hook)?\": executable file not found",
         ),
         after=("containers.daemon_json_unreadable", "containers.flag_conflict"),

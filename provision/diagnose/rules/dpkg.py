@@ -196,6 +196,7 @@ RULES = (
         prevent="move a family as a whole, by apt and not by dpkg -i",
         find=_unmet,
         texts=(
+            r"Unable to satisfy dependencies\. Reached two conflicting",
             r"Unmet dependencies\. Try '?apt(?:-get)? --fix-broken install",
             r"The following packages have unmet dependencies",
             r"Depends: \S+ \([<>=]+ [^)]+\) but \S+ is ",

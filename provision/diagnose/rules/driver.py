@@ -668,6 +668,7 @@ RULES = (
         find=_module_in_use,
         texts=(
             r"rmmod: ERROR: Module nvidia\w* is in use(?: by)?",
+            r"NVIDIA kernel module 'nvidia\S*' appears to already be loaded",
             r"modprobe: FATAL: Module nvidia\w* is in use",
             r"The following GPUs could not be reset",
             r"GPU [0-9a-f:.]+: In use by another client",
@@ -802,7 +803,11 @@ RULES = (
         repair="`provision apply` installs what the inventory asks for",
         prevent="",
         find=_missing,
-        texts=(r"nvidia-smi: (?:command )?not found", r"Command 'nvidia-smi' not found"),
+        texts=(
+            r"nvidia-smi: (?:command )?not found",
+            r"Found no NVIDIA driver on your system",
+            r"Command 'nvidia-smi' not found",
+        ),
         after=("dpkg.unfinished", "apt.signed_by_conflict"),
     ),
     Rule(
@@ -949,7 +954,8 @@ RULES = (
         repair="nvidia-persistenced with persistence mode (`provision apply`)",
         prevent="nvidia_driver_persistence: true",
         find=_persistence_off,
-        texts=(),
+        # libnvidia-container waits some seconds for the driver, which starts eight cards anew.
+        texts=(r"initialization error: driver rpc error: timed out",),
         symptom_of=("driver.persistence_from_cron",),
     ),
 )

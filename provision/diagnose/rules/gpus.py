@@ -490,7 +490,7 @@ RULES = (
         ),
         find=_needs_open,
         reboot=True,
-        texts=(r"Xid \(PCI[^)]*\): 169",),
+        texts=(r"Xid \(PCI[^)]*\): 169", r"requires? use of the NVIDIA open kernel modules"),
         after=("dpkg.unfinished", "kernel.no_module_for_next_boot"),
         symptom_of=("gpus.no_common_driver", "gpus.branch_wrong"),
         sources=("Start9Labs/start-technologies#3465, #3693", "NVIDIA/open-gpu-kernel-modules#872, #862"),
@@ -574,7 +574,7 @@ RULES = (
         texts=(
             r"GPU has fallen off the bus",
             r"Xid \(PCI[^)]*\): 79\b",
-            r"Unable to determine the device handle for GPU\S*: (?:GPU is lost|Unknown Error)",
+            r"Unable to determine the device handle for GPU ?[0-9a-f:.]*(?: [0-9a-f:.]+)?: ?(?:GPU is lost|Unknown Error)",
             r"GPU is lost",
         ),
         sources=("NVIDIA Xid documentation",),
@@ -685,7 +685,11 @@ RULES = (
         repair="nvidia-modprobe and nvidia-persistenced",
         prevent="nvidia_driver_persistence: true",
         find=_nodes,
-        texts=(r"NVIDIA device files \(/dev/nvidia\*\) exist", r"Failed to open /dev/nvidiactl"),
+        texts=(
+            r"NVIDIA device files \(/dev/nvidia\*\) exist",
+            r"Failed to open /dev/nvidiactl",
+            r"nvidia-modprobe: (?:command )?not found",
+        ),
         after=("driver.stale_module",),
     ),
 )

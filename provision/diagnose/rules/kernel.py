@@ -476,6 +476,8 @@ RULES = (
         find=_build_failed,
         texts=(
             r"Error! Bad return status for module build on kernel:",
+            r"Build of nvidia\S*\.ko failed for",
+            r"nvidia\S* .*BUILD_EXCLUSIVE directive",
             r"ERROR \(dkms apport\): kernel package linux-headers-\S+ is not supported",
             r"Consult /var/lib/dkms/nvidia\S*/build/make\.log",
             r"error processing package nvidia-dkms-\S+ \(--configure\)",
@@ -530,7 +532,9 @@ RULES = (
         texts=(
             r"modprobe: FATAL: Module nvidia(?:-uvm|-drm|-modeset)? not found in directory /lib/modules/\S+",
             r"insmod: ERROR: could not insert module \S*nvidia\S*\.ko: (?:Invalid parameters|Invalid module format|Unknown symbol)",
-            r"nvidia: version magic '[^']*' should be",
+            r"nvidia[\w-]*: version magic '[^']*' should be",
+            r"could not insert (?:module )?\S*nvidia\S*: (?:Exec format error|Invalid module format)",
+            r"nvidia[\w-]*: (?:Unknown symbol (?!nv[A-Z_])\w+|disagrees about version of symbol)",
             r"modinfo: ERROR: Module nvidia not found",
         ),
         after=_AREA_AFTER,
@@ -582,7 +586,7 @@ RULES = (
         repair="module and libraries at one version, in one transaction",
         prevent="holds by exact names; signed modules and kernel held together",
         find=_module_version,
-        texts=(r"NVRM: API mismatch",),
+        texts=(r"NVRM: API mismatch", r"nvidia[\w-]*: Unknown symbol nv[A-Z_]\w+"),
         after=("dpkg.unfinished", "kernel.headers_missing"),
         symptom_of=(
             "driver.two_installers",

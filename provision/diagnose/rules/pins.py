@@ -182,7 +182,9 @@ RULES = (
         explain=(
             "cuda-drivers, nvidia-open and, from 590 on, every package of NVIDIA's repository carry no branch in "
             "their names: what keeps a host on its branch is a hold, or the package nvidia-driver-pinning-NNN. In the "
-            "archive a branch that has ended becomes a transitional package: nvidia-driver-535 then brings 580."
+            "archive a branch that has ended becomes a transitional package: nvidia-driver-535 then brings 580. A guide's name "
+            "of a branch that this release or repository does not have is 'Unable to locate package': `apt-cache policy` "
+            "shows it, and whether `restricted` is among the sources' components."
         ),
         breaks="'Driver/library version mismatch' until the next boot; older GPUs drop out of a newer branch altogether",
         repair="hold the installed packages by exact names (and install nvidia-driver-pinning-NNN from NVIDIA's repository)",
@@ -191,6 +193,8 @@ RULES = (
         texts=(
             r"Version '[0-9.-]+\S*' for '(?:nvidia-fabricmanager|libnvidia|nvidia|cuda-drivers)\S*' was not found",
             r"transitional (?:dummy )?package.*nvidia-driver",
+            r"Unable to locate package (?:libnvidia|nvidia|cuda-drivers)-\S*[0-9]{3}\S*",
+            r"Package '?(?:libnvidia|nvidia|cuda-drivers)-\S*[0-9]{3}\S* has no installation candidate",
         ),
         after=("apt.signed_by_conflict", "apt.malformed_source"),
         symptom_of=("driver.mixed_versions",),

@@ -339,7 +339,7 @@ RULES = (
         prevent="write such files as a whole and look at the answer of a download before it is kept",
         find=_malformed,
         texts=(
-            r"Malformed (?:entry|line|stanza) \d+ in (?:list|sources|source) file",
+            r"Malformed (?:entry|line|stanza) \d+ in (?:list|sources?) (?:file|list)",
             r"Type '\S+' is not known on (?:line|stanza) \d+ in source list",
             r"Invalid record in the preferences file",
             r"The list of sources could not be read",

@@ -181,7 +181,8 @@ RULES = (
         find=_not_loaded,
         texts=(
             r"Failed to query NVIDIA devices\. Please ensure that the NVIDIA device files",
-            r"modprobe: ERROR: could not insert 'nvidia'",
+            r"modprobe: ERROR: could not insert 'nvidia[\w-]*'",
+            r"nvidia-container-cli: initialization error: (?:nvml|driver)(?: rpc)? error: (?:driver not loaded|failed to process)",
             r"/dev/nvidiactl.*No such file",
         ),
     ),
