@@ -243,10 +243,11 @@ def _unread(folder: Path) -> Run:
     return run
 
 
-def find(word: str, known: Sequence[Run]) -> Run | None:
-    """Return the run that a word means, see ``meant``; None for no run's."""
-    name = meant(word, [run.run for run in known])
-    return next((run for run in known if run.run == name), None)
+def find(word: str, base: Path) -> Run | None:
+    """Return the run below a folder that a word means, see ``meant``, and read no other; None for no run's."""
+    known = {folder.name: folder for folder in folders(base)}
+    name = meant(word, list(known))
+    return None if name is None else read(known[name]) or _unread(known[name])
 
 
 def meant(word: str, known: Sequence[str]) -> str | None:

@@ -16,7 +16,7 @@ from ansible_collections.gpu.provision.plugins.module_utils import cudanames
 from provision.catalog import Catalog, load_catalog
 from provision.commands.fleet import Fleet
 from provision.documents import PlanDocument
-from provision.errors import Exit, ProvisionError, RefusedError, UsageError
+from provision.errors import Exit, Issue, ProvisionError, RefusedError, UsageError
 from provision.facts import Facts
 from provision.history import BEFORE, Run
 from provision.lock.make import Entry, Seen, entry
@@ -103,13 +103,25 @@ class Rollback:
             values[host.name].update(self._wishes(host.name))
         return replace(fleet, inventory=replace(fleet.inventory, hosts=hosts), values=values)
 
-    def refuse(self, planned: PlanDocument, asked: Collection[str]) -> None:
-        """Put those hosts of the run into a plan that have nothing to go back to, as blocked."""
+    def refuse(self, planned: PlanDocument, asked: Collection[str], *, limited: bool = False) -> None:
+        """Put those hosts of the run into a plan that have nothing to go back to, as blocked; name those that are not asked.
+
+        limited: somebody chose hosts, so that others are missing on purpose.
+        """
         for name, error in self.impossible.items():
             if name in asked:
                 planned.hosts[name] = failed_plan(name, error)
                 planned.errors += planned.hosts[name].blockers
-        planned.conclude([Exit(planned.exit_code), *(plan.exit_code for plan in planned.hosts.values())])
+        codes = [Exit(planned.exit_code), *(plan.exit_code for plan in planned.hosts.values())]
+        gone = [] if limited else sorted({*self.hosts, *self.impossible} - set(asked))
+        for name in gone:
+            planned.errors.append(
+                Issue(
+                    code="rollback.host_gone", host=name, message=f"{self.run.run} changed it, and the inventory does not have it",
+                    hint="give the inventory that has it (-i); the others go back",
+                )
+            )  # fmt: skip
+        planned.conclude([*codes, Exit.REFUSED] if gone else codes)
 
     def _wishes(self, host: str) -> dict[str, Any]:
         locked = self.lock.groups[self.lock.hosts[host].group]

@@ -49,11 +49,12 @@ def _rollback(settings: Settings, run: str | None) -> Rollback | None:
         return None
     from provision import engine, history, rollback
 
-    known = history.runs(settings.run_dir or engine.runs_folder())
-    found = history.find(run, known)
+    base = settings.run_dir or engine.runs_folder()
+    found = history.find(run, base)
     if found is None:
         raise UsageError(
-            "usage.run", f"--rollback {run}: no run is called like that", because=[run.run for run in known[:5]],
+            "usage.run", f"--rollback {run}: no run is called like that",
+            because=[folder.name for folder in history.folders(base)[:5]],
             hint="provision history lists the runs of this machine; those of others are undone from there",
         )  # fmt: skip
     return rollback.of_run(found)
@@ -124,7 +125,7 @@ def _carry_out(
         before=keep_before,
     )
     if back is not None:
-        back.refuse(planned, named)
+        back.refuse(planned, named, limited=settings.limit is not None)
     planned_at = time.monotonic()
     names = command.to_change(planned)
     if names and not renderer.as_json:

@@ -362,12 +362,12 @@ def test_runs_are_found_by_a_part_of_their_name(tmp_path):
         ("bbbbbb", False),
         ("aaaaaa", False),
     ]
-    assert history.find("last", known).run.endswith("cccccc")
-    assert history.find("apply-aa", known).run.endswith("aaaaaa")
-    assert history.find("nothing", known) is None
-    assert history.find("last", []) is None
+    assert history.find("last", tmp_path).run.endswith("cccccc")
+    assert history.find("apply-aa", tmp_path).run.endswith("aaaaaa")
+    assert history.find("nothing", tmp_path) is None
+    assert history.find("last", tmp_path / "none") is None
     with pytest.raises(UsageError) as caught:
-        history.find("apply", known)
+        history.find("apply", tmp_path)
     assert len(caught.value.issue.because) == 3
 
 
@@ -385,7 +385,7 @@ def test_a_record_that_is_broken_hides_no_other_and_is_named(tmp_path, content):
     one = command.one_run("last", tmp_path)
     assert one.exit_code == 1 and one.errors and not list(history_view.view(one, 0))
     assert not list(history_view.view(command.of_runs(tmp_path, 1), 0)), "not: no run yet"
-    last = history.find("last", history.runs(tmp_path))
+    last = history.find("last", tmp_path)
     assert last.run == broken.parent.name, "not: an older one"
     with pytest.raises(UsageError, match="cannot be read"):
         rollback.of_run(last)
@@ -503,6 +503,14 @@ def test_a_rollback_holds_hosts_to_what_they_had_whatever_is_wished_now(tmp_path
     planned = PlanDocument(hosts=plans("a")).conclude([plans("a")["a"].exit_code])
     back.refuse(planned, ["a", "b", "c"])
     assert planned.hosts["b"].status == "blocked" and planned.exit_code == 5
+    fine = PlanDocument(hosts=plans("a")).conclude([plans("a")["a"].exit_code])
+    back.refuse(fine, ["a"])
+    assert [(issue.code, issue.host) for issue in fine.errors] == [
+        ("rollback.host_gone", "b")
+    ] and fine.exit_code == 5
+    chosen = PlanDocument(hosts=plans("a")).conclude([plans("a")["a"].exit_code])
+    back.refuse(chosen, ["a"], limited=True)
+    assert chosen.errors == [] and chosen.exit_code == 2
     with pytest.raises(UsageError):
         back.fleet(fleet_of(inventory.load(["c,"])))
 
