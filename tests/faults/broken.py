@@ -114,6 +114,19 @@ def _library_of_590(host):
     assert driver_packages(host)["libnvidia-compute"] == "590.48.01-1ubuntu1"
 
 
+def _half_of_590(host):
+    """G6, softer: two packages of 590 in the place of 580's; apt is blocked from then on."""
+    host.run(
+        "apt-get update -qq; cd /tmp; apt-get download -q libnvidia-compute=590.48.01-1ubuntu1 "
+        "libnvidia-cfg1=590.48.01-1ubuntu1; "
+        "dpkg -r --force-depends libnvidia-compute-580 libnvidia-cfg1-580; dpkg -i --force-depends libnvidia-*_590*.deb; ldconfig",
+        check=False,
+    )
+    there = driver_packages(host)
+    assert there["libnvidia-compute"] == there["libnvidia-cfg1"] == "590.48.01-1ubuntu1", there
+    assert "libnvidia-compute-580" not in there, there
+
+
 def _all_of_580(host):
     versions = {version.split(".")[0] for version in driver_packages(host).values()}
     assert "580" in versions and not versions & {"590", "595", "620"}, versions
@@ -184,6 +197,10 @@ BROKEN = {
     "G6": Broken(
         {"gpus": ["RTX 4090"], "nouveau": False, "sources": ["archive", "cuda"], "installed": ["580 open cuda"]},
         "driver.mixed_versions", _library_of_590, reboots=0, proves=_all_of_580,
+    ),
+    "G6-HALF": Broken(
+        {"gpus": ["RTX 4090"], "nouveau": False, "sources": ["archive", "cuda"], "installed": ["580 open cuda"]},
+        "driver.mixed_versions", _half_of_590, folded=("dpkg.unmet",), reboots=0, proves=_all_of_580,
     ),
     "G8": Broken(
         {"gpus": ["A100"], "nouveau": False, "installed": ["580-server open signed held"]},

@@ -98,6 +98,8 @@ def tell(name, broken, told):
         f"{len(told['configured'])} set up, {told['reboots']} reboots; "
         f"checks: {checks.count('pass')} pass, {checks.count('fail')} fail"
     )
+    for package in told["packages"]:
+        print(f"  {package['action']} {package['name']}")
 
 
 def test_each_is_rescued(command, capsys):
@@ -127,7 +129,9 @@ def test_each_is_rescued(command, capsys):
         assert set(driver_packages(host)) <= holds(host), name
         if broken.proves:
             broken.proves(host)
-    command.run("verify", "-l", ",".join(names), timeout=600)
+    verified = json.loads(command.run("verify", "-l", ",".join(names), "--json", timeout=600).stdout)["hosts"]
+    for name, host in verified.items():
+        print(f"{name.upper()}: verify {host['status']}: {host['summary']}")
     well = command.json("diagnose", "-l", ",".join(names))
     assert {
         name: row["status"]
