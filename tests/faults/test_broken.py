@@ -131,7 +131,8 @@ def test_each_is_rescued(command, capsys):
             broken.proves(host)
     verified = json.loads(command.run("verify", "-l", ",".join(names), "--json", timeout=600).stdout)["hosts"]
     for name, host in verified.items():
-        print(f"{name.upper()}: verify {host['status']}: {host['summary']}")
+        passed = [check for check in host["checks"] if check["status"] == "pass"]
+        print(f"{name.upper()}: verify {host['status']}, {len(passed)} checks passed")
     well = command.json("diagnose", "-l", ",".join(names))
     assert {
         name: row["status"]
