@@ -271,11 +271,20 @@ def read_pci(tree):
                 "device": device,
                 "subsystem": "%s:%s" % (vendor[2:].lower(), sub[2:].lower()) if vendor and sub else None,
                 "pci_class": class_,
-                "driver": os.path.basename(driver) if driver else None,
+                "driver": _driver_name(driver),
                 "numa_node": int(numa) if numa and numa.isdigit() else None,
                 "pcie": read_link(tree, path),
             })  # fmt: skip
     return gpus, switches
+
+
+def _driver_name(link):
+    """The driver that a device's link leads to, by its module's name; None where it has none.
+
+    nova_core registers itself as NovaCore (drivers/gpu/nova-core/nova_core.rs: name of module_pci_driver).
+    """
+    name = os.path.basename(link) if link else None
+    return {"NovaCore": "nova_core", "nova-core": "nova_core"}.get(name, name)
 
 
 def read_link(tree, path):

@@ -16,7 +16,14 @@ def _taken(case: Case) -> list[Gpu]:
 
 
 def _is_blocked(case: Case) -> bool:
-    return "nouveau" in case.facts.modprobe.blacklisted
+    """True when every driver that took a card is blocked; without one, when nouveau is."""
+    taken = {gpu.driver for gpu in _taken(case) if gpu.driver} or {"nouveau"}
+    return taken <= set(case.facts.modprobe.blacklisted)
+
+
+def _who(case: Case) -> str:
+    """The drivers that took cards, as words."""
+    return " and ".join(sorted({gpu.driver for gpu in _taken(case) if gpu.driver})) or "nouveau"
 
 
 def _rows(case: Case) -> list[str]:
@@ -69,13 +76,13 @@ def _not_blocked(case: Case) -> Iterator[Found]:
         return
     if not case.driver_managed and not look.has_driver(case):
         return
-    uses = [module.uses or 0 for module in look.boot(case).modules if module.name == "nouveau"]
-    evidence = [*_rows(case), "modprobe.d and the kernel's command line: no block of nouveau"]
+    uses = [module.uses or 0 for module in look.boot(case).modules if module.name in checks.RIVALS]
+    evidence = [*_rows(case), f"modprobe.d and the kernel's command line: no block of {_who(case)}"]
     evidence += look.log_block(case, r"NVIDIA probe routine was not called", 3)
     if uses and uses[0]:
         evidence.append("it cannot be unloaded while the console or a desktop uses it: a reboot does it")
     yield Found(
-        f"nouveau has taken {len(taken)} of {len(case.facts.gpus)} GPUs, and nothing blocks it",
+        f"{_who(case)} has taken {len(taken)} of {len(case.facts.gpus)} GPUs, and nothing blocks it",
         look.clip(evidence),
         (
             look.apply(
@@ -153,7 +160,7 @@ RULES = (
             r"The NVIDIA probe routine was not called for",
             r"This can occur when (?:a driver such as: nouveau|another driver was loaded)",
             r"(?:rmmod|modprobe): (?:ERROR|FATAL): Module nouveau is in use",
-            r"Kernel driver in use: nouveau",
+            r"Kernel driver in use: (?:nouveau|nova)",
             r"The Nouveau kernel driver is currently in use by your system",
         ),
         after=("disk.boot_full", "dpkg.unfinished"),
