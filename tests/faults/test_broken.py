@@ -133,6 +133,9 @@ def test_each_is_rescued(command, capsys):
     for name, host in verified.items():
         passed = [check for check in host["checks"] if check["status"] == "pass"]
         print(f"{name.upper()}: verify {host['status']}, {len(passed)} checks passed")
+        for check in host["checks"]:
+            if check["status"] == "warn":
+                print(f"  warn {check['id']}: {check.get('message')}")
     well = command.json("diagnose", "-l", ",".join(names))
     assert {
         name: row["status"]
