@@ -59,8 +59,12 @@ def _words(row: Unfinished) -> Iterator[str]:
         yield f"{row.name}: {line}"
 
 
+_PAIRED = re.compile(r"libnccl-dev$|libcudnn[0-9]+-(?:dev|headers)(?:-cuda-[0-9]+)?$")
+
+
 def _unmet(case: Case) -> Iterator[Found]:
-    rows = apt(case).unmet
+    # A pair at two versions has a rule of its own (nccl.pair_differs, cudnn.pair_differs) and a smaller repair.
+    rows = [row for row in apt(case).unmet if not (row.found and _PAIRED.match(row.name))]
     if not rows:
         return
     evidence = [
