@@ -159,7 +159,9 @@ class InitGroup(BaseModel):
     ubuntu: list[str] = Field(default_factory=list)
     branches: list[int] = Field(default_factory=list)
     recommended: int | None = None
-    trouble: dict[str, str] = Field(default_factory=dict)  # host -> why no driver can be chosen for it as it is
+    trouble: dict[str, str] = Field(
+        default_factory=dict
+    )  # host -> why no driver can be chosen for it as it is
 
 
 class InitDocument(Document):

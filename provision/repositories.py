@@ -171,9 +171,7 @@ def source_spec(kind: str, mirror: Mirror, facts: Facts, catalog: Catalog) -> di
     text, key_url = _load_key(key)
     base = (url or repository.url).rstrip("/")
     if not text and not key_url:
-        key_url = (
-            repository.key_url if not url else f"{base}/{layout.key_name(repository)}"
-        )
+        key_url = repository.key_url if not url else f"{base}/{layout.key_name(repository)}"
     wanted = _bare(fingerprint or repository.fingerprint or "")
     if text is None and (wanted is None or key_url is None):
         prefix = mirror.variables + "_key"

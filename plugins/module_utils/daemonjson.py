@@ -148,7 +148,8 @@ class Document(object):
 def parse(data):
     """Return the Document of a file's bytes. Raises DaemonJsonError. A missing file is b"".
 
-    A byte order mark is left out (dockerd refuses it before 23.0: moby#44777), with a warning. Warnings also name keys that are there twice.
+    A byte order mark is left out (dockerd refuses it before 23.0: moby#44777), with a warning. Warnings also name keys
+    that are there twice.
     """
     warnings = []
     if len(data) > MAX_BYTES:

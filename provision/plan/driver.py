@@ -58,7 +58,15 @@ def plan_driver(
         # Asked for again (an update, a variant) and already so: nothing of apt's has to change.
         target = replace(target, installed=True)
     spec: dict[str, Any] = {
-        "boot": {"build": [], "files": [], "initramfs": False, "units": [], "restart": [], "start": True, "wanted": False},
+        "boot": {
+            "build": [],
+            "files": [],
+            "initramfs": False,
+            "units": [],
+            "restart": [],
+            "start": True,
+            "wanted": False,
+        },
         "reboot": {"needed": False, "policy": wish.reboot, "timeout": wish.reboot_timeout},
     }
     if target is None:

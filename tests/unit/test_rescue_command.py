@@ -195,7 +195,10 @@ def test_a_host_that_cannot_be_reached_is_told_the_way(world):
     done = world.run(world.host("gpu01", [HALF], []), world.host("gpu02", lost))
     assert done.exit_code == 4 and done.hosts["gpu01"].status == "rescued"
     assert done.hosts["gpu02"].status == "unreachable"
-    assert done.errors[0].hint.startswith("is it on? at its console") and "--offline-script" in done.errors[0].hint
+    assert (
+        done.errors[0].hint.startswith("is it on? at its console")
+        and "--offline-script" in done.errors[0].hint
+    )
 
 
 def test_a_lock_stops_the_host_and_not_the_others(world):
