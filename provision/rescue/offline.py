@@ -30,6 +30,13 @@ from provision.plan.driver import MODPROBE_PATH, MODPROBE_TEXT
 from provision.resolve.decision import DriverWish
 
 _FRAGMENTS = Path(__file__).with_name("script")
+# As names.is_version_locked: companions, and firmware that carries its version in its name, have no part in the one version.
+_LOOSE = (
+    f"^({'|'.join(sorted(names.COMPANIONS))}|nvidia-driver-pinning-.*|libnvidia-egl-.*|linux-signatures-.*"
+    r"|.*-[0-9][0-9][0-9]\.[0-9.]+)$"
+)
+# Of the driver's version, and no driver without the rest.
+_FABRIC = f"^({'|'.join(sorted(names.FABRIC))}|cuda-drivers-fabricmanager)(-[0-9][0-9][0-9])?$"
 
 
 @dataclass(frozen=True)
@@ -144,7 +151,7 @@ def _settings(host: str, values: Mapping[str, Any], known: Known | None) -> str:
             "WANTED": " ".join(wanted), "TOP_OPEN": " ".join(top["open"]), "TOP_PROPRIETARY": " ".join(top["proprietary"]),
         }),
         ("names of the driver's packages, and what is called like them and is none", {
-            "DRIVER_RE": f"{driver}|{rescuepurge.LEGACY}", "FOREIGN_RE": foreign, "COMPANIONS": " ".join(sorted(names.COMPANIONS)),
+            "DRIVER_RE": f"{driver}|{rescuepurge.LEGACY}", "FOREIGN_RE": foreign, "LOOSE_RE": _LOOSE, "FABRIC_RE": _FABRIC,
         }),
         ("what a driver leaves that no package owns", {
             "LIBRARY_FOLDERS": " ".join(rescuetraces.LIBRARY_FOLDERS), "LIBRARY_RE": rescuetraces.LIBRARY_NAMES,

@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -58,10 +59,16 @@ def files_of_driver(root: Root, version: str) -> None:
 
 
 def run(
-    root: Root, shell: str, *words: str, known: Known | None = None, answers: str = "", rc: int | None = None
+    root: Root,
+    shell: str,
+    *words: str,
+    known: Known | None = None,
+    answers: str = "",
+    rc: int | None = None,
+    values: dict[str, Any] | None = None,
 ) -> str:
-    """Run the script inside; returns what it printed."""
-    root.write("/root/rescue.sh", offline_script("gpu01", {}, known))
+    """Run the script inside; returns what it printed. values: the inventory's variables."""
+    root.write("/root/rescue.sh", offline_script("gpu01", values or {}, known))
     if shell == "busybox":
         found = shutil.which("busybox")
         if found is None:
@@ -242,10 +249,13 @@ def test_purge_of_a_half_unpacked_package(host: Root, repo: Repo, shell: str) ->
         status[:at] + status[at:].replace("hold ok installed", "hold reinstreq half-installed", 1),
     )
     repo.stanzas = []
+    driver(repo, "580", NEW)
     repo.publish()
     host.sh("apt-get -q update")
-    said = run(host, shell, "-y", "--purge")
-    assert host.selections() == {"lab-tool": "ii 1.0"}, said
+    host.write(f"/lib/modules/{KERNEL}/build", "")
+    known = of_packages(dict(item.split("=") for item in pinned("580", NEW)), "a test")
+    said = run(host, shell, "-y", "--purge", known=known)
+    assert host.selections() == {"lab-tool": "ii 1.0"} | dict.fromkeys(names("580"), f"hi {NEW}"), said
 
 
 def test_one_of_two_contradicting_sources_stays(host: Root, repo: Repo, shell: str) -> None:
@@ -255,3 +265,121 @@ def test_one_of_two_contradicting_sources_stays(host: Root, repo: Repo, shell: s
     assert "apt.signed_by_conflict" in said, said
     left = host.read("/etc/apt/sources.list.d/twice.list")
     assert left == f"# disabled by gpu-provision: deb {repo.uri} /\ndeb file:/srv/other /\n", said
+
+
+def from_outside(root: Root, version: str = "580.159.04", *, loaded: str = "") -> None:
+    """A driver that apt does not own, as images bring it: libraries and nvidia-smi below /usr/local/nvidia, a loaded module
+    of which no file is on the disk, and one of the driver's companions from apt."""
+    folder = "/usr/local/nvidia/lib64"
+    for name in ("libnvidia-ml.so", "libcuda.so"):
+        root.write(f"{folder}/{name}.{version}", "")
+        (root.path / folder[1:] / f"{name}.1").symlink_to(f"{name}.{version}")
+    # The real one fails like this one where the loader does not find its library.
+    smi = f"#!/bin/sh\ncase $LD_LIBRARY_PATH in {folder}*) exit 0 ;; esac\nexit 12\n"
+    root.write("/usr/local/nvidia/bin/nvidia-smi", smi)
+    (root.path / "usr/local/nvidia/bin/nvidia-smi").chmod(0o755)
+    root.write("/sys/module/nvidia/version", (loaded or version) + "\n")
+
+
+def companion(root: Root, repo: Repo) -> None:
+    """libxnvctrl0 from apt, and a driver that apt could install."""
+    repo.add("lab-tool", "1.0")
+    repo.add("libxnvctrl0", "510.47.03-0ubuntu4")
+    repo.add(f"linux-headers-{KERNEL}", "6.8.0-45.45")
+    driver(repo, "580", NEW)
+    repo.publish()
+    root.module("apt_sources", **repo.spec())
+    root.sh("apt-get -q update && apt-get install -q -y libxnvctrl0")
+
+
+@both
+def test_a_driver_from_outside_apt_that_works_is_well(root: Root, repo: Repo, shell: str) -> None:
+    machine(root)
+    companion(root, repo)
+    from_outside(root)
+    before = root.read("/var/lib/dpkg/status")
+    for words in (["--look"], ["--dry-run"], ["-y"]):
+        said = run(root, shell, *words, rc=0)
+        assert "libraries 580.159.04" in said and "loaded 580.159.04" in said, said
+        assert "/usr/local/nvidia/lib64/libnvidia-ml.so.1 of no package" in said and "it works" in said, said
+        assert "driver.missing" not in said and "Bring the driver" not in said, said
+    refused = run(root, shell, "-y", "--purge", rc=5)
+    assert "where --purge removes nothing" in refused, refused
+    assert root.read("/var/lib/dpkg/status") == before
+    assert (root.path / "usr/local/nvidia/bin/nvidia-smi").exists()
+
+
+def test_a_driver_from_outside_apt_that_is_broken_is_left_alone(root: Root, repo: Repo, shell: str) -> None:
+    machine(root)
+    companion(root, repo)
+    from_outside(root, loaded="570.1")
+    hold_absent(root, "libnvidia-gl-570")
+    said = run(root, shell, "-y", values={"nvidia_driver_branch": "580"}, rc=5)
+    assert "driver.stale_module" in said and "it came from outside apt" in said, said
+    assert "holds.not_installed" in said and "libnvidia-gl-570" not in root.selections(), said
+    assert not [name for name in root.selections() if "580" in name], said
+
+
+def test_a_driver_that_no_package_brings_and_works_beside_apts(host: Root, shell: str) -> None:
+    machine(host)
+    files_of_driver(host, "570.1")
+    host.write("/sys/module/nvidia/version", "570.1\n")
+    host.write("/usr/bin/nvidia-smi", "#!/bin/sh\nexit 0\n")
+    (host.path / "usr/bin/nvidia-smi").chmod(0o755)
+    (host.path / f"lib/modules/{KERNEL}/updates/dkms/nvidia.ko").unlink()
+    before = host.selections()
+    said = run(host, shell, "-y", values={"nvidia_driver_branch": "580"})
+    assert "driver.two_installers" in said and "is left alone" in said, said
+    assert host.selections() == before, said
+
+
+@both
+def test_a_driver_that_is_not_managed_is_only_looked_at(host: Root, repo: Repo, shell: str) -> None:
+    machine(host)
+    hold_absent(host, "libnvidia-gl-570")
+    hold_absent(host, "lab-late")
+    host.write(
+        "/var/lib/dpkg/status",
+        host.read("/var/lib/dpkg/status").replace(
+            "Package: lab-tool\nStatus: install ok installed",
+            "Package: lab-tool\nStatus: install ok unpacked",
+        ),
+    )
+    (host.path / f"boot/initrd.img-{KERNEL}").unlink()
+    before = {name: state for name, state in host.selections().items() if name != "lab-tool"}
+    unmanaged = {"nvidia_driver_manage": False, "nvidia_driver_branch": "580"}
+    said = run(host, shell, "-y", values=unmanaged, rc=3)
+    assert "nvidia_driver_manage: false" in said, said
+    assert "Bring the driver" not in said and "modprobe" not in said, said
+    after = host.selections()
+    assert after.pop("lab-tool") == "ii 1.0", said
+    assert after == before, said
+    status = host.read("/var/lib/dpkg/status")
+    assert "Package: libnvidia-gl-570\nStatus: hold" not in status, said
+    assert f"update-initramfs -c -k {KERNEL}" in host.read("/ran"), said
+    purge = run(host, shell, "-y", "--purge", values=unmanaged, rc=5)
+    assert "refused" in purge and "nvidia_driver_manage: false" in purge, purge
+    assert {name: state for name, state in host.selections().items() if name != "lab-tool"} == before, purge
+
+
+def test_companions_alone_are_no_driver(root: Root, repo: Repo, shell: str) -> None:
+    machine(root)
+    companion(root, repo)
+    said = run(root, shell, "--dry-run", rc=0)
+    assert "driver.missing" in said and "Bring the driver" not in said and "not known here" in said, said
+    wished = run(root, shell, "--dry-run", values={"nvidia_driver_branch": "580"})
+    assert "libxnvctrl0" not in wished and "driver.mixed_versions" not in wished, wished
+
+
+def test_nothing_is_purged_where_nothing_can_follow(host: Root, repo: Repo, shell: str) -> None:
+    machine(host)
+    files_of_driver(host, "550.163.01")
+    repo.stanzas = []
+    repo.publish()
+    host.sh("apt-get -q update")
+    before = host.selections()
+    known = of_packages(dict(item.split("=") for item in pinned("580", NEW)), "a test")
+    said = run(host, shell, "-y", "--purge", known=known, rc=5)
+    assert "refused before anything was removed" in said and f"nvidia-utils-580={NEW}" in said, said
+    assert "--debs DIR" in said and host.selections() == before, said
+    assert (host.path / "usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1").is_symlink()

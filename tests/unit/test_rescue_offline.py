@@ -14,6 +14,7 @@ import yaml
 
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils import rescuepurge, rescuetraces
+from ansible_collections.gpu.provision.plugins.module_utils.names import COMPANIONS, is_version_locked
 from provision.catalog import load_catalog
 from provision.errors import UsageError
 from provision.rescue.offline import Known, known_of, of_packages, offline_script
@@ -87,6 +88,26 @@ def test_exactly_the_drivers_names_are_its_own() -> None:
     names = [name.split(":")[0] for name in CASES["names"]["ours"] + CASES["names"]["theirs"]]
     taken = grep("-v", foreign, given=grep(ours, given="\n".join(names) + "\n")).split()
     assert taken == [name for name in names if rescuepurge.is_ours(name)]
+
+
+@pytest.mark.parametrize(
+    ("name", "versioned", "driver"),
+    [
+        ("nvidia-utils-580-server", True, True),
+        ("libnvidia-compute-580", True, True),
+        ("nvidia-fabricmanager-580", True, False),
+        ("libnvsdm", True, False),
+        ("nvidia-firmware-580-580.126.20", False, False),
+        ("libnvidia-egl-wayland1", False, False),
+        ("nvidia-driver-pinning-595", False, False),
+        *((name, False, False) for name in sorted(COMPANIONS)),
+    ],
+)
+def test_what_makes_a_driver_and_what_its_version(name: str, versioned: bool, driver: bool) -> None:
+    text = offline_script("gpu01", {})
+    loose = bool(re.search(setting(text, "LOOSE_RE"), name))
+    assert (not loose) is versioned is is_version_locked(name)
+    assert (not loose and not re.search(setting(text, "FABRIC_RE"), name)) is driver
 
 
 def test_modules_are_found_in_the_places_that_modprobe_knows() -> None:

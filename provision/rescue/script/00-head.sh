@@ -9,6 +9,8 @@
 #   sh FILE --debs DIR     takes packages from a folder with .deb files (a USB stick, a mirror) instead of the network
 #   sh FILE --purge        removes every trace of the driver by exact names first, then installs it
 #
+# A driver that the inventory leaves to others (MANAGED=no), or that works and came from outside apt, is left alone: then only
+# dpkg, holds, apt's sources and the initramfs are mended.
 # It stops as soon as the driver is right. What was there before is kept in /var/lib/provision/snapshots; once the host can
 # be reached again, `provision rescue @HOST@ --undo` goes back to it. Its log is /var/log/gpu-provision/offline-*.log.
 # Exit codes: 0 right, or right from the next boot on; 1 a step failed; 3 still broken; 5 refused or declined; 64 wrong usage.

@@ -3,7 +3,7 @@
 SNAPSHOTS=/var/lib/provision/snapshots
 STAMP=$(date -u +%Y%m%dT%H%M%SZ)
 LOG=/var/log/gpu-provision/offline-$STAMP.log
-YES=no DRY=no LOOK=no PURGE=no DEBS='' SNAPSHOT='' WORK='' FAILED=no UPDATED=no DECLINED=no LOCAL_APT=no
+YES=no DRY=no LOOK=no PURGE=no DEBS='' SNAPSHOT='' WORK='' FAILED=no UPDATED=no DECLINED=no LOCAL_APT=no PURGED=no LEAVE=''
 
 # Every Ubuntu has an awk; where only the link to it broke, or in an initramfs, its programs are called by their own names.
 if ! command -v awk >/dev/null 2>&1; then
@@ -95,7 +95,16 @@ driver_rows() {
 }
 # Names of the driver's packages of which something is on the disk.
 driver_packages() {
+    if [ "$PURGED" = yes ]; then return 0; fi # a question about the time after a purge
     driver_rows | awk -F '\t' '$4 !~ / (not-installed|config-files)$/ { print $1 }' | sort -u
+}
+# Those of them that must be of one version: no companions, no firmware of the version before, no modules of kernels.
+version_packages() {
+    driver_packages | grep -Ev "$LOOSE_RE" | grep -v '^linux-'
+}
+# Those that make a driver. Companions (libxnvctrl0, nvidia-settings) and the fabric's programs alone are none.
+core_packages() {
+    driver_packages | grep -Ev "$LOOSE_RE" | grep -Ev "$FABRIC_RE"
 }
 words() { # lines to words
     tr '\n' ' ' | sed 's/ *$//'

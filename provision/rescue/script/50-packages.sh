@@ -31,14 +31,24 @@ refresh_lists() {
         cat "$WORK/out" >>"$LOG"
     fi
 }
+# Ask apt, changing nothing; with PURGED=yes as if the purge had been.
+ask_apt() {
+    if [ "$PURGED" = no ]; then
+        apt_get -s "$@"
+    else
+        apt_get -o "Dir::State::status=$WORK/purged" -o Dir::Cache::pkgcache= -o Dir::Cache::srcpkgcache= -s "$@"
+    fi
+}
 # Ask apt what an installation or a removal would do, and refuse what takes anything else along. ARGS: as of apt-get.
 # What would change stands in $WORK/changes afterwards.
 simulate() {
     # Holds of the driver are lifted for a change and set again after it, so they do not count in the question either.
+    simulate_status=/var/lib/dpkg/status
+    if [ "$PURGED" = yes ]; then simulate_status=$WORK/purged; fi
     driver_packages >"$WORK/free"
     awk -v names="$WORK/free" 'BEGIN { while ((getline name <names) > 0) free[name] = 1 }
         /^Package: / { ours = $2 in free } ours && /^Status: hold / { sub("hold", "install") } { print }' \
-        /var/lib/dpkg/status >"$WORK/status"
+        "$simulate_status" >"$WORK/status"
     if ! apt_get -o "Dir::State::status=$WORK/status" -o Dir::Cache::pkgcache= -o Dir::Cache::srcpkgcache= -s "$@" \
         >"$WORK/simulation" 2>&1 </dev/null; then
         grep -E '^(E:| )' "$WORK/simulation" | head -n 8
@@ -73,17 +83,20 @@ simulate() {
 apt_knows() { # NAME
     [ -n "$1" ] || return 1
     refresh_lists
-    apt_get -s --no-install-recommends install "$1" 2>&1 </dev/null | grep -q "^E: Unable to locate package $1\$" && return 1
+    ask_apt --no-install-recommends install "$1" 2>&1 </dev/null | grep -q "^E: Unable to locate package $1\$" && return 1
     return 0
+}
+# Does apt find a way to these that takes nothing else along? Else what is needed is said.
+installable() {
+    refresh_lists
+    if simulate --no-install-recommends --allow-downgrades --allow-change-held-packages install "$@"; then return 0; fi
+    say "  apt finds no way to install: $*"
+    if [ -z "$DEBS" ]; then say "  without network: put these and what they depend on into a folder, and give it by --debs DIR"; fi
+    return 1
 }
 # Install packages where apt finds a way that takes nothing else along. NAMES may be NAME=VERSION.
 install() {
-    refresh_lists
-    if ! simulate --no-install-recommends --allow-downgrades --allow-change-held-packages install "$@"; then
-        say "  apt finds no way to install: $*"
-        if [ -z "$DEBS" ]; then say "  without network: put these and what they depend on into a folder, and give it by --debs DIR"; fi
-        return 1
-    fi
+    installable "$@" || return 1
     # A branch that is on hold as a whole cannot be left otherwise (field report G1).
     lift_holds
     # What is named counts as asked for; what came by itself must stay so.
@@ -105,7 +118,7 @@ lift_holds() {
 hold_again() {
     if [ "$DRY" = yes ] || [ -z "$SNAPSHOT" ]; then return 0; fi
     hold_names=$HELD
-    if [ "$HOLD" = yes ]; then hold_names="$hold_names $(driver_packages | words)"; fi
+    if [ "$HOLD" = yes ] && [ -z "$LEAVE" ]; then hold_names="$hold_names $(driver_packages | words)"; fi
     for hold_name in $hold_names; do printf '%s\n' "$hold_name"; done | sort -u >"$WORK/holds"
     rows | awk -F '\t' -v names="$WORK/holds" 'BEGIN { while ((getline name <names) > 0) hold[name] = 1 }
         $1 in hold && $4 !~ /^hold / && $4 !~ / (not-installed|config-files)$/ { print $1 " hold" }' >"$WORK/selections"

@@ -1,7 +1,45 @@
 # --- the steps, from the smallest on ----------------------------------------------------------------------------------
 
+# Packages that dpkg can finish by configuring them, and that are none of the driver's.
+others_to_configure() {
+    rows | awk -F '\t' '$4 ~ / (unpacked|half-configured|triggers-awaited|triggers-pending)$/' >"$WORK/unfinished"
+    while IFS='	' read -r others_name others_arch _; do
+        if is_driver "$others_name"; then continue; fi
+        case $others_arch in
+        '' | all) printf '%s\n' "$others_name" ;;
+        *) printf '%s:%s\n' "$others_name" "$others_arch" ;;
+        esac
+    done <"$WORK/unfinished"
+}
+# The driver is others': what of dpkg's is left half done is finished without it.
+level_dpkg_around() {
+    dpkg_names=$(others_to_configure | words)
+    if [ -z "$dpkg_names" ]; then
+        say "1. Left to whoever manages the driver: $UNFINISHED"
+        return 0
+    fi
+    ask "1. Finish what dpkg left half done, without the driver ($dpkg_names)." || return 0
+    take_snapshot
+    wait_for_dpkg
+    # shellcheck disable=SC2086 # a list of names
+    run dpkg --force-confdef --force-confold --configure $dpkg_names
+    if [ -n "$(others_to_configure)" ]; then
+        refresh_lists
+        apt_get -s --no-remove --no-install-recommends -f install >"$WORK/simulation" 2>&1 </dev/null
+        if sed -n 's/^\(Inst\|Conf\) \([^ :]*\).*/\2/p' "$WORK/simulation" | only_driver >"$WORK/theirs"; then
+            say "  refused: apt would touch the driver for that: $(words <"$WORK/theirs")"
+        else
+            run apt_get -y --no-remove --no-install-recommends -f install
+        fi
+    fi
+    mark
+}
 level_dpkg() {
     if [ -z "$UNFINISHED" ]; then return 0; fi
+    if [ -n "$LEAVE" ]; then
+        level_dpkg_around
+        return 0
+    fi
     ask "1. Finish what dpkg left half done ($UNFINISHED). A driver's module is built again: that takes minutes." || return 0
     take_snapshot
     wait_for_dpkg
@@ -89,7 +127,7 @@ level_nouveau() {
     mark
 }
 level_module() {
-    if [ -n "$MODULE" ] || [ -z "$LIBRARY" ] || [ -z "$(driver_packages)" ]; then return 0; fi
+    if [ -n "$MODULE" ] || [ -z "$LIBRARY" ] || [ -z "$CORE" ]; then return 0; fi
     if has_dkms; then
         if [ ! -e "/lib/modules/$NEXT/build" ]; then
             ask "3. Install linux-headers-$NEXT, so that DKMS can build the module for it." || return 0
@@ -121,8 +159,11 @@ signed_modules() {
     fi
     if [ -n "$signed_like" ]; then printf '%s-%s\n' "$signed_like" "$1"; fi
 }
+initramfs_missing() {
+    [ ! -e "/boot/initrd.img-$NEXT" ] && [ -e "/boot/vmlinuz-$NEXT" ]
+}
 level_initramfs() {
-    if [ -e "/boot/initrd.img-$NEXT" ] || [ ! -e "/boot/vmlinuz-$NEXT" ]; then return 0; fi
+    initramfs_missing || return 0
     ask "3. Make /boot/initrd.img-$NEXT, which is not there." || return 0
     take_snapshot
     run update-initramfs -c -k "$NEXT"
@@ -206,19 +247,16 @@ realign_modules() {
 branch_jump() { # SERIES NAMES...
     jump_from=${1%%-*}
     shift
-    apt_get -s --no-install-recommends --allow-downgrades --allow-change-held-packages install "$@" 2>/dev/null </dev/null |
+    ask_apt --no-install-recommends --allow-downgrades --allow-change-held-packages install "$@" 2>/dev/null </dev/null |
         sed -n 's/^Inst nvidia-utils-\([0-9]*\(-server\)\{0,1\}\) .*/\1/p' | grep -v "^$jump_from" | head -n 1
 }
-# Level 4: one version for the whole family, by the exact packages that are known to be right here, else the newest that apt
-# has of each. After a purge nothing is there to move: what was there before is installed, where the inventory names nothing.
-level_realign() {
-    read_host
-    if right_on_disk; then return 0; fi
-    if [ "$MANAGED" = no ] && [ -z "$(driver_packages)" ]; then return 0; fi
+# Which packages the driver is to be ($realign_names), and why: the exact ones that are known to be right here, else the newest
+# that apt has of each. After a purge nothing is there to move: what was there before, where the inventory names nothing.
+realign_plan() {
     realign_names=$WANTED
     realign_words="the versions that are known to be right here"
-    if [ -z "$realign_names" ]; then
-        realign_names=$(driver_packages | grep -v '^linux-' | words)
+    if [ -z "$realign_names" ] && [ -n "$(core_packages)" ]; then
+        realign_names=$(version_packages | words)
         realign_words="the newest version that apt has of each"
     fi
     if [ -z "$realign_names" ] && [ -n "$SERIES" ]; then
@@ -235,7 +273,7 @@ level_realign() {
     fi
     if [ -z "$realign_names" ]; then
         say "4. Which driver this host should have is not known here: provision plan tells, from where the host can be reached"
-        return 0
+        return 1
     fi
     realign_plain=$realign_names
     realign_modules
@@ -244,12 +282,24 @@ level_realign() {
     if [ -n "$realign_jump" ] && [ -z "$WANTED" ]; then
         if [ -n "$SERIES" ]; then
             say "4. refused: branch $SERIES has ended, and apt would bring $realign_jump instead; that is for the inventory to say"
-            return 0
+            return 1
         fi
         SERIES_BEFORE=$realign_jump
         realign_words="$realign_jump, because the branch of before has ended"
         realign_names=$(top_packages "$realign_jump")
         realign_modules
+    fi
+}
+# Level 4: one version for the whole family.
+level_realign() {
+    read_host
+    if right_on_disk; then return 0; fi
+    realign_plan || return 0
+    # What cannot be had is said before anything of the driver changes.
+    # shellcheck disable=SC2086 # a list of names
+    if [ "$PURGE$DRY" != yesyes ] && ! installable $realign_names; then
+        say "4. Nothing of the driver was changed: $realign_words cannot be had ($realign_names)"
+        return 0
     fi
     ask "4. Bring the driver to one version: $realign_words ($realign_names)." || return 0
     take_snapshot

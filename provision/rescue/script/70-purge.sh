@@ -48,6 +48,23 @@ stray_settings() {
     done
     if grep -Eqs '^#.*(nvidia-xconfig|nvidia-settings|nvidia-installer):' /etc/X11/xorg.conf; then echo /etc/X11/xorg.conf; fi
 }
+# What follows a purge is fetched before it: a host without network would be left with no driver at all.
+fetch_next() {
+    driver_rows | cut -f 1 | sort -u >"$WORK/gone"
+    awk -v names="$WORK/gone" 'BEGIN { while ((getline name <names) > 0) gone[name] = 1; RS = ""; ORS = "\n\n" }
+        { split($0, line, "\n"); if (!(substr(line[1], 10) in gone)) print }' /var/lib/dpkg/status >"$WORK/purged"
+    fetch_before=$SERIES_BEFORE
+    PURGED=yes
+    fetch_rc=1
+    # shellcheck disable=SC2086 # a list of names
+    if realign_plan && installable $realign_names; then
+        run apt_get -o "Dir::State::status=$WORK/purged" -o Dir::Cache::pkgcache= -o Dir::Cache::srcpkgcache= -y -d \
+            --no-install-recommends install $realign_names && fetch_rc=0
+    fi
+    PURGED=no
+    SERIES_BEFORE=$fetch_before
+    return "$fetch_rc"
+}
 # Every trace of the driver, by exact names. Nothing is auto-removed, no kernel goes.
 level_purge() {
     purge_names=$(driver_rows | awk -F '\t' '$4 !~ / not-installed$/ { print $1 ($2 == "all" || $2 == "" ? "" : ":" $2) }' | words)
@@ -69,6 +86,7 @@ level_purge() {
             die 5 "refused before anything was removed: apt would install $(sed -n 's/^Inst //p' "$WORK/changes" | words)"
         fi
     fi
+    fetch_next || die 5 "refused before anything was removed: the driver that is to follow cannot be had"
     take_snapshot
     if [ "$DRY" = no ]; then
         strays | while IFS= read -r purge_path; do keep "$purge_path" deleted; done

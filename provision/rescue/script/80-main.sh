@@ -2,7 +2,7 @@
 
 # A module that is on the disk, and nothing in its way: no reboot is needed.
 load_module() {
-    if [ -n "$LOADED" ] || [ "$NOUVEAU" = yes ] || [ "$RUNNING" != "$NEXT" ]; then return 0; fi
+    if [ -n "$LEAVE$LOADED" ] || [ "$NOUVEAU" = yes ] || [ "$RUNNING" != "$NEXT" ]; then return 0; fi
     ask "0. Load the module now (modprobe nvidia)." || return 0
     run modprobe nvidia
 }
@@ -25,14 +25,18 @@ conclude() {
         say "Next: provision verify -l $HOST, from where the host can be reached; provision apply for all the rest."
         exit 0
     fi
-    if right_on_disk; then
+    # Two drivers over each other are not right, whatever versions they happen to have.
+    if right_on_disk && [ -z "${LEAVE:+${OUTSIDE:+$CORE}}" ]; then
         finished
         say "The driver is right from the next boot on: $LIBRARY with kernel $NEXT."
         say "Next: systemctl reboot, then provision verify -l $HOST."
         exit 0
     fi
     say "It is still broken."
-    if [ "$PURGE" = no ]; then
+    if [ -n "$LEAVE" ]; then
+        say "The driver was left alone: $LEAVE"
+        if [ "$MANAGED" = yes ]; then exit 5; fi
+    elif [ "$PURGE" = no ]; then
         say "Next: sh $0 --purge removes every trace of the driver by exact names, then installs it."
     else
         say "Next: a branch that apt has, in the line SERIES= of this script; packages by --debs; or provision apply -l $HOST."
@@ -76,25 +80,37 @@ main() {
     HELD=$(held_before)
     SERIES_BEFORE=$(series_before)
     BEFORE=$(packages_before)
+    if [ "$MANAGED" = no ]; then
+        LEAVE="the inventory says nvidia_driver_manage: false, so this host's driver is not ours to install, move or remove"
+    elif [ -n "$OUTSIDE" ] && [ "$PURGE" = no ]; then
+        LEAVE="it came from outside apt ($OUTSIDE), and packages beside it would break both; --purge removes it, then installs one"
+    fi
     tell
+    if [ -n "$LEAVE" ]; then say "The driver is left alone: $LEAVE"; fi
     if [ "$LOOK" = yes ]; then
         if right_now; then exit 0; fi
         exit 3
     fi
     if [ "$GPUS" = 0 ]; then die 3 "Nothing to repair here: there is no GPU that a driver could drive."; fi
-    if [ "$PURGE" = no ] && [ -z "$UNFINISHED$ABSENT_HOLDS$SOURCES" ] && right_now; then
+    if [ "$PURGE" = no ] && [ -z "$UNFINISHED$ABSENT_HOLDS$SOURCES" ] && ! initramfs_missing && right_now; then
         say "The driver is right: nothing to do."
         exit 0
     fi
-    if [ "$PURGE" = no ] && [ "$RUNFILE" = yes ]; then
-        die 5 "A driver that apt does not own is there: packages beside it break both. --purge removes it, then installs one."
+    if [ "$PURGE" = yes ]; then
+        if [ -n "$LEAVE" ]; then die 5 "refused: $LEAVE"; fi
+        main_elsewhere=$(elsewhere | words)
+        if [ -n "$main_elsewhere" ]; then
+            die 5 "refused: a driver from outside apt lies where --purge removes nothing ($main_elsewhere): take it away by what brought it"
+        fi
     fi
     level_dpkg
     read_host
     level_holds
     level_sources
     read_host
-    if [ "$PURGE" = yes ]; then
+    if [ -n "$LEAVE" ]; then
+        level_initramfs
+    elif [ "$PURGE" = yes ]; then
         if level_purge; then level_realign; fi
     else
         if ! right_on_disk; then
@@ -104,7 +120,7 @@ main() {
         if ! right_on_disk; then level_realign; fi
     fi
     read_host
-    if [ "$PURGE" = no ] || [ -n "$LIBRARY" ]; then
+    if [ -z "$LEAVE" ] && { [ "$PURGE" = no ] || [ -n "$LIBRARY" ]; }; then
         level_nouveau
         level_initramfs
     fi
