@@ -63,7 +63,8 @@ smi_of() {
 }
 # Is the library in a folder where packages and .run files put it?
 in_usual_folder() {
-    case " $LIBRARY_FOLDERS " in *" ${LIBRARY_PATH%/*} "*) return 0 ;; esac
+    # The loader's cache may say /lib for /usr/lib.
+    case " $LIBRARY_FOLDERS " in *" $(readlink -f "${LIBRARY_PATH%/*}") "*) return 0 ;; esac
     return 1
 }
 of_no_package() {

@@ -83,7 +83,8 @@ main() {
     if [ "$MANAGED" = no ]; then
         LEAVE="the inventory says nvidia_driver_manage: false, so this host's driver is not ours to install, move or remove"
     elif [ -n "$OUTSIDE" ] && [ "$PURGE" = no ]; then
-        LEAVE="it came from outside apt ($OUTSIDE), and packages beside it would break both; --purge removes it, then installs one"
+        LEAVE="it came from outside apt ($OUTSIDE), and packages beside it would break both"
+        if [ -z "$(elsewhere)" ]; then LEAVE="$LEAVE; --purge removes it, then installs one"; fi
     fi
     tell
     if [ -n "$LEAVE" ]; then say "The driver is left alone: $LEAVE"; fi
