@@ -11,13 +11,17 @@ from . import packages, rootfs
 
 
 @pytest.fixture(scope="session")
-def key(tmp_path_factory: pytest.TempPathFactory) -> rootfs.Key:
-    return rootfs.Key(tmp_path_factory.mktemp("gpg") / "home", "lab")
+def key(tmp_path_factory: pytest.TempPathFactory) -> Iterator[rootfs.Key]:
+    made = rootfs.Key(tmp_path_factory.mktemp("gpg") / "home", "lab")
+    yield made
+    made.close()
 
 
 @pytest.fixture(scope="session")
-def other_key(tmp_path_factory: pytest.TempPathFactory) -> rootfs.Key:
-    return rootfs.Key(tmp_path_factory.mktemp("gpg") / "other", "other")
+def other_key(tmp_path_factory: pytest.TempPathFactory) -> Iterator[rootfs.Key]:
+    made = rootfs.Key(tmp_path_factory.mktemp("gpg") / "other", "other")
+    yield made
+    made.close()
 
 
 @pytest.fixture(scope="session")

@@ -144,6 +144,10 @@ class Key:
             [*gpg, "--armor", "--export"], check=True, capture_output=True, text=True
         ).stdout
 
+    def close(self) -> None:
+        """End the agent that gpg started."""
+        subprocess.run(["gpgconf", "--homedir", str(self.home), "--kill", "all"], check=True)
+
     def sign(self, text: str) -> str:
         argv = ["gpg", "--homedir", str(self.home), "--batch", "--quiet", "--clearsign", "-o", "-"]
         return subprocess.run(argv, input=text, check=True, capture_output=True, text=True).stdout

@@ -80,6 +80,7 @@ def test_signers_of_what_gpg_signs(tmp_path):
     assert (
         aptlists.signers(gpg("-u", "rsa2048@x", "--armor", "--detach-sign", data=b"Origin: x\n")) == ids[1:]
     )
+    subprocess.run(["gpgconf", "--homedir", str(home), "--kill", "all"], check=True)
 
 
 def test_history_of_two_months_with_who_and_what(tmp_path):
