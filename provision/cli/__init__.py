@@ -15,7 +15,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from provision.cli import everyday, fleet, rescue, trouble  # noqa: F401 - they register their commands
+# They register their commands, in the order in which --help lists them.
+from provision.cli import everyday, trouble, rescue, fleet  # noqa: F401, I001
 from provision.cli.base import ACTIVE, app, interrupted
 from provision.errors import Exit, ProvisionError, UsageError
 

@@ -41,6 +41,8 @@ _FIRST = """[bold]First steps[/bold]
 
 [dim]$[/dim] provision apply              do it, and prove it
 
+[dim]$[/dim] provision diagnose           what is broken, why, and the smallest repair
+
 This machine itself: provision -i localhost, scan"""
 
 app = typer.Typer(
