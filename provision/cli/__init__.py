@@ -15,8 +15,10 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-# They register their commands, in the order in which --help lists them.
-from provision.cli import everyday, trouble, rescue, fleet  # noqa: F401, I001
+# isort: off - the commands register themselves, in the order in which --help lists them
+from provision.cli import everyday, trouble, rescue, fleet  # noqa: F401
+
+# isort: on
 from provision.cli.base import ACTIVE, app, interrupted
 from provision.errors import Exit, ProvisionError, UsageError
 
