@@ -15,7 +15,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-# isort: off - the commands register themselves, in the order in which --help lists them
+# The commands register themselves, in the order in which --help lists them.
+# isort: off
 from provision.cli import everyday, trouble, rescue, fleet  # noqa: F401
 
 # isort: on
