@@ -12,6 +12,8 @@ from __future__ import annotations
 import os
 import re
 
+from ansible_collections.gpu.provision.plugins.module_utils import kmod
+
 TIMEOUT = 5.0
 _LOG_BYTES = 4 * 1024 * 1024  # of the end of a log file
 _LOG_LINES = 300
@@ -212,22 +214,13 @@ def read_parameters(tree):
 
 
 def read_modprobe(tree):
-    """[provision.trouble.ConfLine] of modprobe.d about NVIDIA's modules and their rivals.
-
-    A file hides those of the same name in later folders (modprobe.d(5)).
-    """
-    rows, seen = [], set()
-    for base in ("/etc", "/run", "/usr/local/lib", "/usr/lib", "/lib"):
-        folder = base + "/modprobe.d"
-        for name in tree.names(folder):
-            if not name.endswith(".conf") or name in seen:
-                continue
-            seen.add(name)
-            path = "%s/%s" % (folder, name)
-            for number, line in enumerate((tree.read(path) or "").splitlines(), 1):
-                match = _OPTION.match(line)
-                if match and _CONCERNED.search(match.group(2) + match.group(3)):
-                    rows.append({"file": path, "line": number, "text": " ".join(line.split())})
+    """[provision.trouble.ConfLine] of modprobe.d about NVIDIA's modules and their rivals."""
+    rows = []
+    for path in kmod.modprobe_files(tree):
+        for number, line in enumerate((tree.read(path) or "").splitlines(), 1):
+            match = _OPTION.match(line)
+            if match and _CONCERNED.search(match.group(2) + match.group(3)):
+                rows.append({"file": path, "line": number, "text": " ".join(line.split())})
     return rows
 
 

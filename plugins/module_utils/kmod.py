@@ -260,3 +260,13 @@ def _children(data):
         found.append((tag, data[at : at + length]))
         at += length
     return found
+
+
+def modprobe_files(tree):
+    """Yield the path of every file that modprobe reads; one hides those of the same name in later folders (modprobe.d(5))."""
+    seen = set()
+    for folder in ("/etc", "/run", "/usr/local/lib", "/usr/lib", "/lib"):
+        for name in tree.names(folder + "/modprobe.d"):
+            if name.endswith(".conf") and name not in seen:
+                seen.add(name)
+                yield "%s/modprobe.d/%s" % (folder, name)

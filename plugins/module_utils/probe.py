@@ -642,34 +642,25 @@ _BLACKLIST = lazyre.compile(
 
 
 def read_modprobe(tree, owners):
-    """Return {"names": modules blacklisted, "newest": time of a nouveau entry}.
-
-    A file hides those of the same name in later folders (modprobe.d(5)).
-    """
-    blacklisted, newest, seen = set(), None, set()
-    for base in ("/etc", "/run", "/usr/local/lib", "/usr/lib", "/lib"):
-        folder = base + "/modprobe.d"
-        for name in tree.names(folder):
-            if not name.endswith(".conf") or name in seen:
-                continue
-            seen.add(name)
-            path = "%s/%s" % (folder, name)
-            text = (tree.read(path) or "").replace("\\\n", " ")
-            hits = set()
-            for line in text.splitlines():
-                match = _BLACKLIST.match(line)
-                if match:
-                    hits.add(next(group for group in match.groups() if group).replace("-", "_"))
-            blacklisted |= hits
-            if hits & {"nouveau", "nova_core", "nova"}:
-                found = tree.stat(path)
-                if found:
-                    # A date in the future (a clock that was wrong) would make every initramfs too old for ever.
-                    written = found.st_mtime if found.st_mtime <= time.time() else found.st_ctime
-                    if base != "/etc":
-                        owner = owners.of(path)
-                        written = max(written, (owner and owners.installed_at(owner)) or written)
-                    newest = written if newest is None else max(newest, written)
+    """Return {"names": modules blacklisted, "newest": time of a nouveau entry}."""
+    blacklisted, newest = set(), None
+    for path in kmod.modprobe_files(tree):
+        text = (tree.read(path) or "").replace("\\\n", " ")
+        hits = set()
+        for line in text.splitlines():
+            match = _BLACKLIST.match(line)
+            if match:
+                hits.add(next(group for group in match.groups() if group).replace("-", "_"))
+        blacklisted |= hits
+        if hits & {"nouveau", "nova_core", "nova"}:
+            found = tree.stat(path)
+            if found:
+                # A date in the future (a clock that was wrong) would make every initramfs too old for ever.
+                written = found.st_mtime if found.st_mtime <= time.time() else found.st_ctime
+                if not path.startswith("/etc/"):
+                    owner = owners.of(path)
+                    written = max(written, (owner and owners.installed_at(owner)) or written)
+                newest = written if newest is None else max(newest, written)
     cmdline = tree.read("/proc/cmdline") or ""
     for match in re.finditer(
         r"(?:modprobe\.blacklist|module_blacklist|rd\.driver\.blacklist)=(\S+)", cmdline
