@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import IntEnum
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
@@ -65,6 +65,11 @@ class ProvisionError(Exception):
     ) -> None:
         super().__init__(message)
         self.issue = Issue(code=code, message=message, host=host, because=list(because), hint=hint)
+
+    @property
+    def host_status(self) -> Literal["unreachable", "failed"]:
+        """What it makes of a host that was to be read, in the words of the documents."""
+        return "unreachable" if self.exit_code == Exit.UNREACHABLE else "failed"
 
     def __reduce__(self) -> tuple[Any, ...]:
         issue = self.issue

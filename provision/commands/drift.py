@@ -71,8 +71,7 @@ def run(fleet: Fleet, talk: Talk | None = None) -> DriftDocument:
     codes: list[Exit] = []
     for name, answer in answers.items():
         if isinstance(answer, ProvisionError):
-            unreachable = answer.exit_code == Exit.UNREACHABLE
-            document.hosts[name] = DriftedHost(status="unreachable" if unreachable else "failed")
+            document.hosts[name] = DriftedHost(status=answer.host_status)
             document.errors.append(answer.issue.model_copy(update={"host": name}))
             codes.append(answer.exit_code)
             continue

@@ -7,7 +7,7 @@ from typing import Any
 from provision.commands.condalayers import frameworks
 from provision.commands.fleet import Fleet, Silent, Talk, ask_all
 from provision.documents import EnvsDocument, EnvsHost, EnvsRow
-from provision.errors import Exit, ProvisionError
+from provision.errors import ProvisionError
 from provision.facts import CondaEnvironment, CondaPrefix, Facts
 from provision.inventory import Host
 from provision.planning import probe_args
@@ -34,8 +34,7 @@ def run(fleet: Fleet, talk: Talk | None = None, *, sizes: bool = True) -> EnvsDo
     document, codes = EnvsDocument(), []
     for name, answer in answers.items():
         if isinstance(answer, ProvisionError):
-            unreachable = answer.exit_code == Exit.UNREACHABLE
-            document.hosts[name] = EnvsHost(status="unreachable" if unreachable else "failed")
+            document.hosts[name] = EnvsHost(status=answer.host_status)
             document.errors.append(answer.issue)
             codes.append(answer.exit_code)
         else:

@@ -99,8 +99,7 @@ def of_hosts(
     codes: list[Exit] = []
     for name, answer in answers.items():
         if isinstance(answer, ProvisionError):
-            unreachable = answer.exit_code == Exit.UNREACHABLE
-            document.hosts[name] = HostHistory(status="unreachable" if unreachable else "failed")
+            document.hosts[name] = HostHistory(status=answer.host_status)
             document.errors.append(answer.issue)
             codes.append(answer.exit_code)
             continue

@@ -25,10 +25,7 @@ def run(fleet: Fleet, talk: Talk | None = None) -> ScanDocument:
     codes: list[Exit] = []
     for name, answer in answers.items():
         if isinstance(answer, ProvisionError):
-            unreachable = answer.exit_code == Exit.UNREACHABLE
-            document.hosts[name] = ScannedHost(
-                status="unreachable" if unreachable else "failed", summary=answer.issue.message
-            )
+            document.hosts[name] = ScannedHost(status=answer.host_status, summary=answer.issue.message)
             document.errors.append(answer.issue)
             codes.append(answer.exit_code)
         else:

@@ -44,8 +44,7 @@ def run(
     codes: list[Exit] = []
     for name, answer in answers.items():
         if isinstance(answer, ProvisionError):
-            unreachable = answer.exit_code == Exit.UNREACHABLE
-            document.hosts[name] = VerifiedHost(status="unreachable" if unreachable else "failed")
+            document.hosts[name] = VerifiedHost(status=answer.host_status)
             document.errors.append(answer.issue)
             codes.append(answer.exit_code)
             continue
