@@ -7,7 +7,7 @@ STAMP := $(VENV)/.ready
 export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: docs help demo test unit system lint lab-test molecule package bench test-all clean
+.PHONY: docs help demo test unit system lint lab-test molecule package bench attack test-all clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -23,8 +23,8 @@ test: lint unit system lab-test molecule package  ## everything that must pass b
 docs: $(STAMP)  ## write the generated pages: READMEs of the roles, docs/checks.md, docs/schemas
 	$(BIN)/python -m tools.docs
 
-unit: $(STAMP)  ## unit tests: seconds, no root, no network
-	$(BIN)/python -m pytest tests/unit
+unit: $(STAMP)  ## unit tests and the fast attacks: seconds, no root, no network
+	$(BIN)/python -m pytest tests/unit tests/attack --ignore=tests/attack/lab
 
 lint: $(STAMP)  ## ruff, mypy, yamllint, ansible-lint (profile production)
 	$(BIN)/ruff check .
@@ -41,7 +41,7 @@ system: $(STAMP)  ## tests with real ansible-playbook, ssh, sudo and terminals o
 lab-test: export LAB_APT_ROOTFS ?= $(wildcard ../shared/images/ubuntu-24.04-rootfs.tar.xz)
 lab-test: $(STAMP)  ## tests on simulated hosts and real apt (containers, root)
 	$(BIN)/python -m tests.lab setup
-	$(BIN)/python -m pytest -n 2 --dist loadfile tests/apt tests/lab tests/faults
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/apt tests/lab tests/faults tests/attack/lab
 
 molecule: $(STAMP)  ## the Molecule scenarios of the roles, on the lab's image and repositories
 	$(BIN)/python -m tests.lab setup
