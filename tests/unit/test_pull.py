@@ -108,7 +108,7 @@ def test_a_source_that_is_none(url, tmp_path):
 
 def test_passwords_are_in_no_message(tmp_path):
     with pytest.raises(HostFailedError) as refused:
-        fetch(Source("file://me:secret@/nowhere/x.tar.gz"), tmp_path / "state")
+        fetch(Source("https://me:secret@127.0.0.1:9/x.tar.gz"), tmp_path / "state")
     assert "secret" not in str(refused.value.issue)
 
 
