@@ -80,7 +80,9 @@ def refuse_unproven(source: Source) -> None:
             "usage.checksum", "gpu_pull_sha256 is no checksum", because=["a sha256 has 64 hexadecimal digits"],
             hint="sha256sum inventory.tar.gz prints it",
         )  # fmt: skip
-    named = source.sha256 if source.kind == "archive" else source.verify_commit or _PINNED.match(source.version)
+    named = (
+        source.sha256 if source.kind == "archive" else source.verify_commit or _PINNED.match(source.version)
+    )
     if _OPEN.match(source.url) and not named:
         raise UsageError(
             "usage.source_unproven", f"{shown} is not encrypted, and nothing says what should come from there",
@@ -167,7 +169,7 @@ def _archive(source: Source, folder: Path) -> tuple[Path, str]:
     folder.mkdir(parents=True, exist_ok=True)
     link, kept = folder / "archive", None
     if link.is_symlink():
-        kept = os.readlink(link)
+        kept = str(link.readlink())
     elif link.exists():
         # As earlier versions left it: the archive itself.
         kept = tempfile.mkdtemp(prefix="archive.", dir=folder)
