@@ -36,7 +36,7 @@ def next_kernel(tree, images, running, container):
     grub = tree.read("/boot/grub/grub.cfg")
     if grub is not None:
         return _grub(tree, grub)
-    if "/boot/grub/grub.cfg" in tree.unreadable:
+    if tree.is_noted("/boot/grub/grub.cfg"):
         return None, "/boot/grub/grub.cfg cannot be read"
     found = _systemd_boot(tree)
     if found:

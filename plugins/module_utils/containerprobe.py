@@ -158,7 +158,7 @@ def read_file(tree, path):
            "runtime_exists": True}  # fmt: skip
     data = tree.read_bytes(path, daemonjson.MAX_BYTES + 1)
     if data is None:
-        row["unreadable"] = path in tree.unreadable
+        row["unreadable"] = tree.is_noted(path)
         return row
     row["present"] = True
     try:

@@ -28,7 +28,7 @@ from ansible_collections.gpu.provision.plugins.module_utils import (
     smi,
 )
 from ansible_collections.gpu.provision.plugins.module_utils.gpuusers import read_gpu_users
-from ansible_collections.gpu.provision.plugins.module_utils.hosttree import HostTree
+from ansible_collections.gpu.provision.plugins.module_utils.hosttree import HostTree, decimal, integer
 
 SMI_TIMEOUT = 20.0
 NVIDIA = "0x10de"
@@ -62,6 +62,8 @@ SERVICES = {
     "docker": ("dockerd", ["/run/docker.pid"]),
     "containerd": ("containerd", ["/run/containerd/containerd.pid"]),
 }
+# A folder that no host has: what readers say of it is what they say of nothing.
+_NO_FILES = "/dev/null/no-files"
 SONAMES = ("libcuda.so.1", "libnvidia-ml.so.1")
 OWN_FILES = (
     ("/etc/apt/sources.list.d", r"gpu-provision"),
@@ -117,8 +119,7 @@ def collect(root="/", run=None, smi_timeout=SMI_TIMEOUT, conda_prefixes=()):
     tree = HostTree(root)
     query = smi.start(tree, run, smi_timeout)
     try:
-        facts = _collect(tree)
-        facts["conda"] = condaprobe.read(tree, conda_prefixes)
+        facts = _collect(tree, conda_prefixes)
     except BaseException:
         query.abandon()
         raise
@@ -127,25 +128,31 @@ def collect(root="/", run=None, smi_timeout=SMI_TIMEOUT, conda_prefixes=()):
     return facts
 
 
-def _collect(tree):
-    packages, problems, arch = read_packages(tree)
+def _collect(tree, conda_prefixes):
+    def part(name, read, *given):
+        return read_part(tree, name, read, *given)
+
+    packages, problems, arch = part("packages", read_packages)
     arch = arch or _machine_arch()
     owners = Owners(tree, packages)
-    host = read_host(tree, arch)
-    gpus, switches = read_pci(tree)
-    kernels = read_kernels(tree, packages, host["container"])
-    on_disk, foreign_modules = read_disk_modules(tree, owners)
-    libraries, foreign_libraries = read_libraries(tree, owners)
-    blacklist = read_modprobe(tree, owners)
-    cuda, cuda_dirs = cudaprobe.read_cuda(tree, packages, owners, arch, library_folders(tree))
-    gpu_users = read_gpu_users(tree)
+    host = part("host", read_host, arch)
+    gpus, switches = part("gpus", read_pci)
+    kernels = part("kernels", read_kernels, packages, host["container"])
+    on_disk, foreign_modules = part("module", read_disk_modules, owners)
+    libraries, foreign_libraries = part("libraries", read_libraries, owners)
+    blacklist = part("modprobe", read_modprobe, owners)
+    cuda, cuda_dirs = part("cuda", _read_cuda, packages, owners, arch)
+    gpu_users = part("gpu_users", read_gpu_users)
+    secure_boot = part("secure_boot", read_secure_boot)
+    if tree.is_noted("secure_boot"):
+        secure_boot.update(efi=True, enabled=None)
     return {
         "host": host,
         "gpus": gpus,
         "nvswitches": switches,
-        "nvlink5_switch": read_nvlink5(tree, gpus),
+        "nvlink5_switch": part("nvlink5_switch", read_nvlink5, gpus),
         "module": {
-            "loaded": read_loaded(tree),
+            "loaded": part("module", read_loaded),
             "nouveau_loaded": _is_loaded(tree, "nouveau"),
             "nova_loaded": _is_loaded(tree, "nova_core") or _is_loaded(tree, "nova"),
             "on_disk": on_disk,
@@ -154,23 +161,45 @@ def _collect(tree):
         "packages": packages,
         "package_problems": problems,
         "libraries": libraries,
-        "apt": read_apt(tree, packages, arch),
-        "runfile": read_runfile(tree, owners, foreign_modules + foreign_libraries),
-        "secure_boot": read_secure_boot(tree),
-        "reboot_required": read_reboot_required(tree),
+        "apt": part("apt", read_apt, packages, arch),
+        "runfile": part("runfile", read_runfile, owners, foreign_modules + foreign_libraries),
+        "secure_boot": secure_boot,
+        "reboot_required": part("reboot_required", read_reboot_required),
         "gpu_users": gpu_users,
         "devices": ["/dev/" + name for name in tree.names("/dev") if name.startswith("nvidia")],
-        "services": read_services(tree, host["systemd"]),
-        "own_files": read_own_files(tree, cudaprobe.modulefiles(tree, cuda["shells"])[0]),
+        "services": part("services", read_services, host["systemd"]),
+        "own_files": part("own_files", _read_own_files, cuda),
         "modprobe": {"blacklisted": blacklist["names"]},
-        "initrds": read_initrds(tree, kernels, blacklist["newest"]),
-        "disks": read_disks(tree),
+        "initrds": part("initrds", read_initrds, kernels, blacklist["newest"]),
+        "disks": part("disks", read_disks),
         "desktop": any(_is_desktop(name) and row["status"][1] == "i" for name, row in packages.items())
         or tree.is_link("/etc/systemd/system/display-manager.service"),
         "cuda": cuda,
         "cuda_dirs": cuda_dirs,
-        "containers": containerprobe.read(tree, packages, gpu_users),
+        "containers": part("containers", containerprobe.read, packages, gpu_users),
+        "conda": part("conda", condaprobe.read, conda_prefixes),
     }
+
+
+def read_part(tree, name, read, *given):
+    """Return read(tree, ...given); where that fails, what it says of a host without files.
+
+    Every known oddity is handled where it is read. What nobody thought of costs one part of the facts, which is noted by
+    its name and the kind of error, and never the whole read.
+    """
+    try:
+        return read(tree, *given)
+    except Exception as error:
+        tree.note(name, type(error).__name__)
+        return read(HostTree(_NO_FILES), *given)
+
+
+def _read_cuda(tree, packages, owners, arch):
+    return cudaprobe.read_cuda(tree, packages, owners, arch, library_folders(tree))
+
+
+def _read_own_files(tree, cuda):
+    return read_own_files(tree, cudaprobe.modulefiles(tree, cuda["shells"])[0])
 
 
 # --- the host itself ---------------------------------------------------------------------------------------
@@ -196,7 +225,7 @@ def read_host(tree, arch):
         "arch": arch,
         "boot_id": tree.word("/proc/sys/kernel/random/boot_id"),
         "machine_id": tree.word("/etc/machine-id"),
-        "uptime_s": float(uptime[0]) if uptime else None,
+        "uptime_s": decimal(uptime[0]) if uptime else None,
         "python": sys.version.split()[0] if tree.live else None,
         "python_path": (sys.executable or None) if tree.live else None,
         "is_root": os.geteuid() == 0,
@@ -272,7 +301,7 @@ def read_pci(tree):
                 "subsystem": "%s:%s" % (vendor[2:].lower(), sub[2:].lower()) if vendor and sub else None,
                 "pci_class": class_,
                 "driver": _driver_name(driver),
-                "numa_node": int(numa) if numa and numa.isdigit() else None,
+                "numa_node": integer(numa) if numa and not numa.startswith("-") else None,
                 "pcie": read_link(tree, path),
             })  # fmt: skip
     return gpus, switches
@@ -305,8 +334,7 @@ def read_link(tree, path):
 
 
 def _first_number(text):
-    match = re.match(r"[0-9]+(?:\.[0-9]+)?", text or "")
-    return float(match.group(0)) if match else None
+    return decimal((text or "").split(" ")[0])
 
 
 def read_nvlink5(tree, gpus):
@@ -315,7 +343,12 @@ def read_nvlink5(tree, gpus):
     Source of the rule: NVIDIA fabric manager's start script (SW_MNG in vpd). Reading vpd is slow:
     it is done only where such a switch can be.
     """
-    if not any(int(gpu["device"], 16) >= FIRST_NVLINK5_ID and gpu["pci_class"] == "0302" for gpu in gpus):
+    ids = [
+        gpu["device"]
+        for gpu in gpus
+        if gpu["pci_class"] == "0302" and re.match(r"[0-9a-f]{4}\Z", gpu["device"])
+    ]
+    if not any(int(device, 16) >= FIRST_NVLINK5_ID for device in ids):
         return False
     base = "/sys/class/infiniband"
     return any(
@@ -339,11 +372,10 @@ def read_loaded(tree):
         flavour = "open" if match.group(1) else "proprietary"
     elif taint:
         flavour = "proprietary" if "P" in taint else "open"
-    count = tree.word(base + "/refcnt")
     return {
         "version": version,
         "flavour": flavour,
-        "refcount": int(count) if count and count.lstrip("-").isdigit() else None,
+        "refcount": integer(tree.word(base + "/refcnt")),
         "holders": tree.names(base + "/holders"),
     }
 
@@ -704,12 +736,18 @@ def read_libraries(tree, owners):
 
 def library_folders(tree):
     """Folders that ld.so.conf names, in its order, then the loader's own (ld.so(8)); without 32-bit ones."""
-    folders = []
+    folders, seen = [], set()
 
-    def read(path, depth):
+    def read(path, above):
+        real = tree.resolve(path)
+        if real in above:
+            tree.note(path, "include loop")
+        if real in seen:
+            return
+        seen.add(real)
         for line in (tree.read(path) or "").splitlines():
             words = line.split("#", 1)[0].split()
-            if words[:1] == ["include"] and depth < 5:
+            if words[:1] == ["include"] and len(above) < 5:
                 import fnmatch
 
                 for pattern in words[1:]:
@@ -719,15 +757,15 @@ def library_folders(tree):
                     parent, wanted = os.path.split(pattern)
                     for name in tree.names(parent):
                         if fnmatch.fnmatch(name, wanted):
-                            read("%s/%s" % (parent, name), depth + 1)
+                            read("%s/%s" % (parent, name), (*above, real))
             elif words and words[0].startswith("/"):
                 folders.append(words[0].rstrip("/"))
 
-    read("/etc/ld.so.conf", 0)
+    read("/etc/ld.so.conf", ())
     if not tree.exists("/etc/ld.so.conf"):
         for name in tree.names("/etc/ld.so.conf.d"):
             if name.endswith(".conf"):
-                read("/etc/ld.so.conf.d/" + name, 1)
+                read("/etc/ld.so.conf.d/" + name, ())
     for triplet in ("x86_64-linux-gnu", "aarch64-linux-gnu"):
         folders += ["/lib/" + triplet, "/usr/lib/" + triplet]
     folders += ["/lib64", "/usr/lib64", "/lib", "/usr/lib"]
@@ -848,7 +886,7 @@ def _lock_holder(tree):
     # Others than root may not ask for the lock, but everyone may read the kernel's table (slow to read).
     table = "" if ask else tree.read("/proc/locks") or ""
     rows = re.findall(r"^[0-9]+:.*\s([0-9]+)\s[0-9a-f]+:[0-9a-f]+:([0-9]+)\s", table, re.M)
-    held = {int(inode): int(pid) for pid, inode in rows}
+    held = {integer(inode): integer(pid) for pid, inode in rows}
     for path in paths:
         found = tree.stat(path)
         if not found:
@@ -905,7 +943,7 @@ def read_secure_boot(tree):
         off = ("SetupMode-" + _GLOBAL_GUID, "MokSBStateRT-" + _SHIM_GUID)
         if enabled and any(_efi_byte(tree, switch) == 1 for switch in off):
             enabled = False
-    elif _EFIVARS not in tree.unreadable:
+    elif not tree.is_noted(_EFIVARS):
         # efivarfs is not mounted here.
         tree.note(_EFIVARS)
     return {

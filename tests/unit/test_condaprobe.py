@@ -85,7 +85,7 @@ def test_many_environments_are_read_without_opening_their_packages(tmp_path, mon
     tree, opened = HostTree(root), []
     read_bytes = tree.read_bytes
     monkeypatch.setattr(
-        tree, "read_bytes", lambda path, limit=-1: opened.append(path) or read_bytes(path, limit)
+        tree, "read_bytes", lambda path, *limits: opened.append(path) or read_bytes(path, *limits)
     )
     facts = condaprobe.read(tree)
     assert [e["cuda"] for e in facts["environments"]] == ["12.1"] * 30

@@ -67,7 +67,7 @@ def test_hung_program_that_ignores_signals_is_given_up(tmp_path):
 def test_time_counts_from_the_start_and_files_are_read_meanwhile(tmp_path, monkeypatch):
     _script(tmp_path, "sleep 0.4; exit 9\n")
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr(probe, "_collect", lambda tree: time.sleep(0.4) or {})
+    monkeypatch.setattr(probe, "_collect", lambda tree, conda_prefixes: time.sleep(0.4) or {})
     start = time.monotonic()
     facts = probe.collect()
     assert facts["smi"]["rc"] == 9 and time.monotonic() - start < 0.7
@@ -78,7 +78,7 @@ def test_failing_probe_leaves_nothing_running(tmp_path, monkeypatch):
     _script(tmp_path, f"echo $$ > {pid}\nexec sleep 60\n")
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
 
-    def fail(tree):
+    def fail(tree, conda_prefixes):
         while not (pid.exists() and pid.read_text().strip()):
             time.sleep(0.01)
         raise RuntimeError("broken")
