@@ -1,13 +1,16 @@
 """Starts the process that reads the inventory before the program itself is loaded: both import for a third of a second.
 
-Nothing else is imported here. A process that gets no request ends when its stdin does.
+Next to nothing is imported here. A process that gets no request ends when its stdin does.
 """
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
+
+from provision import scratch
 
 # Words that may follow on the command line without a need for an inventory.
 _WITHOUT = frozenset(
@@ -30,6 +33,7 @@ def spawn() -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-P", str(Path(__file__).with_name("_inventory_dump.py"))],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "ANSIBLE_LOCAL_TEMP": str(scratch.folder())},
     )  # fmt: skip
 
 

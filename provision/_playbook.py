@@ -1,7 +1,9 @@
 """ansible-playbook, loaded before it is known what to play. Runs as a program of its own; see engine.make_ready.
 
-stdin: one line, a JSON object {arguments, log, events}; what follows it is ansible-playbook's own (a password). The
-end of stdin before that line: nothing is to be played.
+stdin: one line, a JSON object {arguments, inventory, limit, vault_password, extra_vars, folder, log, events}; what follows it is
+ansible-playbook's own (a password). The end of stdin before that line: nothing is to be played.
+
+What must lie in a file by Ansible's rules lies in memory of this process: a process that is killed leaves nothing.
 
 Half a second of imports goes by while hosts are read, or while a person reads the plan.
 
@@ -20,6 +22,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 _LOOK_EVERY = 0.5  # seconds
 _PATIENCE = 15.0
@@ -51,6 +54,47 @@ def _end_with(parent: int) -> None:
         time.sleep(_PATIENCE)
 
 
+def _in_memory(text: str) -> str:
+    """Return the path of a file that is nowhere but in memory, and ends with this process."""
+    file = os.memfd_create("gpu-provision")
+    # Ansible would run a source that is executable.
+    os.fchmod(file, 0o600)
+    with open(file, "w", encoding="utf-8", closefd=False) as out:
+        out.write(text)
+    return f"/proc/self/fd/{file}"
+
+
+def _once(text: str) -> str:
+    """Return the path of a pipe that gives a text to the first reader; then it is empty."""
+    read, write = os.pipe()
+    os.write(write, text.encode())
+    os.close(write)
+    return f"/proc/self/fd/{read}"
+
+
+def _fifo(text: str, folder: str) -> str:
+    """Return the path of a named pipe that gives a text to the first reader: for where Ansible resolves links."""
+    path = os.path.join(folder, f"pipe-{os.getpid()}")  # noqa: PTH118 - imported anyway
+    os.mkfifo(path, 0o600)
+
+    def give() -> None:
+        with open(path, "w", encoding="utf-8") as out:
+            os.unlink(path)  # noqa: PTH108
+            out.write(text)
+
+    threading.Thread(target=give, name="give", daemon=True).start()
+    return path
+
+
+def _arguments(request: dict[str, Any]) -> list[str]:
+    arguments: list[str] = [*request["arguments"], "--limit", f"@{_in_memory(request['limit'])}"]
+    if request["inventory"] is not None:
+        arguments += ["-i", _in_memory(request["inventory"])]
+    if request["vault_password"] is not None:
+        arguments += ["--vault-password-file", _once(request["vault_password"])]
+    return [*arguments, "--extra-vars", f"@{_fifo(request['extra_vars'], request['folder'])}"]
+
+
 def main() -> int:
     """Load, wait to be told, play."""
     parent = os.getppid()
@@ -70,7 +114,7 @@ def main() -> int:
     if play is None:
         raise trouble or RuntimeError("Ansible is not loaded")
     os.environ["GPU_PROVISION_EVENTS"] = request["events"]
-    sys.argv = ["ansible-playbook", *request["arguments"]]
+    sys.argv = ["ansible-playbook", *_arguments(request)]
     threading.Thread(target=_end_with, args=(parent,), name="watch the parent", daemon=True).start()
     play()
     return 0

@@ -1,21 +1,18 @@
 """Changes hosts: ansible-playbook as a process of its own, watched through the events of our callback plugin.
 
 ansible-playbook's exit code is not the judge (4 means 'unreachable' and 'parser error' alike): the events are.
-Passwords reach it on its stdin or in a file of mode 0600 that is removed as soon as it was read.
+Passwords and variables reach it on its stdin, and lie in no file and in no argument list.
 """
 
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import json
 import os
 import secrets
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,6 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
+from provision import scratch
 from provision.collection import COLLECTIONS_PATH, ROOT
 from provision.errors import Exit, HostFailedError, Issue
 from provision.inventory import Host, Inventory
@@ -106,9 +104,8 @@ class _Loading:
             env=self.environment, start_new_session=True,
         )  # fmt: skip
 
-    def play(self, arguments: Sequence[str], log: Path, events: Path) -> subprocess.Popen[bytes]:
+    def play(self, request: Mapping[str, Any]) -> subprocess.Popen[bytes]:
         """Tell it what to play; raises BrokenPipeError when it is gone. Its stdin is Ansible's from then on."""
-        request = {"arguments": list(arguments), "log": str(log), "events": str(events)}
         stdin = self.process.stdin
         if stdin is None:
             raise BrokenPipeError
@@ -180,21 +177,17 @@ def run_playbook(
     names = list(hosts)
     events = run_dir / "events.jsonl"
     write_private(events, "")
-    with tempfile.TemporaryDirectory(prefix="gpu-provision-") as private:
-        scratch = Path(private)
-        arguments = _arguments(
-            playbook, inventory, names, extra_vars, scratch, forks, check, verbosity, pythons or {}
-        )
-        process = _start(arguments, inventory, run_dir / "ansible.log", events)
-        state = _State(names)
-        try:
-            on_start(process.pid)
-            _send_password(process, inventory.become_password)
-            interrupted = _watch(process, events, scratch, state, on_event)
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+    request = _request(playbook, inventory, names, extra_vars, forks, check, verbosity, pythons or {})
+    process = _start(request, inventory, run_dir / "ansible.log", events)
+    state = _State(names)
+    try:
+        on_start(process.pid)
+        _send_password(process, inventory.become_password)
+        interrupted = _watch(process, events, state, on_event)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
     return RunResult(
         hosts=state.outcomes(interrupted, _last_words(run_dir / "ansible.log"), run_dir),
         run_dir=run_dir,
@@ -207,7 +200,9 @@ def run_playbook(
 # ---- the process -------------------------------------------------------------------------------------------
 
 
-def _start(arguments: list[str], inventory: Inventory, log: Path, events: Path) -> subprocess.Popen[bytes]:
+def _start(
+    request: Mapping[str, Any], inventory: Inventory, log: Path, events: Path
+) -> subprocess.Popen[bytes]:
     """Start ansible-playbook, in the process that has loaded it meanwhile where there is one."""
     write_private(log, "")
     environment = _environment(inventory)
@@ -217,18 +212,13 @@ def _start(arguments: list[str], inventory: Inventory, log: Path, events: Path) 
         # Settings that changed since would be its old ones.
         loading.forget()
         loading = None
-    if loading is None and importlib.util.find_spec("ansible") is not None:
-        loading = _Loading(environment)
+    told = {**request, "log": str(log), "events": str(events)}
     if loading is not None:
         with contextlib.suppress(BrokenPipeError):
-            return loading.play(arguments, log, events)
+            return loading.play(told)
         loading.forget()
     try:
-        with log.open("ab") as out:
-            return subprocess.Popen(
-                [*_ansible_playbook(), *arguments], stdin=subprocess.PIPE, stdout=out, stderr=subprocess.STDOUT,
-                env={**environment, "GPU_PROVISION_EVENTS": str(events)}, start_new_session=True,
-            )  # fmt: skip
+        return _Loading(environment).play(told)
     except OSError as error:
         raise HostFailedError(
             "engine.no_ansible", "ansible-playbook cannot be started", because=[str(error)],
@@ -236,36 +226,33 @@ def _start(arguments: list[str], inventory: Inventory, log: Path, events: Path) 
         ) from error  # fmt: skip
 
 
-def _arguments(
-    playbook: Path, inventory: Inventory, hosts: Sequence[str], extra_vars: Mapping[str, Any], scratch: Path,
+def _request(
+    playbook: Path, inventory: Inventory, hosts: Sequence[str], extra_vars: Mapping[str, Any],
     forks: int | None, check: bool, verbosity: int, pythons: Mapping[str, Mapping[str, str | None]],
-) -> list[str]:  # fmt: skip
+) -> dict[str, Any]:  # fmt: skip
+    """Return what _playbook.py is told: arguments, and beside them what no argument list and no file may hold."""
     command = [str(playbook)]
     for source in inventory.sources:
         command += ["-i", source]
-    more = _host_vars(inventory, hosts, pythons)
-    if more:
-        write_private(scratch / "hosts.json", json.dumps({"all": {"hosts": more}}))
-        command += ["-i", str(scratch / "hosts.json")]
-    # In files: there may be thousands of names, and values may be secrets.
-    write_private(scratch / "limit", "".join(f"{name}\n" for name in hosts))
-    command += ["--limit", f"@{scratch / 'limit'}", "--forks", str(forks or min(max(len(hosts), 1), 64))]
-    everything = {**inventory.extra_vars, **extra_vars}
-    if everything:
-        write_private(scratch / "extra_vars.json", json.dumps(everything))
-        command += ["--extra-vars", f"@{scratch / 'extra_vars.json'}"]
+    command += ["--forks", str(forks or min(max(len(hosts), 1), 64))]
     for path in inventory.vault_password_files:
         command += ["--vault-password-file", path]
-    if inventory.vault_password is not None:
-        write_private(scratch / "vault", inventory.vault_password)
-        command += ["--vault-password-file", str(scratch / "vault")]
     if inventory.become_password is not None:
         command += ["--become-password-file", "-"]
     if check:
         command += ["--check", "--diff"]
     if verbosity:
         command.append("-" + "v" * min(verbosity, 4))
-    return command
+    more = _host_vars(inventory, hosts, pythons)
+    return {
+        "arguments": command,
+        "inventory": json.dumps({"all": {"hosts": more}}) if more else None,
+        # A file of names: what is a pattern in --limit is a name there.
+        "limit": "".join(f"{name}\n" for name in hosts),
+        "vault_password": inventory.vault_password,
+        "extra_vars": json.dumps({**inventory.extra_vars, **extra_vars}),
+        "folder": str(scratch.folder()),
+    }
 
 
 def _host_vars(
@@ -295,14 +282,6 @@ def _local_vars(host: Host) -> dict[str, str]:
     return {"ansible_connection": "local", "ansible_python_interpreter": python}
 
 
-def _ansible_playbook() -> list[str]:
-    """The one that belongs to this Python, else the one on PATH."""
-    beside = Path(sys.executable).with_name("ansible-playbook")
-    if beside.is_file():
-        return [str(beside)]
-    return [shutil.which("ansible-playbook") or "ansible-playbook"]
-
-
 def _environment(inventory: Inventory) -> dict[str, str]:
     """The user's environment, with our collection and callback added to what the user has configured."""
     settings = inventory.settings
@@ -313,6 +292,8 @@ def _environment(inventory: Inventory) -> dict[str, str]:
         "ANSIBLE_CALLBACKS_ENABLED": ",".join(
             ["gpu.provision.gpu_provision_events", *settings.get("callbacks_enabled", [])]
         ),
+        # Its copies of what it sends to hosts: in ~/.ansible/tmp those of a killed run would stay.
+        "ANSIBLE_LOCAL_TEMP": str(scratch.folder()),
         "ANSIBLE_NOCOLOR": "1",
         "ANSIBLE_RETRY_FILES_ENABLED": "false",
         "PYTHONUNBUFFERED": "1",
@@ -350,7 +331,6 @@ def _send_password(process: subprocess.Popen[bytes], password: str | None) -> No
 def _watch(
     process: subprocess.Popen[bytes],
     events: Path,
-    scratch: Path,
     state: _State,
     on_event: Callable[[Event], None],
 ) -> bool:
@@ -364,8 +344,6 @@ def _watch(
                 ended = process.poll() is not None
                 for line in next(reader):
                     event = json.loads(line)
-                    if event["event"] == "play_start":
-                        (scratch / "vault").unlink(missing_ok=True)
                     state.take(event)
                     on_event(event)
                 if ended:

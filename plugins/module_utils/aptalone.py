@@ -11,10 +11,8 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import shutil
-import tempfile
 
-from ansible_collections.gpu.provision.plugins.module_utils import aptcommon, aptfiles, aptsources
+from ansible_collections.gpu.provision.plugins.module_utils import aptcommon, aptfiles, aptsources, scratch
 
 
 def config(folder):
@@ -34,7 +32,7 @@ def within(wanted):
     if not wanted:
         yield
         return
-    work = tempfile.mkdtemp(prefix=aptcommon.OWN_PREFIX + "alone-")
+    work = scratch.make("alone")
     before = os.environ.get(aptcommon.ALONE)
     try:
         parts = os.path.join(work, "sources.list.d")
@@ -53,4 +51,4 @@ def within(wanted):
             os.environ.pop(aptcommon.ALONE, None)
         else:
             os.environ[aptcommon.ALONE] = before
-        shutil.rmtree(work)
+        scratch.remove(work)

@@ -14,7 +14,6 @@ import json
 import os
 import re
 import shutil
-import tempfile
 import time
 
 from ansible_collections.gpu.provision.plugins.module_utils import (
@@ -24,6 +23,7 @@ from ansible_collections.gpu.provision.plugins.module_utils import (
     condamade,
     condarc,
     condaread,
+    scratch,
 )
 from ansible_collections.gpu.provision.plugins.module_utils.condacommon import (
     CondaError,
@@ -309,7 +309,7 @@ class _Environment(object):
             ]
             self.call([self.conda, *argv], extra, "conda", params.get("channels") or ())
             return
-        folder = self.as_owner(tempfile.mkdtemp, "", "gpu-provision-")
+        folder = self.as_owner(scratch.make, "conda", None, os.getpid())
         try:
             if params["file_kind"] == "explicit":
                 file = folder + "/list.txt"
@@ -324,7 +324,7 @@ class _Environment(object):
                     extra["PIP_INDEX_URL"] = params["pip_index_url"]
             self.call([self.conda, *argv], extra, "conda", params.get("channels") or ())
         finally:
-            self.as_owner(shutil.rmtree, folder)
+            self.as_owner(scratch.remove, folder)
 
     def call(self, argv, extra, who, sources):
         try:

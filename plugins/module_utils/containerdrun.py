@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import socket
-import tempfile
 
 from ansible_collections.gpu.provision.plugins.module_utils import (
     containerdconf,
     containerdocker,
     daemonflags,
     dockerapi,
+    scratch,
 )
 
 PROGRAMS = ("/usr/bin/containerd", "/usr/local/bin/containerd", "/bin/containerd")
@@ -119,8 +118,7 @@ class Containerd(object):
 
     def _loses(self, before, default, main, own):
         """What a candidate would lose or break, [] when nothing; it is tried in a folder of its own."""
-        folder = tempfile.mkdtemp(prefix="gpu-provision-")
-        try:
+        with scratch.Folder("containerd") as folder:
             if own is not None:
                 below = os.path.join(folder, "conf.d")
                 os.mkdir(below)
@@ -134,8 +132,6 @@ class Containerd(object):
             rc, out, err = self.host.run(
                 [self.program, "--config", os.path.join(folder, "config.toml"), "config", "dump"], 30.0
             )
-        finally:
-            shutil.rmtree(folder)
         if rc != 0:
             return (err or out).strip().splitlines()[-3:] or ["exit code %d" % rc]
         after = containerdconf.sections(out)
@@ -146,13 +142,10 @@ class Containerd(object):
                 if any(("plugins", plugin, "containerd") in dump for dump in (before, after))]  # fmt: skip
 
     def _dump(self, text):
-        folder = tempfile.mkdtemp(prefix="gpu-provision-")
-        try:
+        with scratch.Folder("containerd") as folder:
             path = os.path.join(folder, "config.toml")
             _write(path, text or "version = %d\n" % self._newest_version())
             rc, out, err = self.host.run([self.program, "--config", path, "config", "dump"], 30.0)
-        finally:
-            shutil.rmtree(folder)
         if rc != 0:
             said = (err or out).strip().splitlines()
             self.host.fail(

@@ -14,7 +14,6 @@ import io
 import os
 import re
 import shutil
-import tempfile
 
 from ansible_collections.gpu.provision.plugins.module_utils import (
     aptcommon,
@@ -23,6 +22,7 @@ from ansible_collections.gpu.provision.plugins.module_utils import (
     aptsources,
     debversion,
     mirrorindex,
+    scratch,
 )
 from ansible_collections.gpu.provision.plugins.module_utils.aptcommon import AptError
 
@@ -41,13 +41,10 @@ def resolve(args):
     component]], "stanza"}], "missing": [{"name", "version", "have"}], "releases": {"PATH SUITE": text of InRelease or
     Release}, "signatures": {"PATH SUITE": text of Release.gpg}, "bases": {"PATH SUITE": URI}, "keys": {name of a source: base64}}.
     """
-    work = tempfile.mkdtemp(prefix=aptcommon.OWN_PREFIX + "mirror-")
-    try:
+    with scratch.Folder("mirror") as work:
         os.chmod(work, 0o755)  # noqa: S103 - apt's _apt user reads keys and lists here
         with aptquery.proxy(args.get("environment")):
             return _resolve(work, args)
-    finally:
-        shutil.rmtree(work)
 
 
 def _resolve(work, args):

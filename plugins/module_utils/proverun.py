@@ -17,18 +17,19 @@ import json
 import os
 import resource
 import select
-import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 
+from ansible_collections.gpu.provision.plugins.module_utils import scratch
+
 PACKAGE = "ansible_collections.gpu.provision.plugins.module_utils"
 GIB = 1 << 30
 # How much of what a child printed is kept as evidence.
 KEPT = 6000
-FOLDER_PREFIX = "gpu-provision-prove-"
+FOLDER_PREFIX = scratch.PREFIX + "prove-"
 
 # Starts on the host's interpreter or on one that is judged: Python 3.6 syntax, nothing but the standard library.
 BOOT = r"""
@@ -378,34 +379,11 @@ def sources(module):
 # --- folders -----------------------------------------------------------------------------------------------
 
 
-class Folder(object):
-    """A folder of ours where programs may run, removed when left, also by an error or a signal.
-
-    A caller that is killed outright cannot remove it: the next run does (the folder's name holds the pid).
-    """
+class Folder(scratch.Folder):
+    """A folder of ours where programs may run, removed when left, also by an error or a signal."""
 
     def __init__(self, uid=None):
-        self.uid = uid
-
-    def __enter__(self):
-        base = executable_folder()
-        remove_left_behind(base)
-        self.path = tempfile.mkdtemp(prefix="%s%d-" % (FOLDER_PREFIX, os.getpid()), dir=base)
-        if self.uid is not None:
-            os.chown(self.path, self.uid, -1)
-        return self.path
-
-    def __exit__(self, *unused):
-        _remove(self.path)
-
-
-def _remove(path):
-    try:
-        shutil.rmtree(path)
-    except FileNotFoundError:
-        # What was just ended may have taken a file along: the rest goes now.
-        if os.path.isdir(path):
-            shutil.rmtree(path)
+        scratch.Folder.__init__(self, "prove", executable_folder(), uid)
 
 
 def executable_folder():
@@ -416,20 +394,6 @@ def executable_folder():
         if not os.statvfs(path).f_flag & os.ST_NOEXEC:
             return path
     return usable[0] if usable else tempfile.gettempdir()
-
-
-def remove_left_behind(base):
-    """Remove folders of runs that were killed outright: those of ours whose process is gone."""
-    for name in os.listdir(base):
-        if not name.startswith(FOLDER_PREFIX):
-            continue
-        path, pid = os.path.join(base, name), name[len(FOLDER_PREFIX) :].split("-")[0]
-        try:
-            ours = os.lstat(path).st_uid == os.geteuid()
-        except OSError:
-            continue
-        if ours and pid.isdigit() and not os.path.exists("/proc/" + pid):
-            _remove(path)
 
 
 class Stopped(Exception):

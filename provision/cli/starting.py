@@ -6,6 +6,7 @@ import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from provision import scratch
 from provision.cli.base import Settings, finish, open_fleet
 from provision.errors import UsageError
 from provision.hostlists import SSH_CONFIG, from_file, from_ssh_config
@@ -59,7 +60,7 @@ def run(settings: Settings, request: Request) -> int:
     if not (listed if request.scan is None else request.scan):
         return finish(settings, command.run(names, output, login=login, force=request.force))
     command.refuse_existing(output, request.force)
-    with tempfile.TemporaryDirectory(prefix="gpu-provision-init-") as folder:
+    with tempfile.TemporaryDirectory(prefix="init-", dir=scratch.folder()) as folder:
         # An inventory of names alone: Ansible carries ranges out, and ssh's own configuration says the rest.
         plain = Path(folder, "hosts.yml")
         command.run(names, plain, login=login)

@@ -6,11 +6,12 @@ import contextlib
 import os
 import re
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import provision.collection  # noqa: F401  (makes the collection importable)
+from ansible_collections.gpu.provision.plugins.module_utils import scratch
 from provision.errors import RefusedError, UsageError
 
 NEW = "new"
@@ -93,7 +94,7 @@ def _keep(file: Path, data: bytes) -> None:
 @contextlib.contextmanager
 def _home() -> Iterator[Path]:
     """A GnuPG home for a moment, with a short path: its agent's socket may not have a long one (108 bytes)."""
-    with tempfile.TemporaryDirectory(prefix="gpg-", dir="/tmp") as folder:  # noqa: S108 - made for us alone, 0700
+    with scratch.Folder("gpg", "/tmp") as folder:  # noqa: S108 - made for us alone, 0700
         try:
             yield Path(folder)
         finally:

@@ -10,6 +10,7 @@ import tempfile
 import threading
 from pathlib import Path
 
+from provision import scratch
 from provision.errors import ProvisionError, UnreachableError
 from provision.inventory import Host
 from provision.remote import explain
@@ -89,7 +90,7 @@ class OpenSsh:
 
 def _with_password(command: list[str], password: str) -> Stream:
     """Start ssh with an askpass program that reads the password from a pipe only it and we can open."""
-    folder = Path(tempfile.mkdtemp(prefix="gpu-provision-"))
+    folder = Path(tempfile.mkdtemp(prefix="askpass-", dir=scratch.folder()))
     fifo, helper = folder / "answer", folder / "askpass"
     os.mkfifo(fifo, 0o600)
     helper.write_text(_ASKPASS)

@@ -331,7 +331,7 @@ def test_ansible_that_is_loaded_already_plays(tmp_path, monkeypatch, gone):
         loading.process.kill()
         loading.process.wait()
     else:
-        monkeypatch.setattr(engine, "_ansible_playbook", lambda: ["/nowhere"])
+        monkeypatch.setattr(engine, "_Loading", None)
     run_dir = engine.new_run_dir("test", tmp_path / "runs")
     result = engine.run_playbook(tmp_path / "play.yml", fleet, ["a"], {}, run_dir)
     assert (result.rc, result.hosts["a"].status) == (0, "ok")

@@ -233,14 +233,3 @@ def test_a_folder_goes_also_after_an_error(monkeypatch, tmp_path):
         Path(folder, "file").touch()
         raise ValueError("on purpose")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_folders_of_running_checks_stay(monkeypatch, tmp_path):
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    ours = tmp_path / f"{proverun.FOLDER_PREFIX}{os.getpid()}-abc"
-    other = tmp_path / f"{proverun.FOLDER_PREFIX}4194399-abc"
-    alien = tmp_path / f"{proverun.FOLDER_PREFIX}nobody"
-    for path in (ours, other, alien):
-        path.mkdir()
-    proverun.remove_left_behind(str(tmp_path))
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([ours.name, alien.name])
