@@ -15,6 +15,8 @@ import struct
 import subprocess
 import time
 
+from ansible_collections.gpu.provision.plugins.module_utils import hosttree, outputs
+
 DPKG_STATUS = "/var/lib/dpkg/status"
 DPKG_LOCKS = ("/var/lib/dpkg/lock-frontend", "/var/lib/dpkg/lock")
 LISTS_LOCK = "/var/lib/apt/lists/lock"
@@ -127,21 +129,22 @@ def run(argv, timeout, stdin=None, log=None, cwd="/"):
         ) from None
     timed_out = False
     data = None if stdin is None else stdin.encode("utf-8")
+    output = outputs.Output(process, data)
     try:
-        out, err = process.communicate(data, timeout=timeout)
+        out, err = output.wait(timeout)
     except subprocess.TimeoutExpired:
         timed_out = True
         _signal(process, signal.SIGTERM)
         try:
-            out, err = process.communicate(timeout=20)
+            out, err = output.wait(20)
         except subprocess.TimeoutExpired:
             _signal(process, signal.SIGKILL)
-            out, err = process.communicate()
+            out, err = output.wait()
     if log is not None:
         log.flush()
-        with open(log.name, "rb") as written:
+        with hosttree.open_file(log.name) as written:
             written.seek(mark)
-            out, err = written.read(), b""
+            out, err = written.read(outputs.MOST_BYTES), b""
         log.seek(0, os.SEEK_END)
     return Result(process.returncode, _text(out), _text(err), timed_out)
 
@@ -237,8 +240,7 @@ def parse_status(text):
 def read_status(path=DPKG_STATUS):
     """Read and parse the status file. Raises AptError when it cannot be read."""
     try:
-        with open(path, "rb") as handle:
-            return parse_status(handle.read().decode("utf-8", "replace"))
+        return parse_status(hosttree.read_text(path, errors="replace"))
     except (IOError, OSError) as error:
         raise AptError("apt.no_dpkg", "dpkg's status file cannot be read: %s" % error) from None
 
@@ -285,8 +287,7 @@ def lock_holder(path):
 def comm(pid):
     """Name of a process, or ``?`` when it is gone or cannot be seen."""
     try:
-        with open("/proc/%d/comm" % pid, "rb") as handle:
-            return handle.read().decode("utf-8", "replace").strip() or "?"
+        return hosttree.read_text("/proc/%d/comm" % pid, 64).strip() or "?"
     except (IOError, OSError):
         return "?"
 

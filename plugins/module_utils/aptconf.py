@@ -145,7 +145,7 @@ def parse_preferences(text, file):
             errors.append(
                 "Invalid record in the preferences file %s, no Package header (line %d)" % (file, line)
             )
-        elif not pin or not re.match(r"^[+-]?[0-9]+$", priority):
+        elif not pin or not re.match(r"^[+-]?[0-9]{1,9}$", priority):
             what = "no Pin" if not pin else "No priority (or zero) specified for pin"
             errors.append("Invalid record in the preferences file %s: %s (line %d)" % (file, what, line))
         else:
@@ -212,7 +212,7 @@ def truth(value, default=False):
     with/without."""
     text = (value or "").strip().lower()
     if re.match(r"^[0-9]+$", text):
-        return int(text) != 0
+        return text.strip("0") != ""
     if text in ("yes", "true", "with", "on", "enable"):
         return True
     if text in ("no", "false", "without", "off", "disable"):

@@ -23,9 +23,11 @@ from ansible_collections.gpu.provision.plugins.module_utils import (
     names,
     openpgp,
 )
+from ansible_collections.gpu.provision.plugins.module_utils.hosttree import integer
 
 LISTS = "/var/lib/apt/lists"
-_KEYRING_BYTES, _RELEASE_BYTES = 1 << 20, 1 << 22
+# The lists of universe have 80 MB.
+_KEYRING_BYTES, _RELEASE_BYTES, _LIST_BYTES = 1 << 20, 1 << 22, 1 << 28
 _SIGNATURE = lazyre.compile(
     rb"-----BEGIN PGP SIGNATURE-----[ \t]*\r?\n(.*?)-----END PGP SIGNATURE-----", re.DOTALL
 )
@@ -228,7 +230,7 @@ def _release(tree, begin, there, partial):
 
 def _differs(tree, begin, there, text):
     sizes = {
-        file.replace("_", "%5f").replace("/", "_"): int(size) for _, size, file in _HASH_ROW.findall(text)
+        file.replace("_", "%5f").replace("/", "_"): integer(size) for _, size, file in _HASH_ROW.findall(text)
     }
     found = []
     for name in there:
@@ -256,7 +258,7 @@ def offers(tree, rows, packages):
         begin = next((one for one in prefixes if file.startswith(one)), None)
         if begin is None or not _INDEX.search(file) or _SKIPPED.search(file):
             continue
-        data = tree.read_bytes("%s/%s" % (LISTS, file)) or b""
+        data = tree.read_bytes("%s/%s" % (LISTS, file), _LIST_BYTES) or b""
         for match in _STANZA.finditer(data):
             name = match.group(1).decode("ascii")
             if not _told(name, packages, branches):
@@ -270,7 +272,7 @@ def offers(tree, rows, packages):
             if version and (
                 (name, begin) not in best or debversion.compare(version, best[name, begin][0]) > 0
             ):
-                best[name, begin] = (version, int(phased) if phased.isdigit() else None)
+                best[name, begin] = (version, integer(phased))
     return [
         {"name": name, "list": begin, "version": version, "phased": phased}
         for (name, begin), (version, phased) in sorted(best.items())

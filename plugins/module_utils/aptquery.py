@@ -22,6 +22,7 @@ from ansible_collections.gpu.provision.plugins.module_utils import (
     aptfiles,
     aptsources,
     debversion,
+    hosttree,
     names,
     proxies,
 )
@@ -196,8 +197,7 @@ def _write_config(work, environment):
         'Dir::State::status "%s";' % (os.path.join(work, "status")), 'Acquire::Languages "none";',
     ]  # fmt: skip
     shutil.copyfile(aptcommon.DPKG_STATUS, os.path.join(work, "status"))
-    with io.open(os.path.join(work, "status"), encoding="utf-8", errors="replace") as handle:
-        lines += _architectures(handle.read())
+    lines += _architectures(hosttree.read_text(os.path.join(work, "status"), errors="replace"))
     lines += _without_our_proxy()
     if environment:
         # What no_proxy names is direct: apt reads that from the environment.
@@ -217,8 +217,7 @@ def _without_our_proxy():
     names_ = [name for name in sorted(_listdir(folder)) if aptconf.is_read(name, ("conf", ""))]
     for path in [os.path.join(folder, name) for name in names_] + ["/etc/apt/apt.conf"]:
         if path != aptfiles.PROXY and os.path.isfile(path):
-            with io.open(path, encoding="utf-8", errors="replace") as handle:
-                aptconf.parse_conf(handle.read(), found)
+            aptconf.parse_conf(hosttree.read_text(path, errors="replace"), found)
     others = [key for key in found if re.match(r"acquire::https?::proxy(::|$)", key)]
     return ["#clear Acquire::http::Proxy;", "#clear Acquire::https::Proxy;"] + [
         '%s "%s";' % (key, found[key]) for key in others if isinstance(found[key], str)
@@ -232,14 +231,13 @@ def _architectures(status):
         return []
     folder = "/etc/apt/apt.conf.d"
     for path in ["/etc/apt/apt.conf"] + [os.path.join(folder, name) for name in _listdir(folder)]:
-        if os.path.isfile(path):
-            with io.open(path, encoding="utf-8", errors="replace") as handle:
-                if "architectures" in handle.read().lower():
-                    return []  # the host has its own word on it
+        if os.path.isfile(path) and "architectures" in hosttree.read_text(path, errors="replace").lower():
+            return []  # the host has its own word on it
     names_ = [own.group(1)]
     if os.path.exists(_DPKG_ARCH):
-        with io.open(_DPKG_ARCH, encoding="utf-8") as handle:
-            names_ += [line for line in handle.read().split() if line not in names_]
+        names_ += [
+            line for line in hosttree.read_text(_DPKG_ARCH, errors="replace").split() if line not in names_
+        ]
     return ["APT::Architectures { %s };" % " ".join('"%s";' % name for name in names_)]
 
 
@@ -402,10 +400,10 @@ def _has_pins():
     """True when the host's preferences name packages; pins of whole repositories are in the header of policy."""
     folder = "/etc/apt/preferences.d"
     for path in ["/etc/apt/preferences"] + [os.path.join(folder, name) for name in _listdir(folder)]:
-        if os.path.isfile(path):
-            with io.open(path, encoding="utf-8", errors="replace") as handle:
-                if re.search(r"^package:(?!\s*\*\s*$)", handle.read(), re.M | re.I):
-                    return True
+        if os.path.isfile(path) and re.search(
+            r"^package:(?![ \t]*\*[ \t]*$)", hosttree.read_text(path, errors="replace"), re.M | re.I
+        ):
+            return True
     return False
 
 
@@ -439,8 +437,7 @@ def simulate(
     own = workdir is None
     work = tempfile.mkdtemp(prefix=_WORKDIR) if own else _checked_workdir(workdir)
     try:
-        with io.open(aptcommon.DPKG_STATUS, encoding="utf-8", errors="replace") as handle:
-            status = handle.read()
+        status = hosttree.read_text(aptcommon.DPKG_STATUS, errors="replace")
         _write(os.path.join(work, "status"), without_holds(status, unhold))
         config = _write_host_config(work, status) if own else os.path.join(work, "apt.conf")
         if preferences is not None:
@@ -587,7 +584,7 @@ def _write(path, text):
 
 
 def _int(text):
-    return int(text) if text and text.isdigit() else 0
+    return hosttree.integer(text) or 0
 
 
 # --- parsers: pure

@@ -161,8 +161,7 @@ def installed_key(name):
     for armored in (True, False):
         path = aptfiles.keyring_path(name, armored)
         try:
-            with open(path, "rb") as handle:
-                return path, handle.read()
+            return path, hosttree.read_file(path, _KEY_SIZE)
         except FileNotFoundError:
             continue
     return None, None
@@ -182,8 +181,7 @@ def key_on_host(fingerprint, folders=KEYRINGS):
                 or os.path.getsize(path) > _KEY_SIZE
             ):
                 continue
-            with open(path, "rb") as handle:
-                data = handle.read()
+            data = hosttree.read_file(path, _KEY_SIZE)
             if key_is(data, fingerprint):
                 return data
     return None

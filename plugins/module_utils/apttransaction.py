@@ -27,6 +27,7 @@ from ansible_collections.gpu.provision.plugins.module_utils import (
     aptconfigure,
     aptquery,
     aptsources,
+    hosttree,
     names,
 )
 from ansible_collections.gpu.provision.plugins.module_utils.aptcommon import AptError
@@ -979,8 +980,7 @@ def _now():
 
 def _boot_id():
     try:
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            return file.read().strip()
+        return hosttree.read_text("/proc/sys/kernel/random/boot_id").strip()
     except OSError:
         return None
 

@@ -19,6 +19,7 @@ from ansible_collections.gpu.provision.plugins.module_utils import (
     lazyre,
     proxies,
 )
+from ansible_collections.gpu.provision.plugins.module_utils.hosttree import decimal, integer
 
 _SETTINGS = lazyre.compile(
     r"^(?:acquire::(?:https?|ftp)::proxy(?:::.*)?|acquire::https?::(?:verify-peer|verify-host|proxy-auto-detect)|"
@@ -133,8 +134,8 @@ def _locks(tree):
     if not ask:
         for line in (tree.read("/proc/locks") or "").splitlines():
             parts = line.split()
-            if len(parts) >= 6 and "->" not in parts and parts[4].isdigit():
-                table[parts[5].rpartition(":")[2]] = int(parts[4])
+            if len(parts) >= 6 and "->" not in parts and integer(parts[4]):
+                table[parts[5].rpartition(":")[2]] = integer(parts[4])
     found = []
     for path in _LOCKS:
         stat = tree.stat(path)
@@ -164,7 +165,8 @@ def _process(tree, pid):
     uptime = (tree.word("/proc/uptime") or "").split()
     if len(fields) < 20:
         return None, None
-    age = float(uptime[0]) - int(fields[19]) / _TICKS if uptime and fields[19].isdigit() else None
+    now, then = decimal(uptime[0]) if uptime else None, integer(fields[19])
+    age = None if now is None or then is None else now - then / _TICKS
     return fields[0], age
 
 

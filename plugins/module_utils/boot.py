@@ -14,6 +14,7 @@ import os
 import re
 
 from ansible_collections.gpu.provision.plugins.module_utils import debversion, lazyre
+from ansible_collections.gpu.provision.plugins.module_utils.hosttree import integer
 
 _LOADER_GUID = "4a67b082-0a4c-41cf-b6c7-440b29bb8c4f"
 _ENTRY = lazyre.compile(r"""^\s*(menuentry|submenu)\s+(?:'((?:[^']|'\\'')*)'|"([^"]*)")(.*)$""")
@@ -122,8 +123,9 @@ def grub_pick(menu, default):
         name = parts[0].replace(">>", ">").strip()
         rest = parts[1] if len(parts) > 1 else ""
         chosen = None
-        if name.isdigit():
-            chosen = entries[int(name)] if int(name) < len(entries) else None
+        number = integer(name)
+        if number is not None:
+            chosen = entries[number] if 0 <= number < len(entries) else None
         elif name:
             chosen = next((e for e in entries if name in (e["title"], e["id"])), None)
         if chosen is None:

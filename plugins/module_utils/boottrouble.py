@@ -9,10 +9,10 @@ failed units; each is given up after seconds. Standard library only, Python 3.8 
 
 from __future__ import annotations
 
-import os
 import re
 
 from ansible_collections.gpu.provision.plugins.module_utils import kmod
+from ansible_collections.gpu.provision.plugins.module_utils.hosttree import integer
 
 TIMEOUT = 5.0
 _LOG_BYTES = 4 * 1024 * 1024  # of the end of a log file
@@ -109,21 +109,10 @@ def _asker(tree, run):
             return rc, out
         if not tree.live:
             return None
-        import subprocess
+        from ansible_collections.gpu.provision.plugins.module_utils import outputs
 
-        try:
-            done = subprocess.run(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                timeout=TIMEOUT,
-                env=dict(os.environ, LC_ALL="C"),
-                check=False,
-            )
-        except (OSError, subprocess.TimeoutExpired):
-            return None
-        return done.returncode, done.stdout.decode("utf-8", "replace")
+        answer = outputs.ask(command, TIMEOUT, _LOG_BYTES)
+        return answer and (answer[0], answer[1].decode("utf-8", "replace"))
 
     return ask
 
@@ -168,20 +157,8 @@ def interesting(lines):
 
 def _tail(tree, path):
     """Text of the end of a log file; None when it is absent or unreadable."""
-    found = tree.stat(path)
-    if found is None:
-        return None
-    try:
-        with open(tree.real(path), "rb") as file:
-            if found.st_size > _LOG_BYTES:
-                file.seek(-_LOG_BYTES, os.SEEK_END)
-            return file.read(_LOG_BYTES).decode("utf-8", "backslashreplace")
-    except PermissionError:
-        tree.note(path)
-    except OSError:
-        # Rotated away in the meantime: as if it were absent.
-        pass
-    return None
+    data = tree.tail(path, _LOG_BYTES)
+    return None if data is None else data.decode("utf-8", "backslashreplace")
 
 
 # --- modules -------------------------------------------------------------------------------------------------
@@ -195,7 +172,7 @@ def read_modules(tree):
         if len(words) >= 4 and _MODULES.match(words[0]):
             rows.append({
                 "name": words[0],
-                "uses": int(words[2]) if words[2].isdigit() else None,
+                "uses": integer(words[2]),
                 "holders": [name for name in words[3].strip("-").split(",") if name],
             })  # fmt: skip
     return rows

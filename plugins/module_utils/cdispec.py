@@ -18,8 +18,8 @@ FOLDERS = ("/etc/cdi", "/var/run/cdi")  # the later one wins where both know a d
 OUTPUT = "/var/run/cdi/nvidia.yaml"
 KIND = "nvidia.com/gpu"
 _VERSION = lazyre.compile(r"/lib(?:cuda|nvidia-[a-z0-9-]+)\.so\.([0-9]{3,4}\.[0-9]+(?:\.[0-9]+)?)\b")
-_GPU = lazyre.compile(r"/dev/nvidia([0-9]+)\b")
-_CAPABILITY = lazyre.compile(r"/dev/nvidia-caps/nvidia-cap([0-9]+)\b")
+_GPU = lazyre.compile(r"/dev/nvidia([0-9]{1,9})\b")
+_CAPABILITY = lazyre.compile(r"/dev/nvidia-caps/nvidia-cap([0-9]{1,9})\b")
 _SPEC_VERSION = lazyre.compile(r"cdiVersion[\"']?\s*:\s*[\"']?([0-9.]+)")
 
 
@@ -63,7 +63,7 @@ def driver(tree):
 
 def gpu_nodes(tree):
     """Numbers of the GPUs' device nodes."""
-    return sorted(int(name[6:]) for name in tree.names("/dev") if re.match(r"^nvidia[0-9]+$", name))
+    return sorted(int(name[6:]) for name in tree.names("/dev") if re.match(r"^nvidia[0-9]{1,9}$", name))
 
 
 def mig_nodes(tree):
@@ -76,7 +76,7 @@ def mig_nodes(tree):
             paths = [folder + "/access"]
             paths += ["%s/%s/access" % (folder, name) for name in tree.names(folder) if name.startswith("ci")]
             for path in paths:
-                match = re.search(r"DeviceFileMinor:\s*([0-9]+)", tree.read(path) or "")
+                match = re.search(r"DeviceFileMinor:\s*([0-9]{1,18})\b", tree.read(path) or "")
                 if match and instance.startswith("gi"):
                     found.append(int(match.group(1)))
     return sorted(found)

@@ -19,6 +19,8 @@ import subprocess
 import sys
 import time
 
+from ansible_collections.gpu.provision.plugins.module_utils import hosttree, outputs
+
 SCHEMA = 1
 
 # What comes from the caller's environment into conda's and pip's: proxies, certificates, pip's file; nothing else.
@@ -174,7 +176,7 @@ class Lock(object):
 
     def __enter__(self):
         try:
-            self.handle = os.open(self.marker, os.O_RDONLY | os.O_NOFOLLOW)
+            self.handle = os.open(self.marker, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         except FileNotFoundError:
             raise OtherRun() from None
         try:
@@ -215,8 +217,7 @@ def _working(prefix):
     found = []
     for pid in (name for name in os.listdir("/proc") if name.isdigit()):
         try:
-            with io.open("/proc/%s/cmdline" % pid, "rb") as file:
-                argv = file.read().decode("utf-8", "replace").split("\0")
+            argv = hosttree.read_text("/proc/%s/cmdline" % pid, errors="replace").split("\0")
         except OSError:
             continue  # it ended meanwhile
         if int(pid) != os.getpid() and any(part.startswith(prefix) for part in argv):
@@ -256,17 +257,17 @@ def run(argv, owner, umask, timeout, extra=None, inherit=(), cwd=None):
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         preexec_fn=lambda: owner.become(umask),
     )  # fmt: skip
-    timed_out = False
+    timed_out, output = False, outputs.Output(process)
     try:
-        out = process.communicate(timeout=timeout)[0]
+        out = output.wait(timeout)[0]
     except subprocess.TimeoutExpired:
         timed_out = True
         os.killpg(process.pid, signal.SIGTERM)
         try:
-            out = process.communicate(timeout=20)[0]
+            out = output.wait(20)[0]
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
-            out = process.communicate()[0]
+            out = output.wait()[0]
     return Result(process.returncode, redact(out.decode("utf-8", "replace")), timed_out)
 
 
@@ -276,8 +277,7 @@ def run(argv, owner, umask, timeout, extra=None, inherit=(), cwd=None):
 def read_text(path):
     """Text of a file, or None when there is none."""
     try:
-        with io.open(path, encoding="utf-8", errors="surrogateescape") as file:
-            return file.read()
+        return hosttree.read_text(path, errors="surrogateescape")
     except FileNotFoundError:
         return None
 

@@ -191,7 +191,7 @@ def keeps_promise(name, real):
     asked, given = name.split("."), real.split(".")
     if asked[0] != given[0]:
         return False
-    if int(asked[0]) >= 11 and (len(asked) == 1 or asked[1:] == ["0"]):
+    if len(asked[0]) > 1 and asked[0] != "10" and (len(asked) == 1 or asked[1:] == ["0"]):
         return True
     return given[: len(asked)] == asked
 

@@ -23,7 +23,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 
-from ansible_collections.gpu.provision.plugins.module_utils import condacommon, proxies
+from ansible_collections.gpu.provision.plugins.module_utils import condacommon, hosttree, proxies
 from ansible_collections.gpu.provision.plugins.module_utils.condacommon import CondaError
 
 CHUNK = 1 << 20
@@ -97,7 +97,7 @@ def _fetch(source, target, sha256):
 def checksum(path):
     """sha256 of a file, as hex digits."""
     found = hashlib.sha256()
-    with io.open(path, "rb") as file:
+    with hosttree.open_file(path) as file:
         for block in iter(lambda: file.read(CHUNK), b""):
             found.update(block)
     return found.hexdigest()
@@ -119,13 +119,13 @@ def _local(source):
 def _copy(path, part):
     # Copied, not run in place: another user could change the file between the check and the run.
     try:
-        with io.open(path, "rb") as old, io.open(part, "wb") as new:
+        with hosttree.open_file(path) as old, io.open(part, "wb") as new:
             for block in iter(lambda: old.read(CHUNK), b""):
                 new.write(block)
     except OSError as error:
         if error.filename == path or error.errno == errno.EISDIR:
             raise CondaError(
-                "conda.no_installer", "cannot read %s" % path, [os.strerror(error.errno)],
+                "conda.no_installer", "cannot read %s" % path, [error.strerror],
                 "miniconda_installer_file is a path on the host itself",
             ) from None  # fmt: skip
         raise
@@ -216,9 +216,10 @@ def _try(url, part, went_on):
 def _validator(part, url):
     """What identifies the content of an earlier run's part: ETag or date (may be empty); None: not of this address."""
     try:
-        with io.open(part + ".json", encoding="utf-8") as file:
-            known = json.load(file)
-    except (OSError, ValueError):
+        known = hosttree.json_object(hosttree.read_text(part + ".json"))
+    except OSError:
+        return None
+    if known is None:
         return None
     return known.get("validator", "") if known.get("url") == condacommon.redact(url) else None
 
@@ -238,7 +239,7 @@ def _forget(part):
 
 
 def _mismatch(part, wanted, got):
-    with io.open(part, "rb") as file:
+    with hosttree.open_file(part) as file:
         start = file.read(512).lstrip().lower()
     because = ["sha256 wanted: " + wanted, "sha256 of %d bytes: %s" % (os.path.getsize(part), got)]
     if start.startswith((b"<!doctype", b"<html")):

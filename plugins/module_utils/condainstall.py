@@ -11,7 +11,6 @@ only, any Python from 3.8.
 from __future__ import annotations
 
 import errno
-import io
 import json
 import os
 import pwd
@@ -19,7 +18,13 @@ import re
 import shutil
 import time
 
-from ansible_collections.gpu.provision.plugins.module_utils import condacommon, condafetch, condarc, condaread
+from ansible_collections.gpu.provision.plugins.module_utils import (
+    condacommon,
+    condafetch,
+    condarc,
+    condaread,
+    hosttree,
+)
 from ansible_collections.gpu.provision.plugins.module_utils.condacommon import (
     CondaError,
     Lock,
@@ -105,13 +110,13 @@ def decide(state, action, version):
 
 def header(path):
     """What an installer says of itself: {"name", "version", "kib"} (kib: size when unpacked); None: it is none."""
-    with io.open(path, "rb") as file:
+    with hosttree.open_file(path) as file:
         text = file.read(_HEADER).decode("utf-8", "replace")
     if not text.startswith("#!"):
         return None
     found = {}
     for key, pattern in (
-        ("name", r"^# NAME:\s*(\S+)"), ("version", r"^# VER:\s*(\S+)"), ("kib", r'^total_installation_size_kb="(\d+)"'),
+        ("name", r"^# NAME:\s*(\S+)"), ("version", r"^# VER:\s*(\S+)"), ("kib", r'^total_installation_size_kb="([0-9]{1,18})"'),
     ):  # fmt: skip
         match = re.search(pattern, text, re.M)
         found[key] = match.group(1) if match else None

@@ -14,6 +14,7 @@ import pwd
 import re
 
 from ansible_collections.gpu.provision.plugins.module_utils import condaenvs, condaread, lazyre
+from ansible_collections.gpu.provision.plugins.module_utils.hosttree import integer
 
 _HOME_NAMES = frozenset([
     "miniconda3", ".miniconda3", "miniconda", "miniforge3", ".miniforge3", "miniforge", "anaconda3", ".anaconda3",
@@ -93,8 +94,8 @@ def people(tree):
     found = []
     for line in (tree.read("/etc/passwd", 1 << 20) or "").splitlines():
         parts = line.split(":")
-        if len(parts) == 7 and parts[2].isdigit():
-            uid = int(parts[2])
+        uid = integer(parts[2]) if len(parts) == 7 else None
+        if uid is not None:
             shell = parts[6].rsplit("/", 1)[-1]
             if uid == 0 or (1000 <= uid < 65000 and shell not in ("nologin", "false")):
                 found.append((parts[0], uid, parts[5], parts[6]))
@@ -215,7 +216,7 @@ def _distribution(tree, path, packages):
         return "miniconda"
     conda = packages.get("conda")
     name = "conda-%s-%s.json" % (conda["version"], conda["build"]) if conda else None
-    head = tree.read("%s/conda-meta/%s" % (path, name), 2048) if name else None
+    head = tree.read("%s/conda-meta/%s" % (path, name), 2048, head=True) if name else None
     match = re.search(r'"channel":\s*"([^"]*)"', head or "")
     if match and "conda-forge" in match.group(1):
         return "miniforge"

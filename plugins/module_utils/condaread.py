@@ -8,13 +8,12 @@ by whole, partial and foreign. No program is started. Standard library only, any
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import stat
 
 from ansible_collections.gpu.provision.plugins.module_utils import lazyre
-from ansible_collections.gpu.provision.plugins.module_utils.hosttree import HostTree
+from ansible_collections.gpu.provision.plugins.module_utils.hosttree import HostTree, json_object
 
 # Lies in a prefix while an installer of ours works on it. Its flock is held by the installer's processes.
 MARKER = ".gpu-provision-in-progress"
@@ -233,12 +232,7 @@ def init_file(shell):
 
 def read_json(tree, path):
     """A JSON object in a file, or None where there is none (absent, cut off, not an object)."""
-    text = tree.read(path, 1 << 20)
-    try:
-        found = json.loads(text) if text else None
-    except ValueError:
-        return None
-    return found if isinstance(found, dict) else None
+    return json_object(tree.read(path, 1 << 20))
 
 
 def _executable(tree, path):

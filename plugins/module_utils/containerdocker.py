@@ -25,6 +25,7 @@ from ansible_collections.gpu.provision.plugins.module_utils import (
     dockerapi,
     dockerhost,
     dockerproxy,
+    hosttree,
 )
 
 NOBODY = 65534
@@ -420,7 +421,7 @@ class UserDocker(Docker):
             (
                 int(entry)
                 for entry in self.tree.names("/proc")
-                if entry.isdigit()
+                if hosttree.integer(entry)
                 and self.tree.word("/proc/%s/comm" % entry) == "dockerd"
                 and _owner(self.tree, entry) == self.row["uid"]
             ),
@@ -439,8 +440,8 @@ def _read_file(path):
     real = os.path.realpath(path)
     if not os.path.exists(real):
         return [real, None, 0o644]
-    with open(real, "rb") as file:
-        return [real, file.read().decode("latin-1"), stat.S_IMODE(os.fstat(file.fileno()).st_mode)]
+    data, found = hosttree.read_stat(real)
+    return [real, data.decode("latin-1"), stat.S_IMODE(found.st_mode)]
 
 
 def _write_file(row, text):
@@ -500,7 +501,7 @@ def _ask(run, program, arguments, data, user, validates):
 def hook_is_newer(tree, started):
     """True when the toolkit was installed after dockerd was started (clock ticks since boot): it does not know --gpus."""
     found = tree.stat(HOOK)
-    boot = re.search(r"(?m)^btime (\d+)", tree.read("/proc/stat") or "")
+    boot = re.search(r"(?m)^btime ([0-9]{1,18})$", tree.read("/proc/stat") or "")
     if found is None or started is None or boot is None:
         return False
     first = installed_at(tree, "nvidia-container-toolkit")
@@ -526,7 +527,7 @@ def gpu_containers(tree):
     """Ids of containers in which a process has a GPU device open, by the process' cgroup."""
     found = set()
     for entry in tree.names("/proc"):
-        if not entry.isdigit():
+        if not hosttree.integer(entry):
             continue
         folder = "/proc/%s/fd" % entry
         if any(
@@ -538,5 +539,5 @@ def gpu_containers(tree):
 
 
 def _owner(tree, pid):
-    found = re.search(r"(?m)^Uid:\s+(\d+)", tree.read("/proc/%s/status" % pid) or "")
+    found = re.search(r"(?m)^Uid:\s+([0-9]{1,18})\b", tree.read("/proc/%s/status" % pid) or "")
     return int(found.group(1)) if found else None

@@ -15,7 +15,7 @@ import stat
 import subprocess
 import time
 
-from ansible_collections.gpu.provision.plugins.module_utils import containerfiles, ownfiles
+from ansible_collections.gpu.provision.plugins.module_utils import containerfiles, hosttree, outputs, ownfiles
 
 PROGRAM_FOLDERS = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -67,9 +67,7 @@ class Host(object):
         real = self.tree.real(path)
         real = os.path.realpath(real) if self.tree.live else real
         try:
-            with open(real, "rb") as file:
-                data = file.read()
-                found = os.fstat(file.fileno())
+            data, found = hosttree.read_stat(real)
         except FileNotFoundError:
             return File(real)
         except OSError as error:
@@ -209,11 +207,7 @@ class Host(object):
 
 def pending(tree):
     """As Host.pending, for those who only read."""
-    try:
-        marks = json.loads(tree.read(containerfiles.PENDING) or "{}")
-    except ValueError:
-        return {}
-    return marks if isinstance(marks, dict) else {}
+    return hosttree.json_object(tree.read(containerfiles.PENDING, 65536)) or {}
 
 
 def start(argv, timeout=60.0, user=None, fds=()):
@@ -230,11 +224,12 @@ def start(argv, timeout=60.0, user=None, fds=()):
         )  # fmt: skip
     except OSError as error:
         return 127, "", "%s: %s" % (argv[0], error.strerror)
+    output = outputs.Output(process)
     try:
-        out, err = process.communicate(timeout=timeout)
+        out, err = output.wait(timeout)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+        output.wait()
         return 124, "", "%s gave no answer in %d seconds" % (argv[0], timeout)
     return process.returncode, out.decode("utf-8", "replace"), err.decode("utf-8", "replace")
 

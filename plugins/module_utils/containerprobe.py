@@ -11,7 +11,6 @@ Standard library only, Python 3.8 and later.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 
@@ -26,6 +25,7 @@ from ansible_collections.gpu.provision.plugins.module_utils import (
     lazyre,
     trustedkeys,
 )
+from ansible_collections.gpu.provision.plugins.module_utils.hosttree import integer, json_object
 
 ANSWER_S = 3.0
 TOOLKIT_CONFIG = "/etc/nvidia-container-runtime/config.toml"
@@ -220,7 +220,7 @@ def _ask(tree, flags):
 def _is_newer(tree, flags):
     """True when daemon.json was written after dockerd started: it may not know it all. None where that is not known."""
     found = tree.stat(flags.config)
-    boot = re.search(r"^btime ([0-9]+)$", tree.read("/proc/stat") or "", re.M)
+    boot = re.search(r"^btime ([0-9]{1,18})$", tree.read("/proc/stat") or "", re.M)
     if found is None or flags.started is None or not boot:
         return None
     # Ticks are of 10 ms on every Linux that programs see (USER_HZ, proc(5)).
@@ -326,12 +326,7 @@ def _pending(tree, pid):
 
     A docker that was started since has taken it up: it has no keys left.
     """
-    try:
-        found = json.loads(tree.read(containerfiles.PENDING, 65536) or "{}")
-    except ValueError:
-        return {}
-    if not isinstance(found, dict):
-        return {}
+    found = json_object(tree.read(containerfiles.PENDING, 65536)) or {}
     keys = {name: list(row.get("keys") or ()) for name, row in sorted(found.items())}
     if "docker" in keys and (pid is None or daemonflags.started(tree, pid) != found["docker"].get("started")):
         keys["docker"] = []
@@ -377,12 +372,12 @@ def read_running(tree, gpu_users):
 def _task(tree, folder, ident, namespace):
     """One running task of containerd, None where its process is gone, and for the pause containers of Kubernetes."""
     pid = tree.word(folder + "/init.pid")
-    comm = tree.word("/proc/%s/comm" % pid) if pid and pid.isdigit() else None
+    comm = tree.word("/proc/%s/comm" % pid) if integer(pid) is not None else None
     if comm is None or comm == "pause":
         return None
     config = tree.read_bytes(folder + "/config.json", 1 << 20) or b""
     return {
-        "id": ident[:12], "runtime": _NAMESPACES.get(namespace, "containerd"), "pid": int(pid), "comm": comm,
+        "id": ident[:12], "runtime": _NAMESPACES.get(namespace, "containerd"), "pid": integer(pid), "comm": comm,
         "gpu": _GPU_WORDS.search(config) is not None,
     }  # fmt: skip
 
@@ -407,11 +402,8 @@ def name_docker(tree, containers, data_root):
         if row["runtime"] != "docker":
             continue
         text = tree.read("%s/containers/%s/config.v2.json" % (data_root, row["full_id"]), 1 << 20)
-        try:
-            record = json.loads(text or "{}")
-        except ValueError:
-            continue
-        if isinstance(record, dict):
+        record = json_object(text)
+        if record is not None:
             name, config = record.get("Name"), record.get("Config")
             row["name"] = name.lstrip("/") if isinstance(name, str) else None
             image = config.get("Image") if isinstance(config, dict) else None

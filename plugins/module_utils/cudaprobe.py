@@ -19,6 +19,7 @@ from ansible_collections.gpu.provision.plugins.module_utils import (
     ldcache,
     ownfiles,
 )
+from ansible_collections.gpu.provision.plugins.module_utils.hosttree import integer
 
 # Folder of a toolkit's target (source: NVIDIA's packages of 13.0) and Debian's name, by dpkg's architecture.
 TARGETS = {"amd64": ("x86_64-linux",), "arm64": ("sbsa-linux", "aarch64-linux")}
@@ -110,9 +111,9 @@ class _Reader(object):
             release = match.group(1) if match else None
         if release:
             return ".".join(release.split(".")[:2]), release, parts.get("cuda_nvcc")
-        header = self.tree.read(path + "/include/cuda.h", _HEAD) or ""
+        header = self.tree.read(path + "/include/cuda.h", _HEAD, head=True) or ""
         header = header[max(0, header.find("CUDA_VERSION") - 64) :]
-        number = re.search(r"^#define\s+CUDA_VERSION\s+([0-9]+)", header, re.M)
+        number = re.search(r"^#define[ \t]+CUDA_VERSION[ \t]+([0-9]{4,6})\b", header, re.M)
         if number:
             return "%d.%d" % (int(number.group(1)) // 1000, int(number.group(1)) % 1000 // 10), None, None
         name = re.match(r"^cuda-([0-9]+\.[0-9]+)$", os.path.basename(path))
@@ -146,7 +147,7 @@ class _Reader(object):
         if not self.tree.exists(path):
             return None
         target = self.tree.resolve(path)
-        script = self.tree.read_bytes(target, 2048) or b""
+        script = self.tree.read_bytes(target, 2048, head=True) or b""
         if script.startswith(b"#!"):
             match = re.search(rb"(/[^\s\"';|&$]+/nvcc)(?=[\s\"';]|$)", script[script.find(b"\n") :])
             inner = self.tree.resolve(match.group(1).decode("utf-8", "replace")) if match else target
@@ -332,7 +333,7 @@ class _Reader(object):
         target = self._resolve(path)
         if target in seen or not self.tree.exists(target):
             return None
-        text = self.tree.read(target, _HEAD) or ""
+        text = self.tree.read(target, _HEAD, head=True) or ""
         values = dict(
             re.findall(r"^#define\s+(?:CUDNN|NCCL)_(MAJOR|MINOR|PATCHLEVEL|PATCH)\s+([0-9]+)", text, re.M)
         )
@@ -369,8 +370,8 @@ def read_alternatives(tree):
         end = next((at for at in range(2, len(lines), 2) if not lines[at]), len(lines))
         width, choices = 2 + (end - 2) // 2, {}
         for at in range(end + 1, len(lines) - 1, width):
-            if lines[at] and re.match(r"^-?[0-9]+$", lines[at + 1]):
-                choices[lines[at]] = int(lines[at + 1])
+            if lines[at] and integer(lines[at + 1]) is not None:
+                choices[lines[at]] = integer(lines[at + 1])
         found.append({
             "name": name, "link": lines[1], "manual": lines[0] == "manual",
             "current": tree.link("/etc/alternatives/" + name), "choices": choices,
@@ -451,6 +452,6 @@ def modulefiles(tree, shells):
         for name in tree.names(base + "/cuda") if base else []:
             path = "%s/cuda/%s" % (base, name)
             if cudafiles.MODULE.search(path):
-                ours = ownfiles.has_header(tree.read_bytes(path, 512) or b"")
+                ours = ownfiles.has_header(tree.read_bytes(path, 512, head=True) or b"")
                 (own if ours else other).append(path)
     return own, other

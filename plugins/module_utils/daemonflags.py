@@ -11,6 +11,8 @@ from __future__ import annotations
 import re
 import shlex
 
+from ansible_collections.gpu.provision.plugins.module_utils.hosttree import integer
+
 UNIT = "docker.service"
 CONFIG = "/etc/docker/daemon.json"
 # In the order of systemd.unit(5): the first unit file counts, drop-ins of all folders do, by name.
@@ -94,12 +96,12 @@ def find_process(tree, pid_file="/run/docker.pid", name="dockerd"):
     """Pid of a running daemon, by its pid file where that tells the truth, else by the process table; None."""
     word = tree.word(pid_file)
     pids = [word] if word else []
-    for pid in pids + [entry for entry in tree.names("/proc") if entry.isdigit()]:
-        if pid.isdigit() and tree.word("/proc/%s/comm" % pid) == name:
+    for pid in pids + [entry for entry in tree.names("/proc") if integer(entry)]:
+        if integer(pid) and tree.word("/proc/%s/comm" % pid) == name:
             # A container's own daemon, and a rootless one, are not the system's.
             namespace = tree.link("/proc/%s/ns/mnt" % pid)
             if namespace is None or namespace == tree.link("/proc/self/ns/mnt"):
-                return int(pid)
+                return integer(pid)
     return None
 
 
@@ -107,7 +109,7 @@ def started(tree, pid):
     """When a process was started, in clock ticks since boot (proc(5), field 22), or None."""
     text = tree.read("/proc/%d/stat" % pid) or ""
     fields = text.rpartition(")")[2].split()
-    return int(fields[19]) if len(fields) > 19 else None
+    return integer(fields[19]) if len(fields) > 19 else None
 
 
 def unit_words(tree, unit=UNIT):

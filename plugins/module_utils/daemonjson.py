@@ -17,6 +17,7 @@ from ansible_collections.gpu.provision.plugins.module_utils import lazyre
 
 # dockerd has no limit; a file of this size is something else that landed here.
 MAX_BYTES = 1 << 20
+_MOST_DIGITS = 100
 MAX_DEPTH = 64
 RUNTIME = "nvidia"
 RUNTIME_PROGRAM = "nvidia-container-runtime"
@@ -297,7 +298,7 @@ def size_of(text):
     """
     if isinstance(text, bool) or not isinstance(text, (str, int, float)):
         return None
-    match = re.match(r"^([0-9]+(?:\.[0-9]+)?) ?([kmgtp]?)(?:i?b)?$", str(text).strip().lower())
+    match = re.match(r"^([0-9]{1,18}(?:\.[0-9]{1,18})?) ?([kmgtp]?)(?:i?b)?$", str(text).strip().lower())
     if not match:
         return None
     return int(float(match.group(1)) * 1024 ** " kmgtp".index(match.group(2) or " "))
@@ -344,6 +345,13 @@ class _Reader(object):
             if end < len(text) and text[end] not in _SPACE + ",]}":
                 raise _error(text, at, "%s is no number" % _glimpse(text, at), "write text in double quotes")
             digits = number.group()
+            if len(digits) > _MOST_DIGITS:
+                raise _error(
+                    text,
+                    at,
+                    "the number has more than %d digits" % _MOST_DIGITS,
+                    "write a number that a computer has",
+                )
             value = float(digits) if re.search("[.eE]", digits) else int(digits)
             return Node("number", at, end, value), end
         for word, value in _WORDS.items():

@@ -12,7 +12,7 @@ from ansible_collections.gpu.provision.plugins.module_utils import lazyre
 
 _PART = lazyre.compile(r"([^0-9]*)([0-9]*)")
 # Compares below every text but ``~``, as the end of a version does.
-_END = ((0,), 0)
+_END = ((0,), (0, ""))
 
 
 def split(version):
@@ -23,7 +23,7 @@ def split(version):
     epoch, colon, rest = version.strip().partition(":")
     if not colon:
         epoch, rest = "0", epoch
-    if not epoch.isdigit() or not rest:
+    if not (epoch.isascii() and epoch.isdigit() and len(epoch) < 10 and rest):
         raise ValueError("not a Debian version: %r" % version)
     upstream, dash, revision = rest.rpartition("-")
     if not dash:
@@ -49,12 +49,18 @@ def compare(a, b):
 def natural_key(text):
     """Sort key for anything numbered (kernel releases): the same order, without epoch and revision."""
     parts = [
-        (tuple(_order(char) for char in other) + (0,), int(digits or "0"))
+        (tuple(_order(char) for char in other) + (0,), _number(digits))
         for at, (other, digits) in enumerate(_PART.findall(text))
         # The number that a part starts with counts as 0 where there is none.
         if other or digits or not at
     ]
     return tuple(parts) + (_END,)
+
+
+def _number(digits):
+    """Sort key of a number by its digits, however many: int() has a limit."""
+    digits = digits.lstrip("0")
+    return len(digits), digits
 
 
 def _order(char):

@@ -14,6 +14,7 @@ import socket
 from ansible_collections.gpu.provision.plugins.module_utils import dockerproxy
 
 SOCKET = "/var/run/docker.sock"
+_MOST_BYTES = 16 << 20
 
 
 class DockerError(Exception):
@@ -46,7 +47,7 @@ class Client(object):
         try:
             connection.request("GET", path)
             answer = connection.getresponse()
-            body = answer.read()
+            body = answer.read(_MOST_BYTES)
         except (OSError, http.client.HTTPException) as error:
             raise DockerError("no answer from %s: %s" % (self.path, error)) from None
         finally:
@@ -58,7 +59,7 @@ class Client(object):
             )
         try:
             return json.loads(body.decode("utf-8"))
-        except ValueError:
+        except (ValueError, RecursionError):
             raise DockerError("%s answers no JSON to %s" % (self.path, path)) from None
 
     def info(self):

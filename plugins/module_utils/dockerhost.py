@@ -8,7 +8,7 @@ Runs on hosts: standard library only, any Python from 3.8.
 
 from __future__ import annotations
 
-import json
+from ansible_collections.gpu.provision.plugins.module_utils.hosttree import integer, json_object
 
 _ENGINES = ("/usr/bin/dockerd", "/usr/sbin/dockerd", "/usr/local/bin/dockerd")
 _FIRST_USER = 1000  # uid; system accounts have no docker of their own
@@ -45,10 +45,9 @@ def users(tree):
     found = {}
     for line in (tree.read("/etc/passwd") or "").splitlines():
         fields = line.split(":")
-        if len(fields) == 7 and fields[2].isdigit() and fields[3].isdigit() and fields[5].startswith("/"):
-            uid = int(fields[2])
-            if _FIRST_USER <= uid < 60000 or uid == 0:
-                found[fields[0]] = {"uid": uid, "gid": int(fields[3]), "home": fields[5].rstrip("/") or "/"}
+        uid, gid = [integer(field) for field in fields[2:4]] if len(fields) == 7 else (None, None)
+        if None not in (uid, gid) and fields[5].startswith("/") and (_FIRST_USER <= uid < 60000 or uid == 0):
+            found[fields[0]] = {"uid": uid, "gid": gid, "home": fields[5].rstrip("/") or "/"}
     return found
 
 
@@ -106,16 +105,10 @@ def warnings(found):
 
 def _context(tree, home):
     """The docker context that a user has chosen, or ""."""
-    text = tree.read(home + "/.docker/config.json", 65536)
-    if not text:
-        return ""
-    try:
-        data = json.loads(text)
-    except ValueError:
-        return ""
-    return str(data.get("currentContext") or "") if isinstance(data, dict) else ""
+    data = json_object(tree.read(home + "/.docker/config.json", 65536)) or {}
+    return str(data.get("currentContext") or "")
 
 
 def _is_podman(tree):
     target = tree.link("/usr/bin/docker") or ""
-    return "podman" in target or "podman" in (tree.read("/usr/bin/docker", 256) or "")
+    return "podman" in target or b"podman" in (tree.read_bytes("/usr/bin/docker", 256, head=True) or b"")

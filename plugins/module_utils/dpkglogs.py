@@ -8,14 +8,13 @@ Runs on hosts: standard library only, any Python from 3.8.
 
 from __future__ import annotations
 
-import gzip
 import zlib
 
 from ansible_collections.gpu.provision.plugins.module_utils import aptcommon, lazyre
 
 HISTORY, TERM, DPKG = "/var/log/apt/history.log", "/var/log/apt/term.log", "/var/log/dpkg.log"
 UNATTENDED = "/var/log/unattended-upgrades/unattended-upgrades.log"
-_TAIL = 1 << 19
+_TAIL, _MOST_UNPACKED = 1 << 19, 1 << 24
 _MOST_TRANSACTIONS, _MOST_PACKAGES = 12, 80
 _ACTIONS = ("Install", "Upgrade", "Downgrade", "Reinstall", "Remove", "Purge")
 _CHANGE = lazyre.compile(r"([a-z0-9][a-z0-9.+-]*)(?::([a-z0-9-]+))? \(([^)]*)\)")
@@ -31,20 +30,9 @@ _CONCERNS = lazyre.compile(
 
 def tail(tree, path, size=_TAIL):
     """Text of the end of a log, whole lines; "" where there is none."""
-    found = tree.stat(path)
-    if found is None:
-        return ""
-    data = tree.read_bytes(path) if found.st_size <= size else _end(tree.real(path), size)
-    return (data or b"").decode("utf-8", "replace")
-
-
-def _end(path, size):
-    try:
-        with open(path, "rb") as file:
-            file.seek(-size, 2)
-            return file.read().partition(b"\n")[2]
-    except OSError:
-        return b""
+    data = tree.tail(path, size) or b""
+    whole = data if len(data) < size else data.partition(b"\n")[2]
+    return whole.decode("utf-8", "replace")
 
 
 def history(tree):
@@ -53,8 +41,10 @@ def history(tree):
     old = ""
     if packed:
         try:
-            old = gzip.decompress(packed).decode("utf-8", "replace")[-_TAIL:]
-        except (OSError, EOFError, zlib.error):
+            old = (
+                zlib.decompressobj(31).decompress(packed, _MOST_UNPACKED).decode("utf-8", "replace")[-_TAIL:]
+            )
+        except zlib.error:
             old = ""  # cut off while it was written; the current log is read all the same
     return old + "\n" + tail(tree, HISTORY)
 

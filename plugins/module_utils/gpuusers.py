@@ -8,7 +8,7 @@ import os
 import re
 
 from ansible_collections.gpu.provision.plugins.module_utils import lazyre
-from ansible_collections.gpu.provision.plugins.module_utils.hosttree import HostTree
+from ansible_collections.gpu.provision.plugins.module_utils.hosttree import HostTree, integer
 
 # They hold GPU devices open on every host and are no work that a reboot would end.
 # Monitors (DCGM and its exporter) watch day and night: counted as work, they would put off every reboot for ever.
@@ -38,7 +38,7 @@ def read_gpu_users(tree):
         return []
     found, users = [], None
     for pid in tree.names("/proc"):
-        if not pid.isdigit():
+        if integer(pid) is None:
             continue
         base = "/proc/%s/fd" % pid
         try:
@@ -61,7 +61,7 @@ def read_gpu_users(tree):
         owner = tree.stat("/proc/" + pid)
         uid = _status_uid(tree, pid) if not tree.live else (owner.st_uid if owner else None)
         found.append({
-            "pid": int(pid),
+            "pid": integer(pid),
             "comm": comm,
             "user": None if uid is None else users.get(uid, "uid %d" % uid),
             "devices": sorted(devices),
@@ -71,13 +71,13 @@ def read_gpu_users(tree):
 
 def _status_uid(tree, pid):
     match = re.search(r"^Uid:\s+([0-9]+)", tree.read("/proc/%s/status" % pid) or "", re.M)
-    return int(match.group(1)) if match else None
+    return integer(match.group(1)) if match else None
 
 
 def _users(tree):
     """{uid: name} of /etc/passwd: directory services are not asked, they may hang."""
     rows = (line.split(":") for line in (tree.read("/etc/passwd") or "").splitlines())
-    return {int(row[2]): row[0] for row in rows if len(row) > 3 and row[2].isdigit()}
+    return {integer(row[2]): row[0] for row in rows if len(row) > 3}
 
 
 def main(args):

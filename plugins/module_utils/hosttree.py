@@ -36,8 +36,8 @@ _ABSENT = (FileNotFoundError, NotADirectoryError, ValueError)
 class OddFileError(OSError):
     """Something else than a file of the expected kind or size; strerror says what."""
 
-    def __init__(self, path, why):
-        OSError.__init__(self, errno.EINVAL, why, path)
+    def __init__(self, path, why, number=errno.EINVAL):
+        OSError.__init__(self, number, why, path)
 
 
 def open_regular(path):
@@ -66,7 +66,9 @@ def open_regular(path):
 def _regular(path, found):
     if stat.S_ISREG(found.st_mode) or (stat.S_ISCHR(found.st_mode) and found.st_rdev == _NULL):
         return found
-    raise OddFileError(path, "a folder" if stat.S_ISDIR(found.st_mode) else "not a regular file")
+    if stat.S_ISDIR(found.st_mode):
+        raise OddFileError(path, os.strerror(errno.EISDIR), errno.EISDIR)
+    raise OddFileError(path, "not a regular file")
 
 
 def open_file(path):
@@ -75,11 +77,16 @@ def open_file(path):
 
 
 def read_file(path, limit=MOST_BYTES):
-    """Content of a regular file as bytes. Raises OddFileError (a larger one among them) or OSError."""
-    data, more = _read(path, limit)
+    """Content of a regular file as bytes. Raises OddFileError (for a larger one too) or OSError."""
+    return read_stat(path, limit)[0]
+
+
+def read_stat(path, limit=MOST_BYTES):
+    """The same with the os.stat_result of what was read."""
+    data, more, found = _read(path, limit)
     if more:
         raise OddFileError(path, "larger than " + _size(limit))
-    return data
+    return data, found
 
 
 def read_text(path, limit=MOST_BYTES, errors="backslashreplace"):
@@ -88,7 +95,7 @@ def read_text(path, limit=MOST_BYTES, errors="backslashreplace"):
 
 
 def _read(path, limit):
-    """(the first limit bytes of a regular file, whether there is more)."""
+    """(the first limit bytes of a regular file, whether there is more, os.stat_result)."""
     handle, found = open_regular(path)
     try:
         # A file that grows while it is read ends where it ended when it was opened.
@@ -105,7 +112,7 @@ def _read(path, limit):
         pass
     finally:
         os.close(handle)
-    return b"".join(parts), not kernel and found.st_size > limit
+    return b"".join(parts), not kernel and found.st_size > limit, found
 
 
 def _size(number):
@@ -160,8 +167,10 @@ class HostTree(object):
         """Remember a path (or a part of the facts) as unreadable."""
         self._noted.setdefault(path, why)
 
-    def _missed(self, path, error):
-        """Note why a path could not be read, where that is not normal."""
+    def missed(self, path, error):
+        """Note why a path could not be read, where that is not normal: it is there."""
+        if isinstance(error, _ABSENT):
+            return
         if error.errno in _DENIED:
             self.note(path)
         elif isinstance(error, OddFileError) or not (
@@ -176,16 +185,28 @@ class HostTree(object):
         (nothing without a limit) and its path is noted, unless head says that the beginning is all that is wanted.
         """
         try:
-            data, more = _read(self.real(path), limit or MOST_BYTES)
+            data, more, _ = _read(self.real(path), limit or MOST_BYTES)
         except _ABSENT:
             return None
         except OSError as error:
-            self._missed(path, error)
+            self.missed(path, error)
             return None
         if more and not head:
             self.note(path, "larger than " + _size(limit or MOST_BYTES))
             return data if limit else None
         return data
+
+    def tail(self, path, size):
+        """The last size bytes of a file, or None when it is absent or unreadable."""
+        try:
+            with open_file(self.real(path)) as file:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - size))
+                return file.read(size)
+        except _ABSENT:
+            return None
+        except OSError as error:
+            self.missed(path, error)
+        return None
 
     def read(self, path, limit=None, head=False):
         """Text of a file (undecodable bytes escaped, and noted), or None; limit, head: of read_bytes."""
@@ -218,10 +239,8 @@ class HostTree(object):
             if found is not None and (path.startswith("/etc/") or not stat.S_ISREG(found.st_mode)):
                 self.note(path, "not a folder")
             return []
-        except _ABSENT:
-            return []
-        except OSError as error:
-            self._missed(path, error)
+        except (OSError, ValueError) as error:
+            self.missed(path, error)
             return []
         if len(found) == most:
             self.note(path, "more than %d entries" % MOST_NAMES)
@@ -238,7 +257,7 @@ class HostTree(object):
         except _ABSENT:
             return None
         except OSError as error:
-            self._missed(path, error)
+            self.missed(path, error)
         return None
 
     def exists(self, path):

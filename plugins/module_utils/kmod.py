@@ -13,8 +13,10 @@ import mmap
 import os
 import struct
 
-from ansible_collections.gpu.provision.plugins.module_utils import lazyre
+from ansible_collections.gpu.provision.plugins.module_utils import hosttree, lazyre
 
+# NVIDIA's module has 100 MB, packed a third of that.
+_MOST_PACKED, _MOST_UNPACKED = 1 << 27, 1 << 29
 MAGIC = b"~Module signature appended~\n"
 # nvidia.ko, and Debian's nvidia-current.ko, nvidia-current-open.ko, nvidia-tesla-470.ko,
 # nvidia-legacy-390xx.ko
@@ -35,9 +37,9 @@ def info(path):
     """
     kind = path.rsplit(".", 1)[-1]
     if kind == "ko":
-        with open(path, "rb") as file:
-            if not os.fstat(file.fileno()).st_size:
-                raise KmodError("%s is empty" % path)
+        with hosttree.open_file(path) as file:
+            if not 0 < os.fstat(file.fileno()).st_size <= _MOST_UNPACKED:
+                raise KmodError("%s is empty, or too large" % path)
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
                 return describe(data)
     return describe(unpack(path, kind))
@@ -65,17 +67,16 @@ def flavour(license_):
 
 def unpack(path, kind):
     """Return the bytes of a module compressed as kind (xz, gz, zst). Raises KmodError or OSError."""
-    with open(path, "rb") as file:
-        packed = file.read()
+    packed = hosttree.read_file(path, _MOST_PACKED)
     try:
         if kind == "xz":
             import lzma
 
-            return lzma.decompress(packed)
+            return _whole(lzma.LZMADecompressor(), packed, path)
         if kind == "gz":
             import zlib
 
-            return zlib.decompress(packed, 31)
+            return _whole(zlib.decompressobj(31), packed, path)
     except (EOFError, ValueError) as error:
         raise KmodError("%s cannot be unpacked: %s" % (path, error)) from None
     except Exception as error:
@@ -88,6 +89,15 @@ def unpack(path, kind):
     raise KmodError("%s: unknown compression" % path)
 
 
+def _whole(decompressor, packed, path):
+    data = decompressor.decompress(packed, _MOST_UNPACKED)
+    if not decompressor.eof:
+        raise KmodError(
+            "%s cannot be unpacked: cut off, or larger than %d MiB" % (path, _MOST_UNPACKED >> 20)
+        )
+    return data
+
+
 def _unpack_zstd(packed, path):
     """By Python's own module (3.14), else libzstd, which dpkg itself needs, else the zstd program."""
     try:
@@ -96,7 +106,7 @@ def _unpack_zstd(packed, path):
         pass
     else:
         try:
-            return zstd.decompress(packed)
+            return _whole(zstd.ZstdDecompressor(), packed, path)
         except zstd.ZstdError as error:
             raise KmodError("%s cannot be unpacked: %s" % (path, error)) from None
     import ctypes
@@ -137,6 +147,8 @@ def _unpack_libzstd(ctypes, lib, packed, path):
             if lib.ZSTD_isError(left):
                 raise KmodError("%s cannot be unpacked: damaged zstd data" % path)
             parts.append(ctypes.string_at(chunk, taken.pos))
+            if len(parts) > _MOST_UNPACKED // len(chunk):
+                raise KmodError("%s cannot be unpacked: larger than %d MiB" % (path, _MOST_UNPACKED >> 20))
         if left:
             raise KmodError("%s cannot be unpacked: the zstd data is cut off" % path)
     finally:
@@ -145,17 +157,12 @@ def _unpack_libzstd(ctypes, lib, packed, path):
 
 
 def _unpack_zstd_program(path):
-    import subprocess
+    from ansible_collections.gpu.provision.plugins.module_utils import outputs
 
-    try:
-        done = subprocess.run(
-            ["zstd", "-dcq", path], stdin=subprocess.DEVNULL, capture_output=True, timeout=30
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise KmodError("%s cannot be unpacked: no libzstd, and zstd: %s" % (path, error)) from None
-    if done.returncode:
-        raise KmodError("%s cannot be unpacked: %s" % (path, done.stderr.decode("utf-8", "replace").strip()))
-    return done.stdout
+    done = outputs.ask(["zstd", "-dcq", path], 30, _MOST_UNPACKED)
+    if done is None or done[0]:
+        raise KmodError("%s cannot be unpacked: no libzstd, and the program zstd does not unpack it" % path)
+    return done[1]
 
 
 def _modinfo(data):
@@ -175,6 +182,9 @@ def _modinfo(data):
                 struct.unpack_from("<I", head, 32),
                 struct.unpack_from("<3H", head, 46),
             )
+
+        if size < (64 if wide else 40):
+            raise KmodError("the ELF file is damaged")
 
         def section(index):
             # (name, offset, size, link)

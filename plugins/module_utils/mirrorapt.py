@@ -21,6 +21,7 @@ from ansible_collections.gpu.provision.plugins.module_utils import (
     aptquery,
     aptsources,
     debversion,
+    hosttree,
     mirrorindex,
     scratch,
 )
@@ -87,8 +88,7 @@ def _key(source):
     """Bytes of the key of a source: given, by fingerprint, or a keyring that lies here."""
     if source.get("signed_by"):
         try:
-            with io.open(source["signed_by"], "rb") as handle:
-                return handle.read()
+            return hosttree.read_file(source["signed_by"])
         except OSError as error:
             raise AptError(
                 "mirror.no_key", "the keyring of %s is not here: %s" % (source["name"], source["signed_by"]),
@@ -221,8 +221,7 @@ def _read(path):
     if not os.path.isfile(path):
         return ""
     # As it came, byte for byte: a signature is over it.
-    with io.open(path, encoding="utf-8", errors="surrogateescape", newline="") as handle:
-        return handle.read()
+    return hosttree.read_text(path, 1 << 28, "surrogateescape")
 
 
 def _offered(lists, wanted):

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import base64
 import email.parser
-import io
-import json
 import os
 import re
 
-from ansible_collections.gpu.provision.plugins.module_utils import aptcommon, aptsources
+from ansible_collections.gpu.provision.plugins.module_utils import aptcommon, aptsources, hosttree
 
 # Of a conda package's record: what the index of a channel says of it.
 _RECORD = (
@@ -45,9 +43,8 @@ def main(args):
 
 
 def _installed():
-    with io.open(aptcommon.DPKG_STATUS, encoding="utf-8", errors="replace") as handle:
-        stanzas = aptcommon.parse_stanzas(handle.read(), _FIELDS)
-        rows = [one for one in stanzas if one.get("Status", "").split()[-1:] == ["installed"]]
+    stanzas = aptcommon.parse_stanzas(hosttree.read_text(aptcommon.DPKG_STATUS, errors="replace"), _FIELDS)
+    rows = [one for one in stanzas if one.get("Status", "").split()[-1:] == ["installed"]]
     return [[one["Package"], one["Version"], one["Architecture"], one.get("Provides", "")] for one in rows]
 
 
@@ -79,7 +76,7 @@ def environment(path):
         if not name.endswith(".json"):
             continue
         data = _bytes(os.path.join(folder, name))
-        record = json.loads((data or b"{}").decode("utf-8"))
+        record = hosttree.json_object((data or b"").decode("utf-8", "replace")) or {}
         owned.add((str(record.get("name", "")).lower().replace("_", "-"), record.get("version")))
         if not record.get("url") or not (record.get("sha256") or record.get("md5")):
             problems.append("%s: its record names no address or no checksum" % name)
@@ -127,7 +124,6 @@ def _wheel(folder, owned):
 
 def _bytes(path):
     try:
-        with io.open(path, "rb") as handle:
-            return handle.read()
+        return hosttree.read_file(path)
     except OSError:
         return None

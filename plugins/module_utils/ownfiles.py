@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 import stat
 
+from ansible_collections.gpu.provision.plugins.module_utils import hosttree
+
 HEADER = "written by gpu-provision"
 # Names of folders that hold our files only: /etc/gpu-provision, and cuda among the modulefiles.
 OWN_FOLDERS = ("gpu-provision", "cuda")
@@ -36,8 +38,7 @@ class FileError(Exception):
 def read(path):
     """Content of a file as bytes, or None when nothing is there (a link that leads nowhere is nothing)."""
     try:
-        with open(path, "rb") as file:
-            return file.read()
+        return hosttree.read_file(path)
     except FileNotFoundError:
         return None
     except OSError as error:

@@ -457,10 +457,8 @@ def _module_info(tree, path):
     except kmod.KmodError:
         # Damaged or not a module: it has no version, and verify says so.
         info = {}
-    except PermissionError:
-        tree.note(path)
-        info = {}
-    except OSError:
+    except OSError as error:
+        tree.missed(path, error)
         info = {}
     return {
         "version": info.get("version"),

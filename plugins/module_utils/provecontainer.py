@@ -19,6 +19,8 @@ import subprocess
 import tarfile
 import time
 
+from ansible_collections.gpu.provision.plugins.module_utils import hosttree, outputs
+
 SOCKET = "/var/run/docker.sock"
 NAME = "gpu-provision-verify"
 GPU = "nvidia.com/gpu=all"
@@ -273,8 +275,12 @@ def scratch(root="/", machine=None):
             archive.addfile(entry)
         _add(archive, "etc/debian_version", b"scratch\n")
         for path in found:
-            with open(os.path.realpath(root.rstrip("/") + path), "rb") as file:
-                _add(archive, path.lstrip("/"), file.read(), 0o755)
+            _add(
+                archive,
+                path.lstrip("/"),
+                hosttree.read_file(os.path.realpath(root.rstrip("/") + path)),
+                0o755,
+            )
     return out.getvalue()
 
 
@@ -293,12 +299,13 @@ def run(argv, timeout, env, data=None):
         )  # fmt: skip
     except OSError as error:
         return Attempt(127, "%s: %s" % (argv[0], error.strerror))
+    output = outputs.Output(child, data)
     try:
-        out, _ = child.communicate(data, timeout)
+        out, _ = output.wait(timeout)
         return Attempt(child.returncode, out.decode("utf-8", "replace"))
     except subprocess.TimeoutExpired:
         _end(child)
-        out, _ = child.communicate()
+        out, _ = output.wait()
         return Attempt(None, out.decode("utf-8", "replace"))
     except BaseException:
         _end(child)

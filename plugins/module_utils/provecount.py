@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import re
 
-from ansible_collections.gpu.provision.plugins.module_utils import proveerrors
+from ansible_collections.gpu.provision.plugins.module_utils import hosttree, proveerrors
 
 
 def bus_cards(base="/sys/bus/pci/devices"):
@@ -17,8 +17,7 @@ def bus_cards(base="/sys/bus/pci/devices"):
         words = []
         for name in ("vendor", "class"):
             try:
-                with open("%s/%s/%s" % (base, slot, name)) as file:
-                    words.append(file.read().strip())
+                words.append(hosttree.read_text("%s/%s/%s" % (base, slot, name)).strip())
             except OSError:
                 words.append("")
         virtual = os.path.exists("%s/%s/physfn" % (base, slot))

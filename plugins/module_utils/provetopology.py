@@ -11,6 +11,8 @@ from __future__ import annotations
 import os
 import re
 
+from ansible_collections.gpu.provision.plugins.module_utils import hosttree
+
 # From near to far; what `nvidia-smi topo -m` calls them.
 WAYS = ("nvlink", "pix", "pxb", "phb", "node", "sys")
 WORDS = {
@@ -166,7 +168,6 @@ def _names(folder):
 
 def _read(path):
     try:
-        with open(path, "rb") as file:
-            return file.read()
+        return hosttree.read_file(path)
     except OSError:
         return b""

@@ -41,7 +41,7 @@ import shutil
 import stat
 import time
 
-from ansible_collections.gpu.provision.plugins.module_utils import aptcommon, openpgp
+from ansible_collections.gpu.provision.plugins.module_utils import aptcommon, hosttree, openpgp
 
 SNAPSHOTS = "/var/lib/provision/snapshots"
 SCHEMA = "provision/snapshot/1"
@@ -218,7 +218,7 @@ def fingerprint(real):
         if not stat.S_ISREG(info.st_mode):
             return "other"
         digest = hashlib.sha256()
-        with open(real, "rb") as file:
+        with hosttree.open_file(real) as file:
             for chunk in iter(lambda: file.read(1 << 20), b""):
                 digest.update(chunk)
         return digest.hexdigest()
@@ -315,8 +315,7 @@ class Host(object):
     def text(self, id_, *parts):
         """Text of a file of the snapshot; empty where it is not there."""
         try:
-            with io.open(self.inside(id_, *parts), encoding="utf-8", errors="surrogateescape") as file:
-                return file.read()
+            return hosttree.read_text(self.inside(id_, *parts), errors="surrogateescape")
         except FileNotFoundError:
             return ""
 
@@ -392,8 +391,7 @@ class Host(object):
             return None, {"why": "neither a file nor a link"}
         if info.st_size > min(MOST_BYTES_A_FILE, room):
             return None, {"why": "larger than what is copied", "size": info.st_size}
-        with open(real, "rb") as file:
-            data = file.read()
+        data = hosttree.read_file(real, MOST_BYTES_A_FILE)
         _make_folders(os.path.dirname(target))
         _write(target, data, stat.S_IMODE(info.st_mode), sync=False)
         if os.geteuid() == 0:
@@ -576,8 +574,7 @@ def _names(folder):
 
 def _read(path):
     try:
-        with open(path, "rb") as file:
-            return file.read()
+        return hosttree.read_file(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
 

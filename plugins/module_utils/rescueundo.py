@@ -22,6 +22,7 @@ from ansible_collections.gpu.provision.plugins.module_utils import (
     aptquery,
     apttransaction,
     cudanames,
+    hosttree,
     names,
     rescuecommon,
     rescuesnapshot,
@@ -390,7 +391,7 @@ def _restore(copy, entry):
         os.symlink(os.readlink(copy), temporary)
     else:
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(handle, "wb") as target, open(copy, "rb") as source:
+        with os.fdopen(handle, "wb") as target, hosttree.open_file(copy) as source:
             shutil.copyfileobj(source, target)
             target.flush()
             os.fchown(target.fileno(), entry["uid"], entry["gid"])

@@ -14,6 +14,7 @@ import signal
 import time
 
 ARGUMENTS = ["-q", "-x"]
+_MOST_BYTES = 16 << 20
 FOLDERS = ("/usr/bin", "/usr/local/nvidia/bin", "/usr/local/bin")
 
 
@@ -90,7 +91,7 @@ class Query(object):
             done, value = os.waitpid(self.pid, os.WNOHANG)
             if done:
                 status = value
-            elif time.monotonic() >= self.deadline:
+            elif time.monotonic() >= self.deadline or self._writes_on():
                 break
             else:
                 time.sleep(pause)
@@ -107,6 +108,10 @@ class Query(object):
         out, err = _content(self.out), _content(self.err)
         rc = os.WEXITSTATUS(status) if os.WIFEXITED(status) else -os.WTERMSIG(status)
         return parse(self.path, rc, out, err)
+
+    def _writes_on(self):
+        """More than hundreds of GPUs would have to say: it does not end."""
+        return any(os.fstat(handle).st_size > _MOST_BYTES for handle in (self.out, self.err))
 
     def abandon(self):
         """Kill the group. What hangs in the driver may stay until that lets it go: it is not awaited."""
@@ -125,8 +130,9 @@ def parse(path, rc, out, err):
     result = dict(_empty(), path=path, ran=True, rc=rc)
     result["driver_version"] = _tag(out, "driver_version")
     result["cuda_version"] = _tag(out, "cuda_version")
-    for index, (bus_id, body) in enumerate(re.findall(r'<gpu id="([^"]*)">(.*?)</gpu>', out, re.S)):
-        memory = re.search(r"<fb_memory_usage>\s*<total>\s*([0-9]+)\s*MiB", body)
+    for index, part in enumerate(out.split('<gpu id="')[1:]):
+        bus_id, _, body = part.partition("</gpu>")[0].partition('">')
+        memory = re.search(r"<fb_memory_usage>\s*<total>\s*([0-9]{1,18})\s*MiB", body)
         persistence = _tag(body, "persistence_mode")
         result["gpus"].append({
             "index": index,
@@ -141,7 +147,8 @@ def parse(path, rc, out, err):
             "ecc": _tag(body, "current_ecc"),
         })  # fmt: skip
     if rc != 0 or not result["gpus"]:
-        words = re.sub(r"<\?xml.*</nvidia_smi_log>", "", out, flags=re.S) + "\n" + err
+        before, mark, log = out.partition("<?xml")
+        words = before + (mark + log).rpartition("</nvidia_smi_log>")[2] + "\n" + err
         lines = [line.strip() for line in words.splitlines()]
         plain = [line for line in lines if line and not line.startswith("<")]
         result["error"] = " ".join(plain[:6]) or (
@@ -177,6 +184,6 @@ def _memory():
 
 def _content(handle):
     size = os.fstat(handle).st_size
-    data = os.pread(handle, size, 0)
+    data = os.pread(handle, min(size, _MOST_BYTES), 0)
     os.close(handle)
     return data.decode("utf-8", "replace")

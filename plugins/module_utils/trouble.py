@@ -31,9 +31,9 @@ def collect(root="/", run=None, smi_timeout=probe.SMI_TIMEOUT, conda_prefixes=()
     facts = probe.collect(root, run, smi_timeout, conda_prefixes)
     tree = HostTree(root)
     facts["trouble"] = {
-        "boot": boottrouble.read(tree, facts, run),
-        "apt": apttrouble.read(tree, facts),
-        "user": usertrouble.read(tree, facts),
+        "boot": probe.read_part(tree, "trouble.boot", boottrouble.read, facts, run),
+        "apt": probe.read_part(tree, "trouble.apt", apttrouble.read, facts),
+        "user": probe.read_part(tree, "trouble.user", usertrouble.read, facts),
     }
     facts["unreadable"] = sorted(set(facts["unreadable"]) | set(tree.unreadable))
     return facts

@@ -1,0 +1,90 @@
+# Copyright (c) the gpu-provision founders
+# Apache-2.0 (see LICENSE)
+"""What a started program writes, kept up to a limit: one that writes without end is ended like one that does not end.
+
+Runs on hosts: standard library only, any Python from 3.8.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import subprocess
+import time
+
+MOST_BYTES = 64 << 20
+
+
+class Output(object):
+    """The pipes of a subprocess.Popen. wait() is its communicate(), and may be called again after a TimeoutExpired."""
+
+    def __init__(self, process, data=None, most=MOST_BYTES):
+        self.process, self.data, self.left = process, memoryview(data or b""), most
+        self.parts = {pipe: [] for pipe in (process.stdout, process.stderr) if pipe}
+        self.open = selectors.DefaultSelector()
+        for pipe in self.parts:
+            self.open.register(pipe, selectors.EVENT_READ)
+        if process.stdin:
+            os.set_blocking(process.stdin.fileno(), False)
+            self.open.register(process.stdin, selectors.EVENT_WRITE)
+
+    def wait(self, timeout=None):
+        """Return (output, errors) as bytes; raise subprocess.TimeoutExpired when the time (seconds) is over.
+
+        A program that writes more than the limit raises it too. Its end is the caller's, as with communicate; what it
+        writes until then is thrown away.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while self.open.get_map():
+            rest = None if deadline is None else deadline - time.monotonic()
+            if rest is not None and rest <= 0:
+                raise subprocess.TimeoutExpired(self.process.args, timeout)
+            for key, _ in self.open.select(rest):
+                ended = self._write() if key.fileobj is self.process.stdin else self._read(key.fileobj)
+                if ended:
+                    self.open.unregister(key.fileobj)
+                    key.fileobj.close()
+        self.process.wait(None if deadline is None else max(0.001, deadline - time.monotonic()))
+        return self.text(self.process.stdout), self.text(self.process.stderr)
+
+    def text(self, pipe):
+        """What came through a pipe until now, as bytes."""
+        return b"".join(self.parts.get(pipe, ()))
+
+    def _read(self, pipe):
+        part = os.read(pipe.fileno(), 65536)
+        if self.left > 0:
+            self.parts[pipe].append(part[: self.left])
+            self.left -= len(part)
+            if self.left <= 0:
+                raise subprocess.TimeoutExpired(self.process.args, 0)
+        return not part
+
+    def _write(self):
+        try:
+            self.data = self.data[os.write(self.process.stdin.fileno(), self.data[:65536]) :]
+        except BlockingIOError:
+            return False
+        except BrokenPipeError:
+            return True
+        return not self.data
+
+
+def ask(command, timeout, most=MOST_BYTES, env=None):
+    """Start a program that only reads: (exit code, output as bytes), or None where it is not there or does not end."""
+    try:
+        process = subprocess.Popen(  # noqa: S603 - a list, no shell
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
+            env=dict(env or os.environ, LC_ALL="C"),
+        )  # fmt: skip
+    except OSError:
+        return None
+    try:
+        out = Output(process, most=most).wait(timeout)[0]
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.stdout.close()
+        process.wait()
+        return None
+    return process.returncode, out
