@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -191,6 +192,28 @@ def source_spec(kind: str, mirror: Mirror, facts: Facts, catalog: Catalog) -> di
         "key_url": key_url,
         "fingerprint": wanted,
     }
+
+
+def archive_key(given: str, catalog: Catalog) -> tuple[list[str], str | None]:
+    """Return (fingerprints, base64 of the ring or None) by which Ubuntu's archive is signed.
+
+    given: fingerprint, armored text or file on this machine of a company's own archive; empty: Ubuntu's own keys.
+    """
+    if not given:
+        return catalog.archive_keys, None
+    try:
+        return [openpgp.normalize(given)], None
+    except ValueError:
+        pass  # a text or a file
+    try:
+        data = given.encode() if "BEGIN PGP" in given else Path(given).expanduser().read_bytes()
+        ring = openpgp.dearmor(data)
+        return openpgp.primaries(ring), base64.b64encode(ring).decode("ascii")
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            "usage.key_unreadable", "cannot read the key of the archive", because=[str(error)],
+            hint="--archive-key (gpu_mirror_archive_key) takes a full fingerprint, or the key as a file on this machine",
+        ) from error  # fmt: skip
 
 
 def _bare(fingerprint: str) -> str | None:

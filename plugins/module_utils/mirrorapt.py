@@ -23,6 +23,7 @@ from ansible_collections.gpu.provision.plugins.module_utils import (
     debversion,
     hosttree,
     mirrorindex,
+    openpgp,
     scratch,
 )
 from ansible_collections.gpu.provision.plugins.module_utils.aptcommon import AptError
@@ -85,13 +86,16 @@ def _resolve(work, args):
 
 
 def _key(source):
-    """Bytes of the key of a source: given, by fingerprint, or a keyring that lies here."""
+    """Bytes of the key of a source: given, by fingerprint, or those of a keyring that lies here that have a fingerprint."""
     if source.get("signed_by"):
         try:
-            return hosttree.read_file(source["signed_by"])
-        except OSError as error:
+            data = openpgp.only(hosttree.read_file(source["signed_by"]), source["fingerprint"])
+            if not data:
+                raise ValueError("it has no key of the fingerprints %s" % " ".join(source["fingerprint"]))
+            return data
+        except (OSError, ValueError) as error:
             raise AptError(
-                "mirror.no_key", "the keyring of %s is not here: %s" % (source["name"], source["signed_by"]),
+                "mirror.no_key", "the key of %s is not here: %s" % (source["name"], source["signed_by"]),
                 because=[str(error)],
                 hint="name it with --archive-key FILE: the package ubuntu-keyring has it, every Ubuntu host too",
             ) from None  # fmt: skip

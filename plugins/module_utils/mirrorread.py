@@ -28,7 +28,7 @@ _WHEEL = re.compile(r"^Tag: (\S+)$", re.M)
 
 def main(args):
     """Return {"arch", "sources": [{file, uris, suites, components, signed_by, key}], "archive_key", "packages": [[name, version,
-    arch, provides]], "conda": {path: {"packages", "wheels", "index", "problems"}}}. args: conda, paths of environments. Keys are
+    arch, provides]], "conda": {path: {"packages", "wheels", "problems"}}}. args: conda, paths of environments. Keys are
     in base64.
     """
     status = aptcommon.read_status()
@@ -67,10 +67,9 @@ def _source(source):
 def environment(path):
     """All packages of a conda environment: conda's with their addresses, pip's with the tags of their wheels.
 
-    Returns {"packages": [records], "wheels": [{"name", "version", "tags"}], "index": address of pip's own index, "problems":
-    [texts]}.
+    Returns {"packages": [records], "wheels": [{"name", "version", "tags"}], "problems": [texts]}.
     """
-    packages, problems, wheels, index, owned = [], [], [], None, set()
+    packages, problems, wheels, owned = [], [], [], set()
     folder = os.path.join(path, "conda-meta")
     for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
         if not name.endswith(".json"):
@@ -83,10 +82,6 @@ def environment(path):
             continue
         packages.append({key: record[key] for key in _RECORD if key in record})
     for site in _sites(path):
-        said = _PIP_INDEX.search(
-            (_bytes(os.path.join(site, "pip/_internal/models/index.py")) or b"").decode("utf-8", "replace")
-        )
-        index = said.group(1).rstrip("/") + "/simple" if said else index
         for name in sorted(os.listdir(site)):
             if name.endswith(".dist-info"):
                 found = _wheel(os.path.join(site, name), owned)
@@ -94,7 +89,15 @@ def environment(path):
                     wheels.append(found)
                 elif found:
                     problems.append(found)
-    return {"packages": packages, "wheels": wheels, "index": index, "problems": problems}
+    return {"packages": packages, "wheels": wheels, "problems": problems}
+
+
+def pip_index(site):
+    """Address of the index that the pip in a folder of packages has as its own, or None."""
+    said = _PIP_INDEX.search(
+        (_bytes(os.path.join(site, "pip/_internal/models/index.py")) or b"").decode("utf-8", "replace")
+    )
+    return said.group(1).rstrip("/") + "/simple" if said else None
 
 
 def _sites(path):

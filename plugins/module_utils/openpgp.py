@@ -16,7 +16,9 @@ import re
 _BLOCK = re.compile(
     rb"^-----BEGIN PGP PUBLIC KEY BLOCK-----[ \t]*\r?\n(.*?)^-----END PGP PUBLIC KEY BLOCK-----", re.M | re.S
 )
-_PUBLIC_KEY, _PUBLIC_SUBKEY = 6, 14
+_PUBLIC_KEY, _PUBLIC_SUBKEY, _SECRET_KEY = 6, 14, 5
+# Packets of a key: signature, key, user id, subkey, user attribute (RFC 9580, 5).
+_OF_KEYS = (2, 6, 13, 14, 17)
 _CRC24 = []  # filled when an armored key is read
 
 
@@ -62,6 +64,27 @@ def keys(data, checked=True):
     if not found or not found[0][0]:
         raise ValueError("no OpenPGP public key in it")
     return found
+
+
+def only(data, fingerprints):
+    """Return a binary ring of the primary keys of these fingerprints alone, with their subkeys, names and signatures.
+
+    Every other packet goes: foreign keys, secret ones, and kinds that a reader may take otherwise than we do. Empty where none
+    of the keys is in it. Raises ValueError when the data is not a ring of public keys.
+    """
+    kept, keep, at = [], False, 0
+    data = dearmor(data)
+    for tag, body, end in _framed(data):
+        if tag in (_PUBLIC_KEY, _SECRET_KEY):
+            keep = (
+                tag == _PUBLIC_KEY
+                and body[:1] in (b"\4", b"\5", b"\6")
+                and _fingerprint(body) in fingerprints
+            )
+        if keep and tag in _OF_KEYS:
+            kept.append(data[at:end])
+        at = end
+    return b"".join(kept)
 
 
 def without(data, fingerprints):

@@ -629,6 +629,17 @@ class Catalog:
             key_certainty=found.certainty if found else "unknown", note=note or row.note, certainty=row.certainty,
         )  # fmt: skip
 
+    @property
+    def archive_keys(self) -> list[str]:
+        """Fingerprints of the keys that sign Ubuntu's archive."""
+        return [self.repositories.keys[name].fingerprint for name in self.repositories.archive.keys]
+
+    def is_archive(self, uri: str) -> bool:
+        """True for an address of Ubuntu's archive on a server of Ubuntu's own, a country's or a cloud's too."""
+        found = re.fullmatch(r"https?://([a-z0-9.-]+)/ubuntu(?:-ports)?/?", uri)
+        hosts = self.repositories.archive.hosts
+        return found is not None and any(("." + found[1]).endswith("." + host) for host in hosts)
+
     def known_bad(
         self, component: str, version: str, *, ubuntu: str | None = None, channel: Channel | None = None,
         kernel: str | None = None, care: bool = False,

@@ -906,8 +906,14 @@ class KernelCoupling(Data):
     source: str
 
 
+class UbuntuArchive(Fact):
+    hosts: tuple[str, ...]
+    keys: tuple[str, ...]
+
+
 class Repositories(Topic):
     repositories: dict[str, RepositoryRow]
+    archive: UbuntuArchive
     keys: dict[str, Key]
     unknown_keys: tuple[UnknownKey, ...]
     keyring_packages: tuple[KeyringPackage, ...]

@@ -139,11 +139,18 @@ def mirror(
     archive: Annotated[
         str,
         typer.Option(
-            "--archive", metavar="URL", help="Ubuntu's archive (default: that of the locked hosts)."
+            "--archive",
+            metavar="URL",
+            help="Ubuntu's archive (default: where the locked hosts have it on Ubuntu's own servers).",
         ),
     ] = "",
     archive_key: Annotated[
-        str, typer.Option("--archive-key", metavar="FILE", help="Keyring of that archive, where DIR is.")
+        str,
+        typer.Option(
+            "--archive-key",
+            metavar="FILE|FINGERPRINT",
+            help="Key of an archive of your own, a file here or its fingerprint (default: Ubuntu's own keys).",
+        ),
     ] = "",
     prune: Annotated[
         bool, typer.Option("--prune", metavar="", help="Take out what the lock no longer needs.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
+import provision.collection  # noqa: F401  (makes the collection importable)
+from ansible_collections.gpu.provision.plugins.module_utils import mirrorread
 from provision import remote
 from provision.catalog import Catalog, load_catalog
 from provision.commands.fleet import Fleet, Silent, Talk, ask_all
@@ -20,6 +23,7 @@ from provision.mirror import layout
 from provision.mirror.keys import signer
 from provision.mirror.make import CondaNeed, Made, Maker
 from provision.mirror.need import Need, Upstream, needs
+from provision.mirror.seen import seen_of
 from provision.mirror.store import Store, here
 from provision.proxy import HostProxy
 from provision.resolve.conda.prefix import choose_installer
@@ -158,7 +162,8 @@ def _read(fleet: Fleet, lock: Lock, talk: Talk) -> tuple[dict[str, Any], list[st
     hosts = [host for host in fleet.hosts if host.name in lock.hosts]
 
     def ask(host: Host, session: remote.Session) -> Any:
-        return session.call("mirrorread", {"conda": _environments(lock, host.name)})
+        answer = session.call("mirrorread", {"conda": _environments(lock, host.name)})
+        return seen_of(host.name, answer)
 
     answers = ask_all(fleet, hosts, "reading", ask, talk)
     seen = {name: answer for name, answer in answers.items() if not isinstance(answer, ProvisionError)}
@@ -213,10 +218,14 @@ def _indexes(wish: CondaWish, environments: Sequence[Mapping[str, Any]], catalog
     """Simple indexes in which wheels are looked for: PyTorch's of each CUDA that versions name, then pip's own."""
     base = (wish.wheel_index_url or catalog.frameworks.torch.index_url.removesuffix("/{tag}")).rstrip("/")
     tags = sorted({str(w["version"]).partition("+")[2] for env in environments for w in env["wheels"]} - {""})
-    own = (
-        [wish.pip_index_url] if wish.pip_index_url else [env["index"] for env in environments if env["index"]]
-    )
-    return list(dict.fromkeys([*(f"{base}/{tag}" for tag in tags), *own]))
+    own = wish.pip_index_url or _pips_own()
+    return list(dict.fromkeys([*(f"{base}/{tag}" for tag in tags), *([own] if own else [])]))
+
+
+def _pips_own() -> str | None:
+    """The index that pip on this machine has as its own: a host does not decide where a mirror looks for wheels."""
+    spec = importlib.util.find_spec("pip")
+    return mirrorread.pip_index(Path(spec.origin).parents[1]) if spec and spec.origin else None
 
 
 # --- the place

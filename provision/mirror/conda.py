@@ -1,11 +1,13 @@
 """Conda's part of a mirror: installers, channels with only what the hosts have, and indexes of their wheels. Pure.
 
-Channels' indexes are not signed by anybody; what is in them has the sha256 that conda itself noted on a verified host.
+Channels' indexes are not signed by anybody. What is in them comes from an address that the inventory names, never from one that
+only a host does, and has the sha256 that conda noted on a verified host.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from html import escape
@@ -40,11 +42,19 @@ def channels(packages: Iterable[Mapping[str, Any]], alias: str, named: Iterable[
         if "://" not in name and name != "defaults":
             for subdir in (_MACHINES.get(arch, "linux-64"), "noarch"):
                 found.records.setdefault((name, subdir), {})
+    bases = [base.rstrip("/") + "/" for base in (alias, *named) if "://" in base]
     for record in packages:
-        place = channel_of(str(record["url"]), alias)
-        if not record.get("sha256") or place is None:
+        url = str(record["url"])
+        place = channel_of(url, alias)
+        if not record.get("sha256") or place is None or not _is_of(record, place):
             found.problems.append(
-                f"{record['name']} {record['version']}: its record has no sha256, or an odd address"
+                f"{record['name']} {record['version']}: its record has no sha256, an odd address, or that of another package"
+            )
+            continue
+        if not url.startswith(tuple(bases)):
+            found.problems.append(
+                f"{record['name']} {record['version']}: {_server(url)} is named by a host alone: if it is the right one, set "
+                f"miniconda_channel_alias to the address before the channels' names"
             )
             continue
         channel, subdir, file = place
@@ -66,7 +76,19 @@ def channel_of(url: str, alias: str) -> tuple[str, str, str] | None:
     parts = rest.split("/")
     if parts[0] == "t" and len(parts) > 4:
         parts = parts[2:]  # /t/TOKEN/ of a private channel
-    return ("/".join(parts[:-2]), parts[-2], parts[-1]) if len(parts) >= 3 and all(parts) else None
+    plain = all(re.fullmatch(r"(?!\.)[A-Za-z0-9._+=!~-]+", part) for part in parts)
+    return ("/".join(parts[:-2]), parts[-2], parts[-1]) if len(parts) >= 3 and plain else None
+
+
+def _is_of(record: Mapping[str, Any], place: tuple[str, str, str]) -> bool:
+    """Whether the file is that of the package that the record names: the record comes from a host."""
+    stem = "-".join(str(record.get(name)) for name in ("name", "version", "build"))
+    return place[2] in (f"{stem}.conda", f"{stem}.tar.bz2") and record.get("subdir") in (None, place[1])
+
+
+def _server(url: str) -> str:
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.hostname or ''}"
 
 
 def repodata(subdir: str, rows: Mapping[str, Mapping[str, Any]], present: str | None) -> str:

@@ -1,22 +1,24 @@
-"""What a lock needs of a mirror: sets of packages for apt, repositories with their keys, conda. Pure.
+"""What a lock needs of a mirror: sets of packages for apt, repositories with their keys, conda.
 
-``Seen`` is what a verified host says (module_utils/mirrorread); without one, the catalog and this machine's keyrings do.
+A verified host (``seen``, module_utils/mirrorread) says where it takes packages from and lends its keyrings. Which address and
+which key is right, catalog and inventory say: a mirror that is signed anew decides what every host installs.
 """
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils import aptfiles, names
+from ansible_collections.gpu.provision.plugins.module_utils import aptfiles, names, openpgp
 from provision.catalog import Catalog
-from provision.errors import UsageError
+from provision.errors import RefusedError, UsageError
 from provision.lock.model import Lock, LockedGroup, LockedRepository
 from provision.mirror import layout
-from provision.repositories import ARCHIVE_NAME
+from provision.repositories import ARCHIVE_NAME, archive_key
 
 # File names of our sources -> the catalog's names of repositories, and the variables that give their keys.
 KINDS = {"cuda": "cuda", "container-toolkit": "container_toolkit", "ppa": "ppa"}
@@ -28,7 +30,7 @@ _KEYS = {
 
 @dataclass(frozen=True)
 class Upstream:
-    """Where Ubuntu's archive is, when the user says so. key: file of its keyring, on the machine that fetches."""
+    """Where Ubuntu's archive is, when the user says so. key: fingerprint, or file on this machine."""
 
     archive: str = ""
     key: str = ""
@@ -71,8 +73,9 @@ def needs(
         members = lock.members(name)
         host = next((one for one in members if one in seen), None)
         read = seen[host] if host else None
+        of_host = values.get(host or next((one for one in members if one in values), ""), {})
         need.sets += [[*one, *also] for one in _sets(lock, name) if one or also]
-        for source in _sources(group, read, values.get(host or "", {}), catalog, upstream):
+        for source in _sources(group, host or "", read, of_host, catalog, upstream):
             if not any(_same(source, other) for other in need.sources):
                 need.sources.append({**source, "name": f"{source['name']}-{len(need.sources)}"})
         need.base = need.base or (list(read["packages"]) if read else [])
@@ -115,12 +118,17 @@ def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 def _sources(
     group: LockedGroup,
+    host: str,
     read: Mapping[str, Any] | None,
     values: Mapping[str, Any],
     catalog: Catalog,
     upstream: Upstream,
 ) -> list[dict[str, Any]]:
-    found = _archive(group, read, catalog, upstream)
+    upstream = Upstream(
+        upstream.archive or str(values.get("gpu_mirror_archive_url") or ""),
+        upstream.key or str(values.get("gpu_mirror_archive_key") or ""),
+    )
+    found = _archive(group, host, read, catalog, upstream)
     mirror = str(values.get("gpu_mirror_url") or "")
     for name, repository in group.repositories.items():
         if name in KINDS:
@@ -136,37 +144,59 @@ def _below(uri: str, mirror: str) -> bool:
 
 
 def _archive(
-    group: LockedGroup, read: Mapping[str, Any] | None, catalog: Catalog, upstream: Upstream
+    group: LockedGroup, host: str, read: Mapping[str, Any] | None, catalog: Catalog, upstream: Upstream
 ) -> list[dict[str, Any]]:
-    """The archive's suites: where the user says, where a host has them, else where Ubuntu has them."""
+    """The archive's suites: where the user says, where a host has them on Ubuntu's servers, else where Ubuntu has them.
+
+    Raises RefusedError for a host that takes the archive from elsewhere, or has none of its keys.
+    """
     path, suites = (
         layout.archive_path(group.arch),
         layout.archive_suites(catalog.ubuntu(group.ubuntu).codename),
     )
-    spec = {"name": "archive", "path": path, "suites": suites, "components": layout.COMPONENTS}
-    key = (
-        {"key": read["archive_key"]}
-        if read and read.get("archive_key")
-        else {"signed_by": layout.ARCHIVE_KEYRING}
-    )
-    if upstream.key:
-        key = {"signed_by": upstream.key}
-    if upstream.archive or not read:
-        return [{**spec, **key, "uris": (upstream.archive or layout.ARCHIVE_URLS[path]).rstrip("/") + "/"}]
-    rows: dict[str, list[str]] = {}
-    keys: dict[str, Any] = {}
     own = aptfiles.sources_path(ARCHIVE_NAME)
-    for suite in suites.split():
-        entry = next(
-            (e for e in read["sources"] if e["file"] != own and suite in e["suites"] and _is_archive(e)), None
-        )
-        uri = entry["uris"][0] if entry else layout.ARCHIVE_URLS[path]
+    listed = [e for e in (read["sources"] if read else ()) if e["file"] != own and _is_archive(e)]
+    entries = [next((e for e in listed if suite in e["suites"]), None) for suite in suites.split()]
+    rows: dict[str, list[str]] = {}
+    for suite, entry in zip(suites.split(), entries, strict=True):
+        uri = upstream.archive or (entry["uris"][0] if entry else layout.ARCHIVE_URLS[path])
+        if uri != upstream.archive and not catalog.is_archive(uri):
+            raise RefusedError(
+                "mirror.archive_unknown", f"{host} takes Ubuntu's archive from {uri}, which the catalog does not know",
+                because=["an archive that replays old lists is signed, too", "a host does not decide where a mirror copies from"],
+                hint="if that is an archive of your own, say --archive URL, or gpu_mirror_archive_url in the inventory",
+            )  # fmt: skip
         rows.setdefault(uri.rstrip("/") + "/", []).append(suite)
-        keys.setdefault(uri.rstrip("/") + "/", entry and entry["key"])
+    fingerprints, ring = archive_key(upstream.key, catalog)
+    lent = [text for text in (*(e["key"] for e in entries if e), read and read["archive_key"]) if text]
+    ring = ring or _ring(lent, fingerprints)
+    if lent and not ring:
+        raise RefusedError(
+            "mirror.archive_key_unknown", f"{host} has no key of Ubuntu's archive that the catalog knows",
+            because=[f"known: {' '.join(fingerprints)}", "a host does not decide which key is right"],
+            hint="look at the keyrings there; for an archive of your own say --archive-key FILE or FINGERPRINT, or "
+            "gpu_mirror_archive_key in the inventory",
+        )  # fmt: skip
+    key = {"key": ring} if ring else {"signed_by": layout.ARCHIVE_KEYRING}
     return [
-        {**spec, **({"key": keys[uri]} if keys[uri] and not upstream.key else key), "uris": uri, "suites": " ".join(listed)}
-        for uri, listed in rows.items()
+        {
+            "name": "archive", "path": path, "suites": " ".join(of_uri), "components": layout.COMPONENTS, "uris": uri,
+            "fingerprint": fingerprints, **key,
+        }
+        for uri, of_uri in rows.items()
     ]  # fmt: skip
+
+
+def _ring(lent: Iterable[str], fingerprints: list[str]) -> str | None:
+    """Of the keyrings that a host lends, the keys that are wanted; base64."""
+    found: dict[bytes, None] = {}
+    for text in lent:
+        try:
+            found[openpgp.only(base64.b64decode(text), fingerprints)] = None
+        except ValueError:
+            continue  # no keyring
+    ring = b"".join(found)
+    return base64.b64encode(ring).decode("ascii") if ring else None
 
 
 def _is_archive(entry: Mapping[str, Any]) -> bool:
@@ -193,7 +223,7 @@ def _vendor(
     given = next((str(values[one]) for one in _KEYS[name] if values.get(one)), "")
     path = aptfiles.sources_path(name)
     entry = next((e for e in (read or {}).get("sources", ()) if e["file"] == path and e["key"]), None)
-    if entry and not of_mirror:
+    if entry and fingerprint and not of_mirror:
         spec["key"] = entry["key"]
     elif "BEGIN PGP" in given:
         spec["key"] = given
@@ -204,8 +234,8 @@ def _vendor(
     else:
         raise UsageError(
             "mirror.no_key", f"nobody says by which key {uri} is signed",
-            because=["the lock has no fingerprint of it, the catalog neither, and no verified host of the group was read"],
-            hint="run it where a host of the lock can be reached: hosts have the key",
+            because=["the lock has no fingerprint of it, the catalog neither, and what a host has is not taken on trust"],
+            hint=f"set {_KEYS[name][0]}_fingerprint to the fingerprint as the vendor states it, and lock again",
         )  # fmt: skip
     return spec
 

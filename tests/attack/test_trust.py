@@ -3,20 +3,41 @@
 Sources of inventories, archives that unpack to more than they may, key rings against real gpgv, and programs of others.
 """
 
+import base64
+import contextlib
 import gzip
 import io
 import re
+import shutil
+import subprocess
 import tarfile
+import tempfile
+import zlib
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import yaml
 from jinja2 import Environment
 
-from provision.errors import HostFailedError, ProvisionError, UsageError
+import provision.collection  # noqa: F401 - makes the collection importable
+from ansible_collections.gpu.provision.plugins.module_utils import aptcommon, aptfiles, aptsources, openpgp
+from provision.catalog import load_catalog
+from provision.commands import mirror as command
+from provision.errors import HostFailedError, ProvisionError, RefusedError, UsageError
+from provision.lock.model import parse
+from provision.mirror import conda, layout
+from provision.mirror.keys import signer
+from provision.mirror.make import Maker
+from provision.mirror.need import Need, Upstream, needs
+from provision.mirror.seen import seen_of
+from provision.mirror.store import Store, here
 from provision.pull import source as pulling
 from provision.pull.source import Source, fetch
 from provision.pull.unpack import BadArchiveError, unpack
+from provision.resolve.conda.wish import CondaWish
+from tests.lab import aptrepo
+from tests.lab.debfile import Package
 
 ROOT = Path(__file__).parents[2]
 SHA, COMMIT = "a" * 64, "b" * 40
@@ -182,3 +203,362 @@ def test_at_any_moment_the_archive_is_a_whole_one(tmp_path, monkeypatch):
     with pytest.raises(ProvisionError):
         fetch(source, state)
     assert (state / "archive/hosts.yml").read_text() == "two"
+
+
+# --- key rings, against real gpgv
+
+
+def wrap(tag, body):
+    """An OpenPGP packet with a length of four octets."""
+    return bytes([0xC0 | tag, 0xFF]) + len(body).to_bytes(4, "big") + body
+
+
+def armored(data, kind="PUBLIC KEY BLOCK", head=""):
+    text = base64.encodebytes(data).decode()
+    return f"-----BEGIN PGP {kind}-----\n{head}\n{text}-----END PGP {kind}-----\n".encode()
+
+
+def first(ring):
+    """Body of the first packet of a ring: the key itself."""
+    return next(body for _, body in openpgp.packets(ring))
+
+
+def rest(ring):
+    """What follows the first packet: names and signatures."""
+    return b"".join(wrap(tag, body) for tag, body in list(openpgp.packets(ring))[1:])
+
+
+@dataclass
+class Rings:
+    """Two keys: ours, by whose fingerprint we go, and that of somebody else; a message signed by each."""
+
+    ours: bytes
+    other: bytes
+    secret: bytes
+    fingerprint: str
+    by_ours: Path
+    by_other: Path
+
+
+@pytest.fixture(scope="module")
+def rings():
+    home = Path(tempfile.mkdtemp(prefix="gpg-"))
+
+    def gpg(*words):
+        return subprocess.run(
+            ["gpg", "--homedir", str(home), "--batch", "--quiet", "--passphrase", "", "--pinentry-mode", "loopback", *words],
+            check=True, capture_output=True,
+        ).stdout  # fmt: skip
+
+    made = {}
+    for name in ("ours", "other"):
+        gpg("--quick-gen-key", name, "ed25519", "sign", "never")
+        (home / "message").write_text("Origin: Ubuntu\n")
+        gpg("--local-user", name, "--output", str(home / name), "--clearsign", str(home / "message"))
+        made[name] = gpg("--export", name)
+    (fingerprint,) = openpgp.primaries(made["ours"])
+    yield Rings(
+        made["ours"], made["other"], gpg("--export-secret-keys", "other"), fingerprint, home / "ours", home / "other"
+    )  # fmt: skip
+    subprocess.run(["gpgconf", "--homedir", str(home), "--kill", "all"], check=False)
+    shutil.rmtree(home)
+
+
+# Each makes a ring that holds, or hides, the key of somebody else beside ours.
+KINDS = {
+    "the other alone": lambda r: r.other,
+    "both": lambda r: r.ours + r.other,
+    "the other first": lambda r: r.other + r.ours,
+    "both, armored": lambda r: armored(r.ours + r.other),
+    "two armored blocks": lambda r: armored(r.ours) + armored(r.other),
+    "as a subkey without a signature": lambda r: r.ours + wrap(14, first(r.other)),
+    "as a subkey with its own signatures": lambda r: r.ours + wrap(14, first(r.other)) + rest(r.other),
+    "ours as a subkey of it": lambda r: wrap(6, first(r.other)) + rest(r.other) + wrap(14, first(r.ours)) + rest(r.ours),
+    "between ours and its names": lambda r: wrap(6, first(r.ours)) + r.other + rest(r.ours),
+    "in an unknown packet": lambda r: r.ours + wrap(60, r.other),
+    "in a reserved packet": lambda r: r.ours + wrap(0, r.other),
+    "in a marker packet": lambda r: r.ours + wrap(10, r.other),
+    "in a padding packet": lambda r: r.ours + wrap(21, r.other),
+    "compressed": lambda r: r.ours + wrap(8, b"\1" + zlib.compress(r.other)[2:-4]),
+    "compressed by zlib": lambda r: r.ours + wrap(8, b"\2" + zlib.compress(r.other)),
+    "in literal data": lambda r: r.ours + wrap(11, b"b\0\0\0\0\0" + r.other),
+    "in a trust packet": lambda r: r.ours + wrap(12, r.other),
+    "in a user attribute": lambda r: r.ours + wrap(17, r.other),
+    "as a secret key": lambda r: r.ours + r.secret,
+    "as a secret key, first": lambda r: r.secret + r.ours,
+    "as a secret subkey": lambda r: r.ours + wrap(7, first(r.secret)) + rest(r.secret),
+    "in a message block": lambda r: armored(r.ours) + armored(r.other, "MESSAGE"),
+    "in a private key block": lambda r: armored(r.ours) + armored(r.secret, "PRIVATE KEY BLOCK"),
+    "in an indented block": lambda r: armored(r.ours) + b" " + armored(r.other).replace(b"\n", b"\n "),
+    "in a block with CR alone": lambda r: armored(r.ours) + armored(r.other).replace(b"\n", b"\r"),
+    "in a header line": lambda r: armored(r.ours, head="Comment: " + base64.b64encode(r.other).decode() + "\n"),
+    "before an armored block": lambda r: r.other + b"\n" + armored(r.ours),
+    "after an armored block": lambda r: armored(r.ours) + r.other,
+    "armored within armor": lambda r: armored(armored(r.other) + r.ours),
+    "behind a length that lies": lambda r: r.ours + b"\xcd\xff\0\0\0\2" + r.other,
+    "behind a length to the end": lambda r: r.ours + b"\xb7" + r.other,
+    "in parts": lambda r: r.ours + b"\xc6\xe5" + first(r.other)[:32] + bytes([len(first(r.other)) - 32]) + first(r.other)[32:],
+    "of version 3": lambda r: r.ours + wrap(6, b"\3" + first(r.other)[1:]) + rest(r.other),
+    "of version 6": lambda r: r.ours + wrap(6, b"\6" + first(r.other)[1:]) + rest(r.other),
+    "in HTML": lambda r: b"<html><pre>" + armored(r.ours + r.other) + b"</pre>",
+    "an error page": lambda r: b"<html>404</html>", "empty": lambda r: b"", "cut off": lambda r: r.ours[:60],
+    "ours alone": lambda r: r.ours, "ours, armored": lambda r: armored(r.ours),
+}  # fmt: skip
+
+
+def good(ring, message, folder):
+    """Whether gpgv takes the message with this ring."""
+    (folder / "ring.gpg").write_bytes(ring)
+    return (
+        subprocess.run(
+            ["gpgv", "--keyring", str(folder / "ring.gpg"), str(message)], capture_output=True
+        ).returncode
+        == 0
+    )
+
+
+@pytest.mark.skipif(not (shutil.which("gpgv") and shutil.which("gpg")), reason="gpg and gpgv")
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_ring_lets_the_signature_of_another_key_through(kind, rings, tmp_path):
+    data = KINDS[kind](rings)
+    written = []
+    with contextlib.suppress(ValueError):
+        written.append(openpgp.only(data, [rings.fingerprint]))
+    with contextlib.suppress(aptcommon.AptError):
+        spec = {"name": "x", "key": base64.b64encode(data).decode(), "fingerprint": rings.fingerprint}
+        written.append(aptsources.key_bytes(spec))
+    for ring in written:
+        assert not good(ring, rings.by_other, tmp_path)
+    if kind in (
+        "both",
+        "the other first",
+        "as a secret key",
+        "in a trust packet",
+        "ours alone",
+        "ours, armored",
+    ):
+        assert good(written[0], rings.by_ours, tmp_path), "and ours is still in it"
+
+
+# --- the archive that a mirror copies
+
+CATALOG = load_catalog()
+KEYRING = Path(__file__).parents[1] / "fixtures/ubuntu-archive-keyring.gpg"
+
+
+def test_the_catalogs_keys_are_those_of_ubuntus_own_keyring():
+    cd_images = "843938DF228D22F7B3742BC0D94AA3F0EFE21092"
+    assert {*CATALOG.archive_keys, cd_images} == set(openpgp.primaries(KEYRING.read_bytes()))
+    assert (
+        openpgp.primaries(openpgp.only(KEYRING.read_bytes(), CATALOG.archive_keys))
+        == CATALOG.archive_keys[::-1]
+    )
+
+
+@pytest.mark.parametrize(
+    ("uri", "known"),
+    [
+        ("http://archive.ubuntu.com/ubuntu", True), ("http://de.archive.ubuntu.com/ubuntu/", True),
+        ("https://security.ubuntu.com/ubuntu", True), ("http://ports.ubuntu.com/ubuntu-ports/", True),
+        ("http://us-east-1.ec2.archive.ubuntu.com/ubuntu/", True), ("http://azure.archive.ubuntu.com/ubuntu/", True),
+        ("http://archive.ubuntu.com.evil.example/ubuntu/", False), ("http://evilarchive.ubuntu.com/ubuntu/", False),
+        ("http://evil.example/archive.ubuntu.com/ubuntu", False), ("http://archive.ubuntu.com@evil.example/ubuntu", False),
+        ("http://archive.ubuntu.com:80@evil.example/ubuntu", False), ("http://archive.ubuntu.com/../evil/ubuntu", False),
+        ("http://archive.ubuntu.com/ubuntu\nTrusted: yes", False), ("http://archive.ubuntu.com/ubuntu\n", False),
+        ("file:/srv/ubuntu", False), ("mirror://archive.ubuntu.com/ubuntu", False), ("copy:/root/ubuntu", False),
+        ("http://archive.ubuntu.com/ubuntu?x", False), ("http://archive.ubuntu.com#.evil.example/ubuntu", False),
+        ("ftp://archive.ubuntu.com/ubuntu", False), ("http://аrchive.ubuntu.com/ubuntu", False),  # noqa: RUF001 - a Cyrillic letter
+        ("", False),
+    ],
+)  # fmt: skip
+def test_which_address_is_ubuntus_own(uri, known):
+    assert CATALOG.is_archive(uri) is known
+
+
+NONE = Upstream()
+LOCK = """
+schema: provision/lock/1
+groups:
+  one:
+    ubuntu: '24.04'
+    arch: amd64
+    driver:
+      {version: 580.95.05, series: '580', flavour: open, build: signed, channel: ubuntu, variant: headless,
+       packages: {nvidia-utils-580: 580.95.05-0ubuntu0.24.04.2}}
+    repositories:
+      cuda: {uri: "https://developer.example.org/compute/cuda/repos/ubuntu2404/x86_64/", suite: /, key: null}
+hosts:
+  gpu07: {group: one}
+"""
+
+
+def said(uri="http://archive.ubuntu.com/ubuntu", keyring=None, of_source=None, **more):
+    """What the host says of itself. keyring: its own of Ubuntu; of_source: the one that its sources name."""
+    b64 = [None if one is None else base64.b64encode(one).decode() for one in (keyring, of_source)]
+    entry = {"file": "/etc/apt/sources.list.d/ubuntu.sources", "uris": [uri], "signed_by": None, "key": b64[1],
+             "suites": ["noble", "noble-updates", "noble-security"], "components": ["main"]}  # fmt: skip
+    return {"arch": "amd64", "archive_key": b64[0], "packages": [], "conda": {}, "sources": [entry], **more}
+
+
+def archive_of(answer, upstream=NONE, values=None):
+    wanted = needs(
+        parse(LOCK), {"gpu07": seen_of("gpu07", answer)}, {"gpu07": values or {}}, CATALOG, upstream
+    )
+    return wanted[0].sources[0]
+
+
+def test_a_host_names_an_archive_of_its_own(rings):
+    with pytest.raises(RefusedError) as refused:
+        archive_of(said("http://evil.example/ubuntu", rings.other, rings.other))
+    issue = refused.value.issue
+    assert (
+        issue.code == "mirror.archive_unknown"
+        and issue.message.startswith("gpu07 ")
+        and "evil.example" in issue.message
+    )
+    assert "--archive" in issue.hint
+
+
+def test_a_host_names_a_key_of_its_own(rings):
+    for answer in (said(keyring=rings.other), said(of_source=rings.other), said(keyring=b"no key")):
+        with pytest.raises(RefusedError) as refused:
+            archive_of(answer)
+        assert (
+            refused.value.issue.code == "mirror.archive_key_unknown"
+            and "gpu07" in refused.value.issue.message
+        )
+
+
+def test_a_host_adds_a_key_to_ubuntus_own(rings):
+    ubuntus = KEYRING.read_bytes()
+    for answer in (said(keyring=rings.other + ubuntus), said(keyring=ubuntus, of_source=rings.other)):
+        source = archive_of(answer)
+        assert openpgp.primaries(base64.b64decode(source["key"])) == CATALOG.archive_keys[::-1]
+        assert source["fingerprint"] == CATALOG.archive_keys
+    # A host without any keyring lends none: the fingerprints go with the file of the machine that fetches.
+    source = archive_of(said())
+    assert source["fingerprint"] == CATALOG.archive_keys and "key" not in source
+
+
+def test_a_companys_own_archive_is_named_by_a_person(rings, tmp_path):
+    (tmp_path / "own.gpg").write_bytes(rings.ours)
+    url = "http://mirror.example.org/ubuntu"
+    for key in (rings.fingerprint, str(tmp_path / "own.gpg"), armored(rings.ours).decode()):
+        for order, values in (
+            (Upstream(url, key), {}),
+            (Upstream(), {"gpu_mirror_archive_url": url, "gpu_mirror_archive_key": key}),
+        ):
+            source = archive_of(said("http://evil.example/ubuntu", rings.other + rings.ours), order, values)
+            assert source["uris"] == url + "/" and source["fingerprint"] == [rings.fingerprint]
+            assert openpgp.primaries(base64.b64decode(source["key"])) == [rings.fingerprint]
+    for key in ("ABCD", str(tmp_path / "absent"), str(Path(__file__))):
+        with pytest.raises(UsageError):
+            archive_of(said(url), Upstream(url, key))
+
+
+def test_a_key_of_nvidias_repository_needs_a_fingerprint_too(rings):
+    lock = LOCK.replace("24.04'", "26.04'").replace("ubuntu2404", "ubuntu2604")
+    path = aptfiles.sources_path("cuda")
+    entry = {"file": path, "uris": ["https://x/"], "suites": ["/"], "components": [], "signed_by": "/k",
+             "key": base64.b64encode(rings.other).decode()}  # fmt: skip
+    answer = said()
+    answer["sources"].append(entry)
+    assert CATALOG.repository("cuda", ubuntu="26.04").fingerprint is None, "or the test is about nothing"
+    with pytest.raises(UsageError) as refused:
+        needs(parse(lock), {"gpu07": answer}, {"gpu07": {}}, CATALOG)
+    assert refused.value.issue.code == "mirror.no_key"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"arch": 1}, {"sources": "x"}, {"sources": [{}]}, {"packages": [["a\nPackage: b", "1", "amd64", ""]]},
+        {"packages": [["a"]]},
+        {"conda": {"/e": {"packages": [{"name": "a"}], "wheels": [], "problems": []}}}, {"archive_key": "A" * (1 << 21)},
+        {"conda": {"/e": {"packages": [], "wheels": [{"name": "a\n", "version": "1", "tags": []}], "problems": []}}},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_an_answer_that_is_none_is_the_hosts_fault(change):
+    with pytest.raises(HostFailedError) as refused:
+        seen_of("gpu07", said(**change))
+    assert refused.value.issue.code == "host.bad_answer" and "gpu07" in refused.value.issue.message
+    with pytest.raises(HostFailedError):
+        seen_of("gpu07", [])
+
+
+def package(url, **more):
+    return {"name": "python", "version": "3.12.1", "build": "0", "sha256": SHA, "url": url, **more}
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        package("https://evil.example/conda-forge/linux-64/python-3.12.1-0.conda"),
+        package("https://good.example/conda.evil/conda-forge/linux-64/python-3.12.1-0.conda"),
+        package("file:///root/conda-forge/linux-64/python-3.12.1-0.conda"),
+        package("https://good.example/conda/conda-forge/linux-64/other-3.12.1-0.conda"),
+        package("https://good.example/conda/../../ubuntu/dists/python-3.12.1-0.conda"),
+        package("https://good.example/conda/x/../linux-64/python-3.12.1-0.conda"),
+        package("https://good.example/conda/conda-forge/linux-64/python-3.12.1-0.conda", subdir="win-64"),
+        package("https://good.example/conda/conda-forge/linux-64/python-3.12.1-0.conda", sha256=None),
+    ],
+    ids=lambda record: record["url"],
+)  # fmt: skip
+def test_a_package_of_conda_from_where_only_a_host_says(record):
+    found = conda.channels([record], "https://good.example/conda", ["conda-forge"], "amd64")
+    assert not found.files and len(found.problems) == 1
+    assert not any(rows for rows in found.records.values())
+
+
+def test_a_package_of_conda_from_where_the_inventory_says():
+    right = package("https://good.example/conda/conda-forge/linux-64/python-3.12.1-0.conda")
+    assert conda.channels([right], "https://good.example/conda", [], "amd64").files
+    assert conda.channels([right], "", ["https://good.example/conda/conda-forge"], "amd64").files
+    assert "miniconda_channel_alias" in conda.channels([right], "", ["conda-forge"], "amd64").problems[0]
+
+
+def test_where_wheels_are_looked_for_no_host_says():
+    wish = CondaWish.from_vars({})
+    found = command._indexes(wish, [{"index": "https://evil.example/simple", "wheels": []}], CATALOG)
+    assert not any("evil" in one for one in found)
+    named = CondaWish.from_vars({"miniconda_pip_index_url": "https://good.example/simple"})
+    assert command._indexes(named, [], CATALOG) == ["https://good.example/simple"]
+
+
+@pytest.mark.skipif(not (shutil.which("apt-get") and shutil.which("gpg")), reason="apt-get and gpg")
+def test_an_evil_archive_at_the_right_address_gets_nothing_into_a_mirror(rings, tmp_path):
+    """Who answers for Ubuntu's server signs with his key: apt is given the catalog's alone, also before our own signature."""
+    short = Path(tempfile.mkdtemp(prefix="evil-"))
+    evil = aptrepo.make_key(short, "Evil")
+    try:
+        index = aptrepo.Index()
+        for suite in layout.archive_suites("noble").split():
+            index.paragraphs[suite] = {part: [] for part in layout.COMPONENTS.split()}
+        aptrepo.add_to_pool(tmp_path / "evil", [Package("driver", "1.0", suites=("noble",))], index)
+        aptrepo.publish(
+            tmp_path / "evil", index, evil, origin="Ubuntu", label="Ubuntu", codename="noble", version="24.04"
+        )
+        public = openpgp.dearmor(evil.public.read_bytes())
+        source = archive_of(said(keyring=KEYRING.read_bytes() + public, of_source=public))
+        source |= {"uris": f"file:{tmp_path}/evil/"}
+        root = tmp_path / "mirror"
+        maker = Maker(Store(str(root), here, {}), signer("new", tmp_path / "own"))
+        with pytest.raises(ProvisionError) as refused:
+            maker.run([Need("24.04", "amd64", "noble", [["driver=1.0"]], [source])], [])
+        assert "could not be read" in refused.value.issue.message
+        assert (
+            not list(root.rglob("*.deb"))
+            and not list(root.rglob("*Release*"))
+            and not list(root.rglob("Packages*"))
+        )
+        # The same with the keyring that lies where the mirror is filled.
+        (tmp_path / "here.gpg").write_bytes(public)
+        other = {**source, "signed_by": str(tmp_path / "here.gpg")}
+        del other["key"]
+        with pytest.raises(ProvisionError) as refused:
+            maker.run([Need("24.04", "amd64", "noble", [["driver=1.0"]], [other])], [])
+        assert refused.value.issue.code == "mirror.no_key"
+    finally:
+        subprocess.run(["gpgconf", "--homedir", str(short / "gnupg"), "--kill", "all"], check=False)
+        shutil.rmtree(short)

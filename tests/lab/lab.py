@@ -435,7 +435,7 @@ class Lab:
 
     def _write_inventory(self) -> None:
         """Write inventory, known_hosts, ssh_config and the repository's key: all that a controller needs."""
-        _, nvidia_key = repos.keys()
+        archive_key, nvidia_key = repos.keys()
         key_file = self.folder / "nvidia-repo-key.asc"
         shutil.copy(nvidia_key.public, key_file)
         known, config, rows = [], [], {}
@@ -447,6 +447,8 @@ class Lab:
             row: dict[str, Any] = {
                 "ansible_host": host.address,
                 "nvidia_driver_repo_url": repos.nvidia_url(host.spec.ubuntu),
+                "gpu_mirror_archive_url": repos.archive_url(),
+                "gpu_mirror_archive_key": archive_key.fingerprint,
             }
             if host.port != 22:
                 row["ansible_port"] = host.port

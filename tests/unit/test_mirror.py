@@ -1,5 +1,6 @@
 """The mirror: tables of its rules, and real apt with small signed repositories in folders."""
 
+import base64
 import hashlib
 import json
 import shutil
@@ -25,6 +26,7 @@ from ansible_collections.gpu.provision.plugins.module_utils import (
     mirrorindex,
     mirrorread,
     mirrorwheels,
+    openpgp,
 )
 from provision.catalog import load_catalog
 from provision.commands import mirror as command
@@ -76,7 +78,7 @@ def test_wish(case):
 
 def test_the_wish_has_the_roles_variables_and_their_defaults():
     assert {name for name in known() if name.startswith("gpu_mirror_")} == {
-        "gpu_mirror_url", "gpu_mirror_key", "gpu_mirror_key_fingerprint",
+        "gpu_mirror_url", "gpu_mirror_key", "gpu_mirror_key_fingerprint", "gpu_mirror_archive_url", "gpu_mirror_archive_key",
     }  # fmt: skip
     assert not FleetMirror.from_vars(effective(Host("gpu01")))
 
@@ -235,13 +237,15 @@ hosts:
   gpu01: {group: one, kernel: {release: 6.8.0-45-generic, packages: {linux-modules-nvidia-580-open-6.8.0-45-generic: 6.8.0-45.45}}}
   gpu02: {group: one, kernel: {release: 6.8.0-48-generic, packages: {linux-modules-nvidia-580-open-6.8.0-48-generic: 6.8.0-48.48}}}
 """
+KEYRING = Path(__file__).parents[1] / "fixtures/ubuntu-archive-keyring.gpg"
 READ = {
-    "arch": "amd64", "archive_key": "YXJjaGl2ZQ==", "packages": [["base", "1", "amd64", ""]], "conda": {},
+    "arch": "amd64", "archive_key": base64.b64encode(KEYRING.read_bytes()).decode(), "conda": {},
+    "packages": [["base", "1", "amd64", ""]],
     "sources": [
-        {"file": "/etc/apt/sources.list.d/ubuntu.sources", "uris": ["http://de.example.org/ubuntu/"], "signed_by": None,
-         "key": "dWJ1", "suites": ["noble", "noble-updates"], "components": ["main"]},
-        {"file": "/etc/apt/sources.list.d/ubuntu.sources", "uris": ["http://security.example.org/ubuntu"], "signed_by": None,
-         "key": None, "suites": ["noble-security"], "components": ["main"]},
+        {"file": "/etc/apt/sources.list.d/ubuntu.sources", "uris": ["http://de.archive.ubuntu.com/ubuntu/"],
+         "signed_by": None, "key": "dWJ1", "suites": ["noble", "noble-updates"], "components": ["main"]},
+        {"file": "/etc/apt/sources.list.d/ubuntu.sources", "uris": ["http://security.ubuntu.com/ubuntu"],
+         "signed_by": None, "key": None, "suites": ["noble-security"], "components": ["main"]},
         {"file": aptfiles.sources_path("cuda"), "uris": ["https://developer.example.org/compute/cuda/repos/ubuntu2404/x86_64/"],
          "suites": ["/"], "components": [], "signed_by": "/etc/apt/keyrings/x.gpg", "key": "Y3VkYQ=="},
     ],
@@ -254,21 +258,22 @@ def test_needs_of_a_lock_take_sources_and_keys_from_a_verified_host():
     assert "nvidia-dkms-580-open=580.95.05-0ubuntu0.24.04.2" in need.sets[2]
     assert all("docker.io" in one for one in need.sets)
     by_uri = {source["uris"]: source for source in need.sources}
-    assert by_uri["http://de.example.org/ubuntu/"]["suites"] == "noble noble-updates"
-    assert by_uri["http://security.example.org/ubuntu/"]["key"] == READ["archive_key"]
+    archive = by_uri["http://de.archive.ubuntu.com/ubuntu/"]
+    assert archive["suites"] == "noble noble-updates"
+    assert openpgp.primaries(base64.b64decode(archive["key"])) == CATALOG.archive_keys[::-1], (
+        "not the key of the CD images"
+    )
+    assert by_uri["http://security.ubuntu.com/ubuntu/"]["key"] == archive["key"]
     assert {source["path"] for source in need.sources} == {"ubuntu", "compute/cuda/repos/ubuntu2404/x86_64"}
     assert by_uri["https://developer.example.org/compute/cuda/repos/ubuntu2404/x86_64/"]["key"] == "Y3VkYQ=="
     assert len({source["name"] for source in need.sources}) == 3
 
 
 def test_needs_without_a_host_take_the_catalogs_and_what_the_user_says():
-    (need,) = needs(parse(LOCK), {}, {}, CATALOG, Upstream("http://a.example.org/ubuntu", "/srv/a.gpg"))
+    (need,) = needs(parse(LOCK), {}, {}, CATALOG, Upstream("http://a.example.org/ubuntu", str(KEYRING)))
     archive, cuda = need.sources
-    assert (archive["uris"], archive["signed_by"], archive["suites"]) == (
-        "http://a.example.org/ubuntu/",
-        "/srv/a.gpg",
-        SUITES,
-    )
+    assert (archive["uris"], archive["suites"]) == ("http://a.example.org/ubuntu/", SUITES)
+    assert base64.b64decode(archive["key"]) == KEYRING.read_bytes() and len(archive["fingerprint"]) == 3
     assert cuda["key_url"].endswith("/3bf863cc.pub") and cuda["fingerprint"] == "ABCD"
 
 
