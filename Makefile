@@ -43,6 +43,12 @@ lab-test: $(STAMP)  ## tests on simulated hosts and real apt (containers, root)
 	$(BIN)/python -m tests.lab setup
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/apt tests/lab tests/faults tests/attack/lab
 
+# One killed command has four hosts, and half as many commands run at a time as there are processors: hours on two of them.
+attack: $(STAMP)  ## all attacks, the kill harness with 100 points of each kind: points tried, points lost
+	$(BIN)/python -m tests.lab setup
+	$(BIN)/python -m pytest tests/attack
+	$(BIN)/python -m tests.attack.kill --points $(or $(POINTS),100)
+
 molecule: $(STAMP)  ## the Molecule scenarios of the roles, on the lab's image and repositories
 	$(BIN)/python -m tests.lab setup
 	tools/molecule.sh
