@@ -5,10 +5,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
+from pydantic_core import PydanticSerializationError
 
+from provision.clean import clean_json
 from provision.errors import Exit, Issue, ProvisionError, worst
 from provision.facts import Facts
 from provision.plan import HostPlan
@@ -35,7 +38,11 @@ class Document(BaseModel):
         return self
 
     def to_json(self) -> str:
-        return self.model_dump_json(by_alias=True, indent=2)
+        try:
+            text = self.model_dump_json(by_alias=True, indent=2)
+        except PydanticSerializationError:  # a name of a file that is not UTF-8
+            text = json.dumps(self.model_dump(by_alias=True), ensure_ascii=False, indent=2, default=str)
+        return clean_json(text)
 
 
 class ErrorDocument(Document):

@@ -21,10 +21,9 @@ _SIZE_SECONDS = 45.0
 def run(fleet: Fleet, talk: Talk | None = None, *, sizes: bool = True) -> EnvsDocument:
     """Read every host once. sizes: walk through the folders as well, which takes seconds."""
 
-    def ask(host: Host, session: Session) -> tuple[dict[str, Any], dict[str, Any]]:
-        facts = session.call("probe", probe_args(fleet.values[host.name]))
-        conda = facts["conda"]
-        paths = [item["path"] for item in [*conda["prefixes"], *conda["environments"]]]
+    def ask(host: Host, session: Session) -> tuple[Facts, dict[str, Any]]:
+        facts = Facts.model_validate(session.call("probe", probe_args(fleet.values[host.name])))
+        paths = [item.path for item in (*facts.conda.prefixes, *facts.conda.environments)]
         if not sizes or not paths:
             return facts, {}
         budget = {"paths": paths, "seconds": _SIZE_SECONDS}
@@ -38,7 +37,7 @@ def run(fleet: Fleet, talk: Talk | None = None, *, sizes: bool = True) -> EnvsDo
             document.errors.append(answer.issue)
             codes.append(answer.exit_code)
         else:
-            document.hosts[name] = describe(Facts.model_validate(answer[0]), answer[1])
+            document.hosts[name] = describe(*answer)
     return document.conclude(codes)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from provision import files
+from provision.clean import clean
 from provision.drift.item import Item
 
 _PREFIX = "gpu_provision_drift"
@@ -64,9 +65,8 @@ def _labels(labels: Labels) -> str:
 
 
 def escaped(text: str) -> str:
-    """A label's value as the format writes it: backslash, quote and line feed are escaped, other control characters go."""
-    kept = "".join(character for character in text if character == "\n" or character.isprintable())
-    return kept.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    """A label's value as the format writes it: cleaned, with backslash and quote escaped."""
+    return clean(text).replace("\\", "\\\\").replace('"', '\\"')
 
 
 def check(path: Path) -> None:

@@ -16,7 +16,7 @@ from paramiko.ssh_exception import IncompatiblePeer
 
 from provision.errors import ProvisionError, UnreachableError
 from provision.inventory import Host
-from provision.remote import keys, knownhosts, target
+from provision.remote import explain, keys, knownhosts, target
 from provision.remote.stream import Stream
 from provision.remote.target import Target
 
@@ -26,6 +26,10 @@ _FIRST_KEX = ("curve25519-sha256@libssh.org",)
 _FIRST_CIPHERS = ("aes128-gcm@openssh.com", "aes128-ctr")
 # The key exchange and login of a healthy host take milliseconds; sshd under load or with slow DNS takes seconds.
 _LOGIN_SECONDS = 30.0
+_PIECE = 32 * 1024
+# What paramiko itself takes without a limit: lines before the key exchange, one packet (OpenSSH sends 256 KiB at most), and
+# what a host sends beyond the window that we gave it.
+_GREETING, _PACKET, _UNREAD = 64 * 1024, 1024 * 1024, 4 * 1024 * 1024
 
 # paramiko logs every refused key as an error with a traceback; the errors below say it better.
 logging.getLogger("paramiko").setLevel(logging.CRITICAL)
@@ -40,12 +44,17 @@ class ChannelStream:
 
     def __init__(self, transport: paramiko.Transport, command: str, timeout: float) -> None:
         self._channel = transport.open_session(timeout=timeout)
+        _limit_channel(self._channel)
         self._channel.set_combine_stderr(True)
         self._channel.settimeout(timeout)
         self._channel.exec_command(command)
 
-    def send(self, data: bytes) -> None:
-        self._channel.sendall(data)
+    def send(self, data: memoryview, timeout: float) -> int:
+        self._channel.settimeout(max(0.001, timeout))
+        sent = self._channel.send(bytes(data[:_PIECE]))
+        if not sent:
+            raise BrokenPipeError
+        return sent
 
     def recv(self, timeout: float) -> bytes:
         # paramiko's TimeoutError is socket.timeout, the same class since Python 3.10.
@@ -91,7 +100,7 @@ class Client:
             "connect.lost",
             "the connection broke",
             host=self._host,
-            because=[line for line in text.splitlines()[-2:] if line.strip()],
+            because=explain.tail(text, 2),
             hint="did the host go down or its network change? run the command again",
         )
 
@@ -255,8 +264,12 @@ def _handshake(host: str, goal: Target, sock: Any) -> paramiko.Transport:
     transport = paramiko.Transport(sock)
     try:
         _choose_algorithms(transport, goal)
+        _limit_transport(transport)
         transport.banner_timeout = goal.connect_timeout
-        transport.start_client(timeout=goal.connect_timeout + _LOGIN_SECONDS)
+        seconds = goal.connect_timeout + _LOGIN_SECONDS
+        transport.start_client(timeout=seconds)
+        if not transport.initial_kex_done:
+            raise TimeoutError(f"no key exchange within {seconds:.0f} s")
     except IncompatiblePeer as error:
         transport.close()
         raise NeedsOpenSsh(f"no common algorithms: {error}") from error
@@ -273,6 +286,37 @@ def _handshake(host: str, goal: Target, sock: Any) -> paramiko.Transport:
             hint="is that the ssh port? MaxStartups in sshd_config, fail2ban or a full process table do this too",
         ) from error
     return transport
+
+
+def _limit_transport(transport: paramiko.Transport) -> None:
+    packetizer: Any = transport.packetizer
+    read_line, read_packet, greeting = packetizer._read_timeout, packetizer.read_all, 0
+
+    def limited_line(timeout: float) -> Any:
+        nonlocal greeting
+        data = read_line(timeout)
+        greeting += len(data)
+        if greeting > _GREETING:
+            raise paramiko.SSHException(f"more than {_GREETING >> 10} KiB before the key exchange")
+        return data
+
+    def limited_packet(size: int, check_rekey: bool = False) -> Any:
+        if size > _PACKET:
+            raise paramiko.SSHException(f"a packet of more than {_PACKET >> 20} MiB")
+        return read_packet(size, check_rekey)
+
+    packetizer._read_timeout, packetizer.read_all = limited_line, limited_packet
+
+
+def _limit_channel(channel: Any) -> None:
+    unread, feed = channel.in_buffer, channel.in_buffer.feed
+
+    def limited(data: bytes) -> None:
+        if len(unread) > _UNREAD:
+            raise paramiko.SSHException(f"more than {_UNREAD >> 20} MiB that nobody asked for")
+        feed(data)
+
+    unread.feed = limited
 
 
 def _choose_algorithms(transport: paramiko.Transport, goal: Target) -> None:
@@ -373,8 +417,8 @@ def _login(
 ) -> None:
     tried: list[str] = []
     allowed: set[str] = set()
-    transport.auth_timeout = max(1.0, deadline - time.monotonic())
     for key in _identities(host, goal, tried) if goal.use_keys else ():
+        transport.auth_timeout = max(1.0, deadline - time.monotonic())
         try:
             transport.auth_publickey(goal.user, key)
             if transport.is_authenticated():
@@ -391,6 +435,7 @@ def _login(
             tried.append(f"the host closed the connection: {_words(error)}")
             break
     password = host.connection.password
+    transport.auth_timeout = max(1.0, deadline - time.monotonic())
     if password is not None and goal.use_password and password_allowed and transport.is_active():
         try:
             transport.auth_password(goal.user, password)
@@ -472,5 +517,5 @@ def _named(key: paramiko.AgentKey, goal: Target) -> bool:
 
 
 def _words(error: BaseException) -> str:
-    text = str(error) or type(error).__name__
+    text = (str(error) or type(error).__name__)[:300]
     return text.split("] ", 1)[1] if text.startswith("[Errno") and "] " in text else text

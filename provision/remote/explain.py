@@ -47,6 +47,7 @@ _SUDO: Sequence[tuple[str, str, str, str]] = (
         "install sudo there, or log in as root (ansible_user: root)",
     ),
 )  # fmt: skip
+_LINE = 300
 _NO_PYTHON = re.compile(
     r"python[0-9.]*['’]?: (?:command )?not found|python[0-9.]*['’]?: No such file|"
     r"unknown command:? .*python|Unknown command.*python|command not found: \S*python",
@@ -139,5 +140,5 @@ def ended(text: str, status: int, *, host: str) -> ProvisionError:
 
 
 def tail(text: str, lines: int = 3) -> list[str]:
-    """Return the last lines of what was printed, without empty ones and ornaments."""
-    return [line.strip() for line in text.splitlines() if line.strip(" @\r\t")][-lines:]
+    """Return the last lines of what was printed, without empty ones and ornaments, each up to a limit."""
+    return [line.strip()[:_LINE] for line in text.splitlines() if line.strip(" @\r\t")][-lines:]

@@ -17,13 +17,18 @@ from provision.remote import explain
 from provision.remote.stream import ProcessStream, Stream
 from provision.remote.target import Target
 
-# ssh runs it with the question as its argument. Questions other than for a password get no answer.
+# ssh runs it with the question as its argument. Only the ssh that we started is answered, not one that it starts itself for a
+# jump host (ProxyJump), which inherits all of this: that host's question is its own, whatever it says. Questions other than
+# for a password get no answer.
 _ASKPASS = """#!/bin/sh
+[ "$PPID" = "$GPU_PROVISION_SSH" ] || exit 1
 case "$1" in
   *assword*) exec cat "$GPU_PROVISION_ASKPASS" ;;
   *) exit 1 ;;
 esac
 """
+# The shell becomes ssh, so that ssh's own process id stands in its environment.
+_KNOWN = ("sh", "-c", 'GPU_PROVISION_SSH=$$; export GPU_PROVISION_SSH; exec "$@"', "sh")
 
 
 class OpenSsh:
@@ -35,7 +40,10 @@ class OpenSsh:
     def user(self) -> str:
         """Who logs in, by ssh's own reading of its configuration (which may be what paramiko cannot read)."""
         command = [self._program(), *self._arguments(), "-G", "--", self._host.connection.address]
-        told = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False).stdout
+        try:
+            told = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False).stdout
+        except subprocess.TimeoutExpired:  # a Match exec that hangs; the connection itself says so
+            return self._target.user
         found = [line.split(" ", 1)[1] for line in told.splitlines() if line.startswith("user ")]
         return found[0] if found else self._target.user
 
@@ -109,7 +117,7 @@ def _with_password(command: list[str], password: str) -> Stream:
         done.set()
         shutil.rmtree(folder, ignore_errors=True)
 
-    return ProcessStream(command, environment, clean)
+    return ProcessStream([*_KNOWN, *command], environment, clean)
 
 
 def _answer(fifo: Path, password: str, done: threading.Event) -> None:

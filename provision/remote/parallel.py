@@ -8,8 +8,11 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from pydantic import ValidationError
+
 from provision.errors import HostFailedError, ProvisionError
 from provision.inventory import Host
+from provision.remote import answers
 
 T = TypeVar("T")
 MAX_FORKS = 64
@@ -24,8 +27,9 @@ def for_each(
 ) -> dict[str, T | ProvisionError]:
     """Call fn(host) for every host, at most forks at a time (None: 64), and return the results by name, in order.
 
-    A ProvisionError that fn raises is that host's result, with its name filled in; any other exception becomes a
-    HostFailedError "internal.error" with the traceback as its cause. on_done runs in the caller's thread.
+    A ProvisionError that fn raises is that host's result, with its name filled in; data of the host that does not fit a model
+    becomes "host.bad_answer"; any other exception becomes a HostFailedError "internal.error" with the traceback as its
+    cause. on_done runs in the caller's thread.
     Ctrl-C: no further host is started, the caller gets KeyboardInterrupt at once; threads are daemons.
     """
     if not hosts:
@@ -66,6 +70,12 @@ def _one(host: Host, fn: Callable[[Host], T]) -> T | ProvisionError:
         if error.issue.host is None:
             error.issue.host = host.name
         return error
+    except ValidationError as error:
+        # What is validated here is what the host said.
+        places = [".".join(str(part) for part in wrong["loc"]) for wrong in error.errors()[:3]]
+        return answers.error(
+            host.name, f"{error.title} is not what it should be", [f"wrong: {place}" for place in places]
+        )
     except Exception as error:  # noqa: BLE001 - a defect must not take the other hosts' results with it
         frame = traceback.extract_tb(error.__traceback__)[-1]
         failed = HostFailedError(

@@ -10,17 +10,16 @@ and only after sudo has asked with a prompt made for this session.
 
 from __future__ import annotations
 
-import json
+import re
 import secrets
 import shlex
 import time
-import zlib
 from collections.abc import Callable
 from typing import Any, Protocol
 
 from provision.errors import HostFailedError, ProvisionError, UnreachableError
 from provision.inventory import Host
-from provision.remote import bundle, explain
+from provision.remote import answers, bundle, explain, shapes
 from provision.remote.stream import Stream
 
 # No single quotes and no exclamation mark: every login shell takes it inside single quotes.
@@ -34,9 +33,11 @@ _FIND_PYTHON = (
     "for p in python3 /usr/bin/python3 /usr/local/bin/python3 /usr/libexec/platform-python /opt/python/bin/python3; "
     "do command -v $p && exit 0; done; exit 127"
 )
+_PATH = re.compile(r"/[A-Za-z0-9._/+-]{1,200}")
 # One for the whole process: the frames are then the same for every host and made once.
 TOKEN = "gpu-provision-" + secrets.token_hex(8)
-_NOISE = 16384
+# A host that sends while we send is listened to in between: it may wait for that.
+_SEND_SECONDS = 0.1
 
 
 class Session(Protocol):
@@ -47,7 +48,8 @@ class Session(Protocol):
     def call(self, module: str, args: dict[str, Any], *, timeout: float = 60) -> Any:
         """Run ``plugins/module_utils/<module>.py``'s main(args) on the host and return its result.
 
-        UnreachableError: no session (network, host key, login, sudo). HostFailedError: it failed or took too long.
+        timeout counts from now to the answer, whether the host is silent or not. UnreachableError: no session (network, host
+        key, login, sudo). HostFailedError: it failed, took too long (host.timeout) or sent no answer (host.bad_answer).
         """
         ...
 
@@ -76,7 +78,7 @@ class ProgramSession:
         self._on_close, self._lost = on_close, lost
         self._stream: Stream | None = None
         self._known: set[str] = set()
-        self._buffer = b""
+        self._incoming = answers.Incoming(TOKEN)
         self._python: str | None = host.connection.python
         self._broken: ProvisionError | None = None
 
@@ -86,24 +88,32 @@ class ProgramSession:
         deadline = time.monotonic() + timeout
         try:
             answer = self._ask(module, args, timeout, deadline)
+            found = answers.result(answer, self.host.name)
+            shapes.check(module, args, found)
+            return found
         except TimeoutError as error:
-            self.close()
-            self._broken = HostFailedError(
-                "host.timeout",
-                f"no answer from the program on the host within {timeout:.0f} s ({module})",
-                host=self.host.name,
-                hint="is the host overloaded, or does a disk or a GPU command hang there?",
-            )
-            raise self._broken from error
+            raise self._end(
+                HostFailedError(
+                    "host.timeout",
+                    f"no answer from the program on the host within {timeout:.0f} s ({module})",
+                    host=self.host.name,
+                    hint="is the host overloaded, or does a disk or a GPU command hang there?",
+                )
+            ) from error
+        except answers.BadAnswer as error:
+            # Nothing more is read from such a host: what it sends next may be worse.
+            text = explain.tail(self._incoming.text())
+            raise self._end(
+                answers.error(self.host.name, f"{error} ({module})", [f"it sent: {line}" for line in text])
+            ) from error
         except UnreachableError as error:
             self._broken = error
             raise
-        if answer["ok"]:
-            return answer["result"]
-        wrong = answer["error"]
-        raise HostFailedError(
-            wrong["code"], wrong["message"], host=self.host.name, because=wrong["because"], hint=wrong["hint"]
-        )
+
+    def _end(self, error: ProvisionError) -> ProvisionError:
+        self.close()
+        self._broken = error
+        return error
 
     def close(self) -> None:
         stream, self._stream = self._stream, None
@@ -111,9 +121,10 @@ class ProgramSession:
             stream.close()
         self._on_close()
 
-    def _ask(self, module: str, args: dict[str, Any], timeout: float, deadline: float) -> dict[str, Any]:
+    def _ask(self, module: str, args: dict[str, Any], timeout: float, deadline: float) -> Any:
         if self._stream is not None:
-            self._send(bundle.request(module, args, timeout, self._known))
+            self._incoming.forget()
+            self._send(bundle.request(module, args, timeout, self._known), deadline)
             return self._answer(deadline)
         self._known.clear()
         frames = bundle.server(TOKEN) + bundle.request(module, args, timeout, self._known)
@@ -128,15 +139,15 @@ class ProgramSession:
             except _NoPython as again:
                 raise self._no_python(again.text) from None
 
-    def _first(self, frames: bytes, deadline: float) -> dict[str, Any]:
+    def _first(self, frames: bytes, deadline: float) -> Any:
         """Start the server, with sudo's question answered where there is one, and return the first answer."""
         argv, prompt = self._command()
-        self._buffer = b""
+        self._incoming = answers.Incoming(TOKEN)
         self._stream = self._start(argv)
         if prompt is not None:
             # Only once it is known who reads: sudo, or Python because sudo did not ask.
             self._answer_sudo(prompt, deadline)
-        self._send(frames)
+        self._send(frames, deadline)
         return self._answer(deadline)
 
     def _command(self) -> tuple[list[str], bytes | None]:
@@ -167,42 +178,31 @@ class ProgramSession:
 
     def _answer_sudo(self, prompt: bytes, deadline: float) -> None:
         password = self.host.connection.become_password or ""
-        ready = f"\n{TOKEN}-ready\n".encode()
         asked = False
-        while True:
-            if ready in self._buffer:
-                return
-            if prompt in self._buffer:
+        while not self._incoming.ready:
+            if self._incoming.take(prompt):
                 if asked:
                     self.close()
                     raise explain.wrong_password(self.host.name, self._user)
                 asked = True
-                self._buffer = self._buffer.replace(prompt, b"")
-                self._send(password.encode() + b"\n")
-            self._more(deadline)
+                self._send(password.encode() + b"\n", deadline)
+            else:
+                self._more(deadline)
 
-    def _answer(self, deadline: float) -> dict[str, Any]:
-        head = f"\n{TOKEN} ".encode()
-        while True:
-            at = self._buffer.find(head)
-            if at >= 0:
-                line, newline, rest = self._buffer[at + len(head) :].partition(b"\n")
-                if newline and len(rest) >= int(line):
-                    size = int(line)
-                    self._buffer = rest[size:]
-                    answer: dict[str, Any] = json.loads(zlib.decompress(rest[:size]))
-                    return answer
+    def _answer(self, deadline: float) -> Any:
+        while (frame := self._incoming.frame()) is None:
             self._more(deadline)
+        return answers.unpack(frame)
 
     def _more(self, deadline: float) -> None:
         """Read more, or raise what the end of the program means."""
         stream = self._running()
-        data = stream.recv(deadline - time.monotonic())
+        data = stream.recv(_left(deadline))
         if data:
-            self._buffer += data
+            self._incoming.add(data)
             return
         status = stream.status()
-        text = self._text()
+        text = self._incoming.text()
         ready = f"{TOKEN}-ready" in text
         stream.close()
         self._stream = None
@@ -217,34 +217,48 @@ class ProgramSession:
                 raise _NoPython(text)
         raise explain.ended(text.replace(f"{TOKEN}-ready", ""), status, host=self.host.name)
 
-    def _send(self, data: bytes) -> None:
-        try:
-            self._running().send(data)
-        except TimeoutError:
-            raise
-        except OSError:
-            return  # it ended already; what it said is read next and explains it
+    def _send(self, data: bytes, deadline: float) -> None:
+        """Send, and take what arrives meanwhile where the host does not read on."""
+        stream, rest = self._running(), memoryview(data)
+        while rest:
+            seconds = min(_SEND_SECONDS, _left(deadline))
+            try:
+                rest = rest[stream.send(rest, seconds) :]
+            except TimeoutError:
+                try:
+                    more = stream.recv(0)
+                except TimeoutError:
+                    continue
+                self._incoming.add(more)
+                # Its end, and an answer to what it has not read, are judged where answers are.
+                if not more or self._incoming.complete():
+                    return
+            except OSError:
+                return  # it ended already; what it said is read next and explains it
 
     def _running(self) -> Stream:
         if self._stream is None:
             raise RuntimeError("no program runs in this session")
         return self._stream
 
-    def _text(self) -> str:
-        return self._buffer[-_NOISE:].decode("utf-8", "replace")
-
     def _find_python(self, deadline: float) -> str:
         stream = self._start(["sh", "-c", _FIND_PYTHON])
-        text = b""
+        said = bytearray()
         try:
-            while data := stream.recv(deadline - time.monotonic()):
-                text += data
+            while data := stream.recv(_left(deadline)):
+                said += data
+                if len(said) > answers.NOISE:
+                    raise answers.BadAnswer(f"more than {answers.NOISE >> 10} KiB came before it")
             status = stream.status()
         finally:
             stream.close()
-        if status != 0 or not text.strip():
-            raise self._no_python(text.decode("utf-8", "replace"))
-        return text.decode("utf-8", "replace").split("\n")[-2].strip()
+        text = said.decode("utf-8", "replace")
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        if status != 0 or not lines:
+            raise self._no_python(text)
+        if not _PATH.fullmatch(lines[-1]):
+            raise answers.BadAnswer("the path of its Python is none")
+        return lines[-1]
 
     def _no_python(self, text: str) -> ProvisionError:
         wanted = self.host.connection.python
@@ -257,6 +271,14 @@ class ProgramSession:
             because=explain.tail(text),
             hint="on the host: apt-get install python3-minimal; a Python elsewhere: ansible_python_interpreter",
         )
+
+
+def _left(deadline: float) -> float:
+    """Seconds that are left; TimeoutError when there are none, however much a host is sending."""
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return left
 
 
 class _NoPython(Exception):

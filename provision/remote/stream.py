@@ -13,7 +13,9 @@ from typing import IO, Protocol, cast
 class Stream(Protocol):
     """stdout and stderr arrive together: whatever speaks before the server does is an explanation."""
 
-    def send(self, data: bytes) -> None: ...
+    def send(self, data: memoryview, timeout: float) -> int:
+        """Send some of data and return how much; TimeoutError when nothing can be sent."""
+        ...
 
     def recv(self, timeout: float) -> bytes:
         """Return what arrived, b"" at the end; TimeoutError when nothing does."""
@@ -42,11 +44,13 @@ class ProcessStream:
         )  # fmt: skip
         self._in = cast("IO[bytes]", self._process.stdin)
         self._out = cast("IO[bytes]", self._process.stdout)
+        os.set_blocking(self._in.fileno(), False)
 
-    def send(self, data: bytes) -> None:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(self._in.fileno(), view) :]
+    def send(self, data: memoryview, timeout: float) -> int:
+        _, ready, _ = select.select([], [self._in], [], max(0.0, timeout))
+        if not ready:
+            raise TimeoutError
+        return os.write(self._in.fileno(), data)
 
     def recv(self, timeout: float) -> bytes:
         ready, _, _ = select.select([self._out], [], [], max(0.0, timeout))

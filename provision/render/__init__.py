@@ -1,8 +1,8 @@
 """The one place that prints. Data goes to stdout, talk to stderr.
 
 Tables and paragraphs for people, colour where the terminal has it and NO_COLOR is not set, plain lines elsewhere. Text
-that came from hosts is printed as it is, less what could steer a terminal. One module a view: each returns what is to
-be printed, Renderer prints it.
+that came from hosts is cleaned (provision/clean.py): base.Text does it, and the views use no other. One module a view: each
+returns what is to be printed, Renderer prints it.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ import sys
 from collections.abc import Iterable, Sequence
 
 from rich.console import RenderableType
-from rich.padding import Padding
-from rich.text import Text
 
 from provision.documents import (
     ApplyDocument,
@@ -24,7 +22,7 @@ from provision.documents import (
     VerifyDocument,
 )
 from provision.errors import Issue
-from provision.render.base import console, put
+from provision.render.base import Text, console, indented, put
 from provision.render.progress import Progress
 from provision.render.words import clean, hosts_in_words, plural, same_issues, size, task_words
 
@@ -69,7 +67,7 @@ class Renderer:
         """Print lines of data that belong to what was shown before, for people."""
         if not self.as_json:
             for line in lines:
-                put(self.out, Text(clean(line)))
+                put(self.out, Text(line))
 
     def errors(self, issues: Iterable[Issue]) -> None:
         """Print errors: what, why, and a way out; what several hosts have in common is told once."""
@@ -89,7 +87,7 @@ class Renderer:
     def say(self, text: str) -> None:
         """Say something to the person at the terminal."""
         if not self.as_json:
-            self.err.print(Text(clean(text)), soft_wrap=not self.err.is_terminal)
+            self._line([(text, "")], indent=0)
 
     def warnings(self, texts: Iterable[str]) -> None:
         for text in texts:
@@ -111,11 +109,11 @@ class Renderer:
         return answer.strip().lower() in ("y", "yes")
 
     def _line(self, parts: Sequence[tuple[str, str]], indent: int = 2) -> None:
-        text = Text.assemble(*((clean(part), style) for part, style in parts))
+        line = Text.assemble(*parts)
         if self.err.is_terminal:
-            put(self.err, Padding(text, (0, 0, 0, indent), expand=False))
+            put(self.err, indented(line, indent))
         else:
-            self.err.print(Text(" " * indent) + text, soft_wrap=True)
+            self.err.print(Text(" " * indent) + line, soft_wrap=True)
 
 
 def _view(document: Document, width: int, verbosity: int) -> Iterable[RenderableType]:

@@ -6,9 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from rich.console import RenderableType
-from rich.text import Text
 
-from provision.render.base import columns, text
+from provision.render.base import Text, columns, text
 from provision.render.plan import issue
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from rich.console import RenderableType
-from rich.text import Text
 
 from provision.commands.diagnose import DiagnosedHost, DiagnoseDocument, ExplainDocument, ExplainedCode
 from provision.diagnose.finding import Finding
-from provision.render.base import columns, headline, indented, text
-from provision.render.words import clean, count_words, grouped, plural
+from provision.render.base import Text, columns, headline, indented, text
+from provision.render.words import count_words, grouped, plural
 
 _WORDS = (
     ("broken", "broken"), ("unexplained", "with symptoms that nothing explains"), ("warned", "with warnings"),
@@ -35,9 +34,7 @@ def diagnosed(document: DiagnoseDocument, verbosity: int) -> Iterable[Renderable
     if first is not None:
         name = next(name for name, host in document.hosts.items() if first in host.findings)
         yield Text(
-            clean(
-                f"more about it: provision diagnose --explain {first.code}; to mend it: provision rescue {name}"
-            ),
+            f"more about it: provision diagnose --explain {first.code}; to mend it: provision rescue {name}",
             style="dim",
         )
 
@@ -52,13 +49,13 @@ def _host(host: DiagnosedHost, verbosity: int, *, alone: bool) -> Iterable[Rende
     if host.unknown:
         yield indented(text("unknown  ", host.unknown[0], styles=("bold red", "bold")), 2)
         for line in host.unknown[1:]:
-            yield indented(Text(clean(line), style="dim"), 11)
+            yield indented(Text(line, style="dim"), 11)
     if host.status in ("well", "warned") and not any(f.level == "error" for f in host.findings):
         word = "nothing else found" if host.findings else "nothing found"
         lines = host.looked_at if verbosity or alone else []
         yield indented(Text(f"{word}; looked at:" if lines else word, style="green"), 2)
         for line in lines:
-            yield indented(Text(clean(line), style="dim"), 4)
+            yield indented(Text(line, style="dim"), 4)
     if host.unread:
         more = (
             ""
@@ -80,22 +77,22 @@ def _finding(finding: Finding, indent: int, verbosity: int) -> Iterable[Renderab
     )
     yield indented(head, indent)
     rows: list[tuple[str | Text, str | Text]] = [
-        ("because" if not number else "", Text(clean(line), style="dim"))
+        ("because" if not number else "", Text(line, style="dim"))
         for number, line in enumerate(finding.evidence)
     ]
     if finding.breaks:
-        rows.append(("breaks", clean(finding.breaks)))
+        rows.append(("breaks", finding.breaks))
     for number, repair in enumerate(finding.repairs):
         rows.append(
             (
                 "repair" if not number else "or" if _alternative(finding, number) else "then",
-                clean(repair.words),
+                repair.words,
             )
         )
     if finding.repairs:
         rows.append(("reboot", "yes, it ends with one" if finding.reboot else "not needed"))
     if finding.prevent and (finding.level != "note" or verbosity):
-        rows.append(("prevent", clean(finding.prevent)))
+        rows.append(("prevent", finding.prevent))
     if rows:
         yield columns(rows, indent + 2, style="dim")
     for symptom in finding.folded:
@@ -112,7 +109,7 @@ def _symptom(finding: Finding, indent: int, verbosity: int) -> Iterable[Renderab
     yield indented(text("and so  ", f"{finding.code}  ", finding.message, styles=("dim", "bold", "")), indent)
     lines = finding.evidence if verbosity else finding.evidence[:2]
     for line in lines:
-        yield indented(Text(clean(line), style="dim"), indent + 8)
+        yield indented(Text(line, style="dim"), indent + 8)
     for symptom in finding.folded:
         yield from _symptom(symptom, indent + 2, verbosity)
 
@@ -138,7 +135,7 @@ def _page(page: ExplainedCode) -> Iterable[RenderableType]:
         yield indented(text("known by  ", page.line, styles=("dim", "")), 2)
     for paragraph in page.explain.split("\n\n"):
         yield Text("")
-        yield indented(Text(clean(paragraph).replace("`", "")), 2)
+        yield indented(Text(paragraph.replace("`", "")), 2)
     yield Text("")
     yield columns(_page_rows(page), style="dim")
 
@@ -147,7 +144,7 @@ def _page_rows(page: ExplainedCode) -> Sequence[tuple[str | Text, str | Text]]:
     rows: list[tuple[str | Text, str | Text]] = [("level", page.level)]
     for word, told in (("breaks", page.breaks), ("repair", page.repair), ("prevent", page.prevent)):
         if told:
-            rows.append((word, clean(told).replace("`", "")))
+            rows.append((word, told.replace("`", "")))
     rows.append(("reboot", "part of the repair" if page.reboot else "not by itself"))
     rows += [("source" if not number else "", source) for number, source in enumerate(page.sources)]
     return rows

@@ -6,12 +6,11 @@ from collections.abc import Iterable
 
 from rich.console import RenderableType
 from rich.table import Table
-from rich.text import Text
 
 from provision.commands.drift import DriftDocument, DriftedHost
 from provision.drift.item import Item
-from provision.render.base import columns, headline, text
-from provision.render.words import STYLES, clean, count_words, grouped, hosts_in_words, plural
+from provision.render.base import Text, columns, headline, stacked, text
+from provision.render.words import STYLES, count_words, grouped, hosts_in_words, plural
 
 _COUNTED = (
     ("drifted", "drifted"), ("clean", "as they should be"), ("unreachable", "unreachable"), ("failed", "could not be read"),
@@ -47,7 +46,7 @@ def view(document: DriftDocument, verbosity: int) -> Iterable[RenderableType]:
     against = (
         f"against {document.lock}" if document.lock else "there is no lock: against inventory and peers alone"
     )
-    yield Text(clean(f"drift: {plural(len(hosts), 'host')}: {counts}; {against}"), style="bold")
+    yield Text(f"drift: {plural(len(hosts), 'host')}: {counts}; {against}", style="bold")
     if len(hosts) > 1 and not verbosity and any(host.items for host in hosts.values()):
         yield Text("item by item: provision drift -l HOST, or -v for all", style="dim")
 
@@ -74,6 +73,6 @@ def _table(drifted: list[tuple[str, DriftedHost]]) -> Table:
         table.add_row(
             text(hosts_in_words(names), styles=[STYLES["changes"]]),
             Text(str(len(host.items))),
-            Text(clean("\n".join(lines))),
+            stacked(lines),
         )
     return table

@@ -6,11 +6,10 @@ from collections.abc import Iterable
 
 from rich.console import RenderableType
 from rich.table import Table
-from rich.text import Text
 
 from provision.documents import EnvsDocument, EnvsHost, EnvsRow
-from provision.render.base import columns, headline
-from provision.render.words import clean, grouped, plural, size
+from provision.render.base import Text, columns, headline
+from provision.render.words import grouped, plural, size
 
 _TABLE_WIDTH = 90
 _TITLES = ("name", "path", "python", "framework", "CUDA", "size", "notes")
@@ -44,7 +43,7 @@ def _table(host: EnvsHost) -> Table:
         )
     for row, told in zip(host.rows, cells, strict=True):
         style = "bold" if row.kind == "conda" else ""
-        table.add_row(*(Text(clean(told[number])) for number in shown), style=style)
+        table.add_row(*(Text(told[number]) for number in shown), style=style)
     return table
 
 

@@ -6,12 +6,11 @@ from collections.abc import Iterable, Sequence
 
 from rich.console import RenderableType
 from rich.table import Table
-from rich.text import Text
 
 from provision.commands.history import HistoryDocument, HostHistory
 from provision.history import HostRecord, InventoryState, Judged, LockState, Run, changed_in_words
-from provision.render.base import columns, headline, indented
-from provision.render.words import STATUS_WORDS, STYLES, clean, grouped, listed, plural
+from provision.render.base import Text, columns, headline, indented
+from provision.render.words import STATUS_WORDS, STYLES, grouped, listed, plural
 
 _STATES = {"done": "green", "failed": "bold red", "cut off": "yellow", "at work": "cyan"}
 _SHOWN_PACKAGES = 4
@@ -29,7 +28,7 @@ def view(document: HistoryDocument, verbosity: int) -> Iterable[RenderableType]:
         yield _table(document.runs)
         yield Text("one run: provision history RUN (a part of its name is enough)", style="dim")
     elif not (document.warnings or document.errors):
-        yield Text(f"no run yet in {clean(document.folder)}")
+        yield Text(f"no run yet in {document.folder}")
 
 
 def _table(runs: Sequence[Run]) -> Table:
@@ -38,7 +37,9 @@ def _table(runs: Sequence[Run]) -> Table:
         table.add_column(title, overflow="fold", no_wrap=title in ("run", "UTC"))
     for run in runs:
         state = Text(_counted(run), style=_STATES.get(run.state, ""))
-        table.add_row(short(run.run), when(run.started), clean(run.who), state, clean(_what(run)))
+        table.add_row(
+            *(Text(cell) for cell in (short(run.run), when(run.started), run.who)), state, Text(_what(run))
+        )
     return table
 
 
@@ -68,7 +69,7 @@ def _what(run: Run) -> str:
 
 
 def _one(run: Run, verbosity: int) -> Iterable[RenderableType]:
-    yield Text.assemble((clean(run.run), "bold"), "  ", (run.state, _STATES.get(run.state, "")))
+    yield Text.assemble((run.run, "bold"), "  ", (run.state, _STATES.get(run.state, "")))
     git = f" ({run.git})" if run.git else ""
     rows = [
         ("command", run.command),
@@ -112,8 +113,8 @@ def _record(names: Sequence[str], record: HostRecord, verbosity: int) -> Iterabl
         for (before, after), found in moves.items()
     ]  # fmt: skip
     for move, found in rows:
-        yield indented(Text(clean(move), style="dim"), 2)
-        yield indented(Text(clean(found)), 4)
+        yield indented(Text(move, style="dim"), 2)
+        yield indented(Text(found), 4)
 
 
 def _judged(verify: Judged) -> str:
@@ -144,7 +145,7 @@ def _host(name: str, host: HostHistory, mine: set[str]) -> Iterable[RenderableTy
     if host.locked_by:
         who = f"{host.locked_by.get('who')}, {host.locked_by.get('command')}, since {host.locked_by.get('since')}"
         state = f" (stale: {host.stale})" if host.stale else ""
-        yield indented(Text(clean(f"at work there now: {who}{state}"), style="yellow"), 2)
+        yield indented(Text(f"at work there now: {who}{state}", style="yellow"), 2)
     if not host.runs:
         return
     table = Table(box=None, pad_edge=False, show_header=False)
@@ -155,6 +156,6 @@ def _host(name: str, host: HostHistory, mine: set[str]) -> Iterable[RenderableTy
         elsewhere = "" if record.run in mine else "; run from elsewhere"
         told = changed_in_words(record.packages) or record.command
         table.add_row(
-            when(record.started), Text(clean(record.who)), status, Text(clean(f"{told}{elsewhere}")),
+            Text(when(record.started)), Text(record.who), status, Text(f"{told}{elsewhere}"),
         )  # fmt: skip
     yield indented(table, 2)

@@ -5,23 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from rich.console import RenderableType
-from rich.text import Text
 
 from provision.documents import InitDocument, InitGroup
-from provision.render.base import columns
-from provision.render.words import clean, hosts_in_words, listed
+from provision.render.base import Text, columns
+from provision.render.words import hosts_in_words, listed
 
 
 def view(document: InitDocument) -> Iterable[RenderableType]:
     """Return what to print of an inventory that was written."""
-    yield Text(f"wrote {clean(document.path)}")
+    yield Text(f"wrote {document.path}")
     if document.groups:
         rows = [(name, f"{_hosts(group)}: {_what(group)}") for name, group in document.groups.items()]
         yield columns(rows)
     if document.unreached:
         yield columns([("unreached", hosts_in_words(list(document.unreached)))], style="bold red")
     if document.left_out:
-        yield Text(clean(f"left out, no NVIDIA GPU: {listed(document.left_out, 8)}"), style="dim")
+        yield Text(f"left out, no NVIDIA GPU: {listed(document.left_out, 8)}", style="dim")
 
 
 def _hosts(group: InitGroup) -> str:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from rich.console import RenderableType
-from rich.padding import Padding
-from rich.text import Text
 
 from provision.commands.lock import LockDocument
 from provision.lock.compare import Change
-from provision.render.words import clean, hosts_in_words, listed, plural
+from provision.render.base import Text, indented, text
+from provision.render.words import hosts_in_words, listed, plural
 
 _SHOWN = 4
 
@@ -22,13 +21,13 @@ def view(document: LockDocument, verbosity: int) -> Iterable[RenderableType]:
         if host.group:
             locked.setdefault(host.group, []).append(name)
     for group, hosts in locked.items():
-        yield Text.assemble((clean(group), "bold"), f"  {clean(hosts_in_words(hosts))}")
+        yield text(group, f"  {hosts_in_words(hosts)}", styles=("bold", ""))
         for line in _of_group(document, group, verbosity):
-            yield Padding(line, (0, 0, 0, 2), expand=False)
+            yield indented(line, 2)
     for group in dict.fromkeys(change.group for change in document.changes if change.group not in locked):
-        yield Text.assemble((clean(group), "bold"))
+        yield Text(group, style="bold")
         for line in _of_group(document, group, verbosity):
-            yield Padding(line, (0, 0, 0, 2), expand=False)
+            yield indented(line, 2)
     yield Text(_last(document))
 
 
@@ -47,19 +46,19 @@ def _line(change: Change, verbosity: int) -> Text:
         what = listed(change.packages, shown)
     old, new = change.old or "none", change.new or "none"
     if change.what == "group" and change.part == "hosts":
-        text = Text(clean(f"new: {new}" if change.new else f"gone: {old}"))
+        line = Text(f"new: {new}" if change.new else f"gone: {old}")
     else:
-        text = Text.assemble((clean(f"{what}: "), ""), (clean(old), "red"), " -> ", (clean(new), "green"))
+        line = text(f"{what}: ", old, " -> ", new, styles=("", "red", "", "green"))
     if change.because:
-        text.append(clean(f"  {change.because}"), "dim")
-    return text
+        line.append(f"  {change.because}", "dim")
+    return line
 
 
 def _last(document: LockDocument) -> str:
     refused = [name for name, host in document.hosts.items() if host.status != "locked"]
     tail = f"; {plural(len(refused), 'host')} left out: {', '.join(refused)}" if refused else ""
     if document.written:
-        return clean(f"wrote {document.path}{tail}")
+        return f"wrote {document.path}{tail}"
     if not document.existed:
-        return clean(f"nothing was written{tail}")
-    return clean(f"{document.path} is up to date: nothing changes{tail}")
+        return f"nothing was written{tail}"
+    return f"{document.path} is up to date: nothing changes{tail}"

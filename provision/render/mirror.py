@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from rich.console import RenderableType
-from rich.padding import Padding
-from rich.text import Text
 
 from provision.commands.mirror import MirrorDocument
-from provision.render.words import clean, plural, size
+from provision.render.base import Text, indented, text
+from provision.render.words import plural, size
 
 
 def view(document: MirrorDocument, verbosity: int) -> Iterable[RenderableType]:
     """Return what is to be printed of a mirror that was filled or checked."""
     total = f"{plural(document.files, 'file')}, {size(document.total_bytes)}"
-    yield Text.assemble((clean(document.path), "bold"), f" on {clean(document.where)}: {total}")
+    yield text(document.path, f" on {document.where}: {total}", styles=("bold", ""))
     if document.verified:
         bad = len(document.errors)
         yield _line(
@@ -35,7 +34,7 @@ def view(document: MirrorDocument, verbosity: int) -> Iterable[RenderableType]:
             + (f", {more} more that they need" if more > 0 else "")
         )
         for name, version in sorted(group.packages.items()) if verbosity else ():
-            yield Padding(Text(clean(f"{name} {version}")), (0, 0, 0, 4), expand=False)
+            yield indented(Text(f"{name} {version}"), 4)
     new = f"{plural(document.fetched, 'file')} new, {size(document.fetched_bytes)}"
     yield _line(new if document.fetched else "nothing had to be fetched")
     if document.removed:
@@ -62,4 +61,4 @@ def _usage(document: MirrorDocument) -> Iterable[RenderableType]:
 
 
 def _line(text: str) -> RenderableType:
-    return Padding(Text(clean(text)), (0, 0, 0, 2), expand=False)
+    return indented(Text(text), 2)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from rich.console import RenderableType
-from rich.text import Text
 
 from provision.documents import PlanDocument
 from provision.errors import Issue
 from provision.plan import HostPlan, PackageChange, Reason, Step
-from provision.render.base import columns, headline, indented, text
-from provision.render.words import clean, count_words, grouped, listed, plural, size, unnamed
+from provision.render.base import Text, columns, headline, indented, text
+from provision.render.words import count_words, grouped, listed, plural, size, unnamed
 
 _ORDER = (
     ("changes", "to change"), ("converged", "as wanted"), ("blocked", "blocked"), ("unreachable", "unreachable"),
@@ -74,7 +73,7 @@ def _in_short(names: Sequence[str], plan: HostPlan) -> Iterable[RenderableType]:
 def _in_full(names: Sequence[str], plan: HostPlan, verbosity: int) -> Iterable[RenderableType]:
     yield headline(names, plan.status, ", ".join(plan.gpus), everything=bool(verbosity))
     if plan.summary:
-        yield indented(Text(clean(plan.summary), style="bold"), 2)
+        yield indented(Text(plan.summary, style="bold"), 2)
     reasons = [reason for reason in plan.decisions if verbosity or not _goes_without_saying(reason)]
     if reasons:
         yield columns([_reason(r.what, r.value, r.because) for r in reasons], 4)

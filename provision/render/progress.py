@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
-from rich.text import Text
 
+from provision.render.base import Text, put
 from provision.render.words import clean, plural, task_words
 
 _STYLES = {"failed": "red", "unread": "red", "ok": "green", "changed": "", "waiting": "dim"}
@@ -61,7 +61,7 @@ class Progress:
     def note(self, text: str) -> None:
         """Say a line that stays: above the live list where there is one."""
         if not self._silent:
-            self._print(Text(clean(text), style="bold"))
+            self._print(Text(text, style="bold"))
 
     def end(self) -> None:
         live, self._live = self._live, None
@@ -80,7 +80,10 @@ class Progress:
     def _print(self, text: Text) -> None:
         """Print a line; a terminal that was closed ends the talk, not the work on the hosts and its record."""
         try:
-            self._console.print(text, soft_wrap=self._live is None)
+            if self._console.is_terminal:
+                put(self._console, text)
+            else:
+                self._console.print(text, soft_wrap=True)
         except OSError as error:
             if error.errno not in (errno.EIO, errno.EPIPE):
                 raise

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from rich.console import RenderableType
-from rich.text import Text
 
 from provision.diagnose.finding import Finding
 from provision.plan import PackageChange, Step
-from provision.render.base import columns, headline, indented, text
+from provision.render.base import Text, columns, headline, indented, text
 from provision.render.plan import package_line
 from provision.render.results import counted
 from provision.render.words import clean, count_words, grouped, listed, plural, task_words
@@ -39,7 +38,7 @@ def offline(document: OfflineDocument) -> Iterable[RenderableType]:
     """Return what to print of scripts that were written to files; one that was not is data, printed as it is."""
     for name, host in document.hosts.items():
         if host.path:
-            yield Text(f"wrote {clean(host.path)} for {clean(name)}")
+            yield Text(f"wrote {host.path} for {name}")
             if host.source:
                 yield indented(text("versions: ", host.source, styles=("dim", "")), 2)
 
@@ -132,7 +131,7 @@ def _mark(step: RescueStep) -> Text:
 def _step(step: RescueStep) -> Text:
     told = text(step.words, f"  ({step.finding})", styles=("bold", "dim"))
     if step.ok is not None and step.said:
-        told.append(": " + clean(task_words("; ".join(step.said[:_SHOWN_SAID]))), style="")
+        told.append(": " + task_words("; ".join(step.said[:_SHOWN_SAID])), style="")
     if step.ok is None and step.action == "reboot":
         told.stylize("bold yellow", 0, len(clean(step.words)))
     return told

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from rich.console import RenderableType
-from rich.text import Text
 
 from provision.documents import AppliedHost, ApplyDocument, Check, VerifyDocument
-from provision.render.base import columns, headline, indented, text
-from provision.render.words import STYLES, clean, count_words, grouped, hosts_in_words, plural, task_words
+from provision.render.base import Text, columns, headline, indented, text
+from provision.render.words import STYLES, count_words, grouped, hosts_in_words, plural, task_words
 
 _VERIFIED = (
     ("pass", "passed"), ("warn", "passed with warnings"), ("fail", "failed"), ("skip", "with nothing to judge"),
@@ -80,12 +79,12 @@ def folded(checks: Sequence[Check]) -> list[Check]:
 def _checks(checks: Sequence[Check], evidence: bool) -> Iterable[RenderableType]:
     for check in checks:
         line = Text.assemble(
-            (f"{check.status:<4}  ", STYLES[check.status]), (check.id, "bold"), "  ", clean(check.message)
+            (f"{check.status:<4}  ", STYLES[check.status]), (check.id, "bold"), "  ", check.message
         )
         yield indented(line, 2)
         wrong = check.status in ("warn", "fail")
         for fact in check.evidence if wrong or (evidence and check.status != "skip") else ():
-            yield indented(Text(clean(fact), style="dim"), 8)
+            yield indented(Text(fact, style="dim"), 8)
         if wrong and check.hint:
             yield indented(text("hint: ", check.hint, styles=("cyan", "")), 8)
 
@@ -128,7 +127,7 @@ def _waves(document: ApplyDocument) -> Iterable[RenderableType]:
 def _proven(passed: Sequence[Check]) -> Text:
     told = Text()
     for number, check in enumerate(passed):
-        told.append("; " if number else "").append(check.id, style="dim").append(f" {clean(check.message)}")
+        told.append("; " if number else "").append(check.id, style="dim").append(f" {check.message}")
     return told
 
 

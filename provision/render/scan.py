@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import rich.text
 from rich.console import RenderableType
 from rich.table import Table
-from rich.text import Text
 
 from provision.commands.layers import layers
 from provision.documents import ScanDocument, ScannedHost
-from provision.render.base import columns, headline
-from provision.render.words import clean, grouped, hosts_in_words, unnamed
+from provision.render.base import Text, columns, headline, stacked
+from provision.render.words import grouped, hosts_in_words, unnamed
 
 # Below this width a table of hosts becomes blocks of lines.
 _TABLE_WIDTH = 90
@@ -58,12 +58,16 @@ def _first(lines: list[str]) -> list[tuple[bool, str]]:
     return [(number == 0, line) for number, line in enumerate(lines)]
 
 
-def _cells(host: ScannedHost) -> tuple[str, ...]:
+def _cells(host: ScannedHost) -> tuple[str | tuple[str, ...], ...]:
     facts = host.facts
     system = f"{facts.host.os.version_id} {facts.kernels.running}".strip() if facts else ""
     driver = _driver(host) or "none"
     cuda = (host.cuda or "none").removeprefix("CUDA ")
-    return ("\n".join(host.gpus) or "no NVIDIA GPU", driver, cuda, system, host.summary)
+    return (tuple(host.gpus) or "no NVIDIA GPU", driver, cuda, system, host.summary)
+
+
+def _cell(told: str | tuple[str, ...]) -> rich.text.Text:
+    return Text(told) if isinstance(told, str) else stacked(told)
 
 
 def _driver(host: ScannedHost) -> str:
@@ -72,7 +76,7 @@ def _driver(host: ScannedHost) -> str:
     return ", ".join(filter(None, (host.driver, origin)))
 
 
-def _table(rows: list[tuple[list[str], tuple[str, ...]]]) -> Table:
+def _table(rows: list[tuple[list[str], tuple[str | tuple[str, ...], ...]]]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     # A column in which no host has anything is left out.
     shown = [number for number in range(5) if any(cells[number] for _, cells in rows)]
@@ -83,13 +87,14 @@ def _table(rows: list[tuple[list[str], tuple[str, ...]]]) -> Table:
         table.add_column(title, overflow="fold")
     for names, cells in rows:
         told = [hosts_in_words(names), *(cells[number] for number in shown)]
-        table.add_row(*(Text(clean(cell)) for cell in told))
+        table.add_row(*(_cell(cell) for cell in told))
     return table
 
 
-def _blocks(rows: list[tuple[list[str], tuple[str, ...]]]) -> Iterable[RenderableType]:
+def _blocks(rows: list[tuple[list[str], tuple[str | tuple[str, ...], ...]]]) -> Iterable[RenderableType]:
     for names, cells in rows:
-        yield Text(clean(hosts_in_words(names)), style="bold")
+        yield Text(hosts_in_words(names), style="bold")
         yield columns(
-            [(title, cell) for title, cell in zip(_TITLES[1:], cells, strict=True) if cell], style="dim"
+            [(title, _cell(cell)) for title, cell in zip(_TITLES[1:], cells, strict=True) if cell],
+            style="dim",
         )

@@ -6,13 +6,11 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
+from provision.clean import clean as clean
 from provision.errors import Issue
 
 T = TypeVar("T")
 
-_CONTROL = re.compile(
-    r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
-)
 # Ansible puts the role before the name of a task; people are told what is done, not which file says so.
 _ROLE = re.compile(r"\b(?:gpu\.provision\.)?[a-z0-9_]+ : (?=[A-Z])")
 _NUMBERED = re.compile(r"^(?P<stem>.*?)(?P<number>[0-9]+)(?P<tail>[^0-9]*)$")
@@ -33,11 +31,6 @@ STATUS_WORDS = {
     "check_failed": "check failed", "not_started": "not started", "busy": "in use", "skipped": "not drained",
     "clean": "as it should be", "converged": "as wanted", "unchanged": "as wanted, nothing done", "changes": "to change",
 }  # fmt: skip
-
-
-def clean(text: object) -> str:
-    """Return text without control characters: a host must not steer the terminal."""
-    return _CONTROL.sub("", str(text).replace("\r\n", "\n"))
 
 
 def task_words(text: str) -> str:

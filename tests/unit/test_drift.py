@@ -187,7 +187,7 @@ def test_metrics_are_what_prometheus_reads():
     drifted = {s.labels["host"]: s.value for s in found["gpu_provision_drift_host_drifted"].samples}
     assert drifted == {"gpu01": 1, "gpu02": 0}
     (info,) = found["gpu_provision_drift_item_info"].samples
-    assert info.labels["what"] == '/etc/a "b"\\c\nd' and info.value == 1
+    assert info.labels["what"] == '/etc/a "b"\\c\\nd\\x07' and info.value == 1
     against = {
         (s.labels["host"], s.labels["against"]): s.value for s in found["gpu_provision_drift_items"].samples
     }

@@ -1,0 +1,136 @@
+"""The shape of what each program on a host returns, checked where it arrives: what comes after may rely on it.
+
+A shape is a type, a tuple of alternatives, ``[shape]`` (a list of), ``{...: shape}`` (a mapping with any keys) or
+``{"key": shape, "key?": shape}`` (an object; further keys are free). Facts have a schema of their own: provision/facts.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from provision.remote.answers import BadAnswer
+
+_TEXT, _WORDS = (str, None), [str]
+_NUMBER = (int, float)
+_LOCK = (
+    {
+        "run?": _TEXT, "who?": _TEXT, "command?": _TEXT, "git?": _TEXT, "since?": _TEXT, "from?": _TEXT, "trouble?": _TEXT,
+        "lease?": (*_NUMBER, None),
+        "controller?": ({"name?": _TEXT, "boot_id?": _TEXT, "machine_id?": _TEXT}, None),
+    },
+    None,
+)  # fmt: skip
+_CHANGE = {
+    "action": str, "name": str, "version?": _TEXT, "from_version?": _TEXT, "origin?": _TEXT, "download_bytes?": (int, None),
+    "disk_bytes?": (int, None),
+}  # fmt: skip
+_PROBLEM = {"code": str, "message": str, "because": _WORDS, "hint": _TEXT}
+_CANDIDATE = {
+    "version": str, "depends?": _TEXT, "provides?": _TEXT, "uri?": _TEXT, "suite?": _TEXT, "component?": _TEXT,
+    "origin?": _TEXT, "conflicts?": _TEXT, "size?": (int, None), "also?": (_WORDS, None),
+}  # fmt: skip
+_FILE = {"path": str, "sha256": str, "size": int}
+_VERDICT = {
+    "id": str, "status": str, "message": str, "evidence": _WORDS, "hint": _TEXT, "seconds?": (*_NUMBER, None),
+    "numbers?": {...: _NUMBER},
+}  # fmt: skip
+
+# Program -> operation (args["op"], "" without one) -> shape.
+SHAPES: Mapping[str, Mapping[str, Any]] = {
+    "probe": {"": dict},
+    "trouble": {"": dict},
+    "prove": {"": {"checks": [_VERDICT]}},
+    "gpuusers": {"": {"gpu_users": [{"comm": str, "pid": int, "user": _TEXT}]}},
+    "condasize": {"": {...: ({"total": int, "own": int}, None)}},
+    "hookrun": {"": {"rc": (int, None), "output": str, "timed_out": bool}},
+    "aptsettle": {"": {"settled": bool}},
+    "aptquery": {
+        "offer": {"workdir": str, "packages": {...: [_CANDIDATE]}, "errors?": (_WORDS, None)},
+        "simulate": (
+            {"ok": bool, "changes": [_CHANGE], "download_bytes?": (int, None), "disk_bytes?": (int, None)},
+            {"ok": bool, "error": _TEXT},
+        ),
+    },
+    "hostlock": {
+        "acquire": {"taken": bool, "held": _LOCK, "replaced": _LOCK, "why": _TEXT},
+        "renew": {"kept": bool, "held": _LOCK},
+    },
+    "hostrecord": {
+        "leave": {"held": _LOCK, "trouble": _TEXT},
+        "read": {"runs": [dict], "unreadable": _WORDS, "lock": {"held": _LOCK, "stale": _TEXT}},
+    },
+    "rescuesnapshot": {
+        "list": {"snapshots": [{"id": str, "made": str, "reason?": _TEXT, "kernel?": _TEXT, "whole?": bool, "finished?": bool}]},
+    },
+    "rescueundo": {"plan": {
+        "id": str, "made": str, "reason?": _TEXT, "install": _WORDS, "remove": _WORDS, "hold": _WORDS, "release": _WORDS,
+        "files": [{"path": str, "action": str}], "left": [{"what": str, "why": str}], "changes": [_CHANGE],
+        "problems": [_PROBLEM], "nothing": bool,
+    }},
+    "rescuepurge": {"plan": {
+        "packages": _WORDS, "config": _WORDS, "kept": [{"name": str, "because": str}], "changes": [_CHANGE],
+        "problems": [_PROBLEM], "uninstaller": _TEXT, "files": _WORDS, "trees": _WORDS, "aside": _WORDS, "dkms": [[str]],
+        "left": [{"path": str, "why": str}], "unfinished": bool, "nothing": bool,
+    }},
+    "mirror": {
+        "open": {"manifest": {"files?": {...: _FILE}, "signed?": object}, "apt": bool, "free": int},
+        "resolve": {
+            "packages": [{**_FILE, "name": str, "version": str, "url": str, "repository": str, "places": [[str]], "stanza": str}],
+            "missing": [{"name": str, "version": _TEXT, "have": object}], "releases": {...: str}, "signatures": {...: str},
+            "bases": {...: str}, "keys": {...: str}, "archs": _WORDS,
+        },
+        "fetch": {"done": [_FILE], "left": _WORDS, "refused": [{"any": str, "message": str}]},
+        "kept": [{"path": str, "size": (int, None)}],
+        "written": {"files": [_FILE], "release": str, "same": bool, "signed": [_FILE], "folder": str},
+        "put": [_FILE],
+        "link": [_FILE],
+        "get": {...: _TEXT},
+        "finish": {"changed": (bool, int), "removed": _WORDS, "files": int, "total": int},
+        "verify": {"bad": [{"path": str}], "extra": _WORDS, "next": (int, None), "files": int, "bytes": int},
+    },
+    "mirrorread": {"": {
+        "arch": str, "packages": [[str]], "archive_key": _TEXT,
+        "sources": [{"file": str, "uris": _WORDS, "suites": _WORDS, "components": _WORDS, "signed_by": _TEXT, "key": _TEXT}],
+        "conda": {...: {"packages": [dict], "wheels": [dict], "index": _TEXT, "problems": _WORDS}},
+    }},
+    "mirrorwheels": {"": {
+        "files": [{"name": str, "version": str, "file": str, "url": str, "sha256": str}], "problems": _WORDS,
+    }},
+}  # fmt: skip
+
+
+def check(program: str, args: Mapping[str, Any], result: Any) -> None:
+    """Raise BadAnswer where a result has another shape than its program gives it."""
+    shape = SHAPES.get(program, {}).get(str(args.get("op", "")))
+    wrong = None if shape is None else _misfit(shape, result, "result")
+    if wrong is not None:
+        raise BadAnswer(f"{wrong} is not what it should be")
+
+
+def _misfit(shape: Any, value: Any, place: str) -> str | None:
+    """Return the place of the first thing that does not fit."""
+    if shape is None or isinstance(shape, type):
+        fits = value is None if shape is None else isinstance(value, shape)
+        return None if fits and not (isinstance(value, bool) and shape in (int, float)) else place
+    if isinstance(shape, tuple):
+        found = [_misfit(one, value, place) for one in shape]
+        # The deepest place says most.
+        return None if None in found else max((one for one in found if one), key=len)
+    if isinstance(shape, list):
+        if not isinstance(value, list):
+            return place
+        return _first(_misfit(shape[0], item, f"{place}[{number}]") for number, item in enumerate(value))
+    if not isinstance(value, dict):
+        return place
+    if ... in shape:
+        return _first(_misfit(shape[...], item, f"{place}.*") for item in value.values())
+    return _first(
+        _misfit(wanted, value.get(key.rstrip("?")), f"{place}.{key.rstrip('?')}")
+        for key, wanted in shape.items()
+        if key.rstrip("?") in value or not key.endswith("?")
+    )
+
+
+def _first(places: Any) -> str | None:
+    return next((place for place in places if place is not None), None)
