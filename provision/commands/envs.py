@@ -23,7 +23,7 @@ def run(fleet: Fleet, talk: Talk | None = None, *, sizes: bool = True) -> EnvsDo
 
     def ask(host: Host, session: Session) -> tuple[Facts, dict[str, Any]]:
         facts = Facts.model_validate(session.call("probe", probe_args(fleet.values[host.name])))
-        paths = [item.path for item in (*facts.conda.prefixes, *facts.conda.environments)]
+        paths = [one.path for one in facts.conda.prefixes] + [one.path for one in facts.conda.environments]
         if not sizes or not paths:
             return facts, {}
         budget = {"paths": paths, "seconds": _SIZE_SECONDS}

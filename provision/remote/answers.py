@@ -127,10 +127,21 @@ def unpack(packed: bytes) -> Any:
     if len(packed) < _LARGE and len(data := _inflate(packed, _LARGE)) <= _LARGE:
         return loads(data)
     with _turn:
-        data = _inflate(packed, UNPACKED)
-        if len(data) > UNPACKED:
+        _check_size(packed)
+        return loads(_inflate(packed, UNPACKED))
+
+
+def _check_size(packed: bytes) -> None:
+    """Raise BadAnswer for what unpacks to too much, without holding more of it than a piece."""
+    stream, size = zlib.decompressobj(), 0
+    while packed and not stream.eof:
+        try:
+            size += len(stream.decompress(packed, _LARGE))
+        except zlib.error:
+            raise BadAnswer("it is not compressed with zlib") from None
+        if size > UNPACKED:
             raise BadAnswer(f"it unpacks to more than {UNPACKED >> 20} MiB")
-        return loads(data)
+        packed = stream.unconsumed_tail
 
 
 def _inflate(packed: bytes, limit: int) -> bytes:
