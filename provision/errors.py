@@ -8,9 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import IntEnum
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import AfterValidator, BaseModel, Field
+
+import provision.collection  # noqa: F401  (makes the collection importable)
+from ansible_collections.gpu.provision.plugins.module_utils import redact
+
+# What errors say may quote a program or an address: no password or token stays in it.
+Said = Annotated[str, AfterValidator(redact.text)]
 
 
 class Exit(IntEnum):
@@ -43,10 +49,10 @@ class Issue(BaseModel):
     """A blocker, warning or error as data. code is stable (``driver.gpu_not_supported``)."""
 
     code: str
-    message: str
+    message: Said
     host: str | None = None
-    because: list[str] = Field(default_factory=list)
-    hint: str | None = None
+    because: list[Said] = Field(default_factory=list)
+    hint: Said | None = None
 
 
 class ProvisionError(Exception):

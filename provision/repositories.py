@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils import aptcommon, openpgp
+from ansible_collections.gpu.provision.plugins.module_utils import openpgp, redact
 from provision.catalog import Catalog
 from provision.errors import RefusedError, UsageError
 from provision.facts import Facts
@@ -228,10 +228,10 @@ def _refuse_odd_url(url: str) -> None:
         raise UsageError(
             "usage.url", f"{url!r} is not the address of a repository", hint="write it as https://mirror.example.org/path/"
         )  # fmt: skip
-    if "@" in url.split("//", 1)[-1].split("/", 1)[0]:
+    if redact.has_secret(url):
         raise UsageError(
             "usage.url_with_password", "a repository's address must not hold a user or password",
-            because=[aptcommon.redact(url)], hint="put them into a file in /etc/apt/auth.conf.d on the host (apt_auth.conf(5))",
+            because=[redact.text(url)], hint="put them into a file in /etc/apt/auth.conf.d on the host (apt_auth.conf(5))",
         )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import yaml
 
+from ansible_collections.gpu.provision.plugins.module_utils import redact
 from provision.collection import ROOT
 from provision.errors import Issue, UsageError
 from provision.inventory import PREFIXES, Host
@@ -28,6 +29,15 @@ _ARTICLE = {
     "bool": "true or false", "int": "a whole number", "float": "a number", "list": "a list",
     "dict": "a mapping", "str": "a text", "path": "a path",
 }  # fmt: skip
+# Where a login belongs instead: (beginning of a variable's name, hint). The proxy's own words are those of proxy.py.
+_LOGINS = (
+    ("miniconda_", "a .netrc of the owner on the host is read by conda and pip (machine HOST login NAME password WORD); git goes "
+     "over ssh with a deploy key: git+ssh://git@HOST/…"),
+    ("gpu_pull_source", "git over ssh with gpu_pull_ssh_key: ssh://git@HOST/…"),
+    ("gpu_pull_", "a .netrc of root on the host is read by pip: machine HOST login NAME password WORD"),
+    ("gpu_rollout_", "let the command be a program that reads it from a file of its own; a command is shown and logged"),
+    ("", "put them into a file in /etc/apt/auth.conf.d on the host (apt_auth.conf(5))"),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -120,7 +130,22 @@ def _of_host(host: Host, variables: Mapping[str, Variable]) -> tuple[dict[str, A
         except ValueError as error:
             message = f"{name}: {error} ({origin})"
             issues.append((origin, Issue(code="vars.invalid", message=message, hint=_allowed(variable))))
+        if any(map(redact.has_secret, _texts(value))) and not name.startswith("gpu_proxy_"):
+            issues.append((origin, Issue(
+                code="usage.url_with_password", message=f"{name} holds a password or token ({origin})",
+                because=["plans, logs and command lines would show it"],
+                hint=next(hint for beginning, hint in _LOGINS if name.startswith(beginning)),
+            )))  # fmt: skip
     return values, issues
+
+
+def _texts(value: Any) -> Iterable[str]:
+    """Every text in a value."""
+    if isinstance(value, (list, dict)):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _texts(item)
+    elif isinstance(value, str):
+        yield value
 
 
 def unknown(name: str, origin: str, variables: Mapping[str, Variable]) -> Issue | None:

@@ -15,7 +15,7 @@ import struct
 import subprocess
 import time
 
-from ansible_collections.gpu.provision.plugins.module_utils import hosttree, outputs
+from ansible_collections.gpu.provision.plugins.module_utils import hosttree, outputs, redact
 
 DPKG_STATUS = "/var/lib/dpkg/status"
 DPKG_LOCKS = ("/var/lib/dpkg/lock-frontend", "/var/lib/dpkg/lock")
@@ -109,7 +109,7 @@ def run(argv, timeout, stdin=None, log=None, cwd="/"):
     """Start a program without a terminal and wait: returns Result; raises AptError when it is not there.
 
     The program gets a session of its own, so /dev/tty cannot be opened; stdin is empty unless text is given.
-    log: a file object (binary); output then goes there and is also returned, in ``out``. When the time (seconds)
+    log: a file object (binary); output then goes there and is also returned, in ``out``; both redacted. When the time (seconds)
     is over, the whole session gets TERM and after 20 seconds KILL; timed_out says so.
     """
     mark = None
@@ -145,6 +145,11 @@ def run(argv, timeout, stdin=None, log=None, cwd="/"):
         with hosttree.open_file(log.name) as written:
             written.seek(mark)
             out, err = written.read(outputs.MOST_BYTES), b""
+        redacted = _text(out).encode("utf-8")
+        if redacted != out:
+            log.truncate(mark)
+            log.seek(mark)
+            log.write(redacted)
         log.seek(0, os.SEEK_END)
     return Result(process.returncode, _text(out), _text(err), timed_out)
 
@@ -157,12 +162,7 @@ def _signal(process, number):
 
 
 def _text(data):
-    return redact((data or b"").decode("utf-8", "replace"))
-
-
-def redact(text):
-    """Take user names and passwords out of URLs."""
-    return re.sub(r"([a-z][a-z0-9+.-]*://)[^/\s@]+@", r"\1", text)
+    return redact.text((data or b"").decode("utf-8", "replace"))
 
 
 def option_args(options=OPTIONS):

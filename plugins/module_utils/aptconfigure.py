@@ -20,6 +20,7 @@ from ansible_collections.gpu.provision.plugins.module_utils import (
     aptsources,
     hosttree,
     ownfiles,
+    redact,
     trustedkeys,
 )
 from ansible_collections.gpu.provision.plugins.module_utils.aptcommon import AptError
@@ -135,7 +136,7 @@ def _migrate(repositories, wanted):
         {
             "file": source["file"],
             "line": source["line"],
-            "uris": [aptcommon.redact(uri) for uri in source["uris"]],
+            "uris": [redact.text(uri) for uri in source["uris"]],
         }
         for entries in per_file.values()
         for source in entries
@@ -196,4 +197,4 @@ def _text(text):
 
 
 def _show(data):
-    return aptcommon.redact(ownfiles.show(data))
+    return redact.text(ownfiles.show(data))

@@ -16,12 +16,12 @@ import binascii
 import re
 
 from ansible_collections.gpu.provision.plugins.module_utils import (
-    aptcommon,
     cudanames,
     debversion,
     lazyre,
     names,
     openpgp,
+    redact,
 )
 from ansible_collections.gpu.provision.plugins.module_utils.hosttree import integer
 
@@ -196,7 +196,7 @@ def lists(tree, sources, arch):
                 if begin not in seen:
                     seen.add(begin)
                     row = {
-                        "uri": aptcommon.redact(uri),
+                        "uri": redact.text(uri),
                         "suite": suite,
                         "file": source["file"],
                         "line": source["line"],

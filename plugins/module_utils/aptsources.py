@@ -16,12 +16,12 @@ import urllib.error
 import urllib.request
 
 from ansible_collections.gpu.provision.plugins.module_utils import (
-    aptcommon,
     aptconf,
     aptfiles,
     hosttree,
     openpgp,
     proxies,
+    redact,
 )
 from ansible_collections.gpu.provision.plugins.module_utils.aptcommon import AptError
 
@@ -218,7 +218,7 @@ def key_bytes(spec, fetch=None):
             "apt.key", "there is no key for the source %s" % name, hint="give the key itself, or its URL"
         )
     data = (fetch or fetch_key)(spec["key_url"])
-    check_key(data, fingerprint, "the key at %s" % aptcommon.redact(spec["key_url"]))
+    check_key(data, fingerprint, "the key at %s" % redact.text(spec["key_url"]))
     return openpgp.dearmor(data)
 
 
@@ -248,14 +248,14 @@ def check_key(data, fingerprint, what):
 def fetch_key(url, timeout=30):
     """Fetch a key over http, https or file, through the proxies of the environment. Raises AptError ``apt.key``."""
     if not re.match(r"^(https?|file)://", url):
-        raise AptError("apt.key", "not a URL of a key: %s" % aptcommon.redact(url))
+        raise AptError("apt.key", "not a URL of a key: %s" % redact.text(url))
     try:
         # Not urlopen: it keeps the proxies of its first call.
         with urllib.request.build_opener().open(url, timeout=timeout) as answer:
             return answer.read(1 << 20)
     except (urllib.error.URLError, OSError, ValueError) as error:
         raise AptError(
-            "apt.key", "the key at %s cannot be fetched: %s" % (aptcommon.redact(url), error),
+            "apt.key", "the key at %s cannot be fetched: %s" % (redact.text(url), error),
             because=["key download: " + proxies.way(url)],
             hint="give the key itself, a URL that this host can reach, or its proxy (gpu_proxy_http, gpu_proxy_https)",
         ) from None  # fmt: skip

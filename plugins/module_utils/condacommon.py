@@ -19,7 +19,7 @@ import subprocess
 import sys
 import time
 
-from ansible_collections.gpu.provision.plugins.module_utils import hosttree, outputs
+from ansible_collections.gpu.provision.plugins.module_utils import hosttree, outputs, redact
 
 SCHEMA = 1
 
@@ -38,28 +38,17 @@ class CondaError(Exception):
 
     def __init__(self, code, message, because=(), hint=None):
         Exception.__init__(self, message)
-        self.code, self.message, self.hint = code, redact(message), hint
-        self.because = [redact(line) for line in because]
+        self.code, self.message, self.hint = code, redact.text(message), hint
+        self.because = [redact.text(line) for line in because]
 
     def as_dict(self):
         """The error as plain data, for a module's fail_json."""
         return {"code": self.code, "because": self.because, "hint": self.hint}
 
 
-def redact(text):
-    """Take user names, passwords and conda tokens (``/t/TOKEN/``) out of URLs."""
-    text = re.sub(r"([a-z][a-z0-9+.-]*://)[^/\s@]+@", r"\1", text)
-    return re.sub(r"(://[^/\s]+)/t/[^/\s]+", r"\1/t/<token>", text)
-
-
-def has_secret(url):
-    """True when a URL carries a user, a password or a conda token, which argv would show to every user."""
-    return redact(url) != url
-
-
 def last_lines(text, count=8):
     """Return the last lines of a program's output that say something, redacted; progress bars are left out."""
-    lines = [line.split("\r")[-1].rstrip() for line in redact(text).split("\n")]
+    lines = [line.split("\r")[-1].rstrip() for line in redact.text(text).split("\n")]
     return [line for line in lines if line.strip() and not re.search(r"\|\s*#+|\d+%\s*$", line)][-count:]
 
 
@@ -221,7 +210,7 @@ def _working(prefix):
         except OSError:
             continue  # it ended meanwhile
         if int(pid) != os.getpid() and any(part.startswith(prefix) for part in argv):
-            found.append(redact("process %s: %s" % (pid, " ".join(argv).strip())))
+            found.append(redact.text("process %s: %s" % (pid, " ".join(argv).strip())))
     return found
 
 
@@ -268,7 +257,7 @@ def run(argv, owner, umask, timeout, extra=None, inherit=(), cwd=None):
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             out = output.wait()[0]
-    return Result(process.returncode, redact(out.decode("utf-8", "replace")), timed_out)
+    return Result(process.returncode, redact.text(out.decode("utf-8", "replace")), timed_out)
 
 
 # --- files

@@ -23,6 +23,7 @@ from ansible_collections.gpu.provision.plugins.module_utils import (
     condamade,
     condarc,
     condaread,
+    redact,
     scratch,
 )
 from ansible_collections.gpu.provision.plugins.module_utils.condacommon import (
@@ -105,9 +106,9 @@ def check_name(name):
 def check_channels(channels):
     """Raise CondaError where a channel's URL carries a password, which every user could read in conda's argv."""
     for channel in channels:
-        if condacommon.has_secret(channel):
+        if redact.has_secret(channel):
             raise CondaError(
-                "conda.channel_secret", "the channel %s has a user or token in its URL" % condacommon.redact(channel),
+                "conda.channel_secret", "the channel %s has a user or token in its URL" % redact.text(channel),
                 ["it would be in the arguments of conda, which every user of the host can read"],
                 "put it into ~/.netrc of the owner, or into channel_alias of a .condarc that only the owner reads",
             )  # fmt: skip
@@ -123,7 +124,7 @@ def pip_command(python, step):
         {"PIP_ROOT_USER_ACTION": "ignore"},
     )
     index, more = step.get("index_url") or "", list(step.get("extra_index_urls") or ())
-    if any(condacommon.has_secret(url) for url in [index, *more]):
+    if any(redact.has_secret(url) for url in [index, *more]):
         if index:
             extra["PIP_INDEX_URL"] = index
         if more:
@@ -410,7 +411,7 @@ def _redacted(value):
         return {key: _redacted(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_redacted(item) for item in value]
-    return condacommon.redact(value) if isinstance(value, str) else value
+    return redact.text(value) if isinstance(value, str) else value
 
 
 def _make_folder(path):

@@ -23,7 +23,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 
-from ansible_collections.gpu.provision.plugins.module_utils import condacommon, hosttree, proxies
+from ansible_collections.gpu.provision.plugins.module_utils import condacommon, hosttree, proxies, redact
 from ansible_collections.gpu.provision.plugins.module_utils.condacommon import CondaError
 
 CHUNK = 1 << 20
@@ -221,7 +221,7 @@ def _validator(part, url):
         return None
     if known is None:
         return None
-    return known.get("validator", "") if known.get("url") == condacommon.redact(url) else None
+    return known.get("validator", "") if known.get("url") == redact.text(url) else None
 
 
 def _remember(part, url, headers):
@@ -229,7 +229,7 @@ def _remember(part, url, headers):
     # A weak tag may not be used to go on (RFC 9110, 13.1.5).
     validator = tag if tag and not tag.startswith("W/") else headers.get("Last-Modified", "")
     with io.open(part + ".json", "w", encoding="utf-8") as file:
-        file.write(json.dumps({"url": condacommon.redact(url), "validator": validator}))
+        file.write(json.dumps({"url": redact.text(url), "validator": validator}))
 
 
 def _forget(part):

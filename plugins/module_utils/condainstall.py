@@ -24,6 +24,7 @@ from ansible_collections.gpu.provision.plugins.module_utils import (
     condarc,
     condaread,
     hosttree,
+    redact,
 )
 from ansible_collections.gpu.provision.plugins.module_utils.condacommon import (
     CondaError,
@@ -414,7 +415,7 @@ class _Install(object):
         for channel in self.params.get("accept_tos") or ():
             if channel in there:
                 continue
-            said = "accepted the terms of %s, as miniconda_accept_tos says" % condacommon.redact(channel)
+            said = "accepted the terms of %s, as miniconda_accept_tos says" % redact.text(channel)
             if not self.check:
                 argv = [
                     self.prefix + "/bin/conda",
@@ -485,7 +486,7 @@ class _Install(object):
     def file_diff(self, path, before, after):
         self.diff.append({
             "before_header": path, "after_header": path,
-            "before": condacommon.redact(before or ""), "after": condacommon.redact(after),
+            "before": redact.text(before or ""), "after": redact.text(after),
         })  # fmt: skip
 
 

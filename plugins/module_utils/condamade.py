@@ -11,7 +11,7 @@ from __future__ import annotations
 import fnmatch
 import re
 
-from ansible_collections.gpu.provision.plugins.module_utils.condacommon import redact
+from ansible_collections.gpu.provision.plugins.module_utils import redact
 from ansible_collections.gpu.provision.plugins.module_utils.condaread import normalised
 
 # Packages that come with and without CUDA under one name.
@@ -100,12 +100,12 @@ def _conda_mismatch(spec, packages):
     name, version, build = split(spec)
     there = packages.get(name)
     if there is None:
-        return ["%s is not there (asked for: %s)" % (name, redact(spec))]
+        return ["%s is not there (asked for: %s)" % (name, redact.text(spec))]
     exact = version.lstrip("=")
     fits = not re.match(r"[\d]", exact) or "," in exact or "|" in exact or _is(exact, there["version"])
     if fits and (not build or fnmatch.fnmatchcase(there["build"], build)):
         return []
-    return ["%s is %s %s (asked for: %s)" % (name, there["version"], there["build"], redact(spec))]
+    return ["%s is %s %s (asked for: %s)" % (name, there["version"], there["build"], redact.text(spec))]
 
 
 def _is(wanted, version):
@@ -121,13 +121,13 @@ def _pip_mismatch(requirement, pip):
         return []  # a range, a URL or a file: pip itself has seen to it
     name, version = normalised(match.group(1)), match.group(2)
     if name not in pip:
-        return ["%s is not there (asked for: %s)" % (name, redact(requirement))]
+        return ["%s is not there (asked for: %s)" % (name, redact.text(requirement))]
     # Without a local part in the request any of them fits: 2.6.0 is fulfilled by 2.6.0+cu124 (PEP 440).
     there = pip[name] if version is None or "+" in version else pip[name].split("+")[0]
     return (
         []
         if version in (None, there)
-        else ["%s is %s (asked for: %s)" % (name, pip[name], redact(requirement))]
+        else ["%s is %s (asked for: %s)" % (name, pip[name], redact.text(requirement))]
     )
 
 
@@ -155,9 +155,9 @@ def describe(packages, pip):
 def asked(params):
     """What an environment is asked to have, as lines for a diff."""
     if params.get("file_kind"):
-        return redact(params["file_content"])
-    lines = [redact(spec) for spec in params.get("packages") or ()]
-    lines += ["pip: " + redact(item) for step in params.get("pip") or () for item in step["packages"]]
+        return redact.text(params["file_content"])
+    lines = [redact.text(spec) for spec in params.get("packages") or ()]
+    lines += ["pip: " + redact.text(item) for step in params.get("pip") or () for item in step["packages"]]
     return "".join(line + "\n" for line in lines)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import zlib
 
-from ansible_collections.gpu.provision.plugins.module_utils import aptcommon, lazyre
+from ansible_collections.gpu.provision.plugins.module_utils import lazyre, redact
 
 HISTORY, TERM, DPKG = "/var/log/apt/history.log", "/var/log/apt/term.log", "/var/log/dpkg.log"
 UNATTENDED = "/var/log/unattended-upgrades/unattended-upgrades.log"
@@ -64,7 +64,7 @@ def transactions(text):
         if "Start-Date" not in fields:
             continue
         changes = [row for action in _ACTIONS if action in fields for row in _changes(action, fields[action])]
-        command = aptcommon.redact(fields.get("Commandline", ""))[:400]
+        command = redact.text(fields.get("Commandline", ""))[:400]
         row = {
             "start": fields["Start-Date"], "end": fields.get("End-Date"), "command": command,
             "by": fields.get("Requested-By"), "unattended": "unattended-upgrade" in command, "error": fields.get("Error"),

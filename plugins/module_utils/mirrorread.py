@@ -12,7 +12,7 @@ import email.parser
 import os
 import re
 
-from ansible_collections.gpu.provision.plugins.module_utils import aptcommon, aptsources, hosttree
+from ansible_collections.gpu.provision.plugins.module_utils import aptcommon, aptsources, hosttree, redact
 
 # Of a conda package's record: what the index of a channel says of it.
 _RECORD = (
@@ -58,7 +58,7 @@ def _source(source):
         key = None  # the key itself, or a fingerprint: the file that has it is not told
     data = _bytes(key.split(",")[0]) if key else None
     return {
-        "file": source["file"], "uris": [aptcommon.redact(uri) for uri in source["uris"]], "suites": source["suites"],
+        "file": source["file"], "uris": [redact.text(uri) for uri in source["uris"]], "suites": source["suites"],
         "components": source["components"], "signed_by": key,
         "key": _encoded(data),
     }  # fmt: skip

@@ -25,6 +25,7 @@ from ansible_collections.gpu.provision.plugins.module_utils import (
     kmod,
     lazyre,
     names,
+    redact,
     smi,
 )
 from ansible_collections.gpu.provision.plugins.module_utils.gpuusers import read_gpu_users
@@ -98,11 +99,11 @@ _VERSION_IN_NAME = lazyre.compile(r"[0-9]+\.[0-9]+\.[0-9]+-")
 
 
 def main(args):
-    """Entry of the fast read; returns facts.
+    """Entry of the fast read; returns facts. The server redacts them (provision/remote/_server.py).
 
     args, all optional: smi_timeout (seconds), root (folder), conda_prefixes (see condaprobe.read).
     """
-    return collect(
+    return collect_all(
         root=args.get("root") or "/",
         smi_timeout=float(args.get("smi_timeout") or SMI_TIMEOUT),
         conda_prefixes=args.get("conda_prefixes") or (),
@@ -114,8 +115,13 @@ def collect(root="/", run=None, smi_timeout=SMI_TIMEOUT, conda_prefixes=()):
 
     root: folder that stands for ``/``. run: callable(list, timeout) -> (rc, stdout, stderr) that answers in
     place of nvidia-smi; without it the real program is started on the running host, and none for a recorded
-    one.
+    one. Passwords and tokens of what is read are left out (redact).
     """
+    return redact.data(collect_all(root, run, smi_timeout, conda_prefixes))
+
+
+def collect_all(root="/", run=None, smi_timeout=SMI_TIMEOUT, conda_prefixes=()):
+    """As collect, with passwords and tokens: for what reads on, on the host itself."""
     tree = HostTree(root)
     query = smi.start(tree, run, smi_timeout)
     try:

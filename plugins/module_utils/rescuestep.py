@@ -24,6 +24,7 @@ from ansible_collections.gpu.provision.plugins.module_utils import (
     apttransaction,
     debversion,
     ownfiles,
+    redact,
     rescuemodules,
 )
 from ansible_collections.gpu.provision.plugins.module_utils.aptcommon import AptError
@@ -308,12 +309,13 @@ class Steps(object):
                 # A stanza goes on to the next empty line.
                 end = next((n for n in range(at, len(lines)) if not lines[n].strip()), len(lines))
             for number in range(at, min(end, len(lines))):
-                if uri in lines[number].split() or uri in lines[number].replace(":", ": ", 1).split():
-                    lines[number] = lines[number].replace(uri, entry["to"])
-                    told.append(
-                        "%s line %d: %s is %s now"
-                        % (path, number + 1, aptcommon.redact(uri), aptcommon.redact(entry["to"]))
-                    )
+                # The order knows addresses without their logins: those stay on the host, and are put back here.
+                words = [*lines[number].split(), *lines[number].replace(":", ": ", 1).split()]
+                real = next((word for word in words if redact.text(word) == uri), None)
+                if real is not None:
+                    login = real.rpartition("@")[0].rpartition("://")[2]
+                    lines[number] = lines[number].replace(real, entry["to"].replace(redact.STARS, login))
+                    told.append("%s line %d: %s is %s now" % (path, number + 1, uri, entry["to"]))
         return "".join(lines), told
 
     def sources_key(self, args):

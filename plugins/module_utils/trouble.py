@@ -9,13 +9,19 @@ are started (boottrouble.py says which) are given up after seconds. Standard lib
 
 from __future__ import annotations
 
-from ansible_collections.gpu.provision.plugins.module_utils import apttrouble, boottrouble, probe, usertrouble
+from ansible_collections.gpu.provision.plugins.module_utils import (
+    apttrouble,
+    boottrouble,
+    probe,
+    redact,
+    usertrouble,
+)
 from ansible_collections.gpu.provision.plugins.module_utils.hosttree import HostTree
 
 
 def main(args):
-    """Entry of the fast read; returns facts with trouble. args: as those of the probe."""
-    return collect(
+    """Entry of the fast read; returns facts with trouble, which the server redacts. args: as those of the probe."""
+    return collect_all(
         root=args.get("root") or "/",
         smi_timeout=float(args.get("smi_timeout") or probe.SMI_TIMEOUT),
         conda_prefixes=args.get("conda_prefixes") or (),
@@ -26,9 +32,15 @@ def collect(root="/", run=None, smi_timeout=probe.SMI_TIMEOUT, conda_prefixes=()
     """Read a host and return its facts as a dict, with ``trouble``.
 
     root: folder that stands for ``/``. run: callable(list, timeout) -> (rc, stdout, stderr) that answers in place of
-    every program; without it programs are started on the running host, and none for a recorded one.
+    every program; without it programs are started on the running host, and none for a recorded one. Passwords and tokens
+    of what is read are left out (redact).
     """
-    facts = probe.collect(root, run, smi_timeout, conda_prefixes)
+    return redact.data(collect_all(root, run, smi_timeout, conda_prefixes))
+
+
+def collect_all(root="/", run=None, smi_timeout=probe.SMI_TIMEOUT, conda_prefixes=()):
+    """As collect, with passwords and tokens."""
+    facts = probe.collect_all(root, run, smi_timeout, conda_prefixes)
     tree = HostTree(root)
     facts["trouble"] = {
         "boot": probe.read_part(tree, "trouble.boot", boottrouble.read, facts, run),

@@ -155,10 +155,9 @@ code:
   sample: apt.sources
 """
 
-from ansible.module_utils.basic import AnsibleModule
-
 from ansible_collections.gpu.provision.plugins.module_utils import aptquery
 from ansible_collections.gpu.provision.plugins.module_utils.aptcommon import AptError
+from ansible_collections.gpu.provision.plugins.module_utils.hostmodule import HostModule
 
 SOURCE = {
     "name": {"type": "str", "required": True},
@@ -177,7 +176,7 @@ _CLEANUP = ("workdirs",)
 
 
 def main():
-    module = AnsibleModule(
+    module = HostModule(
         argument_spec={
             "op": {"type": "str", "choices": ["offer", "simulate", "cleanup"], "required": True},
             "sources": {"type": "list", "elements": "dict", "default": [], "options": SOURCE},

@@ -138,14 +138,13 @@ code:
   sample: apt.key
 """
 
-from ansible.module_utils.basic import AnsibleModule
-
 from ansible_collections.gpu.provision.plugins.module_utils import aptconfigure
 from ansible_collections.gpu.provision.plugins.module_utils.aptcommon import AptError
+from ansible_collections.gpu.provision.plugins.module_utils.hostmodule import HostModule
 
 
 def main():
-    module = AnsibleModule(
+    module = HostModule(
         argument_spec={
             "name": {"type": "str"},
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},

@@ -217,14 +217,13 @@ hint:
   sample: mend the cause, then run it again
 """
 
-from ansible.module_utils.basic import AnsibleModule
-
 from ansible_collections.gpu.provision.plugins.module_utils import apttransaction, hostlock
 from ansible_collections.gpu.provision.plugins.module_utils.aptcommon import AptError
+from ansible_collections.gpu.provision.plugins.module_utils.hostmodule import HostModule
 
 
 def main():
-    module = AnsibleModule(
+    module = HostModule(
         argument_spec={
             "configure": {"type": "dict"},
             "environment": {"type": "dict"},

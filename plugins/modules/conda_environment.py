@@ -162,15 +162,14 @@ code:
   sample: conda.unsatisfiable
 """
 
-from ansible.module_utils.basic import AnsibleModule
-
 from ansible_collections.gpu.provision.plugins.module_utils import condaenv
 from ansible_collections.gpu.provision.plugins.module_utils.condacommon import CondaError
+from ansible_collections.gpu.provision.plugins.module_utils.hostmodule import HostModule
 
 
 def main():
     texts = {"type": "list", "elements": "str", "default": []}
-    module = AnsibleModule(
+    module = HostModule(
         argument_spec={
             "name": {"type": "str", "required": True},
             "prefix": {"type": "str", "required": True},

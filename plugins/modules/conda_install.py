@@ -145,14 +145,13 @@ code:
   sample: conda.checksum
 """
 
-from ansible.module_utils.basic import AnsibleModule
-
 from ansible_collections.gpu.provision.plugins.module_utils import condainstall
 from ansible_collections.gpu.provision.plugins.module_utils.condacommon import CondaError
+from ansible_collections.gpu.provision.plugins.module_utils.hostmodule import HostModule
 
 
 def main():
-    module = AnsibleModule(
+    module = HostModule(
         argument_spec={
             "prefix": {"type": "str", "required": True},
             "action": {

@@ -135,9 +135,8 @@ code:
   sample: cuda.link_is_directory
 """
 
-from ansible.module_utils.basic import AnsibleModule
-
 from ansible_collections.gpu.provision.plugins.module_utils import cudaenv
+from ansible_collections.gpu.provision.plugins.module_utils.hostmodule import HostModule
 
 
 def mode_of(module, item):
@@ -153,7 +152,7 @@ def mode_of(module, item):
 
 
 def main():
-    module = AnsibleModule(
+    module = HostModule(
         argument_spec={
             "files": {
                 "type": "list", "elements": "dict", "default": [],

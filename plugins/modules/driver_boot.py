@@ -85,9 +85,8 @@ done:
 
 import os
 
-from ansible.module_utils.basic import AnsibleModule
-
 from ansible_collections.gpu.provision.plugins.module_utils import ownfiles
+from ansible_collections.gpu.provision.plugins.module_utils.hostmodule import HostModule
 
 WANTS = "/etc/systemd/system/multi-user.target.wants"
 
@@ -199,7 +198,7 @@ class DriverBoot(object):
 
 def main():
     DriverBoot(
-        AnsibleModule(
+        HostModule(
             argument_spec={
                 "build": {"type": "list", "elements": "str", "default": []},
                 "files": {

@@ -46,13 +46,12 @@ gpu_trouble:
   sample: {packages: {}, trouble: {boot: {}, apt: {}, user: {}}}
 """
 
-from ansible.module_utils.basic import AnsibleModule
-
 from ansible_collections.gpu.provision.plugins.module_utils import probe, trouble
+from ansible_collections.gpu.provision.plugins.module_utils.hostmodule import HostModule
 
 
 def main():
-    module = AnsibleModule(
+    module = HostModule(
         argument_spec={
             "smi_timeout": {"type": "float", "default": probe.SMI_TIMEOUT},
             "conda_prefixes": {"type": "list", "elements": "str", "default": []},

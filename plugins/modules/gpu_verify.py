@@ -64,13 +64,12 @@ checks:
     - {id: driver.versions, status: pass, message: "580.126.20 everywhere", evidence: ["loaded module: 580.126.20"], hint: null}
 """
 
-from ansible.module_utils.basic import AnsibleModule
-
 from ansible_collections.gpu.provision.plugins.module_utils import prove
+from ansible_collections.gpu.provision.plugins.module_utils.hostmodule import HostModule
 
 
 def main():
-    module = AnsibleModule(
+    module = HostModule(
         argument_spec={
             "expect": {"type": "dict", "default": {}},
             "only": {"type": "list", "elements": "str", "default": []},

@@ -54,13 +54,12 @@ look:
   type: dict
 """
 
-from ansible.module_utils.basic import AnsibleModule
-
 from ansible_collections.gpu.provision.plugins.module_utils import gpuusers
+from ansible_collections.gpu.provision.plugins.module_utils.hostmodule import HostModule
 
 
 def main():
-    module = AnsibleModule(
+    module = HostModule(
         argument_spec={
             "policy": {"type": "str", "choices": ["when_idle", "always", "never"], "default": "when_idle"}
         },

@@ -94,14 +94,13 @@ hint:
   type: str
 """
 
-from ansible.module_utils.basic import AnsibleModule
-
 from ansible_collections.gpu.provision.plugins.module_utils import ownfiles, rescuepurge, rescuesnapshot
 from ansible_collections.gpu.provision.plugins.module_utils.aptcommon import AptError
+from ansible_collections.gpu.provision.plugins.module_utils.hostmodule import HostModule
 
 
 def main():
-    module = AnsibleModule(
+    module = HostModule(
         argument_spec={
             "snapshot": {"type": "str", "required": True},
             "allow": {"type": "list", "elements": "str", "default": []},

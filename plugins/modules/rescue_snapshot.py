@@ -127,10 +127,9 @@ snapshots:
   elements: dict
 """
 
-from ansible.module_utils.basic import AnsibleModule
-
 from ansible_collections.gpu.provision.plugins.module_utils import rescuesnapshot, rescueundo
 from ansible_collections.gpu.provision.plugins.module_utils.aptcommon import AptError
+from ansible_collections.gpu.provision.plugins.module_utils.hostmodule import HostModule
 
 
 def act(params, check):
@@ -154,7 +153,7 @@ def act(params, check):
 
 
 def main():
-    module = AnsibleModule(
+    module = HostModule(
         argument_spec={
             "action": {
                 "type": "str",

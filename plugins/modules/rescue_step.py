@@ -80,14 +80,13 @@ backup:
   sample: /var/lib/gpu-provision/backup/20261128T093012Z
 """
 
-from ansible.module_utils.basic import AnsibleModule
-
 from ansible_collections.gpu.provision.plugins.module_utils import rescuestep
 from ansible_collections.gpu.provision.plugins.module_utils.aptcommon import AptError
+from ansible_collections.gpu.provision.plugins.module_utils.hostmodule import HostModule
 
 
 def main():
-    module = AnsibleModule(
+    module = HostModule(
         argument_spec={
             "steps": {
                 "type": "list", "elements": "dict", "required": True,

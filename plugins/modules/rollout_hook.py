@@ -62,13 +62,12 @@ seconds:
   type: float
 """
 
-from ansible.module_utils.basic import AnsibleModule
-
 from ansible_collections.gpu.provision.plugins.module_utils import hookrun
+from ansible_collections.gpu.provision.plugins.module_utils.hostmodule import HostModule
 
 
 def main():
-    module = AnsibleModule(
+    module = HostModule(
         argument_spec={
             "command": {"type": "list", "elements": "str", "required": True},
             "phase": {"type": "str", "choices": ["drain", "resume"], "required": True},

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+import provision.collection  # noqa: F401  (makes the collection importable)
+from ansible_collections.gpu.provision.plugins.module_utils import redact
 from provision.cli.base import Settings, command, finish, open_fleet
 from provision.errors import UsageError
 
@@ -50,7 +52,7 @@ def diagnose(
     if text is not None:
         from provision.commands import diagnose as command
 
-        return finish(settings, command.by_text(_given(text)))
+        return finish(settings, command.by_text(redact.text(_given(text))))
     fleet, renderer = open_fleet(settings, "diagnose")
     from provision.commands import diagnose as command
 

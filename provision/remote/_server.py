@@ -47,7 +47,10 @@ class Finder:
 
 
 def answer(request):
-    """Return {"ok": true, "result"} or {"ok": false, "error": {code, message, because, hint}} for one call."""
+    """Return {"ok": true, "result"} or {"ok": false, "error": {code, message, because, hint}} for one call.
+
+    No password or token of the host is in it.
+    """
     SOURCES.update(request["sources"])
     if sys.version_info < (3, 8):
         return {
@@ -59,9 +62,10 @@ def answer(request):
                 "hint": "name a newer one with ansible_python_interpreter",
             },
         }
+    redact = importlib.import_module(PACKAGE + ".redact")
     try:
         module = importlib.import_module(PACKAGE + "." + request["module"])
-        return {"ok": True, "result": module.main(request["args"])}
+        return {"ok": True, "result": redact.data(module.main(request["args"]))}
     except Exception as error:
         import traceback
 
@@ -71,12 +75,14 @@ def answer(request):
         expected = isinstance(getattr(error, "code", None), str)
         return {
             "ok": False,
-            "error": {
-                "code": error.code if expected else "host.probe_failed",
-                "message": str(error) if expected else "%s: %s" % (type(error).__name__, error),
-                "because": list(because) if because is not None else ([] if expected else places),
-                "hint": getattr(error, "hint", None),
-            },
+            "error": redact.data(
+                {
+                    "code": error.code if expected else "host.probe_failed",
+                    "message": str(error) if expected else "%s: %s" % (type(error).__name__, error),
+                    "because": list(because) if because is not None else ([] if expected else places),
+                    "hint": getattr(error, "hint", None),
+                }
+            ),
         }
 
 

@@ -29,9 +29,9 @@ def source(module: str) -> str:
 
 @once
 def needed(module: str) -> tuple[str, ...]:
-    """Return module and all module_utils that it imports, directly or not."""
+    """Return module and all module_utils that it imports, directly or not; the server itself needs one, redact."""
     found: dict[str, None] = {}
-    todo = [module]
+    todo = [module, "redact"]
     while todo:
         name = todo.pop()
         if name in found:

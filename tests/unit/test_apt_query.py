@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils import aptcommon, aptquery, aptsources
+from ansible_collections.gpu.provision.plugins.module_utils import aptcommon, aptquery, aptsources, redact
 from ansible_collections.gpu.provision.plugins.module_utils.aptcommon import AptError
 from tests.unit.apt_cases import table
 
@@ -193,7 +193,7 @@ def test_render_refuses_what_apt_cannot_read() -> None:
 
 
 def test_redact() -> None:
-    assert aptcommon.redact("Get:1 https://me:pw@h.example/x") == "Get:1 https://h.example/x"
+    assert redact.text("Get:1 https://me:pw@h.example/x") == "Get:1 https://***@h.example/x"
 
 
 HEADER = """Package files:

@@ -12,14 +12,16 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from typing import Literal
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils import checks, condacommon
+from ansible_collections.gpu.provision.plugins.module_utils import checks, redact
 from provision.catalog import Catalog
 from provision.catalog._frameworks import MACHINES
 from provision.errors import Issue, UsageError
 from provision.facts import CondaEnvironment, CondaPrefix, Facts
 from provision.plan import Reason
+from provision.resolve.conda.addresses import unverified, unverified_in_file
 from provision.resolve.conda.env import EnvironmentJudge
 from provision.resolve.conda.near import HAS_WAY_OUT, nearest
 from provision.resolve.conda.prefix import PrefixTarget, decide_prefix, needs_terms, terms_issue
@@ -156,13 +158,15 @@ class _Resolver:
             ("miniconda_installer_url", wish.installer_url), ("miniconda_wheel_index_url", wish.wheel_index_url),
             ("miniconda_pip_index_url", wish.pip_index_url), ("miniconda_channel_alias", wish.channel_alias),
             *(("miniconda_channels", channel) for channel in wish.channels),
-            *((f"channels of environment {env.name}", channel) for env in wish.environments for channel in env.channels),
+            *((f"{key} of environment {env.name}", text) for env in wish.environments for key in ("channels", "packages", "pip")
+              for text in getattr(env, key)),
         ):  # fmt: skip
-            if condacommon.has_secret(url):
-                self.block(
-                    "conda.url_secret", f"{variable} holds a password or token", ["it would be in plans, logs and argv"],
-                    "take it out of the URL; a .netrc of the owner on the host is read by conda and pip",
-                )  # fmt: skip
+            self._address(
+                variable, redact.has_secret(url), variable != "miniconda_installer_url" and unverified(url)
+            )
+        for env in wish.environments:
+            text = env.content or ""
+            self._address(f"file {env.file}", redact.text(text) != text, unverified_in_file(text))
         for env in wish.environments:
             if env.name in ("base", "root"):
                 self.block(
@@ -199,6 +203,19 @@ class _Resolver:
                     "conda.user_unknown", f"there is no user {user} on this host", [f"named in {variable}"],
                     f"make the user first, or take {user} out of {variable}",
                 )  # fmt: skip
+
+    def _address(self, variable: str, secret: bool, unverified: str | Literal[False]) -> None:
+        if secret:
+            self.block(
+                "conda.url_secret", f"{variable} holds a password or token", ["it would be in plans, logs and argv"],
+                "take it out; a .netrc of the owner on the host is read by conda and pip, and git goes over ssh with a deploy key",
+            )  # fmt: skip
+        elif unverified and not self.wish.allow_http:
+            self.block(
+                "conda.unverified", f"{variable}: nothing verifies what comes from {unverified}",
+                ["whoever is on the way there could put in code, which this host would run"],
+                "https://; #sha256=… behind the URL of a file; miniconda_allow_http: true for a mirror in a network that you trust",
+            )  # fmt: skip
 
     def _without_effect(self) -> None:
         """Say what is asked for beside an installation for the whole system where there is to be none."""

@@ -15,6 +15,7 @@ from provision.catalog.versions import key, same
 from provision.errors import Issue
 from provision.facts import CondaPrefix, Facts
 from provision.plan import Reason
+from provision.resolve.conda.addresses import unverified
 from provision.resolve.conda.wish import CondaWish
 
 if TYPE_CHECKING:
@@ -102,6 +103,13 @@ class _Prefix:
             if action == "update" and existing and not _older(existing.version, installer, self.catalog):
                 action, installer, url = "", None, ""
                 self.because.clear()
+            elif not installer.sha256 and unverified(url):
+                self.out.blockers.append(Issue(
+                    code="conda.unverified", message=f"the installer comes over http, and nothing verifies it: {url}",
+                    because=["it is run, so whoever is on the way there could run code on this host"],
+                    hint="miniconda_installer_sha256, an exact miniconda_version, or an address with https://",
+                ))  # fmt: skip
+                return None
             elif installer.version == "latest":
                 self.out.warnings.append(Issue(
                     code="conda.unpinned", message=f"{self.path}: the installer of the day is not pinned",

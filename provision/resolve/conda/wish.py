@@ -87,6 +87,7 @@ class CondaWish:
     channel_alias: str = ""
     wheel_index_url: str = ""
     pip_index_url: str = ""
+    allow_http: bool = False
     environments: tuple[EnvironmentWish, ...] = ()
     lib64_link: bool = False
     rebuild: bool = False

@@ -70,7 +70,7 @@ def variables(distribution: str = "miniconda", version: str = "26.5.3-1") -> dic
         "miniconda_distribution": distribution, "miniconda_version": version, "miniconda_python": installer.python,
         "miniconda_installer_url": f"{base}/installers/", "miniconda_installer_sha256": digest,
         "miniconda_channel_alias": base, "miniconda_wheel_index_url": f"{base}/whl",
-        "miniconda_pip_index_url": f"{base}/simple",
+        "miniconda_pip_index_url": f"{base}/simple", "miniconda_allow_http": True,
     }  # fmt: skip
 
 
