@@ -279,6 +279,19 @@ def offers(tree, rows, packages):
     ][:_MOST_OFFERS]
 
 
+def hide_secrets(rows, offered, arch):
+    """Name lists by their redacted address in what lists and offers returned: names of files hold it too."""
+    for row in rows:
+        real, shown = row["prefix"], prefix(row["uri"], row["suite"], arch)
+        if real != shown:
+            row["prefix"] = shown
+            row["failed"] = [shown + name[len(real) :] for name in row["failed"]]
+            for named in row["differs"]:
+                named["name"] = shown + named["name"][len(real) :]
+            for offer in offered:
+                offer["list"] = shown if offer["list"] == real else offer["list"]
+
+
 def _told(name, packages, branches):
     if name in packages or name.startswith(_ALWAYS):
         return True

@@ -39,6 +39,8 @@ def read(tree, facts):
     rows, journal = dpkgstate.read(tree)
     sources, packages = facts["apt"]["sources"], facts["packages"]
     there = aptlists.lists(tree, sources, facts["host"]["arch"])
+    offers = aptlists.offers(tree, there, packages)
+    aptlists.hide_secrets(there, offers, facts["host"]["arch"])
     return {
         "holds": dpkgstate.holds(rows),
         "unfinished": _unfinished(tree, rows),
@@ -48,7 +50,7 @@ def read(tree, facts):
         "unattended": dpkglogs.unattended(dpkglogs.tail(tree, dpkglogs.UNATTENDED)),
         "keyrings": aptlists.keyrings(tree, sources),
         "lists": there,
-        "offers": aptlists.offers(tree, there, packages),
+        "offers": offers,
         "settings": _settings(tree),
         "stanzas": _stanzas(tree, facts["apt"]["errors"]),
         "aptitude_holds": _aptitude_holds(tree),

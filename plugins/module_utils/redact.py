@@ -113,7 +113,7 @@ def _of_address(match):
     found = []
     for part in match.group()[3:].split("://"):
         found.append(_of_part(part, before.lower()))
-        before = part[-8:]
+        before = found[-1][-8:]
     return "://" + "://".join(found)
 
 
