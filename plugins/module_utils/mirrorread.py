@@ -58,7 +58,9 @@ def _source(source):
         key = None  # the key itself, or a fingerprint: the file that has it is not told
     data = _bytes(key.split(",")[0]) if key else None
     return {
-        "file": source["file"], "uris": [redact.text(uri) for uri in source["uris"]], "suites": source["suites"],
+        "file": source["file"], "suites": source["suites"],
+        # To be fetched by who has no login, or another one.
+        "uris": [redact.text(uri).replace(redact.STARS + "@", "") for uri in source["uris"]],
         "components": source["components"], "signed_by": key,
         "key": _encoded(data),
     }  # fmt: skip

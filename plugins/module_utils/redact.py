@@ -59,12 +59,7 @@ _NAMES = ("passw", "passphrase", "token", "secret", "key", "auth", "_pass", "-pa
 
 def text(value):
     """Return a text without passwords and tokens."""
-    value = _marked(value)
-    lower = value.lower()
-    if any(name in lower for name in _NAMES):
-        value = _QUOTED.sub(_of_quoted, value)
-        value = _ASSIGNED.sub(_of_assigned, value)
-    return value
+    return _text(value, *_active(value.lower()))
 
 
 def has_secret(value):
@@ -72,39 +67,66 @@ def has_secret(value):
 
     Assignments do not count: ``secret=1.0`` is a package of conda.
     """
-    return _marked(value) != value
+    return _text(value, _active(value.lower())[0], ()) != value
 
 
 def data(value):
     """Return plain data (dict, list, text, …) with every text redacted, and what is named as a password with it."""
-    if isinstance(value, str):
-        return text(value)
-    if isinstance(value, dict):
-        return {
-            data(key): STARS if isinstance(item, str) and item and is_name(key) else data(item)
-            for key, item in value.items()
-        }
-    if isinstance(value, (list, tuple)):
-        return [data(item) for item in value]
-    return value
+    # Facts are thousands of short texts: which words are in any of them is asked once.
+    return _data(value, *_active("\n".join(_texts(value)).lower()))
 
 
 def is_name(name):
     """True for the name of a setting whose value is a password or a token: ``HF_TOKEN``, ``splunk-token``."""
-    return (
-        isinstance(name, str) and any(part in name.lower() for part in _NAMES) and bool(_IS_NAME.search(name))
-    )
+    return bool(_IS_NAME.search(name))
 
 
-def _marked(value):
-    """What can be told by itself: addresses with a login, headers, tokens of well-known forms, private keys."""
+def _active(lower):
+    """What of _MARKS and of _NAMES can be in a text at all."""
+    marks = [([word for word in words if word in lower], pattern, new) for words, pattern, new in _MARKS]
+    return [mark for mark in marks if mark[0]], [name for name in _NAMES if name in lower]
+
+
+def _texts(value):
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, dict):
+        value = [*value, *value.values()]
+    return [found for item in value for found in _texts(item)] if isinstance(value, (list, tuple)) else []
+
+
+def _data(value, marks, names):
+    if isinstance(value, str):
+        return _text(value, marks, names)
+    if isinstance(value, dict):
+        return {
+            _data(key, marks, names): STARS
+            if names and item and isinstance(item, str) and isinstance(key, str) and is_name(key)
+            else _data(item, marks, names)
+            for key, item in value.items()
+        }
+    return [_data(item, marks, names) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def _text(value, marks, names):
     if "://" in value:
         value = _ADDRESS.sub(_of_address, value)
-    lower = value.lower()
-    for words, pattern, new in _MARKS:
-        if any(word in lower for word in words):
-            value = pattern.sub(new, value)
+    if marks or names:
+        lower = value.lower()
+        for words, pattern, new in marks:
+            if _has(lower, words):
+                value = pattern.sub(new, value)
+        if _has(lower, names):
+            value = _QUOTED.sub(_of_quoted, value)
+            value = _ASSIGNED.sub(_of_assigned, value)
     return value
+
+
+def _has(lower, words):
+    for word in words:  # noqa: SIM110 - a generator costs more than the look itself, and this is asked of every text
+        if word in lower:
+            return True
+    return False
 
 
 def _of_address(match):
