@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import fnmatch
 import os
-import stat
+import sys
 import time
 
 from ansible_collections.gpu.provision.plugins.module_utils import (
@@ -42,6 +42,7 @@ from ansible_collections.gpu.provision.plugins.module_utils import (
     proverun,
     provetopology,
     provexid,
+    runas,
 )
 
 # What there can be, without what stands in brackets: a toolkit, an interpreter, a runtime.
@@ -248,7 +249,7 @@ class Proof(object):
             )
         for path in self.args.get("python") or []:
             name = "python.framework[%s]" % path
-            yield name, lambda path=path, name=name: self.framework(name, path)
+            yield name, lambda path=path, name=name: self.answered(name, path)
         for name, make in provecontainer.plan(self.args.get("containers")):
             yield name, lambda name=name, make=make: verdict(name, *make(self.timeout))
 
@@ -337,7 +338,7 @@ class Proof(object):
 
         def look(library_path):
             env = self.environment(None, library_path)
-            user = owner(*self.folders) if library_path else None
+            user = runas.account(sys.executable, *(self.folders if library_path else ()))
             job = self.job("provelibrary", "which", {"names": list(names)}, env, timeout_s=30.0, user=user)
             return proverun.run(job)
 
@@ -364,7 +365,7 @@ class Proof(object):
         }
         more = {key: value for key, value in provenccl.ENVIRONMENT.items() if key not in os.environ}
         env = self.on_whole_cards(loaded, more, self.library_path)
-        user, segments = owner(*self.folders), provenccl.segments()
+        user, segments = runas.account(sys.executable, *self.folders), provenccl.segments()
         outcome = proverun.run(self.job("provenccl", "allreduce", args, env, user=user))
         provenccl.remove_left_behind(segments, user[0] if user else os.geteuid())
         if outcome.ok:
@@ -391,7 +392,8 @@ class Proof(object):
         if not loaded:
             return verdict(name, "skip", why[0] if why else "no card to use", why)
         env = self.environment({"CUDA_VISIBLE_DEVICES": loaded[0]["uuid"]}, self.library_path)
-        outcome = proverun.run(self.job("provecudnn", "convolve", {}, env, user=owner(*self.folders)))
+        user = runas.account(sys.executable, *self.folders)
+        outcome = proverun.run(self.job("provecudnn", "convolve", {}, env, user=user))
         if outcome.ok:
             library = self.judged_library("cuDNN", pair, outcome.result["version"])
         return verdict(name, *provecudnn.judge(outcome, library))
@@ -404,7 +406,7 @@ class Proof(object):
         if self.no_card and provecount.unloadable(self.survey) and provecount.bus_cards():
             loaded = self.cards_by_smi
         no_card = None if loaded else self.no_card or (why or ["no card"])[0]
-        user = owner(nvcc)
+        user = runas.account(sys.executable, nvcc)
         with proverun.Folder(user[0] if user else None) as folder:
             args = {
                 "nvcc": nvcc, "version": toolkit["version"], "folder": folder,
@@ -423,12 +425,27 @@ class Proof(object):
 
         return self.once("cards_by_smi", ask)
 
+    def answered(self, name, path):
+        """The verdict on an interpreter. Its answers come from what somebody else may have written: they may be anything."""
+        try:
+            return self.framework(name, path)
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+            said = "%s: %s" % (type(error).__name__, error)
+            return verdict(
+                name,
+                "fail",
+                "%s answered with something that is no answer" % path,
+                (said,),
+                "look at what it imports",
+            )
+
     def framework(self, name, path):
         if not os.access(path, os.X_OK):
             return verdict(
                 name, "fail", "%s cannot be started" % path, (), "name an interpreter that is there"
             )
-        user = owner(path, *self.folders)
+        user = runas.account(path, *self.folders)
+        as_root = user is None and os.geteuid() == 0
         # What activating the environment would put in front (TensorFlow before 2.14 with CUDA of conda).
         activated = os.path.dirname(os.path.dirname(path))
         own = activated + "/lib" if os.path.exists(activated + ACTIVATION) else ""
@@ -442,13 +459,11 @@ class Proof(object):
                     XDG_CACHE_HOME=folder,
                     TORCHINDUCTOR_CACHE_DIR=folder,
                 )
-                if user:
-                    more["HOME"] = user[2]
                 if self.hidden_by is not None:
                     more["CUDA_VISIBLE_DEVICES"] = self.hidden_by
                 env = self.environment(more, library_path)
                 return proverun.run(self.job(
-                    "proveframework", function, args, env, python=path, user=user, isolated=False, memory=FRAMEWORK_MEMORY,
+                    "proveframework", function, args, env, python=path, user=user, isolated=as_root, memory=FRAMEWORK_MEMORY,
                     cwd=folder,
                 ))  # fmt: skip
 
@@ -492,52 +507,6 @@ def combine(rows, more):
     worst = min(rows, key=lambda row: _GRAVITY.index(row[0]))
     message = worst[1] if worst[0] in ("fail", "warn") else "; ".join(row[1] for row in rows)
     return worst[0], message, [line for row in rows for line in row[2]] + list(more), worst[3]
-
-
-NOBODY = (65534, 65534, "/")
-
-
-def owner(*paths):
-    """(uid, gid, home) as which what lies at paths has to run when we are root; None: as root.
-
-    Whoever may write a program, a library or a folder above it decides what it does: root must not do that for them.
-    The first owner that is not root decides; what a group or everybody may write runs as nobody. Paths that are not
-    there do not count.
-    """
-    if os.geteuid() != 0:
-        return None
-    shared = None
-    for path in paths:
-        for place in _above(path) + _above(os.path.realpath(path)):
-            try:
-                found = os.stat(place)
-            except FileNotFoundError:
-                continue
-            if found.st_uid != 0:
-                return _account(found.st_uid, found.st_gid)
-            writable = found.st_mode & stat.S_IWOTH or (found.st_mode & stat.S_IWGRP and found.st_gid != 0)
-            # In a sticky folder (/tmp) nobody can take away what is another's.
-            if writable and not found.st_mode & stat.S_ISVTX:
-                shared = NOBODY
-    return shared
-
-
-def _above(path):
-    """A path and all folders above it."""
-    found = [os.path.abspath(path)]
-    while found[-1] != "/":
-        found.append(os.path.dirname(found[-1]))
-    return found
-
-
-def _account(uid, gid):
-    import pwd
-
-    try:
-        entry = pwd.getpwuid(uid)
-        return entry.pw_uid, entry.pw_gid, entry.pw_dir
-    except KeyError:
-        return uid, gid, "/"
 
 
 def judge_compute(computed, why, cards, bandwidth, least):

@@ -23,12 +23,16 @@ import sys
 import tempfile
 import time
 
-from ansible_collections.gpu.provision.plugins.module_utils import scratch
+from ansible_collections.gpu.provision.plugins.module_utils import runas, scratch
 
 PACKAGE = "ansible_collections.gpu.provision.plugins.module_utils"
 GIB = 1 << 30
 # How much of what a child printed is kept as evidence.
 KEPT = 6000
+# Of an answer, which may come from another user's program.
+_MOST_PENDING = 4 << 20
+# Variables that a child gets which becomes another user.
+_PASSED = ("PATH", "LANG", "LC_ALL", "TZ")
 FOLDER_PREFIX = scratch.PREFIX + "prove-"
 
 # Starts on the host's interpreter or on one that is judged: Python 3.6 syntax, nothing but the standard library.
@@ -173,8 +177,8 @@ class _Child(object):
         try:
             python = job.python or sys.executable
             self.process = subprocess.Popen(
-                [python, "-I", "-c", BOOT] if job.isolated else [python, "-c", BOOT],
-                stdin=subprocess.PIPE, stdout=self.printed, stderr=self.printed, env=job.env, pass_fds=[writer],
+                [python, "-I", "-B", "-c", BOOT] if job.isolated else [python, "-c", BOOT],
+                stdin=subprocess.PIPE, stdout=self.printed, stderr=self.printed, env=_own_environment(job), pass_fds=[writer],
                 cwd=job.cwd, start_new_session=True, preexec_fn=_limits(job.user),
             )  # fmt: skip
         except (OSError, subprocess.SubprocessError) as error:
@@ -217,16 +221,19 @@ class _Child(object):
     def _read(self):
         data = os.read(self.reader, 65536)
         self.pending += data
+        if len(self.pending) > _MOST_PENDING:
+            self._finish("garbage", "answered more than %d MiB" % (_MOST_PENDING >> 20))
+            return
         lines = self.pending.split(b"\n")
         self.pending = lines.pop()
         for line in lines:
             try:
                 said = json.loads(line.decode("utf-8", "replace"))
-            except ValueError:
+            except (ValueError, RecursionError):
                 continue  # not ours: something wrote to a descriptor that it does not own
-            if isinstance(said, dict) and "at" in said:
-                self.at = said["at"]
-            elif isinstance(said, dict):
+            if isinstance(said, dict) and isinstance(said.get("at"), str):
+                self.at = said["at"][:KEPT]
+            elif isinstance(said, dict) and isinstance(said.get("result", said.get("error")), dict):
                 self.answer = said
         if not data:
             self._ended()
@@ -245,10 +252,10 @@ class _Child(object):
             self._finish("ok", None, result=answer["result"])
         elif "error" in answer:
             error = answer["error"]
-            message = "%s: %s" % (error["type"], error["message"])
-            if error["code"] is None and error["where"]:
+            message = "%s: %s" % (error.get("type"), error.get("message"))
+            if error.get("code") is None and isinstance(error.get("where"), list) and error["where"]:
                 message += " (%s)" % error["where"][-1]
-            self._finish("error", message, code=error["code"], name=error["name"])
+            self._finish("error", message, code=error.get("code"), name=error.get("name"))
         elif status < 0:
             self._finish("killed", "ended by signal %s" % _signal_name(-status))
         else:
@@ -324,7 +331,20 @@ def group_memory(group):
     return total
 
 
+def _own_environment(job):
+    """The environment of a job. What becomes another user gets none of the caller's variables: they may hold secrets."""
+    if job.user is None:
+        return job.env
+    kept = {
+        name: value for name, value in job.env.items()
+        if os.environ.get(name) != value or name in _PASSED or name.startswith(("CUDA_", "NCCL_"))
+    }  # fmt: skip
+    return dict(kept, HOME=job.cwd if job.user[2] == "/" else job.user[2])
+
+
 def _limits(user):
+    groups = [] if user is None else runas.groups(user)
+
     def before_exec():
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         # CUDA reserves address space by the terabyte: RLIMIT_AS would stop it, so the caller watches what is resident.
@@ -333,7 +353,7 @@ def _limits(user):
             file.write("1000")  # if memory runs out, this goes first
         if user is not None:
             uid, gid = user[:2]
-            os.setgroups([gid])
+            os.setgroups(groups)
             os.setgid(gid)
             os.setuid(uid)
 

@@ -7,21 +7,32 @@ import base64
 import contextlib
 import gzip
 import io
+import os
 import re
 import shutil
+import struct
 import subprocess
 import tarfile
 import tempfile
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
 from jinja2 import Environment
 
 import provision.collection  # noqa: F401 - makes the collection importable
-from ansible_collections.gpu.provision.plugins.module_utils import aptcommon, aptfiles, aptsources, openpgp
+from ansible_collections.gpu.provision.plugins.module_utils import (
+    aptcommon,
+    aptfiles,
+    aptsources,
+    openpgp,
+    prove,
+    proverun,
+    runas,
+)
 from provision.catalog import load_catalog
 from provision.commands import mirror as command
 from provision.errors import HostFailedError, ProvisionError, RefusedError, UsageError
@@ -562,3 +573,199 @@ def test_an_evil_archive_at_the_right_address_gets_nothing_into_a_mirror(rings, 
     finally:
         subprocess.run(["gpgconf", "--homedir", str(short / "gnupg"), "--kill", "all"], check=False)
         shutil.rmtree(short)
+
+
+# --- programs of others
+
+needs_root = pytest.mark.skipif(
+    os.geteuid() != 0 or not os.access("/usr/bin/python3", os.X_OK),
+    reason="only root becomes others; /usr/bin/python3",
+)
+USER, OTHER = 54321, 54322  # nobody here
+
+
+@pytest.fixture
+def env():
+    """A virtual environment of root's with a torch in it that says who runs it; others may enter it."""
+    base = Path(tempfile.mkdtemp(prefix="env-", dir="/tmp"))  # noqa: S108 - pytest's own folders are closed to others
+    base.chmod(0o755)
+    version = subprocess.check_output(
+        ["/usr/bin/python3", "-c", "import sys; print('%d.%d' % sys.version_info[:2])"], text=True
+    )
+    prefix = base / "venv"
+    site = prefix / f"lib/python{version.strip()}/site-packages"
+    (prefix / "bin").mkdir(parents=True)
+    (site / "torch").mkdir(parents=True)
+    (prefix / "bin/python").symlink_to("/usr/bin/python3")
+    (prefix / "pyvenv.cfg").write_text("home = /usr/bin\n")
+    (site / "torch/__init__.py").write_text("import os\nraise ImportError('ran as %d' % os.getuid())\n")
+    yield SimpleNamespace(
+        base=base, prefix=prefix, site=site, python=str(prefix / "bin/python"), torch=site / "torch"
+    )
+    shutil.rmtree(base)
+
+
+def ran_as(env, *paths):
+    """The user as whom the real child ran, by the rule for the environment (and more paths)."""
+    user = runas.account(env.python, *map(str, paths))
+    job = proverun.Job(
+        "proveframework", "look", {"framework": "torch", "compute_on": []}, python=env.python, user=user, isolated=user is None
+    )  # fmt: skip
+    outcome = proverun.run(job)
+    found = re.search(r"ran as (\d+)", outcome.message or "")
+    return int(found[1]) if found else outcome.message
+
+
+def chown(path, uid, gid=0, mode=None):
+    os.chown(path, uid, gid, follow_symlinks=False)
+    if mode is not None:
+        path.chmod(mode)
+
+
+# How somebody else comes to decide what root's environment imports. The first five are the review's.
+WRITABLE = {
+    "packages of a user": lambda e: (chown(e.torch, USER), chown(e.torch / "__init__.py", USER)),
+    "site-packages of a user": lambda e: chown(e.site, USER),
+    "site-packages 0777": lambda e: e.site.chmod(0o777), "site-packages 1777": lambda e: e.site.chmod(0o1777),
+    "site-packages of a group": lambda e: chown(e.site, 0, USER, 0o2775),
+    "one file of a user": lambda e: chown(e.torch / "__init__.py", USER),
+    "one file 0666": lambda e: (e.torch / "__init__.py").chmod(0o666),
+    "a deep file of a user": lambda e: ((e.torch / "a/b").mkdir(parents=True), (e.torch / "a/b/c.so").touch(),
+                                        chown(e.torch / "a/b/c.so", USER)),
+    "pyvenv.cfg of a user": lambda e: chown(e.prefix / "pyvenv.cfg", USER),
+    "usercustomize of a user": lambda e: ((e.site / "usercustomize.py").touch(), chown(e.site / "usercustomize.py", USER)),
+    "a .pth of a user": lambda e: ((e.site / "x.pth").touch(), chown(e.site / "x.pth", USER)),
+    "a .pth that leads to a user's": lambda e: (e.site / "x.pth").write_text(f"{elsewhere(e)}\n"),
+    "a .pth with a relative path": lambda e: (e.site / "x.pth").write_text(f"../../../../{elsewhere(e).name}\n"),
+    "a .pth that imports": lambda e: (e.site / "x.pth").write_text(f"import sys; sys.path.insert(0, '{elsewhere(e)}')\n"),
+    "an editable installation": lambda e: (e.site / "__editable___t.py").write_text(f"MAPPING = {{'t': '{elsewhere(e)}/t'}}"),
+    "an egg-link": lambda e: (e.site / "t.egg-link").write_text(f"{elsewhere(e)}\n.\n"),
+    "a package that is a link": lambda e: (e.site / "jax").symlink_to(elsewhere(e)),
+    "a link over another's link": lambda e: ((elsewhere(e) / "l").symlink_to("/usr/lib"),
+                                             (e.site / "jax").symlink_to(elsewhere(e) / "l")),
+    "a library that is a link": lambda e: ((elsewhere(e) / "x.so").touch(), (e.torch / "x.so").symlink_to(elsewhere(e) / "x.so")),
+    "the interpreter over another's link": lambda e: ((elsewhere(e) / "p").symlink_to("/usr/bin/python3"),
+                                                      relink(e, elsewhere(e) / "p")),
+}  # fmt: skip
+
+
+def elsewhere(env):
+    """A folder of a user's, outside the environment."""
+    path = env.base / "theirs"
+    path.mkdir(exist_ok=True)
+    chown(path, USER)
+    return path
+
+
+def relink(env, target):
+    Path(env.python).unlink()
+    Path(env.python).symlink_to(target)
+
+
+@needs_root
+@pytest.mark.parametrize("how", WRITABLE)
+@pytest.mark.parametrize("closed", [False, True], ids=["open", "closed to others"])
+def test_root_runs_no_package_that_somebody_else_may_write(how, closed, env):
+    WRITABLE[how](env)
+    if closed:
+        # Nobody cannot enter: it does not run at all, rather than as root.
+        env.prefix.chmod(0o700)
+    assert ran_as(env) not in (0, "0")
+    if not closed:
+        assert ran_as(env) in (65534, USER)
+
+
+@needs_root
+def test_what_is_roots_alone_runs_as_nobody_and_as_root_only_where_nobody_cannot(env):
+    assert ran_as(env) == 65534
+    env.prefix.chmod(0o700)
+    assert runas.account(env.python) is None and ran_as(env) == 0
+    env.prefix.chmod(0o755)
+    (env.prefix / "lib").chmod(0o700)
+    assert ran_as(env) == 0, "packages that nobody can read"
+
+
+@needs_root
+def test_what_is_one_persons_runs_as_that_person(env):
+    for path in (env.prefix, *env.prefix.rglob("*")):
+        chown(path, USER)
+    assert runas.account(env.python) == (USER, 65534, "/") and ran_as(env) == USER
+    chown(env.torch / "__init__.py", OTHER)
+    assert ran_as(env) == 65534, "not as the one, what the other wrote"
+    chown(env.torch / "__init__.py", USER, mode=0o666)
+    assert ran_as(env) == 65534
+
+
+@needs_root
+def test_libraries_of_a_login_count_too(env):
+    folder = env.base / "lib64"
+    folder.mkdir()
+    (folder / "libcudnn.so.9").touch()
+    assert runas.account(env.python, str(folder)) == runas.NOBODY
+    env.prefix.chmod(0o700)
+    assert runas.account(env.python, str(folder)) is None
+    chown(folder / "libcudnn.so.9", USER)
+    assert runas.account(env.python, str(folder)) == runas.NOBODY
+    chown(folder, USER)
+    assert runas.account("/usr/bin/python3", str(folder)) == (USER, 65534, "/")
+    assert runas.account("/nowhere/python", str(folder / "absent"))[0] == USER
+
+
+@needs_root
+def test_an_access_list_is_a_right_to_write(env):
+    env.prefix.chmod(0o700)
+    nobodys = 0xFFFFFFFF
+    rows = (
+        (1, 7, nobodys),
+        (2, 7, USER),
+        (4, 5, nobodys),
+        (16, 7, nobodys),
+        (32, 5, nobodys),
+    )  # acl(5), as the kernel has it
+    try:
+        os.setxattr(
+            env.torch,
+            "system.posix_acl_access",
+            struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *row) for row in rows),
+        )
+    except OSError:
+        pytest.skip("the file system has no access lists")
+    assert runas.account(env.python) == runas.NOBODY
+
+
+@needs_root
+def test_a_child_that_becomes_another_gets_no_secrets_and_no_groups(env, monkeypatch):
+    monkeypatch.setenv("MY_TOKEN", "S3CRET")
+    monkeypatch.setenv("http_proxy", "http://u:S3CRET@proxy.example:1")
+    (env.torch / "__init__.py").write_text(
+        "import os\nraise ImportError('%s %s %s %s' % (sorted(os.environ), os.getgroups(), os.getresuid(), os.environ['HOME']))\n"
+    )  # fmt: skip
+    job = proverun.Job(
+        "proveframework", "look", {"framework": "torch", "compute_on": []}, python=env.python, isolated=False,
+        user=runas.account(env.python),
+    )  # fmt: skip
+    message = proverun.run(job).message
+    assert "MY_TOKEN" not in message and "http_proxy" not in message and "PATH" in message
+    assert "[65534] (65534, 65534, 65534) /" in message
+
+
+@needs_root
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{}", '{"result": 1}', '{"result": {"frameworks": 5, "python": 1}}', '{"result": {"frameworks": [{}], "python": "3"}}',
+        '{"error": []}', '{"error": {}}', "[" * 5000, '{"result": {"frameworks": ["torch"], "python": "3"}}', "x" * (9 << 20),
+    ],
+    ids=lambda text: text[:40],
+)  # fmt: skip
+def test_an_interpreter_that_answers_anything_is_a_failed_check(text, env):
+    """It is another's program: its answer is written by hand, from sitecustomize, before ours starts."""
+    program = (
+        f"import os, sys\nfor fd in range(3, 64):\n    try:\n        os.write(fd, {text!r}.encode() + b'\\n')\n"
+        "    except OSError:\n        pass\nsys.stdin.buffer.read()\nos._exit(0)\n"
+    )  # fmt: skip
+    (env.site / "usercustomize.py").write_text(program)
+    (env.site / "x.pth").write_text("import usercustomize\n")
+    proof = prove.Proof({"python": [env.python], "only": ["python.framework"], "timeout_s": 20})
+    (row,) = proof.run()
+    assert row["status"] in ("fail", "skip") and row["id"].startswith("python.framework")

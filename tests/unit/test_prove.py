@@ -6,7 +6,6 @@ import json
 import mmap
 import os
 import re
-import tempfile
 import time
 from pathlib import Path
 
@@ -59,7 +58,7 @@ def replay(monkeypatch, note, scene):
     monkeypatch.setattr(proverun, "run_all", run_all)
     monkeypatch.setattr(provecount, "bus_cards", lambda: note["bus"])
     monkeypatch.setattr(provetopology, "host_hints", lambda: note["hints"])
-    monkeypatch.setattr(prove, "owner", lambda *paths: None)
+    monkeypatch.setattr(prove.runas, "account", lambda *paths: None)
     monkeypatch.setattr(os, "access", lambda *arguments: True)
     real = os.path.exists
     # What lay in the scenes' own folder is gone; what a library path of theirs pointed at was there.
@@ -229,34 +228,6 @@ def test_who_uses_a_card():
     assert prove.occupied(cards, users, own=(7, 8)) == {}
     many = [card(0, users=list(range(1, 8)))]
     assert "and 3 more" in prove.occupied(many, [])[0]
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives rights away")
-def test_root_runs_only_what_root_alone_can_write():
-    with tempfile.TemporaryDirectory() as base:
-        program = Path(base, "env/bin/python3")
-        program.parent.mkdir(parents=True)
-        program.touch()
-        folders = [Path(base), *list(program.parents)[:2]]
-        for folder in folders:
-            folder.chmod(0o755)
-        program.chmod(0o755)
-        assert prove.owner(str(program)) is None
-        assert prove.owner(str(program), base + "/absent") is None
-        for change in (0o777, 0o775):
-            folders[1].chmod(change)
-            os.chown(folders[1], 0, 12345)
-            assert prove.owner(str(program)) == prove.NOBODY
-            assert prove.owner(base, str(program)) == prove.NOBODY
-        folders[1].chmod(0o1777)
-        assert prove.owner(str(program)) is None, "a sticky folder is safe"
-        os.chown(Path(base), 54321, 12345)
-        assert prove.owner(str(program)) == (54321, 12345, "/")
-        link = Path(base, "link")
-        os.chown(Path(base), 0, 0)
-        link.symlink_to(program)
-        os.chown(program.parent, 54321, 12345)
-        assert prove.owner(str(link)) == (54321, 12345, "/")
 
 
 def computed(index=0, **numbers):
