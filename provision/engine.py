@@ -47,6 +47,7 @@ class HostOutcome:
     reboot_because: list[str] = field(default_factory=list)  # why it is left to the owner
     restart_required: list[str] | None = None  # why a daemon has to be restarted, and who is in the way
     issue: Issue | None = None
+    warnings: list[Issue] = field(default_factory=list)  # what our modules went on with
 
     @property
     def exit_code(self) -> Exit:
@@ -407,6 +408,10 @@ class _State:
                 outcome.status = "ok"
             return
         outcome.running_task = None
+        outcome.warnings += [
+            Issue(code="host.warning", host=event["host"], message=text)
+            for text in event.get("warnings") or ()
+        ]
         if event.get("reboot_required"):
             outcome.reboot_required = True
             outcome.reboot_because = list(event.get("reboot_because") or [])

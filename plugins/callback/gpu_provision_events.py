@@ -62,6 +62,9 @@ class CallbackModule(CallbackBase):
                 :2000
             ]
             fields.update({word: said[word] for word in WORDS if said.get(word)})
+        if not (task.no_log or data.get("_ansible_no_log")) and task.action.startswith("gpu.provision."):
+            # What a module found out of order on the host and went on with, such as damaged state of an earlier run.
+            fields["warnings"] = [str(warning.event.msg) for warning in result.warnings]
         reported = REPORTS.get(task.action.rpartition(".")[2], ())
         fields.update({key: data[key] for key in reported if data.get(key) is not None})
         facts = data.get("ansible_facts") or {}

@@ -18,6 +18,8 @@ import time
 from ansible_collections.gpu.provision.plugins.module_utils import hosttree, outputs, redact
 
 DPKG_STATUS = "/var/lib/dpkg/status"
+# Files with numbers for names: what dpkg has not yet written into its status file when it is cut off.
+DPKG_UPDATES = "/var/lib/dpkg/updates"
 DPKG_LOCKS = ("/var/lib/dpkg/lock-frontend", "/var/lib/dpkg/lock")
 LISTS_LOCK = "/var/lib/apt/lists/lock"
 ARCHIVES = "/var/cache/apt/archives"
@@ -243,6 +245,11 @@ def read_status(path=DPKG_STATUS):
         return parse_status(hosttree.read_text(path, errors="replace"))
     except (IOError, OSError) as error:
         raise AptError("apt.no_dpkg", "dpkg's status file cannot be read: %s" % error) from None
+
+
+def interrupted(path=DPKG_UPDATES):
+    """True when dpkg was cut off and its status file is behind what it did (apt then does nothing)."""
+    return os.path.isdir(path) and any(name.isdigit() for name in os.listdir(path))
 
 
 def native_arch(packages):

@@ -8,7 +8,9 @@ Standard library only, any Python from 3.8.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import re
 
 PREFERENCES = "/etc/apt/preferences.d/gpu-provision.pref"
 UNATTENDED = "/etc/apt/apt.conf.d/52gpu-provision"
@@ -41,6 +43,15 @@ def render_unattended(patterns):
     lines = ["// " + HEADER, "Unattended-Upgrade::Package-Blacklist {"]
     lines += ['    "%s";' % pattern for pattern in patterns]
     return "\n".join([*lines, "};"]) + "\n"
+
+
+def unattended_names(data, names):
+    """Those of the package names that the apt.conf text (bytes) of render_unattended keeps unattended-upgrades away from."""
+    patterns = []
+    for text in re.findall(r'^ +"(.+)";$', data.decode("utf-8", "replace"), re.M):
+        with contextlib.suppress(re.error):  # a person may have edited the file
+            patterns.append(re.compile(text))
+    return [name for name in names if any(pattern.match(name) for pattern in patterns)]
 
 
 def render_proxy(http, https, direct=()):

@@ -9,6 +9,7 @@ import os
 import time
 
 from ansible_collections.gpu.provision.plugins.module_utils import apttransaction
+from ansible_collections.gpu.provision.plugins.module_utils.aptcommon import AptError
 
 _POLL = 0.5
 
@@ -21,9 +22,13 @@ def main(args):
 def settle(path, timeout, clock=time.monotonic, sleep=time.sleep):
     """Wait until nobody holds the lock of a transaction; settled is false where it is held still."""
     begun = clock()
-    if not os.path.exists(path):  # it is never removed
-        return {"settled": True, "seconds": 0.0}
-    with open(path, "rb") as lock:
+    try:
+        lock = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except PermissionError:
+        raise AptError("apt.not_root", "%s can be read by root only" % path, hint="become: true") from None
+    except OSError:
+        return {"settled": True, "seconds": 0.0}  # it is never removed: no transaction was begun here
+    try:
         while True:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -32,3 +37,5 @@ def settle(path, timeout, clock=time.monotonic, sleep=time.sleep):
                 if clock() - begun >= timeout:
                     return {"settled": False, "seconds": round(clock() - begun, 1)}
             sleep(_POLL)
+    finally:
+        os.close(lock)

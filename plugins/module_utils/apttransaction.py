@@ -13,7 +13,6 @@ import errno
 import fcntl
 import grp
 import io
-import json
 import os
 import re
 import signal
@@ -25,18 +24,35 @@ from ansible_collections.gpu.provision.plugins.module_utils import (
     aptalone,
     aptcommon,
     aptconfigure,
+    aptfiles,
     aptquery,
     aptsources,
     hosttree,
     names,
+    ownfiles,
+    ownstate,
 )
 from ansible_collections.gpu.provision.plugins.module_utils.aptcommon import AptError
 
 STATE = "/var/lib/gpu-provision"
 JOURNAL = STATE + "/transaction.json"
+# The same once more, written before it and removed after it: what holds must come back is known though one is damaged.
+COPY = STATE + "/transaction-copy.json"
 LOCK = STATE + "/transaction.lock"
 RESULT = STATE + "/transaction-result.json"
 LOGS = "/var/log/gpu-provision"
+
+_JOURNAL = {
+    "schema": (None, 1), "hold": bool, "release": bool, "extra_hold": [str], "extra_release": (None, [str]),
+    "held_before": [str], "started": (None, str), "log": (None, str), "pid": (None, int),
+}  # fmt: skip
+_RESULT = (
+    {"error": {"code": str, "message": str, "because": (None, [str]), "hint": (None, str)}},
+    {"moved": True},
+    {"rc": int, "text": (None, str), "timed_out": (None, bool), "held": (None, [str])},
+)
+# A process of another user that has the lock is none of ours: it is not waited for as long as a transaction.
+_PATIENCE_S = 10
 
 # Free space that must remain, in bytes. A full /boot stops the next initramfs, a full /var stops dpkg itself.
 RESERVE = {"/": 512 << 20, "/var": 256 << 20, "/boot": 64 << 20}
@@ -65,8 +81,11 @@ def run(params, check=False, log_dir=LOGS):
     """
     if os.geteuid() != 0:
         raise AptError("apt.not_root", "packages can be changed by root only", hint="become: true")
-    with aptquery.proxy(params.get("environment")):
-        return _run(params, check, log_dir)
+    try:
+        with aptquery.proxy(params.get("environment")):
+            return _run(params, check, log_dir)
+    except ownfiles.FileError as error:
+        raise AptError("apt.state", error.message, hint=error.hint) from None
 
 
 def _run(params, check, log_dir):
@@ -79,7 +98,7 @@ def _run(params, check, log_dir):
 
 def _change(params, check, log_dir, files):
     before = params.get("before") or {}
-    results = []
+    results, finished = [], {}
     # Packages that ship apt preferences come first: what follows must be solved with them in place. In check mode they
     # are not there, and the plan's own changes are shown.
     if (before.get("install") or before.get("remove")) and not check:
@@ -87,8 +106,8 @@ def _change(params, check, log_dir, files):
         first.update(
             expect=None, family_version=None, hold=False, release=False, extra_hold=[], extra_release=[]
         )
-        results.append(_transact(first, check, log_dir))
-    results.append(_transact(params, check, log_dir))
+        results.append(_transact(first, check, log_dir, finished))
+    results.append(_transact(params, check, log_dir, finished))
     last = results[-1]
     return dict(
         last,
@@ -100,10 +119,13 @@ def _change(params, check, log_dir, files):
     )
 
 
-def _transact(params, check, log_dir):
-    task = _Task(params, check, log_dir)
+def _transact(params, check, log_dir, finished):
+    task = _Task(params, check, log_dir, finished)
     try:
         return task.run()
+    except AptError as error:
+        error.because += [text for text in task.warnings if text not in error.because]
+        raise
     finally:
         task.close()
 
@@ -111,7 +133,9 @@ def _transact(params, check, log_dir):
 class _Task(object):
     """One run: the steps of ``run``, and what they have found so far."""
 
-    def __init__(self, params, check, log_dir):
+    def __init__(self, params, check, log_dir, finished=None):
+        # What was set up of an earlier run that was cut off, as changes by name: the plan may have been made before that.
+        self.finished = {} if finished is None else finished
         self.install, self.remove = list(params.get("install") or ()), list(params.get("remove") or ())
         self.expect, self.family = params.get("expect"), params.get("family_version")
         self.hold, self.release = bool(params.get("hold", True)), bool(params.get("release", False))
@@ -129,13 +153,14 @@ class _Task(object):
         self.check, self.log_dir = check, log_dir
         self.log_path, self.waited_for, self.recovered, self.warnings = None, None, None, []
         self.update_problems, self.lock_file, self.unfinished = [], None, None
+        self.told = None  # which packages of a run that was cut off were configured first
         self.touched = False  # a change began and failed: newer lists are no way out of that
 
     # -- steps
 
     def run(self):
         before = aptcommon.read_status()
-        if self._is_done(before) and not os.path.exists(JOURNAL):
+        if self._is_done(before) and not os.path.lexists(JOURNAL):
             return self._result(before, before, [])
         if self.check:
             return self._preview(before)
@@ -183,7 +208,11 @@ class _Task(object):
 
     def _is_done(self, packages):
         """True when dpkg's own record says that nothing has to change: then nothing at all is started."""
-        return packages_done(packages, self.install, self.remove) and not self._selections(packages)
+        return (
+            packages_done(packages, self.install, self.remove)
+            and not self._selections(packages)
+            and not aptcommon.interrupted()
+        )
 
     def _preview(self, before):
         changes = []
@@ -207,8 +236,8 @@ class _Task(object):
     def _take_turn(self):
         """One transaction a host: wait for a worker that an earlier, killed run left behind."""
         _make_dir(STATE, 0o755)
-        self.lock_file = open(LOCK, "a+")  # noqa: SIM115 - closed by close(), with the run
-        deadline = time.monotonic() + self.lock_timeout
+        self.lock_file = os.fdopen(ownstate.open_lock(LOCK, self.warnings), "r+b")
+        begun, look = time.monotonic(), _PATIENCE_S
         while True:
             try:
                 fcntl.flock(self.lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -216,17 +245,35 @@ class _Task(object):
             except OSError as error:
                 if error.errno not in (errno.EAGAIN, errno.EACCES):
                     raise
-            if time.monotonic() > deadline:
-                raise AptError(
-                    "apt.lock_timeout", "an earlier transaction of gpu-provision is still running after %d s"
-                    % self.lock_timeout, hint="look into the newest log in %s" % self.log_dir,
-                )  # fmt: skip
-            self.waited_for = {
-                "pid": (_read_json(JOURNAL) or {}).get("pid", 0),
-                "comm": "gpu-provision",
-                "lock": LOCK,
-            }
+            waited = time.monotonic() - begun
+            if waited > min(look, self.lock_timeout):
+                self._judge_holders(waited)
+                look += _PATIENCE_S
+            self.waited_for = {"pid": self._worker(), "comm": "gpu-provision", "lock": LOCK}
             time.sleep(0.5)
+
+    def _worker(self):
+        try:
+            return (ownstate.read(JOURNAL, _JOURNAL) or {}).get("pid") or 0
+        except ownstate.Damaged:
+            return 0  # told by _recover, when it is our turn
+
+    def _judge_holders(self, waited):
+        """Raise AptError where the wait is over, and at once where no process of root has the lock."""
+        holders = ownstate.lock_holders(self.lock_file.fileno())
+        if holders and not any(holder["root"] for holder in holders):
+            raise AptError(
+                "apt.lock_timeout", "%s is held by %s, which is no run of gpu-provision"
+                % (LOCK, " and ".join(holder["words"] for holder in holders)),
+                because=["it opened the file while every user could; root alone can now"],
+                hint="end it (kill %s), then run this again" % " ".join(holder["pid"] for holder in holders),
+            )  # fmt: skip
+        if waited > self.lock_timeout:
+            raise AptError(
+                "apt.lock_timeout", "an earlier transaction of gpu-provision is still running after %d s" % waited,
+                because=["%s has the lock" % holder["words"] for holder in holders],
+                hint="look into the newest log in %s" % self.log_dir,
+            )  # fmt: skip
 
     def close(self):
         if self.lock_file is not None:
@@ -234,12 +281,32 @@ class _Task(object):
 
     def _recover(self):
         """A journal without a worker: power was cut or the worker was killed. Its holds come back first."""
-        journal = _read_json(JOURNAL)
-        if journal is None:
+        if not os.path.lexists(JOURNAL):
             return
-        held = restore_holds(journal, aptcommon.read_status(), self._set_selections)
-        os.unlink(JOURNAL)
+        packages, told = aptcommon.read_status(), []
+        journal = ownstate.take(JOURNAL, _JOURNAL, told)
+        if journal is None and told:
+            journal = ownstate.take(COPY, _JOURNAL, told)
+            how = "its holds came back from its copy"
+            if journal is None:
+                journal = self._journal_of_what_is_installed(packages)
+                how = (
+                    "on hold again is what this run holds, and what is installed of %s" % aptfiles.UNATTENDED
+                )
+            told[-1] += "; " + how
+        held = restore_holds(journal, packages, self._set_selections)
+        _forget_journal()
+        self.warnings += told
         self.recovered = {"started": journal.get("started"), "log": journal.get("log"), "held": held}
+
+    def _journal_of_what_is_installed(self, packages):
+        """A journal in the place of one that is lost: our list for unattended-upgrades is there while we hold packages."""
+        listed = ownfiles.read(aptfiles.UNATTENDED) or b""
+        present = [p.name for p in packages if p.present]
+        return {
+            "hold": self.hold, "release": self.release, "extra_hold": self.extra_hold, "extra_release": self.extra_release,
+            "held_before": aptfiles.unattended_names(listed, present),
+        }  # fmt: skip
 
     def _wait(self):
         waited = aptcommon.wait_for_locks(_LOCKS, self.lock_timeout)
@@ -247,8 +314,8 @@ class _Task(object):
 
     def _finish_packages(self):
         """Finish what dpkg left half-done. A failure is not the end: the transaction may replace the culprit."""
-        unfinished = [package for package in aptcommon.read_status() if package.unfinished]
-        if not unfinished:
+        before, cut_off = aptcommon.read_status(), aptcommon.interrupted() or self.recovered is not None
+        if not cut_off and not any(package.unfinished for package in before):
             return
         result = self._in_worker(self._configure_pending, aptcommon.read_status())
         packages = aptcommon.read_status()
@@ -256,9 +323,16 @@ class _Task(object):
         if lost:
             # What waited for these is set up by the same call of apt.
             result = self._in_worker(lambda log: self._unpack_again(lost, packages, log), packages)
+        self.finished.update(
+            (change["name"], change) for change in differences(before, aptcommon.read_status())
+        )
+        if self.finished:
+            why = "an earlier run was cut off; its" if cut_off else "unfinished"
+            self.told = "%s packages were configured first: %s" % (why, ", ".join(sorted(self.finished)))
+            self.warnings.append(self.told)
         if result["rc"] != 0:
-            self.unfinished = result["text"]
-            broken = ", ".join(parse_dpkg_failure(result["text"])["packages"]) or "dpkg --configure -a"
+            self.unfinished = result.get("text") or ""
+            broken = ", ".join(parse_dpkg_failure(self.unfinished)["packages"]) or "dpkg --configure -a"
             self.warnings.append("%s could not be finished before the change" % broken)
 
     def _configure_pending(self, log):
@@ -332,10 +406,15 @@ class _Task(object):
                 because=[line for p in problems for line in [p["message"]] + ["  " + b for b in p["because"]]][1:],
                 hint=problems[0]["hint"], problems=problems,
             )  # fmt: skip
-        moved = [] if self.expect is None else compare_with_plan(self.expect, answer["changes"])
+        moved = [] if self.expect is None else compare_with_plan(
+            without_finished(self.expect, self.finished, packages), answer["changes"]
+        )  # fmt: skip
+        if moved and self.told:
+            moved.append(self.told)
         if moved:
             raise AptError(
-                "apt.plan_moved", "the repository moved since the plan", because=moved, hint="plan again"
+                "apt.plan_moved", "apt's answer differs from the plan" if self.told else "the repository moved since the plan",
+                because=moved, hint="plan again",
             )  # fmt: skip
         full = disk_problems(
             disk_needs(answer["changes"], answer["download_bytes"], answer["disk_bytes"], _largest_initrd()),
@@ -399,8 +478,8 @@ class _Task(object):
         if result["rc"] != 0:
             self.touched = bool(differences(packages, aptcommon.read_status()))
             error = failure(
-                result["text"],
-                result["timed_out"],
+                result.get("text") or "",
+                result.get("timed_out"),
                 self.timeout,
                 self.log_path,
                 result.get("held") or [],
@@ -419,7 +498,7 @@ class _Task(object):
         The journal stands as long as holds are lifted.
         """
         journal = {
-            "started": _now(), "hold": self.hold, "release": self.release, "extra_hold": self.extra_hold,
+            "schema": 1, "started": _now(), "hold": self.hold, "release": self.release, "extra_hold": self.extra_hold,
             "extra_release": self.extra_release, "held_before": sorted(p.name for p in packages if p.held), "install": self.install,
             "remove": self.remove, "boot_id": _boot_id(),
         }  # fmt: skip
@@ -427,17 +506,20 @@ class _Task(object):
         journal["log"] = self.log_path
 
         def body():
-            _write_json(JOURNAL, dict(journal, pid=os.getpid()))
             result = {}
             try:
+                for path in (COPY, JOURNAL):
+                    ownstate.write(path, dict(journal, pid=os.getpid()))
                 result = work(log)
+            except ownfiles.FileError as error:
+                result = {"error": {"code": "apt.state", "message": error.message, "hint": error.hint}}
             except AptError as error:
                 result = {"error": error.as_dict()}
             except Exception:  # the holds come first; the trace goes to the log and to the caller
                 result = {"error": {"code": "apt.worker", "message": traceback.format_exc()}}
             try:
                 result["held"] = restore_holds(journal, aptcommon.read_status(), self._set_selections)
-                os.unlink(JOURNAL)
+                _forget_journal()
             except AptError as error:
                 # The journal stays: the next run holds again.
                 result["error"] = error.as_dict()
@@ -679,6 +761,19 @@ def compare_with_plan(expect, changes):
     return lines
 
 
+def without_finished(expect, finished, packages):
+    """Return a plan's changes without those that are done already: by finishing what an earlier run had begun.
+
+    finished: what that changed, by name; packages: as they are now. A package that is elsewhere than planned stays.
+    """
+    native = aptcommon.native_arch(packages)
+    now = {aptcommon.selection_name(p, native): p.version for p in packages if p.present}
+    return [
+        change for change in expect
+        if change["name"] not in finished or now.get(change["name"]) != change.get("version")
+    ]  # fmt: skip
+
+
 def _words(change):
     return "nothing" if change is None else " ".join(part for part in change if part)
 
@@ -874,7 +969,9 @@ def detached(body, log, lock_file):
     killed, the work goes on to its end, holds included. It keeps lock_file locked until then. Raises AptError
     ``apt.worker`` when the process died without a result.
     """
-    if os.path.exists(RESULT):
+    if os.path.isdir(RESULT):
+        ownstate.put_aside(ownstate.Damaged(RESULT, "it is a folder"))
+    elif os.path.lexists(RESULT):
         os.unlink(RESULT)
     sys.stdout.flush()
     sys.stderr.flush()
@@ -888,10 +985,11 @@ def detached(body, log, lock_file):
     # The worker holds the other end: end of file means that it is gone, however it went.
     with os.fdopen(alive, "rb") as end:
         end.read()
-    result = _read_json(RESULT)
+    told = []
+    result = ownstate.take(RESULT, _RESULT, told, "what the process that changes packages said is lost")
     if result is None:
         raise AptError(
-            "apt.worker", "the process that changes the packages was killed", log=log.name,
+            "apt.worker", "the process that changes the packages was killed", because=told, log=log.name,
             hint="run it again: the next run restores the holds and finishes",
         )  # fmt: skip
     os.unlink(RESULT)
@@ -911,7 +1009,7 @@ def _detach(body, log, keep):
         os.chdir("/")
         _close_all(keep, log)
         result = body()
-        _write_json(RESULT, result)
+        ownstate.write(RESULT, result)
         code = 0
     except BaseException:
         # Nothing above us to raise to: the log is what a person will read.
@@ -945,27 +1043,20 @@ def _close_all(keep, log):
 
 
 def _make_dir(path, mode):
-    if not os.path.isdir(path):
-        os.makedirs(path, mode)
-        os.chmod(path, mode)
-
-
-def _write_json(path, data):
-    temporary = "%s.%d" % (path, os.getpid())
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(handle, "w") as file:
-        json.dump(data, file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.rename(temporary, path)
-
-
-def _read_json(path):
     try:
-        with open(path) as file:
-            return json.load(file)
-    except FileNotFoundError:
-        return None
+        os.makedirs(path, mode, exist_ok=True)
+        found = os.stat(path).st_mode & 0o777
+        if found & 0o022:
+            os.chmod(path, found & ~0o022)
+    except OSError as error:
+        raise ownfiles.FileError(path, "make", error) from None
+
+
+def _forget_journal():
+    for path in (JOURNAL, COPY):
+        if os.path.lexists(path):
+            os.unlink(path)
+    ownfiles.sync_folder(STATE)
 
 
 def _stamp():

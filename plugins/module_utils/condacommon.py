@@ -15,11 +15,12 @@ import os
 import pwd
 import re
 import signal
+import stat
 import subprocess
 import sys
 import time
 
-from ansible_collections.gpu.provision.plugins.module_utils import hosttree, outputs, redact
+from ansible_collections.gpu.provision.plugins.module_utils import hosttree, outputs, ownfiles, redact
 
 SCHEMA = 1
 
@@ -272,8 +273,8 @@ def read_text(path):
 
 
 def create_text(path, text):
-    """Write a file that is not there yet; raises FileExistsError when it is."""
-    with io.open(path, "x", encoding="utf-8") as file:
+    """Write a file that is not there yet; raises FileExistsError when it is. It is a lock: who can open it can hold it."""
+    with io.open(path, "x", encoding="utf-8", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
         file.write(text)
 
 
@@ -298,19 +299,12 @@ def again(function, tries=5):
 
 def write_text(path, text):
     """Write a file in one step; an existing one keeps its rights."""
-    temporary = "%s.gpu-provision-%d" % (path, os.getpid())
-    try:
-        with io.open(temporary, "w", encoding="utf-8", errors="surrogateescape") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        if os.path.exists(path):
-            os.chmod(temporary, os.stat(path).st_mode & 0o7777)
-        os.rename(temporary, path)
-    except OSError:
-        if os.path.lexists(temporary):
-            os.unlink(temporary)
-        raise
+    mask = os.umask(0o022)
+    os.umask(mask)
+    mode = stat.S_IMODE(os.stat(path).st_mode) if os.path.exists(path) else 0o666 & ~mask
+    with ownfiles.replacing(path) as file:
+        file.write(text.encode("utf-8", "surrogateescape"))
+        os.fchmod(file.fileno(), mode)
 
 
 def render_profile(prefix, owner="root", umask="022"):

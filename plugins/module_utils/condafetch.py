@@ -13,7 +13,6 @@ import fcntl
 import hashlib
 import http.client
 import io
-import json
 import os
 import re
 import socket
@@ -23,7 +22,14 @@ import urllib.error
 import urllib.parse
 import urllib.request
 
-from ansible_collections.gpu.provision.plugins.module_utils import condacommon, hosttree, proxies, redact
+from ansible_collections.gpu.provision.plugins.module_utils import (
+    condacommon,
+    hosttree,
+    ownfiles,
+    ownstate,
+    proxies,
+    redact,
+)
 from ansible_collections.gpu.provision.plugins.module_utils.condacommon import CondaError
 
 CHUNK = 1 << 20
@@ -49,12 +55,14 @@ def fetch(source, folder, name, sha256):
     try:
         os.makedirs(folder, 0o755, exist_ok=True)
         # One download at a time: two runs would write into one file.
-        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        lock = ownstate.open_lock(folder + "/.lock", [])
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
             return _fetch(source, target, sha256)
         finally:
             os.close(lock)
+    except ownfiles.FileError as error:
+        raise CondaError("conda.not_writable", error.message, [], error.hint) from None
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             _forget(target + ".part")
@@ -89,7 +97,7 @@ def _fetch(source, target, sha256):
             "that is being filled has the right file later",
         )  # fmt: skip
     os.chmod(target + ".part", 0o644)
-    os.rename(target + ".part", target)
+    ownfiles.rename(target + ".part", target)
     _forget(target + ".part")
     return _answer(target, got, True, resumed)
 
@@ -215,21 +223,15 @@ def _try(url, part, went_on):
 
 def _validator(part, url):
     """What identifies the content of an earlier run's part: ETag or date (may be empty); None: not of this address."""
-    try:
-        known = hosttree.json_object(hosttree.read_text(part + ".json"))
-    except OSError:
-        return None
-    if known is None:
-        return None
-    return known.get("validator", "") if known.get("url") == redact.text(url) else None
+    known = ownstate.take(part + ".json", {"url": str, "validator": (None, str)}, []) or {}
+    return known.get("validator") or "" if known.get("url") == redact.text(url) else None
 
 
 def _remember(part, url, headers):
     tag = headers.get("ETag", "")
     # A weak tag may not be used to go on (RFC 9110, 13.1.5).
     validator = tag if tag and not tag.startswith("W/") else headers.get("Last-Modified", "")
-    with io.open(part + ".json", "w", encoding="utf-8") as file:
-        file.write(json.dumps({"url": redact.text(url), "validator": validator}))
+    ownstate.write(part + ".json", {"url": redact.text(url), "validator": validator})
 
 
 def _forget(part):

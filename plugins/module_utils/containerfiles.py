@@ -12,6 +12,7 @@ CDI_SERVICE = "/etc/systemd/system/gpu-provision-cdi.service"
 CDI_PATH = "/etc/systemd/system/gpu-provision-cdi.path"
 WANTS = "/etc/systemd/system/multi-user.target.wants"
 PENDING = "/run/gpu-provision/container-runtime.json"
+MARKS = {str: {"started": (None, int, float, str), "keys": (None, [str])}}
 BACKUP = "/var/lib/gpu-provision/backup"
 CTK = "/usr/bin/nvidia-ctk"
 # The toolkit's own units, from 1.18 on (source: deployments/systemd in NVIDIA's nvidia-container-toolkit).

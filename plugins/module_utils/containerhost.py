@@ -8,14 +8,19 @@ Runs on hosts: standard library only, any Python from 3.8.
 from __future__ import annotations
 
 import errno
-import json
 import os
 import signal
 import stat
 import subprocess
 import time
 
-from ansible_collections.gpu.provision.plugins.module_utils import containerfiles, hosttree, outputs, ownfiles
+from ansible_collections.gpu.provision.plugins.module_utils import (
+    containerfiles,
+    hosttree,
+    outputs,
+    ownfiles,
+    ownstate,
+)
 
 PROGRAM_FOLDERS = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -152,7 +157,16 @@ class Host(object):
 
     def pending(self):
         """{daemon: {started, keys}} of what an earlier run, cut off or told to wait, has left to be taken up."""
-        return pending(self.tree)
+        path, lost = (
+            self.tree.real(containerfiles.PENDING),
+            "restart docker and containerd if their files were changed",
+        )
+        told = []
+        if self.check:
+            return pending(self.tree)
+        marks = ownstate.take(path, containerfiles.MARKS, told, lost)
+        self.warnings += told
+        return marks or {}
 
     def mark(self, daemon, started, keys):
         """Note that a daemon (started then) has keys of a file to take up."""
@@ -173,7 +187,7 @@ class Host(object):
         path = self.tree.real(containerfiles.PENDING)
         try:
             if marks:
-                ownfiles.write(path, json.dumps(marks, sort_keys=True).encode("ascii"))
+                ownstate.write(path, marks, 0o644)
             elif ownfiles.read(path) is not None:
                 ownfiles.remove(path)
         except ownfiles.FileError as error:
@@ -207,7 +221,10 @@ class Host(object):
 
 def pending(tree):
     """As Host.pending, for those who only read."""
-    return hosttree.json_object(tree.read(containerfiles.PENDING, 65536)) or {}
+    try:
+        return ownstate.read(tree.real(containerfiles.PENDING), containerfiles.MARKS) or {}
+    except ownstate.Damaged:
+        return {}
 
 
 def start(argv, timeout=60.0, user=None, fds=()):
@@ -245,25 +262,17 @@ def write_as(path, old, data, failed):
 
     failed(FileError) is called, and must raise, when that cannot be done; the old file is then as it was.
     """
-    folder, name = os.path.split(old.path)
-    temporary = os.path.join(folder, ".%s~" % name)
+    folder = os.path.dirname(old.path)
     try:
         os.makedirs(folder, 0o755, exist_ok=True)
-        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-                file.flush()
-                if os.geteuid() == 0:
-                    os.fchown(file.fileno(), old.uid, old.gid)
-                if old.data is not None:
-                    _copy_attributes(old.path, file.fileno())
-                os.fchmod(file.fileno(), old.mode)
-                os.fsync(file.fileno())
-            os.rename(temporary, old.path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+        with ownfiles.replacing(old.path) as file:
+            file.write(data)
+            file.flush()
+            if os.geteuid() == 0:
+                os.fchown(file.fileno(), old.uid, old.gid)
+            if old.data is not None:
+                _copy_attributes(old.path, file.fileno())
+            os.fchmod(file.fileno(), old.mode)
     except OSError as error:
         failed(ownfiles.FileError(path, "write", error))
 

@@ -23,6 +23,7 @@ from ansible_collections.gpu.provision.plugins.module_utils import (
     dockerhost,
     dockerproxy,
     lazyre,
+    ownstate,
     trustedkeys,
 )
 from ansible_collections.gpu.provision.plugins.module_utils.hosttree import integer, json_object
@@ -326,7 +327,11 @@ def _pending(tree, pid):
 
     A docker that was started since has taken it up: it has no keys left.
     """
-    found = json_object(tree.read(containerfiles.PENDING, 65536)) or {}
+    try:
+        found = ownstate.read(tree.real(containerfiles.PENDING), containerfiles.MARKS) or {}
+    except ownstate.Damaged as damage:
+        tree.note("%s: %s" % (containerfiles.PENDING, damage.why))
+        return {}
     keys = {name: list(row.get("keys") or ()) for name, row in sorted(found.items())}
     if "docker" in keys and (pid is None or daemonflags.started(tree, pid) != found["docker"].get("started")):
         keys["docker"] = []

@@ -28,12 +28,11 @@ import contextlib
 import errno
 import fcntl
 import hashlib
-import json
 import os
 import socket
 import time
 
-from ansible_collections.gpu.provision.plugins.module_utils import ownfiles
+from ansible_collections.gpu.provision.plugins.module_utils import ownfiles, ownstate
 
 FOLDER = "/var/lib/provision"
 PATH = FOLDER + "/lock.json"
@@ -42,6 +41,7 @@ _GUARD = FOLDER + "/.guard"
 _FIRST_NAMESPACE = "pid:[4026531836]"
 _MOST_ANCESTORS = 8
 _GUARD_SECONDS = 20.0
+_MOST_BYTES = 1 << 20
 
 
 class LockError(Exception):
@@ -82,6 +82,8 @@ def acquire(holder, lease, over=None, force=False, path=PATH, check=False):
                 return {"taken": False, "held": have, "replaced": None, "why": None}
             replaced = have
         if not check:
+            if replaced is not None and replaced.get("trouble"):
+                ownstate.put_aside(ownstate.Damaged(path, replaced["trouble"]))
             record = dict(holder, schema=1, since=utc(time.time()), lease=lease)
             record["from"] = origin()
             if replaced is not None:
@@ -110,7 +112,7 @@ def admit(run, path=PATH):
     run: None for a play that takes no lock. A controller that slept for longer than its lease finds out here, before anything
     is touched. A host without a lock, or with a stale one, admits everybody.
     """
-    if not os.path.exists(path):
+    if not os.path.lexists(path):
         return
     with _guard(path):
         have = _read(path)
@@ -128,7 +130,7 @@ def admit(run, path=PATH):
 
 def release(run, path=PATH):
     """Give the lock back where the run still has it. Returns {"released": bool, "held": record of another run or None}."""
-    if not os.path.exists(path):
+    if not os.path.lexists(path):
         return {"released": False, "held": None}
     with _guard(path):
         have = _read(path)
@@ -301,11 +303,12 @@ def _guard(path, check=False):
             with contextlib.suppress(FileExistsError):
                 os.mkdir(folder, 0o755)
             os.chmod(folder, 0o755)  # noqa: S103 - whatever the umask: anybody may read whose lock it is
-        handle = os.open(
-            os.path.join(folder, os.path.basename(_GUARD)), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
-        )
+        # What lay in its place says nothing: it is only there to be locked.
+        handle = ownstate.open_lock(os.path.join(folder, os.path.basename(_GUARD)), [])
     except OSError as error:
         raise _unusable(path, error) from None
+    except ownfiles.FileError as error:
+        raise _unusable(path, OSError(0, error.reason)) from None
     try:
         deadline = time.monotonic() + _GUARD_SECONDS
         while True:
@@ -330,18 +333,14 @@ def _guard(path, check=False):
 def _read(path):
     """The record, or None without one. What cannot be read as one is somebody's all the same: it is nobody's to take."""
     try:
-        data = ownfiles.read(path)
-    except ownfiles.FileError as error:
-        raise LockError("host.lock_unusable", error.message, hint=error.hint) from None
-    if data is None:
-        return None
-    try:
-        record = json.loads(data.decode("utf-8"))
-    except ValueError as error:
-        record = error
-    if isinstance(record, dict) and record.get("run") and isinstance(record["run"], str):
-        return _sound(record)
-    return {"run": None, "trouble": "%s holds no record of a run" % path}
+        record = ownstate.read(path, {"run": _is_name}, _MOST_BYTES)
+    except ownstate.Damaged as damage:
+        return {"run": None, "trouble": "%s holds no record of a run: %s" % (path, damage.why)}
+    return None if record is None else _sound(record)
+
+
+def _is_name(value):
+    return ownstate.fits(value, str) and bool(value)
 
 
 def _sound(record):
@@ -373,12 +372,12 @@ def _is_number(value):
 
 
 def _is_text(value):
-    return isinstance(value, str)
+    return ownstate.fits(value, str)
 
 
 def _write(path, record):
     try:
-        ownfiles.write(path, (json.dumps(record, sort_keys=True) + "\n").encode("utf-8"))
+        ownstate.write(path, record, 0o644)
     except ownfiles.FileError as error:
         raise LockError("host.lock_unusable", error.message, hint=error.hint) from None
 

@@ -12,11 +12,12 @@ from __future__ import annotations
 import json
 import os
 
-from ansible_collections.gpu.provision.plugins.module_utils import hostlock, lazyre, ownfiles
+from ansible_collections.gpu.provision.plugins.module_utils import hostlock, lazyre, ownfiles, ownstate
 
 FOLDER = hostlock.FOLDER + "/history"
 KEEP = 50
 _MOST_BYTES = 1 << 20
+_SHAPE = {"run": str}
 # Names of runs begin with the time (engine.new_run_dir), so their order is that of time.
 _NAME = lazyre.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,120}$")
 _FILE = lazyre.compile(r"^[0-9]{8}T[0-9]{6}Z-[A-Za-z0-9._-]+\.json$")
@@ -71,14 +72,8 @@ def read(newest=None, folder=FOLDER):
     runs, unreadable = [], []
     for name in sorted(_files(folder), reverse=True)[:newest]:
         try:
-            with open(os.path.join(folder, name), "rb") as file:
-                record = json.loads(file.read(_MOST_BYTES).decode("utf-8"))
-        except (OSError, ValueError):
-            unreadable.append(name)
-            continue
-        if isinstance(record, dict) and record.get("run"):
-            runs.append(record)
-        else:
+            runs.append(ownstate.read(os.path.join(folder, name), _SHAPE, _MOST_BYTES))
+        except ownstate.Damaged:
             unreadable.append(name)
     return {"runs": runs, "unreadable": unreadable}
 
@@ -86,5 +81,5 @@ def read(newest=None, folder=FOLDER):
 def _files(folder):
     try:
         return [name for name in os.listdir(folder) if _FILE.match(name)]
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return []

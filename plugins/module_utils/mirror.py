@@ -25,12 +25,16 @@ from ansible_collections.gpu.provision.plugins.module_utils import (
     condafetch,
     mirrorapt,
     mirrorindex,
+    ownfiles,
+    ownstate,
 )
 from ansible_collections.gpu.provision.plugins.module_utils.aptcommon import AptError
 
 MANIFEST = "manifest.json"
 PARTIAL = ".partial"
 SCHEMA = "provision/mirror-manifest/1"
+_SHAPE = {"schema": SCHEMA, "files": {str: {"sha256": str, "size": int}}}
+_MOST_BYTES = 256 << 20
 _JOBS = 4  # downloads at a time: more is unfriendly to the servers, and no faster
 
 
@@ -53,7 +57,7 @@ def opened(root, create=True):
     if not os.path.isabs(root):
         raise AptError("mirror.usage", "the folder of a mirror is an absolute path there: %s" % root)
     path = os.path.join(root, MANIFEST)
-    if not os.path.isfile(path):
+    if not os.path.lexists(path):
         if os.path.isdir(root) and [name for name in os.listdir(root) if name != PARTIAL] and create:
             raise AptError(
                 "mirror.not_ours", "%s holds something else than a mirror" % root,
@@ -65,29 +69,35 @@ def opened(root, create=True):
                 "mirror.none", "there is no mirror in %s" % root, hint="provision mirror DIR makes one"
             )
         _make(root)
-    manifest = _manifest(root) if os.path.isfile(path) else {}
+    told = []
+    manifest = _manifest(root, told if create else None)
     if create and not manifest:
         # From here on the folder is known as ours: a first run that is cut off goes on.
         _write_manifest(root, {})
     return {
         "manifest": manifest,
+        "warnings": told,
         "apt": shutil.which("apt-get") is not None,
         "free": condacommon.free_bytes(root),
     }
 
 
-def _manifest(root):
+def _manifest(root, told=None):
+    """The manifest; of a damaged one {}, put aside, with a line in told. Without told (nothing may change) AptError is raised."""
+    path = os.path.join(root, MANIFEST)
     try:
-        with io.open(os.path.join(root, MANIFEST), encoding="utf-8") as handle:
-            found = json.load(handle)
-    except (OSError, ValueError) as error:
-        raise AptError(
-            "mirror.manifest", "the manifest of the mirror cannot be read: %s" % error,
-            hint="take %s away: files with the right checksums are not fetched again" % os.path.join(root, MANIFEST),
-        ) from None  # fmt: skip
-    if found.get("schema") != SCHEMA:
-        raise AptError("mirror.manifest", "the mirror was made by another version: %s" % found.get("schema"))
-    return found
+        found = ownstate.read(path, _SHAPE, _MOST_BYTES)
+        if found is None and told is None:
+            raise ownstate.Damaged(path, "it is not there")
+        return found or {}
+    except ownstate.Damaged as damage:
+        if told is None:
+            raise AptError(
+                "mirror.manifest", "the manifest of the mirror cannot be read: %s" % damage,
+                hint="provision mirror puts it aside and makes it anew: files with the right checksums are not fetched again",
+            ) from None  # fmt: skip
+        told.append("%s; files with the right checksums are not fetched again" % ownstate.put_aside(damage))
+        return {}
 
 
 def _write_manifest(root, content):
@@ -172,7 +182,7 @@ def _download(root, item):
     if item.get("size") is not None and found["size"] != item["size"]:
         raise AptError("mirror.checksum", "%s has another size than listed" % item["url"])
     _make(os.path.dirname(target))
-    os.rename(os.path.join(folder, "file"), target)
+    ownfiles.rename(os.path.join(folder, "file"), target)
     shutil.rmtree(folder)
     return {"path": item["path"], "sha256": item["sha256"], "size": found["size"]}
 
@@ -394,10 +404,9 @@ def _make(folder):
 
 def _replace(path, data):
     try:
-        with io.open(path + ".new", "wb") as handle:
+        with ownfiles.replacing(path) as handle:
             handle.write(data)
-        os.chmod(path + ".new", 0o644)
-        os.rename(path + ".new", path)
+            os.fchmod(handle.fileno(), 0o644)
     except OSError as error:
         raise AptError(
             "mirror.not_writable", "cannot write %s" % path, because=[os.strerror(error.errno or 0)]

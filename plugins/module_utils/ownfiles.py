@@ -7,6 +7,8 @@ Runs on hosts: standard library only, any Python from 3.8.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import stat
 
@@ -24,21 +26,29 @@ class FileError(Exception):
     """
 
     def __init__(self, path, verb, error):
-        self.path = path
-        self.message = "cannot %s %s: %s" % (verb, path, error.strerror or error)
+        self.path, self._verb, self.reason = path, verb, error.strerror or str(error)
+        self.message = "cannot %s %s: %s" % (verb, path, self.reason)
         Exception.__init__(self, self.message)
 
     @property
     def hint(self):
+        if self._verb == "read":
+            return "look at it with stat %s, and move it away if it is not yours" % self.path
         return "see with df -h %s and mount whether there is room and the file system can be written" % (
             os.path.dirname(self.path)
         )
 
 
-def read(path):
-    """Content of a file as bytes, or None when nothing is there (a link that leads nowhere is nothing)."""
+def read(path, most=hosttree.MOST_BYTES, follow=True):
+    """Content of a file as bytes, or None when nothing is there (a link that leads nowhere is nothing).
+
+    Raises FileError for what is no regular file or larger than most; nothing that lies there is waited for. follow: take what
+    a link leads to; without it, a link is an error.
+    """
     try:
-        return hosttree.read_file(path)
+        if not follow and os.path.islink(path):
+            raise hosttree.OddFileError(path, "a link")
+        return hosttree.read_file(path, most)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -70,27 +80,60 @@ def write(path, data, mode=0o644):
 
     data: bytes. The new file belongs to who runs this (root), whoever had the old one; a link is replaced by a file.
     """
-    folder, name = os.path.split(path)
-    # Programs that read a whole folder take neither names with a dot in front nor what ends in a tilde. Always the same
-    # name: what a run left that was cut off is overwritten by the next one.
-    temporary = os.path.join(folder, ".%s~" % name)
     try:
-        _make_folders(folder)
-        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fchmod(file.fileno(), mode)
-                if os.geteuid() == 0:
-                    os.fchown(file.fileno(), 0, 0)
-                os.fsync(file.fileno())
-            os.rename(temporary, path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+        _make_folders(os.path.dirname(path))
+        with replacing(path) as file:
+            file.write(data)
+            os.fchmod(file.fileno(), mode)
+            if os.geteuid() == 0:
+                os.fchown(file.fileno(), 0, 0)
     except OSError as error:
         raise FileError(path, "write", error) from None
+
+
+@contextlib.contextmanager
+def replacing(path, sync=True):
+    """An open new file (bytes, 0600) that takes the place of path when the block ends well; else the old one stays.
+
+    sync: content and name are on the disk afterwards. Raises OSError.
+    """
+    folder, name = os.path.split(path)
+    # Programs that read a whole folder take neither names with a dot in front nor what ends in a tilde. Always the same
+    # name: what a run left that was cut off is replaced by the next one.
+    temporary = os.path.join(folder, ".%s~" % name)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(temporary)
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            yield file
+            file.flush()
+            if sync:
+                os.fsync(file.fileno())
+        rename(temporary, path, sync)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise
+
+
+def rename(old, new, sync=True):
+    """Give a file or folder another name, and have that on the disk: both folders are synced. Raises OSError."""
+    os.rename(old, new)
+    for folder in sorted({os.path.dirname(old) or ".", os.path.dirname(new) or "."}) if sync else ():
+        sync_folder(folder)
+
+
+def sync_folder(folder):
+    """Have the names in a folder on the disk, where its file system can do that."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(handle)
 
 
 def remove(path):

@@ -15,7 +15,6 @@ had kept from a later autoremove is marked as wanted (field report G8). Standard
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -28,6 +27,7 @@ from ansible_collections.gpu.provision.plugins.module_utils import (
     hosttree,
     names,
     ownfiles,
+    ownstate,
     rescuecommon,
     rescuesnapshot,
     rescuetraces,
@@ -78,7 +78,7 @@ def plan(allow=(), root="/"):
     if remove and tree.live:
         changes, problems = _ask(packages, remove, allow)
     uninstaller = rescuetraces.uninstaller(tree)
-    unfinished = tree.exists(JOURNAL)
+    unfinished = tree.stat(JOURNAL, follow=False) is not None
     return {
         "packages": remove, "config": config, "kept": kept, "changes": changes, "problems": problems,
         "uninstaller": uninstaller, "files": traces.files, "trees": traces.trees, "aside": traces.aside,
@@ -308,10 +308,13 @@ class _Purge(object):
 
     def begin(self):
         """The journal says that the caches of loader, modules and initramfs may be behind, until the end."""
-        data = ownfiles.read(JOURNAL)
-        if data is not None:
+        if os.path.lexists(JOURNAL):
             self.done.append("went on with a purge that was cut off")
-            journal = json.loads(data.decode("utf-8"))
+            lost = "nothing is left to autoremove, and every kernel's initramfs is made anew"
+            journal = ownstate.take(JOURNAL, {"autoremovable": [str], "kernels": [str]}, self.warnings, lost)
+            if journal is None:
+                journal = {"autoremovable": [], "kernels": self.tree.names("/lib/modules")}
+                ownstate.write(JOURNAL, journal)
             self.kernels |= set(journal["kernels"])
             return journal
         # Packages that the driver's own rows name: their kernels lose a module too.
@@ -320,7 +323,7 @@ class _Purge(object):
             p.kernel for p in packages if p and p.kernel and os.path.isdir("/lib/modules/" + p.kernel)
         }
         journal = {"autoremovable": sorted(rescuecommon.autoremovable()), "kernels": sorted(self.kernels)}
-        ownfiles.write(JOURNAL, json.dumps(journal).encode("utf-8"), 0o600)
+        ownstate.write(JOURNAL, journal)
         return journal
 
     def keep(self, paths, kind="deleted"):
@@ -449,7 +452,7 @@ class _Purge(object):
             self.deleted.append(path)
         for path in found.aside:
             if path in lost:
-                os.rename(path, path + ".gpu-provision-disabled")
+                ownfiles.rename(path, path + ".gpu-provision-disabled")
             else:
                 os.unlink(path)
             self.deleted.append(path)

@@ -33,7 +33,6 @@ import calendar
 import errno
 import fcntl
 import hashlib
-import io
 import json
 import os
 import re
@@ -41,7 +40,13 @@ import shutil
 import stat
 import time
 
-from ansible_collections.gpu.provision.plugins.module_utils import aptcommon, hosttree, openpgp
+from ansible_collections.gpu.provision.plugins.module_utils import (
+    aptcommon,
+    hosttree,
+    openpgp,
+    ownfiles,
+    ownstate,
+)
 
 SNAPSHOTS = "/var/lib/provision/snapshots"
 SCHEMA = "provision/snapshot/1"
@@ -64,6 +69,14 @@ FILES = (
     "/etc/containerd/config.toml", "/etc/profile.d/gpu-provision-cuda.sh",
 )  # fmt: skip
 SECRET = ("/etc/apt/auth.conf",)  # and what lies in auth.conf.d
+_SHAPE = {
+    "schema": SCHEMA, "made": str, "reason": str, "kernel": str, "packages": int, "data": {str: str}, "undo_of": (None, str),
+    "left_out": [{"path": ownstate.absolute, "why": str}],
+    "files": [{
+        "path": ownstate.absolute, "kind": str, "state": (None, str), "mode": (None, int), "uid": (None, int), "gid": (None, int),
+        "size": (None, int),
+    }],
+}  # fmt: skip
 _EXTENDED = "/var/lib/apt/extended_states"
 _DKMS = "/var/lib/dkms"
 
@@ -99,9 +112,12 @@ def take(reason, paths=(), root="/", resume=True, keep=KEEP, check=False, undo_o
     reason: one line for people; paths: files that the repairs of this run will write, move or remove (absent ones are
     noted as absent); undo_of: id that an undo goes back to. Returns {"id", "path", "resumed", "changed", "files",
     "bytes", "left_out": [{"path", "why"}],
-    "pruned": [ids]}. Raises SnapshotError. check: makes nothing.
+    "pruned": [ids], "warnings": [lines]}. Raises SnapshotError. check: makes nothing.
     """
-    host = Host(root)
+    host, told = Host(root), []
+    if not check:
+        with host.lock():
+            told = host.put_damaged_aside()
     open_one = host.unfinished() if resume else None
     if open_one is not None:
         manifest = host.manifest(open_one)
@@ -110,7 +126,7 @@ def take(reason, paths=(), root="/", resume=True, keep=KEEP, check=False, undo_o
         if missing and not check:
             with host.lock():
                 host.add(open_one, manifest, missing, "named")
-        return host.answer(open_one, manifest, resumed=True, changed=bool(missing))
+        return dict(host.answer(open_one, manifest, resumed=True, changed=bool(missing)), warnings=told)
     if check:
         return {
             "id": None, "path": None, "resumed": False, "changed": True, "files": 0, "bytes": 0, "left_out": [],
@@ -119,7 +135,7 @@ def take(reason, paths=(), root="/", resume=True, keep=KEEP, check=False, undo_o
     with host.lock():
         id_, manifest = host.make(reason, _clean(paths), undo_of)
         pruned = host.prune(keep, id_)
-    return dict(host.answer(id_, manifest, resumed=False, changed=True), pruned=pruned)
+    return dict(host.answer(id_, manifest, resumed=False, changed=True), pruned=pruned, warnings=told)
 
 
 def mark(id_, root="/"):
@@ -275,21 +291,33 @@ class Host(object):
 
     def manifest(self, id_, or_none=False):
         """The manifest as a dict. or_none: None where it is missing or damaged, instead of SnapshotError."""
+        path = self.inside(id_, "manifest.json")
         try:
-            with io.open(self.inside(id_, "manifest.json"), encoding="utf-8") as file:
-                manifest = json.load(file)
-            if manifest.get("schema") != SCHEMA:
-                raise ValueError("another schema: %s" % manifest.get("schema"))
-            return manifest
-        except PermissionError:
-            raise _not_root() from None
-        except (OSError, ValueError, AttributeError) as error:
-            if or_none:
-                return None
+            manifest = ownstate.read(path, _SHAPE)
+        except ownstate.Damaged as damage:
+            manifest, why = None, damage.why
+        else:
+            why = "it is not there"
+        if manifest is None and os.geteuid() != 0 and not self.root:
+            raise _not_root()
+        if manifest is None and not or_none:
             raise SnapshotError(
-                "snapshot.cut_off", "the manifest of snapshot %s cannot be read: %s" % (id_, error),
+                "snapshot.cut_off", "the manifest of snapshot %s cannot be read: %s" % (id_, why),
                 hint="name another one: provision rescue HOST --undo ID",
-            ) from None  # fmt: skip
+            )  # fmt: skip
+        return manifest
+
+    def put_damaged_aside(self):
+        """Give snapshots whose manifest is damaged another name, so that they are neither used nor pruned; returns lines."""
+        told = []
+        for id_ in self.ids():
+            try:
+                ownstate.read(self.inside(id_, "manifest.json"), _SHAPE)
+            except ownstate.Damaged as damage:
+                told.append(
+                    ownstate.put_aside(ownstate.Damaged(self.inside(id_), "its manifest: " + damage.why))
+                )
+        return told
 
     def unfinished(self):
         """Id of the newest snapshot if its rescue is not finished and it is young enough to go on with; else None."""
@@ -313,11 +341,16 @@ class Host(object):
         os.chmod(self.folder, 0o700)
 
     def text(self, id_, *parts):
-        """Text of a file of the snapshot; empty where it is not there."""
+        """Text of a file of the snapshot; empty where it is not there. Raises SnapshotError for another than was written."""
+        path, name = self.inside(id_, *parts), "/".join(parts)
         try:
-            return hosttree.read_text(self.inside(id_, *parts), errors="surrogateescape")
-        except FileNotFoundError:
-            return ""
+            data = ownfiles.read(path, follow=False)
+        except ownfiles.FileError as error:
+            raise _damaged(id_, name, error.reason) from None
+        wanted = self.manifest(id_)["data"].get(name)
+        if wanted is not None and hashlib.sha256(data or b"").hexdigest() != wanted:
+            raise _damaged(id_, name, "its checksum is not that of the manifest")
+        return (data or b"").decode("utf-8", "surrogateescape")
 
     def answer(self, id_, manifest, resumed, changed):
         return {
@@ -507,7 +540,7 @@ class _Lock(object):
         self.path, self.file = path, None
 
     def __enter__(self):
-        self.file = open(self.path, "a")  # noqa: SIM115 - closed by __exit__
+        self.file = os.fdopen(ownstate.open_lock(self.path, []), "r+b")
         deadline = time.monotonic() + 60
         while True:
             try:
@@ -533,6 +566,13 @@ def _not_root():
     return SnapshotError(
         "snapshot.not_root", "snapshots can be read and made by root only", hint="become: true"
     )
+
+
+def _damaged(id_, name, why):
+    return SnapshotError(
+        "snapshot.damaged", "%s of snapshot %s is damaged: %s" % (name, id_, why),
+        hint="name another one: provision rescue HOST --undo ID",
+    )  # fmt: skip
 
 
 def _clean(paths):
@@ -595,12 +635,6 @@ def _drop(path):
 
 def _write(path, data, mode=0o600, sync=True):
     """Write a file in one step; sync: it is on the disk before the name is."""
-    temporary = path + ".new"
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-    with os.fdopen(handle, "wb") as file:
+    with ownfiles.replacing(path, sync) as file:
         file.write(data)
-        file.flush()
         os.fchmod(file.fileno(), mode)
-        if sync:
-            os.fsync(file.fileno())
-    os.rename(temporary, path)

@@ -123,7 +123,7 @@ class Steps(object):
     def dpkg_configure(self, args):
         """Finish half-configured packages and what an interrupted transaction of ours left; fetch what they lack."""
         unfinished = _unfinished()
-        journal = os.path.exists(apttransaction.JOURNAL)
+        journal = os.path.lexists(apttransaction.JOURNAL)
         if not unfinished and not journal:
             return False, ["dpkg has nothing unfinished"]
         told = "finished %s" % _few(unfinished) if unfinished else "restored the holds"
@@ -362,7 +362,7 @@ class Steps(object):
             said.append("%s is %s now" % (path, os.path.basename(path) + ASIDE))
             if not self.check:
                 self._keep(path)
-                os.rename(real, real + ASIDE)
+                ownfiles.rename(real, real + ASIDE)
         return bool(said), said or ["they are not there any more"]
 
     def packages_install(self, args):

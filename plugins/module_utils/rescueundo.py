@@ -24,6 +24,7 @@ from ansible_collections.gpu.provision.plugins.module_utils import (
     cudanames,
     hosttree,
     names,
+    ownfiles,
     rescuecommon,
     rescuesnapshot,
 )
@@ -375,7 +376,11 @@ def _files(found, answer):
                 continue  # gone with its package, or a package that stays has it
             os.unlink(path)
         else:
-            _restore(host.inside(found["id"], "files") + path, entries[path])
+            copy = host.inside(found["id"], "files") + path
+            if rescuesnapshot.fingerprint(copy) != entries[path]["state"]:
+                answer["left"].append({"what": path, "why": "its copy in the snapshot is damaged"})
+                continue
+            _restore(copy, entries[path])
         answer["done"].append("%s %s" % ("restored" if change["action"] == "restore" else "removed", path))
 
 
@@ -384,20 +389,18 @@ def _restore(copy, entry):
     path = entry["path"]
     if not os.path.isdir(os.path.dirname(path)):
         os.makedirs(os.path.dirname(path), 0o755)
-    temporary = os.path.join(os.path.dirname(path), ".%s.gpu-provision" % os.path.basename(path))
-    if os.path.lexists(temporary):
-        os.unlink(temporary)
     if os.path.islink(copy):
+        temporary = os.path.join(os.path.dirname(path), ".%s.gpu-provision" % os.path.basename(path))
+        if os.path.lexists(temporary):
+            os.unlink(temporary)
         os.symlink(os.readlink(copy), temporary)
-    else:
-        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(handle, "wb") as target, hosttree.open_file(copy) as source:
-            shutil.copyfileobj(source, target)
-            target.flush()
-            os.fchown(target.fileno(), entry["uid"], entry["gid"])
-            os.fchmod(target.fileno(), entry["mode"])
-            os.fsync(target.fileno())
-    os.rename(temporary, path)
+        ownfiles.rename(temporary, path)
+        return
+    with ownfiles.replacing(path) as target, hosttree.open_file(copy) as source:
+        shutil.copyfileobj(source, target)
+        target.flush()
+        os.fchown(target.fileno(), entry["uid"], entry["gid"])
+        os.fchmod(target.fileno(), entry["mode"])
 
 
 def _owners(path):

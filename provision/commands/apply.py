@@ -326,6 +326,7 @@ def _finish(
     document.hosts = {name: document.hosts[name] for name in state.hosts}
     for outcome in outcomes.values():
         document.errors += outcome.issues
+        document.warnings += outcome.warnings
     document.errors += rollout.issues
     if rollout.interrupted and len(state.waves) > 1:
         with store.change():
@@ -562,7 +563,7 @@ def _outcome(name: str, outcome: HostOutcome, plan: HostPlan, check: bool, run: 
         {"status": status, "summary": plan.summary, "changed": outcome.changed, "failed_task": outcome.failed_task,
          "rebooted": outcome.rebooted}
     )  # fmt: skip
-    return Outcome(applied, code, issues, lost)
+    return Outcome(applied, code, issues, lost, outcome.warnings)
 
 
 def did_not_come_back(outcome: HostOutcome) -> bool:

@@ -325,6 +325,7 @@ class _Run:
         """Write down what a round did on a host."""
         host = self.hosts[name]
         host.trouble = outcome.issue
+        self.warnings += outcome.warnings
         if outcome.status in ("ok", "changed"):
             record(host.history, answers)
             if outcome.reboot_required:

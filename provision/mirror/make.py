@@ -68,6 +68,7 @@ class Maker:
                 "mirror.no_apt", "there is no apt where the mirror is to be filled",
                 because=["apt itself says what packages need"], hint="--on HOST names a host with Ubuntu or Debian and internet",
             )  # fmt: skip
+        self.made.stayed += opened["warnings"]
         before = opened["manifest"]
         self._refuse_other_signature(before)
         resolved = [(need, self._resolve(need, before)) for need in needs]

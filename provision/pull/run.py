@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import subprocess
 import sys
 import time
@@ -17,6 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import provision.collection  # noqa: F401  (makes the collection importable)
+from ansible_collections.gpu.provision.plugins.module_utils import ownfiles, ownstate
 from provision.drift import metrics
 from provision.errors import Exit, HostFailedError, ProvisionError, UsageError
 from provision.pull import report
@@ -71,9 +74,15 @@ def run(config: Config) -> report.Outcome:
     except ProvisionError as error:
         code = int(error.exit_code)
         _tell(error.issue.model_dump())
-    last = started if code in (0, 6) else _last_success(config.folder)
+    except ownfiles.FileError as error:
+        _tell({"message": error.message, "hint": error.hint})
+    before = _last_success(config.folder)
+    last = started if code in (0, 6) else before
     outcome = report.Outcome(config.host, code, started, time.time() - started, state, drift, last)
-    _keep(config, outcome)
+    try:
+        _keep(config, outcome)
+    except ownfiles.FileError as error:
+        _tell({"message": error.message, "hint": error.hint})
     return outcome
 
 
@@ -81,7 +90,7 @@ def run(config: Config) -> report.Outcome:
 def _alone(folder: Path) -> Iterator[None]:
     """One run at a time: a person may start the service while the timer does."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as handle:
+    with os.fdopen(ownstate.open_lock(str(folder / "lock"), []), "r+b") as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -157,17 +166,20 @@ def _drift(config: Config, inventory: Path) -> int:
 
 
 def _last_success(folder: Path) -> float:
-    try:
-        return float(json.loads((folder / STATE).read_text(encoding="utf-8"))["last_success"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return 0.0  # there was none, or nobody knows
+    told: list[str] = []
+    state = ownstate.take(
+        str(folder / STATE), {"last_success": (float, int)}, told, "its last success is not known"
+    )
+    for line in told:
+        _say(f"warning: {line}")
+    return float(state["last_success"]) if state else 0.0
 
 
 def _keep(config: Config, outcome: report.Outcome) -> None:
     config.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    (config.folder / STATE).write_text(
-        json.dumps({"last_success": outcome.last_success, "code": outcome.code, "state": outcome.state}),
-        encoding="utf-8",
+    ownstate.write(
+        str(config.folder / STATE),
+        {"last_success": outcome.last_success, "code": outcome.code, "state": outcome.state},
     )
     if config.metrics_dir:
         metrics.write(report.render(outcome), config.metrics_dir / report.FILE)

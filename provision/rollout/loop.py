@@ -36,6 +36,7 @@ class Outcome:
     code: Exit
     issues: list[Issue] = field(default_factory=list)
     lost: bool = False  # it did not come back from its reboot
+    warnings: list[Issue] = field(default_factory=list)
 
     @property
     def status(self) -> str:
