@@ -6,6 +6,7 @@ from this machine's own mirror. Needs root.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
@@ -362,3 +363,28 @@ def kill_session(process: subprocess.Popen[str]) -> None:
     """End a process and its session at once, as a lost connection or an impatient person does."""
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+
+
+def cut_power(root: Root) -> None:
+    """End everything that runs inside a root at once, without a word to anybody."""
+    while True:
+        inside = [
+            int(entry.name)
+            for entry in Path("/proc").iterdir()
+            if entry.name.isdigit() and _root_of(entry) == str(root.path)
+        ]
+        if not inside:
+            return
+        for pid in inside:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.05)
+
+
+def _root_of(process: Path) -> str | None:
+    try:
+        if (process / "stat").read_text().rpartition(")")[2].split()[0] in "ZX":
+            return None
+        return str((process / "root").readlink())
+    except OSError:
+        return None

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from .packages import NEW, OLD, driver, names, pinned
-from .rootfs import Repo, Root, kill_session
+from .rootfs import Repo, Root, cut_power, kill_session
 
 pytestmark = pytest.mark.rootfs
 SWITCH = {
@@ -194,6 +194,136 @@ def test_a_journal_without_a_worker_is_recovered(host: Root) -> None:
     assert result["recovered"] == {"started": "2026-11-28T03:12:00Z", "log": None, "held": names("550")}
     assert held(host, names("550")) == dict.fromkeys(names("550"), f"hi {OLD}")
     assert host.module("apt_transaction", install=pinned("550", OLD))["changed"] is False
+
+
+DAMAGES = {
+    "a brace": "echo '{' > {}", "empty": "true > {}", "a list": "echo '[]' > {}", "another object": "echo '{\"pid\": 1}' > {}",
+    "cut off": "head -c 20 {}.whole > {}", "not UTF-8": "printf '\\377\\376' > {}", "NUL bytes": "head -c 4096 /dev/zero > {}",
+    "a folder": "mkdir {}", "a FIFO": "mkfifo {}", "a link": "ln -s {}.whole {}", "1 GiB": "truncate -s 1G {}",
+}  # fmt: skip
+
+
+def test_a_damaged_journal_costs_no_hold(host: Root) -> None:
+    journal, copy = (f"/var/lib/gpu-provision/transaction{part}.json" for part in ("", "-copy"))
+    lost = {
+        "started": "2026-11-28T03:12:00Z", "hold": True, "release": False, "extra_hold": [], "log": None,
+        "held_before": [*names("550"), "lab-tool"], "install": [], "remove": [], "boot_id": None, "pid": 1,
+    }  # fmt: skip
+    host.write(journal + ".whole", json.dumps(lost))
+    wanted = dict.fromkeys(names("550"), f"hi {OLD}")
+    for how, command in DAMAGES.items():
+        for has_copy in (True, False):
+            where = f"{how}, {'with' if has_copy else 'without'} its copy"
+            lifted = " ".join(names("550")) + (" lab-tool" if has_copy else "")
+            host.sh(f"for p in {lifted}; do echo $p install; done | dpkg --set-selections")
+            host.sh(f"rm -rf {journal}; " + command.replace("{}", journal))
+            if has_copy:
+                host.write(copy, json.dumps(lost))
+            result = host.module("apt_transaction", install=pinned("550", OLD))
+            assert result.get("changed"), (where, result)
+            now = held(host, [*names("550"), "lab-tool"])
+            assert now == wanted | {"lab-tool": "hi 1.0"}, where
+            (told,) = result["warnings"]
+            assert f"{journal} is damaged: " in told, where
+            assert ("came back from its copy" if has_copy else "is installed of") in told, where
+            again = host.module("apt_transaction", install=pinned("550", OLD))
+            assert (again["changed"], again["warnings"]) == (False, []), where
+    kept = list((host.path / "var/lib/gpu-provision").glob("transaction.json.damaged-*"))
+    assert len(kept) == 2 * len(DAMAGES)
+
+
+@pytest.mark.parametrize("old", [True, False])
+def test_another_user_with_the_lock_is_named(host: Root, old: bool) -> None:
+    lock = "/var/lib/gpu-provision/transaction.lock"
+    if old:
+        (host.path / lock.lstrip("/")).chmod(0o644)
+    argv = [
+        "chroot",
+        "--userspec=1234:1234",
+        str(host.path),
+        "flock",
+        "-x",
+        lock,
+        "sh",
+        "-c",
+        "echo; sleep 600",
+    ]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as stranger:
+        try:
+            assert stranger.stdout is not None
+            assert stranger.stderr is not None
+            assert stranger.stdout.readline() == (b"\n" if old else b"")
+            result = host.module("apt_transaction", **SWITCH, lock_timeout=1)
+            if not old:
+                assert b"Permission denied" in stranger.stderr.read()
+                assert result.get("changed"), result
+                return
+            assert result["code"] == "apt.lock_timeout", result
+            assert f"process {stranger.pid} (flock) of user 1234" in result["msg"]
+            assert f"kill {stranger.pid}" in result["hint"]
+            assert held(host, names("550")) == dict.fromkeys(names("550"), f"hi {OLD}")
+        finally:
+            stranger.kill()
+            cut_power(host)
+    assert host.module("apt_transaction", **SWITCH).get("changed")
+    assert host.path.joinpath(lock.lstrip("/")).stat().st_mode & 0o777 == 0o600
+
+
+# Stops at the n-th script of a package that is installed, of four packages with two scripts each.
+STOP = """
+echo >> /points
+if [ "$(wc -l < /points)" = "$(cat /cut 2>&1)" ]; then touch /reached; sleep 600; fi
+"""
+
+
+def cut_off(root: Root, repo: Repo, point: int) -> None:
+    """Branch 550 is installed and held; the power is cut in the middle of the way to 580."""
+    repo.add("lab-tool", "1.0")
+    driver(repo, "550", OLD)
+    driver(repo, "580", NEW, everywhere={"preinst": STOP, "postinst": STOP})
+    repo.publish()
+    root.module("apt_sources", **repo.spec())
+    asked = {"install": pinned("550", OLD), "family_version": "550.163.01", "reserve_mib": 1}
+    assert root.module("apt_transaction", **asked, update_cache=True).get("changed")
+    root.sh("echo lab-tool hold | dpkg --set-selections")
+    root.write("/cut", f"{point}\n")
+    process = root.start("apt_transaction", SWITCH)
+    root.wait_for((root.path / "reached").exists)
+    cut_power(root)
+    process.communicate()
+    (root.path / "cut").unlink()
+
+
+@pytest.mark.parametrize("point", range(1, 9))
+def test_after_a_power_cut_the_plan_holds(root: Root, repo: Repo, point: int) -> None:
+    cut_off(root, repo, point)
+    plan = root.module("apt_transaction", check=True, **SWITCH)["changes"]
+    result = root.module("apt_transaction", **SWITCH, expect=plan, update_cache=True)
+    assert not result.get("failed"), result
+    assert held(root, names("580")) == dict.fromkeys(names("580"), f"hi {NEW}")
+    assert root.selections()["lab-tool"] == "hi 1.0"
+    assert root.sh("dpkg --audit") == ""
+    told = [
+        text
+        for text in result["warnings"]
+        if "an earlier run was cut off; its packages were configured first" in text
+    ]
+    assert told, result["warnings"]
+    assert root.module("apt_transaction", **SWITCH, expect=[])["changed"] is False
+
+
+def test_after_a_power_cut_a_moved_repository_is_refused(root: Root, repo: Repo) -> None:
+    cut_off(root, repo, 3)
+    plan = root.module("apt_transaction", check=True, **SWITCH)["changes"]
+    stale = [
+        dict(change, version="1.0") if change["name"] == "nvidia-utils-580" else change for change in plan
+    ]
+    result = root.module("apt_transaction", **SWITCH, expect=stale)
+    assert result["code"] == "apt.plan_moved", result
+    assert result["msg"] == "apt's answer differs from the plan"
+    assert any("nvidia-utils-580: planned install 1.0, now" in line for line in result["because"])
+    assert "an earlier run was cut off; its packages were configured first" in result["because"][-1]
+    assert {state[0] for state in held(root, names("580")).values() if state != "absent"} <= {"h"}
 
 
 def test_lock_is_waited_for_and_its_holder_named(host: Root) -> None:
