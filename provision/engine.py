@@ -258,9 +258,9 @@ def _request(
 
 def _host_vars(
     inventory: Inventory, hosts: Sequence[str], pythons: Mapping[str, Mapping[str, str | None]]
-) -> dict[str, dict[str, str]]:
-    """Return what we know about hosts and their inventory leaves open."""
-    found: dict[str, dict[str, str]] = {}
+) -> dict[str, dict[str, Any]]:
+    """Return what we know about hosts and their inventory leaves open. What hosts said of themselves is marked as data."""
+    found: dict[str, dict[str, Any]] = {}
     wanted = set(hosts)
     for host in inventory.hosts:
         if host.implicit_local:
@@ -271,7 +271,8 @@ def _host_vars(
             python = pythons.get(host.name, {})
             path, version = python.get("path"), python.get("version") or ""
             if path and f"python{'.'.join(version.split('.')[:2])}" in inventory.settings.get("pythons", ()):
-                found[host.name] = {"ansible_python_interpreter": path}
+                # Ansible trusts an inventory: without the mark a template in it would run here.
+                found[host.name] = {"ansible_python_interpreter": {"__ansible_unsafe": path}}
     return found
 
 

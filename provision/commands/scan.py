@@ -9,7 +9,7 @@ from provision.commands.layers import origin_in_words
 from provision.documents import ScanDocument, ScannedHost
 from provision.errors import Exit, ProvisionError
 from provision.facts import Facts
-from provision.planning import describe_gpus, probe_args
+from provision.planning import describe_gpus, read_facts
 
 
 def run(fleet: Fleet, talk: Talk | None = None) -> ScanDocument:
@@ -18,7 +18,7 @@ def run(fleet: Fleet, talk: Talk | None = None) -> ScanDocument:
         fleet,
         fleet.hosts,
         "reading hosts",
-        lambda host, session: session.call("probe", probe_args(fleet.values[host.name])),
+        lambda host, session: read_facts(session.call, fleet.values[host.name]),
         talk or Silent(),
     )
     document = ScanDocument()
@@ -29,7 +29,7 @@ def run(fleet: Fleet, talk: Talk | None = None) -> ScanDocument:
             document.errors.append(answer.issue)
             codes.append(answer.exit_code)
         else:
-            document.hosts[name] = describe(Facts.model_validate(answer))
+            document.hosts[name] = describe(answer)
     return document.conclude(codes)
 
 
@@ -83,6 +83,9 @@ def remarks(facts: Facts) -> list[str]:
         found.append("1 process uses the GPUs" if count == 1 else f"{count} processes use the GPUs")
     if facts.apt.errors:
         found.append("apt sources broken")
-    if facts.unreadable:
-        found.append(f"{len(facts.unreadable)} things need root to be read")
+    refused = facts.refused
+    if refused:
+        found.append(f"{len(refused)} facts cannot be used: {refused[0]}")
+    if len(facts.unreadable) > len(refused):
+        found.append(f"{len(facts.unreadable) - len(refused)} things need root to be read")
     return found
