@@ -193,7 +193,7 @@ def run_scanned(
     left_out = without.hosts if without else []
     reasons = {name: error.issue.message for name, error in errors.items()}
     content = scanned_text(shown, read, catalog, source, path, unreached=reasons, left_out=left_out)
-    _write(path, content, _meant(shown, source, reasons))
+    _write(path, content, _says(shown, source, reasons))
     document = InitDocument(path=str(path), content=content, unreached=reasons, left_out=left_out)
     document.next_source = _source(path, source.overlay)
     document.groups = {
@@ -322,7 +322,7 @@ def _named(names: Sequence[str]) -> dict[str, Any]:
     return {name: {"ansible_connection": "local"} if name in _LOCAL else None for name in names}
 
 
-def _meant(found: Sequence[Kind], source: Source, unreached: Mapping[str, str]) -> dict[str, Any]:
+def _says(found: Sequence[Kind], source: Source, unreached: Mapping[str, str]) -> dict[str, Any]:
     """What an inventory by kinds of hardware says, without its comments."""
     gpus: dict[str, Any] = {
         "children": {kind.name: None for kind in found if not kind.name.startswith(NO_GPU)}
