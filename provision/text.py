@@ -47,43 +47,47 @@ def _line(value: object) -> object:
     return one_line(value) if isinstance(value, str) else value
 
 
-def _text(pattern: str, limit: int, why: str, *, empty_is_none: bool = False) -> Any:
-    """A type of text; the empty text is one too, except of dpkg's: nothing is known."""
+def _form(pattern: str, limit: int, why: str, *, empty_is_none: bool = False) -> StringConstraints:
+    """The form of a text; the empty text is one too, except of dpkg's: nothing is known."""
     whole = f"^(?:{pattern}){'' if empty_is_none else '?'}$"
     _WHY[whole] = why
-    return Annotated[str, StringConstraints(pattern=whole, max_length=limit)]
+    return StringConstraints(pattern=whole, max_length=limit)
 
 
 # Text for people, such as a line of a log or the name of a product. It is folded to one line instead of left out.
 Line = Annotated[str, BeforeValidator(_line), Field(max_length=_LINE)]
 # A name in a file system has any character but NUL; one with a line break in it is left out.
-Path = _text(rf"/[^{_BAD}]*", 4096, "not an absolute path")
+Path = Annotated[str, _form(rf"/[^{_BAD}]*", 4096, "not an absolute path")]
 # A path that may be started: no quotes, braces or other characters that a shell or a template reads.
-Program = _text(r"/[\w./+~@:, -]*", 4096, "not the path of a program")
+Program = Annotated[str, _form(r"/[\w./+~@:, -]*", 4096, "not the path of a program")]
 # Where a link leads, a file inside a folder: any path.
-AnyPath = _text(rf"[^{_BAD}]+", 4096, "not a path")
-Uri = _text(rf"[^{_BAD}]+", 2048, "not a URI")
+AnyPath = Annotated[str, _form(rf"[^{_BAD}]+", 4096, "not a path")]
+Uri = Annotated[str, _form(rf"[^{_BAD}]+", 2048, "not a URI")]
 # dpkg, conda (epoch 1!2.0), PEP 440 (1.0+cu124), kernel modules, docker
-Version = _text(r"[A-Za-z0-9][A-Za-z0-9.+~:!_-]*", 128, "not a version")
+Version = Annotated[str, _form(r"[A-Za-z0-9][A-Za-z0-9.+~:!_-]*", 128, "not a version")]
 # Debian policy 5.6.12.
-DebianVersion = _text(r"(?:[0-9]+:)?[0-9][A-Za-z0-9.+~:-]*", 128, "not a version of dpkg", empty_is_none=True)
+DebianVersion = Annotated[
+    str, _form(r"(?:[0-9]+:)?[0-9][A-Za-z0-9.+~:-]*", 128, "not a version of dpkg", empty_is_none=True)
+]
 # As dpkg accepts it (pkg_name_is_illegal), with its architecture where it has one.
-PackageName = _text(
-    r"[A-Za-z0-9][A-Za-z0-9.+_-]*(?::[a-z0-9-]+)?", 128, "not a package name", empty_is_none=True
-)
+PackageName = Annotated[
+    str, _form(r"[A-Za-z0-9][A-Za-z0-9.+_-]*(?::[a-z0-9-]+)?", 128, "not a package name", empty_is_none=True)
+]
 # Names of what programs call by one word: modules, drivers, runtimes, sonames, Python and conda packages, keys.
-Name = _text(r"[\w.+@:/~=*-]+", 256, "not a name")
-PciId = _text(r"[0-9a-fA-F]{4}(?:[0-9a-fA-F]{2}|:[0-9a-fA-F]{4})?", 9, "not a PCI id")
-PciSlot = _text(r"(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]", 16, "not a PCI address")
-KernelRelease = _text(r"[A-Za-z0-9][A-Za-z0-9.+~:_@-]*", 64, "not a kernel release")
+Name = Annotated[str, _form(r"[\w.+@:/~=*-]+", 256, "not a name")]
+PciId = Annotated[str, _form(r"[0-9a-fA-F]{4}(?:[0-9a-fA-F]{2}|:[0-9a-fA-F]{4})?", 9, "not a PCI id")]
+PciSlot = Annotated[
+    str, _form(r"(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]", 16, "not a PCI address")
+]
+KernelRelease = Annotated[str, _form(r"[A-Za-z0-9][A-Za-z0-9.+~:_@-]*", 64, "not a kernel release")]
 # useradd's names, and those of directories: DOMAIN\first last, user@example.com
-UserName = _text(r"[\w.@$-](?:[\w.@\\+$' -]*[\w.@$-])?", 256, "not a user name")
-UnitName = _text(r"[A-Za-z0-9:_.\\@-]+", 256, "not a unit name")
-Arch = _text(r"[a-z0-9_-]+", 32, "not an architecture")
-Hash = _text(r"[0-9A-Fa-f-]+", 128, "not a hash")
-Release = _text(r"[0-9A-Za-z][0-9A-Za-z._-]*", 32, "not a release")
-DpkgStatus = _text(r"[a-zA-Z]{2}[ a-zA-Z]?", 3, "not a state of dpkg", empty_is_none=True)
-Time = _text(r"[0-9A-Za-z :.,+-]+", 64, "not a time")
+UserName = Annotated[str, _form(r"[\w.@$-](?:[\w.@\\+$' -]*[\w.@$-])?", 256, "not a user name")]
+UnitName = Annotated[str, _form(r"[A-Za-z0-9:_.\\@-]+", 256, "not a unit name")]
+Arch = Annotated[str, _form(r"[a-z0-9_-]+", 32, "not an architecture")]
+Hash = Annotated[str, _form(r"[0-9A-Fa-f-]+", 128, "not a hash")]
+Release = Annotated[str, _form(r"[0-9A-Za-z][0-9A-Za-z._-]*", 32, "not a release")]
+DpkgStatus = Annotated[str, _form(r"[a-zA-Z]{2}[ a-zA-Z]?", 3, "not a state of dpkg", empty_is_none=True)]
+Time = Annotated[str, _form(r"[0-9A-Za-z :.,+-]+", 64, "not a time")]
 Number = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 
 
@@ -173,16 +177,10 @@ def _leave_out(model: type[BaseModel], answer: Any, error: ValidationError, told
 def _inside(answer: Any, place: tuple[int | str, ...]) -> Iterator[int | str]:
     """The part of pydantic's place that is in the answer: it adds words of its own."""
     for part in place:
-        if (
-            isinstance(answer, dict)
-            and part in answer
-            or isinstance(answer, list)
-            and isinstance(part, int)
-            and part < len(answer)
-        ):
-            answer = answer[part]
-        else:
+        known = range(len(answer)) if isinstance(answer, list) else answer if isinstance(answer, dict) else ()
+        if part not in known:
             return
+        answer = answer[part]
         yield part
 
 
