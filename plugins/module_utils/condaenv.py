@@ -23,6 +23,7 @@ from ansible_collections.gpu.provision.plugins.module_utils import (
     condamade,
     condarc,
     condaread,
+    condarun,
     redact,
     scratch,
 )
@@ -329,7 +330,7 @@ class _Environment(object):
 
     def call(self, argv, extra, who, sources):
         try:
-            result = condacommon.run(
+            result = condarun.run(
                 argv, self.owner, self.umask, self.params.get("timeout") or 7200, extra, inherit=(self.lock,)
             )
         except OSError as error:
@@ -369,7 +370,7 @@ class _Environment(object):
             ("environment.yml", [self.conda, "env", "export", "--prefix", self.path]),
             ("explicit.txt", [self.conda, "list", "--prefix", self.path, "--explicit"]),
         ):  # fmt: skip
-            result = condacommon.run(argv, self.owner, self.umask, 600)
+            result = condarun.run(argv, self.owner, self.umask, 600)
             if result.rc != 0:
                 raise CondaError(
                     "conda.export", "the export of %s could not be saved, so it stays as it is" % self.params["name"],
