@@ -18,8 +18,9 @@ def run(fleet: Fleet, talk: Talk | None = None) -> ScanDocument:
         fleet,
         fleet.hosts,
         "reading hosts",
-        lambda host, session: read_facts(session.call, fleet.values[host.name]),
+        lambda host, session: describe(read_facts(session.call, fleet.values[host.name])),
         talk or Silent(),
+        words=_in_brief,
     )
     document = ScanDocument()
     codes: list[Exit] = []
@@ -29,8 +30,13 @@ def run(fleet: Fleet, talk: Talk | None = None) -> ScanDocument:
             document.errors.append(answer.issue)
             codes.append(answer.exit_code)
         else:
-            document.hosts[name] = describe(answer)
+            document.hosts[name] = answer
     return document.conclude(codes)
+
+
+def _in_brief(host: ScannedHost) -> str:
+    told = [", ".join(host.gpus) or "no NVIDIA GPU", host.driver or "no driver", host.cuda, host.summary]
+    return "; ".join(filter(None, told))
 
 
 def describe(facts: Facts) -> ScannedHost:
