@@ -34,7 +34,6 @@ from ansible_collections.gpu.provision.plugins.module_utils.condacommon import (
     read_text,
     write_text,
 )
-from ansible_collections.gpu.provision.plugins.module_utils.hosttree import HostTree
 
 CACHE = "/var/cache/gpu-provision/conda"
 PROFILE = "/etc/profile.d/gpu-provision-conda.sh"
@@ -364,7 +363,7 @@ class _Install(object):
 
     def note(self):
         """What the marker says, or nothing."""
-        return condaread.read_json(HostTree(), self.marker) or {}
+        return condaread.read_note(self.marker)
 
     def works(self):
         """True when the conda of the prefix answers."""
@@ -443,7 +442,7 @@ class _Install(object):
             self.done.append(said)
             record = self.state()["record"]
             if record and not self.check:
-                record["accept_tos"] = sorted({*record.get("accept_tos", []), channel})
+                record["accept_tos"] = sorted({*(record.get("accept_tos") or ()), channel})
                 self.write_record(record)
 
     def profile(self):
@@ -500,7 +499,7 @@ def _is_newer(version, state):
     if record.get("version") == version:
         return False
     return _key(version.rsplit("-", 1)[0]) > _key(state["version"] or "") or (
-        record.get("version", "").rsplit("-", 1)[0] == version.rsplit("-", 1)[0] and _key(version) > _key(record["version"])
+        (record.get("version") or "").rsplit("-", 1)[0] == version.rsplit("-", 1)[0] and _key(version) > _key(record["version"])
     )  # fmt: skip
 
 
