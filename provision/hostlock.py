@@ -25,6 +25,7 @@ from provision import engine, remote
 from provision.commands.fleet import Fleet, Silent, Talk, ask_all
 from provision.errors import Issue, ProvisionError, RefusedError
 from provision.inventory import Host
+from provision.text import answered
 
 RENEW_EVERY = 120.0
 _JOIN_SECONDS = 5.0
@@ -59,10 +60,12 @@ class HostLocks:
         args = {"op": "acquire", "holder": me, "lease": runlock.LEASE, "force": self.force}
 
         def take(host: Host, session: remote.Session) -> tuple[str, dict[str, Any]]:
-            answer = session.call("hostlock", args)
+            answer = answered(session.call("hostlock", args), taken=bool)
             why = runlock.proven(answer)
             if why:
-                answer = session.call("hostlock", {**args, "over": answer["held"]["run"]})
+                answer = answered(
+                    session.call("hostlock", {**args, "over": answer["held"]["run"]}), taken=bool
+                )
                 answer["why"] = why
             return host.name, answer
 
@@ -124,10 +127,8 @@ class HostLocks:
 
         def leave(host: Host, session: remote.Session) -> dict[str, Any]:
             record = (records or {}).get(host.name)
-            answer: dict[str, Any] = session.call(
-                "hostrecord", {"op": "leave", "record": record and dict(record), "run": self.run}, timeout=30
-            )
-            return answer
+            args = {"op": "leave", "record": record and dict(record), "run": self.run}
+            return answered(session.call("hostrecord", args, timeout=30))
 
         found: list[Issue] = []
         for name, answer in ask_all(self.fleet, hosts, "recording", leave, Silent()).items():

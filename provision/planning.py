@@ -40,6 +40,7 @@ from provision.resolve.decision import CHANNELS, Decision, DriverWish, kernel_fl
 from provision.resolve.driver import resolve_driver
 from provision.resolve.installed import is_cuda_uri, is_ppa_uri
 from provision.resolve.offer import Candidate, Offer
+from provision.text import answered
 
 Call = Callable[[str, dict[str, Any]], Any]
 
@@ -334,7 +335,7 @@ class _Planner:
             args["alone"] = True
         pins = self.held.everything if self.held else {}
         args["patterns"] += [re.escape(name.split(":")[0]) for name in sorted(pins)]
-        answer = self.call("aptquery", args)
+        answer = answered(self.call("aptquery", args), packages=dict)
         self.workdir = answer["workdir"]
         self.offer_errors = list(answer.get("errors") or [])
         self.offered = {name: {row["version"] for row in rows} for name, rows in answer["packages"].items()}

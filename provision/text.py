@@ -26,6 +26,8 @@ from pydantic.fields import FieldInfo
 from provision.errors import HostFailedError
 
 _LINE = 4096
+# A text without a type, such as the Depends of a large package.
+_LONG = 65536
 _MOST_WRONG = 10_000
 _MOST_TOLD = 100
 _DEEPEST = 12
@@ -96,7 +98,7 @@ def _data(value: object, depth: int = 0) -> object:
     if depth > _DEEPEST:
         raise ValueError(f"more than {_DEEPEST} levels deep")
     if isinstance(value, str):
-        return one_line(value)
+        return one_line(value, _LONG)
     if isinstance(value, dict):
         return {one_line(str(key)): _data(item, depth + 1) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -109,6 +111,22 @@ def _data(value: object, depth: int = 0) -> object:
 
 
 Data = Annotated[object, AfterValidator(_data)]
+
+
+def answered(answer: object, **kinds: type) -> dict[str, Any]:
+    """Return an answer that has no model: a mapping with these keys, of these kinds, and all its texts of one line each.
+
+    Raises HostFailedError ``host.bad_answer``.
+    """
+    if not isinstance(answer, dict):
+        raise bad_answer("it is not a mapping")
+    for key, kind in kinds.items():
+        if not isinstance(answer.get(key), kind):
+            raise bad_answer(f"its {key} is not a {kind.__name__}")
+    try:
+        return {one_line(str(key)): _data(value) for key, value in answer.items()}
+    except ValueError as error:
+        raise bad_answer(str(error)) from error
 
 
 class Answer(BaseModel):
@@ -151,7 +169,7 @@ class Answer(BaseModel):
 def bad_answer(why: str) -> HostFailedError:
     """The error of a host whose answer is of no use."""
     return HostFailedError(
-        "host.bad_answer", f"the host's answer is not an answer of ours: {why}",
+        "host.bad_answer", f"the host's answer cannot be used: {why}",
         hint="look at what its python3 is, and whether somebody has changed it: the host may be compromised",
     )  # fmt: skip
 

@@ -28,7 +28,9 @@ from provision.lock import make
 from provision.lock.model import Lock, LockedHost, dump, parse
 from provision.planning import plan_from_facts
 from provision.rescue import offline
-from provision.text import one_line
+from provision.rescue.purge import read_purge
+from provision.rescue.undo import read_undo
+from provision.text import answered, one_line
 from tests.unit.fleethosts import healthy
 
 EXAMPLES = 300
@@ -389,3 +391,29 @@ def test_ansible_evaluates_nothing_that_a_host_said(tmp_path):
     assert result.rc == 0, log
     assert log.count("lookup('pipe'") == 5, log
     assert not list(tmp_path.rglob("PWNED"))
+
+
+# ---- answers without a model ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "raw", [None, [], "x", {}, {"rows": {}}, {"rows": [float("nan")]}, {"rows": [10**99]}]
+)
+def test_an_answer_that_is_none_is_the_hosts_fault(raw):
+    with pytest.raises(HostFailedError) as caught:
+        answered(raw, rows=list)
+    assert caught.value.issue.code == "host.bad_answer"
+
+
+def test_an_answer_has_one_line_in_each_text():
+    raw = {"rows": [{"a\nb": "c\u2028d"}, "x", 1, None, True, 0.5], "more": "\x1b[31m"}
+    assert answered(raw, rows=list) == {"rows": [{"a b": "c d"}, "x", 1, None, True, 0.5], "more": "[31m"}
+
+
+@pytest.mark.parametrize("read", [read_undo, read_purge])
+@pytest.mark.parametrize(
+    "raw", [5, {}, {"problems": 5, "changes": [], "kept": []}, {"problems": ["x"], "changes": [], "kept": []}]
+)
+def test_a_host_cannot_break_a_rescue_by_its_answer(read, raw):
+    with pytest.raises((HostFailedError, ValidationError)):
+        read("gpu01", lambda program, args: raw)
