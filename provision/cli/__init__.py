@@ -96,10 +96,7 @@ def _fail(error: ProvisionError, arguments: Sequence[str], cause: BaseException 
     ):
         import traceback
 
-        from provision.clean import clean
-
-        for line in "".join(traceback.format_exception(cause)).split("\n"):
-            sys.stderr.write(clean(line) + "\n")
+        traceback.print_exception(cause, file=sys.stderr)
     return int(error.exit_code)
 
 
