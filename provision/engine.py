@@ -25,10 +25,13 @@ from provision import scratch
 from provision.collection import COLLECTIONS_PATH, ROOT
 from provision.errors import Exit, HostFailedError, Issue
 from provision.inventory import Host, Inventory
+from provision.remote import answers
 
 Event = dict[str, Any]
 HostStatus = Literal["ok", "changed", "failed", "unreachable", "interrupted", "not_started"]
 _POLL = 0.05
+# Of ansible-playbook's output: how much is read for its last words.
+_LAST_BYTES = 64 * 1024
 # After Ctrl-C: how long ansible-playbook may take to end, before it is told again and then made to.
 _PATIENCE = (20.0, 5.0)
 
@@ -258,9 +261,9 @@ def _request(
 
 def _host_vars(
     inventory: Inventory, hosts: Sequence[str], pythons: Mapping[str, Mapping[str, str | None]]
-) -> dict[str, dict[str, str]]:
-    """Return what we know about hosts and their inventory leaves open."""
-    found: dict[str, dict[str, str]] = {}
+) -> dict[str, dict[str, Any]]:
+    """Return what we know about hosts and their inventory leaves open. What hosts said of themselves is marked as data."""
+    found: dict[str, dict[str, Any]] = {}
     wanted = set(hosts)
     for host in inventory.hosts:
         if host.implicit_local:
@@ -271,7 +274,8 @@ def _host_vars(
             python = pythons.get(host.name, {})
             path, version = python.get("path"), python.get("version") or ""
             if path and f"python{'.'.join(version.split('.')[:2])}" in inventory.settings.get("pythons", ()):
-                found[host.name] = {"ansible_python_interpreter": path}
+                # Ansible trusts an inventory: without the mark a template in it would run here.
+                found[host.name] = {"ansible_python_interpreter": {"__ansible_unsafe": path}}
     return found
 
 
@@ -344,9 +348,10 @@ def _watch(
             try:
                 ended = process.poll() is not None
                 for line in next(reader):
-                    event = json.loads(line)
-                    state.take(event)
-                    on_event(event)
+                    event = _event(line)
+                    if event is not None:
+                        state.take(event)
+                        on_event(event)
                 if ended:
                     return interrupts > 0
                 if time.monotonic() > deadline:
@@ -356,6 +361,15 @@ def _watch(
             except KeyboardInterrupt:
                 interrupts += 1
                 deadline = _stop(process, interrupts)
+
+
+def _event(line: str) -> Event | None:
+    """Return an event of our callback; None for a line that is none (a full disk cuts one off): the run goes on without it."""
+    try:
+        event = answers.loads(line.encode("utf-8", "replace"))
+    except answers.BadAnswer:
+        return None
+    return event if isinstance(event, dict) and isinstance(event.get("event"), str) else None
 
 
 def _stop(process: subprocess.Popen[bytes], times: int) -> float:
@@ -375,11 +389,10 @@ def _complete_lines(read: Callable[[], str]) -> Iterator[list[str]]:
 
 def _last_words(log: Path) -> list[str]:
     """Return the error lines of ansible-playbook's output, or its last lines."""
-    lines = [
-        line.strip()
-        for line in log.read_text(encoding="utf-8", errors="replace").splitlines()
-        if line.strip()
-    ]
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - _LAST_BYTES))
+        text = file.read().decode("utf-8", "replace")
+    lines = [line.strip()[:300] for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith(("ERROR!", "[ERROR]"))]
     return (errors or lines)[-4:]
 

@@ -25,9 +25,9 @@ from provision import engine, remote
 from provision.commands.fleet import Fleet, Silent, Talk, ask_all
 from provision.errors import Issue, ProvisionError, RefusedError
 from provision.inventory import Host
+from provision.text import answered
 
 RENEW_EVERY = 120.0
-LEFT = "host.lock_stale"
 _JOIN_SECONDS = 5.0
 
 
@@ -60,10 +60,12 @@ class HostLocks:
         args = {"op": "acquire", "holder": me, "lease": runlock.LEASE, "force": self.force}
 
         def take(host: Host, session: remote.Session) -> tuple[str, dict[str, Any]]:
-            answer = session.call("hostlock", args)
+            answer = answered(session.call("hostlock", args), taken=bool)
             why = runlock.proven(answer)
             if why:
-                answer = session.call("hostlock", {**args, "over": answer["held"]["run"]})
+                answer = answered(
+                    session.call("hostlock", {**args, "over": answer["held"]["run"]}), taken=bool
+                )
                 answer["why"] = why
             return host.name, answer
 
@@ -125,10 +127,8 @@ class HostLocks:
 
         def leave(host: Host, session: remote.Session) -> dict[str, Any]:
             record = (records or {}).get(host.name)
-            answer: dict[str, Any] = session.call(
-                "hostrecord", {"op": "leave", "record": record and dict(record), "run": self.run}, timeout=30
-            )
-            return answer
+            args = {"op": "leave", "record": record and dict(record), "run": self.run}
+            return answered(session.call("hostrecord", args, timeout=30))
 
         found: list[Issue] = []
         for name, answer in ask_all(self.fleet, hosts, "recording", leave, Silent()).items():
@@ -153,31 +153,6 @@ def folder_of(fleet: Fleet) -> Path:
 
 
 # ---- what people are told -----------------------------------------------------------------------------------------------
-
-
-def left_behind(host: str, facts: Mapping[str, Any]) -> Issue | None:
-    """Say that a run which has certainly ended left its lock on a host. facts: as the probe gives them."""
-    was = runlock.record_of(facts.get("run_lock") or "")
-    info = facts.get("host") or {}
-    at = {"renewed": was.get("renewed"), "uptime": info.get("uptime_s"), "boot_id": info.get("boot_id")}
-    why = (
-        hostlock.stale(was, at if at["uptime"] is not None else None, hostlock.controller()) if was else None
-    )
-    if not why:
-        return None
-    return Issue(
-        code=LEFT, host=host, message=f"a run that has ended left its lock: {hostlock.words(was)}", because=[why],
-        hint="provision apply removes it, and leaves the host a record of that run",
-    )  # fmt: skip
-
-
-def removed(host: str, was: Mapping[str, Any], why: str, changed: str) -> Issue:
-    """Whose lock was removed from a host that is as wanted; changed: what that run did there, in words."""
-    return Issue(
-        code=LEFT, host=host, message=f"removed the lock of a run that has ended: {hostlock.words(was)}",
-        because=[why, f"it changed {changed}" if changed else "what it changed is not known here"],
-        hint=f"provision history {was['run']}",
-    )  # fmt: skip
 
 
 def locked(host: str, held: Mapping[str, Any]) -> RefusedError:

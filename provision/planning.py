@@ -40,6 +40,7 @@ from provision.resolve.decision import CHANNELS, Decision, DriverWish, kernel_fl
 from provision.resolve.driver import resolve_driver
 from provision.resolve.installed import is_cuda_uri, is_ppa_uri
 from provision.resolve.offer import Candidate, Offer
+from provision.text import answered
 
 Call = Callable[[str, dict[str, Any]], Any]
 
@@ -71,9 +72,9 @@ def plan_host(
     return plan_from_facts(name, read_facts(call, values), call, values, catalog, parts, held)
 
 
-def read_facts(call: Call, values: Mapping[str, Any]) -> Facts:
-    """Read a host, and look at the places that its wishes name."""
-    return Facts.model_validate(call("probe", probe_args(values)))
+def read_facts(call: Call, values: Mapping[str, Any], program: str = "probe") -> Facts:
+    """Read a host, and look at the places that its wishes name. program: trouble reads more, for diagnose and rescue."""
+    return Facts.of_host(call(program, probe_args(values)))
 
 
 def probe_args(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -334,7 +335,7 @@ class _Planner:
             args["alone"] = True
         pins = self.held.everything if self.held else {}
         args["patterns"] += [re.escape(name.split(":")[0]) for name in sorted(pins)]
-        answer = self.call("aptquery", args)
+        answer = answered(self.call("aptquery", args), packages=dict)
         self.workdir = answer["workdir"]
         self.offer_errors = list(answer.get("errors") or [])
         self.offered = {name: {row["version"] for row in rows} for name, rows in answer["packages"].items()}
@@ -396,6 +397,14 @@ class _Planner:
                 "python": {"path": self.facts.host.python_path, "version": self.facts.host.python},
             },
         )  # fmt: skip
+        if refused := self.facts.refused:
+            plan.warnings.append(
+                Issue(
+                    code="host.unreadable", host=self.name, message="the host says what cannot be used; it is left out",
+                    because=refused[:8],
+                    hint="look there; a host that is not as its own programs made it may be compromised",
+                )
+            )  # fmt: skip
         if plan.reboot.blocked_by:
             plan.blockers.append(
                 Issue(

@@ -197,7 +197,7 @@ def before_of(fleet: Fleet) -> tuple[dict[str, Entry], Callable[[str, Any], None
     catalog = load_catalog()
 
     def keep(name: str, facts: Any) -> None:
-        found = entry_before(name, Facts.model_validate(facts), fleet.values[name], catalog)
+        found = entry_before(name, Facts.of_host(facts), fleet.values[name], catalog)
         if found is not None:
             entries[name] = found
 

@@ -27,6 +27,7 @@ from provision.resolve.containers import ContainersWish, resolve_containers
 from provision.resolve.cuda import CudaWish, resolve_cuda
 from provision.resolve.decision import DriverWish
 from provision.resolve.driver import resolve_driver
+from provision.text import answered
 
 # Checks that run something: only where a pattern can mean one of them is the host asked to.
 _RUN = ("gpu.", "cuda.compile", "python.", "container.run")
@@ -65,7 +66,9 @@ def verify_host(
     expect = expect_of(facts, values, catalog)
     verdicts = list(checks.run(facts.model_dump(), expect))
     if runs(values, look):
-        verdicts += call("prove", prove_args(facts, values, expect, catalog, look))["checks"]
+        verdicts += answered(call("prove", prove_args(facts, values, expect, catalog, look)), checks=list)[
+            "checks"
+        ]
     refuse_unknown(look, (verdict["id"] for verdict in verdicts))
     return select(verdicts, values, look)
 

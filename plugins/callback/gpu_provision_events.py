@@ -26,6 +26,23 @@ from ansible.plugins.callback import CallbackBase
 WORDS = ("code", "because", "hint")
 # What the steps of a rescue say, for its report: module -> keys of its answer.
 REPORTS = {"rescue_step": ("steps",), "rescue_snapshot": ("path",)}
+# What a host says may be of any type and size.
+TEXT, LINES, REPORT = 2000, 40, 1000000
+
+
+def text(value):
+    """Return one text of a host, cut."""
+    return value[:TEXT] if isinstance(value, str) else str(value)[:TEXT]
+
+
+def lines(value):
+    """Return texts of a host, cut; one text is one line."""
+    found = value[:LINES] if isinstance(value, (list, tuple)) else [value]
+    return [text(line) for line in found]
+
+
+def mapping(value):
+    return value if isinstance(value, dict) else {}
 
 
 class CallbackModule(CallbackBase):
@@ -54,27 +71,35 @@ class CallbackModule(CallbackBase):
         )  # fmt: skip
         if not (task.no_log or data.get("_ansible_no_log")) and event in ("failed", "unreachable"):
             # Of a loop it is the item that failed that says why.
-            said = next(
-                (item for item in data.get("results") or () if isinstance(item, dict) and item.get("failed")),
-                data,
+            results = data.get("results")
+            items = results if isinstance(results, list) else []
+            said = next((item for item in items if isinstance(item, dict) and item.get("failed")), data)
+            fields["message"] = text(said.get("msg") or said.get("stderr") or said.get("module_stderr") or "")
+            fields.update(
+                {
+                    word: lines(said[word]) if word == "because" else text(said[word])
+                    for word in WORDS
+                    if said.get(word)
+                }
             )
-            fields["message"] = str(said.get("msg") or said.get("stderr") or said.get("module_stderr") or "")[
-                :2000
-            ]
-            fields.update({word: said[word] for word in WORDS if said.get(word)})
         if not (task.no_log or data.get("_ansible_no_log")) and task.action.startswith("gpu.provision."):
             # What a module found out of order on the host and went on with, such as damaged state of an earlier run.
-            fields["warnings"] = [str(warning.event.msg) for warning in result.warnings]
+            fields["warnings"] = lines([warning.event.msg for warning in result.warnings])
         reported = REPORTS.get(task.action.rpartition(".")[2], ())
-        fields.update({key: data[key] for key in reported if data.get(key) is not None})
-        facts = data.get("ansible_facts") or {}
+        fields.update({
+            key: data[key] for key in reported
+            if data.get(key) is not None and len(json.dumps(data[key], default=str)) <= REPORT
+        })  # fmt: skip
+        facts = mapping(data.get("ansible_facts"))
         if any(key.endswith("_reboot_required") and facts[key] is True for key in facts):
             fields["reboot_required"] = True
-            told = [facts[key] for key in facts if key.endswith("_reboot_because")]
-            fields["reboot_because"] = [str(line) for lines in told for line in lines]
+            fields["reboot_because"] = [
+                line for key in facts if key.endswith("_reboot_because") for line in lines(facts[key])
+            ]
         if any(key.endswith("_restart_required") and facts[key] is True for key in facts):
-            told = [facts[key] for key in facts if key.endswith("_restart_because")]
-            fields["restart_required"] = [str(line) for lines in told for line in lines]
+            fields["restart_required"] = [
+                line for key in facts if key.endswith("_restart_because") for line in lines(facts[key])
+            ]
         self._write(event, **fields)
 
     def v2_playbook_on_play_start(self, play):

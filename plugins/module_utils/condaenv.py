@@ -23,6 +23,7 @@ from ansible_collections.gpu.provision.plugins.module_utils import (
     condamade,
     condarc,
     condaread,
+    condarun,
     redact,
     scratch,
 )
@@ -33,7 +34,6 @@ from ansible_collections.gpu.provision.plugins.module_utils.condacommon import (
     read_text,
     write_text,
 )
-from ansible_collections.gpu.provision.plugins.module_utils.hosttree import HostTree
 
 EXPORTS = "/var/backups/gpu-provision/conda"
 
@@ -76,11 +76,7 @@ def decide(state, action, params):
         return None if found == "whole" and same and _is_made_so(made, params, state) else "rebuild"
     if found == "whole" and (action == "configure" or same):
         return None
-    because = [
-        "it is not ours"
-        if record is None
-        else "it was made from: %s" % json.dumps(record["spec"].get("wish"))
-    ]
+    because = ["it is not ours" if record is None else "it was made from: %s" % json.dumps(made.get("wish"))]
     raise CondaError(
         "conda.environment_differs", "there is an environment of that name that is not what is asked for", because,
         "miniconda_rebuild: true saves its export and makes it anew; another name leaves it as it is",
@@ -185,7 +181,7 @@ class _Environment(object):
         return condaread.environment_state(self.path)
 
     def note(self):
-        return condaread.read_json(HostTree(), self.marker) or {}
+        return condaread.read_note(self.marker)
 
     def as_owner(self, function, *args):
         return condacommon.as_owner(self.owner, self.umask, function, *args)
@@ -329,7 +325,7 @@ class _Environment(object):
 
     def call(self, argv, extra, who, sources):
         try:
-            result = condacommon.run(
+            result = condarun.run(
                 argv, self.owner, self.umask, self.params.get("timeout") or 7200, extra, inherit=(self.lock,)
             )
         except OSError as error:
@@ -369,7 +365,7 @@ class _Environment(object):
             ("environment.yml", [self.conda, "env", "export", "--prefix", self.path]),
             ("explicit.txt", [self.conda, "list", "--prefix", self.path, "--explicit"]),
         ):  # fmt: skip
-            result = condacommon.run(argv, self.owner, self.umask, 600)
+            result = condarun.run(argv, self.owner, self.umask, 600)
             if result.rc != 0:
                 raise CondaError(
                     "conda.export", "the export of %s could not be saved, so it stays as it is" % self.params["name"],

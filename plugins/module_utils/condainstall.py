@@ -23,6 +23,7 @@ from ansible_collections.gpu.provision.plugins.module_utils import (
     condafetch,
     condarc,
     condaread,
+    condarun,
     hosttree,
     redact,
 )
@@ -33,7 +34,6 @@ from ansible_collections.gpu.provision.plugins.module_utils.condacommon import (
     read_text,
     write_text,
 )
-from ansible_collections.gpu.provision.plugins.module_utils.hosttree import HostTree
 
 CACHE = "/var/cache/gpu-provision/conda"
 PROFILE = "/etc/profile.d/gpu-provision-conda.sh"
@@ -339,6 +339,8 @@ class _Install(object):
     def install(self, fetched, over, lock):
         """Run the installer in the prefix under our marker; over: onto what is there (-u), else from nothing."""
         installer = self.params["installer"]
+        if over:
+            condarun.refuse_foreign(self.prefix + "/bin/conda", self.owner)
         # -f: the folder is there, with our marker in it.
         argv = ["bash", fetched["path"], "-b", "-u" if over else "-f", "-p", self.prefix]
         result = condacommon.run(
@@ -361,12 +363,12 @@ class _Install(object):
 
     def note(self):
         """What the marker says, or nothing."""
-        return condaread.read_json(HostTree(), self.marker) or {}
+        return condaread.read_note(self.marker)
 
     def works(self):
         """True when the conda of the prefix answers."""
         try:
-            result = condacommon.run([self.prefix + "/bin/conda", "--version"], self.owner, self.umask, 120)
+            result = condarun.run([self.prefix + "/bin/conda", "--version"], self.owner, self.umask, 120)
         except OSError:
             return False  # no interpreter, or a file system without programs
         return result.rc == 0
@@ -426,7 +428,7 @@ class _Install(object):
                     "--channel",
                     channel,
                 ]
-                result = condacommon.run(argv, self.owner, self.umask, 300)
+                result = condarun.run(argv, self.owner, self.umask, 300)
                 if result.rc == 2 and "invalid choice" in result.text:
                     self.warnings.append("this conda has no terms plugin: it asks for no acceptance")
                     return
@@ -440,7 +442,7 @@ class _Install(object):
             self.done.append(said)
             record = self.state()["record"]
             if record and not self.check:
-                record["accept_tos"] = sorted({*record.get("accept_tos", []), channel})
+                record["accept_tos"] = sorted({*(record.get("accept_tos") or ()), channel})
                 self.write_record(record)
 
     def profile(self):
@@ -474,7 +476,7 @@ class _Install(object):
         self.done.append("initialised %s for %s" % (shell, name))
         if self.check:
             return
-        result = condacommon.run([self.prefix + "/bin/conda", "init", shell], user, 0o022, 120)
+        result = condarun.run([self.prefix + "/bin/conda", "init", shell], user, 0o022, 120)
         after = condacommon.as_owner(user, 0o022, read_text, path)
         if result.rc != 0 or condaread.init_block(after or "") != self.prefix:
             raise CondaError(
@@ -497,7 +499,7 @@ def _is_newer(version, state):
     if record.get("version") == version:
         return False
     return _key(version.rsplit("-", 1)[0]) > _key(state["version"] or "") or (
-        record.get("version", "").rsplit("-", 1)[0] == version.rsplit("-", 1)[0] and _key(version) > _key(record["version"])
+        (record.get("version") or "").rsplit("-", 1)[0] == version.rsplit("-", 1)[0] and _key(version) > _key(record["version"])
     )  # fmt: skip
 
 

@@ -12,11 +12,21 @@ import os
 import re
 import stat
 
-from ansible_collections.gpu.provision.plugins.module_utils import lazyre
+from ansible_collections.gpu.provision.plugins.module_utils import lazyre, ownstate
 from ansible_collections.gpu.provision.plugins.module_utils.hosttree import HostTree, json_object
 
 # Lies in a prefix while an installer of ours works on it. Its flock is held by the installer's processes.
 MARKER = ".gpu-provision-in-progress"
+_RECORD = {
+    "spec": (None, {}), "version": (None, str), "sha256": (None, str), "digest": (None, str), "accept_tos": (None, [str]),
+}  # fmt: skip
+_NOTE = {
+    "fresh": (None, bool),
+    "moved": (None, bool),
+    "aside": (None, str),
+    "condarc": (None, str),
+    "sha256": (None, str),
+}
 # + NAME, beside an environment while it is made: conda wants no foreign folder in its place.
 BESIDE = ".gpu-provision-"
 # What we made and from what. Without .json: conda takes every *.json in conda-meta for the record of a package
@@ -63,7 +73,7 @@ def prefix_state(prefix, tree=None):
         state = "partial" if missing or leftovers or marked else "whole"
     return {
         "state": state, "ours": marked or record is not None, "marked": marked,
-        "fresh": bool((read_json(tree, prefix + "/" + MARKER) or {}).get("fresh")) if marked else False,
+        "fresh": bool(read_note(prefix + "/" + MARKER, tree).get("fresh")) if marked else False,
         "missing": missing if state == "partial" else [], "leftovers": leftovers,
         "version": packages.get("conda", {}).get("version"), "python": packages.get("python", {}).get("version"),
         "record": record,
@@ -105,7 +115,7 @@ def environment_state(env, tree=None):
         state = _nothing_of_conda(env, tree.names(env), tree) or "foreign"
     return {
         "state": state, "marked": marked, "ours": marked or record is not None, "record": record,
-        "aside": (read_json(tree, marker) or {}).get("aside") if marked else None,
+        "aside": read_note(marker, tree).get("aside") if marked else None,
         "python": python, "packages": packages, "pip": distributions(env, tree, python),
     }  # fmt: skip
 
@@ -184,8 +194,15 @@ def normalised(name):
 
 
 def read_record(path, tree=None):
-    """What we noted in an installation or environment when we made it, or None."""
-    return read_json(tree or HostTree(), path + "/" + RECORD)
+    """What we noted in an installation or environment when we made it; None where nothing is, or something else by now."""
+    found = read_json(tree or HostTree(), path + "/" + RECORD)
+    return found if ownstate.fits(found, _RECORD) else None
+
+
+def read_note(marker, tree=None):
+    """What our marker says of an installation that goes on or was cut off; nothing where it says something odd."""
+    found = read_json(tree or HostTree(), marker)
+    return found if ownstate.fits(found, _NOTE) else {}
 
 
 def accepted_terms(root, tree=None):

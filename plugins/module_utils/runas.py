@@ -58,7 +58,7 @@ def strangers(*paths):
     """
     found = set()
     for path in paths:
-        found |= _above(path, groups=False)
+        found |= _above(path, groups=False) | _writers(path, groups=False)
     return found - {0}
 
 

@@ -19,7 +19,9 @@ description:
   - Waits for a program that holds apt's or dpkg's lock, and names it.
   - Never asks and never hangs. debconf, needrestart and scripts that read a terminal get no terminal.
   - The change goes on to its end when the connection or Ansible is killed; the next run restores the holds of a run
-    that a power cut ended, and finishes half-configured packages.
+    that a power cut ended, and finishes half-configured packages. What that changed is not held against O(expect).
+  - A damaged journal is put aside as C(transaction.json.damaged-TIME), with a warning; the holds come back from its copy, or
+    from what is installed.
   - Starts no program at all when dpkg's status file shows that everything is as wanted.
 attributes:
   check_mode:

@@ -96,7 +96,10 @@ def _fail(error: ProvisionError, arguments: Sequence[str], cause: BaseException 
     ):
         import traceback
 
-        traceback.print_exception(cause, file=sys.stderr)
+        from provision.clean import clean
+
+        for line in "".join(traceback.format_exception(cause)).split("\n"):
+            sys.stderr.write(clean(line) + "\n")
     return int(error.exit_code)
 
 

@@ -17,7 +17,7 @@ from provision.diagnose.text import matches, traps
 from provision.documents import Document
 from provision.errors import Exit, Issue, ProvisionError
 from provision.facts import Facts
-from provision.planning import describe_gpus, probe_args
+from provision.planning import describe_gpus, read_facts
 
 _TRAP = "trap."  # before the ids of the catalog's known errors
 
@@ -69,7 +69,7 @@ def run(fleet: Fleet, talk: Talk | None = None) -> DiagnoseDocument:
         fleet,
         fleet.hosts,
         "looking for causes",
-        lambda host, session: session.call("trouble", probe_args(fleet.values[host.name])),
+        lambda host, session: read_facts(session.call, fleet.values[host.name], "trouble"),
         talk or Silent(),
     )
     document = DiagnoseDocument()
@@ -80,7 +80,7 @@ def run(fleet: Fleet, talk: Talk | None = None) -> DiagnoseDocument:
             document.errors.append(answer.issue)
             codes.append(answer.exit_code)
             continue
-        host = judged(Facts.model_validate(answer), fleet.values[name])
+        host = judged(answer, fleet.values[name])
         document.hosts[name] = host
         document.errors += issues(name, host)
         if host.status in ("broken", "unexplained"):

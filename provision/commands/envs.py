@@ -10,7 +10,7 @@ from provision.documents import EnvsDocument, EnvsHost, EnvsRow
 from provision.errors import ProvisionError
 from provision.facts import CondaEnvironment, CondaPrefix, Facts
 from provision.inventory import Host
-from provision.planning import probe_args
+from provision.planning import read_facts
 from provision.remote import Session
 from provision.resolve.conda.state import made_by_us
 
@@ -22,7 +22,7 @@ def run(fleet: Fleet, talk: Talk | None = None, *, sizes: bool = True) -> EnvsDo
     """Read every host once. sizes: walk through the folders as well, which takes seconds."""
 
     def ask(host: Host, session: Session) -> tuple[Facts, dict[str, Any]]:
-        facts = Facts.model_validate(session.call("probe", probe_args(fleet.values[host.name])))
+        facts = read_facts(session.call, fleet.values[host.name])
         paths = [one.path for one in facts.conda.prefixes] + [one.path for one in facts.conda.environments]
         if not sizes or not paths:
             return facts, {}

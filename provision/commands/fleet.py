@@ -125,12 +125,12 @@ def _open(host: Host, kept: tuple[remote.Session, float] | None) -> remote.Sessi
 
 def ask_all(
     fleet: Fleet, hosts: Sequence[Host], title: str, ask: Callable[[Host, remote.Session], T], talk: Talk,
-    *, keep: Callable[[T], bool] = lambda result: False,
+    *, keep: Callable[[T], bool] = lambda result: False, words: Callable[[T], str] = lambda result: "read",
 ) -> dict[str, T | ProvisionError]:  # fmt: skip
     """Open a session with each host in parallel and return what ask makes of it, or the error, by host name.
 
     keep: true for hosts that will be asked again at once: their sessions stay open in fleet.kept, for the next
-    ask_all or for release.
+    ask_all or for release. words: what is shown of a host as soon as it has answered.
     """
 
     def one(host: Host) -> T:
@@ -150,7 +150,7 @@ def ask_all(
         if isinstance(result, ProvisionError):
             talk.host(host.name, result.issue.message, state="unread")
         else:
-            talk.host(host.name, "read", state="ok")
+            talk.host(host.name, words(result), state="ok")
 
     talk.begin(title, [host.name for host in hosts])
     try:

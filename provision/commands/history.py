@@ -13,6 +13,7 @@ from provision.commands.fleet import Fleet, Silent, Talk, ask_all
 from provision.documents import Document
 from provision.errors import Exit, Issue, ProvisionError, UsageError
 from provision.history import HostRecord, Run, folders, meant, read
+from provision.text import answered
 
 _NEWEST = 50  # what a host keeps
 
@@ -91,8 +92,8 @@ def of_hosts(
     """Ask hosts what was done to them, in one read each; runs from other machines are told there too."""
 
     def ask(host: Any, session: Any) -> Mapping[str, Any]:
-        answer: Mapping[str, Any] = session.call("hostrecord", {"op": "read", "newest": newest})
-        return answer
+        answer = session.call("hostrecord", {"op": "read", "newest": newest})
+        return answered(answer, runs=list, unreadable=list, lock=dict)
 
     answers = ask_all(fleet, fleet.hosts, "reading", ask, talk or Silent())
     document = HistoryDocument(folder=str(place(base)))
@@ -135,7 +136,7 @@ def _records(told: Sequence[Any]) -> tuple[list[HostRecord], list[str]]:
         try:
             found.append(HostRecord.model_validate(record))
         except ValidationError:
-            odd.append(str(record.get("run")))
+            odd.append(str(record.get("run")) if isinstance(record, Mapping) else "a record without a name")
     return found, odd
 
 

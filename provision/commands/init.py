@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import ipaddress
-import json
 import re
 import shlex
 import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from provision import files
 from provision.catalog import Catalog, load_catalog
 from provision.commands import scan
 from provision.commands.fleet import Fleet, Silent, Talk, ask_all
 from provision.documents import InitDocument, InitGroup
-from provision.errors import Exit, ProvisionError, UsageError
+from provision.errors import Exit, ProvisionError, RefusedError, UsageError
 from provision.facts import Facts
 from provision.hardware import NO_GPU, Kind, kinds
+from provision.planning import read_facts
+from provision.text import one_line
 
 # RFC 1123 labels, or an IPv4 or IPv6 address; Ansible's ranges (gpu[01:04]) are allowed in names.
 _NAME = re.compile(r"^[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?$")
@@ -109,13 +113,22 @@ class Login:
     def lines(self) -> str:
         """The lines of it, in an inventory."""
         found = [
-            f"        ansible_user: {_quoted(self.user)}" if self.user else "        # ansible_user: ubuntu"
+            f"        ansible_user: {_scalar(self.user)}" if self.user else "        # ansible_user: ubuntu"
         ]
         if self.config:
             found.append(
-                f"        ansible_ssh_common_args: {json.dumps('-F ' + shlex.quote(str(self.config)))}"
+                f"        ansible_ssh_common_args: {_scalar(self.variables['ansible_ssh_common_args'])}"
             )
         return "\n".join(found)
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """What the lines say."""
+        found = {"ansible_user": self.user} if self.user else {}
+        return {
+            **found,
+            **({"ansible_ssh_common_args": f"-F {shlex.quote(str(self.config))}"} if self.config else {}),
+        }
 
 
 @dataclass(frozen=True)
@@ -140,7 +153,8 @@ def run(
         check_name(name)
     content = text(names, login, path)
     refuse_existing(path, force)
-    _write(path, content)
+    gpus = {"hosts": _named(names), "vars": {**login.variables, **yaml.safe_load(_WISHES)}}
+    _write(path, content, {"all": {"children": {"gpus": gpus}}})
     return InitDocument(path=str(path), content=content)
 
 
@@ -155,7 +169,7 @@ def run_scanned(
     refuse_existing(path, force)
     catalog = load_catalog()
     answers = ask_all(
-        fleet, fleet.hosts, "scanning", lambda host, session: Facts.model_validate(session.call("probe", {})),
+        fleet, fleet.hosts, "scanning", lambda host, session: read_facts(session.call, {}),
         talk or Silent(),
     )  # fmt: skip
     read = {name: answer for name, answer in answers.items() if isinstance(answer, Facts)}
@@ -179,7 +193,7 @@ def run_scanned(
     left_out = without.hosts if without else []
     reasons = {name: error.issue.message for name, error in errors.items()}
     content = scanned_text(shown, read, catalog, source, path, unreached=reasons, left_out=left_out)
-    _write(path, content)
+    _write(path, content, _says(shown, source, reasons))
     document = InitDocument(path=str(path), content=content, unreached=reasons, left_out=left_out)
     document.next_source = _source(path, source.overlay)
     document.groups = {
@@ -203,7 +217,18 @@ def refuse_existing(path: Path, force: bool) -> None:
         )
 
 
-def _write(path: Path, content: str) -> None:
+def _write(path: Path, content: str, meant: object) -> None:
+    """Write an inventory that says what is meant when it is read again."""
+    try:
+        said = yaml.safe_load(content)
+    except yaml.YAMLError:
+        said = None
+    if said != meant:
+        raise RefusedError(
+            "init.not_as_meant", "the inventory would not say what it must say, so nothing was written",
+            because=["read again, its hosts, groups or variables are others: this is a defect of gpu-provision"],
+            hint="--no-scan writes the names alone",
+        )  # fmt: skip
     hint = "-o FILE writes another file"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -263,7 +288,7 @@ def text(hosts: Sequence[str], login: Login, path: Path) -> str:
     """Return the inventory; path: where it will lie, for the commands in its comments."""
     lines = []
     for name in hosts:
-        lines.append(f"        {_quoted(name)}:")
+        lines.append(f"        {_scalar(name)}:")
         if name in _LOCAL:
             lines.append(_LOCAL_LINE)
     return _TEXT.format(hosts="\n".join(lines), login=login.lines, source=_source(path)) + _WISHES
@@ -275,12 +300,47 @@ def _source(path: Path, others: Sequence[str] = ()) -> str:
         return ""
     # A folder is read whole: a file that lies in it needs no -i of its own.
     inside = any(Path(other).is_dir() and Path(other).resolve() == path.parent.resolve() for other in others)
-    return "".join(f" -i {shlex.quote(str(one))}" for one in [*others, *([] if inside else [path])])
+    return one_line("".join(f" -i {shlex.quote(str(one))}" for one in [*others, *([] if inside else [path])]))
 
 
-def _quoted(name: str) -> str:
+def _scalar(name: str) -> str:
+    """A text as YAML writes it: plain, or in double quotes."""
     plain = re.fullmatch(r"[A-Za-z][A-Za-z0-9_.-]*", name) and name.lower() not in _YAML_WORDS
-    return name if plain else json.dumps(name)
+    if plain:
+        return name
+    quoted: str = yaml.safe_dump(name, default_style='"', allow_unicode=True, width=10_000)
+    return quoted.rstrip("\n")
+
+
+def _value(text: str) -> str:
+    """A text as YAML writes it as a value: plain wherever that can be."""
+    written: str = yaml.safe_dump(text, allow_unicode=True, width=10_000)
+    return written.removesuffix("\n").removesuffix("\n...")
+
+
+def _named(names: Sequence[str]) -> dict[str, Any]:
+    return {name: {"ansible_connection": "local"} if name in _LOCAL else None for name in names}
+
+
+def _says(found: Sequence[Kind], source: Source, unreached: Mapping[str, str]) -> dict[str, Any]:
+    """What an inventory by kinds of hardware says, without its comments."""
+    gpus: dict[str, Any] = {
+        "children": {kind.name: None for kind in found if not kind.name.startswith(NO_GPU)}
+    }
+    if not source.overlay:
+        gpus["vars"] = yaml.safe_load(_WISHES)
+    children: dict[str, Any] = {"gpus": gpus}
+    for kind in found:
+        hosts = _named(kind.hosts)
+        for name, own in kind.odd.items():
+            hosts[name] = {**(hosts[name] or {}), **({"gpu_verify_expect": own} if own else {})} or None
+        children[kind.name] = {"hosts": hosts}
+        if kind.cards:
+            children[kind.name]["vars"] = {"gpu_verify_expect": kind.cards}
+    if unreached:
+        children[_UNREACHED] = {"hosts": _named(list(unreached))}
+    login = {"vars": source.login.variables} if source.login.said and not source.overlay else {}
+    return {"all": {**login, "children": children}}
 
 
 # ---- the text of a scanned fleet ---------------------------------------------------------------------------------------
@@ -292,7 +352,9 @@ def scanned_text(
 ) -> str:  # fmt: skip
     """Return the inventory of hosts that were looked at, by kinds of hardware. path: as for ``text``."""
     gpus = [kind for kind in found if not kind.name.startswith(NO_GPU)]
-    lines = [f"# GPU hosts by their hardware, as an ordinary Ansible inventory; from {source.words}."]
+    lines = [
+        f"# GPU hosts by their hardware, as an ordinary Ansible inventory; from {one_line(source.words)}."
+    ]
     if source.overlay:
         lines.append(
             "# Groups only: how to log in stays where it is. Give both, or put this file into the same folder."
@@ -329,12 +391,13 @@ def _group(kind: Kind, facts: Mapping[str, Facts], catalog: Catalog) -> list[str
     count = f"{len(kind.hosts)} host{'' if len(kind.hosts) == 1 else 's'}"
     what = [kind.cards or "no NVIDIA GPU", *(["NVSwitch"] if kind.nvswitch else [])]
     system = f"Ubuntu {' and '.join(kind.releases)}"
-    lines = ["", f"    {kind.name}:", f"      # {count}: {', '.join(what)}; {system}", "      hosts:"]
+    told = one_line(f"{count}: {', '.join(what)}; {system}")
+    lines = ["", f"    {kind.name}:", f"      # {told}", "      hosts:"]
     for name in kind.hosts:
         lines.append(_host(name, _told(name, kind, facts[name])))
         own = kind.odd.get(name)
         if own:
-            lines.append(f"          gpu_verify_expect: {own}   # most of its kind have {kind.cards}")
+            lines.append(f"          gpu_verify_expect: {_value(own)}   # most of its kind have {kind.cards}")
     if not kind.cards:
         return [
             *lines,
@@ -343,7 +406,7 @@ def _group(kind: Kind, facts: Mapping[str, Facts], catalog: Catalog) -> list[str
     lines += [
         "      vars:",
         "        # verify fails when a card is gone.",
-        f"        gpu_verify_expect: {kind.cards}",
+        f"        gpu_verify_expect: {_value(kind.cards)}",
     ]
     if kind.branches:
         first, last = kind.branches[0], kind.branches[-1]
@@ -381,8 +444,8 @@ def _told(name: str, kind: Kind, facts: Facts) -> str:
 
 
 def _host(name: str, comment: str) -> str:
-    line = f"        {_quoted(name)}:"
-    plain = " ".join(comment.split())
+    line = f"        {_scalar(name)}:"
+    plain = " ".join(one_line(comment).split())
     room = _WIDTH - len(line) - 5
     shown = plain if len(plain) <= room else plain[: room - 3].rstrip() + "..."
     line = f"{line}   # {shown}" if shown else line
@@ -392,7 +455,9 @@ def _host(name: str, comment: str) -> str:
 def _folded(text: str, start: str) -> list[str]:
     import textwrap
 
-    return textwrap.wrap(text, _WIDTH, initial_indent=start, subsequent_indent=start, break_long_words=False)
+    return textwrap.wrap(
+        one_line(text), _WIDTH, initial_indent=start, subsequent_indent=start, break_long_words=False
+    )
 
 
 def _commented(text: str) -> list[str]:

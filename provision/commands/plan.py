@@ -50,11 +50,6 @@ def run(
         plan = make(host.name, call, dict(fleet.values[host.name]), catalog)
         if plan.status == "changes" and facts:
             before(host.name, facts[0])
-        if facts and facts[0].get("run_lock"):
-            from provision.hostlock import left_behind
-
-            left = left_behind(host.name, facts[0])
-            plan.warnings += [left] if left else []
         return plan
 
     answers = ask_all(fleet, fleet.hosts, "planning", ask, talk or Silent(), keep=keep)

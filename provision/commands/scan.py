@@ -9,7 +9,7 @@ from provision.commands.layers import origin_in_words
 from provision.documents import ScanDocument, ScannedHost
 from provision.errors import Exit, ProvisionError
 from provision.facts import Facts
-from provision.planning import describe_gpus, probe_args
+from provision.planning import describe_gpus, read_facts
 
 
 def run(fleet: Fleet, talk: Talk | None = None) -> ScanDocument:
@@ -18,8 +18,9 @@ def run(fleet: Fleet, talk: Talk | None = None) -> ScanDocument:
         fleet,
         fleet.hosts,
         "reading hosts",
-        lambda host, session: session.call("probe", probe_args(fleet.values[host.name])),
+        lambda host, session: describe(read_facts(session.call, fleet.values[host.name])),
         talk or Silent(),
+        words=_in_brief,
     )
     document = ScanDocument()
     codes: list[Exit] = []
@@ -29,8 +30,13 @@ def run(fleet: Fleet, talk: Talk | None = None) -> ScanDocument:
             document.errors.append(answer.issue)
             codes.append(answer.exit_code)
         else:
-            document.hosts[name] = describe(Facts.model_validate(answer))
+            document.hosts[name] = answer
     return document.conclude(codes)
+
+
+def _in_brief(host: ScannedHost) -> str:
+    told = [", ".join(host.gpus) or "no NVIDIA GPU", host.driver or "no driver", host.cuda, host.summary]
+    return "; ".join(filter(None, told))
 
 
 def describe(facts: Facts) -> ScannedHost:
@@ -78,19 +84,14 @@ def remarks(facts: Facts) -> list[str]:
         found.append(f"{held} packages held")
     if facts.reboot_required.required:
         found.append("reboot pending")
-    if facts.run_lock:
-        from provision.hostlock import left_behind
-
-        found += (
-            ["an ended run left its lock"]
-            if left_behind("", facts.model_dump(include={"run_lock", "host"}))
-            else []
-        )
     if facts.gpu_users:
         count = len(facts.gpu_users)
         found.append("1 process uses the GPUs" if count == 1 else f"{count} processes use the GPUs")
     if facts.apt.errors:
         found.append("apt sources broken")
-    if facts.unreadable:
-        found.append(f"{len(facts.unreadable)} things need root to be read")
+    refused = facts.refused
+    if refused:
+        found.append(f"{len(refused)} facts cannot be used: {refused[0]}")
+    if len(facts.unreadable) > len(refused):
+        found.append(f"{len(facts.unreadable) - len(refused)} things need root to be read")
     return found

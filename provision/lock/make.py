@@ -76,6 +76,11 @@ class Made:
 def entry(seen: Seen, catalog: Catalog) -> Entry:
     """Say what a host has, by the parts that its inventory manages. Raises ProvisionError where that cannot be told."""
     facts, values = seen.facts, dict(seen.values)
+    if not (facts.host.os.version_id and facts.host.arch):
+        raise _refused(
+            "lock.no_release", "the release or the architecture of the host cannot be told", facts.refused[:4],
+            "provision scan tells what could not be read",
+        )  # fmt: skip
     cuda_wish = CudaWish.from_vars(values)
     wish = replace(DriverWish.from_vars(values), toolkits=cuda_wish.versions)
     decision = resolve_driver(wish, facts, catalog, {})

@@ -18,7 +18,7 @@ _TITLES = ("name", "path", "python", "framework", "CUDA", "size", "notes")
 def view(document: EnvsDocument, width: int, verbosity: int) -> Iterable[RenderableType]:
     """Return what to print: hosts with the same conda are told together."""
     hosts = list(document.hosts.items())
-    for number, (names, host) in enumerate(grouped(hosts, lambda host: host.model_dump_json())):
+    for number, (names, host) in enumerate(grouped(hosts, lambda host: host.model_dump())):
         yield from [Text("")] * bool(number)
         installations = sum(row.kind == "conda" for row in host.rows)
         environments = len(host.rows) - installations

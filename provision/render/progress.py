@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import threading
 import time
 from collections.abc import Sequence
 
@@ -11,7 +12,7 @@ from rich.live import Live
 from rich.table import Table
 
 from provision.render.base import Text, put
-from provision.render.words import clean, plural, task_words
+from provision.render.words import clean, hosts_in_words, plural, task_words
 
 _STYLES = {"failed": "red", "unread": "red", "ok": "green", "changed": "", "waiting": "dim"}
 
@@ -20,6 +21,8 @@ class Progress:
     """A live list of hosts on a terminal, a line an event elsewhere. Implements commands.fleet.Talk."""
 
     _ROWS = 20
+    # Off a terminal: who has not answered by then is named, and from then on each host is told as it answers.
+    _LATE_SECONDS = 5.0
 
     def __init__(self, console: Console, *, silent: bool = False) -> None:
         self._console, self._silent = console, silent
@@ -28,6 +31,8 @@ class Progress:
         self._hosts: dict[str, tuple[str, str, float]] = {}
         self._done: dict[str, int] = {}
         self._started = 0.0
+        self._timer: threading.Timer | None = None
+        self._turn, self._late = threading.Lock(), False
 
     def begin(self, title: str, hosts: Sequence[str]) -> None:
         self._title, self._started = title, time.monotonic()
@@ -42,10 +47,18 @@ class Progress:
             self._live.start()
         else:
             self._plain(f"{title}: {plural(len(hosts), 'host')}")
+            self._late = False
+            self._timer = threading.Timer(self._LATE_SECONDS, self._tell_late)
+            self._timer.daemon = True
+            self._timer.start()
 
     def host(self, name: str, text: str, *, state: str = "running") -> None:
         told = task_words(clean(text))
-        self._hosts[name] = (state, told, time.monotonic())
+        with self._turn:
+            self._hosts[name] = (state, told, time.monotonic())
+            late = self._late and state in ("ok", "unread")
+        if late and not self._silent:
+            self._plain(f"{name}: {told}")
         if state == "changed":
             self._done[name] = self._done.get(name, 0) + 1
         if self._silent or state not in ("changed", "failed"):
@@ -63,7 +76,24 @@ class Progress:
         if not self._silent:
             self._print(Text(text, style="bold"))
 
+    def _tell_late(self) -> None:
+        """Say who has answered what so far, and whom the others wait for."""
+        with self._turn:
+            if self._timer is None:
+                return
+            self._late = True
+            told = {name: text for name, (state, text, _) in self._hosts.items() if state in ("ok", "unread")}
+            waiting = [name for name, (state, _, _) in self._hosts.items() if state == "waiting"]
+            for name, text in told.items():
+                self._plain(f"{name}: {text}")
+            if waiting:
+                self._plain(f"{self._title}: waiting for {hosts_in_words(waiting)}")
+
     def end(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            with self._turn:
+                self._timer, self._late = None, False
         live, self._live = self._live, None
         if live is None:
             return

@@ -17,7 +17,7 @@ from provision.diagnose.finding import Diagnosis, Finding, Repair
 from provision.errors import Issue, ProvisionError
 from provision.facts import Facts
 from provision.plan import HostPlan
-from provision.planning import PARTS, Call, plan_from_facts, probe_args
+from provision.planning import PARTS, Call, plan_from_facts, read_facts
 from provision.proxy import HostProxy
 from provision.repositories import FleetMirror, Mirror, agreed, source_spec
 from provision.rescue.model import History, RescueStep, Round
@@ -60,7 +60,7 @@ def look(
     mode: purge removes every trace of the driver first, then installs by the inventory; undo goes back to a snapshot (its
     id, None for the newest). Raises UnreachableError or HostFailedError from ``call``.
     """
-    facts = Facts.model_validate(call("trouble", probe_args(values)))
+    facts = read_facts(call, values, "trouble")
     diagnosis = diagnose(facts, values, catalog)
     if facts.host.boot_id and facts.host.boot_id not in history.boots[-1:]:
         history.boots.append(facts.host.boot_id)

@@ -28,6 +28,7 @@ from provision.errors import UsageError
 from provision.lock import hold
 from provision.plan.driver import MODPROBE_PATH, MODPROBE_TEXT
 from provision.resolve.decision import DriverWish
+from provision.text import one_line
 
 _FRAGMENTS = Path(__file__).with_name("script")
 # As names.is_version_locked: companions, and firmware that carries its version in its name, have no part in the one version.
@@ -166,7 +167,7 @@ def _settings(host: str, values: Mapping[str, Any], known: Known | None) -> str:
     ]  # fmt: skip
     lines = []
     for words, group in groups:
-        lines += [f"# {words}"] if words else []
+        lines += [f"# {one_line(words)}"] if words else []
         lines += [f"{name}={shlex.quote(value)}" for name, value in group.items()]
     return "\n".join(lines)
 

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from provision.errors import Issue
 from provision.plan import PackageChange, Step
 from provision.planning import Call
+from provision.text import answered
 
 
 class Left(BaseModel):
@@ -97,14 +98,16 @@ def read_purge(host: str, call: Call, allow: Iterable[str] = ()) -> PurgePlan:
 
     allow: packages besides the driver's that may go. Raises UnreachableError or HostFailedError from ``call``.
     """
-    answer = call("rescuepurge", {"op": "plan", "allow": list(allow)})
+    answer = answered(call("rescuepurge", {"op": "plan", "allow": list(allow)}), kept=list, problems=list)
     return purge_plan(host, answer)
 
 
 def purge_plan(host: str, answer: dict[str, Any]) -> PurgePlan:
     """The plan of what rescuepurge.plan answered. Pure."""
     kept = [{"path": row["name"], "why": row["because"]} for row in answer["kept"]]
-    blockers = [Issue(host=host, **problem) for problem in answer["problems"]]
+    blockers = [
+        Issue.model_validate(problem).model_copy(update={"host": host}) for problem in answer["problems"]
+    ]
     return PurgePlan.model_validate({**answer, "kept": kept, "blockers": [b.model_dump() for b in blockers]})
 
 

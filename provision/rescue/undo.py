@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from provision.errors import Issue
 from provision.plan import PackageChange, Step
 from provision.planning import Call
+from provision.text import answered
 
 
 class SnapshotRow(BaseModel):
@@ -92,18 +93,23 @@ def read_undo(host: str, call: Call, id_: str | None = None) -> UndoPlan:
     Raises UnreachableError, or HostFailedError from ``call`` (also where there is no such snapshot: ``snapshot.none``,
     ``snapshot.unknown``, ``snapshot.cut_off``).
     """
-    return undo_plan(host, call("rescueundo", {"op": "plan", "id": id_}))
+    return undo_plan(
+        host, answered(call("rescueundo", {"op": "plan", "id": id_}), problems=list, changes=list)
+    )
 
 
 def undo_plan(host: str, answer: dict[str, Any]) -> UndoPlan:
     """The plan of what rescueundo.plan answered. Pure."""
-    blockers = [Issue(host=host, **problem).model_dump() for problem in answer["problems"]]
+    blockers = [
+        Issue.model_validate(problem).model_copy(update={"host": host}).model_dump()
+        for problem in answer["problems"]
+    ]
     return UndoPlan.model_validate({**answer, "blockers": blockers, "raw_changes": answer["changes"]})
 
 
 def read_snapshots(call: Call) -> list[SnapshotRow]:
     """The snapshots of a host, newest first."""
-    answer = call("rescuesnapshot", {"op": "list"})
+    answer = answered(call("rescuesnapshot", {"op": "list"}), snapshots=list)
     return [SnapshotRow.model_validate(row) for row in answer["snapshots"]]
 
 

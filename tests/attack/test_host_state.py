@@ -24,6 +24,8 @@ from ansible_collections.gpu.provision.plugins.module_utils import (
     aptsettle,
     apttransaction,
     condafetch,
+    condainstall,
+    condaread,
     containerfiles,
     containerhost,
     containerprobe,
@@ -469,6 +471,29 @@ def test_damaged_state_of_a_host_that_pulls(
     assert pull._last_success(tmp_path) == 0.0
     assert "warning: " in capsys.readouterr().out
     assert aside(tmp_path / "state.json")
+
+
+_CONDA = st.fixed_dictionaries(
+    {},
+    optional=dict.fromkeys(
+        ("spec", "version", "sha256", "digest", "accept_tos", "aside", "condarc", "moved"), _JSON
+    ),
+)
+
+
+@given(_CONDA)
+def test_notes_of_conda_are_of_their_shape_or_nothing(
+    tmp_path_factory: pytest.TempPathFactory, data: Any
+) -> None:
+    folder = tmp_path_factory.mktemp("env")
+    for name in (condaread.RECORD, condaread.MARKER):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(json.dumps(data))
+    record, note = condaread.read_record(str(folder)), condaread.read_note(str(folder / condaread.MARKER))
+    for wish in ({"version": "1-2"}, {"version": "latest"}):
+        condainstall._is_newer(wish["version"], {"record": record, "version": None})
+    assert ((record or {}).get("spec") or {}).get("wish") is None or isinstance(record, dict)
+    assert isinstance(note.get("condarc"), (str, type(None)))
 
 
 # --- locks

@@ -28,6 +28,8 @@ from ansible_collections.gpu.provision.plugins.module_utils import (
     aptcommon,
     aptfiles,
     aptsources,
+    condacommon,
+    condarun,
     openpgp,
     prove,
     proverun,
@@ -709,6 +711,28 @@ def test_libraries_of_a_login_count_too(env):
     chown(folder, USER)
     assert runas.account("/usr/bin/python3", str(folder)) == (USER, 65534, "/")
     assert runas.account("/nowhere/python", str(folder / "absent"))[0] == USER
+
+
+@needs_root
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda e: chown(e.prefix, USER), lambda e: chown(e.prefix / "bin/conda", USER), lambda e: chown(e.site, USER),
+        lambda e: chown(e.site / "conda", USER), lambda e: e.site.chmod(0o1777), lambda e: e.prefix.chmod(0o777),
+        lambda e: relink(e, elsewhere(e) / "python"),
+    ],
+)  # fmt: skip
+def test_root_does_not_run_the_conda_of_a_prefix_that_somebody_else_may_write(change, env):
+    (env.site / "conda").mkdir()
+    program = env.prefix / "bin/conda"
+    program.write_text("#!/bin/sh\nid -u\n")
+    program.chmod(0o755)
+    root = condacommon.Owner("root")
+    assert condarun.run([str(program)], root, 0o022, 60).text.strip() == "0"
+    change(env)
+    with pytest.raises(condacommon.CondaError) as refused:
+        condarun.run([str(program)], root, 0o022, 60)
+    assert refused.value.code == "conda.foreign_prefix" and "miniconda_owner" in refused.value.hint
 
 
 @needs_root

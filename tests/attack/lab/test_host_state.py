@@ -1,0 +1,77 @@
+"""Damaged state and a stranger's lock on a simulated host: what ``apply`` prints, and that holds are as they were."""
+
+import re
+import subprocess
+
+import pytest
+
+from tests.faults.conftest import driver_packages, holds
+
+pytestmark = pytest.mark.lab
+
+STATE = "/var/lib/gpu-provision"
+JOURNAL = STATE + "/transaction.json"
+# Fits on a host whose /var/lib has a person's other things in it: each leaves something in the journal's place.
+DAMAGES = {
+    "a brace": "echo '{{' > {}",
+    "empty": "true > {}",
+    "a list": "echo '[]' > {}",
+    "another object": "echo '{{\"pid\": 1}}' > {}",
+    "not UTF-8": "printf '\\377\\376' > {}",
+    "1 GiB": "truncate -s 1G {}",
+    "a folder": "mkdir {}",
+    "a FIFO": "mkfifo {}",
+}
+APPLY = ("apply", "--yes", "-e", "nvidia_driver_branch=580")
+
+
+@pytest.fixture
+def held(fleet):
+    """A host that we brought to branch 580, with a hold of a person."""
+    command = fleet(
+        {"name": "gpu01", "gpus": ["RTX 4090"], "installed": ["580 open signed held"], "nouveau": False}
+    )
+    host = command.lab.host("gpu01")
+    command.run(*APPLY)
+    host.run("echo sudo hold | dpkg --set-selections")
+    return command, host
+
+
+def test_a_damaged_journal_is_told_and_costs_no_hold(held):
+    command, host = held
+    before = holds(host)
+    assert set(driver_packages(host)) <= set(before)
+    for how, damage in DAMAGES.items():
+        host.run("dpkg --get-selections | awk '/nvidia/ {print $1, \"install\"}' | dpkg --set-selections")
+        host.run(damage.format(JOURNAL))
+        done = command.run(*APPLY)
+        print(f"--- {how}\n{done.stdout}{done.stderr}")
+        said = re.sub(r"\s+", " ", done.stdout + done.stderr)
+        assert f"{JOURNAL} is damaged: " in said, how
+        assert "put aside as transaction.json.damaged-" in said, how
+        assert holds(host) == before, how
+        assert host.run(f"test -e {JOURNAL}", check=False).returncode, how
+    assert int(host.run(f"ls -d {JOURNAL}.damaged-* | wc -l").stdout) == len(DAMAGES)
+
+
+def test_a_user_with_the_lock_is_named(held):
+    command, host = held
+    before = holds(host)
+    # As a version left it that let every user open the file.
+    host.run(f"chmod 0644 {STATE}/transaction.lock")
+    host.run(
+        "systemd-run --quiet --unit=stranger --uid=nobody flock -x " + STATE + "/transaction.lock sleep 900"
+    )
+    pid = host.run("pgrep -u nobody -x flock").stdout.split()[0]
+    host.run("dpkg --get-selections | awk '/nvidia/ {print $1, \"install\"}' | dpkg --set-selections")
+    done = command.run(*APPLY, rc=1)
+    print(done.stdout + done.stderr)
+    said = re.sub(r"\s+", " ", done.stdout + done.stderr)
+    assert re.search(rf"held by process {pid} \(flock\) of nobody", said)
+    assert "which is no run of gpu-provision" in said
+    host.run("systemctl stop stranger")
+    command.run(*APPLY)
+    assert holds(host) == before
+    again = host.run(f"runuser -u nobody -- flock -n {STATE}/transaction.lock true", check=False)
+    assert isinstance(again, subprocess.CompletedProcess)
+    assert again.returncode != 0
