@@ -1,7 +1,6 @@
 """Damaged state and a stranger's lock on a simulated host: what ``apply`` prints, and that holds are as they were."""
 
 import re
-import subprocess
 
 import pytest
 
@@ -11,17 +10,8 @@ pytestmark = pytest.mark.lab
 
 STATE = "/var/lib/gpu-provision"
 JOURNAL = STATE + "/transaction.json"
-# Fits on a host whose /var/lib has a person's other things in it: each leaves something in the journal's place.
-DAMAGES = {
-    "a brace": "echo '{{' > {}",
-    "empty": "true > {}",
-    "a list": "echo '[]' > {}",
-    "another object": "echo '{{\"pid\": 1}}' > {}",
-    "not UTF-8": "printf '\\377\\376' > {}",
-    "1 GiB": "truncate -s 1G {}",
-    "a folder": "mkdir {}",
-    "a FIFO": "mkfifo {}",
-}
+# Three of the many that tests/apt tries with real apt: what is printed is the same for all.
+DAMAGES = {"a brace": "echo '{{' > {}", "a folder": "mkdir {}", "a FIFO": "mkfifo {}"}
 APPLY = ("apply", "--yes", "-e", "nvidia_driver_branch=580")
 
 
@@ -50,7 +40,7 @@ def test_a_damaged_journal_is_told_and_costs_no_hold(held):
         assert f"{JOURNAL} is damaged: " in said, how
         assert "put aside as transaction.json.damaged-" in said, how
         assert holds(host) == before, how
-        assert host.run(f"test -e {JOURNAL}", check=False).returncode, how
+        host.run(f"test ! -e {JOURNAL}")
     assert int(host.run(f"ls -d {JOURNAL}.damaged-* | wc -l").stdout) == len(DAMAGES)
 
 
@@ -72,6 +62,4 @@ def test_a_user_with_the_lock_is_named(held):
     host.run("systemctl stop stranger")
     command.run(*APPLY)
     assert holds(host) == before
-    again = host.run(f"runuser -u nobody -- flock -n {STATE}/transaction.lock true", check=False)
-    assert isinstance(again, subprocess.CompletedProcess)
-    assert again.returncode != 0
+    host.run(f"! runuser -u nobody -- flock -n {STATE}/transaction.lock true")
