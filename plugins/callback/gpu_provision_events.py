@@ -22,6 +22,8 @@ import time
 
 from ansible.plugins.callback import CallbackBase
 
+from ansible_collections.gpu.provision.plugins.module_utils import redact
+
 # What our modules say beside their message; an Issue's words.
 WORDS = ("code", "because", "hint")
 # What the steps of a rescue say, for its report: module -> keys of its answer.
@@ -60,7 +62,9 @@ class CallbackModule(CallbackBase):
 
     def _write(self, event, **fields):
         if self._out is not None:
-            self._out.write(json.dumps(dict(fields, event=event, time=time.time()), default=str) + "\n")
+            # Not all modules are ours.
+            told = redact.data(dict(fields, event=event, time=time.time()))
+            self._out.write(json.dumps(told, default=str) + "\n")
 
     def _result(self, event, result, **fields):
         task, host, data = result.task, result.host.get_name(), result.result

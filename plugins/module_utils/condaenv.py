@@ -85,7 +85,7 @@ def decide(state, action, params):
 
 def _is_made_so(made, params, state):
     """True when an environment was made from these very packages and still has them."""
-    now = {key: _redacted(params.get(key)) for key in ("packages", "pip", "file_kind", "file_content")}
+    now = {key: redact.data(params.get(key)) for key in ("packages", "pip", "file_kind", "file_content")}
     wrong = condamade.mismatches(params, state["packages"], state["pip"])
     return not wrong and all(made.get(key) == value for key, value in now.items())
 
@@ -338,7 +338,7 @@ class _Environment(object):
 
     def write_record(self):
         spec = {
-            key: _redacted(value) for key, value in self.params.items()
+            key: redact.data(value) for key, value in self.params.items()
             if key not in ("action", "timeout") and not key.startswith("_")
         }  # fmt: skip
         record = {
@@ -400,14 +400,6 @@ class _Environment(object):
 
 def _now():
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-
-
-def _redacted(value):
-    if isinstance(value, dict):
-        return {key: _redacted(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_redacted(item) for item in value]
-    return redact.text(value) if isinstance(value, str) else value
 
 
 def _make_folder(path):

@@ -203,6 +203,15 @@ def test_a_repaired_source_keeps_the_login_that_only_the_host_knows():
     assert text == "deb http://me:S3CRET@h.example/ubuntu2404 noble main\n" and "S3CRET" not in str(told)
 
 
+def test_the_events_of_a_run_hold_no_secret(tmp_path, monkeypatch):
+    from ansible_collections.gpu.provision.plugins.callback.gpu_provision_events import CallbackModule
+
+    monkeypatch.setenv("GPU_PROVISION_EVENTS", str(tmp_path / "events"))
+    CallbackModule()._write("failed", message="fatal: https://u:S3CRET@h/x.git", because=["token=S3CRET"])
+    text = (tmp_path / "events").read_text()
+    assert "https://***@h/x.git" in text and "S3CRET" not in text
+
+
 def test_errors_hold_no_secret():
     issue = Issue(
         code="x.y", message="see https://u:S3CRET@h", because=["token=S3CRET"], hint="http://S3CRET@h"
