@@ -98,6 +98,10 @@ def report(rows: list[dict[str, Any]]) -> int:
         )
         by_victim = collections.Counter(row["victim"] for row in killed)
         say("  killed: " + ", ".join(f"{name} {number}" for name, number in sorted(by_victim.items())))
+        for note, number in collections.Counter(
+            note for row in there for note in set(row["notes"])
+        ).most_common():
+            say(f"  note: {note}: {number}")
         for name, number in collections.Counter(name for row in lost for name in row["lost"]).most_common():
             seeds = [f"{row['kind']}:{row['seed']}" for row in lost if name in row["lost"]]
             say(f"  lost: {name}: {number} ({', '.join(seeds[:8])}{', …' if len(seeds) > 8 else ''})")

@@ -34,7 +34,7 @@ _NAMESAKES = (
 _BROKEN = (
     "mkdir -p /etc/sim && echo nvidia-utils-580-server >/etc/sim/fail-postinst; "
     "apt-get install -y -q --reinstall --allow-change-held-packages nvidia-utils-580-server || test $? = 100; "
-    "rm /etc/sim/fail-postinst; dpkg -r --force-depends libnvidia-decode-580-server; "
+    "rm /etc/sim/fail-postinst; dpkg -r --force-depends libnvidia-cfg1-580-server; "
     "rm -f $(grep -ls nouveau /etc/modprobe.d/* /usr/lib/modprobe.d/* /lib/modprobe.d/*); update-initramfs -u -k all"
 )
 _DRIVER = {"installed": ["580-server open signed held"], "nouveau": False}
