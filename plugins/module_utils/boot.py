@@ -19,7 +19,7 @@ from ansible_collections.gpu.provision.plugins.module_utils.hosttree import inte
 _LOADER_GUID = "4a67b082-0a4c-41cf-b6c7-440b29bb8c4f"
 _ENTRY = lazyre.compile(r"""^\s*(menuentry|submenu)\s+(?:'((?:[^']|'\\'')*)'|"([^"]*)")(.*)$""")
 _ID = lazyre.compile(r"""(?:\$menuentry_id_option|--id[ =])\s*(?:'([^']*)'|"([^"]*)"|(\S+))""")
-_LINUX = lazyre.compile(r"^\s*linux(?:16|efi)?\s+(\S+)", re.M)
+_LINUX = lazyre.compile(r"^[ \t]*linux(?:16|efi)?\s+(\S+)", re.M)
 _RELEASE = lazyre.compile(r"(?:^|/)(?:vmlinuz|vmlinux|kernel|linux)-([0-9][^/]*?)(?:\.efi)?$")
 
 
@@ -96,10 +96,10 @@ def grub_default(text, env, default_grub):
     """Return (default entry as GRUB takes it, where it comes from)."""
     if env.get("next_entry"):
         return env["next_entry"], "grubenv's next_entry (one boot only)"
-    head = re.split(r"^\s*(?:menuentry|submenu)\s", text, maxsplit=1, flags=re.M)[0]
+    head = re.split(r"^[ \t]*(?:menuentry|submenu)\s", text, maxsplit=1, flags=re.M)[0]
     values = [
         a or b or c
-        for a, b, c in re.findall(r"""^\s*set default=(?:"([^"]*)"|'([^']*)'|(\S+))""", head, re.M)
+        for a, b, c in re.findall(r"""^[ \t]*set default=(?:"([^"]*)"|'([^']*)'|(\S+))""", head, re.M)
     ]
     values = [value for value in values if "next_entry" not in value]
     value, origin = "0", "GRUB's own"
@@ -169,7 +169,7 @@ def _default_grub(tree):
     folder = "/etc/default/grub.d"
     files = ["/etc/default/grub"] + ["%s/%s" % (folder, n) for n in tree.names(folder) if n.endswith(".cfg")]
     for file in files:
-        for match in re.finditer(r"^\s*GRUB_DEFAULT=(.*)$", tree.read(file) or "", re.M):
+        for match in re.finditer(r"^[ \t]*GRUB_DEFAULT=(.*)$", tree.read(file) or "", re.M):
             value = match.group(1).strip().strip("\"'")
     return value
 
@@ -186,7 +186,9 @@ def _systemd_boot(tree):
             continue
         order = sorted(entries, key=lambda name: debversion.natural_key(entries[name].get("version", name)))
         pattern = None
-        for match in re.finditer(r"^\s*default\s+(\S+)", tree.read(esp + "/loader/loader.conf") or "", re.M):
+        for match in re.finditer(
+            r"^[ \t]*default\s+(\S+)", tree.read(esp + "/loader/loader.conf") or "", re.M
+        ):
             pattern = match.group(1)
         chosen, why = order[-1], "the newest entry in " + folder
         for wish, origin in (

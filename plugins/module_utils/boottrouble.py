@@ -463,7 +463,7 @@ def read_default_route(tree):
 def read_nameservers(tree):
     """Addresses of /etc/resolv.conf; None without the file."""
     text = tree.read("/etc/resolv.conf")
-    return None if text is None else re.findall(r"^\s*nameserver\s+(\S+)", text, re.M)
+    return None if text is None else re.findall(r"^[ \t]*nameserver\s+(\S+)", text, re.M)
 
 
 # --- small things --------------------------------------------------------------------------------------------

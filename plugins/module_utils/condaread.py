@@ -41,8 +41,7 @@ TERMS_CHANNELS = ("https://repo.anaconda.com/pkgs/main", "https://repo.anaconda.
 
 # One of these at the top of a folder: an installation of conda, or what is left of one.
 _MARKS = frozenset(["condabin", "_conda", MARKER]).union(LEFTOVERS)
-_MOST_TERMS = 50
-_INIT = lazyre.compile(r"^# >>> conda initialize >>>$(.*?)^# <<< conda initialize <<<$", re.S | re.M)
+_MOST_TERMS, _MOST_BLOCK = 50, 4096
 _INIT_PREFIX = lazyre.compile(r"""['"]?(/[^'"\n]*?)/bin/conda\b['"]?""")
 
 
@@ -235,10 +234,14 @@ def terms_hash(channel):
 
 def init_block(text):
     """Return the prefix whose block ``conda init`` wrote into a shell's file, or None when there is no block."""
-    match = _INIT.search(text)
-    if not match:
+    block, end, _ = (
+        ("\n" + text + "\n")
+        .partition("\n# >>> conda initialize >>>\n")[2]
+        .partition("\n# <<< conda initialize <<<\n")
+    )
+    if not end:
         return None
-    found = _INIT_PREFIX.search(match.group(1))
+    found = _INIT_PREFIX.search(block[:_MOST_BLOCK])
     return found.group(1) if found else ""
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 
 from ansible_collections.gpu.provision.plugins.module_utils import lazyre
+from ansible_collections.gpu.provision.plugins.module_utils.hosttree import integer
 
 CONFIG = "/etc/containerd/config.toml"
 DROP_IN = "/etc/containerd/conf.d/99-gpu-provision-nvidia.toml"
@@ -54,7 +55,8 @@ def version_of(text):
     if not text.strip():
         return None
     word = sections(text)[()].get("version", "1").split("#")[0].strip()
-    return int(word) if word.isdigit() else 1
+    number = integer(word)
+    return 1 if number is None else number
 
 
 def runtime_of(dump, plugin, name="nvidia"):
@@ -161,14 +163,14 @@ def with_import(text, version, pattern):
         return text
     if have:
         return re.sub(
-            r"(?m)^(\s*imports\s*=\s*\[)", lambda m: '%s"%s", ' % (m.group(1), pattern), text, count=1
+            r"(?m)^([ \t]*imports[ \t]*=\s*\[)", lambda m: '%s"%s", ' % (m.group(1), pattern), text, count=1
         )
     line = 'imports = ["%s"]\n' % pattern
     if not text.strip():
         return "%s\nversion = %d\n%s" % (HEADER, version, line)
     # Keys of the whole file stand before its first table: behind the version there is room.
     place = re.search(r"(?m)^[ \t]*version[ \t]*=.*(?:\n|$)", text)
-    if not place or re.search(r"(?m)^\s*\[", text[: place.start()]):
+    if not place or re.search(r"(?m)^[ \t]*\[", text[: place.start()]):
         return line + text
     head = text[: place.end()]
     return head + ("" if head.endswith("\n") else "\n") + line + text[place.end() :]

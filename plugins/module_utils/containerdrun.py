@@ -113,7 +113,7 @@ class Containerd(object):
     def _newest_version(self):
         """Version for a file that is not there yet."""
         out = self.host.run([self.program, "--version"], 20.0)[1]
-        match = re.search(r"\bv?([0-9]+)\.[0-9]+\.[0-9]+", out)
+        match = re.search(r"\bv?([0-9]{1,9})\.[0-9]+\.[0-9]+", out)
         return 3 if match and int(match.group(1)) >= 2 else 2
 
     def _loses(self, before, default, main, own):

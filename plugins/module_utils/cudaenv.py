@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 
-from ansible_collections.gpu.provision.plugins.module_utils import ownfiles
+from ansible_collections.gpu.provision.plugins.module_utils import hosttree, ownfiles
 
 LD_SO_CONF_D = "/etc/ld.so.conf.d"
 
@@ -40,7 +40,7 @@ class Group(object):
         width = 2 + (end - 2) // 2
         for at in range(end + 1, len(lines) - 1, width):
             if lines[at]:
-                self.choices[lines[at]] = int(lines[at + 1])
+                self.choices[lines[at]] = hosttree.integer(lines[at + 1]) or 0
 
     @property
     def words(self):

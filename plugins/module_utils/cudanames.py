@@ -41,7 +41,7 @@ _COMPONENT = re.compile(r"^(?P<base>cuda-[a-z0-9-]+?|gds-tools|" + _LIBRARIES + 
 _FLOATING = re.compile(r"^(?P<base>cuda-toolkit|cuda-nvcc)(?:-(?P<major>[0-9]+))?$")
 _NSIGHT = re.compile(r"^(?P<base>nsight-compute|nsight-systems)(?:-[0-9.]+)?$")
 _CUDNN = re.compile(
-    r"^(?P<base>(?:lib)?cudnn(?P<own>[0-9]+)?(?:-(?:dev|headers|static|samples|jit|jit-dev|jit-static))?)"
+    r"^(?P<base>(?:lib)?cudnn(?P<own>[0-9]{1,9})?(?:-(?:dev|headers|static|samples|jit|jit-dev|jit-static))?)"
     r"(?:-cuda-(?P<major>[0-9]+)(?:-(?P<minor>[0-9]+))?)?$"
 )
 _NCCL = frozenset(("libnccl2", "libnccl-dev"))

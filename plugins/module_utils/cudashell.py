@@ -27,7 +27,7 @@ _USER = (
 )  # fmt: skip
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # Bounds: a host with thousands of homes, or a start file that somebody piped a log into.
-_MOST_HOMES, _MOST_BYTES, _MOST_LINES, _MOST_TEXT = 256, 65536, 200, 300
+_MOST_HOMES, _MOST_BYTES, _MOST_LINES, _MOST_LINE, _MOST_TEXT = 256, 65536, 200, 4096, 300
 
 LISTS = frozenset([
     "PATH", "LD_LIBRARY_PATH", "LIBRARY_PATH", "LD_RUN_PATH", "CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH",
@@ -101,7 +101,7 @@ def read_lines(tree):
 
 def _first_path(tree):
     """PATH before any profile is read: pam_env's (/etc/environment), else login's own (login.defs(5))."""
-    match = re.search(r"^\s*ENV_PATH\s+PATH=(\S+)", tree.read("/etc/login.defs", _MOST_BYTES) or "", re.M)
+    match = re.search(r"^[ \t]*ENV_PATH\s+PATH=(\S+)", tree.read("/etc/login.defs", _MOST_BYTES) or "", re.M)
     return (match.group(1) if match else _DEFAULT_PATH).split(":")
 
 
@@ -204,9 +204,9 @@ def assignments(text, suffix="", home=None):
     fish, csh = suffix == ".fish", suffix == ".csh" or "\nsetenv " in "\n" + text
     known = {"HOME": home} if home else {}
     for number, line in enumerate(text.splitlines(), 1):
-        if "#" in line:
+        if "#" in line[:_MOST_LINE]:
             line = re.sub(r"(?:^|\s)#.*$", "", line)
-        if not line.strip() or _PRINTS.match(line):
+        if not line.strip() or len(line) > _MOST_LINE or _PRINTS.match(line):
             continue
         if not _ASSIGNS.search(line):
             continue

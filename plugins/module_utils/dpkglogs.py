@@ -17,7 +17,7 @@ UNATTENDED = "/var/log/unattended-upgrades/unattended-upgrades.log"
 _TAIL, _MOST_UNPACKED = 1 << 19, 1 << 24
 _MOST_TRANSACTIONS, _MOST_PACKAGES = 12, 80
 _ACTIONS = ("Install", "Upgrade", "Downgrade", "Reinstall", "Remove", "Purge")
-_CHANGE = lazyre.compile(r"([a-z0-9][a-z0-9.+-]*)(?::([a-z0-9-]+))? \(([^)]*)\)")
+_CHANGE = lazyre.compile(r"([a-z0-9][a-z0-9.+-]{0,200})(?::([a-z0-9-]+))? \(([^)]*)\)")
 _FAILED = lazyre.compile(r"^dpkg: error processing (?:package|archive) (\S+)(?: \((\S+?)\))?:\s*$")
 _TELLING = lazyre.compile(
     r"^(?:Error!|ERROR|E: |error:|Bad return|Consult |dkms|modprobe|update-initramfs: failed|\S+: error)|"

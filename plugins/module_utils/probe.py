@@ -461,7 +461,8 @@ def _module_info(tree, path):
     try:
         info = kmod.info(tree.real(path))
     except kmod.KmodError:
-        # Damaged or not a module: it has no version, and verify says so.
+        # It has no version, and verify says so.
+        tree.note(path, "damaged, or no kernel module")
         info = {}
     except OSError as error:
         tree.missed(path, error)

@@ -95,13 +95,13 @@ def _proxies(tree, homes):
     for file in ["/etc/conda/.condarc", "/root/.condarc"] + ["%s/.condarc" % home for _, home in homes]:
         text = tree.read(file, 65536) or ""
         block = re.search(r"^proxy_servers:\s*\n((?:[ \t]+.*\n?)+)", text, re.M)
-        for kind, value in re.findall(r"^\s+(https?)\s*:\s*(\S+)", block.group(1) if block else "", re.M):
+        for kind, value in re.findall(r"^[ \t]+(https?)\s*:\s*(\S+)", block.group(1) if block else "", re.M):
             add("conda", file, kind, value.strip("\"'"))
     pips = ["/etc/pip.conf"] + [
         "%s/%s" % (home, name) for _, home in homes for name in (".config/pip/pip.conf", ".pip/pip.conf")
     ]
     for file in pips:
-        match = re.search(r"^\s*proxy\s*=\s*(\S+)", tree.read(file, 65536) or "", re.M)
+        match = re.search(r"^[ \t]*proxy\s*=\s*(\S+)", tree.read(file, 65536) or "", re.M)
         if match:
             add("pip", file, "all", match.group(1))
     return found[:64]
@@ -113,7 +113,9 @@ def _sudo_keeps_proxy(tree):
     texts += [tree.read("/etc/sudoers.d/" + name, 65536) for name in tree.names("/etc/sudoers.d")]
     if texts[0] is None:
         return None
-    return any(re.search(r"^\s*Defaults.*env_keep.*https?_proxy", text or "", re.M | re.I) for text in texts)
+    return any(
+        re.search(r"^[ \t]*Defaults.*env_keep.*https?_proxy", text or "", re.M | re.I) for text in texts
+    )
 
 
 # --- libraries that Python environments bring ---------------------------------------------------------------
