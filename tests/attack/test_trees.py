@@ -603,19 +603,16 @@ ALLOWED = {
     ): "asks for a lock of dpkg's or apt's, in folders of root's alone; reads nothing",
     ("aptsettle", "settle"): "waits for our own lock, in a folder of root's alone; reads nothing",
     ("apttransaction", "_close_all"): "/dev/null",
-    ("apttransaction", "_read_json"): "our own journal, in a folder of root's alone",
     ("condacommon", "__enter__"): "flock on a marker, without blocking and without following; reads nothing",
-    ("condafetch", "fetch"): "flock on a folder (O_DIRECTORY); reads nothing",
-    ("condainstall", "make_for_owner"): "a folder (O_DIRECTORY | O_NOFOLLOW)",
+    ("condacommon", "create_text"): "makes a file (O_CREAT | O_EXCL)",
     ("containerdocker", "_ask"): "the program dockerd, to start it by its descriptor",
     ("hostlock", "*"): "our own lock and record, in a folder of root's alone",
-    ("hostrecord", "*"): "our own records, in a folder of root's alone",
     ("mirror", "*"): "the mirror's own files, below a folder that the mirror alone writes",
+    ("ownstate", "open_lock"): "our own lock, in a folder of root's alone; reads nothing",
     ("probe", "_locked_by"): "asks for a lock of dpkg's or apt's, in folders of root's alone; reads nothing",
     ("proveframework", "*"): "/proc/self/maps in the process of a check",
     ("provelibrary", "*"): "/proc/self/maps in the process of a check",
     ("provexid", "*"): "/dev/kmsg, without blocking",
-    ("rescuesnapshot", "manifest"): "our own snapshot, in a folder of root's alone",
 }
 
 
@@ -649,7 +646,7 @@ def _reads(call: ast.Call) -> bool:
     if re.search(r"""open\(['"]/(proc|sys)/""", text):
         return False
     if name == "os.open":
-        return "O_CREAT" not in text
+        return "O_CREAT" not in text and "O_DIRECTORY" not in text
     if name in ("open", "io.open"):
         mode = [ast.unparse(one) for one in call.args[1:2]] + [
             ast.unparse(k.value) for k in call.keywords if k.arg == "mode"
