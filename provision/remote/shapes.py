@@ -57,7 +57,7 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
         "renew": {"kept": bool, "held": _LOCK},
     },
     "hostrecord": {
-        "leave": {"held": _LOCK, "trouble": _TEXT},
+        "leave": {"released?": bool, "held": _LOCK, "trouble": _TEXT},
         "read": {"runs": [dict], "unreadable": _WORDS, "lock": {"held": _LOCK, "stale": _TEXT}},
     },
     "rescuesnapshot": {
@@ -125,11 +125,14 @@ def _misfit(shape: Any, value: Any, place: str) -> str | None:
         return place
     if ... in shape:
         return _first(_misfit(shape[...], item, f"{place}.*") for item in value.values())
-    return _first(
-        _misfit(wanted, value.get(key.rstrip("?")), f"{place}.{key.rstrip('?')}")
-        for key, wanted in shape.items()
-        if key.rstrip("?") in value or not key.endswith("?")
-    )
+    return _first(_misfit_of_key(key, wanted, value, place) for key, wanted in shape.items())
+
+
+def _misfit_of_key(key: str, wanted: Any, value: Mapping[str, Any], place: str) -> str | None:
+    name = key.rstrip("?")
+    if name in value:
+        return _misfit(wanted, value[name], f"{place}.{name}")
+    return None if key.endswith("?") else f"{place}.{name}"
 
 
 def _first(places: Any) -> str | None:

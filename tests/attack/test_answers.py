@@ -342,10 +342,29 @@ def test_every_wrong_type_in_a_result_is_the_hosts_fault(program, args, good):
             shapes.check(program, args, broken)
 
 
+NEEDED = {
+    "taken",
+    "held",
+    "replaced",
+    "lock",
+    "runs",
+    "workdir",
+    "packages",
+    "checks",
+    "ok",
+    "rc",
+    "settled",
+    "pid",
+    "id",
+}
+
+
 def _broken(value):
     """Yield value with one thing in it of another type, for every thing."""
     if isinstance(value, dict):
         for key, item in value.items():
+            if key in NEEDED:
+                yield {name: one for name, one in value.items() if name != key}
             for other in _wrong(item):
                 yield {**value, key: other}
             for other in _broken(item):

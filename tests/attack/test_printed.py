@@ -6,7 +6,7 @@ import io
 import json
 import sys
 import unicodedata
-from typing import Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import pytest
 from hypothesis import given
@@ -85,6 +85,8 @@ _SET = {"device": "2330"}
 def made_of(kind: Any, text: str, depth: int = 0) -> Any:
     """Return a value of a type with text wherever text may stand."""
     origin, inside = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return made_of(inside[0], text, depth)
     if kind is str:
         return text
     if origin is Literal:
