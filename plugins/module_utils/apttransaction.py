@@ -291,7 +291,8 @@ class _Task(object):
             if journal is None:
                 journal = self._journal_of_what_is_installed(packages)
                 how = (
-                    "on hold again is what this run holds, and what is installed of %s" % aptfiles.UNATTENDED
+                    "what this run holds, and what is installed and named in %s, is on hold again"
+                    % aptfiles.UNATTENDED
                 )
             told[-1] += "; " + how
         held = restore_holds(journal, packages, self._set_selections)

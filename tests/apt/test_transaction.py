@@ -225,7 +225,7 @@ def test_a_damaged_journal_costs_no_hold(host: Root) -> None:
             assert now == wanted | {"lab-tool": "hi 1.0"}, where
             (told,) = result["warnings"]
             assert f"{journal} is damaged: " in told, where
-            assert ("came back from its copy" if has_copy else "is installed of") in told, where
+            assert ("came back from its copy" if has_copy else "is on hold again") in told, where
             again = host.module("apt_transaction", install=pinned("550", OLD))
             assert (again["changed"], again["warnings"]) == (False, []), where
     kept = list((host.path / "var/lib/gpu-provision").glob("transaction.json.damaged-*"))

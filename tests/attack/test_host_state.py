@@ -288,7 +288,7 @@ def test_holds_come_back_from_what_is_installed(
     task, written = _recover({"hold": False})
     assert written == dict.fromkeys(("libnvidia-compute-580", "libnccl2"), "hold")
     assert len(task.warnings) == 2
-    assert "is installed of" in task.warnings[-1]
+    assert "is on hold again" in task.warnings[-1]
     assert [len(aside(state / name)) for name in ("transaction.json", "transaction-copy.json")] == [1, 1]
 
 
