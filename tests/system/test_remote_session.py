@@ -51,6 +51,9 @@ def main(args):
 def modules(monkeypatch, tmp_path):
     for name, text in MODULES.items():
         (tmp_path / f"{name}.py").write_text(text)
+    for name in bundle.needed("redact"):
+        # What the server itself needs.
+        (tmp_path / f"{name}.py").write_text(bundle.source(name))
     monkeypatch.setattr(bundle, "MODULE_UTILS", tmp_path)
     caches = (bundle.source, bundle.needed, bundle._first_request)
     for cache in caches:
@@ -79,17 +82,13 @@ def test_calls_share_a_process_and_sources_are_sent_once(local):
     assert session.call("add", {"a": 1, "b": 2}) == {"sum": 8, "word": "grün", "calls": 1}
     assert session.call("other", {}) == "grün"
     assert session.call("add", {"a": 0, "b": 1})["calls"] == 2
-    assert bundle.needed("add") == ("add", "numbers", "words") or set(bundle.needed("add")) == {
-        "add",
-        "numbers",
-        "words",
-    }
+    assert {"add", "numbers", "words"} <= set(bundle.needed("add"))
 
 
 def test_what_is_sent_fits_what_is_known():
     known: set[str] = set()
     first = bundle.request("add", {}, 60, known)
-    assert known == {"add", "words", "numbers"}
+    assert {"add", "words", "numbers"} <= known
     assert len(bundle.request("add", {}, 60, known)) < len(first)
 
 

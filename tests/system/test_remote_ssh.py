@@ -36,6 +36,9 @@ def clean(monkeypatch, tmp_path):
     modules = tmp_path / "modules"
     modules.mkdir()
     (modules / "echo.py").write_text(ECHO)
+    for name in bundle.needed("redact"):
+        # What the server itself needs.
+        (modules / f"{name}.py").write_text(bundle.source(name))
     monkeypatch.setattr(bundle, "MODULE_UTILS", modules)
     monkeypatch.setattr(target, "_USER_CONFIG", str(tmp_path / "ssh_config"))
     monkeypatch.setattr(target, "_SYSTEM_CONFIG", "/nonexistent")
