@@ -397,14 +397,7 @@ class _Planner:
                 "python": {"path": self.facts.host.python_path, "version": self.facts.host.python},
             },
         )  # fmt: skip
-        if refused := self.facts.refused:
-            plan.warnings.append(
-                Issue(
-                    code="host.unreadable", host=self.name, message="the host says what cannot be used; it is left out",
-                    because=refused[:8],
-                    hint="look there; a host that is not as its own programs made it may be compromised",
-                )
-            )  # fmt: skip
+        self._tell_refused(plan)
         if plan.reboot.blocked_by:
             plan.blockers.append(
                 Issue(
@@ -420,6 +413,21 @@ class _Planner:
             lost = lost_at_reload(self.facts) if _reloads(plan) else None
             plan.warnings += [_on(self.name, lost)] if lost else []
         return plan
+
+    def _tell_refused(self, plan: HostPlan) -> None:
+        """Warn of facts that cannot be used; without the release nothing can be chosen."""
+        refused = self.facts.refused
+        if not refused:
+            return
+        issue = Issue(
+            code="host.unreadable",
+            host=self.name,
+            message="some of what the host says cannot be used, and is left out",
+            because=refused[:8],
+            hint="look there: is its python3 Ubuntu's own? the host may be compromised",
+        )
+        blocks = any(place.startswith("host.os.") for place in refused) and not self.facts.host.os.version_id
+        (plan.blockers if blocks else plan.warnings).append(issue)
 
     def _of_mirror(self) -> AptPart | None:
         """The mirror's part of Ubuntu's archive among the host's sources, as long as the inventory names a mirror."""

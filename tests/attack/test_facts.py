@@ -417,3 +417,16 @@ def test_an_answer_has_one_line_in_each_text():
 def test_a_host_cannot_break_a_rescue_by_its_answer(read, raw):
     with pytest.raises((HostFailedError, ValidationError)):
         read("gpu01", lambda program, args: raw)
+
+
+def test_a_plan_tells_what_it_left_out_and_stops_without_the_release():
+    raw = base()
+    raw["host"]["python_path"] = LOOKUP
+    plan = plan_from_facts("gpu01", Facts.of_host(raw), lambda program, args: {}, {}, parts=())
+    assert [(one.code, one.because) for one in plan.warnings] == [
+        ("host.unreadable", ["host.python_path: not the path of a program"])
+    ]
+    assert plan.status != "blocked"
+    raw["host"]["os"]["version_id"] = LINES
+    plan = plan_from_facts("gpu01", Facts.of_host(raw), lambda program, args: {}, {}, parts=())
+    assert plan.status == "blocked" and plan.blockers[0].code == "host.unreadable"
