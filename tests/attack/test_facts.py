@@ -34,6 +34,8 @@ from provision.text import answered, one_line
 from tests.unit.fleethosts import healthy
 
 EXAMPLES = 300
+# Of those that go through every writer: a tenth of a second each.
+WRITTEN = 150
 # A failure is told by its seed; making it smaller would take minutes.
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate)
 LOOKUP = "{{ lookup('pipe', 'touch PWNED; echo /usr/bin/python3') }}"
@@ -165,7 +167,7 @@ def sound(facts):
         assert one_line(text, 10_000) == text or text.isprintable() or text == text.strip() and not re.search(
             "[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]", text
         )  # fmt: skip
-        assert len(text) <= 4200
+        assert len(text) <= 65536
     again = Facts.of_host(json.loads(facts.model_dump_json()))
     assert again == facts, "a second reading drops nothing more"
 
@@ -279,7 +281,7 @@ def inventory(names):
     )  # fmt: skip
 
 
-@settings(max_examples=EXAMPLES, deadline=None, phases=PHASES, suppress_health_check=list(HealthCheck))
+@settings(max_examples=WRITTEN, deadline=None, phases=PHASES, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 2**32), texts=odd_texts, count=st.integers(1, 6))
 def test_every_writer_writes_the_same_data(seed, texts, count):
     draw, catalog = random.Random(seed), load_catalog()  # noqa: S311 - examples
