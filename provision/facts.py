@@ -613,6 +613,7 @@ class Facts(Answer):
     conda: Conda = Conda()
     containers: Containers = Containers()
     cuda_dirs: dict[Path, Version | None] = Field(default_factory=dict)  # /usr/local/cuda-13.0 -> version
+    run_lock: Line | None = None  # text of the lock of runs; see hostlock
     # What root would have seen; with ": " and a reason, what was there and cannot be used.
     unreadable: list[Line] = Field(default_factory=list)
     trouble: Trouble | None = None  # None: not asked for; see provision.trouble

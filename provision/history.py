@@ -17,12 +17,13 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.plugin_utils import runlock, runrecord
+from provision import ownstate
 from provision.errors import Exit, Issue, UsageError
 from provision.hostlock import HostLocks, folder_of
 from provision.lock.hold import path_of
 from provision.rollout.seams import Seam
 from provision.rollout.state import FILE as STATE
-from provision.rollout.state import RunState, write_atomically
+from provision.rollout.state import RunState
 
 if TYPE_CHECKING:
     from provision.commands.fleet import Fleet, Talk
@@ -81,6 +82,7 @@ class HostRecord(BaseModel):
     rebooted: bool = False
     verify: Judged | None = None
     took_lock_of: dict[str, str | None] | None = None
+    ended_by: str | None = None  # who found it cut off, and removed its lock
 
 
 class Run(BaseModel):
@@ -147,7 +149,7 @@ class Recorder(Seam):
             "lock": runrecord.lock_state(path_of(values)),
         }  # fmt: skip
         # Gone on with after it was cut off: what was done then is kept.
-        earlier = read(folder)
+        earlier = ownstate.take(folder / FILE, Run, self._talk.note)
         planned = [name for name, plan in self._plans.items() if plan.status == "changes"]
         self._run = Run.model_validate({**self._about, "planned": planned, "folder": str(folder)})
         if earlier is not None:
@@ -201,7 +203,7 @@ class Recorder(Seam):
         self._save()
 
     def _save(self) -> None:
-        write_atomically(self._folder / FILE, self._run.model_dump_json(by_alias=True, indent=1))
+        ownstate.write(self._folder / FILE, self._run.model_dump_json(by_alias=True, indent=1))
 
 
 # ---- reading it back ---------------------------------------------------------------------------------------------------
@@ -209,9 +211,8 @@ class Recorder(Seam):
 
 def read(folder: Path) -> Run | None:
     """Return the run of a folder; None where it has none, or none that can be read."""
-    try:
-        run = Run.model_validate_json((folder / FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # not there, not text, or no record of a run
+    run = ownstate.read_or_none(folder / FILE, Run)
+    if run is None:
         return None
     run.active = run.ended is None and _goes_on(folder)
     return run
@@ -219,11 +220,8 @@ def read(folder: Path) -> Run | None:
 
 def _goes_on(folder: Path) -> bool:
     """True while the process of a run is there; by its state (see rollout.state)."""
-    try:
-        process = RunState.model_validate_json((folder / STATE).read_text(encoding="utf-8")).process
-    except (OSError, ValueError):
-        return False
-    return process is not None and process.alive()
+    state = ownstate.read_or_none(folder / STATE, RunState)
+    return state is not None and state.process is not None and state.process.alive()
 
 
 def folders(base: Path) -> list[Path]:
@@ -323,4 +321,4 @@ def keep_before(entries: Mapping[str, Any], path: Path) -> None:
         groups={name: entry.group for name, entry in entries.items()},
         hosts={name: entry.host.model_copy(update={"group": name}) for name, entry in entries.items()},
     )
-    write_atomically(path, dump(lock))
+    ownstate.write(path, dump(lock))

@@ -24,10 +24,12 @@ from ansible_collections.gpu.provision.plugins.plugin_utils import runlock
 from provision import engine, remote
 from provision.commands.fleet import Fleet, Silent, Talk, ask_all
 from provision.errors import Issue, ProvisionError, RefusedError
+from provision.facts import Facts
 from provision.inventory import Host
 from provision.text import answered
 
 RENEW_EVERY = 120.0
+LEFT = "host.lock_stale"
 _JOIN_SECONDS = 5.0
 
 
@@ -153,6 +155,29 @@ def folder_of(fleet: Fleet) -> Path:
 
 
 # ---- what people are told -----------------------------------------------------------------------------------------------
+
+
+def left_behind(host: str, facts: Facts) -> Issue | None:
+    """Say that a run which has certainly ended left its lock on a host."""
+    was = runlock.record_of(facts.run_lock or "")
+    at = {"renewed": was.get("renewed"), "uptime": facts.host.uptime_s, "boot_id": facts.host.boot_id}
+    known = at if facts.host.uptime_s is not None else None
+    why = hostlock.stale(was, known, hostlock.controller()) if was else None
+    if not why:
+        return None
+    return Issue(
+        code=LEFT, host=host, message=f"a run that has ended left its lock: {hostlock.words(was)}", because=[why],
+        hint="provision apply removes it, and leaves the host a record of that run",
+    )  # fmt: skip
+
+
+def removed(host: str, was: Mapping[str, Any], why: str, changed: str) -> Issue:
+    """Whose lock was removed from a host that is as wanted; changed: what that run did there, in words."""
+    return Issue(
+        code=LEFT, host=host, message=f"removed the lock of a run that has ended: {hostlock.words(was)}",
+        because=[why, f"it changed {changed}" if changed else "what it changed is not known here"],
+        hint=f"provision history {was['run']}",
+    )  # fmt: skip
 
 
 def locked(host: str, held: Mapping[str, Any]) -> RefusedError:

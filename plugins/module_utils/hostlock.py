@@ -336,14 +336,14 @@ def _read(path):
         record = ownstate.read(path, {"run": _is_name}, _MOST_BYTES)
     except ownstate.Damaged as damage:
         return {"run": None, "trouble": "%s holds no record of a run: %s" % (path, damage.why)}
-    return None if record is None else _sound(record)
+    return None if record is None else sound(record)
 
 
 def _is_name(value):
     return ownstate.fits(value, str) and bool(value)
 
 
-def _sound(record):
+def sound(record):
     """A record without what is of another kind than we write (by hand, by another version): that proves nothing."""
     kept = dict(record)
     for key, fits in (

@@ -48,12 +48,17 @@ def leave(record, run, folder=FOLDER, lock=hostlock.PATH):
     return dict(answer, trouble=trouble)
 
 
+def is_name(run):
+    """True for what can be the name of a run, and so of a file and of a folder."""
+    return isinstance(run, str) and bool(_NAME.match(run))
+
+
 def write(record, folder=FOLDER):
     """Write a record as ``<its run>.json`` (0644, in one step), and remove those beyond the newest KEEP.
 
     Raises ownfiles.FileError, and ValueError for a run whose name is no name of a file.
     """
-    if not isinstance(record.get("run"), str) or not _NAME.match(record["run"]):
+    if not is_name(record.get("run")):
         raise ValueError("%r is no name of a run" % record.get("run"))
     # A line a key: short enough to keep, and a person with a pager finds the words.
     lines = ",\n".join("%s: %s" % (json.dumps(key), json.dumps(record[key])) for key in sorted(record))

@@ -184,6 +184,8 @@ def _collect(tree, conda_prefixes):
         "cuda_dirs": cuda_dirs,
         "containers": part("containers", containerprobe.read, packages, gpu_users),
         "conda": part("conda", condaprobe.read, conda_prefixes),
+        # Of the run that has the host, see hostlock: an unchanged host is told, without a further call, of a run that has ended.
+        "run_lock": tree.read("/var/lib/provision/lock.json", 16384),
     }
 
 

@@ -128,6 +128,15 @@ def took(was, why):
     }  # fmt: skip
 
 
+def record_of(text):
+    """Return the record of a lock from the text of its file, {} where it is none."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return hostlock.sound(found) if isinstance(found, dict) and isinstance(found.get("run"), str) else {}
+
+
 def proven(answer):
     """Return the proof that the lock in an answer of hostlock.acquire is stale, by what this machine knows; or None."""
     return hostlock.stale(answer["held"], None, hostlock.controller()) if answer["held"] else None

@@ -15,7 +15,7 @@ from typing import Any
 
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils import hookrun
-from provision import engine, remote
+from provision import engine, leftbehind, ownstate, remote
 from provision.collection import ROOT
 from provision.commands import plan as planning
 from provision.commands import verify
@@ -133,12 +133,14 @@ def run(
     names = [name for wave in staged.waves for name in wave.hosts] + staged.waiting
     if resumed is None and not names:
         engine.dismiss()
-        return _conclude(ApplyDocument(errors=list(plan.errors)), plan, {})
+        document = ApplyDocument(errors=list(plan.errors))
+        document.warnings = [] if check or declined else leftbehind.end(fleet, plan, runs_folder(run_base))
+        return _conclude(document, plan, {})
     store = resumed or _new_store(plan, options, staged, where or Where(), run_base, check)
     if resumed is not None:
         _go_on(resumed, plan, staged)
-    before = _agreed_before(store)
-    engine.write_private(store.folder / _plan_name(store.state.sessions), plan.to_json())
+    before = _agreed_before(store, talk)
+    ownstate.write(store.folder / _plan_name(store.state.sessions), plan.to_json())
     first = len(store.state.waves) - len(staged.waves) + 1
     agreed = {name: plan.hosts[name] for name in [*names, *staged.begun]}
     started = time.monotonic()
@@ -164,12 +166,13 @@ def run(
         engine.dismiss()
     document = ApplyDocument(errors=list(plan.errors), run_dir=str(store.folder))
     document.seconds = round(time.monotonic() - started, 1)
+    document.warnings = [] if check or declined else leftbehind.end(fleet, plan, runs_folder(run_base))
     _finish(document, plan, store, rollout, declined)
     for seam in rollout.seams:
         seam.at_end(document)
     with store.change() as state:
         state.ended, state.exit_code, state.process = now(), document.exit_code, None
-    engine.write_private(store.folder / "result.json", document.to_json())
+    ownstate.write(store.folder / "result.json", document.to_json())
     return document
 
 
@@ -243,17 +246,17 @@ def _plan_name(session: int) -> str:
     return "plan.json" if session == 1 else f"plan-{session}.json"
 
 
-def _agreed_before(store: Store) -> dict[str, list[HostPlan]]:
+def _agreed_before(store: Store, talk: Talk) -> dict[str, list[HostPlan]]:
     """Return what was agreed to in earlier sessions, of the hosts that these began and did not end."""
     found: dict[str, list[HostPlan]] = {}
     begun = [name for name, host in store.state.hosts.items() if host.began]
     for session in range(1, store.state.sessions):
         path = store.folder / _plan_name(session)
-        if begun and path.is_file():
-            document = PlanDocument.model_validate_json(path.read_text(encoding="utf-8"))
-            for name in begun:
-                if name in document.hosts:
-                    found.setdefault(name, []).append(document.hosts[name])
+        document = ownstate.take(path, PlanDocument, talk.note) if begun else None
+        hosts = document.hosts if document else {}
+        for name in begun:
+            if name in hosts:
+                found.setdefault(name, []).append(hosts[name])
     return found
 
 
@@ -503,7 +506,7 @@ class _Actions:
         if folder == self.store.folder and all(plan is self.agreed[name] for name, plan in plans.items()):
             return folder, folder / "plan.json"
         plan_file = folder / "wave.json"
-        engine.write_private(plan_file, PlanDocument(hosts=dict(plans)).to_json())
+        ownstate.write(plan_file, PlanDocument(hosts=dict(plans)).to_json())
         return folder, plan_file
 
     def prove(self, title: str, outcomes: Mapping[str, Outcome]) -> None:

@@ -11,6 +11,7 @@ from provision.catalog import Catalog, load_catalog
 from provision.commands.fleet import Fleet, Silent, Talk, ask_all
 from provision.documents import PlanDocument
 from provision.errors import Exit, ProvisionError
+from provision.facts import Facts
 from provision.inventory import Host
 from provision.plan import HostPlan
 from provision.planning import Call, failed_plan, plan_host
@@ -50,6 +51,11 @@ def run(
         plan = make(host.name, call, dict(fleet.values[host.name]), catalog)
         if plan.status == "changes" and facts:
             before(host.name, facts[0])
+        if facts and facts[0].get("run_lock"):
+            from provision.hostlock import left_behind
+
+            left = left_behind(host.name, Facts.of_host(facts[0]))
+            plan.warnings += [left] if left else []
         return plan
 
     answers = ask_all(fleet, fleet.hosts, "planning", ask, talk or Silent(), keep=keep)

@@ -14,7 +14,7 @@ from typing import Any
 
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.plugin_utils import runlock, runrecord
-from provision import engine, history
+from provision import engine, history, ownstate
 from provision.catalog import load_catalog
 from provision.collection import ROOT
 from provision.commands import verify
@@ -126,7 +126,7 @@ class _Run:
             release(self.fleet)
         document = self._document()
         if self.run_dir is not None:
-            engine.write_private(self.run_dir / "result.json", document.to_json())
+            ownstate.write(self.run_dir / "result.json", document.to_json())
         return document
 
     def _let_go(self) -> None:
@@ -154,7 +154,7 @@ class _Run:
             **about, "planned": list(held), "folder": str(self.run_dir), "ended": runrecord.now(),
             "exit_code": document.exit_code, "hosts": records,
         })  # fmt: skip
-        engine.write_private(self.run_dir / history.FILE, kept.model_dump_json(by_alias=True, indent=1))
+        ownstate.write(self.run_dir / history.FILE, kept.model_dump_json(by_alias=True, indent=1))
 
     def _limits(self, host: Host) -> Limits:
         local = host.connection.kind == "local"
@@ -270,7 +270,7 @@ class _Run:
             number += 1
             folder = self.run_dir / f"round-{number}"
         folder.mkdir(mode=0o700)
-        engine.write_private(folder / "rescue.json", json.dumps({"hosts": told}, default=str))
+        ownstate.write(folder / "rescue.json", json.dumps({"hosts": told}, default=str))
         answers: dict[str, list[Any]] = {name: [] for name in names}
         assert self.locks is not None  # noqa: S101 - _locked
         self.talk.begin("rescuing", names)

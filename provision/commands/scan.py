@@ -84,6 +84,10 @@ def remarks(facts: Facts) -> list[str]:
         found.append(f"{held} packages held")
     if facts.reboot_required.required:
         found.append("reboot pending")
+    if facts.run_lock:
+        from provision.hostlock import left_behind
+
+        found += ["an ended run left its lock"] if left_behind("", facts) else []
     if facts.gpu_users:
         count = len(facts.gpu_users)
         found.append("1 process uses the GPUs" if count == 1 else f"{count} processes use the GPUs")

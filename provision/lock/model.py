@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
-from provision import files
+from provision import files, ownstate
 from provision.errors import Issue, UsageError
 from provision.facts import Flavour
 
@@ -31,6 +31,7 @@ _FASTEST: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 # What YAML 1.1 takes for numbers and dates besides (1:30 is ninety, 2026-11-28 a day) are versions here.
 _INT = re.compile(r"^[-+]?(?:0|[1-9][0-9]*)$")
 _FLOAT = re.compile(r"^[-+]?(?:0|[1-9][0-9]*)\.[0-9]+(?:[eE][-+]?[0-9]+)?$")
+_MOST_BYTES = 16 << 20
 _NUMBERS = {"tag:yaml.org,2002:int": _INT, "tag:yaml.org,2002:float": _FLOAT}
 _DATE = "tag:yaml.org,2002:timestamp"
 _MARKERS = ("<<<<<<<", "=======", ">>>>>>>")  # git's, where a merge was left half done
@@ -253,11 +254,14 @@ class LockError(UsageError):
 def load(path: Path) -> Lock:
     """Read a lock. Raises LockError (exit 64) for a file that cannot be read or used, with the lines."""
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        text = ownstate.text(path, _MOST_BYTES)
+        why = "there is no such file"
+    except ownstate.Damaged as damage:
+        text, why = None, damage.why
+    if text is None:
         raise LockError(
-            [_issue(f"cannot read the lock {path}", [str(error)], "provision lock writes one; --no-lock does without")]
-        ) from error  # fmt: skip
+            [_issue(f"cannot read the lock {path}", [why], "provision lock writes one; --no-lock does without")]
+        )  # fmt: skip
     return parse(text, str(path))
 
 

@@ -22,6 +22,7 @@ import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils import ownfiles, ownstate
 from provision.drift import metrics
 from provision.errors import Exit, HostFailedError, ProvisionError, UsageError
+from provision.ownstate import Damaged, text
 from provision.pull import report
 from provision.pull.source import Source, fetch
 
@@ -46,13 +47,13 @@ class Config:
 def read_config(path: Path) -> Config:
     """Read the file. Raises UsageError for one that cannot be used."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(text(path) or "")
         source = Source(**data.pop("source"))
         values: dict[str, Any] = {name: value for name, value in data.items() if value not in ("", None)}
         for name in {"folder", "metrics_dir"} & set(values):
             values[name] = Path(values[name])
         return Config(source=source, **values)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (Damaged, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise UsageError(
             "usage.config",
             f"{path} cannot be used: {error}",
@@ -90,7 +91,10 @@ def run(config: Config) -> report.Outcome:
 def _alone(folder: Path) -> Iterator[None]:
     """One run at a time: a person may start the service while the timer does."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with os.fdopen(ownstate.open_lock(str(folder / "lock"), []), "r+b") as handle:
+    told: list[str] = []
+    with os.fdopen(ownstate.open_lock(str(folder / "lock"), told), "r+b") as handle:
+        for line in told:
+            _say(f"warning: {line}")
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

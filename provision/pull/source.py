@@ -100,7 +100,26 @@ def _is_repository(path: Path) -> bool:
 
 
 def _git(source: Source, folder: Path) -> tuple[Path, str]:
-    """A shallow copy, put to what the source says; changes that somebody made in it are gone."""
+    """A shallow copy, put to what the source says; a damaged one is made anew."""
+    # One run is at work at a time: these are of a git that was killed, and would stop every later one.
+    for lock in (folder / ".git").rglob("*.lock"):
+        lock.unlink()
+    try:
+        return _bring(source, folder)
+    except HostFailedError:
+        if not (folder / ".git").exists() or _is_whole(folder):
+            raise
+        shutil.rmtree(folder)
+        return _bring(source, folder)
+
+
+def _is_whole(folder: Path) -> bool:
+    words = ["git", "-C", str(folder), "--git-dir", ".git", "fsck", "--connectivity-only"]
+    return subprocess.run(words, capture_output=True, timeout=_SECONDS, check=False).returncode == 0
+
+
+def _bring(source: Source, folder: Path) -> tuple[Path, str]:
+    """Fetch and check out; changes that somebody made in the copy are gone."""
     if not (folder / ".git").is_dir():
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)

@@ -93,7 +93,7 @@ def _one(run: Run, verbosity: int) -> Iterable[RenderableType]:
 
 def _alike(record: HostRecord) -> object:
     verify = record.verify and (record.verify.fail, record.verify.failed)
-    return (record.status, record.packages, record.rebooted, verify, record.took_lock_of)
+    return (record.status, record.packages, record.rebooted, verify, record.took_lock_of, record.ended_by)
 
 
 def _record(names: Sequence[str], record: HostRecord, verbosity: int) -> Iterable[RenderableType]:
@@ -103,6 +103,8 @@ def _record(names: Sequence[str], record: HostRecord, verbosity: int) -> Iterabl
         rows.append(("reboot", "yes"))
     if record.took_lock_of:
         rows.append(("lock of", f"{record.took_lock_of.get('who')}, run {record.took_lock_of.get('run')}"))
+    if record.ended_by:
+        rows.append(("cut off", f"found and ended by {record.ended_by} at {when(record.ended)} UTC"))
     if rows:
         yield columns(rows, style="dim")
     moves: dict[tuple[str | None, str | None], list[str]] = {}

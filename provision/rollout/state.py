@@ -15,8 +15,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
+from provision import ownstate
 from provision.errors import UsageError
 from provision.rollout.options import RolloutOptions
 from provision.rollout.waves import Wave, WaveKind
@@ -35,7 +36,7 @@ _SHOWN_RUNS = 5
 class Process(BaseModel):
     """A process of this machine, told apart from a later one with its number."""
 
-    pid: int
+    pid: int = Field(gt=0, le=1 << 22)  # the most that the kernel gives out (man proc: pid_max)
     started: str | None = None  # clock ticks since boot: /proc/PID/stat
     boot_id: str | None = None
 
@@ -141,7 +142,7 @@ class Store:
         with self._lock:
             yield self.state
             if self._keep:
-                write_atomically(self.folder / FILE, self.state.model_dump_json(by_alias=True, indent=1))
+                ownstate.write(self.folder / FILE, self.state.model_dump_json(by_alias=True, indent=1))
 
     def host(self, name: str) -> HostState:
         return self.state.hosts[name]
@@ -157,16 +158,6 @@ class Store:
                     host.began = began
                 if wave is not None:
                     host.wave = wave
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write a file that only its owner can read: the whole new text or the whole old one, whatever happens."""
-    partial = path.with_name(f".{path.name}.new")
-    with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as out:
-        out.write(text)
-        out.flush()
-        os.fsync(out.fileno())
-    partial.replace(path)
 
 
 def new_state(
@@ -186,12 +177,16 @@ def as_state(wave: Wave) -> WaveState:
 def read(folder: Path) -> RunState:
     """Return the state of a run. Raises UsageError where it cannot be used."""
     try:
-        return RunState.model_validate_json((folder / FILE).read_text(encoding="utf-8"))
-    except (OSError, ValidationError) as error:
+        found = ownstate.read(folder / FILE, RunState)
+        why = f"there is no {folder / FILE}"
+    except ownstate.Damaged as damage:
+        found, why = None, str(damage)
+    if found is None:
         raise UsageError(
-            "usage.run", f"{folder} has no state to go on from", because=[str(error).splitlines()[0]],
-            hint="name the folder of a run of provision apply",
-        ) from error  # fmt: skip
+            "usage.run", f"{folder} has no state to go on from", because=[why],
+            hint="name the folder of a run of provision apply; or begin a new run: provision apply",
+        )  # fmt: skip
+    return found
 
 
 def runs(base: Path) -> list[Path]:
@@ -226,7 +221,8 @@ def find(run: str, base: Path) -> Path:
 
 
 def _unknown(message: str, known: Sequence[Path]) -> UsageError:
-    listed = [f"{folder.name}: {read(folder).count()}" for folder in known[:_SHOWN_RUNS]]
+    states = [(folder.name, ownstate.read_or_none(folder / FILE, RunState)) for folder in known[:_SHOWN_RUNS]]
+    listed = [f"{name}: {state.count() if state else 'its state cannot be read'}" for name, state in states]
     if len(known) > _SHOWN_RUNS:
         listed.append(f"and {len(known) - _SHOWN_RUNS} older ones")
     hint = (

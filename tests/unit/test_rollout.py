@@ -18,7 +18,7 @@ from provision import inventory, variables
 from provision.commands import apply
 from provision.commands.fleet import Silent
 from provision.engine import HostOutcome
-from provision.errors import Issue, RefusedError, UsageError
+from provision.errors import Issue, ProvisionError, RefusedError, UsageError
 from provision.plan import HostPlan, PackageChange, Reboot, Step
 from provision.rollout.agreed import beyond
 from provision.rollout.hooks import Hook, hooks_of, judge
@@ -371,7 +371,7 @@ def test_a_state_is_the_whole_old_one_or_the_whole_new_one(tmp_path, monkeypatch
     monkeypatch.setattr(
         "provision.rollout.state.os.fsync", lambda number: (_ for _ in ()).throw(OSError("disk full"))
     )
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(ProvisionError, match="disk full"):
         store.mark(["a"], "running")
     assert path.read_text() == before
 
