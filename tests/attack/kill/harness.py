@@ -31,7 +31,7 @@ from .moments import Eyes, Point, Timeline, point
 ROOT = Path(__file__).parents[3]
 LIMIT = 900.0  # seconds that a command may take before it counts as one that never ends
 _HERE = ("controller", "tree")  # victims on this machine: one kill for all hosts of a command
-_TICK = 0.01
+_TICK = 0.02
 
 
 @dataclass
@@ -54,7 +54,6 @@ class Target:
     lead: (
         Point  # whose moment it is: the first of the command where the victim is here, else the point itself
     )
-    before: judge.Host | None = None
     killed: list[list[str]] = field(default_factory=list)  # of each run: names of what was killed
     at: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -112,10 +111,12 @@ class Harness:
         for item in points:
             key = (item.victim if item.victim in _HERE else "host", item.again is not None)
             groups.setdefault(key, []).append(item)
+        # One moment for all hosts of a command is little to learn from: half as many share one.
+        sizes = {key: max(1, self.batch // 2) if key[0] in _HERE else self.batch for key in groups}
         batches = [
-            group[at : at + self.batch]
-            for group in groups.values()
-            for at in range(0, len(group), self.batch)
+            group[at : at + sizes[key]]
+            for key, group in groups.items()
+            for at in range(0, len(group), sizes[key])
         ]
         batches.sort(key=lambda batch: batch[0].seed)
         free = list(self.slots)
@@ -141,8 +142,6 @@ class Harness:
             Target(item, host, eye, points[0] if item.victim in _HERE else item)
             for item, host, eye in zip(points, hosts, eyes, strict=True)
         ]
-        for target in targets:
-            target.before = judge.Host.read(target.root, target.init)
         with tempfile.TemporaryDirectory(dir=self.folder) as name:
             place = Place(self, Path(name))
             runs = self._tries(place, targets)
@@ -173,9 +172,8 @@ class Harness:
         files = {}
         for target in targets:
             _add(target, self._judged(last, target, self.kind.ends), "")
-            assert target.before
             now = judge.Host.read(target.root, target.init)
-            _add(target, judge.of_host(self.kind, target.before, now, self.clean), "")
+            _add(target, judge.of_host(self.kind, self.start, now, self.clean), "")
             files[target.host.name] = _stamp(target.root)
         runs["settled"] = self._reached(place, self.kind.command(self.kind.settled, names), targets)
         for target in targets:
@@ -248,7 +246,7 @@ class Harness:
     # --- hosts
 
     def _calibrate(self) -> None:
-        """Run the command once without a kill: its phases, and the state that every other end is compared with."""
+        """Run the command once without a kill: the start, the phases, and the end that every other end is compared with."""
         slot = self.slots[0]
         with tempfile.TemporaryDirectory(dir=self.folder) as name:
             place = Place(self, Path(name))
@@ -258,6 +256,7 @@ class Harness:
                 for host, eye in zip(slot, eyes, strict=True)
             ]
             names = [host.name for host in slot]
+            self.start = judge.Host.read(eyes[0].whole, targets[0].init)
             first = place.killed(
                 self.kind.command(self.kind.words, names), targets, again=False, watch_only=True
             )

@@ -30,11 +30,9 @@ _NAMESAKES = (
     "printf 'Package: %s\\nVersion: 1.0-1\\nArchitecture: amd64\\nMaintainer: x <x@example.org>\\nDescription: x\\n' $n "
     ">/tmp/p/DEBIAN/control; dpkg-deb -b /tmp/p /tmp/p.deb >/dev/null; dpkg -i /tmp/p.deb; rm -r /tmp/p /tmp/p.deb; done"
 )
-# A package that an interrupted update left unpacked, a library that somebody took away, nothing that blocks nouveau.
+# A purge by pattern took the driver, its holds on nothing stay, and nothing blocks nouveau any more.
 _BROKEN = (
-    "mkdir -p /etc/sim && echo nvidia-utils-580-server >/etc/sim/fail-postinst; "
-    "apt-get install -y -q --reinstall --allow-change-held-packages nvidia-utils-580-server || test $? = 100; "
-    "rm /etc/sim/fail-postinst; dpkg -r --force-depends libnvidia-cfg1-580-server; "
+    "apt-get purge -y -q --allow-change-held-packages '*nvidia*'; "
     "rm -f $(grep -ls nouveau /etc/modprobe.d/* /usr/lib/modprobe.d/* /lib/modprobe.d/*); update-initramfs -u -k all"
 )
 _DRIVER = {"installed": ["580-server open signed held"], "nouveau": False}
