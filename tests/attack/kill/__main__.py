@@ -6,6 +6,7 @@ import argparse
 import collections
 import json
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -51,6 +52,8 @@ def main(argv: list[str] | None = None) -> int:
     if options.only:
         kind, _, seed = options.only.partition(":")
         kinds, seeds, batch, jobs = [kind], range(int(seed), int(seed) + 1), 1, 1
+    # Hosts are stopped too where the harness is ended in the background, where Ctrl-C is not heard.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     say(HEADING)
     rows = []
     for kind in kinds:

@@ -134,6 +134,7 @@ class Eyes:
     lines: int = 0
     _size: int = 0
     _pid: str = ""
+    _next: float = 0.0
     _unseen: set[str] = field(default_factory=set)
 
     def begin(self, now: float) -> None:
@@ -144,6 +145,11 @@ class Eyes:
         self._size, self._pid = (self.whole / _DPKG_LOG).stat().st_size, self._read_pid()
 
     def look(self, now: float) -> None:
+        """Note what has begun. dpkg's log is looked at every time, the rest ten times a second."""
+        self._look_at_log(now)
+        if now < self._next:
+            return
+        self._next = now + 0.1
         for name in sorted(self._unseen):
             if self._there(*_MARKS[name]):
                 self._unseen.discard(name)
@@ -153,6 +159,8 @@ class Eyes:
         pid = self._read_pid()
         if pid != self._pid and "restart" not in self.seen:
             self.seen["restart"] = now
+
+    def _look_at_log(self, now: float) -> None:
         size = self._log_size()
         if size > self._size:
             self.seen.setdefault("dpkg", now)
