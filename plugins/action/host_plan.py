@@ -15,6 +15,7 @@ from ansible_collections.gpu.provision.plugins.plugin_utils.controller import (
     import_provision,
     module_call,
     role_values,
+    roles_to_run,
 )
 from ansible_collections.gpu.provision.plugins.plugin_utils.runlock import fact, keep
 
@@ -33,7 +34,9 @@ class ActionModule(ActionBase):
         result = super().run(tmp, task_vars)
         host, role = task_vars["inventory_hostname"], self._task.args["role"]
         made = fact(task_vars, _FACT)
-        first = not made or role not in made["left"]
+        # The fact outlives the play: another play plans anew.
+        play = self._task.get_play()._uuid
+        first = not made or made["play"] != play or role not in made["left"]
         plan = self._first_plan(host, role, task_vars) if first else made["plan"]
         if "failed" in plan:
             return dict(result, **plan)
@@ -47,7 +50,7 @@ class ActionModule(ActionBase):
         return dict(
             result, changed=False, plan=plan, apt=plan["spec"]["apt"] if first else None, spec=plan["spec"]["parts"][role],
             environment=plan["spec"]["environment"],
-            ansible_facts=keep(_FACT, {"plan": plan, "left": left}),
+            ansible_facts=keep(_FACT, {"plan": plan, "left": left, "play": play}),
         )  # fmt: skip
 
     def _first_plan(self, host, role, task_vars):
@@ -63,10 +66,12 @@ class ActionModule(ActionBase):
         from provision.errors import ProvisionError
         from provision.planning import PARTS, plan_host
 
-        listed = {name.rpartition(".")[2] for name in task_vars.get("ansible_play_role_names", ())} | {role}
-        parts = [part for part, name in PARTS.items() if name in listed]
+        together = roles_to_run(self._task, role, task_vars)
+        parts = [part for part, name in PARTS.items() if name in together]
         try:
-            values = role_values(self._templar, task_vars)
+            values = role_values(
+                self._templar, {**task_vars, **{k: v for each in together.values() for k, v in each.items()}}
+            )
             plan = plan_host(host, module_call(self, task_vars), values, parts=parts)
         except ProvisionError as error:
             return error_result(error.issue)

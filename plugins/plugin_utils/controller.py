@@ -7,7 +7,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from ansible.errors import AnsibleActionFail
+from ansible.errors import AnsibleActionFail, AnsibleError
+from ansible.template import Templar
 
 # host program of the fast read -> (Ansible module that is the same code, key of its answer)
 _MODULES = {
@@ -15,6 +16,7 @@ _MODULES = {
     "aptquery": ("gpu.provision.apt_query", "result"),
     "trouble": ("gpu.provision.gpu_trouble", "gpu_trouble"),
 }
+_PLAN = ("gpu.provision.host_plan", "host_plan")
 # What roles report to the play, and no wish: see tasks/reboot.yml of nvidia_driver and gpu_rescue, and container_toolkit.
 _REPORTED = {
     "nvidia_driver_reboot_required", "nvidia_driver_reboot_because", "gpu_rescue_reboot_required", "gpu_rescue_reboot_because",
@@ -56,6 +58,44 @@ def role_values(templar, task_vars):
     if task_vars.get("gpu_provision_lock"):
         values["gpu_provision_lock"] = templar.template(task_vars["gpu_provision_lock"])
     return values
+
+
+def roles_to_run(task, role, task_vars):
+    """Return {role: its own variables}: the role of ``task``, and those of ours that run after it in this play.
+
+    A role is planned with the first one only if Ansible will run it: its plan task comes later in the play, its tags
+    are selected, and its conditions hold, each judged by Ansible's own code with the variables that the role will see.
+    A role is left to a plan of its own where that cannot be known yet: a condition has no answer so far or asks for
+    what another role of ours reports, or the role is included while the play runs.
+    """
+    found = {role: {}}
+    play = task.get_play()
+    variables = play.get_variable_manager()
+    host = variables._inventory.get_host(task_vars["inventory_hostname"])
+    tasks = [each for block in play.compile() for each in block.get_tasks()]
+    own = [at for at, each in enumerate(tasks) if each._uuid == task._uuid]
+    for each in tasks[own[0] + 1 :] if own else ():
+        if each.action not in _PLAN or each._role is None:
+            continue
+        seen = variables.get_vars(play=play, host=host, task=each)
+        if each.evaluate_tags(play.only_tags, play.skip_tags, all_vars=seen) and _holds(each, seen):
+            found[each.args["role"]] = {
+                key: value for key, value in seen.items() if key.startswith(each.args["role"] + "_")
+            }
+    return found
+
+
+def _holds(task, variables):
+    """Return whether the conditions of a task, its role and its blocks are true already."""
+    conditions = list(task.when)
+    if any(name in str(condition) for name in _REPORTED for condition in conditions):
+        return False
+    try:
+        templar = Templar(loader=task.get_loader(), variables=variables)
+        return all(templar.evaluate_conditional(condition) for condition in conditions)
+    except AnsibleError:
+        # It asks for a variable that does not exist yet; the role itself says so if it never does.
+        return False
 
 
 def module_call(action, task_vars):
