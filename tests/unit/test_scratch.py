@@ -28,6 +28,8 @@ GONE = 4194399
         ("apt-abcd1234", True),
         ("12345678", True),
     ],
+    # The names hold this process' number: workers of one run would not agree on them.
+    ids=[str(number) for number in range(9)],
 )
 def test_a_folder_goes_with_its_process(tmp_path, name, stays):
     path = tmp_path / (scratch.PREFIX + name)
