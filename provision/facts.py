@@ -133,7 +133,7 @@ class Package(Answer):
 
     @property
     def installed(self) -> bool:
-        return self.status[1] == "i"
+        return self.status[1] == "i" and bool(self.version)
 
     @property
     def held(self) -> bool:

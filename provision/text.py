@@ -67,10 +67,8 @@ AnyPath = Annotated[str, _form(rf"[^{_BAD}]+", 4096, "not a path")]
 Uri = Annotated[str, _form(rf"[^{_BAD}]+", 2048, "not a URI")]
 # dpkg, conda (epoch 1!2.0), PEP 440 (1.0+cu124), kernel modules, docker
 Version = Annotated[str, _form(r"[A-Za-z0-9][A-Za-z0-9.+~:!_-]*", 128, "not a version")]
-# Debian policy 5.6.12.
-DebianVersion = Annotated[
-    str, _form(r"(?:[0-9]+:)?[0-9][A-Za-z0-9.+~:-]*", 128, "not a version of dpkg", empty_is_none=True)
-]
+# Debian policy 5.6.12; dpkg has none of a package that is on hold and was never installed.
+DebianVersion = Annotated[str, _form(r"(?:[0-9]+:)?[0-9][A-Za-z0-9.+~:-]*", 128, "not a version of dpkg")]
 # As dpkg accepts it (pkg_name_is_illegal), with its architecture where it has one.
 PackageName = Annotated[
     str, _form(r"[A-Za-z0-9][A-Za-z0-9.+_-]*(?::[a-z0-9-]+)?", 128, "not a package name", empty_is_none=True)
