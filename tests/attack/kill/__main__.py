@@ -36,7 +36,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--jobs", type=int, default=max(1, (os.cpu_count() or 2) // 2), help="commands at a time"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="append the rows, one a line")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="append the rows; points in it are done")
     parser.add_argument(
         "--evidence", type=Path, metavar="FOLDER", help="keep outputs and logs of lost points"
     )
@@ -45,8 +45,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     options = parser.parse_args(argv)
     if options.report:
-        rows = [json.loads(line) for path in options.report for line in path.read_text().splitlines()]
-        return report(rows)
+        return report([row for path in options.report for row in read(path)])
     kinds, seeds = options.kind or list(KINDS), range(options.seed, options.seed + options.points)
     batch, jobs = options.batch, options.jobs
     if options.only:
@@ -63,7 +62,9 @@ def main(argv: list[str] | None = None) -> int:
             say(
                 f"\n{kind}: a clean run takes {harness.timeline.seconds:.1f} s: {marks}; {harness.timeline.lines} lines of dpkg"
             )
-            for row in harness.work(seeds, options.victims.split(",")):
+            done = {row["seed"] for row in read(options.json) if row["kind"] == kind}
+            todo = [seed for seed in seeds if seed not in done]
+            for row in harness.work(todo, options.victims.split(",")):
                 rows.append(row)
                 say(line_of(row))
                 if options.json:
@@ -73,6 +74,13 @@ def main(argv: list[str] | None = None) -> int:
             f"{kind}: {(time.monotonic() - begun) / max(1, len(seeds)):.1f} s for each point, the lab's start included"
         )
     return report(rows)
+
+
+def read(path: Path | None) -> list[dict[str, Any]]:
+    """The rows of a file; none where there is no file yet."""
+    if path is None or not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def line_of(row: dict[str, Any]) -> str:

@@ -151,7 +151,7 @@ def of_host(kind: Kind, before: Host, now: Host, clean: Host) -> dict[str, str]:
     other = [
         f"{path}: {now.etc.get(path, 'not there')}, clean: {clean.etc.get(path, 'not there')}"
         for path in sorted({*now.etc, *clean.etc})
-        if now.etc.get(path) != clean.etc.get(path)
+        if now.etc.get(path) != clean.etc.get(path) and (path in now.etc or path not in kind.left_to_apply)
     ]
     if other:
         lost["files"] = "\n".join(other)

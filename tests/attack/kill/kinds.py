@@ -51,7 +51,9 @@ _DRIVER = {"installed": ["580-server open signed held"], "nouveau": False}
 class Kind:
     """words: the command that is killed and run again. settled: the command that must then find nothing to do.
 
-    ends, rests: status of a host after each of these. edited: foreign files in which keys of ours may stand.
+    ends, rests: status of a host after each of these. edited: foreign files in which keys of ours may stand. left_to_apply:
+    files of ours that may be missing: a rescue that was cut off goes on with what is still broken, and where the packages are
+    there by then, it does not come to the roles that write these (docs/rescue.md: the inventory is for apply).
     """
 
     name: str
@@ -63,6 +65,7 @@ class Kind:
     wish: Callable[[], dict[str, Any]] = dict
     publish: Callable[[Lab], None] | None = None
     edited: frozenset[str] = frozenset()
+    left_to_apply: frozenset[str] = frozenset()
     private_cgroup: bool = field(default=False)
 
     def command(self, words: tuple[str, ...], hosts: list[str]) -> list[str]:
@@ -90,6 +93,14 @@ def _layers() -> dict[str, Any]:
     }
 
 
+_BY_ROLES = frozenset(
+    {
+        "etc/modprobe.d/gpu-provision.conf",
+        "etc/apt/apt.conf.d/52gpu-provision",
+        "etc/systemd/system/nvidia-persistenced.service.d/gpu-provision.conf",
+        "etc/systemd/system/multi-user.target.wants/nvidia-persistenced.service",
+    }
+)
 _APPLIED, _RESCUED = frozenset({"done", "unchanged"}), frozenset({"rescued", "well"})
 _RESCUE = ("rescue", "--yes")
 KINDS = {
@@ -124,6 +135,7 @@ KINDS = {
             _RESCUED,
             settled=_RESCUE,
             rests=frozenset({"well"}),
+            left_to_apply=_BY_ROLES,
         ),
         Kind(
             "purge",
@@ -132,6 +144,7 @@ KINDS = {
             _RESCUED,
             settled=_RESCUE,
             rests=frozenset({"well"}),
+            left_to_apply=_BY_ROLES,
             wish=lambda: {"nvidia_driver_branch": "595-server"},
         ),
     )
