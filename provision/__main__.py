@@ -10,9 +10,9 @@ def main() -> int:
 
         sys.stdout.write(f"provision {__version__}\n")
         return 0
-    from provision import _early
+    from provision.inventory import early
 
-    _early.begin(sys.argv[1:])
+    early.begin(sys.argv[1:])
     from provision.cli import run
 
     return run(sys.argv[1:])

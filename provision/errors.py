@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, Field
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils import redact
+from ansible_collections.gpu.provision.plugins.module_utils.lib import redact
 
 # What errors say may quote a program or an address: no password or token stays in it.
 Said = Annotated[str, AfterValidator(redact.text)]

@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils import checks
 from provision.diagnose import page
 from provision.documents import schemas
+from provision.parts import checks
 from tools import role_readme
 
 ROOT = role_readme.ROOT

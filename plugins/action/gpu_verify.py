@@ -23,11 +23,11 @@ class ActionModule(ActionBase):
         task_vars = task_vars or {}
         result = super().run(tmp, task_vars)
         import_provision()
-        from ansible_collections.gpu.provision.plugins.module_utils import checks
         from provision.catalog import load_catalog
         from provision.errors import ProvisionError
+        from provision.parts import checks
         from provision.planning import read_facts
-        from provision.verify import Look, expect_of, prove_args, refuse_unknown, runs, select
+        from provision.planning.verification import Look, expect_of, prove_args, refuse_unknown, runs, select
 
         args = self._task.args
         look = Look(only=tuple(args.get("only") or ()), deep=bool(args.get("deep")))

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from ansible.plugins.action import ActionBase
 
-from ansible_collections.gpu.provision.plugins.module_utils import gpuusers
-from ansible_collections.gpu.provision.plugins.module_utils.hosttree import HostTree
+from ansible_collections.gpu.provision.plugins.module_utils.lib.host_tree import HostTree
+from ansible_collections.gpu.provision.plugins.module_utils.probe import gpu_users
 
 
 class ActionModule(ActionBase):
@@ -21,9 +21,9 @@ class ActionModule(ActionBase):
         if policy == "never" or self._task.check_mode:
             return dict(result, changed=False, may=False, reasons=[])
         if self._connection.transport == "local":
-            return dict(result, changed=False, may=False, reasons=[gpuusers.OWN_MACHINE])
+            return dict(result, changed=False, may=False, reasons=[gpu_users.OWN_MACHINE])
         answer = self._execute_module(module_args={"policy": policy}, task_vars=task_vars)
         if answer.get("failed"):
             return dict(result, **answer)
-        reasons = gpuusers.reasons(answer["look"], gpuusers.look(HostTree("/")), policy)
+        reasons = gpu_users.reasons(answer["look"], gpu_users.look(HostTree("/")), policy)
         return dict(result, changed=False, may=not reasons, reasons=reasons, look=answer["look"])

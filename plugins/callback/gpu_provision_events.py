@@ -22,7 +22,7 @@ import time
 
 from ansible.plugins.callback import CallbackBase
 
-from ansible_collections.gpu.provision.plugins.module_utils import redact
+from ansible_collections.gpu.provision.plugins.module_utils.lib import redact
 
 # What our modules say beside their message; an Issue's words.
 WORDS = ("code", "because", "hint")

@@ -1,7 +1,7 @@
 #!/usr/bin/python
 # Copyright (c) the gpu-provision founders
 # Apache-2.0 (see LICENSE)
-"""Ansible module: what apt offers and what it would do. The work is in module_utils/aptquery.py."""
+"""Ansible module: what apt offers and what it would do. The work is in module_utils/apt/query.py."""
 
 from __future__ import annotations
 
@@ -155,9 +155,9 @@ code:
   sample: apt.sources
 """
 
-from ansible_collections.gpu.provision.plugins.module_utils import aptquery
-from ansible_collections.gpu.provision.plugins.module_utils.aptcommon import AptError
-from ansible_collections.gpu.provision.plugins.module_utils.hostmodule import HostModule
+from ansible_collections.gpu.provision.plugins.module_utils.apt import query as apt_query
+from ansible_collections.gpu.provision.plugins.module_utils.apt.common import AptError
+from ansible_collections.gpu.provision.plugins.module_utils.lib.host_module import HostModule
 
 SOURCE = {
     "name": {"type": "str", "required": True},
@@ -200,7 +200,7 @@ def main():
     wanted = {"offer": _OFFER, "simulate": _SIMULATE, "cleanup": _CLEANUP}[operation]
     args = {name: module.params[name] for name in wanted}
     try:
-        result = aptquery.main(dict(args, op=operation))
+        result = apt_query.main(dict(args, op=operation))
     except AptError as error:
         module.fail_json(msg=error.message, **error.as_dict())
     module.exit_json(changed=False, result=result)

@@ -138,9 +138,9 @@ code:
   sample: apt.key
 """
 
-from ansible_collections.gpu.provision.plugins.module_utils import aptconfigure
-from ansible_collections.gpu.provision.plugins.module_utils.aptcommon import AptError
-from ansible_collections.gpu.provision.plugins.module_utils.hostmodule import HostModule
+from ansible_collections.gpu.provision.plugins.module_utils.apt import configure as apt_configure
+from ansible_collections.gpu.provision.plugins.module_utils.apt.common import AptError
+from ansible_collections.gpu.provision.plugins.module_utils.lib.host_module import HostModule
 
 
 def main():
@@ -166,7 +166,7 @@ def main():
         supports_check_mode=True,
     )
     try:
-        module.exit_json(**aptconfigure.apply(as_configuration(module.params), module.check_mode))
+        module.exit_json(**apt_configure.apply(as_configuration(module.params), module.check_mode))
     except AptError as error:
         module.fail_json(msg=error.message, **error.as_dict())
 

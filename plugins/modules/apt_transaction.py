@@ -1,7 +1,7 @@
 #!/usr/bin/python
 # Copyright (c) the gpu-provision founders
 # Apache-2.0 (see LICENSE)
-"""Ansible module: one apt transaction that keeps a box alive. The work is in module_utils/apttransaction.py."""
+"""Ansible module: one apt transaction that keeps a box alive. The work is in module_utils/apt/transaction.py."""
 
 from __future__ import annotations
 
@@ -219,9 +219,10 @@ hint:
   sample: mend the cause, then run it again
 """
 
-from ansible_collections.gpu.provision.plugins.module_utils import apttransaction, hostlock
-from ansible_collections.gpu.provision.plugins.module_utils.aptcommon import AptError
-from ansible_collections.gpu.provision.plugins.module_utils.hostmodule import HostModule
+from ansible_collections.gpu.provision.plugins.module_utils.apt import transaction as apt_transaction
+from ansible_collections.gpu.provision.plugins.module_utils.apt.common import AptError
+from ansible_collections.gpu.provision.plugins.module_utils.lib.host_module import HostModule
+from ansible_collections.gpu.provision.plugins.module_utils.run import lock as run_lock
 
 
 def main():
@@ -250,9 +251,9 @@ def main():
     )
     try:
         if not module.check_mode:
-            hostlock.admit(module.params["lock_run"])
-        result = apttransaction.run(module.params, check=module.check_mode)
-    except hostlock.LockError as error:
+            run_lock.admit(module.params["lock_run"])
+        result = apt_transaction.run(module.params, check=module.check_mode)
+    except run_lock.LockError as error:
         module.fail_json(msg=str(error), code=error.code, because=error.because, hint=error.hint)
     except AptError as error:
         module.fail_json(msg=error.message, **error.as_dict())

@@ -1,7 +1,7 @@
 #!/usr/bin/python
 # Copyright (c) the gpu-provision founders
 # Apache-2.0 (see LICENSE)
-"""Ansible module: one conda environment, made as asked and proved. The work is in module_utils/condaenv.py."""
+"""Ansible module: one conda environment, made as asked and proved. The work is in module_utils/conda/make_environment.py."""
 
 from __future__ import annotations
 
@@ -162,9 +162,9 @@ code:
   sample: conda.unsatisfiable
 """
 
-from ansible_collections.gpu.provision.plugins.module_utils import condaenv
-from ansible_collections.gpu.provision.plugins.module_utils.condacommon import CondaError
-from ansible_collections.gpu.provision.plugins.module_utils.hostmodule import HostModule
+from ansible_collections.gpu.provision.plugins.module_utils.conda import make_environment
+from ansible_collections.gpu.provision.plugins.module_utils.conda.common import CondaError
+from ansible_collections.gpu.provision.plugins.module_utils.lib.host_module import HostModule
 
 
 def main():
@@ -197,14 +197,14 @@ def main():
             "override_cuda": {"type": "str", "default": ""},
             "library_path": {"type": "bool", "default": False},
             "lib64_link": {"type": "bool", "default": False},
-            "export_to": {"type": "str", "default": condaenv.EXPORTS},
+            "export_to": {"type": "str", "default": make_environment.EXPORTS},
             "wish": {"type": "dict", "default": {}},
             "timeout": {"type": "int", "default": 7200},
         },
         supports_check_mode=True,
     )  # fmt: skip
     try:
-        answer = condaenv.run(module.params, module.check_mode)
+        answer = make_environment.run(module.params, module.check_mode)
     except CondaError as error:
         module.fail_json(msg=error.message, **error.as_dict())
     module.exit_json(**answer)

@@ -1,7 +1,7 @@
 #!/usr/bin/python
 # Copyright (c) the gpu-provision founders
 # Apache-2.0 (see LICENSE)
-"""Ansible module: one conda prefix, as it should be. The work is in module_utils/condainstall.py."""
+"""Ansible module: one conda prefix, as it should be. The work is in module_utils/conda/install.py."""
 
 from __future__ import annotations
 
@@ -145,9 +145,9 @@ code:
   sample: conda.checksum
 """
 
-from ansible_collections.gpu.provision.plugins.module_utils import condainstall
-from ansible_collections.gpu.provision.plugins.module_utils.condacommon import CondaError
-from ansible_collections.gpu.provision.plugins.module_utils.hostmodule import HostModule
+from ansible_collections.gpu.provision.plugins.module_utils.conda import install as conda_install
+from ansible_collections.gpu.provision.plugins.module_utils.conda.common import CondaError
+from ansible_collections.gpu.provision.plugins.module_utils.lib.host_module import HostModule
 
 
 def main():
@@ -172,13 +172,13 @@ def main():
             "accept_tos": {"type": "list", "elements": "str", "default": []},
             "profile": {"type": "bool", "default": False},
             "shell_init": {"type": "list", "elements": "str", "default": []},
-            "cache_dir": {"type": "str", "default": condainstall.CACHE},
+            "cache_dir": {"type": "str", "default": conda_install.CACHE},
             "timeout": {"type": "int", "default": 3600},
         },
         supports_check_mode=True,
     )
     try:
-        answer = condainstall.run(module.params, module.check_mode)
+        answer = conda_install.run(module.params, module.check_mode)
     except CondaError as error:
         module.fail_json(msg=error.message, **error.as_dict())
     for warning in answer.pop("warnings"):

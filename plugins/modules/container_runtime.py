@@ -172,8 +172,8 @@ code:
   sample: containers.daemon_json
 """
 
-from ansible_collections.gpu.provision.plugins.module_utils import containerruntime
-from ansible_collections.gpu.provision.plugins.module_utils.hostmodule import HostModule
+from ansible_collections.gpu.provision.plugins.module_utils.containers import runtime as containers_runtime
+from ansible_collections.gpu.provision.plugins.module_utils.lib.host_module import HostModule
 
 
 def main():
@@ -208,8 +208,8 @@ def main():
         supports_check_mode=True,
     )  # fmt: skip
     try:
-        result = containerruntime.apply(module.params, module.check_mode)
-    except containerruntime.ContainerError as error:
+        result = containers_runtime.apply(module.params, module.check_mode)
+    except containers_runtime.ContainerError as error:
         module.fail_json(
             msg=error.message, code=error.code, because=error.because, hint=error.hint, done=error.done,
             changed=bool(error.done),

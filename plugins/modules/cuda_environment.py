@@ -135,8 +135,8 @@ code:
   sample: cuda.link_is_directory
 """
 
-from ansible_collections.gpu.provision.plugins.module_utils import cudaenv
-from ansible_collections.gpu.provision.plugins.module_utils.hostmodule import HostModule
+from ansible_collections.gpu.provision.plugins.module_utils.cuda import environment as cuda_environment
+from ansible_collections.gpu.provision.plugins.module_utils.lib.host_module import HostModule
 
 
 def mode_of(module, item):
@@ -192,8 +192,8 @@ def main():
     params = dict(module.params)
     params["files"] = [dict(item, mode=mode_of(module, item)) for item in params["files"]]
     try:
-        result = cudaenv.Environment(start, module.check_mode).apply(**params)
-    except cudaenv.CudaEnvError as error:
+        result = cuda_environment.Environment(start, module.check_mode).apply(**params)
+    except cuda_environment.CudaEnvError as error:
         module.fail_json(
             msg=error.message, code=error.code, because=error.because, hint=error.hint, done=error.done,
             changed=bool(error.done),

@@ -85,8 +85,8 @@ done:
 
 import os
 
-from ansible_collections.gpu.provision.plugins.module_utils import ownfiles
-from ansible_collections.gpu.provision.plugins.module_utils.hostmodule import HostModule
+from ansible_collections.gpu.provision.plugins.module_utils.lib import own_files
+from ansible_collections.gpu.provision.plugins.module_utils.lib.host_module import HostModule
 
 WANTS = "/etc/systemd/system/multi-user.target.wants"
 
@@ -119,16 +119,16 @@ class DriverBoot(object):
         """Write a file where it differs; returns True when it is part of a unit and changed."""
         data = content.encode("utf-8")
         try:
-            if not ownfiles.needs_write(path, data):
+            if not own_files.needs_write(path, data):
                 return False
-            before = ownfiles.read(path)
+            before = own_files.read(path)
             if not self.module.check_mode:
-                ownfiles.write(path, data)
-        except ownfiles.FileError as error:
+                own_files.write(path, data)
+        except own_files.FileError as error:
             self.fail("boot.file", error.message, error.hint)
         self.done.append("wrote " + path)
         self.diff.append({
-            "before_header": path, "after_header": path, "before": ownfiles.show(before), "after": content,
+            "before_header": path, "after_header": path, "before": own_files.show(before), "after": content,
         })  # fmt: skip
         folder = os.path.basename(os.path.dirname(path))
         if folder.endswith(".service.d"):

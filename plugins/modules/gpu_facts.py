@@ -106,14 +106,14 @@ gpu_facts:
       sample: ["/proc/*/fd"]
 """
 
-from ansible_collections.gpu.provision.plugins.module_utils import probe
-from ansible_collections.gpu.provision.plugins.module_utils.hostmodule import HostModule
+from ansible_collections.gpu.provision.plugins.module_utils.lib.host_module import HostModule
+from ansible_collections.gpu.provision.plugins.module_utils.probe import facts as probe_facts
 
 
 def main():
     module = HostModule(
         argument_spec={
-            "smi_timeout": {"type": "float", "default": probe.SMI_TIMEOUT},
+            "smi_timeout": {"type": "float", "default": probe_facts.SMI_TIMEOUT},
             "conda_prefixes": {"type": "list", "elements": "str", "default": []},
         },
         supports_check_mode=True,
@@ -122,7 +122,7 @@ def main():
         module.fail_json(
             msg="smi_timeout must be more than 0", code="facts.bad_timeout", hint="leave it out for 20"
         )
-    facts = probe.collect(
+    facts = probe_facts.collect(
         smi_timeout=module.params["smi_timeout"], conda_prefixes=module.params["conda_prefixes"]
     )
     module.exit_json(changed=False, gpu_facts=facts)

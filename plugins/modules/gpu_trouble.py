@@ -46,19 +46,24 @@ gpu_trouble:
   sample: {packages: {}, trouble: {boot: {}, apt: {}, user: {}}}
 """
 
-from ansible_collections.gpu.provision.plugins.module_utils import probe, trouble
-from ansible_collections.gpu.provision.plugins.module_utils.hostmodule import HostModule
+from ansible_collections.gpu.provision.plugins.module_utils.lib.host_module import HostModule
+from ansible_collections.gpu.provision.plugins.module_utils.probe import (
+    diagnostics as probe_diagnostics,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.probe import (
+    facts as probe_facts,
+)
 
 
 def main():
     module = HostModule(
         argument_spec={
-            "smi_timeout": {"type": "float", "default": probe.SMI_TIMEOUT},
+            "smi_timeout": {"type": "float", "default": probe_facts.SMI_TIMEOUT},
             "conda_prefixes": {"type": "list", "elements": "str", "default": []},
         },
         supports_check_mode=True,
     )
-    read = trouble.collect(
+    read = probe_diagnostics.collect(
         smi_timeout=module.params["smi_timeout"], conda_prefixes=module.params["conda_prefixes"]
     )
     module.exit_json(changed=False, gpu_trouble=read)

@@ -64,8 +64,8 @@ checks:
     - {id: driver.versions, status: pass, message: "580.126.20 everywhere", evidence: ["loaded module: 580.126.20"], hint: null}
 """
 
-from ansible_collections.gpu.provision.plugins.module_utils import prove
-from ansible_collections.gpu.provision.plugins.module_utils.hostmodule import HostModule
+from ansible_collections.gpu.provision.plugins.module_utils.lib.host_module import HostModule
+from ansible_collections.gpu.provision.plugins.module_utils.prove import proofs
 
 
 def main():
@@ -80,7 +80,7 @@ def main():
         supports_check_mode=True,
     )
     wanted = module.params["prove"]
-    module.exit_json(changed=False, checks=[] if wanted is None else prove.main(wanted)["checks"])
+    module.exit_json(changed=False, checks=[] if wanted is None else proofs.main(wanted)["checks"])
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 #!/usr/bin/python
 # Copyright (c) the gpu-provision founders
 # Apache-2.0 (see LICENSE)
-"""Ansible module: the lock on a host. An action plugin of the same name decides; see module_utils/hostlock.py."""
+"""Ansible module: the lock on a host. An action plugin of the same name decides; see module_utils/run/lock.py."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ version_added: "0.1.0"
 description:
   - Takes a lock on the host for this run of ansible-playbook, or gives it back. The command C(provision) honours the same lock.
   - Where another run holds it, the task fails with the code C(host.locked) and says whose it is, from where and since when.
-  - The lock of a run that was killed is taken over, with the proof said. C(plugins/module_utils/hostlock.py) has the rule.
+  - The lock of a run that was killed is taken over, with the proof said. C(plugins/module_utils/run/lock.py) has the rule.
   - With O(state=absent) the host also keeps a short record of what the play did, under C(/var/lib/provision/history).
   - The variable C(gpu_provision_break_lock) takes the lock whoever has it.
 options:
@@ -97,8 +97,9 @@ released:
   type: bool
 """
 
-from ansible_collections.gpu.provision.plugins.module_utils import hostlock, hostrecord
-from ansible_collections.gpu.provision.plugins.module_utils.hostmodule import HostModule
+from ansible_collections.gpu.provision.plugins.module_utils.lib.host_module import HostModule
+from ansible_collections.gpu.provision.plugins.module_utils.run import lock as run_lock
+from ansible_collections.gpu.provision.plugins.module_utils.run import record as run_record
 
 
 def main():
@@ -118,14 +119,14 @@ def main():
     params = module.params
     try:
         if params["op"] == "acquire":
-            answer = hostlock.acquire(
+            answer = run_lock.acquire(
                 params["holder"], params["lease"], params["over"], params["force"], check=module.check_mode
             )
         elif params["op"] == "leave":
-            answer = hostrecord.leave(params["record"], params["run"])
+            answer = run_record.leave(params["record"], params["run"])
         else:
             module.fail_json(msg="host_lock is an action plugin: it decides on the controller")
-    except hostlock.LockError as error:
+    except run_lock.LockError as error:
         module.fail_json(msg=str(error), code=error.code, because=error.because, hint=error.hint)
     module.exit_json(changed=False, **answer)
 

@@ -54,8 +54,8 @@ look:
   type: dict
 """
 
-from ansible_collections.gpu.provision.plugins.module_utils import gpuusers
-from ansible_collections.gpu.provision.plugins.module_utils.hostmodule import HostModule
+from ansible_collections.gpu.provision.plugins.module_utils.lib.host_module import HostModule
+from ansible_collections.gpu.provision.plugins.module_utils.probe import gpu_users
 
 
 def main():
@@ -65,7 +65,7 @@ def main():
         },
         supports_check_mode=True,
     )
-    module.exit_json(changed=False, look=gpuusers.main({}))
+    module.exit_json(changed=False, look=gpu_users.main({}))
 
 
 if __name__ == "__main__":

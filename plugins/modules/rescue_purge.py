@@ -1,7 +1,7 @@
 #!/usr/bin/python
 # Copyright (c) the gpu-provision founders
 # Apache-2.0 (see LICENSE)
-"""Ansible module: remove every trace of a driver. The work is in module_utils/rescuepurge.py."""
+"""Ansible module: remove every trace of a driver. The work is in module_utils/rescue/purge.py."""
 
 from __future__ import annotations
 
@@ -94,9 +94,15 @@ hint:
   type: str
 """
 
-from ansible_collections.gpu.provision.plugins.module_utils import ownfiles, rescuepurge, rescuesnapshot
-from ansible_collections.gpu.provision.plugins.module_utils.aptcommon import AptError
-from ansible_collections.gpu.provision.plugins.module_utils.hostmodule import HostModule
+from ansible_collections.gpu.provision.plugins.module_utils.apt.common import AptError
+from ansible_collections.gpu.provision.plugins.module_utils.lib import own_files
+from ansible_collections.gpu.provision.plugins.module_utils.lib.host_module import HostModule
+from ansible_collections.gpu.provision.plugins.module_utils.rescue import (
+    purge as rescue_purge,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.rescue import (
+    snapshot as rescue_snapshot,
+)
 
 
 def main():
@@ -112,13 +118,13 @@ def main():
     )
     params = module.params
     try:
-        result = rescuepurge.run(
+        result = rescue_purge.run(
             params["snapshot"], params["allow"], params["expect"], params["lock_timeout"], params["timeout"],
             check=module.check_mode,
         )  # fmt: skip
-    except (AptError, rescuesnapshot.SnapshotError) as error:
+    except (AptError, rescue_snapshot.SnapshotError) as error:
         module.fail_json(msg=error.message, **error.as_dict())
-    except (ownfiles.FileError, OSError) as error:
+    except (own_files.FileError, OSError) as error:
         module.fail_json(
             msg="the purge stopped: %s" % error, code="purge.file", because=[],
             hint="see with df -h and mount whether there is room; the next run goes on from here",

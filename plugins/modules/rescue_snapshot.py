@@ -1,7 +1,7 @@
 #!/usr/bin/python
 # Copyright (c) the gpu-provision founders
 # Apache-2.0 (see LICENSE)
-"""Ansible module: snapshots of a host before a rescue. The work is in module_utils/rescuesnapshot.py."""
+"""Ansible module: snapshots of a host before a rescue. The work is in module_utils/rescue/snapshot.py."""
 
 from __future__ import annotations
 
@@ -127,29 +127,34 @@ snapshots:
   elements: dict
 """
 
-from ansible_collections.gpu.provision.plugins.module_utils import rescuesnapshot, rescueundo
-from ansible_collections.gpu.provision.plugins.module_utils.aptcommon import AptError
-from ansible_collections.gpu.provision.plugins.module_utils.hostmodule import HostModule
+from ansible_collections.gpu.provision.plugins.module_utils.apt.common import AptError
+from ansible_collections.gpu.provision.plugins.module_utils.lib.host_module import HostModule
+from ansible_collections.gpu.provision.plugins.module_utils.rescue import (
+    snapshot as rescue_snapshot,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.rescue import (
+    undo as rescue_undo,
+)
 
 
 def act(params, check):
     """Carry out one action; returns the module's answer."""
     action = params["action"]
     if action == "list":
-        return {"changed": False, "snapshots": rescuesnapshot.listing()}
+        return {"changed": False, "snapshots": rescue_snapshot.listing()}
     if action == "take":
-        return rescuesnapshot.take(
+        return rescue_snapshot.take(
             params["reason"], params["paths"], resume=params["resume"], keep=params["keep"], check=check
         )
     if action == "undo":
-        return rescueundo.run(
+        return rescue_undo.run(
             params["id"], params["expect"], check, params["lock_timeout"], params["timeout"]
         )
     if check:
         return {"changed": action == "finish", "id": params["id"]}
     if action == "mark":
-        return dict(rescuesnapshot.mark(params["id"]), changed=False)
-    return rescuesnapshot.finish(params["id"])
+        return dict(rescue_snapshot.mark(params["id"]), changed=False)
+    return rescue_snapshot.finish(params["id"])
 
 
 def main():
@@ -173,7 +178,7 @@ def main():
     )
     try:
         result = act(module.params, module.check_mode)
-    except (rescuesnapshot.SnapshotError, AptError) as error:
+    except (rescue_snapshot.SnapshotError, AptError) as error:
         module.fail_json(msg=error.message, **error.as_dict())
     except OSError as error:
         module.fail_json(

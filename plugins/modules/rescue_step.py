@@ -80,9 +80,9 @@ backup:
   sample: /var/lib/gpu-provision/backup/20261128T093012Z
 """
 
-from ansible_collections.gpu.provision.plugins.module_utils import rescuestep
-from ansible_collections.gpu.provision.plugins.module_utils.aptcommon import AptError
-from ansible_collections.gpu.provision.plugins.module_utils.hostmodule import HostModule
+from ansible_collections.gpu.provision.plugins.module_utils.apt.common import AptError
+from ansible_collections.gpu.provision.plugins.module_utils.lib.host_module import HostModule
+from ansible_collections.gpu.provision.plugins.module_utils.rescue import step as rescue_step
 
 
 def main():
@@ -103,7 +103,7 @@ def main():
         supports_check_mode=True,
     )  # fmt: skip
     try:
-        result = rescuestep.run(module.params, module.check_mode)
+        result = rescue_step.run(module.params, module.check_mode)
     except AptError as error:
         module.fail_json(msg=error.message, **error.as_dict())
     module.exit_json(**result)

@@ -62,8 +62,8 @@ seconds:
   type: float
 """
 
-from ansible_collections.gpu.provision.plugins.module_utils import hookrun
-from ansible_collections.gpu.provision.plugins.module_utils.hostmodule import HostModule
+from ansible_collections.gpu.provision.plugins.module_utils.lib.host_module import HostModule
+from ansible_collections.gpu.provision.plugins.module_utils.run import hook as run_hook
 
 
 def main():
@@ -82,7 +82,7 @@ def main():
     if module.check_mode:
         module.exit_json(changed=True, rc=None, output="", seconds=0.0)
     environment = {"GPU_ROLLOUT_HOST": args["host"], "GPU_ROLLOUT_PHASE": args["phase"]}
-    answer = hookrun.run(args["command"], environment, args["timeout"])
+    answer = run_hook.run(args["command"], environment, args["timeout"])
     if answer["rc"] == 0:
         module.exit_json(changed=True, **answer)
     how = (

@@ -12,9 +12,9 @@ from ansible.template import Templar
 
 # host program of the fast read -> (Ansible module that is the same code, key of its answer)
 _MODULES = {
-    "probe": ("gpu.provision.gpu_facts", "gpu_facts"),
-    "aptquery": ("gpu.provision.apt_query", "result"),
-    "trouble": ("gpu.provision.gpu_trouble", "gpu_trouble"),
+    "probe.facts": ("gpu.provision.gpu_facts", "gpu_facts"),
+    "apt.query": ("gpu.provision.apt_query", "result"),
+    "probe.diagnostics": ("gpu.provision.gpu_trouble", "gpu_trouble"),
 }
 _PLAN = ("gpu.provision.host_plan", "host_plan")
 # What roles report to the play, and no wish: see tasks/reboot.yml of nvidia_driver and gpu_rescue, and container_toolkit.
@@ -46,7 +46,7 @@ def role_values(templar, task_vars):
     Raises VariablesError for a variable that no role knows.
     """
     from provision.inventory import PREFIXES, Host
-    from provision.variables import effective
+    from provision.inventory.variables import effective
 
     found = {
         key: templar.template(value)

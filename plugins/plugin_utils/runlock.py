@@ -2,7 +2,7 @@
 # Apache-2.0 (see LICENSE)
 """The controller's side of the lock on a host: who we are, and what a person is told of somebody else's lock.
 
-Used by the command and by the action plugin host_lock alike. What the lock is: module_utils/hostlock.py. Nothing heavy is
+Used by the command and by the action plugin host_lock alike. What the lock is: module_utils/run/lock.py. Nothing heavy is
 imported here: Ansible loads an action plugin's imports anew for every host.
 """
 
@@ -17,7 +17,7 @@ import socket
 import subprocess
 import time
 
-from ansible_collections.gpu.provision.plugins.module_utils import hostlock
+from ansible_collections.gpu.provision.plugins.module_utils.run import lock as run_lock
 
 # A controller that is gone is noticed by other machines after so many seconds; by its own machine at once.
 LEASE = 600
@@ -51,7 +51,7 @@ def keep(name, value):
 
 def _this_run():
     """What no other ansible-playbook has in common with this one: machine, boot, pid namespace, process and its start."""
-    told = json.dumps(hostlock.controller([process()]), sort_keys=True)
+    told = json.dumps(run_lock.controller([process()]), sort_keys=True)
     return hashlib.sha256(told.encode("utf-8")).hexdigest()[:12]
 
 
@@ -68,7 +68,7 @@ def holder(command, run, processes, folder, person=None):
     """
     return {
         "run": run, "command": command, "who": person or who(), "git": git_identity(folder),
-        "controller": hostlock.controller(processes),
+        "controller": run_lock.controller(processes),
     }  # fmt: skip
 
 
@@ -107,9 +107,9 @@ def refused(held):
     name = (held.get("controller") or {}).get("name") or "an unknown machine"
     because = "it was started on %s and has not ended, as far as can be told from here" % name
     if held.get("lease"):
-        because += "; not renewed for %s, its lock counts as stale" % hostlock.span(float(held["lease"]))
+        because += "; not renewed for %s, its lock counts as stale" % run_lock.span(float(held["lease"]))
     return {
-        "code": "host.locked", "message": "another run is changing this host: %s" % hostlock.words(held),
+        "code": "host.locked", "message": "another run is changing this host: %s" % run_lock.words(held),
         "because": [because],
         "hint": "wait for it, then run this again. Where you know that it is dead: --break-lock, or with plain Ansible "
         "-e gpu_provision_break_lock=true",
@@ -120,11 +120,11 @@ def took(was, why):
     """Return the words for a lock that was taken over: {"code", "message", "because"}. why: the proof; None: by force."""
     if why is None:
         return {
-            "code": "host.lock_broken", "message": "broke the lock of %s" % hostlock.words(was),
+            "code": "host.lock_broken", "message": "broke the lock of %s" % run_lock.words(was),
             "because": ["that was asked for (--break-lock)"],
         }  # fmt: skip
     return {
-        "code": "host.lock_stale", "message": "took over the stale lock of %s" % hostlock.words(was), "because": [why],
+        "code": "host.lock_stale", "message": "took over the stale lock of %s" % run_lock.words(was), "because": [why],
     }  # fmt: skip
 
 
@@ -134,9 +134,9 @@ def record_of(text):
         found = json.loads(text)
     except (ValueError, RecursionError):
         return {}
-    return hostlock.sound(found) if isinstance(found, dict) and isinstance(found.get("run"), str) else {}
+    return run_lock.sound(found) if isinstance(found, dict) and isinstance(found.get("run"), str) else {}
 
 
 def proven(answer):
     """Return the proof that the lock in an answer of hostlock.acquire is stale, by what this machine knows; or None."""
-    return hostlock.stale(answer["held"], None, hostlock.controller()) if answer["held"] else None
+    return run_lock.stale(answer["held"], None, run_lock.controller()) if answer["held"] else None

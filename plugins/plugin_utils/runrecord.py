@@ -1,6 +1,6 @@
 # Copyright (c) the gpu-provision founders
 # Apache-2.0 (see LICENSE)
-"""The short record of a run that a host keeps (module_utils/hostrecord.py): what, when, who, by which inventory and lock.
+"""The short record of a run that a host keeps (module_utils/run/record.py): what, when, who, by which inventory and lock.
 
 Used by the command and by the action plugin host_lock alike; nothing heavy is imported here.
 """

@@ -98,7 +98,7 @@ __all__ = [
     "load_catalog",
 ]
 
-_FOLDER = Path(__file__).resolve().parent
+_FOLDER = Path(__file__).resolve().parent / "data"
 # libyaml reads ten times faster; PyYAML may have been built without it.
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _Topic = TypeVar("_Topic", bound=models.Data)

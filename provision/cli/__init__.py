@@ -96,7 +96,7 @@ def _fail(error: ProvisionError, arguments: Sequence[str], cause: BaseException 
     ):
         import traceback
 
-        from provision.clean import clean
+        from provision.lib.clean import clean
 
         for line in "".join(traceback.format_exception(cause)).split("\n"):
             sys.stderr.write(clean(line) + "\n")

@@ -11,13 +11,13 @@ from provision.errors import UsageError
 from provision.lock.model import VARIABLE
 
 if TYPE_CHECKING:
-    from provision.commands.fleet import Fleet
     from provision.documents import ApplyDocument, PlanDocument
     from provision.render import Renderer
-    from provision.rollback import Rollback
+    from provision.rollout.observers import Seam
     from provision.rollout.options import RolloutOptions
-    from provision.rollout.seams import Seam
     from provision.rollout.state import Store
+    from provision.runs.fleet import Fleet
+    from provision.runs.rollback import Rollback
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def _rollback(settings: Settings, run: str | None) -> Rollback | None:
     """Find a run to go back before. Raises UsageError for one that is not known, or that did not change anything."""
     if run is None:
         return None
-    from provision import engine, history, rollback
+    from provision.runs import engine, history, rollback
 
     base = settings.run_dir or engine.runs_folder()
     found = history.find(run, base)
@@ -108,9 +108,9 @@ def _carry_out(
     settings: Settings, fleet: Fleet, renderer: Renderer, options: RolloutOptions, store: Store | None, how: How,
     back: Rollback | None,
 ) -> int:  # fmt: skip
-    from provision import engine, rollback
     from provision.commands import apply as command
     from provision.commands import plan as planning
+    from provision.runs import engine, rollback
 
     named = [host.name for host in fleet.hosts]
     if back is not None:
@@ -152,7 +152,7 @@ def seams(
     fleet: Fleet, planned: PlanDocument, renderer: Renderer, options: RolloutOptions, how: How, before: dict[str, Any]
 ) -> list[Seam]:  # fmt: skip
     """Return what is told of the rollout: the locks of the hosts, and the record of the run."""
-    from provision.history import Recorder
+    from provision.runs.history import Recorder
 
     words = "provision apply" + (f" --rollback {options.rollback}" if options.rollback else "")
     return [Recorder(fleet, planned.hosts, words, renderer.progress(), force=how.break_lock, before=before)]

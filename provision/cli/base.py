@@ -20,9 +20,9 @@ from provision.errors import Exit, ProvisionError, UsageError
 
 if TYPE_CHECKING:
     from provision import inventory
-    from provision.commands.fleet import Fleet
     from provision.documents import Document
     from provision.render import Renderer
+    from provision.runs.fleet import Fleet
 
 _GLOBAL = "Global options"
 _HOSTS = "Hosts"
@@ -312,8 +312,8 @@ def open_fleet(settings: Settings, command: str) -> tuple[Fleet, Renderer]:
     # Half a second of Ansible in a process of its own: meanwhile this one loads all that the command will need.
     importlib.import_module(f"provision.commands.{command}")
     importlib.import_module("provision.remote.client")
-    from provision.commands.fleet import fleet_of, warm_up
     from provision.render import Renderer
+    from provision.runs.fleet import fleet_of, warm_up
 
     renderer = Renderer(as_json=settings.json, verbosity=settings.verbose)
     warm_up()

@@ -257,7 +257,7 @@ def verify(
     """
     fleet, renderer = open_fleet(settings, "verify")
     from provision.commands import verify as command
-    from provision.verify import Look
+    from provision.planning.verification import Look
 
     document = command.run(fleet, renderer.progress(), look=Look(tuple(check or ()), deep))
     if junit:

@@ -12,7 +12,9 @@ import typer
 from provision.cli.base import Settings, agreed, command, finish, open_fleet, with_values
 from provision.errors import UsageError
 
-_SNAPSHOT = re.compile(r"^[0-9]{8}T[0-9]{6}Z(?:-[0-9a-f]{6})?$")  # see plugins/module_utils/rescuesnapshot.py
+_SNAPSHOT = re.compile(
+    r"^[0-9]{8}T[0-9]{6}Z(?:-[0-9a-f]{6})?$"
+)  # see plugins/module_utils/rescue/snapshot.py
 
 
 @command(

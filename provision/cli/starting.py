@@ -6,10 +6,10 @@ import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from provision import scratch
 from provision.cli.base import Settings, finish, open_fleet
 from provision.errors import UsageError
-from provision.hostlists import SSH_CONFIG, from_file, from_ssh_config
+from provision.inventory.hostlists import SSH_CONFIG, from_file, from_ssh_config
+from provision.lib import scratch
 
 __all__ = ["SSH_CONFIG", "Request", "run"]
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils import redact
+from ansible_collections.gpu.provision.plugins.module_utils.lib import redact
 from provision.cli.base import Settings, command, finish, open_fleet
 from provision.errors import UsageError
 

@@ -14,23 +14,22 @@ from pathlib import Path
 from typing import Any
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils import hookrun
-from provision import engine, leftbehind, ownstate, remote
+from ansible_collections.gpu.provision.plugins.module_utils.run import hook as run_hook
+from provision import remote
 from provision.collection import ROOT
 from provision.commands import plan as planning
 from provision.commands import verify
-from provision.commands.fleet import Fleet, Silent, Talk, ask_all, release
 from provision.documents import AppliedHost, AppliedWave, ApplyDocument, PlanDocument
-from provision.engine import Event, HostOutcome
 from provision.errors import Exit, Issue, ProvisionError, RefusedError, UsageError
 from provision.inventory import Host
-from provision.plan import HostPlan
-from provision.rollout import told
+from provision.lib import own_state
+from provision.parts.plan import HostPlan
+from provision.rollout import summary as rollout_summary
 from provision.rollout.hooks import SPARE_SECONDS, Hook, failed, hooks_of, judge
 from provision.rollout.interrupts import Interrupts
 from provision.rollout.loop import HookResult, Outcome, Rollout
+from provision.rollout.observers import Seam
 from provision.rollout.options import RolloutOptions
-from provision.rollout.seams import Seam
 from provision.rollout.state import (
     DONE,
     HostState,
@@ -46,6 +45,9 @@ from provision.rollout.state import (
     read,
 )
 from provision.rollout.waves import Wave, kind_of, waves
+from provision.runs import engine, left_behind
+from provision.runs.engine import Event, HostOutcome
+from provision.runs.fleet import Fleet, Silent, Talk, ask_all, release
 
 _PLAYBOOK = ROOT / "playbooks/site.yml"
 # A transaction that compiles modules on a slow host; the role waits for it too, and would say so.
@@ -105,7 +107,7 @@ def preview(stages: Stages, options: RolloutOptions, total: int) -> list[str]:
     """Return the waves in words, for somebody who is asked to agree; nothing where all is done at once."""
     if len(stages.waves) <= 1 and not stages.waiting:
         return []
-    return told.preview(
+    return rollout_summary.preview(
         [(wave.kind, wave.hosts) for wave in stages.waves], stages.waiting, options, options.may_fail(total)
     )
 
@@ -134,13 +136,13 @@ def run(
     if resumed is None and not names:
         engine.dismiss()
         document = ApplyDocument(errors=list(plan.errors))
-        document.warnings = [] if check or declined else leftbehind.end(fleet, plan, runs_folder(run_base))
+        document.warnings = [] if check or declined else left_behind.end(fleet, plan, runs_folder(run_base))
         return _conclude(document, plan, {})
     store = resumed or _new_store(plan, options, staged, where or Where(), run_base, check)
     if resumed is not None:
         _go_on(resumed, plan, staged)
     before = _agreed_before(store, talk)
-    ownstate.write(store.folder / _plan_name(store.state.sessions), plan.to_json())
+    own_state.write(store.folder / _plan_name(store.state.sessions), plan.to_json())
     first = len(store.state.waves) - len(staged.waves) + 1
     agreed = {name: plan.hosts[name] for name in [*names, *staged.begun]}
     started = time.monotonic()
@@ -166,13 +168,13 @@ def run(
         engine.dismiss()
     document = ApplyDocument(errors=list(plan.errors), run_dir=str(store.folder))
     document.seconds = round(time.monotonic() - started, 1)
-    document.warnings = [] if check or declined else leftbehind.end(fleet, plan, runs_folder(run_base))
+    document.warnings = [] if check or declined else left_behind.end(fleet, plan, runs_folder(run_base))
     _finish(document, plan, store, rollout, declined)
     for seam in rollout.seams:
         seam.at_end(document)
     with store.change() as state:
         state.ended, state.exit_code, state.process = now(), document.exit_code, None
-    ownstate.write(store.folder / "result.json", document.to_json())
+    own_state.write(store.folder / "result.json", document.to_json())
     return document
 
 
@@ -222,7 +224,7 @@ def part_of(fleet: Fleet, state: RunState, limit: str | None) -> Fleet:
     gone = [name for name in wanted if name not in have]
     if gone and not limit:
         raise UsageError(
-            "usage.resume", f"the inventory does not have {told.hosts(gone)}, of {state.run}",
+            "usage.resume", f"the inventory does not have {rollout_summary.hosts(gone)}, of {state.run}",
             hint="give the inventory that has them (-i), or leave them out: -l 'all'",
         )  # fmt: skip
     hosts = [host for host in fleet.hosts if host.name in wanted]
@@ -237,7 +239,7 @@ def settle(fleet: Fleet, state: RunState, talk: Talk) -> None:
         # A host that does not answer says so when it is planned for.
         ask_all(
             fleet, hosts, "waiting for what was begun",
-            lambda host, session: session.call("aptsettle", {"timeout": _SETTLE_SECONDS}, timeout=_SETTLE_SECONDS + 30),
+            lambda host, session: session.call("apt.settle", {"timeout": _SETTLE_SECONDS}, timeout=_SETTLE_SECONDS + 30),
             talk,
         )  # fmt: skip
 
@@ -252,7 +254,7 @@ def _agreed_before(store: Store, talk: Talk) -> dict[str, list[HostPlan]]:
     begun = [name for name, host in store.state.hosts.items() if host.began]
     for session in range(1, store.state.sessions):
         path = store.folder / _plan_name(session)
-        document = ownstate.take(path, PlanDocument, talk.note) if begun else None
+        document = own_state.take(path, PlanDocument, talk.note) if begun else None
         hosts = document.hosts if document else {}
         for name in begun:
             if name in hosts:
@@ -270,7 +272,7 @@ def _new_store(
         if host.status == "changes":
             hosts[name] = HostState(summary=host.summary, canary=name in canaries)
         else:
-            outcome = told.not_changed(host)
+            outcome = rollout_summary.not_changed(host)
             hosts[name] = HostState(status=outcome.status, summary=outcome.applied.summary)
     state = new_state(folder.name, options, where, staged.waves, hosts)
     state.total += len(staged.waiting)
@@ -298,7 +300,7 @@ def _go_on(store: Store, plan: PlanDocument, staged: Stages) -> None:
             elif name in staged.begun:
                 kept.status = "running"
             elif kept.status not in DONE:
-                outcome = told.not_changed(host)
+                outcome = rollout_summary.not_changed(host)
                 kept.status, kept.summary = outcome.status, outcome.applied.summary
 
 
@@ -313,7 +315,7 @@ def _finish(
     outcomes = rollout.outcomes
     if declined:
         outcomes = {
-            **{name: told.not_begun(plan.hosts[name].summary) for name in to_change(plan)},
+            **{name: rollout_summary.not_begun(plan.hosts[name].summary) for name in to_change(plan)},
             **outcomes,
         }
     codes = [Exit.INTERRUPTED] if rollout.interrupted else []
@@ -335,7 +337,7 @@ def _finish(
         with store.change():
             state.stopped = state.stopped or "interrupted"
     document.stopped = state.stopped
-    issues = [told.stopped(state), None if declined else told.owing(state)]
+    issues = [rollout_summary.stopped(state), None if declined else rollout_summary.owing(state)]
     document.errors += [issue for issue in issues if issue]
     if state.owing():
         document.conclude([Exit(document.exit_code), Exit.FAILED])
@@ -354,7 +356,7 @@ def _conclude(
 ) -> ApplyDocument:
     found = list(codes)
     for name, host in plan.hosts.items():
-        outcome = outcomes.get(name) or told.not_changed(host)
+        outcome = outcomes.get(name) or rollout_summary.not_changed(host)
         document.hosts[name] = outcome.applied
         found.append(outcome.code)
     if plan.exit_code != Exit.CHANGES:
@@ -395,7 +397,9 @@ class _Actions:
         def show(users: Mapping[str, list[str]], left: float) -> None:
             for name in hosts:
                 if name in users:
-                    self.talk.host(name, f"in use by {', '.join(users[name])}; {told.duration(left)} left")
+                    self.talk.host(
+                        name, f"in use by {', '.join(users[name])}; {rollout_summary.duration(left)} left"
+                    )
                 else:
                     self.talk.host(name, "idle", state="ok")
 
@@ -449,10 +453,10 @@ class _Actions:
             "environment": hook.environment(phase, host.name, self.store.state.run, wave),
         }  # fmt: skip
         if hook.on == "controller":
-            answer = hookrun.run(args["command"], args["environment"], args["timeout"])
+            answer = run_hook.run(args["command"], args["environment"], args["timeout"])
         else:
             with contextlib.closing(remote.open_session(host)) as session:
-                answer = session.call("hookrun", args, timeout=hook.timeout + SPARE_SECONDS)
+                answer = session.call("run.hook", args, timeout=hook.timeout + SPARE_SECONDS)
         return judge(phase, host.name, hook, answer, self.store.state.run)
 
     # -- reading
@@ -464,7 +468,7 @@ class _Actions:
     def users(self, hosts: Sequence[str]) -> dict[str, list[str] | None]:
         def ask(host: Host) -> list[str]:
             with contextlib.closing(remote.open_session(host)) as session:
-                return planning.described(session.call("gpuusers", {})["gpu_users"])
+                return planning.described(session.call("probe.gpu_users", {})["gpu_users"])
 
         answers = remote.for_each(self._of(hosts), ask, forks=self.fleet.forks)
         return {
@@ -506,7 +510,7 @@ class _Actions:
         if folder == self.store.folder and all(plan is self.agreed[name] for name, plan in plans.items()):
             return folder, folder / "plan.json"
         plan_file = folder / "wave.json"
-        ownstate.write(plan_file, PlanDocument(hosts=dict(plans)).to_json())
+        own_state.write(plan_file, PlanDocument(hosts=dict(plans)).to_json())
         return folder, plan_file
 
     def prove(self, title: str, outcomes: Mapping[str, Outcome]) -> None:

@@ -8,9 +8,9 @@ from pydantic import BaseModel, Field
 
 from provision.catalog import load_catalog
 from provision.catalog.models import Trap
-from provision.commands.fleet import Fleet, Silent, Talk, ask_all
 from provision.commands.scan import driver_in_words
-from provision.diagnose import diagnose, look, registry
+from provision.diagnose import diagnose, registry
+from provision.diagnose import queries as diagnose_queries
 from provision.diagnose.finding import Diagnosis, Finding
 from provision.diagnose.rule import Case, Rule
 from provision.diagnose.text import matches, traps
@@ -18,6 +18,7 @@ from provision.documents import Document
 from provision.errors import Exit, Issue, ProvisionError
 from provision.facts import Facts
 from provision.planning import describe_gpus, read_facts
+from provision.runs.fleet import Fleet, Silent, Talk, ask_all
 
 _TRAP = "trap."  # before the ids of the catalog's known errors
 
@@ -99,7 +100,9 @@ def judged(facts: Facts, values: dict[str, object]) -> DiagnosedHost:
         findings=found.findings,
         unknown=found.unknown,
         unread=found.unread,
-        looked_at=[] if found.errors or found.unknown else look.looked_at(Case(facts, values, catalog)),
+        looked_at=[]
+        if found.errors or found.unknown
+        else diagnose_queries.looked_at(Case(facts, values, catalog)),
     )
 
 

@@ -11,7 +11,6 @@ from pydantic import BaseModel, Field
 
 from provision import remote
 from provision.catalog import load_catalog
-from provision.commands.fleet import Fleet, Silent, Talk, ask_all
 from provision.documents import Document
 from provision.drift import Item, judge_host, metrics
 from provision.drift.peers import Peer, compare, peer_of
@@ -19,6 +18,7 @@ from provision.errors import Exit, ProvisionError
 from provision.inventory import Host
 from provision.lock.hold import find, path_of
 from provision.planning import read_facts
+from provision.runs.fleet import Fleet, Silent, Talk, ask_all
 
 
 class DriftedHost(BaseModel):

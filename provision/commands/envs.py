@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from provision.commands.condalayers import frameworks
-from provision.commands.fleet import Fleet, Silent, Talk, ask_all
 from provision.documents import EnvsDocument, EnvsHost, EnvsRow
 from provision.errors import ProvisionError
 from provision.facts import CondaEnvironment, CondaPrefix, Facts
 from provision.inventory import Host
+from provision.parts.conda.state import made_by_us
 from provision.planning import read_facts
 from provision.remote import Session
-from provision.resolve.conda.state import made_by_us
+from provision.render.layers.conda import frameworks
+from provision.runs.fleet import Fleet, Silent, Talk, ask_all
 
 # What the measuring of sizes may take on a host before it is left out.
 _SIZE_SECONDS = 45.0
@@ -27,7 +27,7 @@ def run(fleet: Fleet, talk: Talk | None = None, *, sizes: bool = True) -> EnvsDo
         if not sizes or not paths:
             return facts, {}
         budget = {"paths": paths, "seconds": _SIZE_SECONDS}
-        return facts, session.call("condasize", budget, timeout=_SIZE_SECONDS + 30)
+        return facts, session.call("conda.size", budget, timeout=_SIZE_SECONDS + 30)
 
     answers = ask_all(fleet, fleet.hosts, "reading conda", ask, talk or Silent())
     document, codes = EnvsDocument(), []

@@ -8,12 +8,12 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError
 
-from provision import engine
-from provision.commands.fleet import Fleet, Silent, Talk, ask_all
 from provision.documents import Document
 from provision.errors import Exit, Issue, ProvisionError, UsageError
-from provision.history import HostRecord, Run, folders, meant, read
-from provision.text import answered
+from provision.lib.text import answered
+from provision.runs import engine
+from provision.runs.fleet import Fleet, Silent, Talk, ask_all
+from provision.runs.history import HostRecord, Run, folders, meant, read
 
 _NEWEST = 50  # what a host keeps
 
@@ -92,7 +92,7 @@ def of_hosts(
     """Ask hosts what was done to them, in one read each; runs from other machines are told there too."""
 
     def ask(host: Any, session: Any) -> Mapping[str, Any]:
-        answer = session.call("hostrecord", {"op": "read", "newest": newest})
+        answer = session.call("run.record", {"op": "read", "newest": newest})
         return answered(answer, runs=list, unreadable=list, lock=dict)
 
     answers = ask_all(fleet, fleet.hosts, "reading", ask, talk or Silent())

@@ -13,16 +13,16 @@ from typing import Any
 
 import yaml
 
-from provision import files
 from provision.catalog import Catalog, load_catalog
 from provision.commands import scan
-from provision.commands.fleet import Fleet, Silent, Talk, ask_all
 from provision.documents import InitDocument, InitGroup
 from provision.errors import Exit, ProvisionError, RefusedError, UsageError
 from provision.facts import Facts
-from provision.hardware import NO_GPU, Kind, kinds
+from provision.lib import files
+from provision.lib.text import one_line
+from provision.parts.hardware import NO_GPU, Kind, kinds
 from provision.planning import read_facts
-from provision.text import one_line
+from provision.runs.fleet import Fleet, Silent, Talk, ask_all
 
 # RFC 1123 labels, or an IPv4 or IPv6 address; Ansible's ranges (gpu[01:04]) are allowed in names.
 _NAME = re.compile(r"^[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?$")

@@ -9,22 +9,25 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils import aptfiles, checks, cudanames
-from provision import files, remote
+from ansible_collections.gpu.provision.plugins.module_utils.apt import files as apt_files
+from ansible_collections.gpu.provision.plugins.module_utils.lib import cuda_names
+from provision import remote
 from provision.catalog import Catalog, load_catalog
-from provision.commands.fleet import Fleet, Silent, Talk, ask_all
 from provision.documents import Document
 from provision.errors import Exit, ProvisionError, RefusedError, UsageError
 from provision.facts import Facts, Package, Source
 from provision.inventory import Host
+from provision.lib import files
 from provision.lock.compare import REASONS, Change, changes
 from provision.lock.hold import path_of
 from provision.lock.make import Entry, Seen, entry, kind_of, make
 from provision.lock.model import NAME, PARTS, VARIABLE, WRITE_HINT, Lock, LockedGroup, dump, load, save
-from provision.plan import HostPlan
+from provision.parts import checks
+from provision.parts.plan import HostPlan
 from provision.planning import PARTS as PLANNED
 from provision.planning import plan_from_facts, read_facts
-from provision.verify import expect_of, select
+from provision.planning.verification import expect_of, select
+from provision.runs.fleet import Fleet, Silent, Talk, ask_all
 
 _ROLES = {"driver": "nvidia_driver", "cuda": "cuda_toolkit", "containers": "container_toolkit"}
 
@@ -173,7 +176,7 @@ def predicted(facts: Facts, plan: HostPlan) -> Facts:
             packages[name] = packages[name].model_copy(update={"status": "h" + packages[name].status[1]})
     sources = list(facts.apt.sources)
     for spec in ((apt or {}).get("configure") or {}).get("repositories", ()):
-        own = aptfiles.sources_path(spec["name"])
+        own = apt_files.sources_path(spec["name"])
         sources = [source for source in sources if source.file != own]
         sources.append(
             Source(
@@ -190,7 +193,7 @@ def toolkits_of(plan: HostPlan) -> tuple[str, ...]:
     """Packages of toolkits, cuDNN and NCCL that a plan brings or holds: their Depends are not known before they are there."""
     apt = plan.spec["apt"] or {"extra_hold": []}
     coming = [change.name for change in plan.packages if change.part == "cuda" and change.action != "remove"]
-    return tuple(sorted({name for name in [*coming, *apt["extra_hold"]] if cudanames.is_cuda_package(name)}))
+    return tuple(sorted({name for name in [*coming, *apt["extra_hold"]] if cuda_names.is_cuda_package(name)}))
 
 
 def _concluded(

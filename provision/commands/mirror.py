@@ -11,23 +11,22 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils import mirrorread
+from ansible_collections.gpu.provision.plugins.module_utils.mirror import read as mirror_read
 from provision import remote
 from provision.catalog import Catalog, load_catalog
-from provision.commands.fleet import Fleet, Silent, Talk, ask_all
 from provision.documents import Document
 from provision.errors import Exit, Issue, ProvisionError, UsageError
-from provision.inventory import Host
+from provision.inventory import Host, mirror_layout
+from provision.inventory.proxy import HostProxy
 from provision.lock.model import NAME, Lock, load
-from provision.mirror import layout
 from provision.mirror.keys import signer
 from provision.mirror.make import CondaNeed, Made, Maker
 from provision.mirror.need import Need, Upstream, needs
 from provision.mirror.seen import seen_of
 from provision.mirror.store import Store, here
-from provision.proxy import HostProxy
-from provision.resolve.conda.prefix import choose_installer
-from provision.resolve.conda.wish import CondaWish
+from provision.parts.conda.desired import CondaWish
+from provision.parts.conda.prefix import choose_installer
+from provision.runs.fleet import Fleet, Silent, Talk, ask_all
 
 _MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 
@@ -162,7 +161,7 @@ def _read(fleet: Fleet, lock: Lock, talk: Talk) -> tuple[dict[str, Any], list[st
     hosts = [host for host in fleet.hosts if host.name in lock.hosts]
 
     def ask(host: Host, session: remote.Session) -> Any:
-        answer = session.call("mirrorread", {"conda": _environments(lock, host.name)})
+        answer = session.call("mirror.read", {"conda": _environments(lock, host.name)})
         return seen_of(host.name, answer)
 
     answers = ask_all(fleet, hosts, "reading", ask, talk)
@@ -225,7 +224,7 @@ def _indexes(wish: CondaWish, environments: Sequence[Mapping[str, Any]], catalog
 def _pips_own() -> str | None:
     """The index that pip on this machine has as its own: a host does not decide where a mirror looks for wheels."""
     spec = importlib.util.find_spec("pip")
-    return mirrorread.pip_index(Path(spec.origin).parents[1]) if spec and spec.origin else None
+    return mirror_read.pip_index(Path(spec.origin).parents[1]) if spec and spec.origin else None
 
 
 # --- the place
@@ -271,7 +270,7 @@ def _absolute(folder: str, on: str | None) -> str:
 
 def manifest_of(folder: Path) -> Path:
     """Path of the manifest of a mirror on this machine. Raises UsageError where there is no mirror."""
-    path = folder.expanduser().resolve() / layout.MANIFEST
+    path = folder.expanduser().resolve() / mirror_layout.MANIFEST
     if not path.is_file():
         raise UsageError(
             "mirror.none", f"there is no mirror in {folder}", hint="provision mirror DIR makes one"

@@ -8,13 +8,13 @@ from typing import Any
 
 from provision import remote
 from provision.catalog import Catalog, load_catalog
-from provision.commands.fleet import Fleet, Silent, Talk, ask_all
 from provision.documents import PlanDocument
 from provision.errors import Exit, ProvisionError
 from provision.facts import Facts
 from provision.inventory import Host
-from provision.plan import HostPlan
+from provision.parts.plan import HostPlan
 from provision.planning import Call, failed_plan, plan_host
+from provision.runs.fleet import Fleet, Silent, Talk, ask_all
 
 
 def run(
@@ -40,10 +40,10 @@ def run(
         facts: list[Any] = []
 
         def call(program: str, args: dict[str, Any]) -> Any:
-            if program == "aptquery" and first.acquire(blocking=False):
+            if program == "apt.query" and first.acquire(blocking=False):
                 on_change()
             answer = session.call(program, args)
-            if program == "probe" and not facts:
+            if program == "probe.facts" and not facts:
                 facts.append(answer)
             return answer
 
@@ -52,7 +52,7 @@ def run(
         if plan.status == "changes" and facts:
             before(host.name, facts[0])
         if facts and facts[0].get("run_lock"):
-            from provision.hostlock import left_behind
+            from provision.runs.run_lock import left_behind
 
             left = left_behind(host.name, Facts.of_host(facts[0]))
             plan.warnings += [left] if left else []
@@ -76,7 +76,7 @@ def _as_if_idle(name: str, call: Call, values: dict[str, Any], catalog: Catalog)
 
     def idle(program: str, args: dict[str, Any]) -> Any:
         answer = call(program, args)
-        if program != "probe":
+        if program != "probe.facts":
             return answer
         users.extend(described(answer["gpu_users"]))
         return {**answer, "gpu_users": []}

@@ -14,17 +14,14 @@ from typing import Any
 
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.plugin_utils import runlock, runrecord
-from provision import engine, history, ownstate
 from provision.catalog import load_catalog
 from provision.collection import ROOT
 from provision.commands import verify
 from provision.commands.apply import reboot_issue, tell
-from provision.commands.fleet import Fleet, Silent, Talk, ask_all, release
 from provision.diagnose.finding import Finding
-from provision.engine import Event, HostOutcome
 from provision.errors import Exit, Issue, ProvisionError, UsageError
-from provision.hostlock import HostLocks, folder_of
 from provision.inventory import Host
+from provision.lib import own_state
 from provision.lock.hold import path_of
 from provision.remote import Session
 from provision.rescue.host import Look, Mode, limits_of, look
@@ -40,6 +37,10 @@ from provision.rescue.offline import known_of, offline_script
 from provision.rescue.orders import orders, record
 from provision.rescue.rounds import Limits, next_level, to_mend
 from provision.rescue.touched import configured, touched
+from provision.runs import engine, history
+from provision.runs.engine import Event, HostOutcome
+from provision.runs.fleet import Fleet, Silent, Talk, ask_all, release
+from provision.runs.run_lock import HostLocks, folder_of
 
 _PLAYBOOK = ROOT / "playbooks/rescue.yml"
 _READ_SECONDS = (
@@ -126,7 +127,7 @@ class _Run:
             release(self.fleet)
         document = self._document()
         if self.run_dir is not None:
-            ownstate.write(self.run_dir / "result.json", document.to_json())
+            own_state.write(self.run_dir / "result.json", document.to_json())
         return document
 
     def _let_go(self) -> None:
@@ -154,7 +155,7 @@ class _Run:
             **about, "planned": list(held), "folder": str(self.run_dir), "ended": runrecord.now(),
             "exit_code": document.exit_code, "hosts": records,
         })  # fmt: skip
-        ownstate.write(self.run_dir / history.FILE, kept.model_dump_json(by_alias=True, indent=1))
+        own_state.write(self.run_dir / history.FILE, kept.model_dump_json(by_alias=True, indent=1))
 
     def _limits(self, host: Host) -> Limits:
         local = host.connection.kind == "local"
@@ -270,7 +271,7 @@ class _Run:
             number += 1
             folder = self.run_dir / f"round-{number}"
         folder.mkdir(mode=0o700)
-        ownstate.write(folder / "rescue.json", json.dumps({"hosts": told}, default=str))
+        own_state.write(folder / "rescue.json", json.dumps({"hosts": told}, default=str))
         answers: dict[str, list[Any]] = {name: [] for name in names}
         assert self.locks is not None  # noqa: S101 - _locked
         self.talk.begin("rescuing", names)
@@ -360,12 +361,12 @@ class _Run:
         self._finish([name for name in names if self._status(name) == "rescued"])
 
     def _finish(self, names: list[str]) -> None:
-        """Tell hosts that are proven that their snapshot is whole; see plugins/module_utils/rescuesnapshot.py."""
+        """Tell hosts that are proven that their snapshot is whole; see plugins/module_utils/rescue/snapshot.py."""
         hosts = [host for host in self.fleet.hosts if host.name in names and self.hosts[host.name].snapshot]
 
         def finish(host: Host, session: Session) -> Any:
             id_ = str(self.hosts[host.name].snapshot).rpartition("/")[2]
-            return session.call("rescuesnapshot", {"op": "finish", "id": id_})
+            return session.call("rescue.snapshot", {"op": "finish", "id": id_})
 
         for name, answer in (
             ask_all(self.fleet, hosts, "recording", finish, Silent()).items() if hosts else ()

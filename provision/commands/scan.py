@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from provision.catalog import load_catalog
-from provision.commands.cudalayers import cuda_in_words
-from provision.commands.fleet import Fleet, Silent, Talk, ask_all
-from provision.commands.layers import origin_in_words
 from provision.documents import ScanDocument, ScannedHost
 from provision.errors import Exit, ProvisionError
 from provision.facts import Facts
 from provision.planning import describe_gpus, read_facts
+from provision.render.layers.cuda import cuda_in_words
+from provision.render.layers.driver import origin_in_words
+from provision.runs.fleet import Fleet, Silent, Talk, ask_all
 
 
 def run(fleet: Fleet, talk: Talk | None = None) -> ScanDocument:
@@ -85,7 +85,7 @@ def remarks(facts: Facts) -> list[str]:
     if facts.reboot_required.required:
         found.append("reboot pending")
     if facts.run_lock:
-        from provision.hostlock import left_behind
+        from provision.runs.run_lock import left_behind
 
         found += ["an ended run left its lock"] if left_behind("", facts) else []
     if facts.gpu_users:

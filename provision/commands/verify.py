@@ -9,15 +9,15 @@ from typing import Any
 from xml.etree import ElementTree
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils import prove
+from ansible_collections.gpu.provision.plugins.module_utils.prove import proofs
 from provision.catalog import load_catalog
-from provision.commands.fleet import Fleet, Silent, Talk, ask_all
 from provision.documents import Check, CheckStatus, VerifiedHost, VerifyDocument
 from provision.errors import Exit, Issue, ProvisionError, UsageError
 from provision.inventory import Host
 from provision.planning import Call
+from provision.planning.verification import EVERYTHING, Look, verify_host
 from provision.remote import Session
-from provision.verify import EVERYTHING, Look, verify_host
+from provision.runs.fleet import Fleet, Silent, Talk, ask_all
 
 _READ_SECONDS = 60.0
 _WORST: tuple[CheckStatus, ...] = ("fail", "warn", "pass")
@@ -60,7 +60,7 @@ def _patient(session: Session) -> Call:
     """The session's call, with time for what runs on the host: each check there has a bound of its own."""
 
     def call(program: str, args: dict[str, Any]) -> Any:
-        more = prove.longest(args) if program == "prove" else 0.0
+        more = proofs.longest(args) if program == "prove.proofs" else 0.0
         return session.call(program, args, timeout=_READ_SECONDS + more)
 
     return call

@@ -14,10 +14,10 @@ from functools import cmp_to_key
 from urllib.parse import urlsplit
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils import debversion, names
+from ansible_collections.gpu.provision.plugins.module_utils.lib import deb_version, driver_names
 from provision.diagnose.rule import Case
 from provision.facts import Preference
-from provision.trouble import AptTrouble, Offer, RepositoryList
+from provision.facts.diagnostics import AptTrouble, Offer, RepositoryList
 
 _INSTALLED, _DEFAULT, _TARGET, _DOWNGRADES = 100, 500, 990, 1000
 _NONE = AptTrouble()
@@ -33,8 +33,8 @@ def moved_words(case: Case) -> list[str]:
     told = []
     for row in apt(case).transactions:
         steps = {
-            (names.upstream(change.old) if change.old else "nothing", names.upstream(change.new)): change.name
-            for change in row.changes if change.new and names.is_version_locked(change.name)
+            (driver_names.upstream(change.old) if change.old else "nothing", driver_names.upstream(change.new)): change.name
+            for change in row.changes if change.new and driver_names.is_version_locked(change.name)
         }  # fmt: skip
         if steps:
             moves_ = ", ".join(f"{old} to {new}" for old, new in sorted(steps))
@@ -108,7 +108,7 @@ def _better(one: Candidate, other: Candidate) -> int:
 
 def _order(one: str, other: str) -> int:
     try:
-        return int(debversion.compare(one, other))
+        return int(deb_version.compare(one, other))
     except ValueError:
         return (one > other) - (one < other)
 

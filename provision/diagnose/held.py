@@ -7,7 +7,7 @@ from typing import Any
 
 from provision.diagnose.finding import Level
 from provision.diagnose.rule import Case
-from provision.trouble import UserTrouble
+from provision.facts.diagnostics import UserTrouble
 
 _NONE = UserTrouble()
 _LEVELS: Mapping[str, Level] = {"fail": "error", "warn": "warning"}

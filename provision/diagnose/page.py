@@ -79,7 +79,7 @@ def traps_page() -> str:
         "# Errors known by their text",
         _folded(
             "`provision diagnose --text` knows these too, beside the findings. They come from programs more than from hosts, so "
-            "that no look at a host finds them. Each with its source in `provision/catalog/traps.yml`."
+            "that no look at a host finds them. Each with its source in `provision/catalog/data/traps.yml`."
         ),
     ]
     for trap in load_catalog().traps:

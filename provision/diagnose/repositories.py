@@ -6,13 +6,13 @@ import re
 from collections.abc import Sequence
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils import aptsources
+from ansible_collections.gpu.provision.plugins.module_utils.apt import sources as apt_sources
 from provision.catalog.models import Repository
 from provision.diagnose.candidates import apt
 from provision.diagnose.rule import Case
 from provision.errors import ProvisionError
 from provision.facts import Source
-from provision.trouble import Keyring
+from provision.facts.diagnostics import Keyring
 
 # By path, whatever the server: a mirror keeps NVIDIA's layout.
 _NAMES = (
@@ -29,7 +29,7 @@ OURS = "/etc/apt/sources.list.d/gpu-provision-"
 
 def name_of(uri: str) -> str | None:
     """Name of the catalog's repository that a URI is of, whatever release: cuda, container_toolkit, ppa; None for others."""
-    plain = aptsources.normalise(uri)
+    plain = apt_sources.normalise(uri)
     return next((name for name, pattern in _NAMES if pattern.search(plain + "/")), None)
 
 
@@ -40,12 +40,12 @@ _VENDORS = re.compile(
 
 def is_vendors(uri: str) -> bool:
     """True for the vendor's own server, false for a mirror of it, whose key may be the mirror's own."""
-    return bool(_VENDORS.match(aptsources.normalise(uri) + "/"))
+    return bool(_VENDORS.match(apt_sources.normalise(uri) + "/"))
 
 
 def is_nvidia(uri: str) -> bool:
     """True for what NVIDIA publishes, of the catalog or not."""
-    plain = aptsources.normalise(uri)
+    plain = apt_sources.normalise(uri)
     return name_of(uri) is not None or bool(re.match(r"^(?:[a-z.]+\.)?nvidia\.(?:com|cn|github\.io)/", plain))
 
 
@@ -67,7 +67,7 @@ _MACHINE_LEARNING = re.compile(r"^developer\.download\.nvidia\.(?:com|cn)/comput
 
 def gone(uri: str) -> str | None:
     """What a URI led to where the vendor took it away: moved (libnvidia-container), replaced, merged; None for all others."""
-    plain = aptsources.normalise(uri) + "/"
+    plain = apt_sources.normalise(uri) + "/"
     match = _CONTAINER.match(plain)
     if match and (match[1] != "libnvidia-container" or match[2] not in _ALIVE):
         return "moved" if match[1] == "libnvidia-container" else "replaced"
@@ -95,7 +95,7 @@ def groups(case: Case) -> list[list[Source]]:
     found: dict[tuple[str, str], list[Source]] = {}
     for source in case.facts.apt.sources:
         if source.enabled:
-            for repository in aptsources.repositories(source.model_dump(), case.facts.host.arch):
+            for repository in apt_sources.repositories(source.model_dump(), case.facts.host.arch):
                 rows = found.setdefault(repository, [])
                 if source not in rows:
                     rows.append(source)

@@ -32,9 +32,9 @@ class Case:
     @cached_property
     def expect(self) -> dict[str, Any]:
         """What ``verify`` holds this host to: rules that judge the same things ask its checks."""
-        from provision.verify import (
-            expect_of,
-        )  # it knows planning, which most of what imports this does not need
+        from provision.planning.verification import (
+            expect_of,  # it knows planning, which most of what imports this does not need
+        )
 
         return expect_of(self.facts, dict(self.values), self.catalog)
 

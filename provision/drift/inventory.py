@@ -6,16 +6,18 @@ import re
 from typing import Any
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils import aptfiles, checks, names
+from ansible_collections.gpu.provision.plugins.module_utils.apt import files as apt_files
+from ansible_collections.gpu.provision.plugins.module_utils.lib import driver_names
 from provision.catalog import Catalog
 from provision.drift.item import Item
 from provision.facts import Facts
-from provision.plan import HostPlan, Step
+from provision.parts import checks
+from provision.parts.containers.packages import is_toolkit_uri
+from provision.parts.decision import DriverWish
+from provision.parts.driver.installed import is_cuda_uri, is_ppa_uri
+from provision.parts.plan import HostPlan, Step
 from provision.planning import standing
-from provision.resolve.containers.packages import is_toolkit_uri
-from provision.resolve.decision import DriverWish
-from provision.resolve.installed import is_cuda_uri, is_ppa_uri
-from provision.verify import expect_of, select
+from provision.planning.verification import expect_of, select
 
 _APPLY = "provision apply puts it right"
 _FILE = re.compile(r"^(?P<verb>write|remove) (?P<path>/\S+?):?(?: .*)?$")
@@ -41,7 +43,7 @@ def against_inventory(name: str, facts: Facts, values: dict[str, Any], catalog: 
         for part in asking
     ]  # fmt: skip
     items += _sources(facts)
-    if not any(item.what == aptfiles.UNATTENDED for item in items):
+    if not any(item.what == apt_files.UNATTENDED for item in items):
         items += _unattended(facts, values)
     items += _reboot(facts, plan)
     items += _checks(facts, values, catalog)
@@ -147,7 +149,7 @@ def _sources(facts: Facts) -> list[Item]:
     """Entries of NVIDIA's repositories beside our own file for the same one: two of them contradict each other sooner or later."""
     items = []
     for kind, is_it in (("cuda", is_cuda_uri), ("container-toolkit", is_toolkit_uri), ("ppa", is_ppa_uri)):
-        own = aptfiles.sources_path(kind)
+        own = apt_files.sources_path(kind)
         if own not in facts.own_files:
             continue
         items += [
@@ -162,9 +164,13 @@ def _sources(facts: Facts) -> list[Item]:
 def _unattended(facts: Facts, values: dict[str, Any]) -> list[Item]:
     """Our list is there and apt reads another one: a later file may clear it."""
     wish = DriverWish.from_vars(values)
-    if not (wish.manage and wish.hold and facts.apt.unattended and aptfiles.UNATTENDED in facts.own_files):
+    if not (wish.manage and wish.hold and facts.apt.unattended and apt_files.UNATTENDED in facts.own_files):
         return []
-    lost = [p for p in names.UNATTENDED_PATTERNS if not any(p.startswith(one) for one in facts.apt.blacklist)]
+    lost = [
+        p
+        for p in driver_names.UNATTENDED_PATTERNS
+        if not any(p.startswith(one) for one in facts.apt.blacklist)
+    ]
     if not lost or not checks.installed_driver(facts.model_dump()):
         return []
     return [
@@ -179,7 +185,7 @@ def _reboot(facts: Facts, plan: HostPlan) -> list[Item]:
     ours = [
         name
         for name in facts.reboot_required.packages
-        if name.startswith(("linux-", "nvidia-")) or names.parse(name)
+        if name.startswith(("linux-", "nvidia-")) or driver_names.parse(name)
     ]
     if facts.reboot_required.required and ours:
         return [

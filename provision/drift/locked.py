@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils import aptfiles, cudanames, debversion, names
+from ansible_collections.gpu.provision.plugins.module_utils.apt import files as apt_files
+from ansible_collections.gpu.provision.plugins.module_utils.lib import cuda_names, deb_version, driver_names
 from provision.catalog import Catalog
 from provision.drift.item import Item
 from provision.facts import CondaEnvironment, Facts
@@ -15,7 +16,7 @@ from provision.lock.make import locked_environment
 from provision.lock.model import HostLock, LockedEnvironment
 from provision.planning import PARTS
 
-_OWN_SOURCES = aptfiles.sources_path("")[: -len(".sources")]
+_OWN_SOURCES = apt_files.sources_path("")[: -len(".sources")]
 _BACK = "provision apply brings it back; provision lock --update takes it over"
 
 
@@ -56,7 +57,7 @@ def _packages(facts: Facts, part: str, pins: Mapping[str, str]) -> list[Item]:
         if not have:
             code, found = "missing", "not installed"
         else:
-            ahead = debversion.compare(have, expected) > 0
+            ahead = deb_version.compare(have, expected) > 0
             code, found = ("ahead" if ahead else "behind"), have
         items.append(
             Item(
@@ -80,8 +81,8 @@ def _beside(facts: Facts, pins: Mapping[str, str]) -> list[Item]:
     """Driver packages that the lock does not have, and that carry the driver's version: somebody added them."""
     extra = sorted(
         name for name, row in facts.packages.items()
-        if row.installed and names.is_version_locked(name) and name not in pins
-        and not names.parse(name).base.startswith("linux-") and cudanames.parse(name) is None
+        if row.installed and driver_names.is_version_locked(name) and name not in pins
+        and not driver_names.parse(name).base.startswith("linux-") and cuda_names.parse(name) is None
     )  # fmt: skip
     return [
         Item(code="packages.extra", what=_several(extra), expected="not installed", found=facts.packages[extra[0]].version,

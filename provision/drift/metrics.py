@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from provision import files
-from provision.clean import clean
 from provision.drift.item import Item
+from provision.lib import files
+from provision.lib.clean import clean
 
 _PREFIX = "gpu_provision_drift"
 _AGAINST = ("inventory", "lock", "peers", "hardware")

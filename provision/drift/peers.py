@@ -14,8 +14,8 @@ from provision.catalog import Catalog
 from provision.drift.item import Item
 from provision.facts import Facts
 from provision.lock.model import HostLock
+from provision.parts.driver.installed import installed_driver
 from provision.planning import describe_gpus
-from provision.resolve.installed import installed_driver
 
 # With fewer hosts nobody is the odd one.
 _LEAST = 3

@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils import cudanames, debversion, names
+from ansible_collections.gpu.provision.plugins.module_utils.lib import cuda_names, deb_version, driver_names
 from provision.errors import Issue
 from provision.facts import Facts
 from provision.lock.model import NAME, VARIABLE, HostLock, Lock, LockedCuda, LockedDriver, LockedHost, load
-from provision.resolve.containers import ContainersTarget
-from provision.resolve.cuda import CudaTarget, CudaWish
-from provision.resolve.cuda.wish import library_wishes
-from provision.resolve.decision import Target
-from provision.resolve.offer import Offer
+from provision.parts.candidates import Offer
+from provision.parts.containers.resolve import ContainersTarget
+from provision.parts.cuda.desired import library_wishes
+from provision.parts.cuda.resolve import CudaTarget, CudaWish
+from provision.parts.decision import Target
 
 _MOVE_ON = "provision lock --update takes the inventory's wish over; --no-lock plans without the lock"
 
@@ -210,7 +210,7 @@ def _driver(group: Any, values: Mapping[str, Any]) -> tuple[dict[str, Any], list
     locked: LockedDriver = group.driver
     against = []
     branch = str(values.get("nvidia_driver_branch") or "recommended")
-    if branch != "recommended" and branch not in (locked.series, names.branch(locked.version)):
+    if branch != "recommended" and branch not in (locked.series, driver_names.branch(locked.version)):
         against.append(f"nvidia_driver_branch asks for {branch}, the lock has {locked.series}")
     exact: dict[str, Any] = {"nvidia_driver_branch": locked.series}
     for name, value in (
@@ -264,9 +264,9 @@ def _satisfied(text: str, there: Iterable[str]) -> bool:
         return True  # unreadable: resolve says so
     return all(
         any(
-            str(cudanames.upstream(version)).split(".")[: len((wish.version or "").split("."))]
+            str(cuda_names.upstream(version)).split(".")[: len((wish.version or "").split("."))]
             == (wish.version or "").split(".")
-            and wish.suffix in (None, cudanames.suffix(version))
+            and wish.suffix in (None, cuda_names.suffix(version))
             for version in have
         )
         for wish in wishes
@@ -293,7 +293,7 @@ def _wanted_toolkits(pins: dict[str, str], locked: LockedCuda, wish: CudaWish) -
     majors = {minor.split(".")[0] for minor in minors}
     found = {}
     for name, version in pins.items():
-        package = cudanames.parse(name, version)
+        package = cuda_names.parse(name, version)
         if package is None:
             continue
         if package.kind in ("cudnn", "nccl"):
@@ -345,9 +345,9 @@ def _nearest(there: Collection[str], version: str) -> str:
     """The nearest versions that are offered, the newer one and the older one."""
     if not there:
         return "none is offered"
-    ordered = sorted(there, key=debversion.key)
-    older = [one for one in ordered if debversion.compare(one, version) < 0][-1:]
-    newer = [one for one in ordered if debversion.compare(one, version) > 0][:1]
+    ordered = sorted(there, key=deb_version.key)
+    older = [one for one in ordered if deb_version.compare(one, version) < 0][-1:]
+    newer = [one for one in ordered if deb_version.compare(one, version) > 0][:1]
     return f"the nearest is {' and '.join([*newer, *older])}"
 
 

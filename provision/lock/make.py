@@ -13,10 +13,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils import aptfiles, names, openpgp
+from ansible_collections.gpu.provision.plugins.module_utils.apt import files as apt_files
+from ansible_collections.gpu.provision.plugins.module_utils.lib import driver_names, openpgp
 from provision.catalog import Catalog
 from provision.errors import Issue, ProvisionError
 from provision.facts import CondaEnvironment, Facts, Gpu
+from provision.inventory.repositories import FleetMirror, Mirror, agreed, source_spec
 from provision.lock.model import (
     Lock,
     LockedConda,
@@ -31,16 +33,15 @@ from provision.lock.model import (
     LockedRepository,
     natural,
 )
+from provision.parts.conda.resolve import resolve_conda
+from provision.parts.containers.packages import installed_toolkit
+from provision.parts.containers.resolve import ContainersWish
+from provision.parts.cuda.packages import is_there
+from provision.parts.cuda.resolve import CudaWish, resolve_cuda
+from provision.parts.decision import Decision, DriverWish, kernel_flavours
+from provision.parts.driver.installed import installed_driver
+from provision.parts.driver.resolve import resolve_driver
 from provision.planning import conda_wish_of
-from provision.repositories import FleetMirror, Mirror, agreed, source_spec
-from provision.resolve.conda import resolve_conda
-from provision.resolve.containers import ContainersWish
-from provision.resolve.containers.packages import installed_toolkit
-from provision.resolve.cuda import CudaWish, resolve_cuda
-from provision.resolve.cuda.packages import is_there
-from provision.resolve.decision import Decision, DriverWish, kernel_flavours
-from provision.resolve.driver import resolve_driver
-from provision.resolve.installed import installed_driver
 
 Kind = tuple[Any, ...]
 
@@ -141,19 +142,19 @@ def _driver(wish: DriverWish, facts: Facts) -> LockedDriver | None:
     return LockedDriver(
         version=have.version, series=have.series, flavour=cast(Any, have.flavour), build=cast(Any, have.build),
         channel=cast(Any, have.channel), variant=cast(Any, have.variant),
-        fabric_manager=any(names.parse(name).base == "nvidia-fabricmanager" for name in own), packages=own,
+        fabric_manager=any(driver_names.parse(name).base == "nvidia-fabricmanager" for name in own), packages=own,
     )  # fmt: skip
 
 
 def _is_kernels(name: str) -> bool:
     """Packages that follow a kernel, and are the host's own: linux-modules-nvidia-580-open-6.8.0-45-generic, …"""
-    package = names.parse(name)
+    package = driver_names.parse(name)
     return package is not None and package.base.startswith("linux-")
 
 
 def _belongs_to(name: str, kernel: str) -> bool:
     """Modules of that kernel, and the metapackages that lead to those of the newest; older kernels come and go."""
-    package = names.parse(name)
+    package = driver_names.parse(name)
     if package is None or not package.base.startswith("linux-"):
         return False
     return package.kernel == kernel or not str(package.kernel)[:1].isdigit()
@@ -275,7 +276,7 @@ def _repositories(facts: Facts, values: dict[str, Any], catalog: Catalog) -> dic
     """The repositories that our own files name, with the fingerprint that their key was checked against."""
     found = {}
     for kind in ("cuda", "ppa", "container_toolkit"):
-        path = aptfiles.sources_path(kind.replace("_", "-"))
+        path = apt_files.sources_path(kind.replace("_", "-"))
         own = next((source for source in facts.apt.sources if source.file == path and source.enabled), None)
         if own is not None and own.uris:
             found[kind] = LockedRepository(

@@ -16,9 +16,9 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
-from provision import files, ownstate
 from provision.errors import Issue, UsageError
 from provision.facts import Flavour
+from provision.lib import files, own_state
 
 NAME = "fleet.lock.yml"  # beside the inventory
 # Variable (an extra variable of the command, any variable in plain Ansible): a lock's path, "none" for no lock at all.
@@ -254,9 +254,9 @@ class LockError(UsageError):
 def load(path: Path) -> Lock:
     """Read a lock. Raises LockError (exit 64) for a file that cannot be read or used, with the lines."""
     try:
-        text = ownstate.text(path, _MOST_BYTES)
+        text = own_state.text(path, _MOST_BYTES)
         why = "there is no such file"
-    except ownstate.Damaged as damage:
+    except own_state.Damaged as damage:
         text, why = None, damage.why
     if text is None:
         raise LockError(

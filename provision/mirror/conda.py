@@ -14,9 +14,9 @@ from html import escape
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from provision.mirror import layout
+from provision.inventory import mirror_layout
 
-FILES = f"{layout.CONDA}/wheels"
+FILES = f"{mirror_layout.CONDA}/wheels"
 _MACHINES = {"amd64": "linux-64", "arm64": "linux-aarch64"}
 # Of a record, what is of the installation and not of the index.
 _NOT_INDEX = ("url", "fn", "channel")
@@ -63,7 +63,7 @@ def channels(packages: Iterable[Mapping[str, Any]], alias: str, named: Iterable[
         if file not in rows:
             rows[file] = {name: value for name, value in record.items() if name not in _NOT_INDEX}
             found.files.append({
-                "path": f"{layout.CONDA}/{channel}/{subdir}/{file}", "url": record["url"], "sha256": record["sha256"],
+                "path": f"{mirror_layout.CONDA}/{channel}/{subdir}/{file}", "url": record["url"], "sha256": record["sha256"],
                 "size": record.get("size"),
             })  # fmt: skip
     return found
@@ -121,7 +121,7 @@ def indexes(files: Mapping[str, str], every_tag: Iterable[str]) -> dict[str, str
             project = name.split("-")[0].lower().replace("_", "-").replace(".", "-")
             projects.setdefault(project, []).append(name)
     pages = {}
-    for root in (layout.SIMPLE, *(f"{layout.WHEELS}/{tag}" for tag in every_tag)):
+    for root in (mirror_layout.SIMPLE, *(f"{mirror_layout.WHEELS}/{tag}" for tag in every_tag)):
         up = "../" * (root.count("/") + 1)
         pages[f"{root}/index.html"] = _page([(f"{project}/", project) for project in sorted(projects)])
         for project, names in projects.items():

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils import scratch
+from ansible_collections.gpu.provision.plugins.module_utils.lib import scratch
 from provision.errors import RefusedError, UsageError
 
 NEW = "new"

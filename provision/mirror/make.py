@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from provision.errors import HostFailedError, RefusedError
-from provision.mirror import conda, layout
+from provision.inventory import mirror_layout
+from provision.mirror import conda
 from provision.mirror.keys import Signer
 from provision.mirror.need import Need
 from provision.mirror.store import Store
@@ -82,7 +83,7 @@ class Maker:
             self._indexes(need, answer)
             self.made.packages[need.label] = {row["name"]: row["version"] for row in answer["packages"]}
         if self.signer:
-            self._take(self.store.ask("put", files={layout.KEY: self.signer.public}))
+            self._take(self.store.ask("put", files={mirror_layout.KEY: self.signer.public}))
         for one in conda_needs:
             self._conda(one)
         for path in wheels:
@@ -153,7 +154,7 @@ class Maker:
 
     def _stays(self, need: Need, before: Mapping[str, Any]) -> None:
         self.made.packages[need.label] = dict(before["packages"][need.label])
-        mine = {layout.archive_path(need.arch), *(source["path"] for source in need.sources)}
+        mine = {mirror_layout.archive_path(need.arch), *(source["path"] for source in need.sources)}
         self.rows += [
             {"path": path, **row, "fetched": False} for path, row in before["files"].items()
             if any(path.startswith(one + "/") for one in mine)
@@ -222,7 +223,7 @@ class Maker:
         files: dict[str, Any] = {}
         for source in need.sources:
             content = {"base64": answer["keys"][source["name"]]}
-            files[f"{layout.KEYS}/{source['path'].replace('/', '-')}.gpg"] = content
+            files[f"{mirror_layout.KEYS}/{source['path'].replace('/', '-')}.gpg"] = content
             if source.get("key_name"):
                 files[f"{source['path']}/{source['key_name']}"] = content
         self._take(self.store.ask("put", files=files))
@@ -232,7 +233,7 @@ class Maker:
     def _conda(self, need: CondaNeed) -> None:
         self.said("conda: installers, channels, wheels")
         installers = [
-            {"path": f"{layout.INSTALLERS}/{one['file']}", "url": one["url"], "sha256": one["sha256"], "size": None}
+            {"path": f"{mirror_layout.INSTALLERS}/{one['file']}", "url": one["url"], "sha256": one["sha256"], "size": None}
             for one in need.installers
         ]  # fmt: skip
         packages = [record for env in need.environments for record in env["packages"]]
@@ -254,7 +255,9 @@ class Maker:
         self._write_channels(found)
 
     def _write_channels(self, found: conda.Channels) -> None:
-        paths = {place: f"{layout.CONDA}/{place[0]}/{place[1]}/repodata.json" for place in found.records}
+        paths = {
+            place: f"{mirror_layout.CONDA}/{place[0]}/{place[1]}/repodata.json" for place in found.records
+        }
         if not paths:
             return
         present = {} if self.prune else self.store.ask("get", paths=sorted(paths.values()))
@@ -267,7 +270,7 @@ class Maker:
     def _write_indexes(self, wheels: Sequence[Mapping[str, Any]], before: Mapping[str, Any]) -> None:
         known = {} if self.prune else {path: row["sha256"] for path, row in before.get("files", {}).items()}
         known |= {row["path"]: row["sha256"] for row in self.rows}
-        old = {path.split("/")[2] for path in known if path.startswith(layout.WHEELS + "/")}
+        old = {path.split("/")[2] for path in known if path.startswith(mirror_layout.WHEELS + "/")}
         pages = conda.indexes(known, sorted({*conda.tags(wheels), *old}))
         if any(path.startswith(conda.FILES + "/") for path in known):
             self._take(self.store.ask("put", files=pages))

@@ -13,12 +13,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils import aptfiles, names, openpgp
+from ansible_collections.gpu.provision.plugins.module_utils.apt import files as apt_files
+from ansible_collections.gpu.provision.plugins.module_utils.lib import driver_names, openpgp
 from provision.catalog import Catalog
 from provision.errors import RefusedError, UsageError
+from provision.inventory import mirror_layout
+from provision.inventory.repositories import ARCHIVE_NAME, archive_key
 from provision.lock.model import Lock, LockedGroup, LockedRepository
-from provision.mirror import layout
-from provision.repositories import ARCHIVE_NAME, archive_key
 
 # File names of our sources -> the catalog's names of repositories, and the variables that give their keys.
 KINDS = {"cuda": "cuda", "container-toolkit": "container_toolkit", "ppa": "ppa"}
@@ -103,11 +104,11 @@ def _modules(group: LockedGroup) -> str:
     driver = group.driver
     if driver is None:
         return ""
-    name = names.module_package(driver.channel, driver.series, driver.flavour)
+    name = driver_names.module_package(driver.channel, driver.series, driver.flavour)
     versions = [
         v
         for n, v in driver.packages.items()
-        if names.is_version_locked(n) and names.upstream(v) == driver.version
+        if driver_names.is_version_locked(n) and driver_names.upstream(v) == driver.version
     ]
     return f"{name}={versions[0]}" if versions and name not in driver.packages else ""
 
@@ -151,15 +152,15 @@ def _archive(
     Raises RefusedError for a host that takes the archive from elsewhere, or has none of its keys.
     """
     path, suites = (
-        layout.archive_path(group.arch),
-        layout.archive_suites(catalog.ubuntu(group.ubuntu).codename),
+        mirror_layout.archive_path(group.arch),
+        mirror_layout.archive_suites(catalog.ubuntu(group.ubuntu).codename),
     )
-    own = aptfiles.sources_path(ARCHIVE_NAME)
+    own = apt_files.sources_path(ARCHIVE_NAME)
     listed = [e for e in (read["sources"] if read else ()) if e["file"] != own and _is_archive(e)]
     entries = [next((e for e in listed if suite in e["suites"]), None) for suite in suites.split()]
     rows: dict[str, list[str]] = {}
     for suite, entry in zip(suites.split(), entries, strict=True):
-        uri = upstream.archive or (entry["uris"][0] if entry else layout.ARCHIVE_URLS[path])
+        uri = upstream.archive or (entry["uris"][0] if entry else mirror_layout.ARCHIVE_URLS[path])
         if uri != upstream.archive and not catalog.is_archive(uri):
             raise RefusedError(
                 "mirror.archive_unknown", f"{host} takes Ubuntu's archive from {uri}, which the catalog does not know",
@@ -177,10 +178,10 @@ def _archive(
             hint="look at the keyrings there; for an archive of your own say --archive-key FILE or FINGERPRINT, or "
             "gpu_mirror_archive_key in the inventory",
         )  # fmt: skip
-    key = {"key": ring} if ring else {"signed_by": layout.ARCHIVE_KEYRING}
+    key = {"key": ring} if ring else {"signed_by": mirror_layout.ARCHIVE_KEYRING}
     return [
         {
-            "name": "archive", "path": path, "suites": " ".join(of_uri), "components": layout.COMPONENTS, "uris": uri,
+            "name": "archive", "path": path, "suites": " ".join(of_uri), "components": mirror_layout.COMPONENTS, "uris": uri,
             "fingerprint": fingerprints, **key,
         }
         for uri, of_uri in rows.items()
@@ -216,12 +217,12 @@ def _vendor(
     uri = original.url if of_mirror else locked.uri.replace("$(ARCH)", group.arch)
     fingerprint = original.fingerprint if of_mirror else locked.key or original.fingerprint
     spec: dict[str, Any] = {
-        "name": name, "path": layout.repository_path(kind, group.ubuntu, group.arch, catalog), "uris": uri.rstrip("/") + "/",
+        "name": name, "path": mirror_layout.repository_path(kind, group.ubuntu, group.arch, catalog), "uris": uri.rstrip("/") + "/",
         "suites": locked.suite or original.suite, "components": locked.components or original.components,
-        "fingerprint": fingerprint, "key_name": layout.key_name(original),
+        "fingerprint": fingerprint, "key_name": mirror_layout.key_name(original),
     }  # fmt: skip
     given = next((str(values[one]) for one in _KEYS[name] if values.get(one)), "")
-    path = aptfiles.sources_path(name)
+    path = apt_files.sources_path(name)
     entry = next((e for e in (read or {}).get("sources", ()) if e["file"] == path and e["key"]), None)
     if entry and fingerprint and not of_mirror:
         spec["key"] = entry["key"]

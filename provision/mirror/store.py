@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils.aptcommon import AptError
+from ansible_collections.gpu.provision.plugins.module_utils.apt.common import AptError
 from provision.errors import HostFailedError
 
 # One file may take long; a call comes back after the file that is being fetched.
@@ -39,18 +39,18 @@ class Store:
 
     def ask(self, op: str, **args: Any) -> Any:
         """One operation of module_utils/mirror on the folder."""
-        return self.call("mirror", {"op": op, "root": self.root, **args}, timeout=_SECONDS)
+        return self.call("mirror.store", {"op": op, "root": self.root, **args}, timeout=_SECONDS)
 
     def resolve(self, args: dict[str, Any]) -> Any:
         """What packages need, by apt there."""
         return self.call(
-            "mirror", {"op": "resolve", "environment": dict(self.environment), **args}, timeout=_SECONDS
+            "mirror.store", {"op": "resolve", "environment": dict(self.environment), **args}, timeout=_SECONDS
         )
 
     def wheels(self, wheels: Sequence[Any], indexes: Sequence[str]) -> Any:
         """Which files of indexes wheels are."""
         args = {"wheels": wheels, "indexes": indexes, "environment": dict(self.environment)}
-        return self.call("mirrorwheels", args, timeout=_SECONDS)
+        return self.call("mirror.wheels", args, timeout=_SECONDS)
 
     def fetch(
         self, files: Iterable[Mapping[str, Any]], said: Said = lambda text: None

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils import ownfiles, ownstate
+from ansible_collections.gpu.provision.plugins.module_utils.lib import own_files, own_state
 from provision.drift import metrics
 from provision.errors import Exit, HostFailedError, ProvisionError, UsageError
-from provision.ownstate import Damaged, text
+from provision.lib.own_state import Damaged, text
 from provision.pull import report
 from provision.pull.source import Source, fetch
 
@@ -75,14 +75,14 @@ def run(config: Config) -> report.Outcome:
     except ProvisionError as error:
         code = int(error.exit_code)
         _tell(error.issue.model_dump())
-    except ownfiles.FileError as error:
+    except own_files.FileError as error:
         _tell({"message": error.message, "hint": error.hint})
     before = _last_success(config.folder)
     last = started if code in (0, 6) else before
     outcome = report.Outcome(config.host, code, started, time.time() - started, state, drift, last)
     try:
         _keep(config, outcome)
-    except ownfiles.FileError as error:
+    except own_files.FileError as error:
         _tell({"message": error.message, "hint": error.hint})
     return outcome
 
@@ -92,7 +92,7 @@ def _alone(folder: Path) -> Iterator[None]:
     """One run at a time: a person may start the service while the timer does."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     told: list[str] = []
-    with os.fdopen(ownstate.open_lock(str(folder / "lock"), told), "r+b") as handle:
+    with os.fdopen(own_state.open_lock(str(folder / "lock"), told), "r+b") as handle:
         for line in told:
             _say(f"warning: {line}")
         try:
@@ -171,7 +171,7 @@ def _drift(config: Config, inventory: Path) -> int:
 
 def _last_success(folder: Path) -> float:
     told: list[str] = []
-    state = ownstate.take(
+    state = own_state.take(
         str(folder / STATE), {"last_success": (float, int)}, told, "its last success is not known"
     )
     for line in told:
@@ -181,7 +181,7 @@ def _last_success(folder: Path) -> float:
 
 def _keep(config: Config, outcome: report.Outcome) -> None:
     config.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    ownstate.write(
+    own_state.write(
         str(config.folder / STATE),
         {"last_success": outcome.last_success, "code": outcome.code, "state": outcome.state},
     )

@@ -23,21 +23,23 @@ class Finder:
     """Imports module_utils from the sources that were sent."""
 
     def find_spec(self, name, path=None, target=None):
-        if (PACKAGE + ".").startswith(name + "."):
-            return importlib.machinery.ModuleSpec(name, self, is_package=True)
-        if name.startswith(PACKAGE + ".") and name[len(PACKAGE) + 1 :] in SOURCES:
+        short = name[len(PACKAGE) + 1 :] if name.startswith(PACKAGE + ".") else ""
+        if short in SOURCES:
             return importlib.machinery.ModuleSpec(name, self, origin=name)
+        if (PACKAGE + ".").startswith(name + ".") or (
+            short and any(s.startswith(short + ".") for s in SOURCES)
+        ):
+            return importlib.machinery.ModuleSpec(name, self, is_package=True)
         return None
 
     def create_module(self, spec):
         return None
 
     def exec_module(self, module):
-        name = module.__name__
-        if name in PACKAGE or (PACKAGE + ".").startswith(name + "."):
+        short = module.__name__[len(PACKAGE) + 1 :]
+        if short not in SOURCES:
             module.__path__ = []
             return
-        short = name[len(PACKAGE) + 1 :]
         code = CODE.get(short) or compile(SOURCES[short], "<%s.py>" % short, "exec")
         exec(code, module.__dict__)  # noqa: S102
 
@@ -62,7 +64,7 @@ def answer(request):
                 "hint": "name a newer one with ansible_python_interpreter",
             },
         }
-    redact = importlib.import_module(PACKAGE + ".redact")
+    redact = importlib.import_module(PACKAGE + ".lib.redact")
     try:
         module = importlib.import_module(PACKAGE + "." + request["module"])
         return {"ok": True, "result": redact.data(module.main(request["args"]))}

@@ -16,33 +16,34 @@ from provision.remote.once import once
 
 _PACKAGE = "ansible_collections.gpu.provision.plugins.module_utils"
 _IMPORT = re.compile(
-    rf"^[ \t]*from {re.escape(_PACKAGE)}(?:\.(?P<module>\w+))? import (?:\((?P<many>[^)]*)\)|(?P<names>[^\n]*))",
+    rf"^[ \t]*from {re.escape(_PACKAGE)}(?:\.(?P<base>[\w.]+))? import (?:\((?P<many>[^)]*)\)|(?P<names>[^\n]*))",
     re.MULTILINE,
 )
 
 
 @once
 def source(module: str) -> str:
-    """Return the text of one module of plugins/module_utils."""
-    return (MODULE_UTILS / f"{module}.py").read_text(encoding="utf-8")
+    """Return the text of one module of plugins/module_utils, named with dots: ``apt.query``."""
+    return (MODULE_UTILS / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8")
 
 
 @once
 def needed(module: str) -> tuple[str, ...]:
     """Return module and all module_utils that it imports, directly or not; the server itself needs one, redact."""
     found: dict[str, None] = {}
-    todo = [module, "redact"]
+    todo = [module, "lib.redact"]
     while todo:
         name = todo.pop()
         if name in found:
             continue
         found[name] = None
         for match in _IMPORT.finditer(source(name)):
-            if match["module"]:
-                todo.append(match["module"])
-            else:
-                listed = re.sub(r"#[^\n]*", "", match["many"] or match["names"])
-                todo += [part.split(" as ")[0].strip() for part in listed.split(",") if part.strip()]
+            listed = re.sub(r"#[^\n]*", "", match["many"] or match["names"])
+            for part in filter(None, (part.split(" as ")[0].strip() for part in listed.split(","))):
+                full = f"{match['base']}.{part}" if match["base"] else part
+                todo.append(
+                    full if (MODULE_UTILS / f"{full.replace('.', '/')}.py").is_file() else match["base"]
+                )
     return tuple(found)
 
 

@@ -10,9 +10,9 @@ import tempfile
 import threading
 from pathlib import Path
 
-from provision import scratch
 from provision.errors import ProvisionError, UnreachableError
 from provision.inventory import Host
+from provision.lib import scratch
 from provision.remote import explain
 from provision.remote.stream import ProcessStream, Stream
 from provision.remote.target import Target

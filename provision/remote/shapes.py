@@ -1,7 +1,7 @@
 """The shape of what each program on a host returns, checked where it arrives: what comes after may rely on it.
 
 A shape is a type, a tuple of alternatives, ``[shape]`` (a list of), ``{...: shape}`` (a mapping with any keys) or
-``{"key": shape, "key?": shape}`` (an object; further keys are free). Facts have a schema of their own: provision/facts.py.
+``{"key": shape, "key?": shape}`` (an object; further keys are free). Facts have a schema of their own: provision/facts/__init__.py.
 """
 
 from __future__ import annotations
@@ -41,34 +41,34 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
     "probe": {"": dict},
     "trouble": {"": dict},
     "prove": {"": {"checks": [_VERDICT]}},
-    "gpuusers": {"": {"gpu_users": [{"comm": str, "pid": int, "user": _TEXT}]}},
-    "condasize": {"": {...: ({"total": int, "own": int}, None)}},
-    "hookrun": {"": {"rc": (int, None), "output": str, "timed_out": bool}},
-    "aptsettle": {"": {"settled": bool}},
-    "aptquery": {
+    "probe.gpu_users": {"": {"gpu_users": [{"comm": str, "pid": int, "user": _TEXT}]}},
+    "conda.size": {"": {...: ({"total": int, "own": int}, None)}},
+    "run.hook": {"": {"rc": (int, None), "output": str, "timed_out": bool}},
+    "apt.settle": {"": {"settled": bool}},
+    "apt.query": {
         "offer": {"workdir": str, "packages": {...: [_CANDIDATE]}, "errors?": (_WORDS, None)},
         "simulate": (
             {"ok": bool, "changes": [_CHANGE], "download_bytes?": (int, None), "disk_bytes?": (int, None)},
             {"ok": bool, "error": _TEXT},
         ),
     },
-    "hostlock": {
+    "run.lock": {
         "acquire": {"taken": bool, "held": _LOCK, "replaced": _LOCK, "why": _TEXT},
         "renew": {"kept": bool, "held": _LOCK},
     },
-    "hostrecord": {
+    "run.record": {
         "leave": {"released?": bool, "held": _LOCK, "trouble": _TEXT},
         "read": {"runs": [dict], "unreadable": _WORDS, "lock": {"held": _LOCK, "stale": _TEXT}},
     },
-    "rescuesnapshot": {
+    "rescue.snapshot": {
         "list": {"snapshots": [{"id": str, "made": str, "reason?": _TEXT, "kernel?": _TEXT, "whole?": bool, "finished?": bool}]},
     },
-    "rescueundo": {"plan": {
+    "rescue.undo": {"plan": {
         "id": str, "made": str, "reason?": _TEXT, "install": _WORDS, "remove": _WORDS, "hold": _WORDS, "release": _WORDS,
         "files": [{"path": str, "action": str}], "left": [{"what": str, "why": str}], "changes": [_CHANGE],
         "problems": [_PROBLEM], "nothing": bool,
     }},
-    "rescuepurge": {"plan": {
+    "rescue.purge": {"plan": {
         "packages": _WORDS, "config": _WORDS, "kept": [{"name": str, "because": str}], "changes": [_CHANGE],
         "problems": [_PROBLEM], "uninstaller": _TEXT, "files": _WORDS, "trees": _WORDS, "aside": _WORDS, "dkms": [[str]],
         "left": [{"path": str, "why": str}], "unfinished": bool, "nothing": bool,
@@ -89,12 +89,12 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
         "finish": {"changed": (bool, int), "removed": _WORDS, "files": int, "total": int},
         "verify": {"bad": [{"path": str}], "extra": _WORDS, "next": (int, None), "files": int, "bytes": int},
     },
-    "mirrorread": {"": {
+    "mirror.read": {"": {
         "arch": str, "packages": [[str]], "archive_key": _TEXT,
         "sources": [{"file": str, "uris": _WORDS, "suites": _WORDS, "components": _WORDS, "signed_by": _TEXT, "key": _TEXT}],
         "conda": {...: {"packages": [dict], "wheels": [dict], "index": _TEXT, "problems": _WORDS}},
     }},
-    "mirrorwheels": {"": {
+    "mirror.wheels": {"": {
         "files": [{"name": str, "version": str, "file": str, "url": str, "sha256": str}], "problems": _WORDS,
     }},
 }  # fmt: skip

@@ -1,7 +1,7 @@
 """The one place that prints. Data goes to stdout, talk to stderr.
 
 Tables and paragraphs for people, colour where the terminal has it and NO_COLOR is not set, plain lines elsewhere. Text
-that came from hosts is cleaned (provision/clean.py): base.Text does it, and the views use no other. One module a view: each
+that came from hosts is cleaned (provision/lib/clean.py): base.Text does it, and the views use no other. One module a view: each
 returns what is to be printed, Renderer prints it.
 """
 

@@ -8,9 +8,9 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from provision.commands.history import HistoryDocument, HostHistory
-from provision.history import HostRecord, InventoryState, Judged, LockState, Run, changed_in_words
 from provision.render.base import Text, columns, headline, indented
 from provision.render.words import STATUS_WORDS, STYLES, grouped, listed, plural
+from provision.runs.history import HostRecord, InventoryState, Judged, LockState, Run, changed_in_words
 
 _STATES = {"done": "green", "failed": "bold red", "cut off": "yellow", "at work": "cyan"}
 _SHOWN_PACKAGES = 4

@@ -8,7 +8,7 @@ from rich.console import RenderableType
 
 from provision.documents import PlanDocument
 from provision.errors import Issue
-from provision.plan import HostPlan, PackageChange, Reason, Step
+from provision.parts.plan import HostPlan, PackageChange, Reason, Step
 from provision.render.base import Text, columns, headline, indented, text
 from provision.render.words import count_words, grouped, listed, plural, size, unnamed
 

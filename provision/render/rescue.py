@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from rich.console import RenderableType
 
 from provision.diagnose.finding import Finding
-from provision.plan import PackageChange, Step
+from provision.parts.plan import PackageChange, Step
 from provision.render.base import Text, columns, headline, indented, text
 from provision.render.plan import package_line
 from provision.render.results import counted

@@ -8,9 +8,9 @@ import rich.text
 from rich.console import RenderableType
 from rich.table import Table
 
-from provision.commands.layers import layers
 from provision.documents import ScanDocument, ScannedHost
 from provision.render.base import Text, columns, headline, stacked
+from provision.render.layers.driver import layers
 from provision.render.words import grouped, hosts_in_words, unnamed
 
 # Below this width a table of hosts becomes blocks of lines.

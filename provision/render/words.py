@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
-from provision.clean import clean as clean
 from provision.errors import Issue
+from provision.lib.clean import clean as clean
 
 T = TypeVar("T")
 

@@ -10,24 +10,24 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils import checks
 from provision.catalog import Catalog
 from provision.diagnose import diagnose
 from provision.diagnose.finding import Diagnosis, Finding, Repair
 from provision.errors import Issue, ProvisionError
 from provision.facts import Facts
-from provision.plan import HostPlan
+from provision.inventory.proxy import HostProxy
+from provision.inventory.repositories import FleetMirror, Mirror, agreed, source_spec
+from provision.parts import checks
+from provision.parts.decision import DriverWish
+from provision.parts.driver.removed import removed_driver
+from provision.parts.driver.resolve import resolve_driver
+from provision.parts.plan import HostPlan
 from provision.planning import PARTS, Call, plan_from_facts, read_facts
-from provision.proxy import HostProxy
-from provision.repositories import FleetMirror, Mirror, agreed, source_spec
 from provision.rescue.model import History, RescueStep, Round
 from provision.rescue.narrow import parts_of, wishes
 from provision.rescue.purge import read_purge
 from provision.rescue.rounds import Limits, next_round
 from provision.rescue.undo import read_undo
-from provision.resolve.decision import DriverWish
-from provision.resolve.driver import resolve_driver
-from provision.resolve.removed import removed_driver
 
 Mode = Literal["mend", "purge", "undo"]
 UNKNOWN = "unknown"  # stands for symptoms that no rule explains

@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 from provision.diagnose.finding import ACTIONS, Finding
 from provision.documents import Check, Document
 from provision.errors import Issue
-from provision.plan import HostPlan, PackageChange
+from provision.parts.plan import HostPlan, PackageChange
 from provision.rescue.purge import PurgePlan
 from provision.rescue.undo import UndoPlan
 

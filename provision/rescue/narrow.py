@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils import names
+from ansible_collections.gpu.provision.plugins.module_utils.lib import driver_names
 from provision.facts import Facts
+from provision.parts.driver.installed import InstalledDriver, installed_driver
 from provision.rescue.model import RescueStep
-from provision.resolve.installed import InstalledDriver, installed_driver
 
 _NO_UPDATE = {
     "nvidia_driver_update": False, "cuda_toolkit_update": False, "cuda_toolkit_prune": False,
@@ -77,7 +77,7 @@ def _drivers(facts: Facts) -> list[InstalledDriver]:
     for series in whole.all_series:
         other = {
             name for name, version in whole.packages.items()
-            if version and names.is_version_locked(name) and (names.parse(name).series or names.branch(version)) != series
+            if version and driver_names.is_version_locked(name) and (driver_names.parse(name).series or driver_names.branch(version)) != series
         }  # fmt: skip
         rest = {name: package for name, package in facts.packages.items() if name not in other}
         one = installed_driver(facts.model_copy(update={"packages": rest}))
@@ -101,7 +101,9 @@ def _like(have: InstalledDriver, values: Mapping[str, Any], facts: Facts) -> lis
             like[variable] = value
     # Of several versions the one that most packages have: fewest move. Then the one that is loaded, which needs no reboot.
     count = Counter(
-        names.upstream(version) for name, version in have.packages.items() if names.is_version_locked(name)
+        driver_names.upstream(version)
+        for name, version in have.packages.items()
+        if driver_names.is_version_locked(name)
     )
     loaded = facts.module.loaded.version if facts.module.loaded else None
     order = sorted(have.versions, key=lambda one: (count[one], one == loaded, _key(one)), reverse=True)

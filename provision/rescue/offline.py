@@ -16,28 +16,32 @@ from pathlib import Path
 from typing import Any
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils import (
-    aptcommon,
-    names,
-    rescuepurge,
-    rescuesnapshot,
-    rescuetraces,
+from ansible_collections.gpu.provision.plugins.module_utils.apt import common as apt_common
+from ansible_collections.gpu.provision.plugins.module_utils.lib import driver_names
+from ansible_collections.gpu.provision.plugins.module_utils.rescue import (
+    purge as rescue_purge,
 )
-from provision import history
+from ansible_collections.gpu.provision.plugins.module_utils.rescue import (
+    snapshot as rescue_snapshot,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.rescue import (
+    traces as rescue_traces,
+)
 from provision.errors import UsageError
+from provision.lib.text import one_line
 from provision.lock import hold
-from provision.plan.driver import MODPROBE_PATH, MODPROBE_TEXT
-from provision.resolve.decision import DriverWish
-from provision.text import one_line
+from provision.parts.decision import DriverWish
+from provision.parts.driver.plan import MODPROBE_PATH, MODPROBE_TEXT
+from provision.runs import history
 
 _FRAGMENTS = Path(__file__).with_name("script")
 # As names.is_version_locked: companions, and firmware that carries its version in its name, have no part in the one version.
 _LOOSE = (
-    f"^({'|'.join(sorted(names.COMPANIONS))}|nvidia-driver-pinning-.*|libnvidia-egl-.*|linux-signatures-.*"
+    f"^({'|'.join(sorted(driver_names.COMPANIONS))}|nvidia-driver-pinning-.*|libnvidia-egl-.*|linux-signatures-.*"
     r"|.*-[0-9][0-9][0-9]\.[0-9.]+)$"
 )
 # Of the driver's version, and no driver without the rest.
-_FABRIC = f"^({'|'.join(sorted(names.FABRIC))}|cuda-drivers-fabricmanager)(-[0-9][0-9][0-9])?$"
+_FABRIC = f"^({'|'.join(sorted(driver_names.FABRIC))}|cuda-drivers-fabricmanager)(-[0-9][0-9][0-9])?$"
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,7 @@ def offline_script(
     a branch that cannot be one.
     """
     made = made or time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
-    options = " \\\n        ".join(f"-o {shlex.quote(option)}" for option in aptcommon.OPTIONS)
+    options = " \\\n        ".join(f"-o {shlex.quote(option)}" for option in apt_common.OPTIONS)
     text = "".join(file.read_text(encoding="utf-8") for file in sorted(_FRAGMENTS.glob("*.sh")))
     replaced = {
         "@HOST@": host,
@@ -99,7 +103,7 @@ def _of_history(host: str, runs: Path) -> Known | None:
         record = run.hosts.get(host)
         if record is None:
             continue
-        moved = {name: after for name, _, after in record.packages if names.is_driver_package(name)}
+        moved = {name: after for name, _, after in record.packages if driver_names.is_driver_package(name)}
         packages.update(moved)
         last = run.run if moved else last
     there = {name: version for name, version in packages.items() if version}
@@ -108,14 +112,14 @@ def _of_history(host: str, runs: Path) -> Known | None:
 
 def of_packages(packages: Mapping[str, str], source: str) -> Known | None:
     """What installed packages say of a driver; None where they are of no one series."""
-    parsed = [names.parse(name) for name in packages]
+    parsed = [driver_names.parse(name) for name in packages]
     series = {package.series for package in parsed if package.base == "nvidia-utils"}
     if len(series) != 1 or None in series:
         return None
     dkms = any(package.base == "nvidia-dkms" for package in parsed)
     modules = [package for package in parsed if package.base in ("nvidia-dkms", "linux-modules-nvidia")]
     flavour = "auto" if not modules else "open" if all(package.open for package in modules) else "proprietary"
-    desktop = any(package.base in names.DESKTOP for package in parsed)
+    desktop = any(package.base in driver_names.DESKTOP for package in parsed)
     return Known(
         str(series.pop()), flavour, "dkms" if dkms else "signed" if modules else "auto", "auto",
         "desktop" if desktop else "headless", dict(packages), source,
@@ -135,15 +139,15 @@ def _settings(host: str, values: Mapping[str, Any], known: Known | None) -> str:
     channel = _first(wish.channel, have.channel)
     build = "dkms" if channel == "cuda" else _first(wish.build, have.build)
     variant = _first(wish.variant, have.variant)
-    driver, foreign = names.expressions()
+    driver, foreign = driver_names.expressions()
     decided = (_or(channel, "ubuntu"), series), (_or(build, "signed"), _or(variant, "headless"))
     top = {
-        flavour: names.top_packages(*decided[0], flavour, *decided[1]) if series else []
+        flavour: driver_names.top_packages(*decided[0], flavour, *decided[1]) if series else []
         for flavour in ("open", "proprietary")
     }
     # Modules of single kernels are asked for by the kernels that the host has when the script runs.
     wanted = [
-        f"{name}={version}" for name, version in sorted(have.packages.items()) if not getattr(names.parse(name), "kernel", None)
+        f"{name}={version}" for name, version in sorted(have.packages.items()) if not getattr(driver_names.parse(name), "kernel", None)
     ]  # fmt: skip
     groups: list[tuple[str, dict[str, str]]] = [
         ("", {"HOST": host, "MANAGED": _yes(wish.manage), "HOLD": _yes(wish.hold)}),
@@ -152,17 +156,17 @@ def _settings(host: str, values: Mapping[str, Any], known: Known | None) -> str:
             "WANTED": " ".join(wanted), "TOP_OPEN": " ".join(top["open"]), "TOP_PROPRIETARY": " ".join(top["proprietary"]),
         }),
         ("names of the driver's packages, and what is called like them and is none", {
-            "DRIVER_RE": f"{driver}|{rescuepurge.LEGACY}", "FOREIGN_RE": foreign, "LOOSE_RE": _LOOSE, "FABRIC_RE": _FABRIC,
+            "DRIVER_RE": f"{driver}|{rescue_purge.LEGACY}", "FOREIGN_RE": foreign, "LOOSE_RE": _LOOSE, "FABRIC_RE": _FABRIC,
         }),
         ("what a driver leaves that no package owns", {
-            "LIBRARY_FOLDERS": " ".join(rescuetraces.LIBRARY_FOLDERS), "LIBRARY_RE": rescuetraces.LIBRARY_NAMES,
-            "INNER_RE": rescuetraces.INNER_NAMES, "MODULE_RE": rescuetraces.MODULE_PATHS,
-            "BINARIES": " ".join(sorted(rescuetraces.BINARIES)), "UNITS": " ".join(rescuetraces.UNITS),
-            "TRACE_FILES": " ".join(rescuetraces.FILES), "TRACE_TREES": " ".join(rescuetraces.TREES),
+            "LIBRARY_FOLDERS": " ".join(rescue_traces.LIBRARY_FOLDERS), "LIBRARY_RE": rescue_traces.LIBRARY_NAMES,
+            "INNER_RE": rescue_traces.INNER_NAMES, "MODULE_RE": rescue_traces.MODULE_PATHS,
+            "BINARIES": " ".join(sorted(rescue_traces.BINARIES)), "UNITS": " ".join(rescue_traces.UNITS),
+            "TRACE_FILES": " ".join(rescue_traces.FILES), "TRACE_TREES": " ".join(rescue_traces.TREES),
         }),
         ("what keeps nouveau away, and what a snapshot holds", {
             "NOUVEAU_PATH": MODPROBE_PATH, "NOUVEAU_TEXT": MODPROBE_TEXT.rstrip("\n"),
-            "SNAPSHOT_FOLDERS": " ".join(rescuesnapshot.FOLDERS), "SNAPSHOT_FILES": " ".join(rescuesnapshot.FILES),
+            "SNAPSHOT_FOLDERS": " ".join(rescue_snapshot.FOLDERS), "SNAPSHOT_FILES": " ".join(rescue_snapshot.FILES),
         }),
     ]  # fmt: skip
     lines = []

@@ -1,6 +1,6 @@
 """What ``--purge`` would remove on a host, as data for people and for the module rescue_purge. Changes nothing.
 
-The host itself says what is there (plugins/module_utils/rescuepurge.py, by names that dpkg and its lists of files know);
+The host itself says what is there (plugins/module_utils/rescue/purge.py, by names that dpkg and its lists of files know);
 this puts it into the words of a plan. After a purge the inventory's roles install the driver from nothing.
 """
 
@@ -12,9 +12,9 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from provision.errors import Issue
-from provision.plan import PackageChange, Step
+from provision.lib.text import answered
+from provision.parts.plan import PackageChange, Step
 from provision.planning import Call
-from provision.text import answered
 
 
 class Left(BaseModel):
@@ -98,7 +98,7 @@ def read_purge(host: str, call: Call, allow: Iterable[str] = ()) -> PurgePlan:
 
     allow: packages besides the driver's that may go. Raises UnreachableError or HostFailedError from ``call``.
     """
-    answer = answered(call("rescuepurge", {"op": "plan", "allow": list(allow)}), kept=list, problems=list)
+    answer = answered(call("rescue.purge", {"op": "plan", "allow": list(allow)}), kept=list, problems=list)
     return purge_plan(host, answer)
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils import aptquery
+from ansible_collections.gpu.provision.plugins.module_utils.apt import query as apt_query
 from provision.facts import Facts, Package
-from provision.plan import PackageChange
+from provision.parts.plan import PackageChange
 from provision.rescue.model import History
 
 
@@ -30,7 +30,7 @@ def touched(before: Facts, after: Facts, history: History) -> list[PackageChange
             if now is None
             else "install"
             if was is None
-            else aptquery.change_action(was.version, now.version)
+            else apt_query.change_action(was.version, now.version)
         )
         found[name] = PackageChange.model_validate({
             "action": action, "name": name, "version": now.version if now else None,

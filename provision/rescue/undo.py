@@ -1,6 +1,6 @@
 """What ``--undo`` would take back on a host, as data for people and for the module rescue_snapshot. Changes nothing.
 
-The host itself compares its snapshot with what is there now (plugins/module_utils/rescueundo.py); this puts it into the
+The host itself compares its snapshot with what is there now (plugins/module_utils/rescue/undo.py); this puts it into the
 words of a plan.
 """
 
@@ -11,9 +11,9 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from provision.errors import Issue
-from provision.plan import PackageChange, Step
+from provision.lib.text import answered
+from provision.parts.plan import PackageChange, Step
 from provision.planning import Call
-from provision.text import answered
 
 
 class SnapshotRow(BaseModel):
@@ -94,7 +94,7 @@ def read_undo(host: str, call: Call, id_: str | None = None) -> UndoPlan:
     ``snapshot.unknown``, ``snapshot.cut_off``).
     """
     return undo_plan(
-        host, answered(call("rescueundo", {"op": "plan", "id": id_}), problems=list, changes=list)
+        host, answered(call("rescue.undo", {"op": "plan", "id": id_}), problems=list, changes=list)
     )
 
 
@@ -109,7 +109,7 @@ def undo_plan(host: str, answer: dict[str, Any]) -> UndoPlan:
 
 def read_snapshots(call: Call) -> list[SnapshotRow]:
     """The snapshots of a host, newest first."""
-    answer = answered(call("rescuesnapshot", {"op": "list"}), snapshots=list)
+    answer = answered(call("rescue.snapshot", {"op": "list"}), snapshots=list)
     return [SnapshotRow.model_validate(row) for row in answer["snapshots"]]
 
 

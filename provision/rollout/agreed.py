@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from provision.plan import HostPlan
+from provision.parts.plan import HostPlan
 
 _WITH_PACKAGES = ("packages", "hold", "boot")
 

@@ -14,11 +14,11 @@ from typing import Protocol
 
 from provision.documents import AppliedHost
 from provision.errors import Exit, Issue
-from provision.plan import HostPlan
-from provision.rollout import told
+from provision.parts.plan import HostPlan
+from provision.rollout import summary as rollout_summary
 from provision.rollout.agreed import beyond
 from provision.rollout.interrupts import Interrupts
-from provision.rollout.seams import Seam
+from provision.rollout.observers import Seam
 from provision.rollout.state import FAILURES, Store, WaveState
 from provision.rollout.waves import WaveKind
 
@@ -159,12 +159,12 @@ class Rollout:
     def _why_stop(self) -> str | None:
         lost = [name for name, outcome in self.outcomes.items() if outcome.lost]
         if lost:
-            return f"{told.hosts(lost)} did not come back from the reboot"
+            return f"{rollout_summary.hosts(lost)} did not come back from the reboot"
         failed = [name for name, outcome in self.outcomes.items() if outcome.status in FAILURES]
         if self._allowed is None or len(failed) <= self._allowed:
             return None
         may = f"{self._allowed} may" if self._allowed else "none may"
-        return f"{len(failed)} failed, {may} ({told.hosts(failed)})"
+        return f"{len(failed)} failed, {may} ({rollout_summary.hosts(failed)})"
 
     def _prove_begun(self, hosts: Sequence[str]) -> None:
         if not hosts:
@@ -185,9 +185,9 @@ class Rollout:
             state.waves[number - 1].status = "running"
             for name in wave.hosts:
                 state.hosts[name].wave = number
-        title = told.wave(number, self._count(), wave.kind)
+        title = rollout_summary.wave(number, self._count(), wave.kind)
         if not self.check and self._count() > 1:
-            self.actions.note(f"{title}: {told.hosts(wave.hosts, whole=True)}")
+            self.actions.note(f"{title}: {rollout_summary.hosts(wave.hosts, whole=True)}")
         admitted: list[str] = []
         ended = False
         try:
@@ -228,7 +228,8 @@ class Rollout:
         for seam in self.seams:
             refused = seam.before_wave(number, left)
             self._take(
-                {name: told.refused(self.agreed[name], issue) for name, issue in refused.items()}, wave=None
+                {name: rollout_summary.refused(self.agreed[name], issue) for name, issue in refused.items()},
+                wave=None,
             )
             left = [name for name in left if name not in refused]
         return left
@@ -263,7 +264,8 @@ class Rollout:
                     state.hosts[name].drain = "failed" if result.issue else "ok"
         failed = {name: result.issue for name, result in results.items() if result.issue}
         self._take(
-            {name: told.skipped(self.agreed[name], issue) for name, issue in failed.items()}, wave=None
+            {name: rollout_summary.skipped(self.agreed[name], issue) for name, issue in failed.items()},
+            wave=None,
         )
         self.interrupts.check()
         return [name for name in hosts if name not in failed]
@@ -282,7 +284,7 @@ class Rollout:
             if name not in self.outcomes and name in self.agreed:
                 self._take(self._word(name), wave=None)
             if name in self.outcomes:
-                told.resumed(self.outcomes[name], result.issue)
+                rollout_summary.resumed(self.outcomes[name], result.issue)
             elif result.issue:
                 self.issues.append(result.issue)
 
@@ -326,11 +328,11 @@ class Rollout:
                 self._take(outcomes, wave=None)
                 continue
             if plan.status != "changes":
-                self._take({name: told.not_changed(plan)}, wave=None)
+                self._take({name: rollout_summary.not_changed(plan)}, wave=None)
                 continue
             more = beyond([*self._before.get(name, ()), self.agreed[name]], plan)
             if more:
-                self._take({name: told.differs(plan, more, self.store.state.run)}, wave=None)
+                self._take({name: rollout_summary.differs(plan, more, self.store.state.run)}, wave=None)
             elif plan.reboot.blocked_by:
                 busy[name] = plan.reboot.blocked_by
             else:
@@ -347,7 +349,7 @@ class Rollout:
                 self.outcomes[name].status if name in self.outcomes else "waiting" for name in wave.hosts
             ]
             self.actions.note(
-                f"{told.wave(number, self._count(), wave.kind)}: {told.counts(states)} in {seconds:.0f} s"
+                f"{rollout_summary.wave(number, self._count(), wave.kind)}: {rollout_summary.counts(states)} in {seconds:.0f} s"
             )
 
     # ---- GPUs that are in use ------------------------------------------------------------------------------------------
@@ -361,7 +363,10 @@ class Rollout:
 
     def _busy(self, users: Mapping[str, list[str]]) -> None:
         self._take(
-            {name: told.busy(self.agreed[name], who, self._wait_seconds) for name, who in users.items()},
+            {
+                name: rollout_summary.busy(self.agreed[name], who, self._wait_seconds)
+                for name, who in users.items()
+            },
             wave=None,
         )
 
@@ -413,7 +418,7 @@ class Rollout:
                 if not still or (idle and not together) or left <= 0:
                     return idle, still
                 if still != noted:
-                    self.actions.note(told.waits(still))
+                    self.actions.note(rollout_summary.waits(still))
                     noted = still
                 show(still, left)
                 self.actions.sleep(min(pause, max(0.1, left)))
@@ -440,8 +445,8 @@ class Rollout:
     def _word(self, name: str) -> dict[str, Outcome]:
         """The word on a host that was cut off, or that was not begun."""
         if self.store.host(name).status == "running":
-            return {name: told.interrupted(self._summary(name))}
-        return {name: told.not_begun(self._summary(name))}
+            return {name: rollout_summary.interrupted(self._summary(name))}
+        return {name: rollout_summary.not_begun(self._summary(name))}
 
     def _close(self) -> None:
         """Give every host its word: those that were cut off, those that were not begun."""

@@ -17,8 +17,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from provision import ownstate
 from provision.errors import UsageError
+from provision.lib import own_state
 from provision.rollout.options import RolloutOptions
 from provision.rollout.waves import Wave, WaveKind
 
@@ -142,7 +142,7 @@ class Store:
         with self._lock:
             yield self.state
             if self._keep:
-                ownstate.write(self.folder / FILE, self.state.model_dump_json(by_alias=True, indent=1))
+                own_state.write(self.folder / FILE, self.state.model_dump_json(by_alias=True, indent=1))
 
     def host(self, name: str) -> HostState:
         return self.state.hosts[name]
@@ -177,9 +177,9 @@ def as_state(wave: Wave) -> WaveState:
 def read(folder: Path) -> RunState:
     """Return the state of a run. Raises UsageError where it cannot be used."""
     try:
-        found = ownstate.read(folder / FILE, RunState)
+        found = own_state.read(folder / FILE, RunState)
         why = f"there is no {folder / FILE}"
-    except ownstate.Damaged as damage:
+    except own_state.Damaged as damage:
         found, why = None, str(damage)
     if found is None:
         raise UsageError(
@@ -221,7 +221,9 @@ def find(run: str, base: Path) -> Path:
 
 
 def _unknown(message: str, known: Sequence[Path]) -> UsageError:
-    states = [(folder.name, ownstate.read_or_none(folder / FILE, RunState)) for folder in known[:_SHOWN_RUNS]]
+    states = [
+        (folder.name, own_state.read_or_none(folder / FILE, RunState)) for folder in known[:_SHOWN_RUNS]
+    ]
     listed = [f"{name}: {state.count() if state else 'its state cannot be read'}" for name, state in states]
     if len(known) > _SHOWN_RUNS:
         listed.append(f"and {len(known) - _SHOWN_RUNS} older ones")

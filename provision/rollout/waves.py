@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from provision.plan import HostPlan
+from provision.parts.plan import HostPlan
 
 WaveKind = Literal["all", "canary", "batch", "waited"]
 

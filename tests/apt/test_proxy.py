@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils import aptfiles
-from provision.proxy import HostProxy
+from ansible_collections.gpu.provision.plugins.module_utils.apt import files as apt_files
+from provision.inventory.proxy import HostProxy
 from tests.lab.conda import Proxy, Server
 
 from .rootfs import Key, Repo, Root
@@ -60,25 +60,25 @@ def test_the_plan_asks_through_it_and_one_transaction_does_the_rest(
 ) -> None:
     wanted = wish(proxy.url)
     assert list(offer(root, repo, wanted)["result"]["packages"]) == ["lab-tool"]
-    assert not (root.path / aptfiles.PROXY[1:]).exists(), "a look changes nothing"
+    assert not (root.path / apt_files.PROXY[1:]).exists(), "a look changes nothing"
     done = change(root, repo, wanted)
     assert [c["name"] for c in done["changes"]] == ["lab-tool"], done
-    assert root.read(aptfiles.PROXY) == wanted.apt_text()
-    assert (root.path / aptfiles.PROXY[1:]).stat().st_mode & 0o777 == 0o644
+    assert root.read(apt_files.PROXY) == wanted.apt_text()
+    assert (root.path / apt_files.PROXY[1:]).stat().st_mode & 0o777 == 0o644
     assert {path for path, _ in proxy.requests} >= {f"http://{NAME}/key.asc", f"http://{NAME}/InRelease"}
     assert change(root, repo, wanted)["changed"] is False
     proxy.requests.clear()
     assert "Err" not in root.sh("apt-get update"), "apt goes on by itself"
     assert proxy.requests
     gone = change(root, repo, wish(""), configure={"proxy": ""}, environment={})
-    assert gone["files"] == [{"path": aptfiles.PROXY, "action": "removed"}]
+    assert gone["files"] == [{"path": apt_files.PROXY, "action": "removed"}]
     proxy.requests.clear()
     assert "Some index files failed" in root.sh("apt-get -o Acquire::Retries=0 update", check=False)
     assert proxy.requests == []
 
 
 @pytest.mark.parametrize(
-    "file", ["/etc/apt/apt.conf.d/95proxy", "/etc/apt/apt.conf.d/proxy.conf", aptfiles.PROXY]
+    "file", ["/etc/apt/apt.conf.d/95proxy", "/etc/apt/apt.conf.d/proxy.conf", apt_files.PROXY]
 )
 def test_what_the_inventory_says_goes_before_what_the_host_has(
     root: Root, repo: Repo, proxy: Proxy, file: str
@@ -92,7 +92,7 @@ def test_what_the_inventory_says_goes_before_what_the_host_has(
 
 def test_our_file_of_last_year_does_not_count_in_a_look(root: Root, repo: Repo, proxy: Proxy) -> None:
     """Else a host that no longer has its proxy could not be planned for without mending it by hand."""
-    root.write(aptfiles.PROXY, wish(DEAD).apt_text())
+    root.write(apt_files.PROXY, wish(DEAD).apt_text())
     with Server(repo.folder) as web:
         near = repo.spec() | {"uris": web.url}
         asked = root.module("apt_query", op="offer", sources=[near], patterns=["lab-.*"])["result"]

@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 import provision.collection  # noqa: F401 - makes the collection importable
-from ansible_collections.gpu.provision.plugins.module_utils import openpgp
+from ansible_collections.gpu.provision.plugins.module_utils.lib import openpgp
 
 from .rootfs import Key, Repo, Root
 

@@ -116,7 +116,7 @@ def session(tmp_path):
 
 def refusal(session, **options):
     with pytest.raises(HostFailedError) as caught:
-        session.call("probe", {}, **options)
+        session.call("probe.facts", {}, **options)
     return caught.value
 
 
@@ -154,14 +154,14 @@ def test_a_host_that_talks_and_does_not_listen(session, noise):
     """What we send fills every pipe, what it sends too: neither waits for the other."""
     big = {"x": "\n".join(str(number) for number in range(300_000))}
     with pytest.raises(HostFailedError) as caught:
-        session(f"while True: {noise}").call("probe", big, timeout=50)
+        session(f"while True: {noise}").call("probe.facts", big, timeout=50)
     assert caught.value.issue.code == "host.bad_answer"
 
 
 def test_a_host_that_does_not_listen(session):
     big = {"x": "\n".join(str(number) for number in range(300_000))}
     with pytest.raises(HostFailedError) as caught:
-        session("ready()").call("probe", big, timeout=1.5)
+        session("ready()").call("probe.facts", big, timeout=1.5)
     assert caught.value.issue.code == "host.timeout"
 
 
@@ -170,9 +170,9 @@ def test_garbage_after_an_answer_is_no_answer_to_the_next_call(session):
         "ready()\nanswer({'ok': True, 'result': {'a': 1}})\nsay(b'garbage' * 100)\n"
         "answer({'ok': True, 'result': {'a': 2}})"
     )
-    assert started.call("probe", {}) == {"a": 1}
+    assert started.call("probe.facts", {}) == {"a": 1}
     with pytest.raises(ProvisionError) as caught:
-        started.call("condasize", {}, timeout=1.5)
+        started.call("conda.size", {}, timeout=1.5)
     assert caught.value.issue.code in ("host.timeout", "host.bad_answer")
 
 
@@ -190,7 +190,7 @@ def test_errors_of_a_host_are_cut(session):
 
 def test_file_names_that_are_no_text_arrive_as_text(session):
     found = session('ready()\nanswer({"ok": True, "result": {"a\\udcff": ["\\udcfe", "\\U0001f600"]}})').call(
-        "probe", {}
+        "probe.facts", {}
     )
     assert found == {"a\\udcff": ["\\udcfe", "\U0001f600"]}
     json.dumps(found, ensure_ascii=False).encode()
@@ -219,7 +219,7 @@ def test_another_host_answers_while_one_sends(session):
     begun, seen = time.monotonic(), {}
     results = for_each(
         [Host(name=name) for name in sessions],
-        lambda host: sessions[host.name].call("probe", {}, timeout=8),
+        lambda host: sessions[host.name].call("probe.facts", {}, timeout=8),
         on_done=lambda host, result: seen.setdefault(host.name, time.monotonic() - begun),
     )
     assert results["well"] == {}
@@ -319,17 +319,17 @@ def test_many_small_pieces_are_no_quadratic_work():
 # ---- shapes -------------------------------------------------------------------------------------------------------
 
 SAMPLES = [
-    ("hostlock", {"op": "acquire"}, {"taken": False, "held": {"run": "r", "lease": 600}, "replaced": None, "why": None}),
-    ("hostrecord", {"op": "leave"}, {"released": True, "held": None, "trouble": None}),
-    ("hostrecord", {"op": "read"}, {"runs": [{}], "unreadable": [], "lock": {"held": None, "stale": None}}),
-    ("aptquery", {"op": "offer"}, {"workdir": "/tmp/x", "packages": {"a": [{"version": "1", "size": 5}]}, "errors": []}),
-    ("aptquery", {"op": "simulate"}, {"ok": True, "changes": [{"action": "install", "name": "a", "version": "1"}]}),
+    ("run.lock", {"op": "acquire"}, {"taken": False, "held": {"run": "r", "lease": 600}, "replaced": None, "why": None}),
+    ("run.record", {"op": "leave"}, {"released": True, "held": None, "trouble": None}),
+    ("run.record", {"op": "read"}, {"runs": [{}], "unreadable": [], "lock": {"held": None, "stale": None}}),
+    ("apt.query", {"op": "offer"}, {"workdir": "/tmp/x", "packages": {"a": [{"version": "1", "size": 5}]}, "errors": []}),
+    ("apt.query", {"op": "simulate"}, {"ok": True, "changes": [{"action": "install", "name": "a", "version": "1"}]}),
     ("prove", {}, {"checks": [{"id": "a", "status": "pass", "message": "m", "evidence": ["e"], "hint": None}]}),
-    ("gpuusers", {}, {"gpu_users": [{"comm": "python3", "pid": 5, "user": None}]}),
-    ("condasize", {}, {"/opt/conda": {"total": 5, "own": 4}, "/x": None}),
-    ("hookrun", {}, {"rc": 0, "output": "", "timed_out": False, "seconds": 0.1}),
-    ("aptsettle", {}, {"settled": True, "seconds": 0.0}),
-    ("rescuesnapshot", {"op": "list"}, {"snapshots": [{"id": "x", "made": "y"}]}),
+    ("probe.gpu_users", {}, {"gpu_users": [{"comm": "python3", "pid": 5, "user": None}]}),
+    ("conda.size", {}, {"/opt/conda": {"total": 5, "own": 4}, "/x": None}),
+    ("run.hook", {}, {"rc": 0, "output": "", "timed_out": False, "seconds": 0.1}),
+    ("apt.settle", {}, {"settled": True, "seconds": 0.0}),
+    ("rescue.snapshot", {"op": "list"}, {"snapshots": [{"id": "x", "made": "y"}]}),
     ("mirror", {"op": "fetch"}, {"done": [{"path": "p", "sha256": "s", "size": 1}], "left": [], "refused": []}),
 ]  # fmt: skip
 

@@ -8,17 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from provision import history, ownstate
 from provision.commands import apply
 from provision.commands import history as history_command
-from provision.commands.fleet import Silent
 from provision.documents import PlanDocument
 from provision.errors import ProvisionError, UsageError
+from provision.lib import own_state
 from provision.lock.model import load
 from provision.pull import run as pull
 from provision.pull.source import Source, fetch
 from provision.rollout import state as rollout
 from provision.rollout.options import RolloutOptions
+from provision.runs import history
+from provision.runs.fleet import Silent
 
 WHOLE = {
     "state.json": rollout.RunState(run="r", hosts={"a": rollout.HostState()}).model_dump_json(by_alias=True),
@@ -221,27 +222,27 @@ def test_what_cannot_be_read_is_put_aside_and_written_anew(tmp_path, name):
     path = tmp_path / "history.json"
     damage(path, name, "history.json")
     said = []
-    assert within(lambda: ownstate.take(path, history.Run, said.append)) is None
+    assert within(lambda: own_state.take(path, history.Run, said.append)) is None
     assert len(said) == 1
-    ownstate.write(path, WHOLE["history.json"])
-    assert ownstate.read(path, history.Run).planned == ["a"]
+    own_state.write(path, WHOLE["history.json"])
+    assert own_state.read(path, history.Run).planned == ["a"]
     assert path.stat().st_mode & 0o777 == 0o600
     assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_an_old_text_or_the_new_one(tmp_path, monkeypatch):
     path = tmp_path / "state.json"
-    ownstate.write(path, "old")
+    own_state.write(path, "old")
     synced = []
     real = os.fsync
     monkeypatch.setattr(
         os, "fsync", lambda handle: (synced.append(Path(f"/proc/self/fd/{handle}").readlink()), real(handle))
     )
-    ownstate.write(path, "new")
+    own_state.write(path, "new")
     assert tmp_path in synced, "the folder too"
     (tmp_path / "file").write_text("")
     with pytest.raises(ProvisionError) as caught:
-        ownstate.write(tmp_path / "file" / "state.json", "x")
+        own_state.write(tmp_path / "file" / "state.json", "x")
     assert caught.value.issue.hint
 
 

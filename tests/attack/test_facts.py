@@ -15,22 +15,22 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 import provision.collection  # noqa: F401
-from provision import engine
 from provision.catalog import load_catalog
 from provision.commands import diagnose, init, scan
 from provision.documents import PlanDocument, ScanDocument
 from provision.drift import metrics
 from provision.errors import HostFailedError, ProvisionError
 from provision.facts import Facts
-from provision.hardware import kinds
 from provision.inventory import Connection, Host, Inventory
+from provision.lib.text import answered, one_line
 from provision.lock import make
 from provision.lock.model import Lock, LockedHost, dump, parse
+from provision.parts.hardware import kinds
 from provision.planning import plan_from_facts
 from provision.rescue import offline
 from provision.rescue.purge import read_purge
 from provision.rescue.undo import read_undo
-from provision.text import answered, one_line
+from provision.runs import engine
 from tests.unit.fleethosts import healthy
 
 EXAMPLES = 300

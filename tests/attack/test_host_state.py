@@ -18,27 +18,50 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils import (
-    aptcommon,
-    aptfiles,
-    aptsettle,
-    apttransaction,
-    condafetch,
-    condainstall,
-    condaread,
-    containerfiles,
-    containerhost,
-    containerprobe,
-    hostlock,
-    hostrecord,
-    mirror,
-    ownfiles,
-    ownstate,
-    rescuecommon,
-    rescuepurge,
-    rescuesnapshot,
+from ansible_collections.gpu.provision.plugins.module_utils.apt import (
+    common as apt_common,
 )
-from ansible_collections.gpu.provision.plugins.module_utils.hosttree import HostTree
+from ansible_collections.gpu.provision.plugins.module_utils.apt import (
+    files as apt_files,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.apt import (
+    settle as apt_settle,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.apt import (
+    transaction as apt_transaction,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.conda import (
+    fetch as conda_fetch,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.conda import (
+    install as conda_install,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.conda import (
+    read as conda_read,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.containers import (
+    files as containers_files,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.containers import (
+    host as containers_host,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.containers import (
+    probe as containers_probe,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.lib import own_files, own_state
+from ansible_collections.gpu.provision.plugins.module_utils.lib.host_tree import HostTree
+from ansible_collections.gpu.provision.plugins.module_utils.mirror import store as mirror_store
+from ansible_collections.gpu.provision.plugins.module_utils.rescue import (
+    common as rescue_common,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.rescue import (
+    purge as rescue_purge,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.rescue import (
+    snapshot as rescue_snapshot,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.run import lock as run_lock
+from ansible_collections.gpu.provision.plugins.module_utils.run import record as run_record
 from provision.pull import run as pull
 
 GIB = 1 << 30
@@ -127,7 +150,7 @@ def test_damage_is_put_aside_and_told(tmp_path: Path, how: Callable[[Path], obje
     how(path)
     before = os.lstat(path)
     shape = {"schema": 1, "hold": bool, "held_before": [str]}
-    assert ownstate.take(str(path), shape, told, "it goes on") is None
+    assert own_state.take(str(path), shape, told, "it goes on") is None
     as_told(path, told)
     assert told[0].endswith("; it goes on")
     after = os.lstat(aside(path)[0])
@@ -138,7 +161,7 @@ def test_what_was_put_aside_is_never_overwritten(tmp_path: Path) -> None:
     path, told = tmp_path / "state.json", list[str]()
     for number in range(5):
         path.write_text(f"damage {number}")
-        assert ownstate.take(str(path), {}, told) is None
+        assert own_state.take(str(path), {}, told) is None
     assert sorted(kept.read_text() for kept in aside(path)) == [f"damage {number}" for number in range(5)]
     assert len(set(told)) == 5
 
@@ -148,8 +171,8 @@ def test_a_reader_changes_nothing(tmp_path: Path, how: Callable[[Path], object])
     path = tmp_path / "state.json"
     how(path)
     names = sorted(tmp_path.iterdir())
-    with pytest.raises(ownstate.Damaged, match="state.json is damaged: "):
-        ownstate.read(str(path), {"schema": 1, "hold": bool, "held_before": [str]})
+    with pytest.raises(own_state.Damaged, match="state.json is damaged: "):
+        own_state.read(str(path), {"schema": 1, "hold": bool, "held_before": [str]})
     assert sorted(tmp_path.iterdir()) == names
 
 
@@ -162,17 +185,22 @@ _JSON = st.recursive(
 
 @given(_JSON)
 def test_what_passes_has_the_shape(value: Any) -> None:
-    journal = apttransaction._JOURNAL
-    if ownstate.fits(value, journal):
-        apttransaction.restore_holds(value, [], lambda selections: None)
-    for shape in (rescuesnapshot._SHAPE, mirror._SHAPE, apttransaction._RESULT, containerfiles.MARKS):
-        assert ownstate.fits(value, shape) in (True, False)
+    journal = apt_transaction._JOURNAL
+    if own_state.fits(value, journal):
+        apt_transaction.restore_holds(value, [], lambda selections: None)
+    for shape in (
+        rescue_snapshot._SHAPE,
+        mirror_store._SHAPE,
+        apt_transaction._RESULT,
+        containers_files.MARKS,
+    ):
+        assert own_state.fits(value, shape) in (True, False)
 
 
 @given(st.binary())
 def test_any_bytes_are_damage_or_of_the_shape(data: bytes) -> None:
-    with contextlib.suppress(ownstate.Damaged):
-        assert ownstate.fits(ownstate.parse(data, {"a": int}, "/x"), {"a": int})
+    with contextlib.suppress(own_state.Damaged):
+        assert own_state.fits(own_state.parse(data, {"a": int}, "/x"), {"a": int})
 
 
 def test_a_file_is_replaced_whole_and_both_folders_are_synced(
@@ -192,12 +220,12 @@ def test_a_file_is_replaced_whole_and_both_folders_are_synced(
     spy(os, "fsync", lambda handle: "sync " + Path(f"/proc/self/fd/{handle}").readlink().name)
     spy(os, "rename", lambda old, new: "rename " + Path(new).name)
     target = tmp_path / "here/state.json"
-    ownstate.write(str(target), {"a": 1})
+    own_state.write(str(target), {"a": 1})
     assert steps == ["sync .state.json~", "rename state.json", "sync here"]
     assert target.stat().st_mode & 0o777 == 0o600
     steps.clear()
     (tmp_path / "there").mkdir()
-    ownfiles.rename(str(target), str(tmp_path / "there/state.json"))
+    own_files.rename(str(target), str(tmp_path / "there/state.json"))
     assert steps == ["rename state.json", "sync here", "sync there"]
 
 
@@ -210,7 +238,7 @@ def test_what_lies_under_the_temporary_name_is_not_written_through(tmp_path: Pat
         temporary.symlink_to(victim)
     else:
         os.link(victim, temporary)
-    ownstate.write(str(tmp_path / "state.json"), {"a": 1})
+    own_state.write(str(tmp_path / "state.json"), {"a": 1})
     assert victim.read_text() == "precious"
     assert json.loads((tmp_path / "state.json").read_text()) == {"a": 1}
     assert not os.path.lexists(temporary)
@@ -219,9 +247,9 @@ def test_what_lies_under_the_temporary_name_is_not_written_through(tmp_path: Pat
 # --- the journal of a transaction
 
 
-def _status(**wants: str) -> list[aptcommon.Installed]:
+def _status(**wants: str) -> list[apt_common.Installed]:
     return [
-        aptcommon.Installed(
+        apt_common.Installed(
             {"Package": name.replace("_", "-"), "Architecture": "amd64", "Version": "1", "Status": f"{want} ok installed"}
         )
         for name, want in wants.items()
@@ -237,16 +265,16 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "STATE": "", "JOURNAL": "transaction.json", "COPY": "transaction-copy.json", "LOCK": "transaction.lock",
         "RESULT": "transaction-result.json",
     }.items():  # fmt: skip
-        monkeypatch.setattr(apttransaction, name, str(folder / file).rstrip("/"))
-    monkeypatch.setattr(aptfiles, "UNATTENDED", str(tmp_path / "52gpu-provision"))
+        monkeypatch.setattr(apt_transaction, name, str(folder / file).rstrip("/"))
+    monkeypatch.setattr(apt_files, "UNATTENDED", str(tmp_path / "52gpu-provision"))
     packages = _status(libnvidia_compute_580="install", libnccl2="install", sudo="install", bash="install")
-    monkeypatch.setattr(aptcommon, "read_status", lambda: packages)
+    monkeypatch.setattr(apt_common, "read_status", lambda: packages)
     return folder
 
 
-def _recover(params: dict[str, Any] | None = None) -> tuple[apttransaction._Task, dict[str, str]]:
+def _recover(params: dict[str, Any] | None = None) -> tuple[apt_transaction._Task, dict[str, str]]:
     written: dict[str, str] = {}
-    task = apttransaction._Task(params or {}, False, "/nowhere")
+    task = apt_transaction._Task(params or {}, False, "/nowhere")
     task._set_selections = written.update  # type: ignore[method-assign]
     task._recover()
     return task, written
@@ -265,7 +293,7 @@ def test_holds_come_back_from_the_copy_of_a_damaged_journal(
 ) -> None:
     journal = state / "transaction.json"
     how(journal)
-    ownstate.write(apttransaction.COPY, _LOST)
+    own_state.write(apt_transaction.COPY, _LOST)
     if ownstate_reads(journal):
         pytest.fail("the damage is none")
     task, written = _recover()
@@ -283,7 +311,7 @@ def test_holds_come_back_from_what_is_installed(
 ) -> None:
     how(state / "transaction.json")
     how(state / "transaction-copy.json")
-    (tmp_path / "52gpu-provision").write_text(aptfiles.render_unattended(["libnvidia-", "libnccl", "[odd"]))
+    (tmp_path / "52gpu-provision").write_text(apt_files.render_unattended(["libnvidia-", "libnccl", "[odd"]))
     # The run itself holds nothing: what our list names was held all the same.
     task, written = _recover({"hold": False})
     assert written == dict.fromkeys(("libnvidia-compute-580", "libnccl2"), "hold")
@@ -294,8 +322,8 @@ def test_holds_come_back_from_what_is_installed(
 
 def ownstate_reads(path: Path) -> bool:
     try:
-        return ownstate.read(str(path), apttransaction._JOURNAL) is not None
-    except ownstate.Damaged:
+        return own_state.read(str(path), apt_transaction._JOURNAL) is not None
+    except own_state.Damaged:
         return False
 
 
@@ -303,20 +331,20 @@ def ownstate_reads(path: Path) -> bool:
 def test_a_damaged_result_is_no_result(state: Path, how: Callable[[Path], object]) -> None:
     how(state / "transaction-result.json")
     with (state / "lock").open("w") as lock, (state / "log").open("ab") as log:
-        result = apttransaction.detached(lambda: {"rc": 0, "text": "well \x00 done"}, log, lock)
+        result = apt_transaction.detached(lambda: {"rc": 0, "text": "well \x00 done"}, log, lock)
     assert result == {"rc": 0, "text": "well \x00 done"}
 
     def spoil() -> dict[str, Any]:
         # As a file system does it: after the worker wrote its result.
-        ownstate.write = lambda path, data: how(Path(path))  # type: ignore[assignment]
+        own_state.write = lambda path, data: how(Path(path))  # type: ignore[assignment]
         return {}
 
     with (
         (state / "lock").open("w") as lock,
         (state / "log").open("ab") as log,
-        pytest.raises(aptcommon.AptError) as failed,
+        pytest.raises(apt_common.AptError) as failed,
     ):
-        apttransaction.detached(spoil, log, lock)
+        apt_transaction.detached(spoil, log, lock)
     assert failed.value.code == "apt.worker"
     assert "transaction-result.json is damaged" in failed.value.because[0]
 
@@ -329,10 +357,10 @@ def test_purge_goes_on_with_a_damaged_journal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: Callable[[Path], object]
 ) -> None:
     path = tmp_path / "purge.json"
-    monkeypatch.setattr(rescuepurge, "JOURNAL", str(path))
-    monkeypatch.setattr(rescuecommon, "autoremovable", lambda: ["never asked"])
+    monkeypatch.setattr(rescue_purge, "JOURNAL", str(path))
+    monkeypatch.setattr(rescue_common, "autoremovable", lambda: ["never asked"])
     how(path)
-    work = rescuepurge._Purge(None, {"left": [], "kernels": [], "packages": []}, (), 1, 1, str(tmp_path))
+    work = rescue_purge._Purge(None, {"left": [], "kernels": [], "packages": []}, (), 1, 1, str(tmp_path))
     journal = work.begin()
     assert journal["autoremovable"] == []
     assert "purge.json is damaged: " in work.warnings[0]
@@ -354,13 +382,13 @@ def test_the_lock_of_a_run_is_somebodys_until_it_is_broken(
     }
     how(path)
     if path.is_symlink() or "run" not in _text(path):
-        refused = hostlock.acquire(holder, 600, path=str(path))
+        refused = run_lock.acquire(holder, 600, path=str(path))
         assert refused["taken"] is False
-        assert "holds no record of a run" in hostlock.words(refused["held"])
-        assert hostlock.read(str(path))["held"]["run"] is None
-    with pytest.raises(hostlock.LockError, match="unknown run"):
-        hostlock.admit("another", path=str(path))
-    taken = hostlock.acquire(holder, 600, force=True, path=str(path))
+        assert "holds no record of a run" in run_lock.words(refused["held"])
+        assert run_lock.read(str(path))["held"]["run"] is None
+    with pytest.raises(run_lock.LockError, match="unknown run"):
+        run_lock.admit("another", path=str(path))
+    taken = run_lock.acquire(holder, 600, force=True, path=str(path))
     assert taken["taken"] is True
     assert json.loads(path.read_text())["run"] == holder["run"]
     assert aside(path)
@@ -372,12 +400,12 @@ def _text(path: Path) -> str:
 
 @damaged
 def test_a_damaged_record_of_a_run_is_named(tmp_path: Path, how: Callable[[Path], object]) -> None:
-    hostrecord.write({"run": "20261128T031200Z-one", "command": "apply"}, str(tmp_path))
+    run_record.write({"run": "20261128T031200Z-one", "command": "apply"}, str(tmp_path))
     how(tmp_path / "20261128T041200Z-two.json")
-    found = hostrecord.read(folder=str(tmp_path))
+    found = run_record.read(folder=str(tmp_path))
     assert [run["run"] for run in found["runs"]] == ["20261128T031200Z-one"]
     assert found["unreadable"] == ["20261128T041200Z-two.json"]
-    hostrecord.write({"run": "20261128T051200Z-three"}, str(tmp_path))
+    run_record.write({"run": "20261128T051200Z-three"}, str(tmp_path))
 
 
 @damaged
@@ -387,19 +415,19 @@ def test_a_damaged_snapshot_is_put_aside_and_a_new_one_is_made(
     (tmp_path / "var/lib/dpkg").mkdir(parents=True)
     (tmp_path / "var/lib/dpkg/status").write_text("Package: dpkg\nStatus: install ok installed\nVersion: 1\n")
     root = str(tmp_path)
-    first = rescuesnapshot.take("first", root=root)
+    first = rescue_snapshot.take("first", root=root)
     folder = tmp_path / "var/lib/provision/snapshots" / first["id"]
     (folder / "manifest.json").unlink()
     how(folder / "manifest.json")
-    assert [row["whole"] for row in rescuesnapshot.listing(root)] == [False]
-    with pytest.raises(rescuesnapshot.SnapshotError):
-        rescuesnapshot.finish(first["id"], root)
-    second = rescuesnapshot.take("second", root=root, keep=1)
+    assert [row["whole"] for row in rescue_snapshot.listing(root)] == [False]
+    with pytest.raises(rescue_snapshot.SnapshotError):
+        rescue_snapshot.finish(first["id"], root)
+    second = rescue_snapshot.take("second", root=root, keep=1)
     assert second["id"] != first["id"]
     (line,) = second["warnings"]
     assert f"{folder} is damaged: its manifest: " in line
     assert (aside(folder)[0] / "packages.tsv").exists()
-    assert [row["id"] for row in rescuesnapshot.listing(root)] == [second["id"]]
+    assert [row["id"] for row in rescue_snapshot.listing(root)] == [second["id"]]
 
 
 @damaged
@@ -410,27 +438,27 @@ def test_a_snapshot_with_a_damaged_file_is_not_gone_back_to(
     for path in ("dpkg/status", "apt/extended_states"):
         (tmp_path / "var/lib" / path).parent.mkdir(parents=True)
         (tmp_path / "var/lib" / path).write_text("Package: dpkg\nStatus: install ok installed\nVersion: 1\n")
-    made = rescuesnapshot.take("first", root=str(tmp_path))
-    host = rescuesnapshot.Host(str(tmp_path))
+    made = rescue_snapshot.take("first", root=str(tmp_path))
+    host = rescue_snapshot.Host(str(tmp_path))
     assert "dpkg" in host.text(made["id"], name)
     (Path(host.inside(made["id"])) / name).unlink()
     how(Path(host.inside(made["id"])) / name)
-    with pytest.raises(rescuesnapshot.SnapshotError) as failed:
+    with pytest.raises(rescue_snapshot.SnapshotError) as failed:
         host.text(made["id"], name)
     assert failed.value.code == "snapshot.damaged"
 
 
 @pytest.mark.parametrize("how", [how for name, how in DAMAGES.items() if "link" not in name])
 def test_damaged_marks_of_daemons(tmp_path: Path, how: Callable[[Path], object]) -> None:
-    path = tmp_path / containerfiles.PENDING.lstrip("/")
+    path = tmp_path / containers_files.PENDING.lstrip("/")
     path.parent.mkdir(parents=True)
     how(path)
     tree = HostTree(str(tmp_path))
-    assert containerprobe._pending(tree, None) == {}
-    assert [line.partition(": ")[0] for line in tree.unreadable] == [containerfiles.PENDING]
-    assert containerhost.Host(tree, check=True).pending() == {}
+    assert containers_probe._pending(tree, None) == {}
+    assert [line.partition(": ")[0] for line in tree.unreadable] == [containers_files.PENDING]
+    assert containers_host.Host(tree, check=True).pending() == {}
     assert not aside(path)
-    host = containerhost.Host(tree)
+    host = containers_host.Host(tree)
     assert host.pending() == {}
     assert "restart docker and containerd" in host.warnings[0]
     assert aside(path)
@@ -441,26 +469,26 @@ def test_damaged_marks_of_daemons(tmp_path: Path, how: Callable[[Path], object])
 @damaged
 def test_a_damaged_manifest_of_a_mirror(tmp_path: Path, how: Callable[[Path], object]) -> None:
     root = tmp_path / "mirror"
-    assert mirror.opened(str(root))["warnings"] == []
+    assert mirror_store.opened(str(root))["warnings"] == []
     (root / "manifest.json").unlink()
     how(root / "manifest.json")
-    with pytest.raises(aptcommon.AptError) as failed:
-        mirror.opened(str(root), create=False)
+    with pytest.raises(apt_common.AptError) as failed:
+        mirror_store.opened(str(root), create=False)
     assert failed.value.code == "mirror.manifest"
-    answer = mirror.opened(str(root))
+    answer = mirror_store.opened(str(root))
     assert answer["manifest"] == {}
     assert "manifest.json is damaged: " in answer["warnings"][0]
     assert aside(root / "manifest.json")
-    assert mirror.opened(str(root))["warnings"] == []
+    assert mirror_store.opened(str(root))["warnings"] == []
 
 
 @damaged
 def test_a_damaged_note_of_a_download_begins_it_anew(tmp_path: Path, how: Callable[[Path], object]) -> None:
     part = tmp_path / "installer.sh.part"
     how(part.with_name(part.name + ".json"))
-    assert condafetch._validator(str(part), "https://conda.example/installer.sh") is None
-    condafetch._remember(str(part), "https://conda.example/installer.sh", {"ETag": '"1"'})
-    assert condafetch._validator(str(part), "https://conda.example/installer.sh") == '"1"'
+    assert conda_fetch._validator(str(part), "https://conda.example/installer.sh") is None
+    conda_fetch._remember(str(part), "https://conda.example/installer.sh", {"ETag": '"1"'})
+    assert conda_fetch._validator(str(part), "https://conda.example/installer.sh") == '"1"'
 
 
 @damaged
@@ -486,12 +514,12 @@ def test_notes_of_conda_are_of_their_shape_or_nothing(
     tmp_path_factory: pytest.TempPathFactory, data: Any
 ) -> None:
     folder = tmp_path_factory.mktemp("env")
-    for name in (condaread.RECORD, condaread.MARKER):
+    for name in (conda_read.RECORD, conda_read.MARKER):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(json.dumps(data))
-    record, note = condaread.read_record(str(folder)), condaread.read_note(str(folder / condaread.MARKER))
+    record, note = conda_read.read_record(str(folder)), conda_read.read_note(str(folder / conda_read.MARKER))
     for wish in ({"version": "1-2"}, {"version": "latest"}):
-        condainstall._is_newer(wish["version"], {"record": record, "version": None})
+        conda_install._is_newer(wish["version"], {"record": record, "version": None})
     assert ((record or {}).get("spec") or {}).get("wish") is None or isinstance(record, dict)
     assert isinstance(note.get("condarc"), (str, type(None)))
 
@@ -499,14 +527,14 @@ def test_notes_of_conda_are_of_their_shape_or_nothing(
 # --- locks
 
 _LOCKS: dict[str, Callable[[Path], Any]] = {
-    "a transaction's": lambda path: os.close(ownstate.open_lock(str(path), [])),
+    "a transaction's": lambda path: os.close(own_state.open_lock(str(path), [])),
     "the guard of the run's lock": lambda path: (
-        hostlock.release("x", str(path.with_name("lock.json")))
+        run_lock.release("x", str(path.with_name("lock.json")))
         if path.with_name("lock.json").write_text("{}")
         else None
     ),
-    "the snapshots'": lambda path: rescuesnapshot._Lock(str(path)).__enter__().__exit__(),
-    "the downloads'": lambda path: condafetch.fetch(__file__, str(path.parent), "copy", ""),
+    "the snapshots'": lambda path: rescue_snapshot._Lock(str(path)).__enter__().__exit__(),
+    "the downloads'": lambda path: conda_fetch.fetch(__file__, str(path.parent), "copy", ""),
     "the pulling host's": lambda path: pull._alone(path.parent).__enter__(),
 }
 _NAMES = {
@@ -544,25 +572,25 @@ def test_a_host_is_settled_whatever_lies_in_the_place_of_its_lock(
     tmp_path: Path, how: Callable[[Path], object]
 ) -> None:
     how(tmp_path / "lock")
-    assert aptsettle.settle(str(tmp_path / "lock"), 5)["settled"] is True
+    assert apt_settle.settle(str(tmp_path / "lock"), 5)["settled"] is True
 
 
 def test_the_holder_of_a_lock_is_named(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     words = f"import fcntl, time; f = open({str(path)!r}); fcntl.flock(f, fcntl.LOCK_EX); print(1, flush=True); time.sleep(600)"
-    handle = ownstate.open_lock(str(path), [])
+    handle = own_state.open_lock(str(path), [])
     with subprocess.Popen([sys.executable, "-c", words], stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout is not None
             process.stdout.readline()
-            (holder,) = ownstate.lock_holders(handle)
+            (holder,) = own_state.lock_holders(handle)
             comm = Path(f"/proc/{process.pid}/comm").read_text().strip()
             user = "root" if os.geteuid() == 0 else ""
             assert holder["pid"] == str(process.pid)
             assert f"process {process.pid} ({comm}) of {user}" in holder["words"]
         finally:
             process.kill()
-    assert ownstate.lock_holders(handle) == []
+    assert own_state.lock_holders(handle) == []
     os.close(handle)
 
 
@@ -571,14 +599,14 @@ def test_a_stranger_with_the_lock_is_not_waited_for(
     state: Path, monkeypatch: pytest.MonkeyPatch, root: bool
 ) -> None:
     clock = iter(range(0, 100_000, 5))
-    monkeypatch.setattr(apttransaction.time, "monotonic", lambda: next(clock))
-    monkeypatch.setattr(apttransaction.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(apt_transaction.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(apt_transaction.time, "sleep", lambda seconds: None)
     holders = [{"pid": "4711", "root": root, "words": "process 4711 (flock) of lab"}]
-    monkeypatch.setattr(ownstate, "lock_holders", lambda handle: holders)
+    monkeypatch.setattr(own_state, "lock_holders", lambda handle: holders)
     with (state / "transaction.lock").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        task = apttransaction._Task({"lock_timeout": 600}, False, "/nowhere")
-        with pytest.raises(aptcommon.AptError) as failed:
+        task = apt_transaction._Task({"lock_timeout": 600}, False, "/nowhere")
+        with pytest.raises(apt_common.AptError) as failed:
             task._take_turn()
         task.close()
     error, waited = failed.value, next(clock)
@@ -608,25 +636,25 @@ def test_a_plan_is_compared_with_what_recovery_left(
     packages = [_installed(name, version) for name, version in now.items() if version]
     there = {name for name in plan if name in done and done[name] == plan[name]}
     answer = [_change(name, version) for name, version in plan.items() if name not in there]
-    kept = apttransaction.without_finished(expect, {name: {} for name in done}, packages)
-    assert apttransaction.compare_with_plan(kept, answer) == []
+    kept = apt_transaction.without_finished(expect, {name: {} for name in done}, packages)
+    assert apt_transaction.compare_with_plan(kept, answer) == []
     # Whoever was not brought to what was planned still counts: away, at another version, or moved by a repository.
     for name in moved & (set(plan) - there):
         other = [_change(n, "9" if n == name else v) for n, v in plan.items() if n not in there]
-        assert apttransaction.compare_with_plan(kept, other)
-        assert apttransaction.compare_with_plan(kept, [change for change in other if change["name"] != name])
+        assert apt_transaction.compare_with_plan(kept, other)
+        assert apt_transaction.compare_with_plan(kept, [change for change in other if change["name"] != name])
     # Without finishing, a package that is as planned is a difference as before.
     if plan:
-        assert apttransaction.without_finished(expect, {}, packages) == expect
+        assert apt_transaction.without_finished(expect, {}, packages) == expect
 
 
 def _change(name: str, version: str | None) -> dict[str, Any]:
     return {"action": "install" if version else "remove", "name": name, "version": version}
 
 
-def _installed(name: str, version: str) -> aptcommon.Installed:
+def _installed(name: str, version: str) -> apt_common.Installed:
     package, _, arch = name.partition(":")
-    return aptcommon.Installed(
+    return apt_common.Installed(
         {
             "Package": package,
             "Architecture": arch or "amd64",
@@ -637,8 +665,8 @@ def _installed(name: str, version: str) -> aptcommon.Installed:
 
 
 def test_dpkg_was_interrupted_where_it_left_numbers(tmp_path: Path) -> None:
-    assert not aptcommon.interrupted(str(tmp_path / "away"))
+    assert not apt_common.interrupted(str(tmp_path / "away"))
     (tmp_path / "tmp.i").touch()
-    assert not aptcommon.interrupted(str(tmp_path))
+    assert not apt_common.interrupted(str(tmp_path))
     (tmp_path / "0003").touch()
-    assert aptcommon.interrupted(str(tmp_path))
+    assert apt_common.interrupted(str(tmp_path))

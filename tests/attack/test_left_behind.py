@@ -7,17 +7,19 @@ from pathlib import Path
 import pytest
 
 import provision.collection  # noqa: F401
-from ansible_collections.gpu.provision.plugins.module_utils import hostlock, hostrecord
+from ansible_collections.gpu.provision.plugins.module_utils.run import lock as run_lock
+from ansible_collections.gpu.provision.plugins.module_utils.run import record as run_record
 from ansible_collections.gpu.provision.plugins.plugin_utils import runlock
-from provision import history, inventory, leftbehind, remote
-from provision import hostlock as locks
+from provision import inventory, remote
 from provision.commands import apply
-from provision.commands.fleet import fleet_of
 from provision.commands.history import of_runs
 from provision.documents import PlanDocument
 from provision.facts import Facts
-from provision.plan import HostPlan, PackageChange
+from provision.parts.plan import HostPlan, PackageChange
 from provision.rollout.state import Process, RunState
+from provision.runs import history, left_behind
+from provision.runs import run_lock as locks
+from provision.runs.fleet import fleet_of
 
 RUN = "20260101T000000Z-apply-abcdef"
 INSTALLED = {
@@ -48,13 +50,13 @@ class Host:
 
     def call(self, module, args, *, timeout=60):
         self.calls.append(module)
-        if module == "probe":
+        if module == "probe.facts":
             return self.facts()
-        if module == "hostlock":
-            return hostlock.read(self.lock)
+        if module == "run.lock":
+            return run_lock.read(self.lock)
         if args["op"] == "read":
-            return {**hostrecord.read(None, self.history), "lock": hostlock.read(self.lock)}
-        return hostrecord.leave(args["record"], args["run"], self.history, self.lock)
+            return {**run_record.read(None, self.history), "lock": run_lock.read(self.lock)}
+        return run_record.leave(args["record"], args["run"], self.history, self.lock)
 
     def close(self):
         return
@@ -88,7 +90,7 @@ def end(host, base):
 
 
 def test_it_is_told_removed_and_recorded(host, base, dead):
-    hostlock.acquire(dead, 600, path=host.lock)
+    run_lock.acquire(dead, 600, path=host.lock)
     left, document = end(host, base)
     assert left.code == "host.lock_stale" and RUN in left.message and "has ended" in left.because[0]
     (said,) = document.warnings
@@ -96,7 +98,7 @@ def test_it_is_told_removed_and_recorded(host, base, dead):
     assert said.because[1] == "it changed driver 590.0 to 595.1, 2 packages"
     assert document.exit_code == 0 and document.hosts["a"].status == "unchanged"
     assert not Path(host.lock).exists()
-    (record,) = hostrecord.read(folder=host.history)["runs"]
+    (record,) = run_record.read(folder=host.history)["runs"]
     assert (record["run"], record["status"]) == (RUN, "interrupted")
     # What it had planned and is not there was not changed by it.
     assert [row[0] for row in record["packages"]] == ["nvidia-utils-595", "other"]
@@ -106,19 +108,19 @@ def test_it_is_told_removed_and_recorded(host, base, dead):
 
 
 def test_its_own_record_stays(host, base, dead):
-    hostlock.acquire(dead, 600, path=host.lock)
-    hostrecord.write({"run": RUN, "status": "done", "packages": [["x", None, "1"]]}, host.history)
+    run_lock.acquire(dead, 600, path=host.lock)
+    run_record.write({"run": RUN, "status": "done", "packages": [["x", None, "1"]]}, host.history)
     _, document = end(host, base)
     assert document.warnings[0].because[1] == "it changed 1 package"
-    assert hostrecord.read(folder=host.history)["runs"][0]["status"] == "done"
+    assert run_record.read(folder=host.history)["runs"][0]["status"] == "done"
     assert not Path(host.lock).exists()
 
 
 def test_of_a_run_from_elsewhere_nothing_is_made_up(host, tmp_path, dead):
-    hostlock.acquire(dead, 600, path=host.lock)
+    run_lock.acquire(dead, 600, path=host.lock)
     _, document = end(host, tmp_path / "none")
     assert document.warnings[0].because[1] == "what it changed is not known here"
-    assert hostrecord.read(folder=host.history)["runs"][0]["packages"] == []
+    assert run_record.read(folder=host.history)["runs"][0]["packages"] == []
 
 
 @pytest.mark.parametrize(
@@ -130,7 +132,7 @@ def test_a_host_names_no_folder_of_this_machine(host, base, dead, name):
     for file in (base / RUN).iterdir():
         (other / file.name).write_text(file.read_text().replace('"a"', '"b"'))
     before = {path: path.read_text() for path in base.glob("*/*")}
-    hostlock.acquire({**dead, "run": name}, 600, path=host.lock)
+    run_lock.acquire({**dead, "run": name}, 600, path=host.lock)
     _, document = end(host, base)
     assert document.warnings[0].because[1] == "what it changed is not known here"
     assert {path: path.read_text() for path in base.glob("*/*")} == before
@@ -138,7 +140,7 @@ def test_a_host_names_no_folder_of_this_machine(host, base, dead, name):
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "\0\0", '{"run": 5}', "[" * 9000])
 def test_a_damaged_plan_of_the_run_is_no_obstacle(host, base, dead, content):
-    hostlock.acquire(dead, 600, path=host.lock)
+    run_lock.acquire(dead, 600, path=host.lock)
     (base / RUN / "plan.json").write_text(content)
     _, document = end(host, base)
     assert document.warnings[0].because[1] == "what it changed is not known here"
@@ -150,21 +152,21 @@ def test_locks_of_living_runs_and_of_others_stay(host, base, dead):
         runlock.holder("provision apply", RUN, None, Path("/")),
         {**dead, "controller": {**dead["controller"], "boot_id": "elsewhere", "machine": "x"}},
     ):
-        hostlock.acquire(holder, 600, path=host.lock, force=True)
+        run_lock.acquire(holder, 600, path=host.lock, force=True)
         left, document = end(host, base)
         assert left is None and document.warnings == [] and host.calls == []
         assert Path(host.lock).exists()
 
 
 def test_a_lock_that_was_taken_meanwhile_stays(host, base, dead):
-    hostlock.acquire(dead, 600, path=host.lock)
+    run_lock.acquire(dead, 600, path=host.lock)
     left = locks.left_behind("a", Facts.of_host(host.facts()))
-    hostlock.acquire(
+    run_lock.acquire(
         runlock.holder("provision apply", "mine", None, Path("/")), 600, over=RUN, path=host.lock
     )
     plan = PlanDocument(hosts={"a": HostPlan(host="a", status="converged", warnings=[left])})
-    assert leftbehind.end(fleet_of(inventory.load(["a,"])), plan, base) == []
-    assert hostlock.read(host.lock)["held"]["run"] == "mine"
+    assert left_behind.end(fleet_of(inventory.load(["a,"])), plan, base) == []
+    assert run_lock.read(host.lock)["held"]["run"] == "mine"
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,10 @@ from pydantic import BaseModel
 from rich.console import Console
 
 from provision import documents
-from provision.clean import clean, clean_json
 from provision.documents import ErrorDocument, ScanDocument, ScannedHost
 from provision.drift.metrics import escaped
 from provision.errors import Issue
+from provision.lib.clean import clean, clean_json
 from provision.remote import openssh
 from provision.render import Progress, Renderer
 
@@ -78,7 +78,7 @@ def test_labels_of_metrics_are_one_line():
 # ---- every view -----------------------------------------------------------------------------------------------------
 
 
-# Facts have patterns (provision/facts.py): what no host can say is not tried here.
+# Facts have patterns (provision/facts/__init__.py): what no host can say is not tried here.
 _SET = {"device": "2330"}
 
 
@@ -226,7 +226,7 @@ def test_whom_a_slow_read_waits_for_is_said_and_what_others_answered(monkeypatch
 
 
 def test_a_line_that_is_no_event_does_not_end_a_run():
-    from provision import engine
+    from provision.runs import engine
 
     for line in (
         "",
@@ -244,7 +244,7 @@ def test_a_line_that_is_no_event_does_not_end_a_run():
 
 
 def test_the_log_of_a_run_is_read_up_to_a_limit(tmp_path):
-    from provision import engine
+    from provision.runs import engine
 
     log = tmp_path / "log"
     with log.open("wb") as out:

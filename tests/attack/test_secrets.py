@@ -13,26 +13,28 @@ import pytest
 import yaml
 
 import provision.collection  # noqa: F401
-from ansible_collections.gpu.provision.plugins.module_utils import (
-    aptcommon,
-    probe,
-    redact,
-    rescuestep,
-    trouble,
+from ansible_collections.gpu.provision.plugins.module_utils.apt import common as apt_common
+from ansible_collections.gpu.provision.plugins.module_utils.lib import redact
+from ansible_collections.gpu.provision.plugins.module_utils.probe import (
+    diagnostics as probe_diagnostics,
 )
+from ansible_collections.gpu.provision.plugins.module_utils.probe import (
+    facts as probe_facts,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.rescue import step as rescue_step
 from provision.catalog import load_catalog
 from provision.cli import run
 from provision.collection import ROOT
 from provision.errors import Issue
 from provision.facts import Facts
 from provision.inventory import Host
+from provision.inventory.repositories import _refuse_odd_url
+from provision.inventory.variables import VariablesError, effective
+from provision.parts.conda.addresses import unverified, unverified_in_file
+from provision.parts.conda.desired import CondaWish, with_files
+from provision.parts.conda.resolve import resolve_conda
+from provision.parts.decision import Decision
 from provision.remote import bundle
-from provision.repositories import _refuse_odd_url
-from provision.resolve.conda import resolve_conda
-from provision.resolve.conda.addresses import unverified, unverified_in_file
-from provision.resolve.conda.wish import CondaWish, with_files
-from provision.resolve.decision import Decision
-from provision.variables import VariablesError, effective
 from tests.unit import condatrees, hosts, trees
 
 CASES = yaml.safe_load((ROOT / "tests/cases/secrets.yml").read_text(encoding="utf-8"))
@@ -123,8 +125,8 @@ def seen(document, used):
 @pytest.mark.parametrize("seed", range(3))
 def test_no_secret_of_a_host_is_in_facts_or_diagnostics(tmp_path, seed):
     used = host(tmp_path, seed)
-    facts = probe.collect(root=str(tmp_path))
-    read = trouble.collect(root=str(tmp_path))
+    facts = probe_facts.collect(root=str(tmp_path))
+    read = probe_diagnostics.collect(root=str(tmp_path))
     assert (
         len(used) > 200
         and facts["apt"]["sources"]
@@ -147,8 +149,8 @@ def test_the_program_on_the_host_redacts_every_answer_and_every_error(tmp_path):
         "    print(json.dumps(answer({'module': module, 'args': {}, 'sources': SOURCES})))\n"
     )
     sources = {
-        "redact": bundle.source("redact"),
-        "lazyre": bundle.source("lazyre"),
+        "redact": bundle.source("lib.redact"),
+        "lib.lazy_re": bundle.source("lib.lazy_re"),
         "good": "def main(args): return {'a': ['https://u:S3CRET1@h'], 'token': 'S3CRET2'}",
         "bad": "def main(args): raise ValueError('https://u:S3CRET3@h and token=S3CRET4')",
     }
@@ -161,14 +163,14 @@ def test_the_program_on_the_host_redacts_every_answer_and_every_error(tmp_path):
         [sys.executable, "-I", "-c", program], capture_output=True, text=True, check=True
     ).stdout
     assert len(said.splitlines()) == 2 and '"ok": false' in said and "S3CRET" not in said
-    assert "redact" in bundle.needed("condasize")
+    assert "redact" in bundle.needed("conda.size")
 
 
 def test_a_module_redacts_its_answer_its_error_and_its_arguments():
     program = (
         "import provision.collection, json, sys\n"
         "from ansible.module_utils import basic\n"
-        "from ansible_collections.gpu.provision.plugins.module_utils.hostmodule import HostModule\n"
+        "from ansible_collections.gpu.provision.plugins.module_utils.lib.host_module import HostModule\n"
         "basic._ANSIBLE_ARGS = json.dumps({'ANSIBLE_MODULE_ARGS': {'a': 'https://u:S3CRET@h'}}).encode()\n"
         "basic._ANSIBLE_PROFILE = 'legacy'\n"
         "module = HostModule(argument_spec={'a': {}})\n"
@@ -186,7 +188,7 @@ def test_a_module_redacts_its_answer_its_error_and_its_arguments():
 def test_the_log_of_a_program_holds_no_secret(tmp_path):
     with open(tmp_path / "log", "a+b") as log:
         log.write(b"head\n")
-        result = aptcommon.run(
+        result = apt_common.run(
             ["sh", "-c", "echo Get:1 http://u:S3CRET@h/x; echo E: token=S3CRET >&2"], 60, log=log
         )
         log.write(b"tail\n")
@@ -195,7 +197,7 @@ def test_the_log_of_a_program_holds_no_secret(tmp_path):
 
 
 def test_a_repaired_source_keeps_the_login_that_only_the_host_knows():
-    text, told = rescuestep.Steps._rewritten(
+    text, told = rescue_step.Steps._rewritten(
         "deb http://me:S3CRET@h.example/ubuntu2204 noble main\n",
         "/etc/apt/sources.list",
         [{"line": 1, "uri": "http://***@h.example/ubuntu2204", "to": "http://***@h.example/ubuntu2404"}],
@@ -253,7 +255,7 @@ def test_a_login_in_the_inventory_is_refused_and_not_repeated(values):
 )
 def test_logins_of_proxies_and_mirrors_are_refused_where_they_are_read(values):
     from provision.errors import UsageError
-    from provision.proxy import HostProxy
+    from provision.inventory.proxy import HostProxy
 
     with pytest.raises(UsageError) as caught:
         HostProxy.from_vars(values)

@@ -22,9 +22,11 @@ from pathlib import Path
 import pytest
 
 from tests.unit import condatrees, trees  # isort: skip - trees makes the collection importable
-from ansible_collections.gpu.provision.plugins.module_utils import hosttree, kmod, outputs, probe  # isort: skip
-from ansible_collections.gpu.provision.plugins.module_utils import smi, trouble  # isort: skip
-from ansible_collections.gpu.provision.plugins.module_utils.hosttree import HostTree  # isort: skip
+from ansible_collections.gpu.provision.plugins.module_utils.lib import host_tree, kmod, outputs
+
+from ansible_collections.gpu.provision.plugins.module_utils.probe import facts as probe_facts  # isort: skip
+from ansible_collections.gpu.provision.plugins.module_utils.probe import smi, diagnostics as probe_diagnostics  # isort: skip
+from ansible_collections.gpu.provision.plugins.module_utils.lib.host_tree import HostTree  # isort: skip
 
 ROOT = Path(__file__).resolve().parents[2]
 HOME = "/home/ada"
@@ -139,7 +141,7 @@ def bounded() -> Iterator[None]:
 def look(root) -> dict:
     """The facts that diagnose reads, as JSON has them, without what moves with the clock."""
     with bounded():
-        facts = trouble.collect(str(root), run=lambda command, timeout: (1, "", ""))
+        facts = probe_diagnostics.collect(str(root), run=lambda command, timeout: (1, "", ""))
     facts["apt"]["lists_age_s"] = None
     return json.loads(json.dumps(facts))
 
@@ -390,22 +392,24 @@ def test_a_number_that_is_none_costs_no_part(odd, tmp_path):
 
 def test_numbers_are_ascii_and_of_a_size_that_machines_have():
     for odd in ODD:
-        assert hosttree.decimal(odd) is None or odd == "-1"
-        assert hosttree.integer(odd) == (-1 if odd == "-1" else None)
+        assert host_tree.decimal(odd) is None or odd == "-1"
+        assert host_tree.integer(odd) == (-1 if odd == "-1" else None)
     assert (
-        hosttree.decimal("12.50") == 12.5 and hosttree.integer("007") == 7 and hosttree.integer(None) is None
+        host_tree.decimal("12.50") == 12.5
+        and host_tree.integer("007") == 7
+        and host_tree.integer(None) is None
     )
 
 
 def test_json_of_others():
-    assert hosttree.json_object("[" * 100_000) is None
-    assert hosttree.json_object('{"a":' * 100_000) is None
-    assert hosttree.json_object('{"a": %s, "b": NaN, "c": 1}' % ("9" * 100_000)) == {
+    assert host_tree.json_object("[" * 100_000) is None
+    assert host_tree.json_object('{"a":' * 100_000) is None
+    assert host_tree.json_object('{"a": %s, "b": NaN, "c": 1}' % ("9" * 100_000)) == {
         "a": None,
         "b": None,
         "c": 1,
     }
-    assert [hosttree.json_object(text) for text in (None, "", "[]", "3", "{", "\ufeff{}")] == [None] * 6
+    assert [host_tree.json_object(text) for text in (None, "", "[]", "3", "{", "\ufeff{}")] == [None] * 6
 
 
 @pytest.mark.parametrize(
@@ -420,7 +424,7 @@ def test_includes_that_never_end(line, tmp_path):
     facts = look(root)
     assert any(row.endswith(": include loop") for row in facts["unreadable"])
     tree = HostTree(str(root))
-    assert {f"/opt/own{number}" for number in range(60)} <= set(probe.library_folders(tree))
+    assert {f"/opt/own{number}" for number in range(60)} <= set(probe_facts.library_folders(tree))
 
 
 def test_a_folder_of_100000_entries(tmp_path):
@@ -432,7 +436,7 @@ def test_a_folder_of_100000_entries(tmp_path):
     with bounded():
         names = tree.names("/etc/apt/sources.list.d")
     shutil.rmtree(folder)
-    assert len(names) == hosttree.MOST_NAMES
+    assert len(names) == host_tree.MOST_NAMES
     assert tree.unreadable == ["/etc/apt/sources.list.d: more than 50000 entries"]
 
 
@@ -476,8 +480,8 @@ def test_a_file_that_grows_while_it_is_read_ends_where_it_ended(tmp_path, monkey
             file.write(b"y" * 1000)
         return real(handle, min(size, 100))
 
-    monkeypatch.setattr(hosttree.os, "read", growing)
-    assert hosttree.read_file(str(log)) == b"x" * 1000
+    monkeypatch.setattr(host_tree.os, "read", growing)
+    assert host_tree.read_file(str(log)) == b"x" * 1000
 
 
 def test_a_device_is_not_even_opened(tmp_path, monkeypatch):
@@ -485,7 +489,9 @@ def test_a_device_is_not_even_opened(tmp_path, monkeypatch):
     seen = []
     real = os.open
     monkeypatch.setattr(
-        hosttree.os, "open", lambda path, flags, *rest: seen.append((path, flags)) or real(path, flags, *rest)
+        host_tree.os,
+        "open",
+        lambda path, flags, *rest: seen.append((path, flags)) or real(path, flags, *rest),
     )
     for name, target in (("zero", "/dev/zero"), ("tty", "/dev/ptmx"), ("null", "/dev/null")):
         (tmp_path / name).symlink_to(target)
@@ -515,10 +521,10 @@ def test_a_process_that_was_root_reads_its_files_still(tmp_path, monkeypatch):
 
     (tmp_path / "file").write_text("text")
     os.mkfifo(tmp_path / "fifo")
-    monkeypatch.setattr(hosttree.os, "open", closed)
-    assert hosttree.read_text(str(tmp_path / "file")) == "text"
-    with pytest.raises(hosttree.OddFileError, match="not a regular file"):
-        hosttree.read_file(str(tmp_path / "fifo"))
+    monkeypatch.setattr(host_tree.os, "open", closed)
+    assert host_tree.read_text(str(tmp_path / "file")) == "text"
+    with pytest.raises(host_tree.OddFileError, match="not a regular file"):
+        host_tree.read_file(str(tmp_path / "fifo"))
 
 
 # --- one part, not the whole read ----------------------------------------------------------------------------
@@ -527,14 +533,14 @@ def test_a_process_that_was_root_reads_its_files_still(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("module", "reader", "part"),
     [
-        (probe, "read_packages", "packages"), (probe, "read_host", "host"), (probe, "read_pci", "gpus"),
-        (probe, "read_kernels", "kernels"), (probe, "read_disk_modules", "module"), (probe, "read_loaded", "module"),
-        (probe, "read_libraries", "libraries"), (probe, "read_modprobe", "modprobe"), (probe, "_read_cuda", "cuda"),
-        (probe, "read_gpu_users", "gpu_users"), (probe, "read_apt", "apt"), (probe, "read_runfile", "runfile"),
-        (probe, "read_secure_boot", "secure_boot"), (probe, "read_services", "services"),
-        (probe, "read_initrds", "initrds"), (probe, "read_disks", "disks"), (probe.containerprobe, "read", "containers"),
-        (probe.condaprobe, "read", "conda"), (trouble.boottrouble, "read", "trouble.boot"),
-        (trouble.apttrouble, "read", "trouble.apt"), (trouble.usertrouble, "read", "trouble.user"),
+        (probe_facts, "read_packages", "packages"), (probe_facts, "read_host", "host"), (probe_facts, "read_pci", "gpus"),
+        (probe_facts, "read_kernels", "kernels"), (probe_facts, "read_disk_modules", "module"), (probe_facts, "read_loaded", "module"),
+        (probe_facts, "read_libraries", "libraries"), (probe_facts, "read_modprobe", "modprobe"), (probe_facts, "_read_cuda", "cuda"),
+        (probe_facts, "read_gpu_users", "gpu_users"), (probe_facts, "read_apt", "apt"), (probe_facts, "read_runfile", "runfile"),
+        (probe_facts, "read_secure_boot", "secure_boot"), (probe_facts, "read_services", "services"),
+        (probe_facts, "read_initrds", "initrds"), (probe_facts, "read_disks", "disks"), (probe_facts.containers_probe, "read", "containers"),
+        (probe_facts.conda_probe, "read", "conda"), (probe_diagnostics.boot_diagnostics, "read", "trouble.boot"),
+        (probe_diagnostics.apt_diagnostics, "read", "trouble.apt"), (probe_diagnostics.user_diagnostics, "read", "trouble.user"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize(
@@ -598,38 +604,42 @@ def test_nvidia_smi_output_is_parsed_in_a_straight_line():
 # nobody puts anything else there.
 ALLOWED = {
     (
-        "aptcommon",
+        "apt.common",
         "lock_holder",
     ): "asks for a lock of dpkg's or apt's, in folders of root's alone; reads nothing",
-    ("aptsettle", "settle"): "waits for our own lock, in a folder of root's alone; reads nothing",
-    ("apttransaction", "_close_all"): "/dev/null",
-    ("condacommon", "__enter__"): "flock on a marker, without blocking and without following; reads nothing",
-    ("condacommon", "create_text"): "makes a file (O_CREAT | O_EXCL)",
-    ("containerdocker", "_ask"): "the program dockerd, to start it by its descriptor",
-    ("hostlock", "*"): "our own lock and record, in a folder of root's alone",
-    ("mirror", "*"): "the mirror's own files, below a folder that the mirror alone writes",
-    ("ownstate", "open_lock"): "our own lock, in a folder of root's alone; reads nothing",
-    ("probe", "_locked_by"): "asks for a lock of dpkg's or apt's, in folders of root's alone; reads nothing",
-    ("proveframework", "*"): "/proc/self/maps in the process of a check",
-    ("provelibrary", "*"): "/proc/self/maps in the process of a check",
-    ("provexid", "*"): "/dev/kmsg, without blocking",
+    ("apt.settle", "settle"): "waits for our own lock, in a folder of root's alone; reads nothing",
+    ("apt.transaction", "_close_all"): "/dev/null",
+    ("conda.common", "__enter__"): "flock on a marker, without blocking and without following; reads nothing",
+    ("conda.common", "create_text"): "makes a file (O_CREAT | O_EXCL)",
+    ("containers.docker", "_ask"): "the program dockerd, to start it by its descriptor",
+    ("run.lock", "*"): "our own lock and record, in a folder of root's alone",
+    ("mirror.store", "*"): "the mirror's own files, below a folder that the mirror alone writes",
+    ("lib.own_state", "open_lock"): "our own lock, in a folder of root's alone; reads nothing",
+    (
+        "probe.facts",
+        "_locked_by",
+    ): "asks for a lock of dpkg's or apt's, in folders of root's alone; reads nothing",
+    ("prove.framework", "*"): "/proc/self/maps in the process of a check",
+    ("prove.library", "*"): "/proc/self/maps in the process of a check",
+    ("prove.xid", "*"): "/dev/kmsg, without blocking",
 }
 
 
 def test_no_other_place_opens_files_for_reading():
     bare, used = [], set()
     folder = ROOT / "plugins"
-    for file in sorted([*folder.glob("module_utils/*.py"), *folder.glob("modules/*.py")]):
-        if file.stem == "hosttree":
+    for file in sorted([*folder.glob("module_utils/**/*.py"), *folder.glob("modules/*.py")]):
+        name = ".".join(file.relative_to(folder).with_suffix("").parts[1:])
+        if name == "lib.host_tree":
             continue
         for where, call in _calls(ast.parse(file.read_text()), None):
             if not _reads(call):
                 continue
-            allowed = {(file.stem, where), (file.stem, "*")} & set(ALLOWED)
+            allowed = {(name, where), (name, "*")} & set(ALLOWED)
             used |= allowed
             if not allowed:
                 bare.append(f"{file.name}:{call.lineno} in {where}: {ast.unparse(call)}")
-    assert not bare, "open them with hosttree:\n" + "\n".join(bare)
+    assert not bare, "open them with lib.host_tree:\n" + "\n".join(bare)
     assert used == set(ALLOWED), f"no longer there: {set(ALLOWED) - used}"
 
 
@@ -683,7 +693,7 @@ def test_hostile_lines_in_every_file_at_once(host, opened, tmp_path):
 def test_patterns_of_lines_stay_in_their_line():
     """A ``\\s`` behind the ``^`` of a multi-line pattern runs over the ends of lines: empty lines then cost their square."""
     wrong = []
-    for file in sorted((ROOT / "plugins/module_utils").glob("*.py")):
+    for file in sorted((ROOT / "plugins/module_utils").rglob("*.py")):
         text = file.read_text()
         for _, call in _calls(ast.parse(text), None):
             if re.match(r"(?:re|lazyre)\.\w+$", ast.unparse(call.func)):

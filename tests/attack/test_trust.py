@@ -24,31 +24,39 @@ import yaml
 from jinja2 import Environment
 
 import provision.collection  # noqa: F401 - makes the collection importable
-from ansible_collections.gpu.provision.plugins.module_utils import (
-    aptcommon,
-    aptfiles,
-    aptsources,
-    condacommon,
-    condarun,
-    openpgp,
-    prove,
-    proverun,
-    runas,
+from ansible_collections.gpu.provision.plugins.module_utils.apt import (
+    common as apt_common,
 )
+from ansible_collections.gpu.provision.plugins.module_utils.apt import (
+    files as apt_files,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.apt import (
+    sources as apt_sources,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.conda import (
+    common as conda_common,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.conda import (
+    run as conda_run,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.lib import openpgp, run_as
+from ansible_collections.gpu.provision.plugins.module_utils.prove import job as prove_job
+from ansible_collections.gpu.provision.plugins.module_utils.prove import proofs
 from provision.catalog import load_catalog
 from provision.commands import mirror as command
 from provision.errors import HostFailedError, ProvisionError, RefusedError, UsageError
+from provision.inventory import mirror_layout
 from provision.lock.model import parse
-from provision.mirror import conda, layout
+from provision.mirror import conda
 from provision.mirror.keys import signer
 from provision.mirror.make import Maker
 from provision.mirror.need import Need, Upstream, needs
 from provision.mirror.seen import seen_of
 from provision.mirror.store import Store, here
+from provision.parts.conda.desired import CondaWish
 from provision.pull import source as pulling
 from provision.pull.source import Source, fetch
 from provision.pull.unpack import BadArchiveError, unpack
-from provision.resolve.conda.wish import CondaWish
 from tests.lab import aptrepo
 from tests.lab.debfile import Package
 
@@ -337,9 +345,9 @@ def test_no_ring_lets_the_signature_of_another_key_through(kind, rings, tmp_path
     written = []
     with contextlib.suppress(ValueError):
         written.append(openpgp.only(data, [rings.fingerprint]))
-    with contextlib.suppress(aptcommon.AptError):
+    with contextlib.suppress(apt_common.AptError):
         spec = {"name": "x", "key": base64.b64encode(data).decode(), "fingerprint": rings.fingerprint}
-        written.append(aptsources.key_bytes(spec))
+        written.append(apt_sources.key_bytes(spec))
     for ring in written:
         assert not good(ring, rings.by_other, tmp_path)
     if kind in (
@@ -471,7 +479,7 @@ def test_a_companys_own_archive_is_named_by_a_person(rings, tmp_path):
 
 def test_a_key_of_nvidias_repository_needs_a_fingerprint_too(rings):
     lock = LOCK.replace("24.04'", "26.04'").replace("ubuntu2404", "ubuntu2604")
-    path = aptfiles.sources_path("cuda")
+    path = apt_files.sources_path("cuda")
     entry = {"file": path, "uris": ["https://x/"], "suites": ["/"], "components": [], "signed_by": "/k",
              "key": base64.b64encode(rings.other).decode()}  # fmt: skip
     answer = said()
@@ -546,8 +554,8 @@ def test_an_evil_archive_at_the_right_address_gets_nothing_into_a_mirror(rings, 
     evil = aptrepo.make_key(short, "Evil")
     try:
         index = aptrepo.Index()
-        for suite in layout.archive_suites("noble").split():
-            index.paragraphs[suite] = {part: [] for part in layout.COMPONENTS.split()}
+        for suite in mirror_layout.archive_suites("noble").split():
+            index.paragraphs[suite] = {part: [] for part in mirror_layout.COMPONENTS.split()}
         aptrepo.add_to_pool(tmp_path / "evil", [Package("driver", "1.0", suites=("noble",))], index)
         aptrepo.publish(
             tmp_path / "evil", index, evil, origin="Ubuntu", label="Ubuntu", codename="noble", version="24.04"
@@ -609,11 +617,11 @@ def env():
 
 def ran_as(env, *paths):
     """The user as whom the real child ran, by the rule for the environment (and more paths)."""
-    user = runas.account(env.python, *map(str, paths))
-    job = proverun.Job(
-        "proveframework", "look", {"framework": "torch", "compute_on": []}, python=env.python, user=user, isolated=user is None
+    user = run_as.account(env.python, *map(str, paths))
+    job = prove_job.Job(
+        "prove.framework", "look", {"framework": "torch", "compute_on": []}, python=env.python, user=user, isolated=user is None
     )  # fmt: skip
-    outcome = proverun.run(job)
+    outcome = prove_job.run(job)
     found = re.search(r"ran as (\d+)", outcome.message or "")
     return int(found[1]) if found else outcome.message
 
@@ -681,7 +689,7 @@ def test_root_runs_no_package_that_somebody_else_may_write(how, closed, env):
 def test_what_is_roots_alone_runs_as_nobody_and_as_root_only_where_nobody_cannot(env):
     assert ran_as(env) == 65534
     env.prefix.chmod(0o700)
-    assert runas.account(env.python) is None and ran_as(env) == 0
+    assert run_as.account(env.python) is None and ran_as(env) == 0
     env.prefix.chmod(0o755)
     (env.prefix / "lib").chmod(0o700)
     assert ran_as(env) == 0, "packages that nobody can read"
@@ -691,7 +699,7 @@ def test_what_is_roots_alone_runs_as_nobody_and_as_root_only_where_nobody_cannot
 def test_what_is_one_persons_runs_as_that_person(env):
     for path in (env.prefix, *env.prefix.rglob("*")):
         chown(path, USER)
-    assert runas.account(env.python) == (USER, 65534, "/") and ran_as(env) == USER
+    assert run_as.account(env.python) == (USER, 65534, "/") and ran_as(env) == USER
     chown(env.torch / "__init__.py", OTHER)
     assert ran_as(env) == 65534, "not as the one, what the other wrote"
     chown(env.torch / "__init__.py", USER, mode=0o666)
@@ -703,14 +711,14 @@ def test_libraries_of_a_login_count_too(env):
     folder = env.base / "lib64"
     folder.mkdir()
     (folder / "libcudnn.so.9").touch()
-    assert runas.account(env.python, str(folder)) == runas.NOBODY
+    assert run_as.account(env.python, str(folder)) == run_as.NOBODY
     env.prefix.chmod(0o700)
-    assert runas.account(env.python, str(folder)) is None
+    assert run_as.account(env.python, str(folder)) is None
     chown(folder / "libcudnn.so.9", USER)
-    assert runas.account(env.python, str(folder)) == runas.NOBODY
+    assert run_as.account(env.python, str(folder)) == run_as.NOBODY
     chown(folder, USER)
-    assert runas.account("/usr/bin/python3", str(folder)) == (USER, 65534, "/")
-    assert runas.account("/nowhere/python", str(folder / "absent"))[0] == USER
+    assert run_as.account("/usr/bin/python3", str(folder)) == (USER, 65534, "/")
+    assert run_as.account("/nowhere/python", str(folder / "absent"))[0] == USER
 
 
 @needs_root
@@ -727,11 +735,11 @@ def test_root_does_not_run_the_conda_of_a_prefix_that_somebody_else_may_write(ch
     program = env.prefix / "bin/conda"
     program.write_text("#!/bin/sh\nid -u\n")
     program.chmod(0o755)
-    root = condacommon.Owner("root")
-    assert condarun.run([str(program)], root, 0o022, 60).text.strip() == "0"
+    root = conda_common.Owner("root")
+    assert conda_run.run([str(program)], root, 0o022, 60).text.strip() == "0"
     change(env)
-    with pytest.raises(condacommon.CondaError) as refused:
-        condarun.run([str(program)], root, 0o022, 60)
+    with pytest.raises(conda_common.CondaError) as refused:
+        conda_run.run([str(program)], root, 0o022, 60)
     assert refused.value.code == "conda.foreign_prefix" and "miniconda_owner" in refused.value.hint
 
 
@@ -754,7 +762,7 @@ def test_an_access_list_is_a_right_to_write(env):
         )
     except OSError:
         pytest.skip("the file system has no access lists")
-    assert runas.account(env.python) == runas.NOBODY
+    assert run_as.account(env.python) == run_as.NOBODY
 
 
 @needs_root
@@ -764,11 +772,11 @@ def test_a_child_that_becomes_another_gets_no_secrets_and_no_groups(env, monkeyp
     (env.torch / "__init__.py").write_text(
         "import os\nraise ImportError('%s %s %s %s' % (sorted(os.environ), os.getgroups(), os.getresuid(), os.environ['HOME']))\n"
     )  # fmt: skip
-    job = proverun.Job(
-        "proveframework", "look", {"framework": "torch", "compute_on": []}, python=env.python, isolated=False,
-        user=runas.account(env.python),
+    job = prove_job.Job(
+        "prove.framework", "look", {"framework": "torch", "compute_on": []}, python=env.python, isolated=False,
+        user=run_as.account(env.python),
     )  # fmt: skip
-    message = proverun.run(job).message
+    message = prove_job.run(job).message
     assert "MY_TOKEN" not in message and "http_proxy" not in message and "PATH" in message
     assert "[65534] (65534, 65534, 65534) /" in message
 
@@ -790,6 +798,6 @@ def test_an_interpreter_that_answers_anything_is_a_failed_check(text, env):
     )  # fmt: skip
     (env.site / "usercustomize.py").write_text(program)
     (env.site / "x.pth").write_text("import usercustomize\n")
-    proof = prove.Proof({"python": [env.python], "only": ["python.framework"], "timeout_s": 20})
+    proof = proofs.Proof({"python": [env.python], "only": ["python.framework"], "timeout_s": 20})
     (row,) = proof.run()
     assert row["status"] in ("fail", "skip") and row["id"].startswith("python.framework")

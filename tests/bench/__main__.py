@@ -20,8 +20,9 @@ from typing import Any
 import yaml
 
 import provision.collection  # noqa: F401
-from ansible_collections.gpu.provision.plugins.module_utils import aptfiles, names
-from provision.plan.driver import MODPROBE_PATH, MODPROBE_TEXT, PERSISTENCE_PATH, PERSISTENCE_TEXT
+from ansible_collections.gpu.provision.plugins.module_utils.apt import files as apt_files
+from ansible_collections.gpu.provision.plugins.module_utils.lib import driver_names
+from provision.parts.driver.plan import MODPROBE_PATH, MODPROBE_TEXT, PERSISTENCE_PATH, PERSISTENCE_TEXT
 from tests.lab import Lab
 from tests.lab.lab import LabHost
 
@@ -33,7 +34,7 @@ CONVERGED = {
     "extra": {
         MODPROBE_PATH: MODPROBE_TEXT,
         PERSISTENCE_PATH: PERSISTENCE_TEXT,
-        aptfiles.UNATTENDED: aptfiles.render_unattended(names.UNATTENDED_PATTERNS),
+        apt_files.UNATTENDED: apt_files.render_unattended(driver_names.UNATTENDED_PATTERNS),
     },
     "run": [
         "update-initramfs -u -k all",

@@ -86,11 +86,13 @@ def holds(host):
 def driver_packages(host):
     """{installed driver package: version}; by dpkg, with the name test that the product uses."""
     import provision.collection  # noqa: F401
-    from ansible_collections.gpu.provision.plugins.module_utils import names
+    from ansible_collections.gpu.provision.plugins.module_utils.lib import driver_names
 
     rows = host.run("dpkg-query -W -f '${db:Status-Status} ${Package} ${Version}\\n'").stdout.splitlines()
     rows = [row.split() for row in rows]
-    return {row[1]: row[2] for row in rows if row[0] == "installed" and names.is_driver_package(row[1])}
+    return {
+        row[1]: row[2] for row in rows if row[0] == "installed" and driver_names.is_driver_package(row[1])
+    }
 
 
 def transactions(host):

@@ -46,11 +46,11 @@ def on(host, wish, *more):
 def cuda_packages(host):
     """{installed package of CUDA, cuDNN or NCCL: version}, by dpkg and the product's own test of names."""
     import provision.collection  # noqa: F401
-    from ansible_collections.gpu.provision.plugins.module_utils import cudanames
+    from ansible_collections.gpu.provision.plugins.module_utils.lib import cuda_names
 
     rows = host.run("dpkg-query -W -f '${db:Status-Status} ${Package} ${Version}\\n'").stdout.splitlines()
     found = [row.split() for row in rows]
-    return {row[1]: row[2] for row in found if row[0] == "installed" and cudanames.is_cuda_package(row[1])}
+    return {row[1]: row[2] for row in found if row[0] == "installed" and cuda_names.is_cuda_package(row[1])}
 
 
 def moved(host, *words):

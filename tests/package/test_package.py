@@ -70,7 +70,11 @@ def test_wheel_runs_without_the_checkout(wheel, tmp_path):
     assert package.startswith(str(wheel))
     assert root.startswith(str(wheel))
     shipped = Path(root)
-    for name in ("roles/nvidia_driver/tasks/main.yml", "playbooks/site.yml", "plugins/module_utils/probe.py"):
+    for name in (
+        "roles/nvidia_driver/tasks/main.yml",
+        "playbooks/site.yml",
+        "plugins/module_utils/probe/facts.py",
+    ):
         assert (shipped / name).read_bytes() == (ROOT / name).read_bytes()
     out = run(
         sys.executable, "-S", "-m", "provision", "-i", "localhost,", "--json", "scan", cwd=tmp_path,
@@ -107,7 +111,7 @@ def test_collection_runs_without_the_checkout(collection, tmp_path):
         **env,
     )
     shipped = collection / "ansible_collections/gpu/provision"
-    assert (shipped / "provision/catalog/gpus.yml").is_file()
+    assert (shipped / "provision/catalog/data/gpus.yml").is_file()
     assert not (shipped / ".collections").exists()
     assert not (shipped / ".venv").exists()
     assert not [

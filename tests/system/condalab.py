@@ -16,7 +16,12 @@ from typing import Any
 import pytest
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils import condaenv, condainstall
+from ansible_collections.gpu.provision.plugins.module_utils.conda import (
+    install as conda_install,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.conda import (
+    make_environment,
+)
 from tests.lab.conda import Installer, Server, write_channels, write_index
 
 needs_root = pytest.mark.skipif(
@@ -60,7 +65,7 @@ class Place:
         return wanted | given | changes
 
     def install(self, check: bool = False, **changes: Any) -> dict[str, Any]:
-        answer: dict[str, Any] = condainstall.run(self.arguments(**changes), check)
+        answer: dict[str, Any] = conda_install.run(self.arguments(**changes), check)
         return answer
 
     def environment(self, check: bool = False, **changes: Any) -> dict[str, Any]:
@@ -71,7 +76,7 @@ class Place:
             "file_kind": "", "file_content": "", "override_cuda": "", "library_path": False, "lib64_link": False,
             "export_to": str(self.folder / "exports"), "wish": {"name": "py311", "python": "3.11"}, "timeout": 120,
         }  # fmt: skip
-        answer: dict[str, Any] = condaenv.run(wanted | changes, check)
+        answer: dict[str, Any] = make_environment.run(wanted | changes, check)
         return answer
 
     def wish(self, text: str) -> None:

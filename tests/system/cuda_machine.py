@@ -20,7 +20,7 @@ import pytest
 
 from provision.collection import COLLECTIONS_PATH, ROOT
 from provision.facts import Shells
-from provision.plan.cuda_files import wanted_files
+from provision.parts.cuda.files import wanted_files
 
 TOOLKITS = {"11.8": "11.8.0", "12.4": "12.4.1", "13.0": "13.0.2"}
 DEFAULT = "12.4"

@@ -20,7 +20,7 @@ from provision.commands import scan as scan_command
 from provision.commands import verify as verify_command
 from provision.errors import HostFailedError, RefusedError, UnreachableError, UsageError
 from provision.facts import Facts
-from provision.plan import HostPlan, PackageChange, Reason, Reboot, Step
+from provision.parts.plan import HostPlan, PackageChange, Reason, Reboot, Step
 from tests.unit.hosts import host as facts_of
 
 HOSTS = "gpu01,gpu02,gpu03"
@@ -34,11 +34,11 @@ class FakeSession:
     def call(self, module, args, *, timeout=60):
         if self.host.name == "gpu02":
             raise HostFailedError("host.no_python", "there is no Python 3", host="gpu02", hint="install it")
-        if module == "hostlock":
+        if module == "run.lock":
             return {"taken": True, "held": None, "replaced": None, "why": None}
-        if module == "hostrecord":
+        if module == "run.record":
             return {"released": True, "held": None, "trouble": None}
-        assert module == "probe"
+        assert module == "probe.facts"
         return facts_of(["H100", "H100"], "580-server 580.126.20 open signed").model_dump(mode="json")
 
     def close(self):
@@ -497,7 +497,7 @@ def test_init_writes_an_inventory_that_loads(capsys, tmp_path):
     code, out, err = run(capsys, "init", "gpu[01:03]", "10.0.0.9", "localhost", "no", "--user", "ubuntu")
     assert (code, out.strip()) == (0, "wrote inventory/hosts.yml")
     assert "scan" in err
-    from provision.variables import effective_all
+    from provision.inventory.variables import effective_all
 
     loaded = inventory.load()
     assert [host.name for host in loaded.hosts] == ["gpu01", "gpu02", "gpu03", "10.0.0.9", "localhost", "no"]

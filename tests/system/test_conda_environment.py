@@ -13,9 +13,17 @@ from pathlib import Path
 import pytest
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils import condaenvs, condainstall, condaread
-from ansible_collections.gpu.provision.plugins.module_utils.condacommon import CondaError
-from ansible_collections.gpu.provision.plugins.module_utils.condaread import environment_state
+from ansible_collections.gpu.provision.plugins.module_utils.conda import (
+    environment as conda_environment,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.conda import (
+    install as conda_install,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.conda import (
+    read as conda_read,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.conda.common import CondaError
+from ansible_collections.gpu.provision.plugins.module_utils.conda.read import environment_state
 from tests.lab.conda import Proxy
 from tests.system.condalab import Place, make_user, needs_root, remove_user, web_folder
 
@@ -92,7 +100,7 @@ def test_conda_and_pip_packages_as_asked_and_nothing_the_second_time(place):
     state = environment_state(str(env(place)))
     assert state["state"] == "whole" and state["pip"]["torch"] == "2.6.0+cu124"
     assert state["record"]["spec"]["wish"] == TORCH
-    assert state["record"]["digest"] == condaenvs.digest(str(env(place)))
+    assert state["record"]["digest"] == conda_environment.digest(str(env(place)))
     assert place.owners(place.prefix) == {place.user}
     said = subprocess.run(
         [str(env(place) / "bin/python"), "-c", "import torch; print(torch.version.cuda)"],
@@ -266,7 +274,7 @@ def test_passwords_reach_neither_arguments_nor_errors_nor_the_record(place):
     error = refusal(place, pip=[step])
     assert "s3cret" not in error.message + repr(error.as_dict())
     place.environment(pip=[step | {"packages": ["torch==2.6.0+cu124"]}])
-    assert "s3cret" not in (env(place) / condaread.RECORD).read_text()
+    assert "s3cret" not in (env(place) / conda_read.RECORD).read_text()
     assert environment_state(str(env(place)))["pip"]["torch"] == "2.6.0+cu124"
 
 
@@ -393,7 +401,7 @@ def test_cut_off_between_two_steps_of_a_rebuild(place, moved):
     """Before the old one was moved it is moved now; after it, it is the old one that must not be taken for the new."""
     foreign(place)
     old = place.prefix / "envs" / ".py311.before-rebuild"
-    marker = Path(condaread.environment_marker(str(env(place))))
+    marker = Path(conda_read.environment_marker(str(env(place))))
     marker.write_text(json.dumps({"prefix": str(env(place)), "aside": str(old), "moved": False}))
     os.chown(marker, env(place).stat().st_uid, env(place).stat().st_gid)
     if moved:
@@ -406,7 +414,7 @@ def test_cut_off_between_two_steps_of_a_rebuild(place, moved):
 RUN = """
 import json, sys
 sys.path[:0] = [{collections!r}, {root!r}]
-from ansible_collections.gpu.provision.plugins.module_utils import condaenv
+from ansible_collections.gpu.provision.plugins.module_utils.conda import make_environment as condaenv
 condaenv.run(json.loads(sys.argv[1]))
 """
 
@@ -490,4 +498,4 @@ def test_lib64_and_library_path(place):
 
 
 def test_the_prefix_is_still_whole(place):
-    assert condainstall.run(place.arguments())["changed"] is False
+    assert conda_install.run(place.arguments())["changed"] is False

@@ -13,14 +13,20 @@ from pathlib import Path
 import pytest
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils import (
-    condacommon,
-    condafetch,
-    condainstall,
-    condaread,
+from ansible_collections.gpu.provision.plugins.module_utils.conda import (
+    common as conda_common,
 )
-from ansible_collections.gpu.provision.plugins.module_utils.condacommon import CondaError
-from ansible_collections.gpu.provision.plugins.module_utils.condaread import prefix_state
+from ansible_collections.gpu.provision.plugins.module_utils.conda import (
+    fetch as conda_fetch,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.conda import (
+    install as conda_install,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.conda import (
+    read as conda_read,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.conda.common import CondaError
+from ansible_collections.gpu.provision.plugins.module_utils.conda.read import prefix_state
 from tests.lab.conda import Proxy
 from tests.system.condalab import make_user, needs_root, place, remove_user, web_folder
 
@@ -43,7 +49,7 @@ PROXIES = (
 def no_proxy(monkeypatch):
     for name in PROXIES:
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(condafetch, "_PAUSE", 0)
+    monkeypatch.setattr(conda_fetch, "_PAUSE", 0)
 
 
 def refusal(place, **changes):
@@ -60,7 +66,7 @@ def test_a_user_gets_a_prefix_of_their_own_and_a_second_run_changes_nothing(plac
     assert prefix_state(str(place.prefix))["state"] == "whole"
     assert place.owners(place.prefix) == {place.user}
     assert (place.prefix / ".condarc").read_text() == "channels:\n  - conda-forge\n\n"
-    record = json.loads((place.prefix / condaread.RECORD).read_text())
+    record = json.loads((place.prefix / conda_read.RECORD).read_text())
     assert record["sha256"] == place.installer()["sha256"] and record["kind"] == "base"
     before, asked = place.tree(place.folder), len(place.web.requests)
     again = place.install()
@@ -176,7 +182,7 @@ def test_a_file_that_is_not_there(place):
 
 def test_what_is_no_installer_is_not_run(place, web_folder):
     (web_folder / "x.sh").write_bytes(b"\x7fELF")
-    digest = condafetch.checksum(str(web_folder / "x.sh"))
+    digest = conda_fetch.checksum(str(web_folder / "x.sh"))
     error = refusal(place, **(place.installer() | {"url": place.web.url + "/x.sh", "sha256": digest}))
     assert error.code == "conda.no_installer" and not (place.prefix / "conda-meta").exists()
 
@@ -244,7 +250,7 @@ def test_a_home_that_its_user_may_not_write_to(place):
     error = refusal(place)
     assert error.code == "conda.not_writable" and error.because == ["Permission denied"]
     assert list(place.home.iterdir()) == []
-    os.chown(place.home, *[getattr(condacommon.Owner(place.user), key) for key in ("uid", "gid")])
+    os.chown(place.home, *[getattr(conda_common.Owner(place.user), key) for key in ("uid", "gid")])
     place.install()
     assert prefix_state(str(place.prefix))["state"] == "whole"
 
@@ -280,7 +286,7 @@ def test_a_disk_that_is_too_small_by_the_installers_own_word(place, small_disk):
 
 def test_a_disk_that_fills_up_in_the_middle(place, small_disk, monkeypatch):
     """The header says little, the payload is large: only the disk itself tells."""
-    monkeypatch.setattr(condainstall, "BUFFER", 0)
+    monkeypatch.setattr(conda_install, "BUFFER", 0)
     disk = small_disk(26)
     settings = place.installer(filler_kib=12_000, kib=1000, checks_space=False)
     error = refusal(place, prefix=str(disk / "conda"), **settings)
@@ -342,7 +348,7 @@ RUN = """
 import json, sys
 sys.path[:0] = [{collections!r}, {root!r}]
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils import condainstall
+from ansible_collections.gpu.provision.plugins.module_utils.conda import install as condainstall
 condainstall.run(json.loads(sys.argv[1]))
 """
 
@@ -390,7 +396,7 @@ def test_an_installer_that_does_not_end_is_named(place, monkeypatch):
     wait_for(place.prefix / ".lab-paused")
     run.send_signal(signal.SIGKILL)
     run.wait()
-    monkeypatch.setattr(condacommon, "_LOCK_WAIT", 0.1)
+    monkeypatch.setattr(conda_common, "_LOCK_WAIT", 0.1)
     error = refusal(place)
     assert error.code == "conda.busy" and any(str(place.prefix) in line for line in error.because)
     wait_for(place.prefix / ".lab-paused", there=False)
@@ -510,20 +516,22 @@ def test_a_condarc_that_cannot_be_understood_is_never_replaced(place):
 
 def test_terms_are_accepted_only_by_the_owners_word_and_once(place):
     place.install()
-    assert condaread.accepted_terms(f"{place.prefix}/{condaread.TERMS}") == []
-    channels = list(condaread.TERMS_CHANNELS)
+    assert conda_read.accepted_terms(f"{place.prefix}/{conda_read.TERMS}") == []
+    channels = list(conda_read.TERMS_CHANNELS)
     answer = place.install(accept_tos=channels)
     assert answer["done"] == [
         f"accepted the terms of {url}, as miniconda_accept_tos says" for url in channels
     ]
-    assert condaread.accepted_terms(f"{place.prefix}/{condaread.TERMS}") == channels
+    assert conda_read.accepted_terms(f"{place.prefix}/{conda_read.TERMS}") == channels
     assert not place.install(accept_tos=channels)["changed"]
     assert not (place.home / ".conda/tos").exists()
 
 
 def test_shell_init_is_condas_own_block_once(place):
     (place.home / ".bashrc").write_text("alias ll='ls -l'\n")
-    os.chown(place.home / ".bashrc", *[getattr(condacommon.Owner(place.user), key) for key in ("uid", "gid")])
+    os.chown(
+        place.home / ".bashrc", *[getattr(conda_common.Owner(place.user), key) for key in ("uid", "gid")]
+    )
     place.install()
     assert (place.home / ".bashrc").read_text() == "alias ll='ls -l'\n"
     answer = place.install(shell_init=[place.user])
@@ -545,7 +553,7 @@ def test_the_block_of_another_conda_is_not_replaced(place):
 
 def test_profile_makes_conda_reachable_and_activates_nothing(place, monkeypatch):
     path = place.folder / "conda.sh"
-    monkeypatch.setattr(condainstall, "PROFILE", str(path))
+    monkeypatch.setattr(conda_install, "PROFILE", str(path))
     place.install(owner="root", prefix=str(place.folder / "root"), profile=True)
     said = subprocess.run(
         ["bash", "-c", f'. {path}; . {path}; type -t conda; conda --version; echo "${{CONDA_PREFIX:-none}}"'],
@@ -557,7 +565,7 @@ def test_profile_makes_conda_reachable_and_activates_nothing(place, monkeypatch)
 
 def test_roots_login_never_reads_a_script_of_another_user(place, monkeypatch):
     path = place.folder / "conda.sh"
-    monkeypatch.setattr(condainstall, "PROFILE", str(path))
+    monkeypatch.setattr(conda_install, "PROFILE", str(path))
     place.install(profile=True)
     assert "conda.sh" not in path.read_text() and f"{place.prefix}/condabin" in path.read_text()
 

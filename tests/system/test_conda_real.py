@@ -14,7 +14,12 @@ from pathlib import Path
 import pytest
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils import condamade, condaread
+from ansible_collections.gpu.provision.plugins.module_utils.conda import (
+    marker as conda_marker,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.conda import (
+    read as conda_read,
+)
 from tests.lab.conda import Installer
 from tests.system.condalab import web_folder
 
@@ -108,7 +113,7 @@ def installed(tmp_path, web_folder):
 
 def test_what_a_real_installer_made_is_read_as_it_is(installed):
     env, records = installed
-    state = condaread.environment_state(str(env))
+    state = conda_read.environment_state(str(env))
     assert {name: (item["version"], item["build"]) for name, item in state["packages"].items()} == chosen(
         records
     )
@@ -118,9 +123,9 @@ def test_what_a_real_installer_made_is_read_as_it_is(installed):
 def test_m2_the_real_solver_takes_a_build_without_cuda_and_we_say_so(installed):
     """No driver, no pinned build: it ends well, and torch has no CUDA."""
     env, _ = installed
-    state = condaread.environment_state(str(env))
+    state = conda_read.environment_state(str(env))
     asked = {"packages": ["python=3.11", "pytorch=2.5.1"], "override_cuda": "12.6"}
-    assert condamade.mismatches(asked, state["packages"], state["pip"]) == [
+    assert conda_marker.mismatches(asked, state["packages"], state["pip"]) == [
         "pytorch 2.5.1 is a build without CUDA (cpu_generic_py311hd3aeb46_0)"
     ]
 
@@ -128,13 +133,13 @@ def test_m2_the_real_solver_takes_a_build_without_cuda_and_we_say_so(installed):
 def test_our_record_does_not_disturb_and_a_json_would(installed, tmp_path):
     """Every *.json in conda-meta is a package's record; conda has its own files there without that ending."""
     env, records = installed
-    (env / condaread.RECORD).write_text('{"schema": 1}\n')
+    (env / conda_read.RECORD).write_text('{"schema": 1}\n')
 
     def again():
         asyncio.run(rattler.install(records, env, cache_dir=tmp_path / "cache", show_progress=False))
 
     again()
-    Path(str(env / condaread.RECORD) + ".json").write_text('{"schema": 1}\n')
+    Path(str(env / conda_read.RECORD) + ".json").write_text('{"schema": 1}\n')
     with pytest.raises(Exception, match="conda-meta"):
         again()
 

@@ -10,19 +10,23 @@ from typing import Any
 import pytest
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils import (
-    checkconda,
-    condaenv,
-    condainstall,
-    condaprobe,
-    hosttree,
+from ansible_collections.gpu.provision.plugins.module_utils.conda import (
+    install as conda_install,
 )
+from ansible_collections.gpu.provision.plugins.module_utils.conda import (
+    make_environment,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.conda import (
+    probe as conda_probe,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.lib import host_tree
 from provision.catalog import load_catalog
 from provision.facts import Conda, Facts
-from provision.plan.conda import conda_expectation, conda_spec
-from provision.resolve.conda import CondaDecision, resolve_conda
-from provision.resolve.conda.wish import CondaWish
-from provision.resolve.decision import Decision, Target
+from provision.parts.conda import checks as conda_checks
+from provision.parts.conda.desired import CondaWish
+from provision.parts.conda.plan import conda_expectation, conda_spec
+from provision.parts.conda.resolve import CondaDecision, resolve_conda
+from provision.parts.decision import Decision, Target
 from tests.lab.conda import Server
 from tests.system.condalab import Place, make_user, needs_root, remove_user, web_folder
 from tests.unit.hosts import host
@@ -67,7 +71,7 @@ def wanted(place: Place, **environment: Any) -> CondaWish:
 
 def read(wish: CondaWish) -> Facts:
     facts = host(["H100"])
-    conda = condaprobe.read(hosttree.HostTree(), wish.prefix_paths())
+    conda = conda_probe.read(host_tree.HostTree(), wish.prefix_paths())
     # What else of conda lies on this machine is not this test's.
     mine = conda["looked"]
     conda["prefixes"] = [prefix for prefix in conda["prefixes"] if prefix["path"] in mine]
@@ -84,9 +88,9 @@ def plan(wish: CondaWish) -> tuple[dict[str, Any], CondaDecision, Facts]:
 
 def carry_out(place: Place, spec: dict[str, Any]) -> None:
     for item in spec["prefixes"]:
-        condainstall.run({**item, "cache_dir": str(place.folder / "cache"), "timeout": 120}, False)
+        conda_install.run({**item, "cache_dir": str(place.folder / "cache"), "timeout": 120}, False)
     for item in spec["environments"]:
-        condaenv.run({**item, "export_to": str(place.folder / "exports"), "timeout": 120}, False)
+        make_environment.run({**item, "export_to": str(place.folder / "exports"), "timeout": 120}, False)
 
 
 def test_a_second_run_changes_nothing_and_verify_passes(place):
@@ -99,8 +103,8 @@ def test_a_second_run_changes_nothing_and_verify_passes(place):
     env = next(env for env in facts.conda.environments if env.path == f"{place.prefix}/envs/py311cu124")
     assert (env.builds, env.cuda, env.changed, env.owner) == ({"torch": "cuda"}, "12.4", False, place.user)
     want = {"conda": conda_expectation(wish, decision)}
-    verdicts = {check(facts.model_dump(), want)["status"] for check in checkconda.CHECKS}
-    assert verdicts == {"pass"}, [check(facts.model_dump(), want) for check in checkconda.CHECKS]
+    verdicts = {check(facts.model_dump(), want)["status"] for check in conda_checks.CHECKS}
+    assert verdicts == {"pass"}, [check(facts.model_dump(), want) for check in conda_checks.CHECKS]
 
 
 def test_another_wish_is_made_only_when_that_is_allowed(place):

@@ -14,13 +14,17 @@ from typing import Any
 import pytest
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils import (
-    containerdconf,
-    containerdrun,
-    containerfiles,
-    containerhost,
-    hosttree,
+from ansible_collections.gpu.provision.plugins.module_utils.containers import (
+    containerd,
+    containerd_config,
 )
+from ansible_collections.gpu.provision.plugins.module_utils.containers import (
+    files as containers_files,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.containers import (
+    host as containers_host,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.lib import host_tree
 from tests.lab.containers.daemons import NoDaemonsError, binaries
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="containerd needs root")
@@ -51,10 +55,10 @@ class Setup:
         self.drop_in = folder / "etc" / "conf.d" / "99-gpu-provision-nvidia.toml"
         self.config.parent.mkdir()
         self.commands: list[list[str]] = []
-        monkeypatch.setattr(containerfiles, "PENDING", str(folder / "gpu-provision" / "pending.json"))
-        monkeypatch.setattr(containerdconf, "CONFIG", str(self.config))
-        monkeypatch.setattr(containerdconf, "DROP_IN", str(self.drop_in))
-        monkeypatch.setattr(containerdrun, "PROGRAMS", (self.program,))
+        monkeypatch.setattr(containers_files, "PENDING", str(folder / "gpu-provision" / "pending.json"))
+        monkeypatch.setattr(containerd_config, "CONFIG", str(self.config))
+        monkeypatch.setattr(containerd_config, "DROP_IN", str(self.drop_in))
+        monkeypatch.setattr(containerd, "PROGRAMS", (self.program,))
         self.process: subprocess.Popen[bytes] | None = None
 
     def run(self, argv: list[str], timeout: float = 60.0, user: Any = None, fds: Any = ()) -> Any:
@@ -62,12 +66,12 @@ class Setup:
         if "restart" in argv:
             self.stop()
             return (0, "", "") if self.start() else (1, "", self.log())
-        return containerhost.start(argv, timeout, user, fds)
+        return containers_host.start(argv, timeout, user, fds)
 
     def apply(self, policy: str = "when_idle", check: bool = False, default: str = "") -> Any:
         self.commands.clear()
-        host = containerhost.Host(hosttree.HostTree("/"), check, str(self.folder / "backup"), self.run)
-        daemon = containerdrun.Containerd(host, policy)
+        host = containers_host.Host(host_tree.HostTree("/"), check, str(self.folder / "backup"), self.run)
+        daemon = containerd.Containerd(host, policy)
         daemon.config = str(self.config)
         daemon.pid = self.process.pid if self.process else None
         daemon.started = daemon.pid and int(Path(f"/proc/{daemon.pid}/stat").read_text().split()[21])
@@ -81,7 +85,7 @@ class Setup:
             text=True,
             check=True,
         ).stdout
-        return containerdconf.sections(out)
+        return containerd_config.sections(out)
 
     def start(self) -> bool:
         binary = binaries() / "usr/bin"
@@ -131,18 +135,18 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[.
         setup.stop()
 
 
-PLUGIN = containerdconf.PLUGINS[2]
+PLUGIN = containerd_config.PLUGINS[2]
 
 
 def test_what_an_import_would_lose_is_not_lost(make: Callable[..., Setup]) -> None:
     setup = make(KUBERNETES)
     before = setup.dump()
     # The rule is true of this containerd: an import alone forgets the section of the main file.
-    main = containerdconf.with_import(KUBERNETES, 2, f"{setup.drop_in.parent}/*.toml")
+    main = containerd_config.with_import(KUBERNETES, 2, f"{setup.drop_in.parent}/*.toml")
     setup.drop_in.parent.mkdir()
-    setup.drop_in.write_text(containerdconf.drop_in(2, PLUGIN, {}))
+    setup.drop_in.write_text(containerd_config.drop_in(2, PLUGIN, {}))
     setup.config.write_text(main)
-    assert any("config_path" in line for line in containerdconf.lost(before, setup.dump(), PLUGIN))
+    assert any("config_path" in line for line in containerd_config.lost(before, setup.dump(), PLUGIN))
     setup.config.write_text(KUBERNETES)
     shutil.rmtree(setup.drop_in.parent)
 
@@ -150,8 +154,8 @@ def test_what_an_import_would_lose_is_not_lost(make: Callable[..., Setup]) -> No
     pid = setup.process.pid
     host = setup.apply()
     after = setup.dump()
-    assert containerdconf.lost(before, after, PLUGIN) == []
-    assert containerdconf.runtime_of(after, PLUGIN) == "/usr/bin/nvidia-container-runtime"
+    assert containerd_config.lost(before, after, PLUGIN) == []
+    assert containerd_config.runtime_of(after, PLUGIN) == "/usr/bin/nvidia-container-runtime"
     options = after[("plugins", PLUGIN, "containerd", "runtimes", "nvidia", "options")]
     assert options["SystemdCgroup"] == "true", "the same cgroups as runc"
     assert setup.config.read_text().startswith(KUBERNETES)
@@ -168,8 +172,8 @@ def test_the_default_runtime_is_changed_in_its_line(make: Callable[..., Setup]) 
     before = setup.dump()
     setup.apply(default="nvidia")
     after = setup.dump()
-    assert containerdconf.default_of(after, PLUGIN) == "nvidia"
-    assert containerdconf.lost(before, after, PLUGIN, "nvidia") == []
+    assert containerd_config.default_of(after, PLUGIN) == "nvidia"
+    assert containerd_config.lost(before, after, PLUGIN, "nvidia") == []
     assert "# our own, ask Anna" in setup.config.read_text()
     assert setup.apply(default="nvidia").done == []
 
@@ -177,39 +181,39 @@ def test_the_default_runtime_is_changed_in_its_line(make: Callable[..., Setup]) 
 def test_no_file_at_all(make: Callable[..., Setup]) -> None:
     setup = make(None)
     setup.apply()
-    assert containerdconf.is_registered(setup.dump(), PLUGIN)
+    assert containerd_config.is_registered(setup.dump(), PLUGIN)
     assert setup.apply().done == []
 
 
 def test_an_empty_file(make: Callable[..., Setup]) -> None:
     setup = make("")
     setup.apply(default="nvidia")
-    assert containerdconf.is_registered(setup.dump(), PLUGIN, "nvidia")
+    assert containerd_config.is_registered(setup.dump(), PLUGIN, "nvidia")
 
 
 def test_debians_own_file(make: Callable[..., Setup]) -> None:
     setup = make((binaries() / "etc/containerd/config.toml").read_text())
     before = setup.dump()
     setup.apply()
-    assert containerdconf.lost(before, setup.dump(), PLUGIN) == []
-    assert containerdconf.is_registered(setup.dump(), PLUGIN)
+    assert containerd_config.lost(before, setup.dump(), PLUGIN) == []
+    assert containerd_config.is_registered(setup.dump(), PLUGIN)
 
 
 def test_registered_already_by_nvidia_ctk(make: Callable[..., Setup]) -> None:
-    text = KUBERNETES + "\n" + containerdconf.fragment(PLUGIN, {"SystemdCgroup": "true"})
+    text = KUBERNETES + "\n" + containerd_config.fragment(PLUGIN, {"SystemdCgroup": "true"})
     setup = make(text)
     assert setup.apply().done == []
     assert setup.config.read_text() == text
 
 
 def test_the_default_beside_what_nvidia_ctk_registered(make: Callable[..., Setup]) -> None:
-    text = KUBERNETES + "\n" + containerdconf.fragment(PLUGIN, {"SystemdCgroup": "true"})
+    text = KUBERNETES + "\n" + containerd_config.fragment(PLUGIN, {"SystemdCgroup": "true"})
     setup = make(text)
     before = setup.dump()
     setup.apply(default="nvidia")
     after = setup.dump()
-    assert containerdconf.is_registered(after, PLUGIN, "nvidia")
-    assert containerdconf.lost(before, after, PLUGIN, "nvidia") == []
+    assert containerd_config.is_registered(after, PLUGIN, "nvidia")
+    assert containerd_config.lost(before, after, PLUGIN, "nvidia") == []
     assert setup.apply(default="nvidia").done == []
 
 
@@ -249,7 +253,7 @@ def test_refused_and_not_one_byte_changed(
     make: Callable[..., Setup], text: str, code: str, words: str
 ) -> None:
     setup = make(text)
-    with pytest.raises(containerhost.ContainerError) as caught:
+    with pytest.raises(containers_host.ContainerError) as caught:
         setup.apply()
     assert caught.value.code == code
     assert words in caught.value.message

@@ -12,14 +12,20 @@ from typing import Any
 import pytest
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils import (
-    containerdocker,
-    containerfiles,
-    containerhost,
-    daemonflags,
-    dockerapi,
-    hosttree,
+from ansible_collections.gpu.provision.plugins.module_utils.containers import (
+    daemon_flags,
+    docker_api,
 )
+from ansible_collections.gpu.provision.plugins.module_utils.containers import (
+    docker as containers_docker,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.containers import (
+    files as containers_files,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.containers import (
+    host as containers_host,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.lib import host_tree
 from tests.lab.containers.daemons import NoDaemonsError, RealDocker, binaries, run_of
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="dockerd needs root")
@@ -35,15 +41,15 @@ FOREIGN = {
 }
 
 
-class TheDocker(containerdocker.Docker):
+class TheDocker(containers_docker.Docker):
     """The daemon of this test, not the machine's."""
 
     daemon: RealDocker
 
     def _read_flags(self) -> Any:
         if self.daemon.process is None:
-            return daemonflags.Flags("dockerd", str(self.daemon.config), [])
-        return daemonflags.of_process(self.tree, self.daemon.pid)
+            return daemon_flags.Flags("dockerd", str(self.daemon.config), [])
+        return daemon_flags.of_process(self.tree, self.daemon.pid)
 
 
 class Setup:
@@ -59,8 +65,8 @@ class Setup:
         """One run of what the module does for docker; returns the host with what it reports."""
         self.commands.clear()
         self.signals.clear()
-        host = containerhost.Host(
-            hosttree.HostTree("/"), check, str(self.backup), run_of(self.daemon, self.commands)
+        host = containers_host.Host(
+            host_tree.HostTree("/"), check, str(self.backup), run_of(self.daemon, self.commands)
         )
         TheDocker.daemon = self.daemon
 
@@ -77,7 +83,7 @@ class Setup:
 
     @property
     def info(self) -> Any:
-        return dockerapi.Client(str(self.daemon.socket)).info()
+        return docker_api.Client(str(self.daemon.socket)).info()
 
     def state(self) -> Any:
         found = self.daemon.config.stat()
@@ -93,7 +99,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[.
         binaries()
     except NoDaemonsError as error:
         pytest.skip(str(error))
-    monkeypatch.setattr(containerfiles, "PENDING", str(tmp_path / "gpu-provision" / "pending.json"))
+    monkeypatch.setattr(containers_files, "PENDING", str(tmp_path / "gpu-provision" / "pending.json"))
     made: list[Setup] = []
 
     def start(value: Any, *flags: str) -> Setup:
@@ -194,7 +200,7 @@ def test_a_toolkit_that_came_after_docker_needs_a_restart(
 ) -> None:
     setup = make(FOREIGN)
     hook = setup.daemon.bin / "nvidia-container-runtime-hook"
-    monkeypatch.setattr(containerdocker, "HOOK", str(hook))
+    monkeypatch.setattr(containers_docker, "HOOK", str(hook))
     called = setup.daemon.folder / "called"
     hook.write_text(f"#!/bin/sh\ncat > /dev/null\necho called >> {called}\n")
     hook.chmod(0o755)
@@ -242,7 +248,7 @@ def test_a_restart_by_somebody_else_counts(make: Callable[..., Setup]) -> None:
     assert setup.daemon.start(), setup.daemon.log()
     again = setup.apply("never", cdi=True)
     assert (again.done, again.restart_because) == ([], [])
-    assert not Path(containerfiles.PENDING).exists()
+    assert not Path(containers_files.PENDING).exists()
 
 
 @pytest.mark.parametrize(
@@ -260,7 +266,7 @@ def test_what_dockerd_would_refuse_never_reaches_its_path(
     setup = make("{}")
     setup.write(text)
     before = setup.state()
-    with pytest.raises(containerhost.ContainerError) as caught:
+    with pytest.raises(containers_host.ContainerError) as caught:
         setup.apply()
     assert words in caught.value.message
     assert caught.value.hint
@@ -274,7 +280,7 @@ def test_a_file_that_cannot_be_read_stays(make: Callable[..., Setup]) -> None:
     setup = make("{}")
     setup.write('{\n  "log-level": "info"\n  "default-runtime": "nvidia"\n}\n')
     before = setup.state()
-    with pytest.raises(containerhost.ContainerError) as caught:
+    with pytest.raises(containers_host.ContainerError) as caught:
         setup.apply()
     assert caught.value.code == "containers.daemon_json"
     assert f"{setup.daemon.config}, line 2, column 22: a comma is missing" in caught.value.message
@@ -292,7 +298,7 @@ def test_a_runtime_by_flag_is_one(make: Callable[..., Setup]) -> None:
 def test_another_runtime_by_flag_stands_in_the_way(make: Callable[..., Setup]) -> None:
     setup = make(FOREIGN, "--add-runtime=kata=/usr/bin/kata-runtime")
     before = setup.state()
-    with pytest.raises(containerhost.ContainerError) as caught:
+    with pytest.raises(containers_host.ContainerError) as caught:
         setup.apply()
     assert caught.value.code == "containers.flag_conflict"
     assert '"kata": {"path": "/usr/bin/kata-runtime"}' in caught.value.hint
@@ -318,7 +324,7 @@ def test_an_empty_file_becomes_one_that_dockerd_starts_with(make: Callable[..., 
 def test_a_daemon_that_does_not_come_up_gets_its_old_file_back(make: Callable[..., Setup]) -> None:
     setup = make(FOREIGN)
     old = setup.daemon.config.read_bytes()
-    with pytest.raises(containerhost.ContainerError) as caught:
+    with pytest.raises(containers_host.ContainerError) as caught:
         setup.apply(cgroup_driver="nonsense")  # passes dockerd's own validation, and fails at the start
     assert caught.value.code == "containers.docker_down"
     assert caught.value.because[0] == "the file from before is back, and docker runs"
@@ -363,7 +369,7 @@ def test_a_full_disk(small_disk: Path, make: Callable[..., Setup]) -> None:
         (small_disk / "fill").write_bytes(b"x" * 16384)
     except OSError as error:
         assert error.errno == 28
-    with pytest.raises(containerhost.ContainerError) as caught:
+    with pytest.raises(containers_host.ContainerError) as caught:
         setup.apply()
     assert caught.value.code == "containers.file"
     assert "No space left on device" in caught.value.message
@@ -377,7 +383,7 @@ def test_a_read_only_etc(small_disk: Path, make: Callable[..., Setup]) -> None:
     setup = make(FOREIGN)
     before = setup.state()
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
-    with pytest.raises(containerhost.ContainerError) as caught:
+    with pytest.raises(containers_host.ContainerError) as caught:
         setup.apply()
     assert "Read-only file system" in caught.value.message
     assert setup.state() == before
@@ -395,11 +401,11 @@ def test_gpu_containers_are_told_from_others() -> None:
         ({"Runtime": "runc"}, False),
     ]  # fmt: skip
     for config, expected in cases:
-        assert dockerapi.wants_gpu({"HostConfig": config, "Config": {"Env": []}}) is expected, config
+        assert docker_api.wants_gpu({"HostConfig": config, "Config": {"Env": []}}) is expected, config
     row = {"HostConfig": {"Runtime": "nvidia"}, "Config": {"Env": ["NVIDIA_VISIBLE_DEVICES=all"]}}
-    assert dockerapi.wants_gpu(row)
+    assert docker_api.wants_gpu(row)
 
 
 def test_no_answer_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(dockerapi.DockerError, match="no answer"):
-        dockerapi.Client(str(tmp_path / "nobody.sock")).info()
+    with pytest.raises(docker_api.DockerError, match="no answer"):
+        docker_api.Client(str(tmp_path / "nobody.sock")).info()

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils import provecontainer
+from ansible_collections.gpu.provision.plugins.module_utils.prove import container as prove_container
 from tests.lab.containers.daemons import NoDaemonsError, RealDocker, binaries
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="dockerd needs root")
@@ -53,8 +53,8 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[.
         limits = '"default-ulimits": {"nofile": {"Name": "nofile", "Hard": 1024, "Soft": 1024}}'
         daemon.config.write_text("{" + limits + "}")
         assert daemon.start(), daemon.log()
-        monkeypatch.setattr(provecontainer, "SOCKET", str(daemon.socket))
-        monkeypatch.setattr(provecontainer, "_which", lambda name: str(root / "usr/bin/docker"))
+        monkeypatch.setattr(prove_container, "SOCKET", str(daemon.socket))
+        monkeypatch.setattr(prove_container, "_which", lambda name: str(root / "usr/bin/docker"))
         return daemon
 
     yield start
@@ -63,7 +63,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[.
 
 
 def prove(timeout: float = 60.0, **args: object) -> tuple[str, str, list[str], str | None, dict[str, float]]:
-    found: tuple[str, str, list[str], str | None, dict[str, float]] = provecontainer.prove_docker(
+    found: tuple[str, str, list[str], str | None, dict[str, float]] = prove_container.prove_docker(
         {"docker": True, **args}, False, timeout
     )
     return found

@@ -7,8 +7,8 @@ import subprocess
 import pytest
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils import cudafiles
-from provision.plan.cuda_files import wanted_files
+from ansible_collections.gpu.provision.plugins.module_utils.cuda import files as cuda_files
+from provision.parts.cuda.files import wanted_files
 from tests.system.cuda_machine import DEFAULT, EVERYTHING, TOOLKITS, Machine, need
 
 # Everything in /etc with mode, owner and hash; the loader's cache holds times.
@@ -84,13 +84,13 @@ def test_disks_that_fail_are_named(machine, mount, words):
         machine.sh("head -c 4096 /dev/zero >/etc/fish/conf.d/full")
     result = machine.install()
     assert result["failed"] and result["code"] == "cuda.file"
-    assert result["msg"] == f"cannot write {cudafiles.FISH}: {words}"
-    assert f"wrote {cudafiles.PROFILE}" in result["done"]
+    assert result["msg"] == f"cannot write {cuda_files.FISH}: {words}"
+    assert f"wrote {cuda_files.PROFILE}" in result["done"]
     left = machine.sh("ls -A /etc/fish/conf.d").split()
     assert left in ([], ["full"]), "nothing half-written"
     machine.sh("umount /etc/fish/conf.d")
     again = machine.install()
-    assert f"wrote {cudafiles.FISH}" in again["done"] and f"wrote {cudafiles.PROFILE}" not in again["done"]
+    assert f"wrote {cuda_files.FISH}" in again["done"] and f"wrote {cuda_files.PROFILE}" not in again["done"]
     assert again["done"][-1] == "rebuilt the loader's cache (ldconfig)", "the first run did not come to it"
     assert not machine.install()["changed"]
 

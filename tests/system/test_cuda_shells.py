@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils import cudafiles
+from ansible_collections.gpu.provision.plugins.module_utils.cuda import files as cuda_files
 from provision.collection import ROOT
 from tests.system.cuda_machine import Machine, need
 
@@ -21,7 +21,7 @@ CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/cuda_shells.yml").rea
 SH = ("dash", "bash", "bash --posix", "ksh93", "mksh", "busybox sh", "zsh", "yash")
 ALL = (*SH, "fish", "tcsh", "bsd-csh")
 START = {"zsh": ["-f"], "fish": ["--no-config"], "tcsh": ["-f"], "bsd-csh": ["-f"]}
-OWN_FILE = {"fish": cudafiles.FISH, "tcsh": cudafiles.CSH, "bsd-csh": cudafiles.CSH}
+OWN_FILE = {"fish": cuda_files.FISH, "tcsh": cuda_files.CSH, "bsd-csh": cuda_files.CSH}
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +87,7 @@ def environment(text):
 def reading(machine, shell, times, **env):
     """The environment after a shell read its own file this many times."""
     source = "source" if shell in OWN_FILE else "."
-    file = OWN_FILE.get(shell, cudafiles.PROFILE)
+    file = OWN_FILE.get(shell, cuda_files.PROFILE)
     script = f"{source} {file}; " * times + "/usr/bin/env -0"
     done = machine.run(argv_of(shell, *START.get(shell, []), "-c", script), env)
     assert done.returncode == 0 and done.stderr == "", done.stderr
@@ -132,7 +132,7 @@ def test_no_program_is_started_at_login(machine, shell):
     if os.geteuid() != 0:
         pytest.skip("only root can become a user without processes")
     env = {"PATH": "/usr/bin:/bin"}
-    done = machine.run([*alone, *argv, f'. {cudafiles.PROFILE}; echo "$CUDA_HOME"'], env)
+    done = machine.run([*alone, *argv, f'. {cuda_files.PROFILE}; echo "$CUDA_HOME"'], env)
     assert (done.stdout, done.stderr) == ("/usr/local/cuda\n", "")
     # The test itself can fail.
     forks = machine.run([*alone, "timeout", "5", *argv, "x=$(echo forked); echo $x"], env)
@@ -177,7 +177,7 @@ class Shell:
     def __init__(self, machine, shell):
         self.shell = shell
         if shell == "fish":  # reads all of its input before it begins, so it has to ask for lines
-            more = ["--no-config", "-c", f"source {cudafiles.FISH}; while read -l line; eval $line; end"]
+            more = ["--no-config", "-c", f"source {cuda_files.FISH}; while read -l line; eval $line; end"]
         else:
             more = START.get(shell, [])
         program = argv_of(shell, *more)
@@ -191,7 +191,7 @@ class Shell:
             cwd="/",
         )
         if shell != "fish":
-            self.ask(f"source {cudafiles.CSH}" if shell in OWN_FILE else f". {cudafiles.PROFILE}")
+            self.ask(f"source {cuda_files.CSH}" if shell in OWN_FILE else f". {cuda_files.PROFILE}")
 
     def ask(self, line):
         self.process.stdin.write(f"{line}\necho +; echo MARK\n")

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from provision import engine, inventory
-from provision.engine import HostOutcome
+from provision import inventory
 from provision.errors import Exit
+from provision.runs import engine
+from provision.runs.engine import HostOutcome
 
 LOCAL = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
 
@@ -218,7 +219,7 @@ def test_passwords_and_variables_are_in_no_argument_list(tmp_path):
     fleet = inventory.load(["a,"], None, LOCAL, become_password="gehe1m", vault_password="gehe2m")
     run_dir = engine.new_run_dir("test", tmp_path / "runs")
     engine.run_playbook(tmp_path / "play.yml", fleet, ["a"], {"x": "gehe3m"}, run_dir, look)
-    mine = [line for line in found if str(Path(engine.__file__).with_name("_playbook.py")) in line]
+    mine = [line for line in found if str(Path(engine.__file__).with_name("playbook.py")) in line]
     assert mine, "ansible-playbook was not seen"
     assert not [line for line in mine if "gehe" in line]
     assert not [file for file in run_dir.iterdir() if "gehe" in file.read_text()]

@@ -6,8 +6,9 @@ import sys
 import pytest
 
 import provision.collection  # noqa: F401
-from ansible_collections.gpu.provision.plugins.module_utils import gpuusers
-from provision import engine, inventory
+from ansible_collections.gpu.provision.plugins.module_utils.probe import gpu_users
+from provision import inventory
+from provision.runs import engine
 from tests.system import sshd
 
 PLAY = """
@@ -56,12 +57,12 @@ def test_reached_by_ssh(tmp_path):
         outcome = look(tmp_path, variables, "always")
     finally:
         server.stop()
-    assert outcome.reboot_required and outcome.reboot_because == [gpuusers.OWN_MACHINE]
+    assert outcome.reboot_required and outcome.reboot_because == [gpu_users.OWN_MACHINE]
     assert outcome.exit_code == 6
 
 
 @pytest.mark.parametrize(("policy", "options", "reasons"), [
-    ("always", {}, [gpuusers.OWN_MACHINE]),
+    ("always", {}, [gpu_users.OWN_MACHINE]),
     ("never", {}, []),  # the owner's wish needs no reason
     ("always", {"check": True}, []),
 ])  # fmt: skip

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.gpu.provision.plugins.module_utils import probe
-from ansible_collections.gpu.provision.plugins.module_utils.hosttree import HostTree
+from ansible_collections.gpu.provision.plugins.module_utils.lib.host_tree import HostTree
+from ansible_collections.gpu.provision.plugins.module_utils.probe import facts as probe_facts
 from provision.collection import COLLECTIONS_PATH
 from provision.facts import Facts
 from provision.remote import bundle
@@ -34,7 +34,7 @@ class Finder:
         else:
             exec(compile(SOURCES[module.__name__[len(PACKAGE) + 1:]], module.__name__, "exec"), module.__dict__)
 sys.meta_path.insert(0, Finder())
-from ansible_collections.gpu.provision.plugins.module_utils import probe
+from ansible_collections.gpu.provision.plugins.module_utils.probe import facts as probe
 before = set(sys.modules)
 print(json.dumps({"facts": probe.main(json.loads(ARGS)), "modules": sorted(before)}))
 """
@@ -54,7 +54,7 @@ def _pythons():
 
 
 def _run(python, args, **options):
-    sources = {name: bundle.source(name) for name in bundle.needed("probe")}
+    sources = {name: bundle.source(name) for name in bundle.needed("probe.facts")}
     text = f"SOURCES = {sources!r}\nARGS = {json.dumps(args)!r}\n{RUNNER}"
     done = subprocess.run(
         [python, "-IS", "-"], input=text, capture_output=True, text=True, check=False, **options
@@ -72,7 +72,7 @@ def test_every_python_reads_the_same(python, tmp_path):
         "modules": [{"path": "/lib/modules/6.8.0-45-generic/updates/dkms/nvidia.ko.zst", "version": "580.65.06", "pack": "zst"}],
     })  # fmt: skip
     facts = _run(python, {"root": str(root)})["facts"]
-    here = probe.collect(root=str(root))
+    here = probe_facts.collect(root=str(root))
     for each in (facts, here):
         Facts.model_validate(each, strict=True)
         del each["disks"]  # what is free changes meanwhile
@@ -131,7 +131,7 @@ def test_files_are_read_fast(tmp_path):
     assert status.stat().st_size > 2_000_000
     code = (
         f"import sys, time\nsys.path.insert(0, {str(COLLECTIONS_PATH)!r})\n"
-        "from ansible_collections.gpu.provision.plugins.module_utils import probe\n"
+        "from ansible_collections.gpu.provision.plugins.module_utils.probe import facts as probe\n"
         f"start = time.process_time(); probe.collect(root={str(root)!r}); print(time.process_time() - start)"
     )
     runs = [

@@ -12,7 +12,9 @@ def test_checks_run_from_sources_in_memory():
     )
     try:
         only = ["gpu.count", "gpu.compute", "python.*"]
-        checks = session.call("prove", {"only": only, "python": [sys.executable]}, timeout=120)["checks"]
+        checks = session.call("prove.proofs", {"only": only, "python": [sys.executable]}, timeout=120)[
+            "checks"
+        ]
     finally:
         session.close()
     framework = f"python.framework[{sys.executable}]"

@@ -51,7 +51,7 @@ def main(args):
 def modules(monkeypatch, tmp_path):
     for name, text in MODULES.items():
         (tmp_path / f"{name}.py").write_text(text)
-    for name in bundle.needed("redact"):
+    for name in bundle.needed("lib.redact"):
         # What the server itself needs.
         (tmp_path / f"{name}.py").write_text(bundle.source(name))
     monkeypatch.setattr(bundle, "MODULE_UTILS", tmp_path)

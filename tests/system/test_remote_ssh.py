@@ -36,7 +36,7 @@ def clean(monkeypatch, tmp_path):
     modules = tmp_path / "modules"
     modules.mkdir()
     (modules / "echo.py").write_text(ECHO)
-    for name in bundle.needed("redact"):
+    for name in bundle.needed("lib.redact"):
         # What the server itself needs.
         (modules / f"{name}.py").write_text(bundle.source(name))
     monkeypatch.setattr(bundle, "MODULE_UTILS", modules)

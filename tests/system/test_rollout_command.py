@@ -17,7 +17,7 @@ from provision.collection import ROOT
 from provision.commands import apply as apply_command
 from provision.commands import plan as plan_command
 from provision.commands import verify as verify_command
-from provision.plan import HostPlan, Step
+from provision.parts.plan import HostPlan, Step
 
 # Hosts of this machine, without ssh. A host is as wanted when its file is there; "bad" in the folder makes b fail.
 PLAY = """

@@ -16,7 +16,7 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from provision.commands import apply, plan
-from provision.plan import HostPlan, Step
+from provision.parts.plan import HostPlan, Step
 apply._PLAYBOOK = Path("site.yml")
 plan.plan_host = lambda name, *rest: HostPlan(
     host=name, status="changes", steps=[Step(id="packages", title="Install", because="nothing is there")]

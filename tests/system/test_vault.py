@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from provision import engine, inventory
+from provision import inventory
+from provision.runs import engine
 
 PASSWORD, VALUE, SEALED = "vaultS3CRETpassword", "extraS3CRETvalue", "sealedS3CRETvalue"
 SECRETS = [text.encode() for text in (PASSWORD, VALUE, SEALED)]

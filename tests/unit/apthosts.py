@@ -11,7 +11,7 @@ import base64
 import hashlib
 
 import provision.collection  # noqa: F401 - makes the collection importable
-from ansible_collections.gpu.provision.plugins.module_utils import aptlists
+from ansible_collections.gpu.provision.plugins.module_utils.apt import lists as apt_lists
 from tests.unit import brokenhosts, condatrees, cudatrees, trees
 from tests.unit.test_openpgp import V4, _armor, _new
 
@@ -57,7 +57,7 @@ def in_release(fields, indexes, signed):
 
 
 def _list(root, row, arch="amd64"):
-    begin = aptlists.prefix(row["uri"], row.get("suite", "/"), arch)
+    begin = apt_lists.prefix(row["uri"], row.get("suite", "/"), arch)
     component = row.get("component")
     inside = f"{component}/binary-{arch}/Packages" if component else "Packages"
     stanzas = []

@@ -20,13 +20,13 @@ from pathlib import Path
 
 import yaml
 
-from provision import variables
 from provision.catalog import load_catalog
 from provision.diagnose import diagnose
 from provision.facts import Facts
+from provision.inventory import variables
 from tests.unit import trees
 
-from ansible_collections.gpu.provision.plugins.module_utils import trouble  # isort: skip - trees makes it importable
+from ansible_collections.gpu.provision.plugins.module_utils.probe import diagnostics as probe_diagnostics  # isort: skip - trees makes it importable
 
 CASES = Path(__file__).parents[1] / "cases"
 _BASES = (
@@ -86,7 +86,7 @@ def facts_of(case, hosts, root):
             _keep_date(trees.at(root, f"/boot/initrd.img-{release}"))
     for path in gone:
         trees.at(root, path).unlink()
-    found = trouble.collect(str(root), run=_runner(smi, gpus, tree, case.get("programs", {})))
+    found = probe_diagnostics.collect(str(root), run=_runner(smi, gpus, tree, case.get("programs", {})))
     return Facts.model_validate(_over(found, case.get("facts", {})))
 
 

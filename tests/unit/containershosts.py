@@ -6,27 +6,29 @@ import json
 from typing import Any
 
 import provision.collection  # noqa: F401 - makes the collection importable
-from ansible_collections.gpu.provision.plugins.module_utils import (
-    aptfiles,
-    cdispec,
-    containerfiles,
-    daemonjson,
-    dockerproxy,
+from ansible_collections.gpu.provision.plugins.module_utils.apt import files as apt_files
+from ansible_collections.gpu.provision.plugins.module_utils.containers import (
+    cdi_spec,
+    daemon_json,
+    docker_proxy,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.containers import (
+    files as containers_files,
 )
 from provision.catalog import load_catalog
 from provision.facts import DaemonFile, Facts
-from provision.plan.apt import PartPlan
-from provision.plan.containers import plan_containers
-from provision.proxy import HostProxy
-from provision.resolve.containers import (
+from provision.inventory.proxy import HostProxy
+from provision.parts.apt import PartPlan
+from provision.parts.candidates import Candidate, Offer
+from provision.parts.containers.plan import plan_containers
+from provision.parts.containers.resolve import (
     ContainersDecision,
     ContainersTarget,
     ContainersWish,
     resolve_containers,
 )
-from provision.resolve.decision import Decision, DriverWish
-from provision.resolve.driver import resolve_driver
-from provision.resolve.offer import Candidate, Offer
+from provision.parts.decision import Decision, DriverWish
+from provision.parts.driver.resolve import resolve_driver
 from tests.unit.hosts import host
 
 # The names are typed here, so that a wrong catalog fails.
@@ -151,9 +153,9 @@ def carried_out(facts: Facts, target: ContainersTarget) -> Facts:
         docker["version"] = docker["version"] or target.runtimes["docker"]
         docker["info"], docker["hook_is_newer"] = None, False
         if spec["docker"]["proxy"] is not None:
-            text = dockerproxy.render(spec["docker"]["proxy"])
-            data["own_files"].pop(dockerproxy.PATH, None)
-            data["own_files"].update({dockerproxy.PATH: aptfiles.sha256(text)} if text else {})
+            text = docker_proxy.render(spec["docker"]["proxy"])
+            data["own_files"].pop(docker_proxy.PATH, None)
+            data["own_files"].update({docker_proxy.PATH: apt_files.sha256(text)} if text else {})
     for row in docker["rootless"]:
         if row["user"] in spec["rootless"]:
             row["file"] = merged(row["file"], spec["docker"] or {"runtime": True}, False)
@@ -165,17 +167,17 @@ def carried_out(facts: Facts, target: ContainersTarget) -> Facts:
         have["podman"].update(path="/usr/bin/podman", version=target.runtimes["podman"])
     files = data["own_files"]
     if spec["cdi"]:
-        have["cdi"] = [{"path": cdispec.OUTPUT, "versions": [DRIVER.split()[1]]}]
+        have["cdi"] = [{"path": cdi_spec.OUTPUT, "versions": [DRIVER.split()[1]]}]
         have["cdi_units"] = "ours" if target.version < "1.18" else "toolkit"
         if have["cdi_units"] == "ours":
-            files.update({path: aptfiles.sha256(text) for path, text in containerfiles.CDI_UNITS.items()})
+            files.update({path: apt_files.sha256(text) for path, text in containers_files.CDI_UNITS.items()})
     elif spec["cdi"] is False:
-        for path in containerfiles.CDI_UNITS:
+        for path in containers_files.CDI_UNITS:
             files.pop(path, None)
     if spec["device_links"]:
-        files[containerfiles.UDEV_RULE] = aptfiles.sha256(containerfiles.UDEV_TEXT)
+        files[containers_files.UDEV_RULE] = apt_files.sha256(containers_files.UDEV_TEXT)
     else:
-        files.pop(containerfiles.UDEV_RULE, None)
+        files.pop(containers_files.UDEV_RULE, None)
     have.update(device_links_missing=[], pending={})
     return Facts.model_validate(data)
 
@@ -183,8 +185,8 @@ def carried_out(facts: Facts, target: ContainersTarget) -> Facts:
 def merged(file: dict[str, Any], wish: dict[str, Any], by_flag: bool) -> dict[str, Any]:
     """A daemon.json as daemonjson.merge leaves it, in the probe's words."""
     wish = {**wish, "runtime": not by_flag}
-    document, _ = daemonjson.merge(
-        daemonjson.parse(json.dumps(file["value"]).encode()), wish, lambda path: file["runtime_exists"]
+    document, _ = daemon_json.merge(
+        daemon_json.parse(json.dumps(file["value"]).encode()), wish, lambda path: file["runtime_exists"]
     )
     keys = list(dict.fromkeys([*file["keys"], *document.value]))
     return DaemonFile(path=file["path"], present=True, keys=keys, value=document.value).model_dump()

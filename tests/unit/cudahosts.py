@@ -6,13 +6,13 @@ from datetime import date
 from typing import Any
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils import cudanames
+from ansible_collections.gpu.provision.plugins.module_utils.lib import cuda_names
 from provision.catalog import load_catalog
 from provision.facts import Facts
-from provision.resolve.cuda import CudaDecision, CudaTarget, CudaWish, resolve_cuda
-from provision.resolve.decision import Decision, DriverWish
-from provision.resolve.driver import resolve_driver
-from provision.resolve.offer import Offer
+from provision.parts.candidates import Offer
+from provision.parts.cuda.resolve import CudaDecision, CudaTarget, CudaWish, resolve_cuda
+from provision.parts.decision import Decision, DriverWish
+from provision.parts.driver.resolve import resolve_driver
 from tests.unit.cudaoffers import OFFERS, real
 from tests.unit.hosts import host
 from tests.unit.offers import OFFERS as DRIVER_OFFERS
@@ -58,7 +58,7 @@ def with_folders(facts: Facts, gutted: list[str] | None = None) -> Facts:
     """The folders of the toolkits that dpkg has, where the host does not say; gutted: toolkits that lost their files."""
     stated = {toolkit.path: toolkit for toolkit in facts.cuda.toolkits}
     rows = {path: toolkit.model_dump() for path, toolkit in stated.items()}
-    parts = [(cudanames.parse(name), name) for name, row in facts.packages.items() if row.installed]
+    parts = [(cuda_names.parse(name), name) for name, row in facts.packages.items() if row.installed]
     for package, name in parts:
         key = {"cuda-nvcc": "compiler", "cuda-cudart": "runtime"}.get(package.base) if package else None
         path = f"/usr/local/cuda-{package.version}" if package else ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from provision.resolve.offer import Candidate, Offer
+from provision.parts.candidates import Candidate, Offer
 
 CONTROL = Path(__file__).parents[1] / "fixtures/cuda-13.0.control"
 URI = "http://mirror.test/compute/cuda/repos/ubuntu2404/x86_64/"
@@ -142,7 +142,7 @@ def nccl(*versions: str) -> list[Candidate]:
 
 def offer(*groups: list[Candidate]) -> Offer:
     """Newest first, as aptquery answers; what is there twice once."""
-    from provision.resolve.cuda.packages import by_version
+    from provision.parts.cuda.packages import by_version
 
     packages: dict[str, dict[str, Candidate]] = {}
     for group in groups:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from provision import remote, variables
-from provision.commands.fleet import Fleet
+from provision import remote
 from provision.errors import ProvisionError
 from provision.facts import Facts
-from provision.inventory import Host, Inventory
+from provision.inventory import Host, Inventory, variables
+from provision.runs.fleet import Fleet
 
 
 class FakeSession:
@@ -20,7 +20,7 @@ class FakeSession:
 
     def call(self, module: str, args: dict[str, Any], *, timeout: float = 60) -> Any:
         self.asked.append((self.host.name, module))
-        if module == "probe":
+        if module == "probe.facts":
             return self.answer.model_dump()
         return self.apt(module, args)
 

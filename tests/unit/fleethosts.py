@@ -6,22 +6,23 @@ import copy
 from typing import Any
 
 import provision.collection  # noqa: F401 - makes the collection importable
-from ansible_collections.gpu.provision.plugins.module_utils import aptfiles, names
+from ansible_collections.gpu.provision.plugins.module_utils.apt import files as apt_files
+from ansible_collections.gpu.provision.plugins.module_utils.lib import driver_names
 from provision.catalog import load_catalog
 from provision.facts import Facts
 from provision.lock.make import Entry, Seen, entry, make
 from provision.lock.model import Lock
-from provision.plan.driver import MODPROBE_PATH, MODPROBE_TEXT, PERSISTENCE_PATH, PERSISTENCE_TEXT
+from provision.parts.driver.plan import MODPROBE_PATH, MODPROBE_TEXT, PERSISTENCE_PATH, PERSISTENCE_TEXT
 from tests.unit.hosts import host
 
 VERSION = "580.142"
-UNATTENDED = aptfiles.render_unattended(names.UNATTENDED_PATTERNS)
+UNATTENDED = apt_files.render_unattended(driver_names.UNATTENDED_PATTERNS)
 OWN = {
-    path: aptfiles.sha256(text)
+    path: apt_files.sha256(text)
     for path, text in (
         (MODPROBE_PATH, MODPROBE_TEXT),
         (PERSISTENCE_PATH, PERSISTENCE_TEXT),
-        (aptfiles.UNATTENDED, UNATTENDED),
+        (apt_files.UNATTENDED, UNATTENDED),
     )
 }
 
@@ -43,7 +44,7 @@ def healthy(name: str = "gpu01", gpus: int = 2, **facts: Any) -> Facts:
         apt={
             "sources": [{"file": "/etc/apt/sources.list.d/ubuntu.sources", "format": "deb822",
                          "uris": ["http://archive.test/ubuntu/"], "suites": ["noble"]}],
-            "unattended": True, "blacklist": list(names.UNATTENDED_PATTERNS),
+            "unattended": True, "blacklist": list(driver_names.UNATTENDED_PATTERNS),
         },
         **facts,
     )  # fmt: skip

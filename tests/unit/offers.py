@@ -3,7 +3,7 @@
 Relations after canonical/nvidia-graphics-drivers (580-noble) and NVIDIA's repository; the lab has them in full.
 """
 
-from provision.resolve.offer import Candidate, Offer
+from provision.parts.candidates import Candidate, Offer
 
 ARCHIVE_URI = "http://archive.test/ubuntu/"
 CUDA_URI = "http://mirror.test/compute/cuda/repos/ubuntu2404/x86_64/"

@@ -6,7 +6,7 @@ from pathlib import Path
 import yaml
 
 import provision.collection  # noqa: F401
-from ansible_collections.gpu.provision.plugins.module_utils import proverun
+from ansible_collections.gpu.provision.plugins.module_utils.prove import job as prove_job
 
 TESTS = Path(__file__).parents[1]
 FIXTURES = TESTS / "fixtures/prove"
@@ -20,7 +20,7 @@ def table(name):
 
 def outcome(result=None, message=None, status=None, **more):
     """An Outcome: ok with a result, else an error with a message."""
-    return proverun.Outcome(
+    return prove_job.Outcome(
         status or ("ok" if message is None else "error"), result=result, message=message, **more
     )
 

@@ -9,11 +9,11 @@ from types import SimpleNamespace
 from provision.commands import apply
 from provision.documents import AppliedHost, ApplyDocument, PlanDocument
 from provision.errors import Exit, Issue
-from provision.plan import HostPlan, PackageChange, Reboot, Step
+from provision.parts.plan import HostPlan, PackageChange, Reboot, Step
 from provision.rollout import loop
 from provision.rollout.interrupts import Interrupts
 from provision.rollout.loop import HookResult, Outcome, Rollout
-from provision.rollout.seams import Seam
+from provision.rollout.observers import Seam
 from provision.rollout.state import HostState, RunState, Store, Where, new_state
 
 
@@ -214,7 +214,7 @@ def session(world, options, saved=None):
         staged = apply.stages(fleet, planned, options)
         hosts = {
             name: HostState(summary=host.summary) if host.status == "changes" else
-            HostState(status=loop.told.not_changed(host).status) for name, host in planned.hosts.items()
+            HostState(status=loop.rollout_summary.not_changed(host).status) for name, host in planned.hosts.items()
         }  # fmt: skip
         for wave in staged.waves:
             for name in wave.hosts if wave.kind == "canary" else ():

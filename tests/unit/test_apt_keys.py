@@ -3,7 +3,7 @@
 import pytest
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils import aptsources
+from ansible_collections.gpu.provision.plugins.module_utils.apt import sources as apt_sources
 from tests.unit.test_openpgp import FPR4, V4, _new
 
 KEY = _new(6, V4)
@@ -12,8 +12,8 @@ OTHER = _new(6, V4[:-1] + b"\x77")
 
 @pytest.fixture
 def keyrings(tmp_path, monkeypatch):
-    monkeypatch.setattr(aptsources, "installed_key", lambda name: (None, None))
-    monkeypatch.setattr(aptsources.key_on_host, "__defaults__", ((str(tmp_path), "/nowhere"),))
+    monkeypatch.setattr(apt_sources, "installed_key", lambda name: (None, None))
+    monkeypatch.setattr(apt_sources.key_on_host, "__defaults__", ((str(tmp_path), "/nowhere"),))
     return tmp_path
 
 
@@ -39,8 +39,8 @@ def test_a_keyring_of_the_host_is_taken_by_its_fingerprint(keyrings, files, foun
         (keyrings / name).write_bytes(data)
     spec = {"name": "cuda", "key_url": "https://repo.test/key.pub", "fingerprint": FPR4}
     if found:
-        assert aptsources.key_bytes(spec, fetch=fetched) == KEY
+        assert apt_sources.key_bytes(spec, fetch=fetched) == KEY
     else:
-        assert aptsources.key_bytes(spec, fetch=lambda url: KEY) == KEY, "then it is fetched"
+        assert apt_sources.key_bytes(spec, fetch=lambda url: KEY) == KEY, "then it is fetched"
         with pytest.raises(AssertionError):
-            aptsources.key_bytes(spec, fetch=fetched)
+            apt_sources.key_bytes(spec, fetch=fetched)

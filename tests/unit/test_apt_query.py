@@ -7,19 +7,28 @@ from typing import Any
 import pytest
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils import aptcommon, aptquery, aptsources, redact
-from ansible_collections.gpu.provision.plugins.module_utils.aptcommon import AptError
+from ansible_collections.gpu.provision.plugins.module_utils.apt import (
+    common as apt_common,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.apt import (
+    query as apt_query,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.apt import (
+    sources as apt_sources,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.apt.common import AptError
+from ansible_collections.gpu.provision.plugins.module_utils.lib import redact
 from tests.unit.apt_cases import table
 
 
 @pytest.mark.parametrize("case", table("simulation"))
 def test_parse_simulation(case: dict[str, Any]) -> None:
-    assert aptquery.parse_simulation(case["text"]) == case["changes"]
+    assert apt_query.parse_simulation(case["text"]) == case["changes"]
 
 
 @pytest.mark.parametrize("case", table("update_errors"))
 def test_parse_update_errors(case: dict[str, Any]) -> None:
-    found = aptquery.parse_update_errors(case["text"])
+    found = apt_query.parse_update_errors(case["text"])
     assert [
         {key: problem[key] for key in wanted} for problem, wanted in zip(found, case["problems"], strict=True)
     ] == (case["problems"])
@@ -28,7 +37,7 @@ def test_parse_update_errors(case: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("case", table("unmet"))
 def test_parse_unmet(case: dict[str, Any]) -> None:
-    assert aptquery.parse_unmet(case["text"]) == case["unmet"]
+    assert apt_query.parse_unmet(case["text"]) == case["unmet"]
 
 
 def change(text: str) -> dict[str, Any]:
@@ -42,7 +51,7 @@ def change(text: str) -> dict[str, Any]:
 @pytest.mark.parametrize("case", table("judge"))
 def test_judge(case: dict[str, Any]) -> None:
     options = {key: case[key] for key in case if key not in ("name", "changes", "problems")}
-    problems = aptquery.judge([change(text) for text in case["changes"]], **options)
+    problems = apt_query.judge([change(text) for text in case["changes"]], **options)
     assert len(problems) == len(case["problems"]), problems
     for problem, wanted in zip(problems, case["problems"], strict=True):
         code, word = wanted.split()
@@ -76,15 +85,15 @@ Version: 5.2-1
     ([], ["nvidia-utils-580", "libnvidia-gl-550", "bash"]),
 ])  # fmt: skip
 def test_without_holds(unhold: Any, still: list[str]) -> None:
-    text = aptquery.without_holds(STATUS, unhold)
-    packages = aptcommon.parse_status(text)
+    text = apt_query.without_holds(STATUS, unhold)
+    packages = apt_common.parse_status(text)
     assert [package.name for package in packages if package.held] == still
     assert len(text.splitlines()) == len(STATUS.splitlines())
     assert " hold ok installed\n\n" in text
 
 
 def test_parse_status() -> None:
-    utils, library, bash = aptcommon.parse_status(STATUS)
+    utils, library, bash = apt_common.parse_status(STATUS)
     assert (utils.held, utils.installed, utils.unfinished, utils.version) == (True, True, False, "580.1-1")
     assert (library.held, library.present) == (True, False)
     assert bash.essential
@@ -122,7 +131,7 @@ Pinned packages:
 
 
 def test_versions_offered() -> None:
-    tables = aptquery.parse_policy(POLICY)
+    tables = apt_query.parse_policy(POLICY)
     stanzas = [
         {
             "Package": "nvidia-utils-580",
@@ -133,7 +142,7 @@ def test_versions_offered() -> None:
         }
         for version in ("580.2-1", "580.1-1", "580.0-1")
     ]
-    offered = aptquery.versions_offered(tables, stanzas, aptquery.parse_releases(RELEASES))
+    offered = apt_query.versions_offered(tables, stanzas, apt_query.parse_releases(RELEASES))
     assert list(offered) == ["nvidia-utils-580"]
     newest, oldest = offered["nvidia-utils-580"]
     assert (newest["version"], newest["candidate"], newest["origin"]) == ("580.2-1", True, "Ubuntu")
@@ -152,7 +161,7 @@ def test_versions_offered() -> None:
     ("http://h.example/r", "./", "h.example_r_._"),
 ])  # fmt: skip
 def test_list_name(uri: str, suite: str, name: str) -> None:
-    assert aptquery.list_name(uri, suite) == name
+    assert apt_query.list_name(uri, suite) == name
 
 
 @pytest.mark.parametrize(("a", "b", "same"), [
@@ -165,7 +174,7 @@ def test_list_name(uri: str, suite: str, name: str) -> None:
     ("file:/srv/a", "copy:/srv/a", False),
 ])  # fmt: skip
 def test_normalise(a: str, b: str, same: bool) -> None:
-    assert (aptsources.normalise(a) == aptsources.normalise(b)) is same
+    assert (apt_sources.normalise(a) == apt_sources.normalise(b)) is same
 
 
 @pytest.mark.parametrize(
@@ -173,14 +182,14 @@ def test_normalise(a: str, b: str, same: bool) -> None:
 )
 def test_only_exact_packages_reach_apt(item: str) -> None:
     with pytest.raises(AptError) as error:
-        aptquery.change_args([item], [], False)
+        apt_query.change_args([item], [], False)
     assert error.value.code == "apt.usage"
 
 
 def test_render_refuses_what_apt_cannot_read() -> None:
     good = {"name": "cuda", "uris": "https://nvidia.example/x/", "suites": "/"}
-    assert "Signed-By: /etc/apt/keyrings/gpu-provision-cuda.gpg\n" in aptsources.render(good)
-    assert "Signed-By" not in aptsources.render(good, signed_by=False)
+    assert "Signed-By: /etc/apt/keyrings/gpu-provision-cuda.gpg\n" in apt_sources.render(good)
+    assert "Signed-By" not in apt_sources.render(good, signed_by=False)
     for wrong in (
         {"uris": ""},
         {"components": "main"},
@@ -189,7 +198,7 @@ def test_render_refuses_what_apt_cannot_read() -> None:
         {"uris": "nowhere"},
     ):
         with pytest.raises(AptError):
-            aptsources.render(good | wrong)
+            apt_sources.render(good | wrong)
 
 
 def test_redact() -> None:
@@ -239,8 +248,8 @@ def showpkg(name: str, *versions: str) -> str:
     ([], None, None),
 ])  # fmt: skip
 def test_where_versions_are_from_without_asking_for_every_name(versions, candidate, rows) -> None:
-    packages = aptquery.parse_showpkg(showpkg("nvidia-utils-580", *versions) + showpkg("absent"))
-    tables = aptquery.tables_from_lists(packages, aptquery.parse_places(HEADER))
+    packages = apt_query.parse_showpkg(showpkg("nvidia-utils-580", *versions) + showpkg("absent"))
+    tables = apt_query.tables_from_lists(packages, apt_query.parse_places(HEADER))
     if rows is None:
         assert tables == {}
         return

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils import apttransaction
-from ansible_collections.gpu.provision.plugins.module_utils.aptcommon import (
+from ansible_collections.gpu.provision.plugins.module_utils.apt import transaction as apt_transaction
+from ansible_collections.gpu.provision.plugins.module_utils.apt.common import (
     AptError,
     Installed,
     wait_for_locks,
@@ -34,26 +34,26 @@ def test_holds_from_status(case: dict[str, Any]) -> None:
     options = {
         key: case[key] for key in ("release", "extra_hold", "extra_release", "held_before") if key in case
     }
-    found = apttransaction.holds_from_status(host(case["status"]), case.get("hold", True), **options)
+    found = apt_transaction.holds_from_status(host(case["status"]), case.get("hold", True), **options)
     assert [list(pair) for pair in found] == case["selections"]
 
 
 @pytest.mark.parametrize("case", table("failures"))
 def test_failure(case: dict[str, Any]) -> None:
-    found = apttransaction.parse_dpkg_failure(case["text"])
+    found = apt_transaction.parse_dpkg_failure(case["text"])
     assert found["packages"] == case["packages"]
     for part in ("script", "status", "signal", "make_log", "lines"):
         if part in case:
             assert found[part] == case[part]
     number = case.get("signal_number", 0)
-    error = apttransaction.failure(case["text"], False, 3600, "/var/log/x.log", [], number)
+    error = apt_transaction.failure(case["text"], False, 3600, "/var/log/x.log", [], number)
     assert error.code == case["code"]
     assert error.because
     assert error.data["log"] == "/var/log/x.log"
 
 
 def test_failure_after_the_time_is_over() -> None:
-    error = apttransaction.failure("Setting up nvidia-dkms-580 ...\n", True, 60, "/log", ["nvidia-dkms-580"])
+    error = apt_transaction.failure("Setting up nvidia-dkms-580 ...\n", True, 60, "/log", ["nvidia-dkms-580"])
     assert (error.code, error.because) == ("apt.timeout", ["Setting up nvidia-dkms-580 ..."])
     assert error.data["held"] == ["nvidia-dkms-580"]
 
@@ -68,7 +68,7 @@ def test_restore_takes_a_failed_removal_back() -> None:
             "x": "hold ok installed",
         }
     )
-    names = apttransaction.restore_holds(journal, packages, written.extend)
+    names = apt_transaction.restore_holds(journal, packages, written.extend)
     assert written == [("nvidia-utils-550", "hold"), ("tool", "hold")]
     assert names == ["nvidia-utils-550", "tool", "x"]
 
@@ -86,15 +86,15 @@ def test_is_done(install: list[str], remove: list[str], extra: list[str], done: 
     packages = host(
         {"a": "install ok installed", "rc": "deinstall ok config-files", "nvidia-prime": "hold ok installed"}
     )
-    right = apttransaction.packages_done(packages, install, remove)
-    assert (right and not apttransaction.holds_from_status(packages, True, extra_hold=extra)) is done
+    right = apt_transaction.packages_done(packages, install, remove)
+    assert (right and not apt_transaction.holds_from_status(packages, True, extra_hold=extra)) is done
 
 
 @pytest.mark.parametrize(
     "state", ["install ok half-configured", "install reinstreq half-installed", "install ok triggers-pending"]
 )
 def test_unfinished_packages_are_never_done(state: str) -> None:
-    assert apttransaction.packages_done(host({"other": state}), [], []) is False
+    assert apt_transaction.packages_done(host({"other": state}), [], []) is False
 
 
 def test_compare_with_plan() -> None:
@@ -102,12 +102,12 @@ def test_compare_with_plan() -> None:
         {"action": "install", "name": "a", "version": "1"},
         {"action": "remove", "name": "b", "version": None},
     ]
-    assert apttransaction.compare_with_plan(plan, [dict(item, origin="x") for item in plan]) == []
+    assert apt_transaction.compare_with_plan(plan, [dict(item, origin="x") for item in plan]) == []
     now = [
         {"action": "install", "name": "a", "version": "2"},
         {"action": "upgrade", "name": "c", "version": "3"},
     ]
-    assert apttransaction.compare_with_plan(plan, now) == [
+    assert apt_transaction.compare_with_plan(plan, now) == [
         "a: planned install 1, now install 2", "b: planned remove, now nothing", "c: planned nothing, now upgrade 3",
     ]  # fmt: skip
 
@@ -125,29 +125,30 @@ MIB = 1 << 20
 ])  # fmt: skip
 def test_disk_problems(free: dict[str, int], devices: dict[str, int], lines: list[str]) -> None:
     changes = [{"action": "install", "name": "nvidia-dkms-580-open"}]
-    needs = apttransaction.disk_needs(changes, 100 * MIB, 300 * MIB, 60 * MIB)
+    needs = apt_transaction.disk_needs(changes, 100 * MIB, 300 * MIB, 60 * MIB)
     assert needs == {"/": 300 * MIB, "/var": 800 * MIB, "/boot": 60 * MIB}
 
     def statvfs(path: str) -> Any:
         return SimpleNamespace(f_bavail=free[path] * 256, f_frsize=4096)
 
-    assert apttransaction.disk_problems(needs, apttransaction.reserve(), statvfs, devices.get) == lines
+    assert apt_transaction.disk_problems(needs, apt_transaction.reserve(), statvfs, devices.get) == lines
 
 
 def test_removals_need_no_disk() -> None:
-    needs = apttransaction.disk_needs(
+    needs = apt_transaction.disk_needs(
         [{"action": "remove", "name": "nvidia-dkms-580"}], 0, -5 * MIB, 60 * MIB
     )
     full = SimpleNamespace(f_bavail=0, f_frsize=4096)
     assert (
-        apttransaction.disk_problems(needs, apttransaction.reserve(), lambda path: full, lambda path: 1) == []
+        apt_transaction.disk_problems(needs, apt_transaction.reserve(), lambda path: full, lambda path: 1)
+        == []
     )
 
 
 def test_lock_wait_names_the_holder(monkeypatch: pytest.MonkeyPatch) -> None:
     holders = iter([(24459, "unattended-upgr"), (24459, "unattended-upgr"), None])
     monkeypatch.setattr(
-        "ansible_collections.gpu.provision.plugins.module_utils.aptcommon.lock_holder",
+        "ansible_collections.gpu.provision.plugins.module_utils.apt.common.lock_holder",
         lambda path: next(holders),
     )
     clock = iter(range(0, 1000, 5))
@@ -157,7 +158,7 @@ def test_lock_wait_names_the_holder(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_lock_wait_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "ansible_collections.gpu.provision.plugins.module_utils.aptcommon.lock_holder",
+        "ansible_collections.gpu.provision.plugins.module_utils.apt.common.lock_holder",
         lambda path: (7, "apt-get"),
     )
     clock = iter(range(0, 1000, 5))
@@ -185,16 +186,16 @@ def test_lists_are_refreshed_only_while_nothing_was_touched(
         return {"rc": 100, "text": "E: Something that nobody has seen\n", "timed_out": False}
 
     params = {"install": ["cuda-cccl-11-8=1-1"], "expect": [], "update_cache": True}
-    transaction = apttransaction._Task(params, False, "/nowhere")
-    monkeypatch.setattr(apttransaction.aptcommon, "read_status", lambda: host(now))
-    monkeypatch.setattr(apttransaction.aptquery, "lists_are_current", lambda: True)
-    monkeypatch.setattr(apttransaction, "_stamp", lambda: 1)
+    transaction = apt_transaction._Task(params, False, "/nowhere")
+    monkeypatch.setattr(apt_transaction.apt_common, "read_status", lambda: host(now))
+    monkeypatch.setattr(apt_transaction.apt_query, "lists_are_current", lambda: True)
+    monkeypatch.setattr(apt_transaction, "_stamp", lambda: 1)
     monkeypatch.setattr(transaction, "_in_worker", change)
     monkeypatch.setattr(transaction, "_simulate", lambda _: [{"action": "install"}])
     monkeypatch.setattr(transaction, "_update", lambda: done.append("update"))
     for name in ("_take_turn", "_recover", "_wait", "_finish_packages"):
         monkeypatch.setattr(transaction, name, lambda: None)
-    with pytest.raises(apttransaction.AptError) as failed:
+    with pytest.raises(apt_transaction.AptError) as failed:
         transaction.run()
     assert (failed.value.code, len(done)) == ("apt.failed", updates)
 
@@ -208,5 +209,5 @@ def test_what_apt_must_unpack_again() -> None:
         "gone": "deinstall ok config-files",
     })  # fmt: skip
     install = ["libcufile-12-6=1-1", "cuda-nvcc-12-6=1-1", "cuda-gdb-12-6=2-1"]
-    found = apttransaction.half_unpacked(packages, install, ["libcufile-11-8", "gone"])
+    found = apt_transaction.half_unpacked(packages, install, ["libcufile-11-8", "gone"])
     assert sorted(found) == ["libcufile-11-8=1-1", "libcufile-12-6=1-1", "libnvidia-compute-580=1-1"]

@@ -12,17 +12,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import provision.collection  # noqa: F401 - makes the collection importable
-from ansible_collections.gpu.provision.plugins.module_utils import (
-    aptlists,
-    apttrouble,
-    dpkglogs,
-    dpkgstate,
-    openpgp,
-    probe,
-    usertrouble,
+from ansible_collections.gpu.provision.plugins.module_utils.apt import (
+    dpkg_logs,
+    dpkg_state,
 )
-from ansible_collections.gpu.provision.plugins.module_utils.hosttree import HostTree
-from provision.trouble import AptTrouble, UserTrouble
+from ansible_collections.gpu.provision.plugins.module_utils.apt import (
+    lists as apt_lists,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.lib import openpgp
+from ansible_collections.gpu.provision.plugins.module_utils.lib.host_tree import HostTree
+from ansible_collections.gpu.provision.plugins.module_utils.probe import (
+    apt_diagnostics,
+    user_diagnostics,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.probe import (
+    facts as probe_facts,
+)
+from provision.facts.diagnostics import AptTrouble, UserTrouble
 from tests.unit import apthosts, trees
 
 STATUS = "Package: {}\nStatus: install ok installed\nArchitecture: amd64\nVersion: {}\n{}\n"
@@ -45,7 +51,7 @@ BASE = "".join(STATUS.format(name, 1, "") for name in ("dpkg", "libc6", "base-fi
     ],
 )  # fmt: skip
 def test_lists_are_called_as_apt_calls_them(uri, suite, name):
-    assert aptlists.prefix(uri, suite, "amd64") == name
+    assert apt_lists.prefix(uri, suite, "amd64") == name
 
 
 @pytest.mark.parametrize("form", ["id", "fingerprint", "both"])
@@ -55,7 +61,7 @@ def test_lists_are_called_as_apt_calls_them(uri, suite, name):
 @settings(max_examples=25)
 def test_signers_are_told_in_order(form, ids):
     text = "-----BEGIN PGP SIGNED MESSAGE-----\n\nOrigin: x\n" + apthosts.signature(ids, form)
-    assert aptlists.signers(text.encode()) == ids
+    assert apt_lists.signers(text.encode()) == ids
 
 
 @pytest.mark.skipif(not shutil.which("gpg"), reason="no gpg here")
@@ -75,10 +81,10 @@ def test_signers_of_what_gpg_signs(tmp_path):
         gpg("--passphrase", "", "--quick-gen-key", f"{kind}@x", kind, "sign", "never")
         ids.append(openpgp.primaries(gpg("--export", f"{kind}@x"))[0][-16:])
     text = gpg("-u", "ed25519@x", "-u", "rsa2048@x", "--clearsign", data=b"Origin: x\nSuite: y\n")
-    assert aptlists.signers(text) == ids
-    assert aptlists.signers(gpg("-u", "rsa2048@x", "--detach-sign", data=b"Origin: x\n")) == ids[1:]
+    assert apt_lists.signers(text) == ids
+    assert apt_lists.signers(gpg("-u", "rsa2048@x", "--detach-sign", data=b"Origin: x\n")) == ids[1:]
     assert (
-        aptlists.signers(gpg("-u", "rsa2048@x", "--armor", "--detach-sign", data=b"Origin: x\n")) == ids[1:]
+        apt_lists.signers(gpg("-u", "rsa2048@x", "--armor", "--detach-sign", data=b"Origin: x\n")) == ids[1:]
     )
     subprocess.run(["gpgconf", "--homedir", str(home), "--kill", "all"], check=True)
 
@@ -95,9 +101,9 @@ def test_history_of_two_months_with_who_and_what(tmp_path):
         "\nStart-Date: 2026-11-02  06:00:00\nCommandline: apt-get upgrade\nUpgrade: vim:amd64 (1, 2)\n"
         "End-Date: 2026-11-02  06:00:01\n"
     )
-    trees.write(tmp_path, dpkglogs.HISTORY + ".1.gz", gzip.compress(old.encode()))
-    trees.write(tmp_path, dpkglogs.HISTORY, new)
-    first, second = dpkglogs.transactions(dpkglogs.history(HostTree(tmp_path)))
+    trees.write(tmp_path, dpkg_logs.HISTORY + ".1.gz", gzip.compress(old.encode()))
+    trees.write(tmp_path, dpkg_logs.HISTORY, new)
+    first, second = dpkg_logs.transactions(dpkg_logs.history(HostTree(tmp_path)))
     assert first["by"] == "ann (1000)" and not first["unattended"] and "u:p" not in first["command"]
     assert first["changes"] == [
         {"action": "install", "name": "cuda-toolkit-12-4", "old": None, "new": "12.4.1-1"}
@@ -126,14 +132,14 @@ def test_dependencies_that_nothing_meets(needs, unmet, tmp_path):
         + STATUS.format("x", 1, f"Depends: {needs}\n")
     )
     trees.write(tmp_path, "/var/lib/dpkg/status", text.replace("\n\n", "\n\n"))
-    rows, journal = dpkgstate.read(HostTree(tmp_path))
-    assert [row["needs"] for row in dpkgstate.unmet(rows)] == unmet and not journal
+    rows, journal = dpkg_state.read(HostTree(tmp_path))
+    assert [row["needs"] for row in dpkg_state.unmet(rows)] == unmet and not journal
 
 
 def test_nothing_is_said_of_a_host_that_was_cut_down():
     rows = [{"name": "x", "arch": "amd64", "version": "1", "want": "install", "flag": "ok", "state": "installed",
              "depends": "gone", "provides": ""}]  # fmt: skip
-    assert dpkgstate.unmet(rows) == []
+    assert dpkg_state.unmet(rows) == []
 
 
 JUNK = st.one_of(
@@ -163,10 +169,10 @@ def test_files_that_are_no_such_files_are_no_traceback(data, tmp_path_factory):
     trees.write(root, "/etc/passwd", "root:x:0:0::/root:/bin/bash\n")
     for path, content in zip(PLACES, data, strict=True):
         trees.write(root, path, content)
-    facts = probe.collect(root=str(root))
+    facts = probe_facts.collect(root=str(root))
     tree = HostTree(root)
-    AptTrouble.model_validate(apttrouble.read(tree, facts), strict=True)
-    UserTrouble.model_validate(usertrouble.read(tree, facts), strict=True)
+    AptTrouble.model_validate(apt_diagnostics.read(tree, facts), strict=True)
+    UserTrouble.model_validate(user_diagnostics.read(tree, facts), strict=True)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="others than root may not ask for a lock")
@@ -179,14 +185,14 @@ def test_a_lock_is_told_with_its_holder(tmp_path):
     holder = subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, text=True)
     try:
         assert holder.stdout.readline() == "held\n"
-        (lock,) = apttrouble.read(HostTree(tmp_path), probe.collect(root=str(tmp_path)))["locks"]
+        (lock,) = apt_diagnostics.read(HostTree(tmp_path), probe_facts.collect(root=str(tmp_path)))["locks"]
         assert (lock["path"], lock["pid"]) == ("/var/lib/dpkg/lock-frontend", holder.pid) and lock[
             "comm"
         ].startswith("python")
     finally:
         holder.kill()
         holder.wait()
-    assert apttrouble.read(HostTree(tmp_path), probe.collect(root=str(tmp_path)))["locks"] == []
+    assert apt_diagnostics.read(HostTree(tmp_path), probe_facts.collect(root=str(tmp_path)))["locks"] == []
 
 
 def test_no_password_is_told(tmp_path):
@@ -205,8 +211,8 @@ def test_no_password_is_told(tmp_path):
     trees.write(
         tmp_path, "/home/ann/.condarc", "proxy_servers:\n  https: http://ann:hunter2@p.example:3128\n"
     )
-    facts = probe.collect(root=str(tmp_path))
+    facts = probe_facts.collect(root=str(tmp_path))
     tree = HostTree(tmp_path)
-    said = [apttrouble.read(tree, facts), usertrouble.read(tree, facts)]
+    said = [apt_diagnostics.read(tree, facts), user_diagnostics.read(tree, facts)]
     assert "hunter2" not in repr(said)
     assert len(re.findall(r"p\.example:3128", repr(said))) == 5

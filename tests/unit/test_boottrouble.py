@@ -6,10 +6,15 @@ from pathlib import Path
 import pytest
 import yaml
 
+from ansible_collections.gpu.provision.plugins.module_utils.probe import (
+    boot_diagnostics,
+)  # isort: skip - trees makes it importable
+from ansible_collections.gpu.provision.plugins.module_utils.probe import (
+    diagnostics as probe_diagnostics,
+)
 from tests.unit import trees
 
-from ansible_collections.gpu.provision.plugins.module_utils import boottrouble, trouble  # isort: skip - trees makes it importable
-from ansible_collections.gpu.provision.plugins.module_utils.hosttree import HostTree  # isort: skip
+from ansible_collections.gpu.provision.plugins.module_utils.lib.host_tree import HostTree  # isort: skip
 
 TABLE = yaml.safe_load((Path(__file__).parents[1] / "cases/boottrouble.yml").read_text(encoding="utf-8"))
 PROBED = {"host": {"systemd": True, "container": None}}
@@ -17,31 +22,31 @@ PROBED = {"host": {"systemd": True, "container": None}}
 
 @pytest.mark.parametrize("case", TABLE["log"], ids=[case["line"][:40] for case in TABLE["log"]])
 def test_lines_of_the_log(case):
-    assert boottrouble.interesting([case["line"]]) == ([case["kept"]] if case["kept"] else [])
+    assert boot_diagnostics.interesting([case["line"]]) == ([case["kept"]] if case["kept"] else [])
 
 
 @pytest.mark.parametrize("case", TABLE["errors"], ids=[case["name"] for case in TABLE["errors"]])
 def test_the_line_of_make_log_that_decides(case):
-    assert boottrouble.decisive_error(case["log"]) == case["error"]
+    assert boot_diagnostics.decisive_error(case["log"]) == case["error"]
 
 
 def test_a_line_that_comes_again_is_kept_once_and_long_logs_end_somewhere():
-    assert boottrouble.interesting(["[1.0] NVRM: x", "[2.0] NVRM: x"]) == ["NVRM: x"]
-    assert len(boottrouble.interesting([f"NVRM: {n}" for n in range(2000)])) == 300
+    assert boot_diagnostics.interesting(["[1.0] NVRM: x", "[2.0] NVRM: x"]) == ["NVRM: x"]
+    assert len(boot_diagnostics.interesting([f"NVRM: {n}" for n in range(2000)])) == 300
 
 
 def test_only_this_boot_counts():
     lines = ["a Linux version 1", "old", "b Linux version 2", "new"]
-    assert boottrouble.this_boot(lines) == ["b Linux version 2", "new"]
-    assert boottrouble.this_boot(["no start in sight"]) == ["no start in sight"]
+    assert boot_diagnostics.this_boot(lines) == ["b Linux version 2", "new"]
+    assert boot_diagnostics.this_boot(["no start in sight"]) == ["no start in sight"]
 
 
 def read(root, run=None, **tree):
-    return boottrouble.read(HostTree(str(trees.build(root, tree))), PROBED, run)
+    return boot_diagnostics.read(HostTree(str(trees.build(root, tree))), PROBED, run)
 
 
 def test_an_empty_host_has_an_answer_of_the_right_shape(tmp_path):
-    from provision.trouble import BootTrouble
+    from provision.facts.diagnostics import BootTrouble
 
     found = read(tmp_path)
     assert set(found) == set(BootTrouble.model_fields), "what is read and what is kept are the same"
@@ -88,7 +93,8 @@ def test_failed_units_and_why(tmp_path):
 def test_without_systemd_units_are_not_known(tmp_path):
     tree = HostTree(str(trees.build(tmp_path, {})))
     assert (
-        boottrouble.read(tree, {"host": {"systemd": False, "container": None}}, None)["failed_units"] is None
+        boot_diagnostics.read(tree, {"host": {"systemd": False, "container": None}}, None)["failed_units"]
+        is None
     )
 
 
@@ -172,21 +178,21 @@ def test_a_program_that_hangs_is_given_up(tmp_path, monkeypatch):
     program.write_text("#!/bin/sh\nexec sleep 60\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    monkeypatch.setattr(boottrouble, "TIMEOUT", 0.3)
+    monkeypatch.setattr(boot_diagnostics, "TIMEOUT", 0.3)
     started = time.monotonic()
-    assert boottrouble._asker(HostTree("/"), None)(["dmesg"]) is None
+    assert boot_diagnostics._asker(HostTree("/"), None)(["dmesg"]) is None
     assert time.monotonic() - started < 5
 
 
 def test_a_program_that_is_not_there_is_no_error():
-    assert boottrouble._asker(HostTree("/"), None)(["no-such-program-here"]) is None
+    assert boot_diagnostics._asker(HostTree("/"), None)(["no-such-program-here"]) is None
 
 
 def test_no_program_is_started_for_a_recorded_host(tmp_path):
-    assert boottrouble._asker(HostTree(str(tmp_path)), None)(["dmesg"]) is None
+    assert boot_diagnostics._asker(HostTree(str(tmp_path)), None)(["dmesg"]) is None
 
 
 def test_the_host_program_adds_to_the_probes_facts(tmp_path):
-    facts = trouble.main({"root": str(trees.build(tmp_path, {"running": "6.8.0-45-generic"}))})
+    facts = probe_diagnostics.main({"root": str(trees.build(tmp_path, {"running": "6.8.0-45-generic"}))})
     assert facts["kernels"]["running"] == "6.8.0-45-generic"
     assert set(facts["trouble"]) == {"boot", "apt", "user"}

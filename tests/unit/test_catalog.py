@@ -17,7 +17,7 @@ from provision.catalog.models import UNSURE, last_day
 from provision.catalog.versions import between, same
 from provision.errors import UsageError
 
-FOLDER = Path(package.__file__).parent
+FOLDER = Path(package.__file__).parent / "data"
 CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/catalog_gpus.yml").read_text())
 CATALOG = load_catalog()
 

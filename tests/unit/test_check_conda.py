@@ -6,11 +6,11 @@ import pytest
 import yaml
 
 import provision.collection  # noqa: F401 - makes the collection importable
-from ansible_collections.gpu.provision.plugins.module_utils import checkconda
 from provision.catalog import load_catalog
 from provision.facts import Facts
-from provision.plan.conda import conda_expectation
-from provision.resolve.conda import resolve_conda
+from provision.parts.conda import checks as conda_checks
+from provision.parts.conda.plan import conda_expectation
+from provision.parts.conda.resolve import resolve_conda
 from tests.unit.test_resolve_conda import CASES as RESOLVE
 from tests.unit.test_resolve_conda import given
 
@@ -18,7 +18,7 @@ CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/conda_checks.yml").re
 
 
 def run(facts, want):
-    return {verdict["id"]: verdict for check in checkconda.CHECKS for verdict in [check(facts, want)]}
+    return {verdict["id"]: verdict for check in conda_checks.CHECKS for verdict in [check(facts, want)]}
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])

@@ -6,10 +6,10 @@ import pytest
 import yaml
 
 import provision.collection  # noqa: F401 - makes the collection importable
-from ansible_collections.gpu.provision.plugins.module_utils import checkcontainers
 from provision.catalog import load_catalog
-from provision.plan.containers import containers_expectation
-from provision.resolve.containers import resolve_containers
+from provision.parts.containers import checks as containers_checks
+from provision.parts.containers.plan import containers_expectation
+from provision.parts.containers.resolve import resolve_containers
 from tests.unit.containershosts import carried_out, case_driver, case_host, decided
 from tests.unit.test_resolve_containers import CASES as RESOLVE
 from tests.unit.test_resolve_containers import ready
@@ -19,7 +19,7 @@ IDS = ["packages", "runtime", "cdi", "shm", "group", "flags", "links"]
 
 
 def run(facts, want):
-    found = [check(facts, {"containers": want}) for check in checkcontainers.CHECKS]
+    found = [check(facts, {"containers": want}) for check in containers_checks.CHECKS]
     return {verdict["id"].removeprefix("container."): verdict for verdict in found}
 
 

@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 import provision.collection  # noqa: F401
-from ansible_collections.gpu.provision.plugins.module_utils import checks
 from provision.facts import Facts
+from provision.parts import checks
 
 CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/checks.yml").read_text())
 KERNEL = "6.8.0-48-generic"

@@ -6,15 +6,18 @@ import pytest
 import yaml
 
 import provision.collection  # noqa: F401
-from ansible_collections.gpu.provision.plugins.module_utils import checkcuda, checkcudalibs, checks, probe
+from ansible_collections.gpu.provision.plugins.module_utils.probe import facts as probe_facts
 from provision.collection import ROOT
 from provision.facts import Facts
+from provision.parts import checks
+from provision.parts.cuda import checks as cuda_checks
+from provision.parts.cuda import library_checks
 from tests.unit import cudatrees, trees
 
 TABLE = yaml.safe_load((ROOT / "tests/cases/checks_cuda.yml").read_text(encoding="utf-8"))
 OWN = {
     check(Facts().model_dump(), checks.DEFAULT_EXPECT)["id"]
-    for check in (*checkcuda.CHECKS, *checkcudalibs.CHECKS)
+    for check in (*cuda_checks.CHECKS, *library_checks.CHECKS)
 }
 
 
@@ -35,7 +38,7 @@ def judged(case, where):
     """Verdicts by id of a case."""
     base = TABLE["hosts"][case.get("host", "nothing")]
     tree = cudatrees.expand(merged(base.get("tree", {}), case.get("tree")))
-    found = probe.collect(root=str(trees.build(where / "host", tree)))
+    found = probe_facts.collect(root=str(trees.build(where / "host", tree)))
     found["module"]["loaded"] = {
         "version": case.get("driver", "580.159.04"),
         "flavour": "open",

@@ -12,19 +12,31 @@ import pytest
 import yaml
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils import (
-    condacommon,
-    condaenv,
-    condafail,
-    condafetch,
-    condainstall,
-    condamade,
-    condarc,
-    condaread,
-    redact,
+from ansible_collections.gpu.provision.plugins.module_utils.conda import (
+    common as conda_common,
 )
-from ansible_collections.gpu.provision.plugins.module_utils.condacommon import CondaError, Result
-from ansible_collections.gpu.provision.plugins.module_utils.hosttree import HostTree
+from ansible_collections.gpu.provision.plugins.module_utils.conda import (
+    condarc,
+    make_environment,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.conda import (
+    errors as conda_errors,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.conda import (
+    fetch as conda_fetch,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.conda import (
+    install as conda_install,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.conda import (
+    marker as conda_marker,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.conda import (
+    read as conda_read,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.conda.common import CondaError, Result
+from ansible_collections.gpu.provision.plugins.module_utils.lib import redact
+from ansible_collections.gpu.provision.plugins.module_utils.lib.host_tree import HostTree
 
 CASES = Path(__file__).parents[1] / "cases"
 
@@ -58,7 +70,7 @@ def test_condarc(case):
 @pytest.mark.parametrize("case", table("failures"))
 def test_failures(case):
     result = Result(case.get("rc", 1), redact.text(case["text"]), case.get("timed_out", False))
-    error = condafail.explain(
+    error = conda_errors.explain(
         result, case.get("who", "conda"), "py311", "/opt/x", ["https://me:pw@c.example.org/x"]
     )
     assert error.code == case["code"] and error.hint
@@ -76,7 +88,7 @@ def test_made(case):
         name: dict(zip(("version", "build"), text.split("="), strict=True))
         for name, text in case.get("conda", {}).items()
     }
-    assert condamade.mismatches(params, conda, case.get("has_pip", {})) == case["wrong"]
+    assert conda_marker.mismatches(params, conda, case.get("has_pip", {})) == case["wrong"]
 
 
 STATE = {
@@ -112,10 +124,10 @@ STATE = {
 def test_what_is_done_to_a_prefix(state, action, version, answer):
     if answer and answer.startswith("conda."):
         with pytest.raises(CondaError) as caught:
-            condainstall.decide({**STATE, **state}, action, version)
+            conda_install.decide({**STATE, **state}, action, version)
         assert caught.value.code == answer and caught.value.hint
         return
-    assert condainstall.decide({**STATE, **state}, action, version) == answer
+    assert conda_install.decide({**STATE, **state}, action, version) == answer
 
 
 @pytest.mark.parametrize(
@@ -132,10 +144,10 @@ def test_what_is_done_to_a_prefix(state, action, version, answer):
 )
 def test_prefixes_that_no_installer_takes(prefix, code):
     if code is None:
-        assert condainstall.check_prefix(prefix) is None
+        assert conda_install.check_prefix(prefix) is None
         return
     with pytest.raises(CondaError) as caught:
-        condainstall.check_prefix(prefix)
+        conda_install.check_prefix(prefix)
     assert caught.value.code == code and caught.value.hint
 
 
@@ -159,8 +171,8 @@ FILES = {
         ({"conda-meta": None, "_conda": None, "condabin/conda": ""}, "partial"),
         ({"preconda.tar.bz2": ""}, "partial"),
         ({"install_tmp/x": ""}, "partial"),
-        ({condaread.MARKER: "{}"}, "partial"),
-        ({condaread.MARKER: ""}, "partial"),
+        ({conda_read.MARKER: "{}"}, "partial"),
+        ({conda_read.MARKER: ""}, "partial"),
     ],
 )
 def test_states_of_a_prefix(tmp_path, change, state):
@@ -170,7 +182,7 @@ def test_states_of_a_prefix(tmp_path, change, state):
         write(tmp_path / "opt/conda", {**files, **change})
     else:
         (tmp_path / "opt/conda").mkdir(parents=True)
-    found = condaread.prefix_state("/opt/conda", HostTree(str(tmp_path)))
+    found = conda_read.prefix_state("/opt/conda", HostTree(str(tmp_path)))
     assert found["state"] == state
     if state == "whole":
         assert (found["version"], found["python"]) == ("26.5.3", "3.13.5")
@@ -188,22 +200,22 @@ def write(folder, files):
 
 def test_other_things_at_the_prefix_are_foreign(tmp_path):
     write(tmp_path / "opt/conda", {"pyvenv.cfg": "", "bin/python": "#!"})
-    assert condaread.prefix_state("/opt/conda", HostTree(str(tmp_path)))["state"] == "foreign"
+    assert conda_read.prefix_state("/opt/conda", HostTree(str(tmp_path)))["state"] == "foreign"
     (tmp_path / "opt/file").write_text("")
-    assert condaread.prefix_state("/opt/file", HostTree(str(tmp_path)))["state"] == "foreign"
+    assert conda_read.prefix_state("/opt/file", HostTree(str(tmp_path)))["state"] == "foreign"
 
 
 def test_terms_that_were_accepted_for_a_prefix(tmp_path):
-    main, r = condaread.TERMS_CHANNELS
+    main, r = conda_read.TERMS_CHANNELS
     # sha256 of "repo.anaconda.com" + "pkgs/main", as hash_channel of conda-anaconda-tos makes it.
-    assert condaread.terms_hash(main) == "3c9d068aa053e2a1c4313fe3391b7a8ee57c4fbd09c4e8aeae49ef333a740150"
-    folder = tmp_path / "opt/conda" / condaread.TERMS
-    write(folder / condaread.terms_hash(main), {"1.0.json": '{"tos_accepted": true}'})
+    assert conda_read.terms_hash(main) == "3c9d068aa053e2a1c4313fe3391b7a8ee57c4fbd09c4e8aeae49ef333a740150"
+    folder = tmp_path / "opt/conda" / conda_read.TERMS
+    write(folder / conda_read.terms_hash(main), {"1.0.json": '{"tos_accepted": true}'})
     write(
-        folder / condaread.terms_hash(r),
+        folder / conda_read.terms_hash(r),
         {"1.0.json": '{"tos_accepted": true}', "2.0.json": '{"tos_accepted": false}'},
     )
-    assert condaread.accepted_terms("/opt/conda/" + condaread.TERMS, HostTree(str(tmp_path))) == [main]
+    assert conda_read.accepted_terms("/opt/conda/" + conda_read.TERMS, HostTree(str(tmp_path))) == [main]
 
 
 def test_what_an_installer_says_of_itself(tmp_path):
@@ -212,13 +224,13 @@ def test_what_an_installer_says_of_itself(tmp_path):
         b'#!/bin/sh\n#\n# NAME:  Miniconda3\n# VER:   py313_25.9.1-3\ntotal_installation_size_kb="997567"\n'
         + b"\0" * 90000
     )
-    assert condainstall.header(str(path)) == {
+    assert conda_install.header(str(path)) == {
         "name": "Miniconda3",
         "version": "py313_25.9.1-3",
         "kib": 997567,
     }
     path.write_bytes(b"PK\x03\x04")
-    assert condainstall.header(str(path)) is None
+    assert conda_install.header(str(path)) is None
 
 
 @pytest.mark.parametrize(
@@ -235,7 +247,7 @@ def test_what_an_installer_says_of_itself(tmp_path):
     ],
 )
 def test_what_an_installer_means(tmp_path, rc, text, code):
-    error = condainstall.explain(Result(rc, text, False), str(tmp_path), "x.sh", "nothing was left")
+    error = conda_install.explain(Result(rc, text, False), str(tmp_path), "x.sh", "nothing was left")
     assert error.code == code and error.hint and "nothing was left" in error.because
 
 
@@ -249,7 +261,7 @@ def test_what_an_installer_means(tmp_path, rc, text, code):
     ],
 )  # fmt: skip
 def test_the_block_that_conda_init_writes(text, prefix):
-    assert condaread.init_block(text) == prefix
+    assert conda_read.init_block(text) == prefix
 
 
 @pytest.mark.parametrize(
@@ -272,7 +284,7 @@ def test_pip_gets_a_password_through_its_environment_and_nothing_else_so():
         "index_url": "https://h/whl/cu124",
         "extra_index_urls": ["https://e/s"],
     }
-    argv, extra = condaenv.pip_command("/e/bin/python", step)
+    argv, extra = make_environment.pip_command("/e/bin/python", step)
     assert argv[:5] == ["/e/bin/python", "-m", "pip", "install", "--no-input"]
     assert argv[-5:] == [
         "--index-url",
@@ -283,7 +295,7 @@ def test_pip_gets_a_password_through_its_environment_and_nothing_else_so():
     ]
     assert "PIP_INDEX_URL" not in extra
     step["index_url"] = "https://me:pw@h/whl/cu124"
-    argv, extra = condaenv.pip_command("/e/bin/python", step)
+    argv, extra = make_environment.pip_command("/e/bin/python", step)
     assert "pw" not in " ".join(argv) and "--extra-index-url" not in argv
     assert extra["PIP_INDEX_URL"] == step["index_url"] and extra["PIP_EXTRA_INDEX_URL"] == "https://e/s"
 
@@ -294,15 +306,15 @@ def test_the_environment_of_what_we_run_is_small_and_known(monkeypatch):
         "PIP_INDEX_URL": "https://x", "https_proxy": "http://proxy:3128", "SSL_CERT_FILE": "/etc/corp.pem",
     }.items():  # fmt: skip
         monkeypatch.setenv(name, value)
-    env = condacommon.environment(condacommon.Owner("root"), {"CONDA_OVERRIDE_CUDA": "12.4"})
+    env = conda_common.environment(conda_common.Owner("root"), {"CONDA_OVERRIDE_CUDA": "12.4"})
     assert env["https_proxy"] == "http://proxy:3128" and env["SSL_CERT_FILE"] == "/etc/corp.pem"
-    assert env["CONDA_OVERRIDE_CUDA"] == "12.4" and env["HOME"] == condacommon.Owner("root").home
+    assert env["CONDA_OVERRIDE_CUDA"] == "12.4" and env["HOME"] == conda_common.Owner("root").home
     assert not {"LD_LIBRARY_PATH", "PYTHONPATH", "CONDA_PREFIX", "CONDARC", "PIP_INDEX_URL"} & set(env)
 
 
 def test_library_path_leaves_no_empty_element(tmp_path):
     """An empty element of LD_LIBRARY_PATH is the current folder."""
-    scripts = dict(condamade.library_path_scripts(str(tmp_path)))
+    scripts = dict(conda_marker.library_path_scripts(str(tmp_path)))
     activate, deactivate = sorted(scripts)
     for path, text in scripts.items():
         Path(path).parent.mkdir(parents=True)
@@ -317,9 +329,9 @@ def test_library_path_leaves_no_empty_element(tmp_path):
 
 
 def test_profile_by_who_can_change_the_prefix():
-    assert '. "/opt/c/etc/profile.d/conda.sh"' in condacommon.render_profile("/opt/c")
+    assert '. "/opt/c/etc/profile.d/conda.sh"' in conda_common.render_profile("/opt/c")
     for owner, umask in (("conda", "022"), ("root", "002")):
-        assert "conda.sh" not in condacommon.render_profile("/opt/c", owner, umask)
+        assert "conda.sh" not in conda_common.render_profile("/opt/c", owner, umask)
 
 
 ENV = {"state": "whole", "marked": False, "record": None, "packages": {}, "pip": {}}
@@ -352,36 +364,36 @@ PARAMS = {"wish": {"python": "3.11"}, "packages": [], "pip": [], "file_kind": ""
 def test_what_is_done_to_an_environment(state, action, changes, answer):
     if answer and answer.startswith("conda."):
         with pytest.raises(CondaError) as caught:
-            condaenv.decide({**ENV, **state}, action, {**PARAMS, **changes})
+            make_environment.decide({**ENV, **state}, action, {**PARAMS, **changes})
         assert caught.value.code == answer and caught.value.hint
         return
-    assert condaenv.decide({**ENV, **state}, action, {**PARAMS, **changes}) == answer
+    assert make_environment.decide({**ENV, **state}, action, {**PARAMS, **changes}) == answer
 
 
 def test_environment_files_get_channels_only_where_they_name_none():
     text = "dependencies:\n  - python=3.11\n  - pip:\n      - torch\n"
-    after = yaml.safe_load(condaenv.with_channels(text, ["conda-forge"]))
+    after = yaml.safe_load(make_environment.with_channels(text, ["conda-forge"]))
     assert after["channels"] == ["conda-forge", "nodefaults"]
     assert after["dependencies"] == yaml.safe_load(text)["dependencies"]
     own = "channels: [bioconda]\n" + text
-    assert condaenv.with_channels(own, ["conda-forge"]) == own
+    assert make_environment.with_channels(own, ["conda-forge"]) == own
 
 
 def test_last_lines_without_progress_bars():
     text = "a\nDownloading | ######     | 60%\n\nb https://me:pw@h/x\r  50%\rdone\n"
-    assert condacommon.last_lines(text) == ["a", "done"]
+    assert conda_common.last_lines(text) == ["a", "done"]
 
 
 def test_local_sources():
-    assert condafetch._local("file:///srv/a%20b.sh") == "/srv/a b.sh"
-    assert condafetch._local("/srv/x.sh") == "/srv/x.sh"
-    assert condafetch._local("https://h/x.sh") is None
+    assert conda_fetch._local("file:///srv/a%20b.sh") == "/srv/a b.sh"
+    assert conda_fetch._local("/srv/x.sh") == "/srv/x.sh"
+    assert conda_fetch._local("https://h/x.sh") is None
 
 
 def test_records_are_json_that_says_its_kind(tmp_path):
     write(
         tmp_path / "e",
-        {condaread.RECORD: json.dumps({"schema": 1, "kind": "environment"}), "conda-meta/history": ""},
+        {conda_read.RECORD: json.dumps({"schema": 1, "kind": "environment"}), "conda-meta/history": ""},
     )
-    state = condaread.environment_state("/e", HostTree(str(tmp_path)))
+    state = conda_read.environment_state("/e", HostTree(str(tmp_path)))
     assert state["ours"] and state["state"] == "whole" and state["record"]["kind"] == "environment"

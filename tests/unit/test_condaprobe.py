@@ -6,8 +6,14 @@ import pytest
 import yaml
 
 import provision.collection  # noqa: F401 - makes the collection importable
-from ansible_collections.gpu.provision.plugins.module_utils import condaenvs, condaprobe, probe
-from ansible_collections.gpu.provision.plugins.module_utils.hosttree import HostTree
+from ansible_collections.gpu.provision.plugins.module_utils.conda import (
+    environment as conda_environment,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.conda import (
+    probe as conda_probe,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.lib.host_tree import HostTree
+from ansible_collections.gpu.provision.plugins.module_utils.probe import facts as probe_facts
 from provision.collection import ROOT
 from provision.facts import Conda
 from tests.unit import condatrees
@@ -20,8 +26,8 @@ CASES = yaml.safe_load((ROOT / "tests/cases/conda_probe.yml").read_text(encoding
 def test_conda_on_a_host(case, tmp_path, monkeypatch):
     root = condatrees.build(tmp_path / "host", case["tree"])
     if "owners" in case:
-        monkeypatch.setattr(condaenvs, "owner", lambda *_: case["owners"][0])
-    facts = condaprobe.read(HostTree(root), case.get("wanted", ()))
+        monkeypatch.setattr(conda_environment, "owner", lambda *_: case["owners"][0])
+    facts = conda_probe.read(HostTree(root), case.get("wanted", ()))
     Conda.model_validate(facts, strict=True)
     for path, wanted in case["expect"].items():
         value = pick(facts, path)
@@ -33,8 +39,8 @@ def test_conda_on_a_host(case, tmp_path, monkeypatch):
 
 def test_the_read_of_a_host_has_it(tmp_path):
     root = condatrees.build(tmp_path / "host", {"prefixes": [{"path": "/data/c"}]})
-    assert probe.collect(root)["conda"]["prefixes"] == []
-    asked = probe.main({"root": root, "conda_prefixes": ["/data/c"]})
+    assert probe_facts.collect(root)["conda"]["prefixes"] == []
+    asked = probe_facts.main({"root": root, "conda_prefixes": ["/data/c"]})
     assert asked["conda"]["prefixes"][0]["state"] == "whole"
 
 
@@ -45,21 +51,21 @@ def test_owner_is_told_by_name(tmp_path):
         tmp_path / "host", {"files": {"/etc/passwd": passwd}, "prefixes": [{"path": "/opt/c"}]}
     )
     wanted = "carol" if uid == 0 or uid >= 1000 else str(uid)
-    assert condaprobe.read(HostTree(root))["prefixes"][0]["owner"] == wanted
+    assert conda_probe.read(HostTree(root))["prefixes"][0]["owner"] == wanted
 
 
 def test_digest_changes_with_the_packages_and_only_with_them(tmp_path):
     environment = {"path": "/e", "packages": ["zlib-1.3-h1_0"], "pip": ["torch-2.6.0+cu124"]}
     root = condatrees.build(tmp_path / "one", {"environments": [environment]})
-    before = condaprobe.digest(root + "/e")
-    assert before == condaenvs.read_environment(HostTree(root), "/e")["digest"]
+    before = conda_probe.digest(root + "/e")
+    assert before == conda_environment.read_environment(HostTree(root), "/e")["digest"]
     (tmp_path / "one/e/conda-meta/gpu-provision").write_text("{}")
     (tmp_path / "one/e/conda-meta/history").write_text("more")
-    assert condaprobe.digest(root + "/e") == before
+    assert conda_probe.digest(root + "/e") == before
     (tmp_path / "one/e/lib/python3.11/site-packages/numpy-2.1.0.dist-info").mkdir()
-    after_pip = condaprobe.digest(root + "/e")
+    after_pip = conda_probe.digest(root + "/e")
     (tmp_path / "one/e/conda-meta/zlib-1.3-h1_0.json").unlink()
-    assert len({before, after_pip, condaprobe.digest(root + "/e")}) == 3
+    assert len({before, after_pip, conda_probe.digest(root + "/e")}) == 3
 
 
 @pytest.mark.parametrize(
@@ -71,7 +77,7 @@ def test_digest_changes_with_the_packages_and_only_with_them(tmp_path):
     ],
 )  # fmt: skip
 def test_what_a_name_of_libcudart_promises(name, real, kept):
-    assert condaenvs.keeps_promise(name, real) is kept
+    assert conda_environment.keeps_promise(name, real) is kept
 
 
 def test_many_environments_are_read_without_opening_their_packages(tmp_path, monkeypatch):
@@ -87,7 +93,7 @@ def test_many_environments_are_read_without_opening_their_packages(tmp_path, mon
     monkeypatch.setattr(
         tree, "read_bytes", lambda path, *limits: opened.append(path) or read_bytes(path, *limits)
     )
-    facts = condaprobe.read(tree)
+    facts = conda_probe.read(tree)
     assert [e["cuda"] for e in facts["environments"]] == ["12.1"] * 30
     assert [path for path in opened if path.endswith(".json")] == [
         "/opt/c/conda-meta/conda-26.5.3-py313_0.json"

@@ -14,17 +14,25 @@ from typing import Any
 import pytest
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils import (
-    cdispec,
-    containerdocker,
-    containerfiles,
-    containerhost,
-    containerruntime,
-    daemonflags,
-    dockerapi,
-    dockerproxy,
-    hosttree,
+from ansible_collections.gpu.provision.plugins.module_utils.containers import (
+    cdi_spec,
+    daemon_flags,
+    docker_api,
+    docker_proxy,
 )
+from ansible_collections.gpu.provision.plugins.module_utils.containers import (
+    docker as containers_docker,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.containers import (
+    files as containers_files,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.containers import (
+    host as containers_host,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.containers import (
+    runtime as containers_runtime,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.lib import host_tree
 
 DRIVER = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.126.20  Release Build\n"
 SPEC = "cdiVersion: 0.5.0\nkind: nvidia.com/gpu\n- hostPath: /usr/lib/x86_64-linux-gnu/libcuda.so.%s\n- path: /dev/nvidia0\n"
@@ -73,8 +81,10 @@ class Described:
 
     def apply(self, check: bool = False, **params: Any) -> Any:
         self.commands.clear()
-        host = containerhost.Host(hosttree.HostTree(str(self.root)), check, containerfiles.BACKUP, self.run)
-        return containerruntime.apply(params, check, host)
+        host = containers_host.Host(
+            host_tree.HostTree(str(self.root)), check, containers_files.BACKUP, self.run
+        )
+        return containers_runtime.apply(params, check, host)
 
 
 def test_docker_that_does_not_run_reads_its_file_when_it_starts(tmp_path: Path) -> None:
@@ -121,7 +131,7 @@ def test_refused_before_anything_is_changed(tmp_path: Path) -> None:
     ):
         root = tmp_path / code / str(len(list(tmp_path.iterdir())))
         host = Described(root, files)
-        with pytest.raises(containerruntime.ContainerError) as caught:
+        with pytest.raises(containers_runtime.ContainerError) as caught:
             host.apply(**params)
         assert caught.value.code == code
         assert caught.value.hint
@@ -132,7 +142,7 @@ def test_refused_before_anything_is_changed(tmp_path: Path) -> None:
 
 def test_a_broken_file_names_line_and_column_and_stays(tmp_path: Path) -> None:
     host = Described(tmp_path, {**DOCKER, "/etc/docker/daemon.json": '{\n  "debug": true,\n}\n'})
-    with pytest.raises(containerruntime.ContainerError) as caught:
+    with pytest.raises(containers_runtime.ContainerError) as caught:
         host.apply(docker={"runtime": True})
     assert caught.value.message == (
         "/etc/docker/daemon.json, line 2, column 16: a comma after the last entry"
@@ -148,7 +158,7 @@ def test_flags_that_contradict_are_refused_with_their_place(tmp_path: Path) -> N
             "[Service]\nExecStart=\nExecStart=/usr/sbin/dockerd -H fd:// --add-runtime=nvidia=/usr/bin/nvidia-container-runtime\n",
         "/etc/docker/daemon.json": '{"runtimes": {"nvidia": {"path": "nvidia-container-runtime", "runtimeArgs": []}}}',
     })  # fmt: skip
-    with pytest.raises(containerruntime.ContainerError) as caught:
+    with pytest.raises(containers_runtime.ContainerError) as caught:
         host.apply(docker={"runtime": True})
     assert caught.value.code == "containers.flag_conflict"
     assert "/etc/systemd/system/docker.service.d/gpu.conf, line 3" in caught.value.hint
@@ -240,7 +250,7 @@ def test_what_dockerd_says_of_a_file(
         rc, said = answers.get("{}" if data == "{}" else "it", (1, NEEDS_ROOT))
         return rc, "", said
 
-    assert containerdocker.judge(run, str(program), ["-H", "fd://"], b'{"a": 1}') == expected
+    assert containers_docker.judge(run, str(program), ["-H", "fd://"], b'{"a": 1}') == expected
     assert len(asked) <= 2
 
 
@@ -253,7 +263,7 @@ def test_what_dockerd_says_of_a_file(
 )
 def test_what_newer_dockerds_say_at_their_start_only(text: str, words: str, tmp_path: Path) -> None:
     host = Described(tmp_path, {**DOCKER, "/etc/docker/daemon.json": text})
-    with pytest.raises(containerruntime.ContainerError) as caught:
+    with pytest.raises(containers_runtime.ContainerError) as caught:
         host.apply(docker={"runtime": True})
     assert words in caught.value.message
     assert host.read("/etc/docker/daemon.json") == text
@@ -262,20 +272,20 @@ def test_what_newer_dockerds_say_at_their_start_only(text: str, words: str, tmp_
 # ---- CDI
 
 
-GPU = {"/proc/driver/nvidia/version": DRIVER, "/dev/nvidia0": "", containerfiles.CTK: "ELF"}
+GPU = {"/proc/driver/nvidia/version": DRIVER, "/dev/nvidia0": "", containers_files.CTK: "ELF"}
 
 
 def test_units_of_ours_where_the_toolkit_has_none(tmp_path: Path) -> None:
     host = Described(tmp_path, GPU)
     result = host.apply(cdi=True)
-    wants = tmp_path / containerfiles.WANTS.lstrip("/")
+    wants = tmp_path / containers_files.WANTS.lstrip("/")
     assert {path.name: str(path.readlink()) for path in wants.iterdir()} == {
         "gpu-provision-cdi.path": "/etc/systemd/system/gpu-provision-cdi.path",
         "gpu-provision-cdi.service": "/etc/systemd/system/gpu-provision-cdi.service",
     }
     assert host.acts() == [
         "systemctl start gpu-provision-cdi.path",
-        f"{containerfiles.CTK} cdi generate --output={cdispec.OUTPUT}",
+        f"{containers_files.CTK} cdi generate --output={cdi_spec.OUTPUT}",
     ]
     assert "daemon-reload" not in str(host.commands) and "enable" not in str(host.commands)
     assert result["done"][-1] == (
@@ -288,25 +298,25 @@ def test_units_of_ours_where_the_toolkit_has_none(tmp_path: Path) -> None:
 def test_the_toolkits_own_units_go_before_ours(tmp_path: Path) -> None:
     host = Described(tmp_path, GPU)
     host.apply(cdi=True)
-    for unit in containerfiles.TOOLKIT_UNITS:
+    for unit in containers_files.TOOLKIT_UNITS:
         host.write(f"/lib/systemd/system/{unit}", "[Unit]\n")
     result = host.apply(cdi=True)
-    wants = tmp_path / containerfiles.WANTS.lstrip("/")
-    assert sorted(path.name for path in wants.iterdir()) == list(containerfiles.TOOLKIT_UNITS)
-    assert not (tmp_path / containerfiles.CDI_SERVICE.lstrip("/")).exists()
+    wants = tmp_path / containers_files.WANTS.lstrip("/")
+    assert sorted(path.name for path in wants.iterdir()) == list(containers_files.TOOLKIT_UNITS)
+    assert not (tmp_path / containers_files.CDI_SERVICE.lstrip("/")).exists()
     assert host.acts() == ["systemctl stop gpu-provision-cdi.path", "systemctl start nvidia-cdi-refresh.path"]
-    assert "removed " + containerfiles.CDI_PATH in result["done"]
+    assert "removed " + containers_files.CDI_PATH in result["done"]
     assert host.apply(cdi=True)["changed"] is False
 
 
 def test_a_specification_of_the_driver_before_is_made_anew(tmp_path: Path) -> None:
     host = Described(
-        tmp_path, {**GPU, cdispec.OUTPUT: SPEC % "580.126.20", "/etc/cdi/nvidia.yaml": SPEC % "550.163.01"}
+        tmp_path, {**GPU, cdi_spec.OUTPUT: SPEC % "580.126.20", "/etc/cdi/nvidia.yaml": SPEC % "550.163.01"}
     )
     result = host.apply(cdi=True)
-    assert f"{containerfiles.CTK} cdi generate --output=/etc/cdi/nvidia.yaml" in host.acts()
+    assert f"{containers_files.CTK} cdi generate --output=/etc/cdi/nvidia.yaml" in host.acts()
     assert any("names libraries of driver 550.163.01" in words for words in result["done"])
-    assert cdispec.verdict(hosttree.HostTree(str(tmp_path))) == ""
+    assert cdi_spec.verdict(host_tree.HostTree(str(tmp_path))) == ""
 
 
 def test_a_card_that_nvidia_ctk_leaves_out_is_no_endless_change(tmp_path: Path) -> None:
@@ -316,7 +326,7 @@ def test_a_card_that_nvidia_ctk_leaves_out_is_no_endless_change(tmp_path: Path) 
 
 
 def test_without_a_driver_the_unit_waits(tmp_path: Path) -> None:
-    host = Described(tmp_path, {containerfiles.CTK: "ELF"})
+    host = Described(tmp_path, {containers_files.CTK: "ELF"})
     result = host.apply(cdi=True)
     assert not any("generate" in command for command in host.commands)
     assert "no driver is loaded" in result["notes"][0]
@@ -328,9 +338,11 @@ def test_units_of_ours_go_when_not_wanted(tmp_path: Path) -> None:
     result = host.apply(cdi=False, device_links=False)
     assert sorted(result["done"]) == [
         "removed " + path
-        for path in sorted([containerfiles.CDI_PATH, containerfiles.CDI_SERVICE, containerfiles.UDEV_RULE])
+        for path in sorted(
+            [containers_files.CDI_PATH, containers_files.CDI_SERVICE, containers_files.UDEV_RULE]
+        )
     ]
-    assert (tmp_path / cdispec.OUTPUT.lstrip("/")).exists()
+    assert (tmp_path / cdi_spec.OUTPUT.lstrip("/")).exists()
     assert host.apply(cdi=False, device_links=False)["changed"] is False
 
 
@@ -338,7 +350,7 @@ def test_check_mode_before_the_toolkit_is_there(tmp_path: Path) -> None:
     host = Described(tmp_path, {**DOCKER, "/dev/nvidia0": ""})
     result = host.apply(check=True, docker={"runtime": True}, cdi=True, device_links=True)
     assert result["done"] == [
-        "wrote " + containerfiles.UDEV_RULE, "wrote /etc/docker/daemon.json", "will keep the CDI specification current",
+        "wrote " + containers_files.UDEV_RULE, "wrote /etc/docker/daemon.json", "will keep the CDI specification current",
     ]  # fmt: skip
     assert not (tmp_path / "etc/docker").exists()
     assert host.acts() == []
@@ -353,16 +365,16 @@ def test_check_mode_before_docker_is_there(tmp_path: Path) -> None:
         "docker is not installed",
         "containerd is not installed",
     }
-    with pytest.raises(containerhost.ContainerError, match="docker is not installed"):
+    with pytest.raises(containers_host.ContainerError, match="docker is not installed"):
         host.apply(docker={"runtime": True})
     host.write("/snap/bin/docker", "")
-    with pytest.raises(containerhost.ContainerError, match="snap"):
+    with pytest.raises(containers_host.ContainerError, match="snap"):
         host.apply(check=True, docker={"runtime": True})
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="device nodes need root")
 def test_links_in_dev_char(tmp_path: Path) -> None:
-    host = Described(tmp_path, {containerfiles.CTK: "ELF"})
+    host = Described(tmp_path, {containers_files.CTK: "ELF"})
     (tmp_path / "dev").mkdir()
     try:
         os.mknod(tmp_path / "dev/nvidia0", 0o666 | stat.S_IFCHR, os.makedev(195, 0))
@@ -382,7 +394,7 @@ def test_links_in_dev_char(tmp_path: Path) -> None:
     assert host.apply(device_links=True)["changed"] is False
     (tmp_path / "dev/char/195:0").unlink()
     host.run = original  # type: ignore[method-assign]
-    with pytest.raises(containerruntime.ContainerError, match="still have no link"):
+    with pytest.raises(containers_runtime.ContainerError, match="still have no link"):
         host.apply(device_links=True)
 
 
@@ -396,7 +408,7 @@ class Silent:
         self.path = path
 
     def info(self) -> Any:
-        raise dockerapi.DockerError("nobody")
+        raise docker_api.DockerError("nobody")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root works as somebody else")
@@ -410,8 +422,10 @@ def test_a_users_file_is_written_as_the_user(tmp_path: Path) -> None:
             parent.chmod(parent.stat().st_mode | 0o011)
     os.chown(home, 65534, 65534)
     row = {"uid": 65534, "gid": 65534, "home": str(home)}
-    host = containerhost.Host(hosttree.HostTree("/"), False, str(tmp_path / "backup"), lambda *_: (1, "", ""))
-    daemon = containerdocker.UserDocker(host, "when_idle", "nobody", row, Silent)
+    host = containers_host.Host(
+        host_tree.HostTree("/"), False, str(tmp_path / "backup"), lambda *_: (1, "", "")
+    )
+    daemon = containers_docker.UserDocker(host, "when_idle", "nobody", row, Silent)
     daemon.ensure({"runtime": True})
     file = home / ".config/docker/daemon.json"
     assert json.loads(file.read_text())["runtimes"]["nvidia"]
@@ -424,8 +438,8 @@ def test_a_users_file_is_written_as_the_user(tmp_path: Path) -> None:
     secret.chmod(0o600)
     file.unlink()
     file.symlink_to(secret)
-    with pytest.raises(containerhost.ContainerError) as caught:
-        containerdocker.UserDocker(host, "when_idle", "nobody", row, Silent).ensure({"runtime": True})
+    with pytest.raises(containers_host.ContainerError) as caught:
+        containers_docker.UserDocker(host, "when_idle", "nobody", row, Silent).ensure({"runtime": True})
     assert caught.value.code == "containers.file"
     assert secret.read_text() == "{}"
 
@@ -443,8 +457,8 @@ def test_no_cgroups_is_for_hosts_without_a_system_docker(tmp_path: Path) -> None
         ("#no-cgroups = false\n", {"runtime": True}, [], 1),
     ):
         host = Described(tmp_path / str(len(list(tmp_path.iterdir()))), {config: text})
-        made = containerhost.Host(hosttree.HostTree(str(host.root)), False, run=host.run)
-        containerruntime._without_cgroups(made, docker)
+        made = containers_host.Host(host_tree.HostTree(str(host.root)), False, run=host.run)
+        containers_runtime._without_cgroups(made, docker)
         assert (host.acts(), len(made.warnings)) == (acts, notes)
 
 
@@ -472,14 +486,14 @@ def test_l3_containers_that_a_daemon_reload_would_rob_are_named(
         def running(self, _: Any) -> Any:
             return [{"name": "training", "gpu": True}, {"name": "web", "gpu": False}]
 
-    monkeypatch.setattr(dockerapi, "Client", Client)
-    made = containerhost.Host(hosttree.HostTree(str(host.root)), False, run=host.run)
-    containerruntime._warn_reload(made)
+    monkeypatch.setattr(docker_api, "Client", Client)
+    made = containers_host.Host(host_tree.HostTree(str(host.root)), False, run=host.run)
+    containers_runtime._warn_reload(made)
     assert ["take the GPUs from training:" in words for words in made.warnings] == [True] * said
 
 
 def test_marks_survive_and_go(tmp_path: Path) -> None:
-    host = containerhost.Host(hosttree.HostTree(str(tmp_path)))
+    host = containers_host.Host(host_tree.HostTree(str(tmp_path)))
     host.mark("docker", 100, ["runtimes"])
     host.mark("docker", 100, ["features.cdi"])
     assert host.pending() == {"docker": {"started": 100, "keys": ["features.cdi", "runtimes"]}}
@@ -487,18 +501,18 @@ def test_marks_survive_and_go(tmp_path: Path) -> None:
     assert host.pending()["docker"] == {"started": 200, "keys": ["exec-opts"]}
     host.unmark("docker")
     assert host.pending() == {}
-    assert not (tmp_path / containerfiles.PENDING.lstrip("/")).exists()
-    (tmp_path / containerfiles.PENDING.lstrip("/")).parent.mkdir(exist_ok=True, parents=True)
-    (tmp_path / containerfiles.PENDING.lstrip("/")).write_text("{")
+    assert not (tmp_path / containers_files.PENDING.lstrip("/")).exists()
+    (tmp_path / containers_files.PENDING.lstrip("/")).parent.mkdir(exist_ok=True, parents=True)
+    (tmp_path / containers_files.PENDING.lstrip("/")).write_text("{")
     assert host.pending() == {}
 
 
 def test_sockets_and_programs() -> None:
-    assert containerhost.start(["/nonexistent"])[0] == 127
-    assert containerhost.start(["sh", "-c", "sleep 5"], 0.2)[0] == 124
-    rc, out, err = containerhost.start(["sh", "-c", "echo out; echo err >&2; exit 3"])
+    assert containers_host.start(["/nonexistent"])[0] == 127
+    assert containers_host.start(["sh", "-c", "sleep 5"], 0.2)[0] == 124
+    rc, out, err = containers_host.start(["sh", "-c", "echo out; echo err >&2; exit 3"])
     assert (rc, out, err) == (3, "out\n", "err\n")
-    program, flags = daemonflags.parse(
+    program, flags = daemon_flags.parse(
         [("dockerd", "x"), ("-H", "x"), ("unix:///a", "x"), ("--debug", "x"), ("rest", "x")]
     )
     assert (program, [flag.key for flag in flags]) == ("dockerd", ["hosts", "debug"])
@@ -514,9 +528,9 @@ def test_sockets_and_programs() -> None:
 )  # fmt: skip
 def test_containers_in_the_way_have_words(row: dict[str, Any], title: str, tmp_path: Path) -> None:
     """What is left to a person is told in words: exit 6 once showed a Python dictionary."""
-    host = containerhost.Host(hosttree.HostTree(tmp_path))
+    host = containers_host.Host(host_tree.HostTree(tmp_path))
     host.in_the_way.append(row)
-    assert containerruntime.apply({}, host=host)["in_the_way"] == [{**row, "title": title}]
+    assert containers_runtime.apply({}, host=host)["in_the_way"] == [{**row, "title": title}]
 
 
 PROXY = {"http": "http://proxy:3128", "https": "http://proxy:3128", "no_proxy": "localhost,.corp"}
@@ -533,16 +547,16 @@ def test_n4_a_proxy_for_docker(tmp_path: Path) -> None:
     """The drop-in is written once, systemd sees it before docker is started, and it goes with the variables."""
     host = Described(tmp_path, DOCKER)
     first = host.apply(docker={"runtime": True, "proxy": PROXY})
-    assert host.read(dockerproxy.PATH) == DROP_IN
-    assert f"wrote {dockerproxy.PATH}" in first["done"] and host.acts() == ["systemctl daemon-reload"]
+    assert host.read(docker_proxy.PATH) == DROP_IN
+    assert f"wrote {docker_proxy.PATH}" in first["done"] and host.acts() == ["systemctl daemon-reload"]
     again = host.apply(docker={"runtime": True, "proxy": PROXY})
     assert (again["done"], host.acts()) == ([], [])
     checked = host.apply(check=True, docker={"runtime": True, "proxy": {}})
-    assert f"removed {dockerproxy.PATH}" in checked["done"] and host.acts() == []
+    assert f"removed {docker_proxy.PATH}" in checked["done"] and host.acts() == []
     assert host.apply(docker={"runtime": True, "proxy": None})["done"] == []
     gone = host.apply(docker={"runtime": True, "proxy": {"http": "", "https": "", "no_proxy": ""}})
-    assert f"removed {dockerproxy.PATH}" in gone["done"]
-    assert not (tmp_path / dockerproxy.PATH.lstrip("/")).exists()
+    assert f"removed {docker_proxy.PATH}" in gone["done"]
+    assert not (tmp_path / docker_proxy.PATH.lstrip("/")).exists()
 
 
 @pytest.mark.parametrize(
@@ -561,7 +575,7 @@ def test_n4_a_proxy_of_somebody_else_stays(files: dict[str, str], place: str, tm
     result = host.apply(docker={"runtime": True, "proxy": PROXY})
     assert any(place in note for note in result["notes"]), result["notes"]
     assert not any("secret" in note for note in result["notes"])
-    assert not (tmp_path / dockerproxy.PATH.lstrip("/")).exists()
+    assert not (tmp_path / docker_proxy.PATH.lstrip("/")).exists()
 
 
 def test_n4_without_systemd_there_is_no_drop_in(tmp_path: Path) -> None:
@@ -578,7 +592,7 @@ def test_n4_without_systemd_there_is_no_drop_in(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_n4_the_truth_is_what_docker_says(said: dict[str, str], differs: bool) -> None:
-    found = dockerproxy.of_info(said)
+    found = docker_proxy.of_info(said)
     assert "xxxxx" not in found["http"]
-    assert dockerproxy.differs(PROXY, {"proxy": found}) is differs
-    assert not dockerproxy.differs({"http": "", "https": "", "no_proxy": "x"}, {"proxy": found})
+    assert docker_proxy.differs(PROXY, {"proxy": found}) is differs
+    assert not docker_proxy.differs({"http": "", "https": "", "no_proxy": "x"}, {"proxy": found})

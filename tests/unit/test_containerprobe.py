@@ -6,14 +6,16 @@ import pytest
 import yaml
 
 import provision.collection  # noqa: F401 - makes the collection importable
-from ansible_collections.gpu.provision.plugins.module_utils import (
-    containerprobe,
-    daemonjson,
-    openpgp,
-    probe,
-    trustedkeys,
+from ansible_collections.gpu.provision.plugins.module_utils.apt import trusted_keys
+from ansible_collections.gpu.provision.plugins.module_utils.containers import (
+    daemon_json,
 )
-from ansible_collections.gpu.provision.plugins.module_utils.hosttree import HostTree
+from ansible_collections.gpu.provision.plugins.module_utils.containers import (
+    probe as containers_probe,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.lib import openpgp
+from ansible_collections.gpu.provision.plugins.module_utils.lib.host_tree import HostTree
+from ansible_collections.gpu.provision.plugins.module_utils.probe import facts as probe_facts
 from provision.catalog import load_catalog
 from provision.collection import ROOT
 from provision.facts import Containers
@@ -26,8 +28,8 @@ CASES = yaml.safe_load((ROOT / "tests/cases/containers_probe.yml").read_text(enc
 
 def read(root, gpu_users=()):
     tree = HostTree(root)
-    packages, _, _ = probe.read_packages(tree)
-    return containerprobe.read(tree, packages, gpu_users)
+    packages, _, _ = probe_facts.read_packages(tree)
+    return containers_probe.read(tree, packages, gpu_users)
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
@@ -52,36 +54,36 @@ def test_the_read_of_a_host_has_it(tmp_path):
     root = trees.build(
         tmp_path / "host", {"files": {"/usr/bin/dockerd": "", "/etc/docker/daemon.json": "{}"}}
     )
-    found = probe.collect(root)
+    found = probe_facts.collect(root)
     assert found["containers"]["docker"]["engine"] == "/usr/bin/dockerd"
     files = {"/etc/udev/rules.d/71-gpu-provision-nvidia-dev-char.rules": "x", "/etc/udev/rules.d/99-mine.rules": "x",
              "/etc/systemd/system/gpu-provision-cdi.service": "x"}  # fmt: skip
-    own = probe.read_own_files(HostTree(trees.build(tmp_path / "other", {"files": files})))
+    own = probe_facts.read_own_files(HostTree(trees.build(tmp_path / "other", {"files": files})))
     assert set(own) == {path for path in files if "gpu-provision" in path}
 
 
 def test_a_key_that_is_trusted_for_everything_is_found(tmp_path, monkeypatch):
     data, other = _new(6, V4), _new(6, V4[:-1] + b"\x77")
-    monkeypatch.setattr(trustedkeys, "CONTAINER_TOOLKIT", openpgp.primaries(data)[0])
+    monkeypatch.setattr(trusted_keys, "CONTAINER_TOOLKIT", openpgp.primaries(data)[0])
     keys = "/etc/apt/trusted.gpg.d/"
     files = {keys + "nvidia.gpg": data, keys + "junk.gpg": "junk", keys + "other.gpg": other, keys + "not-read": data,
              keys + "all.asc": _armor(data + other), "/etc/apt/trusted.gpg": other + data}  # fmt: skip
     root = trees.build(tmp_path / "host", {"files": files})
-    assert containerprobe.read_old_keys(HostTree(root)) == {
+    assert containers_probe.read_old_keys(HostTree(root)) == {
         keys + "nvidia.gpg": True, keys + "all.asc": False, "/etc/apt/trusted.gpg": True,
     }  # fmt: skip
 
 
 def test_a_key_in_a_keybox_is_found(tmp_path):
-    key = bytes.fromhex(trustedkeys.CONTAINER_TOOLKIT)
+    key = bytes.fromhex(trusted_keys.CONTAINER_TOOLKIT)
     keybox = b"\x00\x00\x00\x20\x01\x01\x00\x02KBXf" + bytes(20) + key
     root = trees.build(tmp_path / "host", {"files": {"/etc/apt/trusted.gpg": keybox}})
-    assert containerprobe.read_old_keys(HostTree(root)) == {"/etc/apt/trusted.gpg": False}
+    assert containers_probe.read_old_keys(HostTree(root)) == {"/etc/apt/trusted.gpg": False}
 
 
 def test_the_key_is_the_catalogs():
     keys = load_catalog().repositories.keys
-    assert keys["container_toolkit"].fingerprint == trustedkeys.CONTAINER_TOOLKIT
+    assert keys["container_toolkit"].fingerprint == trusted_keys.CONTAINER_TOOLKIT
 
 
 @pytest.mark.parametrize(
@@ -90,11 +92,11 @@ def test_the_key_is_the_catalogs():
      ("20.10.24+dfsg1-1+deb12u1+b2", "20.10.24"), ("", "")],
 )  # fmt: skip
 def test_versions_of_runtimes(version, told):
-    assert containerprobe.upstream(version) == told
+    assert containers_probe.upstream(version) == told
 
 
 def test_a_file_that_is_too_large_is_not_read_whole(tmp_path):
-    text = "{" + " " * (daemonjson.MAX_BYTES + 10) + "}"
+    text = "{" + " " * (daemon_json.MAX_BYTES + 10) + "}"
     root = trees.build(
         tmp_path / "host", {"files": {"/usr/bin/dockerd": "", "/etc/docker/daemon.json": text}}
     )
@@ -125,9 +127,9 @@ def test_a_daemon_that_is_asked_and_does_not_answer_is_noted(tmp_path, monkeypat
 
     socket_path = tmp_path / "docker.sock"
     socket_path.write_text("")  # a file, not a socket: connecting fails
-    from ansible_collections.gpu.provision.plugins.module_utils import dockerapi
+    from ansible_collections.gpu.provision.plugins.module_utils.containers import docker_api
 
-    monkeypatch.setattr(dockerapi, "SOCKET", str(socket_path))
+    monkeypatch.setattr(docker_api, "SOCKET", str(socket_path))
     tree = Live("/")
-    assert containerprobe._ask(tree, Flags) is None
+    assert containers_probe._ask(tree, Flags) is None
     assert tree.unreadable == [str(socket_path)]

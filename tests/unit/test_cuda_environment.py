@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 import provision.collection as collection
-from ansible_collections.gpu.provision.plugins.module_utils import cudaenv, ownfiles
+from ansible_collections.gpu.provision.plugins.module_utils.cuda import environment as cuda_environment
+from ansible_collections.gpu.provision.plugins.module_utils.lib import own_files
 
 HEADER = "# written by gpu-provision\n"
 
@@ -75,7 +76,7 @@ class World:
         }  # fmt: skip
 
     def environment(self, check=False):
-        return cudaenv.Environment(
+        return cuda_environment.Environment(
             self.start, check, str(self.root / "admin"), str(self.root / "alt"), str(self.cache),
             str(self.root / "ld.so.conf.d"),
         )  # fmt: skip
@@ -86,7 +87,7 @@ class World:
 
     def refused(self, **params):
         self.started.clear()
-        with pytest.raises(cudaenv.CudaEnvError) as caught:
+        with pytest.raises(cuda_environment.CudaEnvError) as caught:
             self.environment().apply(**params)
         return caught.value
 
@@ -467,6 +468,6 @@ def test_the_module_takes_its_arguments(world):
 
 
 def test_the_helper_reads_nothing_where_nothing_is(world):
-    assert ownfiles.read(str(world.root / "never")) is None
-    with pytest.raises(ownfiles.FileError, match="cannot read .*: Is a directory"):
-        ownfiles.read(str(world.root))
+    assert own_files.read(str(world.root / "never")) is None
+    with pytest.raises(own_files.FileError, match="cannot read .*: Is a directory"):
+        own_files.read(str(world.root))

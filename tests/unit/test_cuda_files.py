@@ -7,9 +7,10 @@ import pytest
 import yaml
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils import cudafiles, ownfiles
+from ansible_collections.gpu.provision.plugins.module_utils.cuda import files as cuda_files
+from ansible_collections.gpu.provision.plugins.module_utils.lib import own_files
 from provision.facts import Shells
-from provision.plan.cuda_files import absent_files, wanted_files
+from provision.parts.cuda.files import absent_files, wanted_files
 
 CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/cuda_files.yml").read_text())
 EVERYTHING = Shells(
@@ -31,7 +32,7 @@ def test_cases(case):
     for path, lines in case.get("has", {}).items():
         assert set(lines) <= set(files[path].splitlines())
     if "folders" in case:
-        lines = [line for line in files[cudafiles.LD_SO_CONF].splitlines() if line.startswith("/")]
+        lines = [line for line in files[cuda_files.LD_SO_CONF].splitlines() if line.startswith("/")]
         assert lines == [f"/usr/local/cuda-{v}/targets/x86_64-linux/lib" for v in case["folders"]]
 
 
@@ -44,10 +45,10 @@ def everything(**other):
 
 def test_every_file_says_who_wrote_it_and_holds_no_placeholder():
     for path, text in everything().items():
-        assert ownfiles.has_header(text.encode()), path
+        assert own_files.has_header(text.encode()), path
         assert text.endswith("\n"), path
         assert not re.search(r"@[a-z_]+@", text), path
-        assert cudafiles.is_own(path), path
+        assert cuda_files.is_own(path), path
         assert text.isascii(), "a shell in the locale C may refuse to read anything else (yash does)"
 
 
@@ -64,7 +65,7 @@ def test_what_cannot_be_is_an_error(wrong):
 
 
 def test_the_loaders_file_sorts_between_nvidias():
-    own = cudafiles.LD_SO_CONF.rsplit("/", 1)[1]
+    own = cuda_files.LD_SO_CONF.rsplit("/", 1)[1]
     names = ["x86_64-linux-gnu.conf", "libc.conf", "gds-13-0.conf", "987_cuda-13.conf", own, "000_cuda.conf"]
     assert sorted(names)[:3] == ["000_cuda.conf", own, "987_cuda-13.conf"]
 

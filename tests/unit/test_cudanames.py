@@ -5,7 +5,7 @@ import re
 import pytest
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils import cudanames, names
+from ansible_collections.gpu.provision.plugins.module_utils.lib import cuda_names, driver_names
 from tests.unit.cudaoffers import OFFERS, real
 
 
@@ -50,7 +50,7 @@ from tests.unit.cudaoffers import OFFERS, real
     ],
 )
 def test_what_a_name_says(name, kind, version, major):
-    package = cudanames.parse(name)
+    package = cuda_names.parse(name)
     assert (package.kind, package.version, package.major, package.name) == (kind, version, major, name)
 
 
@@ -63,17 +63,17 @@ def test_what_a_name_says(name, kind, version, major):
     ],
 )  # fmt: skip
 def test_other_products_and_the_driver_are_none_of_cudas(name):
-    assert cudanames.parse(name) is None
-    assert not cudanames.is_cuda_package(name)
+    assert cuda_names.parse(name) is None
+    assert not cuda_names.is_cuda_package(name)
 
 
 def test_no_name_is_the_drivers_and_cudas():
     offered = {name for offer in OFFERS.values() for name in offer.packages} | {c.name for c in real()}
     assert len(offered) > 200
     for name in offered:
-        assert cudanames.is_cuda_package(name), name
-        assert not names.is_driver_package(name), name
-        assert any(re.fullmatch(pattern, name) for pattern in cudanames.PATTERNS), name
+        assert cuda_names.is_cuda_package(name), name
+        assert not driver_names.is_driver_package(name), name
+        assert any(re.fullmatch(pattern, name) for pattern in cuda_names.PATTERNS), name
 
 
 @pytest.mark.parametrize(
@@ -86,29 +86,29 @@ def test_no_name_is_the_drivers_and_cudas():
     ],
 )  # fmt: skip
 def test_what_a_hold_covers(name, version, held):
-    assert cudanames.is_cuda_package(name, version) is held
+    assert cuda_names.is_cuda_package(name, version) is held
 
 
 def test_the_tops_of_the_profiles_never_pull_a_driver():
-    for profile in cudanames.PROFILES:
-        for name in cudanames.top_packages("12.4", profile):
-            assert cudanames.parse(name).kind == "toolkit"
-            assert cudanames.parse(name).version == "12.4"
-        assert cudanames.release_package("12.4", profile) == cudanames.top_packages("12.4", profile)[0]
-    assert cudanames.top_packages("12.4") == ["cuda-toolkit-12-4"]
-    assert set(cudanames.top_packages("12.4", "runtime")) < set(cudanames.top_packages("12.4", "compiler"))
+    for profile in cuda_names.PROFILES:
+        for name in cuda_names.top_packages("12.4", profile):
+            assert cuda_names.parse(name).kind == "toolkit"
+            assert cuda_names.parse(name).version == "12.4"
+        assert cuda_names.release_package("12.4", profile) == cuda_names.top_packages("12.4", profile)[0]
+    assert cuda_names.top_packages("12.4") == ["cuda-toolkit-12-4"]
+    assert set(cuda_names.top_packages("12.4", "runtime")) < set(cuda_names.top_packages("12.4", "compiler"))
     with pytest.raises(ValueError, match="not a profile"):
-        cudanames.top_packages("12.4", "small")
+        cuda_names.top_packages("12.4", "small")
 
 
 def test_versions():
-    assert cudanames.suffix("2.21.5-1+cuda12.4") == "12.4"
-    assert cudanames.suffix("9.1.0.70-1") is None
-    assert cudanames.upstream("2.21.5-1+cuda12.4") == "2.21.5"
-    assert cudanames.upstream("9.14.0.64-1") == "9.14.0.64"
-    assert cudanames.release("12.4.1-1") == "12.4.1"
-    assert cudanames.cudnn_packages("8", "12") == ("libcudnn8", "libcudnn8-dev")
-    assert cudanames.cudnn_packages("9", "12") == ("libcudnn9-cuda-12", "libcudnn9-dev-cuda-12")
+    assert cuda_names.suffix("2.21.5-1+cuda12.4") == "12.4"
+    assert cuda_names.suffix("9.1.0.70-1") is None
+    assert cuda_names.upstream("2.21.5-1+cuda12.4") == "2.21.5"
+    assert cuda_names.upstream("9.14.0.64-1") == "9.14.0.64"
+    assert cuda_names.release("12.4.1-1") == "12.4.1"
+    assert cuda_names.cudnn_packages("8", "12") == ("libcudnn8", "libcudnn8-dev")
+    assert cuda_names.cudnn_packages("9", "12") == ("libcudnn9-cuda-12", "libcudnn9-dev-cuda-12")
 
 
 @pytest.mark.parametrize(
@@ -122,8 +122,8 @@ def test_versions():
     ],
 )  # fmt: skip
 def test_what_stands_side_by_side(one, other, beside):
-    assert cudanames.can_stand_beside(one, other) is beside
-    assert cudanames.can_stand_beside(other, one) is beside
+    assert cuda_names.can_stand_beside(one, other) is beside
+    assert cuda_names.can_stand_beside(other, one) is beside
 
 
 def test_the_control_file_of_a_real_host_says_the_same():

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils import daemonjson
+from ansible_collections.gpu.provision.plugins.module_utils.containers import daemon_json
 
 CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/daemon_json.yml").read_text(encoding="utf-8"))
 RUNTIME = {"runtime": True}
@@ -37,18 +37,18 @@ def test_case(case: dict[str, Any]) -> None:
     data = data_of(case)
     wish = case.get("wish", RUNTIME)
     if "refused" in case:
-        with pytest.raises(daemonjson.DaemonJsonError) as caught:
-            daemonjson.merge(daemonjson.parse(data), wish, exists)
+        with pytest.raises(daemon_json.DaemonJsonError) as caught:
+            daemon_json.merge(daemon_json.parse(data), wish, exists)
         error, expected = caught.value, case["refused"]
         assert (error.line, error.column) == (expected["line"], expected["column"]), str(error)
         assert expected["message"] in error.message
         assert expected["hint"] in error.hint
         return
-    document, changed = daemonjson.merge(daemonjson.parse(data), wish, exists)
+    document, changed = daemon_json.merge(daemon_json.parse(data), wish, exists)
     assert document.data == (data if case.get("same") else case["result"].encode())
     assert changed == case.get("changed", [])
     assert [case["warning"] in warning for warning in document.warnings] == [True] * ("warning" in case)
-    again, nothing = daemonjson.merge(daemonjson.parse(document.data), wish, exists)
+    again, nothing = daemon_json.merge(daemon_json.parse(document.data), wish, exists)
     assert (again.data, nothing) == (document.data, [])
 
 
@@ -65,7 +65,7 @@ values = st.recursive(
     scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
     max_leaves=8,
 )  # fmt: skip
-names = st.text(max_size=8).filter(lambda name: name not in daemonjson._TYPE_OF)
+names = st.text(max_size=8).filter(lambda name: name not in daemon_json._TYPE_OF)
 known = st.fixed_dictionaries(
     {},
     optional={
@@ -109,9 +109,9 @@ def test_merge_loses_nothing_and_twice_is_once(
 ) -> None:
     value = {**foreign, **ours}
     data = json.dumps(value, **layout).encode("utf-8", "replace")
-    before = daemonjson.parse(data)
+    before = daemon_json.parse(data)
     assert before.value == json.loads(data)
-    document, changed = daemonjson.merge(before, wish)
+    document, changed = daemon_json.merge(before, wish)
     after = json.loads(document.data)
     assert document.value == after
     assert {".".join(path) for path in lost(before.value, after)} <= {
@@ -122,9 +122,9 @@ def test_merge_loses_nothing_and_twice_is_once(
     assert set(value.get("exec-opts", [])) - {"native.cgroupdriver=systemd"} <= set(
         after.get("exec-opts", [])
     )
-    again, nothing = daemonjson.merge(document, wish)
+    again, nothing = daemon_json.merge(document, wish)
     assert (again.data, nothing) == (document.data, [])
-    assert daemonjson.wanted(wish, after) == []
+    assert daemon_json.wanted(wish, after) == []
     if not changed:
         assert document.data == data
 
@@ -136,8 +136,8 @@ def test_merge_loses_nothing_and_twice_is_once(
 def test_what_python_reads_strictly_we_read_alike(data: bytes) -> None:
     """The reader never fails in another way than with a place, and never takes what JSON does not have."""
     try:
-        document = daemonjson.parse(data)
-    except daemonjson.DaemonJsonError as error:
+        document = daemon_json.parse(data)
+    except daemon_json.DaemonJsonError as error:
         assert error.line >= 1 and error.column >= 1 and error.hint
         return
     text = data.decode("utf-8-sig")
@@ -151,4 +151,4 @@ def test_what_python_reads_strictly_we_read_alike(data: bytes) -> None:
      ("", None), ("much", None), (True, None), ("-1", None)],
 )  # fmt: skip
 def test_sizes(text: Any, size: int | None) -> None:
-    assert daemonjson.size_of(text) == size
+    assert daemon_json.size_of(text) == size

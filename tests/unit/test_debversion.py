@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from ansible_collections.gpu.provision.plugins.module_utils import debversion
+from ansible_collections.gpu.provision.plugins.module_utils.lib import deb_version
 from tests.unit import trees  # noqa: F401 - makes the collection importable
 
 # Strictly rising.
@@ -28,24 +28,24 @@ EQUAL = [
 
 def test_order():
     for low, high in itertools.combinations(RISING, 2):
-        assert debversion.compare(low, high) == -1, (low, high)
-        assert debversion.compare(high, low) == 1, (low, high)
+        assert deb_version.compare(low, high) == -1, (low, high)
+        assert deb_version.compare(high, low) == 1, (low, high)
 
 
 @pytest.mark.parametrize(("one", "other"), EQUAL)
 def test_equal(one, other):
-    assert debversion.compare(one, other) == 0 and debversion.key(one) == debversion.key(other)
+    assert deb_version.compare(one, other) == 0 and deb_version.key(one) == deb_version.key(other)
 
 
 def test_key_sorts():
     falling = RISING[::-1]
-    assert sorted(falling, key=debversion.key) == RISING
+    assert sorted(falling, key=deb_version.key) == RISING
 
 
 @pytest.mark.parametrize("bad", ["", ":", "1:", "x:1", ":1"])
 def test_no_version(bad):
     with pytest.raises(ValueError, match="not a Debian version"):
-        debversion.compare(bad, "1")
+        deb_version.compare(bad, "1")
 
 
 @pytest.mark.skipif(shutil.which("dpkg") is None, reason="no dpkg here to compare with")
@@ -54,7 +54,7 @@ def test_agrees_with_dpkg():
         pair for pair in EQUAL if not pair[0].endswith("-")
     ]
     for one, other in pairs:
-        relation = {-1: "lt", 0: "eq", 1: "gt"}[debversion.compare(one, other)]
+        relation = {-1: "lt", 0: "eq", 1: "gt"}[deb_version.compare(one, other)]
         assert subprocess.run(["dpkg", "--compare-versions", one, relation, other]).returncode == 0, (
             one,
             other,
@@ -64,4 +64,4 @@ def test_agrees_with_dpkg():
 def test_kernel_releases():
     releases = ["5.15.0-94-generic", "5.15.0-138-generic", "6.8.0-9-generic", "6.8.0-45-generic", "6.18.44"]
     falling = releases[::-1]
-    assert sorted(falling, key=debversion.natural_key) == releases
+    assert sorted(falling, key=deb_version.natural_key) == releases

@@ -7,14 +7,14 @@ import sys
 
 import pytest
 
-from provision import cli, variables
+from provision import cli
 from provision.catalog import load_catalog
 from provision.commands import diagnose as command
-from provision.commands.fleet import Fleet
 from provision.diagnose import registry
 from provision.errors import Exit, HostFailedError, UnreachableError, UsageError
-from provision.inventory import Host, Inventory
+from provision.inventory import Host, Inventory, variables
 from provision.render import Renderer
+from provision.runs.fleet import Fleet
 from tests.unit import brokenhosts
 
 HOSTS, CASES = brokenhosts.load("diagnose_boot")
@@ -53,7 +53,7 @@ def run(monkeypatch, answers):
     monkeypatch.setattr(command, "ask_all", ask_all)
     document = command.run(fleet)
     reached = [name for name, answer in answers.items() if not isinstance(answer, Exception)]
-    assert asked == [(name, "trouble") for name in reached], "one round trip a host"
+    assert asked == [(name, "probe.diagnostics") for name in reached], "one round trip a host"
     return document
 
 

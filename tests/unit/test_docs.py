@@ -8,9 +8,10 @@ import pytest
 import typer.main
 import yaml
 
-from provision import cli, inventory, variables
+from provision import cli, inventory
 from provision.collection import ROOT
 from provision.errors import Exit
+from provision.inventory import variables
 from tools import docs
 
 PAGES = sorted(

@@ -7,7 +7,9 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 import provision.collection  # noqa: F401 - makes the collection importable
-from ansible_collections.gpu.provision.plugins.module_utils import aptfiles, cudafiles, probe
+from ansible_collections.gpu.provision.plugins.module_utils.apt import files as apt_files
+from ansible_collections.gpu.provision.plugins.module_utils.cuda import files as cuda_files
+from ansible_collections.gpu.provision.plugins.module_utils.probe import facts as probe_facts
 from provision.catalog import load_catalog
 from provision.drift import inventory, judge_host, metrics
 from provision.drift.item import Item
@@ -15,7 +17,7 @@ from provision.drift.peers import compare, peer_of
 from provision.errors import UsageError
 from provision.facts import Facts
 from provision.lock.model import NAME, Lock, dump, parse
-from provision.plan import HostPlan, Step
+from provision.parts.plan import HostPlan, Step
 from tests.unit import trees
 from tests.unit.fleethosts import changed, healthy, lock_of_hosts
 from tests.unit.test_planning import CUDA_13, with_cuda
@@ -78,7 +80,7 @@ def test_a_real_machine_as_its_image_has_it_did_not_drift(recorded, tmp_path):
     """Files and nvidia-smi of real machines with one and two H100, whose driver and CUDA came with the image."""
     root = trees.build(tmp_path / "root", {"base": recorded})
     xml = (trees.FIXTURES / recorded / "nvidia-smi.xml").read_text()
-    facts = Facts.model_validate(probe.collect(str(root), run=lambda *words, **options: (0, xml, "")))
+    facts = Facts.model_validate(probe_facts.collect(str(root), run=lambda *words, **options: (0, xml, "")))
     values = {"nvidia_driver_manage": False, "inventory_dir": str(tmp_path)}
     assert judge_host("gpu01", facts, values, load_catalog())[0] == []
     (tmp_path / NAME).write_text(dump(lock_of_hosts({"gpu01": facts}, {"nvidia_driver_manage": False})))
@@ -89,7 +91,7 @@ def test_a_real_machine_as_its_image_has_it_did_not_drift(recorded, tmp_path):
 
 def test_toolkits_that_are_undecided_do_not_make_our_files_look_unwanted():
     """A part of the toolkit is gone: apt would have to be asked, and until then our files stay what they are."""
-    there = with_cuda("hi", own_files={cudafiles.LD_SO_CONF: "00", aptfiles.UNATTENDED: "00"})
+    there = with_cuda("hi", own_files={cuda_files.LD_SO_CONF: "00", apt_files.UNATTENDED: "00"})
     broken = changed(there, {"packages/cuda-nvcc-13-0": None})
     codes = [item.code for item in judge_host("gpu01", broken, CUDA_13, load_catalog())[0]]
     # The made-up host has no driver that works, which checks tell.

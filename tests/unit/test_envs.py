@@ -4,12 +4,12 @@ import os
 import time
 
 import provision.collection  # noqa: F401 - makes the collection importable
-from ansible_collections.gpu.provision.plugins.module_utils import condasize
-from provision.commands.condalayers import conda_lines
+from ansible_collections.gpu.provision.plugins.module_utils.conda import size as conda_size
 from provision.commands.envs import describe
 from provision.documents import EnvsDocument
 from provision.facts import Facts
 from provision.render import Renderer
+from provision.render.layers.conda import conda_lines
 
 FACTS = Facts.model_validate({
     "conda": {
@@ -89,7 +89,7 @@ def test_sizes_count_a_linked_file_once_and_say_what_is_shared(tmp_path):
     os.link(cache / "big", env / "lib/again")
     (env / "own").write_bytes(b"x" * 500_000)
     (env / "link").symlink_to("/")
-    found = condasize.main({"paths": [str(env), str(tmp_path / "gone"), str(tmp_path)]})
+    found = conda_size.main({"paths": [str(env), str(tmp_path / "gone"), str(tmp_path)]})
     assert found[str(tmp_path / "gone")] is None
     assert 1_500_000 <= found[str(env)]["total"] < 1_700_000
     assert 500_000 <= found[str(env)]["own"] < 700_000
@@ -98,8 +98,8 @@ def test_sizes_count_a_linked_file_once_and_say_what_is_shared(tmp_path):
 
 
 def test_sizes_end_when_the_time_is_over(tmp_path):
-    assert condasize.size(str(tmp_path), time.monotonic() - 1) is None
-    assert condasize.size(str(tmp_path), time.monotonic() + 30) is not None
+    assert conda_size.size(str(tmp_path), time.monotonic() - 1) is None
+    assert conda_size.size(str(tmp_path), time.monotonic() + 30) is not None
 
 
 def test_an_installation_that_was_cut_off_is_said_to_be_in_one_line():

@@ -3,9 +3,9 @@
 import pytest
 
 from provision import remote
-from provision.commands import fleet
 from provision.errors import HostFailedError, UnreachableError
 from provision.inventory import Host, Inventory
+from provision.runs import fleet
 
 
 class Fake:
@@ -40,7 +40,7 @@ def ask(wanted, keep):
         wanted,
         hosts,
         "reading",
-        lambda host, session: session.call("probe", {}),
+        lambda host, session: session.call("probe.facts", {}),
         fleet.Silent(),
         keep=lambda _: keep,
     )

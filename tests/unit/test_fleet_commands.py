@@ -70,7 +70,7 @@ def test_a_hundred_hosts_are_read_once_each_and_those_that_drifted_are_named(loc
     begun = time.process_time()
     document = drift.run(fleet)
     spent = time.process_time() - begun
-    assert sorted(asked) == [(name, "probe") for name in names(100)], "one read a host, and no apt"
+    assert sorted(asked) == [(name, "probe.facts") for name in names(100)], "one read a host, and no apt"
     found = {name: [item.code for item in host.items] for name, host in document.hosts.items() if host.items}
     assert found == {
         "gpu007": ["holds.driver"],
@@ -237,7 +237,7 @@ def test_a_part_that_is_not_named_stays_as_locked(locked, tmp_path):
     fleet, asked = locked({"gpu001": healthy("gpu001")}, apt=apt_with(BOTH), nvidia_driver_branch="580")
     document = lock.run(fleet, tmp_path / NAME, update=True, only=["cuda"])
     assert not document.written and document.changes == []
-    assert [module for _, module in asked] == ["probe"], "nothing of the driver is asked for"
+    assert [module for _, module in asked] == ["probe.facts"], "nothing of the driver is asked for"
 
 
 def test_a_wish_that_the_lock_refuses_is_what_update_takes_over(locked, tmp_path):

@@ -10,17 +10,19 @@ from types import SimpleNamespace
 import pytest
 
 import provision.collection  # noqa: F401
-from ansible_collections.gpu.provision.plugins.module_utils import hostlock, hostrecord
+from ansible_collections.gpu.provision.plugins.module_utils.run import lock as run_lock
+from ansible_collections.gpu.provision.plugins.module_utils.run import record as run_record
 from ansible_collections.gpu.provision.plugins.plugin_utils import runlock, runrecord
-from provision import engine, history, inventory, remote, rollback
-from provision import hostlock as locks
+from provision import inventory, remote
 from provision.commands import history as command
-from provision.commands.fleet import Silent, fleet_of
 from provision.documents import AppliedHost, ApplyDocument, Check, PlanDocument
 from provision.errors import UnreachableError, UsageError
 from provision.lock.model import load
-from provision.plan import HostPlan, PackageChange
+from provision.parts.plan import HostPlan, PackageChange
 from provision.render import history as history_view
+from provision.runs import engine, history, rollback
+from provision.runs import run_lock as locks
+from provision.runs.fleet import Silent, fleet_of
 from tests.unit.hosts import host
 
 ROWS = [
@@ -45,21 +47,21 @@ def record(number=1, **more):
 
 def test_a_host_keeps_the_newest(tmp_path):
     folder = tmp_path / "history"
-    for number in range(hostrecord.KEEP + 5):
-        hostrecord.write(record(number), str(folder))
+    for number in range(run_record.KEEP + 5):
+        run_record.write(record(number), str(folder))
     names = sorted(path.name for path in folder.iterdir())
-    assert len(names) == hostrecord.KEEP and names[0].startswith("20260101T000005Z")
+    assert len(names) == run_record.KEEP and names[0].startswith("20260101T000005Z")
     (folder / "somebody's.txt").write_text("x")
     (folder / "20260101T999999Z-apply-broken.json").write_text("{")
-    told = hostrecord.read(3, str(folder))
+    told = run_record.read(3, str(folder))
     assert [run["run"] for run in told["runs"]] == [f"20260101T0000{n}Z-apply-abcdef" for n in (54, 53)]
     assert told["unreadable"] == ["20260101T999999Z-apply-broken.json"]
     assert (folder / "somebody's.txt").exists()
-    assert hostrecord.read(folder=str(tmp_path / "none")) == {"runs": [], "unreadable": []}
+    assert run_record.read(folder=str(tmp_path / "none")) == {"runs": [], "unreadable": []}
 
 
 def test_a_record_is_small_and_readable_by_all(tmp_path):
-    hostrecord.write(record(), str(tmp_path))
+    run_record.write(record(), str(tmp_path))
     (path,) = tmp_path.iterdir()
     assert path.stat().st_mode & 0o777 == 0o644
     assert json.loads(path.read_text())["packages"] == [list(row) for row in ROWS]
@@ -69,24 +71,24 @@ def test_a_record_is_small_and_readable_by_all(tmp_path):
 @pytest.mark.parametrize("name", ["../x", "", None, "a/b", ".hidden"])
 def test_a_run_whose_name_is_no_files_is_not_written(tmp_path, name):
     with pytest.raises(ValueError, match="no name"):
-        hostrecord.write({"run": name}, str(tmp_path))
+        run_record.write({"run": name}, str(tmp_path))
 
 
 def test_the_lock_is_given_back_although_the_run_has_no_name_for_a_file(tmp_path):
     lock = str(tmp_path / "lock.json")
-    hostlock.acquire({"run": "a/b", "controller": {}}, 600, path=lock)
-    answer = hostrecord.leave({**record(), "run": "a/b"}, "a/b", str(tmp_path / "history"), lock)
+    run_lock.acquire({"run": "a/b", "controller": {}}, 600, path=lock)
+    answer = run_record.leave({**record(), "run": "a/b"}, "a/b", str(tmp_path / "history"), lock)
     assert answer["released"] and "a/b" in answer["trouble"] and not Path(lock).exists()
 
 
 def test_the_lock_is_given_back_although_the_record_cannot_be_written(tmp_path):
     path = str(tmp_path / "lock.json")
     mine = record()
-    hostlock.acquire(
+    run_lock.acquire(
         {"run": mine["run"], "command": "c", "who": "w", "git": None, "controller": None}, 60, path=path
     )
     (tmp_path / "history").write_text("in the way")
-    answer = hostrecord.leave(mine, mine["run"], str(tmp_path / "history"), path)
+    answer = run_record.leave(mine, mine["run"], str(tmp_path / "history"), path)
     assert answer["released"] and "history" in answer["trouble"]
     assert not Path(path).exists()
 
@@ -154,13 +156,13 @@ class Host:
 
     def call(self, module, args, *, timeout=60):
         args = dict(args)
-        if module == "hostlock":
-            op = {"acquire": hostlock.acquire, "renew": hostlock.renew}[args.pop("op")]
+        if module == "run.lock":
+            op = {"acquire": run_lock.acquire, "renew": run_lock.renew}[args.pop("op")]
             return op(**args, path=self.lock)
         if args["op"] == "read":
-            told = hostrecord.read(args["newest"], self.history)
-            return {**told, "lock": hostlock.read(self.lock)}
-        return hostrecord.leave(args["record"], args["run"], self.history, self.lock)
+            told = run_record.read(args["newest"], self.history)
+            return {**told, "lock": run_lock.read(self.lock)}
+        return run_record.leave(args["record"], args["run"], self.history, self.lock)
 
     def close(self):
         return
@@ -206,12 +208,12 @@ def test_a_run_from_its_beginning_to_its_end(hosts, tmp_path):
     seam.begin(folder(base))
     assert history.runs(base)[0].state == "cut off", "nothing says that it has ended"
     assert seam.before_wave(1, ["a", "b"]) == {}
-    assert hostlock.read(hosts["a"].lock)["held"]["run"] == "20260101T000000Z-apply-abcdef"
+    assert run_lock.read(hosts["a"].lock)["held"]["run"] == "20260101T000000Z-apply-abcdef"
     seam.after_host(
         "a", AppliedHost(status="done", checks=[Check(id="x", status="pass", message="m")], rebooted=True)
     )
     seam.after_host("b", AppliedHost(status="busy"))
-    assert hostlock.read(hosts["a"].lock)["held"] is None and hostlock.read(hosts["b"].lock)["held"] is None
+    assert run_lock.read(hosts["a"].lock)["held"] is None and run_lock.read(hosts["b"].lock)["held"] is None
     seam.before_wave(2, ["c"])
     assert _keepers() == 1, "one thread renews, however many waves there are"
     seam.after_host("c", AppliedHost(status="failed"))
@@ -227,8 +229,8 @@ def test_a_run_from_its_beginning_to_its_end(hosts, tmp_path):
     )
     assert run.hosts["a"].packages == ROWS and run.hosts["a"].verify.passed == 1 and run.hosts["a"].rebooted
     assert run.hosts["c"].packages == [], "of a host that failed it is not known what changed"
-    assert hostrecord.read(folder=hosts["a"].history)["runs"][0]["status"] == "done"
-    assert hostrecord.read(folder=hosts["b"].history)["runs"] == []
+    assert run_record.read(folder=hosts["a"].history)["runs"][0]["status"] == "done"
+    assert run_record.read(folder=hosts["b"].history)["runs"] == []
     assert document.warnings == []
 
 
@@ -240,7 +242,7 @@ def test_a_host_of_another_run_is_left_alone_and_a_lock_can_be_broken(hosts, tmp
         "git": None,
         "controller": None,
     }
-    hostlock.acquire(theirs, 600, path=hosts["a"].lock)
+    run_lock.acquire(theirs, 600, path=hosts["a"].lock)
     seam = recorder("ab")
     seam.begin(folder(tmp_path / "runs"))
     refused = seam.before_wave(1, ["a", "b", "a"])
@@ -249,7 +251,7 @@ def test_a_host_of_another_run_is_left_alone_and_a_lock_can_be_broken(hosts, tmp
     )
     seam.after_host("b", AppliedHost(status="done"))
     seam.at_end(ApplyDocument())
-    assert hostlock.read(hosts["a"].lock)["held"]["run"] == "theirs"
+    assert run_lock.read(hosts["a"].lock)["held"]["run"] == "theirs"
 
     seam = recorder("a", force=True)
     seam.begin(folder(tmp_path / "runs", "20260102T000000Z-apply-abcdef"))
@@ -258,7 +260,7 @@ def test_a_host_of_another_run_is_left_alone_and_a_lock_can_be_broken(hosts, tmp
     document = ApplyDocument()
     seam.at_end(document)
     assert [issue.code for issue in document.warnings] == ["host.lock_broken"]
-    assert hostrecord.read(folder=hosts["a"].history)["runs"][0]["took_lock_of"] == {
+    assert run_record.read(folder=hosts["a"].history)["runs"][0]["took_lock_of"] == {
         "run": "theirs",
         "who": "bob@laptop",
     }
@@ -268,14 +270,14 @@ def test_a_lock_that_was_taken_away_is_told(hosts, tmp_path):
     seam = recorder("a")
     seam.begin(folder(tmp_path / "runs"))
     seam.before_wave(1, ["a"])
-    hostlock.acquire({"run": "theirs", "command": "c", "who": "bob@laptop", "git": None, "controller": None}, 600, force=True,
+    run_lock.acquire({"run": "theirs", "command": "c", "who": "bob@laptop", "git": None, "controller": None}, 600, force=True,
                      path=hosts["a"].lock)  # fmt: skip
     seam.after_host("a", AppliedHost(status="done"))
     document = ApplyDocument()
     seam.at_end(document)
     assert [issue.code for issue in document.warnings] == ["host.lock_lost"]
     assert "bob@laptop" in document.warnings[0].message
-    assert hostlock.read(hosts["a"].lock)["held"]["run"] == "theirs"
+    assert run_lock.read(hosts["a"].lock)["held"]["run"] == "theirs"
 
 
 def test_a_host_that_is_not_reached_and_one_that_is_lost(hosts, tmp_path, monkeypatch):
@@ -291,7 +293,7 @@ def test_a_host_that_is_not_reached_and_one_that_is_lost(hosts, tmp_path, monkey
     document = ApplyDocument()
     seam.at_end(document)
     assert [issue.code for issue in document.warnings] == ["host.lock_left"]
-    assert hostlock.read(hosts["a"].lock)["held"], (
+    assert run_lock.read(hosts["a"].lock)["held"], (
         "the lock lies there; the next run sees that this one has ended"
     )
 
@@ -301,15 +303,15 @@ def test_leases_are_renewed_while_a_run_lasts(hosts, tmp_path, monkeypatch):
     fleet = fleet_of(inventory.load(["a,b,"]))
     held = locks.HostLocks(fleet, "provision apply", "run", Silent())
     assert held.take(["a"]) == {}
-    before = hostlock.read(hosts["a"].lock)["held"]["uptime"]
+    before = run_lock.read(hosts["a"].lock)["held"]["uptime"]
     with held.kept():
         for _ in range(500):
-            if hostlock.read(hosts["a"].lock)["held"]["uptime"] > before:
+            if run_lock.read(hosts["a"].lock)["held"]["uptime"] > before:
                 break
             time.sleep(0.01)
         else:
             raise AssertionError("nobody renews it")
-    assert hostlock.read(hosts["b"].lock)["held"] is None
+    assert run_lock.read(hosts["b"].lock)["held"] is None
     assert held.give_back() == [] and held.held == set()
 
 
@@ -318,14 +320,14 @@ def test_what_killed_runs_leave_is_taken_over_with_the_proof(hosts, monkeypatch)
     dead = runlock.holder("provision apply", "killed", [child.pid], Path("/"))
     child.kill()
     child.wait()
-    hostlock.acquire(dead, 600, path=hosts["a"].lock)
+    run_lock.acquire(dead, 600, path=hosts["a"].lock)
     # The host is another machine: it cannot tell that the process has ended, this one can.
-    real = hostlock.stale
+    real = run_lock.stale
 
     def stale(held, at, here):
         return real(held, at, here if at is None else {**here, "boot_id": "another", "machine": None})
 
-    monkeypatch.setattr(hostlock, "stale", stale)
+    monkeypatch.setattr(run_lock, "stale", stale)
     mine = locks.HostLocks(fleet_of(inventory.load(["a,"])), "provision apply", "mine", Silent())
     assert mine.take(["a"]) == {}
     assert [note.code for note in mine.notes] == ["host.lock_stale"]
@@ -407,7 +409,7 @@ def test_of_thousands_of_runs_only_the_shown_ones_are_read(tmp_path, monkeypatch
 
 
 def test_records_on_a_host_that_are_broken_are_named(hosts, tmp_path):
-    hostrecord.write(record(1), hosts["a"].history)
+    run_record.write(record(1), hosts["a"].history)
     Path(hosts["a"].history, "20260101T999999Z-apply-broken.json").write_text("{")
     Path(hosts["a"].history, "20260101T999998Z-apply-odd.json").write_text('{"run": "odd", "packages": 5}')
     document = command.of_hosts(fleet_of(inventory.load(["a,"])), tmp_path / "runs")
@@ -418,7 +420,7 @@ def test_records_on_a_host_that_are_broken_are_named(hosts, tmp_path):
 
 def test_hosts_tell_of_runs_from_elsewhere_too(hosts, tmp_path):
     elsewhere = {**record(2), "who": "bob@laptop"}
-    hostrecord.write(elsewhere, hosts["a"].history)
+    run_record.write(elsewhere, hosts["a"].history)
     seam = recorder("a")
     seam.begin(folder(tmp_path / "runs"))
     seam.before_wave(1, ["a"])

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 import provision.collection  # noqa: F401
-from ansible_collections.gpu.provision.plugins.module_utils import hostlock
+from ansible_collections.gpu.provision.plugins.module_utils.run import lock as run_lock
 from ansible_collections.gpu.provision.plugins.plugin_utils import runlock
 
 CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/hostlock.yml").read_text())
@@ -23,7 +23,7 @@ STARTED = 90
 @pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
 def test_when_a_lock_is_stale(case, monkeypatch):
     there = set(case.get("alive", ()))
-    monkeypatch.setattr(hostlock, "is_alive", lambda pid, started: pid in there and started >= STARTED)
+    monkeypatch.setattr(run_lock, "is_alive", lambda pid, started: pid in there and started >= STARTED)
     record = {
         "run": "r", "lease": 600, "renewed": 1700000000, "uptime": 0, "boot_id": "boot-of-host",
         "controller": {**DESK, "processes": [{"pid": 4711, "started": STARTED}], **case.get("controller", {})},
@@ -31,16 +31,16 @@ def test_when_a_lock_is_stale(case, monkeypatch):
     }  # fmt: skip
     at = {"renewed": 1700000010, "uptime": 10, "boot_id": "boot-of-host", **case.get("at", {})}
     here = {**DESK, "processes": [], **case.get("here", {})}
-    why = hostlock.stale(record, at, here)
+    why = run_lock.stale(record, at, here)
     assert (why or "").startswith(case.get("stale", "")) and bool(why) is ("stale" in case), why
     # What a controller alone can tell, without the host's clocks: rules 1 and 2.
-    assert hostlock.stale(record, None, here) == (None if "renewed" in (why or "") else why)
+    assert run_lock.stale(record, None, here) == (None if "renewed" in (why or "") else why)
 
 
 def holder(run="run-1", **more):
     return {
         "run": run, "command": "provision apply", "who": "ada@desk", "git": None,
-        "controller": {**hostlock.controller(), "boot_id": "elsewhere", "machine": None}, **more,
+        "controller": {**run_lock.controller(), "boot_id": "elsewhere", "machine": None}, **more,
     }  # fmt: skip
 
 
@@ -50,7 +50,7 @@ def path(tmp_path):
 
 
 def take(path, run="run-1", **more):
-    return hostlock.acquire(holder(run), 600, path=path, **more)
+    return run_lock.acquire(holder(run), 600, path=path, **more)
 
 
 def test_taken_told_and_given_back(path):
@@ -59,7 +59,7 @@ def test_taken_told_and_given_back(path):
     assert stat.S_IMODE(Path(path).parent.stat().st_mode) == 0o755
     second = take(path, "run-2")
     assert not second["taken"]
-    told = hostlock.words(second["held"])
+    told = run_lock.words(second["held"])
     assert (
         "ada@desk" in told
         and "provision apply" in told
@@ -68,26 +68,26 @@ def test_taken_told_and_given_back(path):
     )
     assert second["held"]["from"] in told
     assert take(path)["taken"], "its own run takes it again: one that goes on after it was cut off"
-    assert hostlock.release("run-2", path) == {"released": False, "held": hostlock.read(path)["held"]}
-    assert hostlock.release("run-1", path)["released"]
+    assert run_lock.release("run-2", path) == {"released": False, "held": run_lock.read(path)["held"]}
+    assert run_lock.release("run-1", path)["released"]
     assert not Path(path).exists()
-    assert hostlock.release("run-1", path) == {"released": False, "held": None}
+    assert run_lock.release("run-1", path) == {"released": False, "held": None}
 
 
 def test_stale_by_its_lease(path, monkeypatch):
     take(path)
-    clocks = hostlock.now()
-    monkeypatch.setattr(hostlock, "now", lambda: {**clocks, "uptime": clocks["uptime"] + 500})
-    assert hostlock.renew("run-1", path) == {"kept": True, "held": None}
-    monkeypatch.setattr(hostlock, "now", lambda: {**clocks, "uptime": clocks["uptime"] + 1000})
+    clocks = run_lock.now()
+    monkeypatch.setattr(run_lock, "now", lambda: {**clocks, "uptime": clocks["uptime"] + 500})
+    assert run_lock.renew("run-1", path) == {"kept": True, "held": None}
+    monkeypatch.setattr(run_lock, "now", lambda: {**clocks, "uptime": clocks["uptime"] + 1000})
     assert not take(path, "run-2")["taken"], "it was renewed"
-    monkeypatch.setattr(hostlock, "now", lambda: {**clocks, "uptime": clocks["uptime"] + 1200})
+    monkeypatch.setattr(run_lock, "now", lambda: {**clocks, "uptime": clocks["uptime"] + 1200})
     answer = take(path, "run-2")
     assert answer["taken"] and answer["replaced"]["run"] == "run-1" and "renewed" in answer["why"]
-    assert hostlock.renew("run-1", path)["held"]["run"] == "run-2", (
+    assert run_lock.renew("run-1", path)["held"]["run"] == "run-2", (
         "the first one is told that it has lost it"
     )
-    assert hostlock.read(path)["held"]["took"] == {"run": "run-1", "who": "ada@desk", "forced": False}
+    assert run_lock.read(path)["held"]["took"] == {"run": "run-1", "who": "ada@desk", "forced": False}
 
 
 def test_proven_stale_by_the_controller_and_broken(path):
@@ -96,24 +96,24 @@ def test_proven_stale_by_the_controller_and_broken(path):
     assert take(path, "run-2", over="run-1")["why"]
     forced = take(path, "run-3", force=True)
     assert forced["taken"] and forced["why"] is None and forced["replaced"]["run"] == "run-2"
-    assert hostlock.read(path)["held"]["took"]["forced"] is True
+    assert run_lock.read(path)["held"]["took"]["forced"] is True
 
 
 def test_a_change_is_admitted_for_the_run_that_has_the_lock(path, monkeypatch):
-    hostlock.admit("run-1", path)
+    run_lock.admit("run-1", path)
     assert not Path(path).exists(), "without a lock everybody may, and nothing is written"
     take(path)
-    clocks = hostlock.now()
-    monkeypatch.setattr(hostlock, "now", lambda: {**clocks, "uptime": clocks["uptime"] + 500})
-    hostlock.admit("run-1", path)
-    assert hostlock.read(path)["held"]["uptime"] == clocks["uptime"] + 500, "its lease begins anew"
+    clocks = run_lock.now()
+    monkeypatch.setattr(run_lock, "now", lambda: {**clocks, "uptime": clocks["uptime"] + 500})
+    run_lock.admit("run-1", path)
+    assert run_lock.read(path)["held"]["uptime"] == clocks["uptime"] + 500, "its lease begins anew"
     for run in ("run-2", None):
-        with pytest.raises(hostlock.LockError) as caught:
-            hostlock.admit(run, path)
+        with pytest.raises(run_lock.LockError) as caught:
+            run_lock.admit(run, path)
         assert caught.value.code == "host.locked" and "ada@desk" in str(caught.value)
-    monkeypatch.setattr(hostlock, "now", lambda: {**clocks, "uptime": clocks["uptime"] + 2000})
-    hostlock.admit(None, path)
-    assert hostlock.read(path)["held"]["run"] == "run-1", (
+    monkeypatch.setattr(run_lock, "now", lambda: {**clocks, "uptime": clocks["uptime"] + 2000})
+    run_lock.admit(None, path)
+    assert run_lock.read(path)["held"]["run"] == "run-1", (
         "a stale lock is in nobody's way; who takes locks takes it over"
     )
 
@@ -123,7 +123,7 @@ def test_check_mode_takes_nothing(path):
     assert not Path(path).parent.exists()
     take(path)
     assert not take(path, "run-2", check=True)["taken"]
-    assert hostlock.read(path)["held"]["run"] == "run-1"
+    assert run_lock.read(path)["held"]["run"] == "run-1"
 
 
 @pytest.mark.parametrize("text", ["", "nonsense", "[]", '{"who": "x"}'])
@@ -131,36 +131,36 @@ def test_a_file_that_says_nothing_is_somebodys(path, text):
     Path(path).parent.mkdir()
     Path(path).write_text(text)
     answer = take(path)
-    assert not answer["taken"] and path in hostlock.words(answer["held"])
+    assert not answer["taken"] and path in run_lock.words(answer["held"])
     assert take(path, force=True)["taken"]
 
 
 @pytest.mark.parametrize("odd", [
     {"lease": "long"}, {"lease": float("inf")}, {"renewed": True}, {"uptime": "x"}, {"uptime": -5}, {"who": {"a": 1}}, {"since": 5},
     {"boot_id": []}, {"controller": "desk"}, {"controller": {"name": 5, "boot_id": {}, "processes": ["x"]}},
-    {"controller": {**hostlock.controller(), "processes": [{"pid": "1"}]}}, {"controller": {"processes": {"pid": 1}}},
+    {"controller": {**run_lock.controller(), "processes": [{"pid": "1"}]}}, {"controller": {"processes": {"pid": 1}}},
 ], ids=str)  # fmt: skip
 def test_a_record_of_another_making_stops_nobody_and_proves_nothing(path, odd):
     Path(path).parent.mkdir()
-    sound = {**holder("run-0"), **hostlock.now(), "lease": 600, "since": "2026-11-28T09:00:00Z"}
+    sound = {**holder("run-0"), **run_lock.now(), "lease": 600, "since": "2026-11-28T09:00:00Z"}
     Path(path).write_text(json.dumps({**sound, **odd}))
     answer = take(path)
     assert not answer["taken"] and answer["held"]["run"] == "run-0"
     assert runlock.proven(answer) is None and runlock.refused(answer["held"])["message"]
-    assert hostlock.read(path)["stale"] is None
-    with pytest.raises(hostlock.LockError):
-        hostlock.admit("run-1", path)
-    assert hostlock.renew("run-0", path)["kept"], "whose it is, it stays"
+    assert run_lock.read(path)["stale"] is None
+    with pytest.raises(run_lock.LockError):
+        run_lock.admit("run-1", path)
+    assert run_lock.renew("run-0", path)["kept"], "whose it is, it stays"
 
 
 def test_a_place_that_cannot_be_written_to(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    with pytest.raises(hostlock.LockError) as caught:
+    with pytest.raises(run_lock.LockError) as caught:
         take(str(tmp_path / "file/lock.json"))
     assert caught.value.code == "host.lock_unusable" and caught.value.hint
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    with pytest.raises(hostlock.LockError) as caught:
+    with pytest.raises(run_lock.LockError) as caught:
         take(str(tmp_path / "file/lock.json"))
     assert "become" in caught.value.hint
 
@@ -181,26 +181,26 @@ def test_of_many_at_once_one_gets_it(path):
     for run in runs:
         run.join()
     assert [run.exitcode for run in runs] == [0] * len(runs)
-    assert won.get() == hostlock.read(path)["held"]["run"]
+    assert won.get() == run_lock.read(path)["held"]["run"]
     assert won.empty()
 
 
 def test_a_process_is_known_by_its_start():
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    (known,) = hostlock.controller([process.pid])["processes"]
-    assert hostlock.is_alive(known["pid"], known["started"])
-    assert not hostlock.is_alive(known["pid"], known["started"] + 1)
+    (known,) = run_lock.controller([process.pid])["processes"]
+    assert run_lock.is_alive(known["pid"], known["started"])
+    assert not run_lock.is_alive(known["pid"], known["started"] + 1)
     process.kill()
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-    assert not hostlock.is_alive(known["pid"], known["started"]), "a zombie has ended"
+    assert not run_lock.is_alive(known["pid"], known["started"]), "a zombie has ended"
     process.wait()
     process.stdin.close()
-    assert not hostlock.is_alive(known["pid"], known["started"])
+    assert not run_lock.is_alive(known["pid"], known["started"])
 
 
 def test_the_address_is_sshds_word_through_sudo():
     code = f"import sys; sys.path[:0] = {sys.path!r}; import provision.collection\n"
-    code += "from ansible_collections.gpu.provision.plugins.module_utils import hostlock; print(hostlock.origin())"
+    code += "from ansible_collections.gpu.provision.plugins.module_utils.run import lock as hostlock; print(hostlock.origin())"
     env = {**os.environ, "SSH_CONNECTION": "10.1.2.3 50000 10.0.0.9 22"}
     # As sudo does: the command's environment is clean, its parent's is not.
     argv = ["sh", "-c", 'env -u SSH_CONNECTION "$0" -c "$1"; exit $?', sys.executable, code]
@@ -258,11 +258,11 @@ def test_a_fact_that_another_run_left_in_a_cache_is_not_this_ones(monkeypatch):
         )
         assert worker.apply(runlock.new_run)[-6:] == name[-6:]
     # The same number in another container, the same number later.
-    real = hostlock.controller
+    real = run_lock.controller
     for other in (
         {"name": "other"},
         {"namespace": "pid:[1]"},
         {"processes": [{"pid": os.getpid(), "started": 1}]},
     ):
-        monkeypatch.setattr(hostlock, "controller", lambda pids, other=other: {**real(pids), **other})
+        monkeypatch.setattr(run_lock, "controller", lambda pids, other=other: {**real(pids), **other})
         assert runlock.fact(kept, "x") is None and runlock.new_run()[-6:] != name[-6:]

@@ -3,13 +3,14 @@
 import pytest
 import yaml
 
-from provision import hostlists, inventory, variables
+from provision import inventory
 from provision.catalog import load_catalog
 from provision.commands import init
-from provision.commands.fleet import fleet_of
 from provision.errors import UnreachableError, UsageError
-from provision.hardware import group_name, kinds
-from provision.hostlists import from_file, from_ssh_config
+from provision.inventory import hostlists, variables
+from provision.inventory.hostlists import from_file, from_ssh_config
+from provision.parts.hardware import group_name, kinds
+from provision.runs.fleet import fleet_of
 from tests.unit.hosts import host
 
 CATALOG = load_catalog()
@@ -75,7 +76,7 @@ def test_what_was_meant_by_no_name(name, hint):
 
 
 def test_hosts_of_sshs_configuration(tmp_path, monkeypatch):
-    monkeypatch.setattr("provision.hostlists.SSH_CONFIG", tmp_path / "config")
+    monkeypatch.setattr("provision.inventory.hostlists.SSH_CONFIG", tmp_path / "config")
     (tmp_path / "conf.d").mkdir()
     (tmp_path / "conf.d/10-gpu").write_text("Host gpu03 gpu04\n  ProxyJump bastion\nInclude deeper\n")
     (tmp_path / "deeper").write_text('host = gpu05\nHost "gpu06"  # the last\n')
@@ -99,7 +100,7 @@ def test_hosts_of_sshs_configuration(tmp_path, monkeypatch):
 
 
 def test_a_configuration_that_includes_itself_ends(tmp_path, monkeypatch):
-    monkeypatch.setattr("provision.hostlists.SSH_CONFIG", tmp_path / "config")
+    monkeypatch.setattr("provision.inventory.hostlists.SSH_CONFIG", tmp_path / "config")
     opened = []
     real = hostlists._text
     monkeypatch.setattr(hostlists, "_text", lambda path, what: opened.append(path.name) or real(path, what))
@@ -173,7 +174,7 @@ class Session:
         self.name = name
 
     def call(self, module, args, *, timeout=60):
-        assert module == "probe"
+        assert module == "probe.facts"
         return FLEET[self.name].model_dump(mode="json")
 
     def close(self):

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 import provision.collection  # noqa: F401
-from ansible_collections.gpu.provision.plugins.module_utils import proveerrors
+from ansible_collections.gpu.provision.plugins.module_utils.prove import errors as prove_errors
 from tests.lab import cuda_repo, nvidia_repo, sofile, ubuntu_cuda
 from tests.lab.debfile import File
 from tests.lab.releases import RELEASES
@@ -87,8 +87,8 @@ def test_built_program(row, monkeypatch):
 
 @pytest.mark.parametrize("code", nvcc.ERRORS)
 def test_the_product_knows_the_errors_that_programs_end_with(code):
-    assert proveerrors.code_in(nvcc.ERRORS[code]) == code
-    assert proveerrors.code_in(f"error {code}: {nvcc.ERRORS[code]} (the first call)") == code
+    assert prove_errors.code_in(nvcc.ERRORS[code]) == code
+    assert prove_errors.code_in(f"error {code}: {nvcc.ERRORS[code]} (the first call)") == code
 
 
 def test_nvcc_tells_its_version_as_the_real_one_of_a_recorded_host(tmp_path):

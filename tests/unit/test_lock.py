@@ -22,8 +22,8 @@ from provision.lock.model import (
     parse,
     save,
 )
+from provision.parts.candidates import Offer
 from provision.planning import plan_from_facts
-from provision.resolve.offer import Offer
 from tests.unit.fleethosts import changed, entry_of, healthy, lock_of_hosts
 from tests.unit.offers import OFFERS, archive, signed
 from tests.unit.test_planning import CHANGES, FakeHost

@@ -16,32 +16,48 @@ import pytest
 import yaml
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils import (
-    aptalone,
-    aptcommon,
-    aptconfigure,
-    aptfiles,
-    aptsources,
-    mirrorapt,
-    mirrorindex,
-    mirrorread,
-    mirrorwheels,
-    openpgp,
+from ansible_collections.gpu.provision.plugins.module_utils.apt import (
+    alone as apt_alone,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.apt import (
+    common as apt_common,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.apt import (
+    configure as apt_configure,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.apt import (
+    files as apt_files,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.apt import (
+    sources as apt_sources,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.lib import openpgp
+from ansible_collections.gpu.provision.plugins.module_utils.mirror import (
+    apt as mirror_apt,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.mirror import (
+    index as mirror_index,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.mirror import (
+    read as mirror_read,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.mirror import (
+    wheels as mirror_wheels,
 )
 from provision.catalog import load_catalog
 from provision.commands import mirror as command
 from provision.errors import HostFailedError, ProvisionError, RefusedError, UsageError
-from provision.inventory import Host
+from provision.inventory import Host, mirror_layout
+from provision.inventory.repositories import FleetMirror, Mirror
+from provision.inventory.variables import effective, known
 from provision.lock.model import parse
-from provision.mirror import conda, layout
+from provision.mirror import conda
 from provision.mirror.keys import signer
 from provision.mirror.make import CondaNeed, Maker
 from provision.mirror.need import Need, Upstream, needs
 from provision.mirror.serve import address, server
 from provision.mirror.store import Store, here
 from provision.planning import conda_wish_of, plan_from_facts
-from provision.repositories import FleetMirror, Mirror
-from provision.variables import effective, known
 from tests.lab import aptrepo
 from tests.lab.conda.wheels import wheel
 from tests.lab.debfile import Package
@@ -85,7 +101,7 @@ def test_the_wish_has_the_roles_variables_and_their_defaults():
 
 @pytest.mark.parametrize("case", CASES["wheels"], ids=lambda case: case["file"])
 def test_wheels(case):
-    assert mirrorwheels.fits(case["file"], case) is case["fits"]
+    assert mirror_wheels.fits(case["file"], case) is case["fits"]
 
 
 @pytest.mark.parametrize("case", CASES["channels"], ids=lambda case: case["url"])
@@ -106,7 +122,7 @@ def test_an_index_page_names_files_with_their_checksums():
     page = '<a href="../../wheels/a-1-py3-none-any.whl#sha256=%s">a</a><a href="b%%2Bc-1.whl">b</a>' % (
         "0" * 64
     )
-    first, second = mirrorwheels.links("http://m/simple/a/", page)
+    first, second = mirror_wheels.links("http://m/simple/a/", page)
     assert first == {
         "file": "a-1-py3-none-any.whl",
         "url": "http://m/wheels/a-1-py3-none-any.whl",
@@ -127,7 +143,7 @@ def test_repositories_keep_their_paths_and_those_of_a_variable_go_before():
     assert mirror.instead_of(own, "cuda", facts, CATALOG) is own
     toolkit = mirror.instead_of(Mirror(), "container_toolkit", facts, CATALOG).url
     assert toolkit == "http://m/gpu/libnvidia-container/stable/deb/amd64"
-    assert mirror.archive(facts, CATALOG)["signed_by"] == layout.ARCHIVE_KEYRING
+    assert mirror.archive(facts, CATALOG)["signed_by"] == mirror_layout.ARCHIVE_KEYRING
     signed = replace(mirror, fingerprint="AB CD")
     spec = signed.archive(facts, CATALOG)
     assert (spec["key_url"], spec["fingerprint"], "signed_by" in spec) == (
@@ -165,7 +181,7 @@ def test_a_plan_asks_the_mirror_alone_and_has_its_sources():
         host(["RTX 4090"]), gpu_mirror_url="http://m/gpu", gpu_mirror_key_fingerprint="AB" * 20
     )
     asked = call.args[0]
-    assert asked["alone"] and [spec["name"] for spec in asked["sources"]] == ["mirror"]
+    assert asked["alone"] and [spec["name"] for spec in asked["sources"]] == ["mirror.store"]
     assert plan.spec["apt"]["alone"]
     (written,) = plan.spec["apt"]["configure"]["repositories"]
     assert written["uris"] == "http://m/gpu/ubuntu/" and written["fingerprint"] == "AB" * 20
@@ -176,7 +192,7 @@ def test_a_plan_asks_the_mirror_alone_and_has_its_sources():
 
 def test_without_the_variable_our_entry_goes():
     facts = host(["RTX 4090"])
-    facts.own_files[aptfiles.sources_path("mirror")] = "0"
+    facts.own_files[apt_files.sources_path("mirror")] = "0"
     plan, _ = planned(facts)
     (gone,) = plan.spec["apt"]["configure"]["repositories"]
     assert (gone["name"], gone["state"]) == ("mirror", "absent")
@@ -192,23 +208,23 @@ def test_a_keyring_of_the_host_is_named_as_it_is(tmp_path, monkeypatch):
         "components": "main",
         "signed_by": "/usr/share/k.gpg",
     }
-    text = aptsources.render(spec)
+    text = apt_sources.render(spec)
     assert "Signed-By: /usr/share/k.gpg\n" in text
-    assert text == aptfiles.render_sources(
+    assert text == apt_files.render_sources(
         "mirror", "http://m/ubuntu/", "noble", "main", False, "/usr/share/k.gpg"
     )
     wanted = {}
-    assert aptconfigure._repository(dict(aptconfigure._DEFAULTS, **spec), wanted, False)
-    assert wanted[aptfiles.sources_path("mirror")] == text.encode()
+    assert apt_configure._repository(dict(apt_configure._DEFAULTS, **spec), wanted, False)
+    assert wanted[apt_files.sources_path("mirror")] == text.encode()
 
 
 def test_apt_knows_our_own_sources_only_as_long_as_it_is_told_so(tmp_path, monkeypatch):
-    monkeypatch.setattr(aptsources, "PARTS", str(tmp_path))
+    monkeypatch.setattr(apt_sources, "PARTS", str(tmp_path))
     for name in ("gpu-provision-mirror.sources", "ubuntu.sources", "gpu-provision-old.list"):
         (tmp_path / name).write_text("Types: deb\n")
     monkeypatch.setenv("APT_CONFIG", "/of/the/caller")
-    with aptalone.within(True):
-        path = Path(aptcommon.environment()["APT_CONFIG"])
+    with apt_alone.within(True):
+        path = Path(apt_common.environment()["APT_CONFIG"])
         dump = subprocess.check_output(
             ["apt-config", "dump"], env={"APT_CONFIG": str(path), "PATH": "/usr/bin"}, text=True
         )
@@ -217,9 +233,9 @@ def test_apt_knows_our_own_sources_only_as_long_as_it_is_told_so(tmp_path, monke
         ]
         assert [entry.name for entry in Path(parts).iterdir()] == ["gpu-provision-mirror.sources"]
         assert 'Dir::Etc::sourcelist "/dev/null";' in dump and 'APT::Get::List-Cleanup "0";' in dump
-    assert not path.exists() and "APT_CONFIG" not in aptcommon.environment()
-    with aptalone.within(False):
-        assert "APT_CONFIG" not in aptcommon.environment()
+    assert not path.exists() and "APT_CONFIG" not in apt_common.environment()
+    with apt_alone.within(False):
+        assert "APT_CONFIG" not in apt_common.environment()
 
 
 LOCK = """\
@@ -246,7 +262,7 @@ READ = {
          "signed_by": None, "key": "dWJ1", "suites": ["noble", "noble-updates"], "components": ["main"]},
         {"file": "/etc/apt/sources.list.d/ubuntu.sources", "uris": ["http://security.ubuntu.com/ubuntu"],
          "signed_by": None, "key": None, "suites": ["noble-security"], "components": ["main"]},
-        {"file": aptfiles.sources_path("cuda"), "uris": ["https://developer.example.org/compute/cuda/repos/ubuntu2404/x86_64/"],
+        {"file": apt_files.sources_path("cuda"), "uris": ["https://developer.example.org/compute/cuda/repos/ubuntu2404/x86_64/"],
          "suites": ["/"], "components": [], "signed_by": "/etc/apt/keyrings/x.gpg", "key": "Y3VkYQ=="},
     ],
 }  # fmt: skip
@@ -323,7 +339,7 @@ class Upstreams:
     def publish(self, *versions):
         index = aptrepo.Index()
         for suite in SUITES.split():
-            index.paragraphs[suite] = {part: [] for part in layout.COMPONENTS.split()}
+            index.paragraphs[suite] = {part: [] for part in mirror_layout.COMPONENTS.split()}
         aptrepo.add_to_pool(self.root, list(packages(*versions)), index)
         aptrepo.publish(
             self.root, index, self.key, origin="Ubuntu", label="Ubuntu", codename="noble", version="24.04"
@@ -332,7 +348,7 @@ class Upstreams:
     def need(self, *asked):
         source = {
             "name": "archive-0", "path": "ubuntu", "uris": f"file:{self.root}/", "suites": SUITES,
-            "components": layout.COMPONENTS, "key": self.key.public.read_text(),
+            "components": mirror_layout.COMPONENTS, "key": self.key.public.read_text(),
         }  # fmt: skip
         return Need("24.04", "amd64", "noble", [list(asked)], [source], [["libc6", "2.39", "amd64", ""]])
 
@@ -351,10 +367,10 @@ def fill(root, need, own=None, **options):
 def offered(root, key_text, *asked):
     """What apt finds in a mirror, as a host would ask it."""
     source = {"name": "m", "path": "ubuntu", "uris": f"file:{root}/ubuntu/", "suites": SUITES,
-              "components": layout.COMPONENTS, "key": key_text}  # fmt: skip
+              "components": mirror_layout.COMPONENTS, "key": key_text}  # fmt: skip
     base = [["libc6", "2.36", "amd64", ""]]
     args = {"codename": "noble", "arch": "amd64", "sources": [source], "sets": [list(asked)], "base": base}
-    return mirrorapt.resolve(args)
+    return mirror_apt.resolve(args)
 
 
 @needs_apt
@@ -372,7 +388,7 @@ def test_everything_that_is_needed_and_nothing_else(upstream, own_key, tmp_path,
     text = own_key.public if own else upstream.key.public.read_text()
     answer = offered(root, text, "driver=1.0")
     assert not answer["missing"] and len(answer["packages"]) == 3
-    with pytest.raises(aptcommon.AptError):
+    with pytest.raises(apt_common.AptError):
         offered(root, upstream.key.public.read_text() if own else own_key.public, "driver=1.0")
     # The originals' index names what is not here; one of our own does not.
     assert bool(offered(root, text, "unneeded")["missing"]) is own
@@ -470,7 +486,7 @@ def test_the_key_is_made_once_and_is_its_owners_alone(own_key):
     assert own_key.made and own_key.file.stat().st_mode & 0o777 == 0o600
     again = signer("new", own_key.file.parent)
     assert (again.fingerprint, again.made) == (own_key.fingerprint, False)
-    assert mirrorindex.unsigned(own_key.clear("Origin: x\n- y\n")).strip() == "Origin: x\n- y"
+    assert mirror_index.unsigned(own_key.clear("Origin: x\n- y\n")).strip() == "Origin: x\n- y"
     with pytest.raises(UsageError):
         signer("nobody@example.invalid")
 
@@ -513,7 +529,7 @@ def test_conda_of_a_host_becomes_channels_and_indexes(tmp_path):
         assert json.loads((root / f"conda/{place}/repodata.json").read_text())["packages"] == {}
     for page in ("simple/b", "whl/cu124/b"):
         text = (root / f"conda/{page}/index.html").read_text()
-        (link,) = mirrorwheels.links(f"file://{root}/conda/{page}/", text)
+        (link,) = mirror_wheels.links(f"file://{root}/conda/{page}/", text)
         assert link["sha256"] == sums["b-1-py3-none-any.whl"]
         assert get(link["url"]) == b"wheel"
     again = Maker(Store(str(root), here, {})).run([], [need])
@@ -565,7 +581,7 @@ def test_an_environment_is_read_with_what_each_package_came_from(tmp_path):
         }
         for file, text in files.items():
             (folder / file).write_text(text)
-    found = mirrorread.environment(str(tmp_path))
+    found = mirror_read.environment(str(tmp_path))
     assert [row["name"] for row in found["packages"]] == ["A_b"] and "files" not in found["packages"][0]
     assert found["wheels"] == [{"name": "torch", "version": "2+cu124", "tags": ["py3-none-any"]}]
     assert [problem.split(":")[0] for problem in found["problems"]] == ["odd-1-0.json", "local-1.dist-info"]

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 import provision.collection  # noqa: F401 - makes the collection importable
-from ansible_collections.gpu.provision.plugins.module_utils import openpgp
+from ansible_collections.gpu.provision.plugins.module_utils.lib import openpgp
 
 V4 = b"\x04\x5e\x0b\xe1\x00\x16" + b"\x09\x2b\x06\x01\x04\x01\xda\x47\x0f\x01\x01\x07\x40" + bytes(range(32))
 V6 = b"\x06\x63\x87\x7f\xe3\x1b\x00\x00\x00\x20" + bytes(range(32))

@@ -8,8 +8,13 @@ import sys
 import pytest
 
 import provision.collection as collection
-from ansible_collections.gpu.provision.plugins.module_utils import aptconfigure, aptfiles
-from ansible_collections.gpu.provision.plugins.module_utils.aptcommon import AptError
+from ansible_collections.gpu.provision.plugins.module_utils.apt import (
+    configure as apt_configure,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.apt import (
+    files as apt_files,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.apt.common import AptError
 
 
 def driver_boot(**arguments):
@@ -37,13 +42,13 @@ def test_driver_boot(tmp_path):
 
 def test_apt(tmp_path, monkeypatch):
     path = tmp_path / "apt/gpu-provision.pref"
-    monkeypatch.setattr(aptfiles, "PREFERENCES", str(path))
+    monkeypatch.setattr(apt_files, "PREFERENCES", str(path))
     given = {"preferences": "Package: *\nPin: release *\nPin-Priority: 1\n"}
-    assert aptconfigure.apply(given, check=False)["changed"]
+    assert apt_configure.apply(given, check=False)["changed"]
     assert path.read_text() == given["preferences"]
-    assert not aptconfigure.apply(given, check=False)["changed"]
+    assert not apt_configure.apply(given, check=False)["changed"]
     (tmp_path / "file").write_text("")
-    monkeypatch.setattr(aptfiles, "PREFERENCES", str(tmp_path / "file/gpu-provision.pref"))
+    monkeypatch.setattr(apt_files, "PREFERENCES", str(tmp_path / "file/gpu-provision.pref"))
     with pytest.raises(AptError, match="Not a directory") as caught:
-        aptconfigure.apply(given, check=False)
+        apt_configure.apply(given, check=False)
     assert caught.value.code == "apt.file" and caught.value.hint

@@ -6,12 +6,13 @@ import pytest
 import yaml
 
 import provision.collection  # noqa: F401 - makes the collection importable
-from ansible_collections.gpu.provision.plugins.module_utils import aptfiles, condacommon
+from ansible_collections.gpu.provision.plugins.module_utils.apt import files as apt_files
+from ansible_collections.gpu.provision.plugins.module_utils.conda import common as conda_common
 from provision.catalog import load_catalog
 from provision.collection import ROOT
-from provision.plan.conda import EXPORTS, conda_expectation, conda_spec, conda_summary
-from provision.resolve.conda import resolve_conda
-from provision.verify import expect_of, interpreters
+from provision.parts.conda.plan import EXPORTS, conda_expectation, conda_spec, conda_summary
+from provision.parts.conda.resolve import resolve_conda
+from provision.planning.verification import expect_of, interpreters
 from tests.unit.hosts import host
 from tests.unit.test_resolve_conda import CASES, given
 
@@ -91,8 +92,8 @@ def test_a_second_run_changes_nothing():
 
 def test_our_file_in_profile_d_is_written_once():
     case = case_named("M3: conda made reachable")
-    text = condacommon.render_profile("/opt/miniconda3")
-    case = dict(case, facts={"own_files": {"/etc/profile.d/gpu-provision-conda.sh": aptfiles.sha256(text)}})
+    text = conda_common.render_profile("/opt/miniconda3")
+    case = dict(case, facts={"own_files": {"/etc/profile.d/gpu-provision-conda.sh": apt_files.sha256(text)}})
     assert planned(case)[2] == []
 
 

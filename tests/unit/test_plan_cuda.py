@@ -6,11 +6,13 @@ import pytest
 import yaml
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils import aptfiles, cudafiles, cudanames
+from ansible_collections.gpu.provision.plugins.module_utils.apt import files as apt_files
+from ansible_collections.gpu.provision.plugins.module_utils.cuda import files as cuda_files
+from ansible_collections.gpu.provision.plugins.module_utils.lib import cuda_names
 from provision.facts import Shells
-from provision.plan.cuda import plan_cuda
-from provision.plan.cuda_files import wanted_files
-from provision.resolve.decision import Decision
+from provision.parts.cuda.files import wanted_files
+from provision.parts.cuda.plan import plan_cuda
+from provision.parts.decision import Decision
 from tests.unit.cudahosts import case_host, case_offer, case_wish, resolved
 
 CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/plan_cuda.yml").read_text())
@@ -25,7 +27,7 @@ def settled(case):
         return facts
     shells = Shells.model_validate(case.get("shells", {}))
     files = wanted_files(listed, listed[0], ld_library_path=False, shells=shells, arch="amd64")
-    text = files[cudafiles.LD_SO_CONF]
+    text = files[cuda_files.LD_SO_CONF]
     folders = [line for line in text.splitlines() if line.startswith("/")]
     names = {"cuda": listed[0], **{f"cuda-{version.split('.')[0]}": version for version in reversed(listed)}}
     gone, uncached = case.get("dangling", []), case.get("uncached", [])
@@ -39,7 +41,7 @@ def settled(case):
              "choices": {f"/usr/local/cuda-{version}": 1, **dict.fromkeys(case.get("choices", []), 1)}, "dangling": gone}
             for name, version in names.items()
         ],
-        "ld_so_conf": {cudafiles.LD_SO_CONF: folders},
+        "ld_so_conf": {cuda_files.LD_SO_CONF: folders},
         "libraries": [
             {"soname": "libcublas.so", "path": f"{folder}/libcublas.so", "in_cache": Path(folder).parts[3] not in uncached}
             for folder in folders
@@ -48,7 +50,7 @@ def settled(case):
         "other_modulefiles": case.get("other_modulefiles", []),
     }  # fmt: skip
     made = type(facts.cuda).model_validate({**facts.cuda.model_dump(), **cuda})
-    own = {path: aptfiles.sha256(text) for path, text in files.items() if path not in case.get("lost", [])}
+    own = {path: apt_files.sha256(text) for path, text in files.items() if path not in case.get("lost", [])}
     return facts.model_copy(update={"cuda": made, "own_files": own})
 
 
@@ -73,6 +75,6 @@ def test_plan_cuda(case):
         assert plan.spec["environment"]["ldconfig"] is expect["ldconfig"]
     if "removes" in expect:
         removed = plan.apt.remove if plan.apt else []
-        parts = [cudanames.parse(name) for name in removed]
+        parts = [cuda_names.parse(name) for name in removed]
         assert {part.version for part in parts if part.base == "cuda-nvcc"} == set(expect["removes"])
         assert not {part.kind for part in parts} & {"cudnn", "nccl"}

@@ -7,18 +7,19 @@ import pytest
 import yaml
 
 import provision.collection  # noqa: F401
-from ansible_collections.gpu.provision.plugins.module_utils import aptfiles, names
+from ansible_collections.gpu.provision.plugins.module_utils.apt import files as apt_files
+from ansible_collections.gpu.provision.plugins.module_utils.lib import driver_names
 from provision.catalog import load_catalog
-from provision.plan.apt import combine
-from provision.plan.driver import (
+from provision.parts.apt import combine
+from provision.parts.decision import DriverWish
+from provision.parts.driver.plan import (
     MODPROBE_PATH,
     MODPROBE_TEXT,
     PERSISTENCE_PATH,
     PERSISTENCE_TEXT,
     plan_driver,
 )
-from provision.resolve.decision import DriverWish
-from provision.resolve.driver import resolve_driver
+from provision.parts.driver.resolve import resolve_driver
 from tests.unit.hosts import host
 from tests.unit.offers import CUDA_URI, OFFERS
 
@@ -26,13 +27,13 @@ CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/plan.yml").read_text(
 OWN = {
     "modprobe": (MODPROBE_PATH, MODPROBE_TEXT),
     "persistence": (PERSISTENCE_PATH, PERSISTENCE_TEXT),
-    "unattended": (aptfiles.UNATTENDED, aptfiles.render_unattended(names.UNATTENDED_PATTERNS)),
+    "unattended": (apt_files.UNATTENDED, apt_files.render_unattended(driver_names.UNATTENDED_PATTERNS)),
 }
 
 
 def facts_of(case):
     spec = dict(case["host"])
-    extra = {"own_files": {OWN[name][0]: aptfiles.sha256(OWN[name][1]) for name in case.get("own", [])}}
+    extra = {"own_files": {OWN[name][0]: apt_files.sha256(OWN[name][1]) for name in case.get("own", [])}}
     facts = host(spec.pop("gpus"), spec.pop("installed", None), spec.pop("nvswitches", 0)).model_dump()
     facts.update(extra)
     for also in spec.pop("also", []):

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils import aptfiles
+from ansible_collections.gpu.provision.plugins.module_utils.apt import files as apt_files
 from provision.errors import RefusedError, UsageError
+from provision.parts.candidates import Offer
 from provision.planning import plan_from_facts
-from provision.resolve.offer import Offer
 from tests.unit.cudahosts import real_rows
 from tests.unit.cudaoffers import OFFERS as CUDA_OFFERS
 from tests.unit.hosts import host
@@ -36,7 +36,7 @@ class FakeHost:
         self.offer, self.simulation, self.errors, self.asked = offer, simulation, list(errors), []
 
     def __call__(self, program, args):
-        assert program == "aptquery"
+        assert program == "apt.query"
         self.asked.append(args["op"])
         if args["op"] == "offer":
             return {
@@ -232,13 +232,13 @@ def test_a_driver_that_a_toolkit_drags_along_is_refused():
 def as_written(facts, configure):
     """The host after the plan's files were written: what apt reads then, and the hashes that the probe tells."""
     own = {
-        aptfiles.UNATTENDED: aptfiles.sha256(aptfiles.render_unattended(configure["unattended_blacklist"]))
+        apt_files.UNATTENDED: apt_files.sha256(apt_files.render_unattended(configure["unattended_blacklist"]))
     }
     if configure["preferences"]:
-        own[aptfiles.PREFERENCES] = aptfiles.sha256(configure["preferences"])
+        own[apt_files.PREFERENCES] = apt_files.sha256(configure["preferences"])
     for spec in configure["repositories"]:
-        text = aptfiles.render_sources(spec["name"], spec["uris"], spec["suites"], spec["components"])
-        own[aptfiles.sources_path(spec["name"])] = aptfiles.sha256(text)
+        text = apt_files.render_sources(spec["name"], spec["uris"], spec["suites"], spec["components"])
+        own[apt_files.sources_path(spec["name"])] = apt_files.sha256(text)
     apt = facts.apt.model_copy(update={"blacklist": configure["unattended_blacklist"]})
     return facts.model_copy(update={"apt": apt, "own_files": {**facts.own_files, **own}})
 
@@ -264,14 +264,16 @@ def test_roles_in_plays_of_their_own_do_not_write_over_each_other():
             written = configure(now, parts)
             now = as_written(now, written) if written else now
         assert configure(now, ["driver"]) is None and configure(now, ["cuda"]) is None, order
-        assert now.own_files[aptfiles.UNATTENDED] == as_written(facts, both).own_files[aptfiles.UNATTENDED]
-        assert now.own_files[aptfiles.PREFERENCES] == as_written(facts, both).own_files[aptfiles.PREFERENCES]
+        assert now.own_files[apt_files.UNATTENDED] == as_written(facts, both).own_files[apt_files.UNATTENDED]
+        assert (
+            now.own_files[apt_files.PREFERENCES] == as_written(facts, both).own_files[apt_files.PREFERENCES]
+        )
 
 
 def test_a_role_that_is_planned_for_lets_its_own_go():
     held = {
         "apt": {"blacklist": ["nvidia-", "cuda-(?!drivers)", "libcudnn", "libnccl"]},
-        "own_files": {aptfiles.UNATTENDED: "x"},
+        "own_files": {apt_files.UNATTENDED: "x"},
     }
     plan = plan_from_facts(
         "gpu01",

@@ -3,14 +3,22 @@
 import pytest
 
 import provision.collection  # noqa: F401 - makes the collection importable
-from ansible_collections.gpu.provision.plugins.module_utils import aptconfigure, aptquery, aptsources
+from ansible_collections.gpu.provision.plugins.module_utils.apt import (
+    configure as apt_configure,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.apt import (
+    query as apt_query,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.apt import (
+    sources as apt_sources,
+)
 from provision.catalog import load_catalog
 from provision.facts import Facts
+from provision.inventory.repositories import Mirror, source_spec
+from provision.parts.candidates import Candidate, Offer
+from provision.parts.containers.packages import LEGACY_URIS, is_toolkit_uri
 from provision.planning import plan_from_facts
 from provision.render.plan import _of_step
-from provision.repositories import Mirror, source_spec
-from provision.resolve.containers.packages import LEGACY_URIS, is_toolkit_uri
-from provision.resolve.offer import Candidate, Offer
 from tests.unit.containershosts import SET, URI, VERSIONS, archive_offer, case_host, toolkit_offer
 
 WISH = {"nvidia_driver_manage": False, "container_toolkit_runtimes": ["docker"]}
@@ -28,7 +36,7 @@ class FakeHost:
         self.offer, self.changes, self.asked = offer, list(changes), []
 
     def __call__(self, program, args):
-        assert program == "aptquery"
+        assert program == "apt.query"
         self.asked.append(args)
         if args["op"] == "offer":
             rows = {
@@ -157,12 +165,12 @@ def test_f2_f5_what_is_written_takes_the_old_entries_out(tmp_path, monkeypatch):
     for name, line, _ in lines:
         with (parts / name).open("a") as file:
             file.write(line + "\n")
-    monkeypatch.setattr(aptsources, "PARTS", str(parts))
-    monkeypatch.setattr(aptsources, "MAIN", str(tmp_path / "sources.list"))
+    monkeypatch.setattr(apt_sources, "PARTS", str(parts))
+    monkeypatch.setattr(apt_sources, "MAIN", str(tmp_path / "sources.list"))
     spec = source_spec("container_toolkit", Mirror(), case_host({}), load_catalog())
-    repository = dict(aptconfigure._DEFAULTS, **spec, legacy_uris=LEGACY_URIS)
+    repository = dict(apt_configure._DEFAULTS, **spec, legacy_uris=LEGACY_URIS)
     wanted = {}
-    migrated = aptconfigure._migrate([repository], wanted)
+    migrated = apt_configure._migrate([repository], wanted)
     assert len(migrated) == sum(old for *_, old in lines)
     gone = {path.rsplit("/", 1)[-1] for path, text in wanted.items() if text is None}
     assert gone == {name for name, _, old in lines if old}
@@ -223,7 +231,7 @@ def test_a_mirror_is_taken_at_its_word():
     call = FakeHost(Offer(offer), [change("install", SET[0], "1.20.0-1")])
     plan = planned({"containers": DOCKER}, call, container_toolkit_repo_url="https://mirror.test/nct/")
     assert plan.spec["apt"]["install"], plan.blockers
-    assert aptsources.render(spec, signed_by=False).startswith("# written by")
+    assert apt_sources.render(spec, signed_by=False).startswith("# written by")
 
 
 @pytest.mark.parametrize(
@@ -244,7 +252,7 @@ def test_apt_names_every_repository_of_a_version():
     tables = {"p": {"candidate": "1", "versions": [
         {"version": "1", "priority": 500, "where": [f"{CUDA_URI}  Packages".replace("  Packages", ""), URI]},
     ]}}  # fmt: skip
-    found = aptquery.versions_offered(tables, [{"Package": "p", "Version": "1"}], {})
+    found = apt_query.versions_offered(tables, [{"Package": "p", "Version": "1"}], {})
     assert (found["p"][0]["uri"], found["p"][0]["also"]) == (CUDA_URI, [URI])
 
 

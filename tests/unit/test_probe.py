@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 import provision.collection  # noqa: F401
-from ansible_collections.gpu.provision.plugins.module_utils import probe
+from ansible_collections.gpu.provision.plugins.module_utils.probe import facts as probe_facts
 from provision.collection import ROOT
 from provision.facts import Facts
 from tests.unit import trees
@@ -33,7 +33,7 @@ def pick(data, path):
 @pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
 def test_host_state(case, tmp_path):
     root = trees.build(tmp_path / "host", case["tree"])
-    facts = probe.collect(root=str(root), run=trees.runner(case["tree"]))
+    facts = probe_facts.collect(root=str(root), run=trees.runner(case["tree"]))
     Facts.model_validate(facts, strict=True)
     assert set(facts) == set(Facts.model_fields) - {"trouble"}  # that is diagnose's own
     for path, wanted in case["expect"].items():
@@ -47,7 +47,7 @@ def test_host_state(case, tmp_path):
 
 
 def test_empty_tree_guesses_nothing(tmp_path):
-    facts = probe.collect(root=str(tmp_path))
+    facts = probe_facts.collect(root=str(tmp_path))
     parsed = Facts.model_validate(facts, strict=True)
     assert parsed.gpus == [] and parsed.module.loaded is None and parsed.kernels.next is None
     assert parsed.smi.path is None and parsed.secure_boot.enabled is False and parsed.packages == {}

@@ -9,8 +9,9 @@ import time
 import pytest
 import yaml
 
-from ansible_collections.gpu.provision.plugins.module_utils import aptconf, probe
-from ansible_collections.gpu.provision.plugins.module_utils.hosttree import HostTree
+from ansible_collections.gpu.provision.plugins.module_utils.apt import conf as apt_conf
+from ansible_collections.gpu.provision.plugins.module_utils.lib.host_tree import HostTree
+from ansible_collections.gpu.provision.plugins.module_utils.probe import facts as probe_facts
 from provision.collection import ROOT
 from tests.unit import trees
 
@@ -23,7 +24,7 @@ def _names(kind):
 
 @pytest.mark.parametrize("kind", ["list", "deb822"])
 def test_sources(kind):
-    parse = {"list": aptconf.parse_list, "deb822": aptconf.parse_deb822}[kind]
+    parse = {"list": apt_conf.parse_list, "deb822": apt_conf.parse_deb822}[kind]
     for case in CASES[kind]:
         file = "X.list" if kind == "list" else "X.sources"
         sources, errors = parse(case["text"], file)
@@ -42,13 +43,13 @@ def test_conflicts(case):
         {"enabled": True, "uris": [uri], "suites": [suite], "signed_by": key}
         for uri, suite, key in case["rows"]
     ]
-    assert aptconf.conflicts(rows, "amd64") == case["errors"]
-    assert aptconf.conflicts([dict(row, enabled=False) for row in rows], "amd64") == []
+    assert apt_conf.conflicts(rows, "amd64") == case["errors"]
+    assert apt_conf.conflicts([dict(row, enabled=False) for row in rows], "amd64") == []
 
 
 @pytest.mark.parametrize("case", **_names("conf"))
 def test_conf(case):
-    assert aptconf.parse_conf(case["text"]) == case["wanted"]
+    assert apt_conf.parse_conf(case["text"]) == case["wanted"]
 
 
 @pytest.mark.parametrize(
@@ -59,11 +60,11 @@ def test_conf(case):
     ],
 )  # fmt: skip
 def test_file_names(name, read):
-    assert aptconf.is_read(name, ("list", "sources")) is read
+    assert apt_conf.is_read(name, ("list", "sources")) is read
 
 
 def test_file_names_without_extension():
-    assert aptconf.is_read("20auto-upgrades", ("", "conf")) and not aptconf.is_read(
+    assert apt_conf.is_read("20auto-upgrades", ("", "conf")) and not apt_conf.is_read(
         "20auto.bak", ("", "conf")
     )
 
@@ -74,7 +75,7 @@ def test_order_of_files_decides(tmp_path):
         "/etc/apt/sources.list.d/b.list": "deb [signed-by=/k] http://b/ /\n",
         "/etc/apt/sources.list.d/a.sources": "Types: deb\nURIs: http://b/\nSuites: /\n",
     }
-    found = probe.read_apt(HostTree(str(trees.build(tmp_path, {"files": files}))), {}, "amd64")
+    found = probe_facts.read_apt(HostTree(str(trees.build(tmp_path, {"files": files}))), {}, "amd64")
     assert [source["file"].rsplit("/", 1)[1] for source in found["sources"]] == [
         "sources.list",
         "a.sources",
@@ -90,9 +91,9 @@ def test_age_of_the_lists(tmp_path):
     root = trees.build(tmp_path, tree)
     for path in ("/var/lib/apt/lists/partial", "/var/lib/apt/lists"):
         os.utime(trees.at(root, path), (old, old))
-    assert 89990 < probe._lists_age(HostTree(str(root))) < 90100
+    assert 89990 < probe_facts._lists_age(HostTree(str(root))) < 90100
     trees.write(root, "/var/lib/apt/periodic/update-success-stamp", "")
-    assert 0 <= probe._lists_age(HostTree(str(root))) <= time.time() - now + 5
+    assert 0 <= probe_facts._lists_age(HostTree(str(root))) <= time.time() - now + 5
 
 
 HOLDER = """
@@ -119,7 +120,7 @@ def held(tmp_path):
 
 def test_lock_is_asked_for_and_not_taken(held):
     path, process = held
-    assert probe._locked_by(str(path)) == process.pid
+    assert probe_facts._locked_by(str(path)) == process.pid
     with open(path, "r+") as file, pytest.raises(BlockingIOError):
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
@@ -127,7 +128,8 @@ def test_lock_is_asked_for_and_not_taken(held):
 def test_free_and_missing_locks_have_no_holder(tmp_path):
     (tmp_path / "lock").write_text("")
     assert (
-        probe._locked_by(str(tmp_path / "lock")) is None and probe._locked_by(str(tmp_path / "none")) is None
+        probe_facts._locked_by(str(tmp_path / "lock")) is None
+        and probe_facts._locked_by(str(tmp_path / "none")) is None
     )
 
 
@@ -138,4 +140,4 @@ def test_lock_by_the_kernels_table(tmp_path):
     inode = trees.at(root, "/var/lib/dpkg/lock-frontend").stat().st_ino
     table = f"1: FLOCK  ADVISORY  WRITE 7 fe:00:{inode + 1} 0 EOF\n2: POSIX  ADVISORY  WRITE 812 fe:00:{inode} 0 EOF\n"
     trees.write(root, "/proc/locks", table)
-    assert probe._lock_holder(HostTree(str(root))) == "pid 812 (unattended-upgr)"
+    assert probe_facts._lock_holder(HostTree(str(root))) == "pid 812 (unattended-upgr)"

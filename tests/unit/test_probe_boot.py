@@ -3,7 +3,8 @@
 import pytest
 import yaml
 
-from ansible_collections.gpu.provision.plugins.module_utils import boot, probe
+from ansible_collections.gpu.provision.plugins.module_utils.probe import boot
+from ansible_collections.gpu.provision.plugins.module_utils.probe import facts as probe_facts
 from provision.collection import ROOT
 from tests.unit import trees
 
@@ -73,7 +74,7 @@ def _tree(tree):
 @pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
 def test_next_kernel(case, tmp_path):
     root = trees.build(tmp_path, _tree(case["tree"]))
-    kernels = probe.collect(root=str(root))["kernels"]
+    kernels = probe_facts.collect(root=str(root))["kernels"]
     assert kernels["next"] == case["next"], kernels["next_because"]
     assert case.get("because", "") in kernels["next_because"]
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from ansible_collections.gpu.provision.plugins.module_utils import kmod
+from ansible_collections.gpu.provision.plugins.module_utils.lib import kmod
 from provision.collection import ROOT
 from tests.lab import kofile
 from tests.unit import trees
@@ -136,7 +136,7 @@ def test_large_files_are_not_read_whole(tmp_path):
     code = (
         "import re, sys\n"
         f"sys.path.insert(0, {str(ROOT / '.collections')!r})\n"
-        "from ansible_collections.gpu.provision.plugins.module_utils import kmod\n"
+        "from ansible_collections.gpu.provision.plugins.module_utils.lib import kmod as kmod\n"
         f"assert kmod.info({str(path)!r})['version'] == '580.65.06'\n"
         # Not getrusage: its maximum counts the memory of the process that forked this one.
         "print(re.search(r'VmHWM:\\s+([0-9]+)', open('/proc/self/status').read()).group(1))"

@@ -5,8 +5,8 @@ import uuid
 
 import pytest
 
-from ansible_collections.gpu.provision.plugins.module_utils import probe
-from ansible_collections.gpu.provision.plugins.module_utils.hosttree import HostTree
+from ansible_collections.gpu.provision.plugins.module_utils.lib.host_tree import HostTree
+from ansible_collections.gpu.provision.plugins.module_utils.probe import facts as probe_facts
 from tests.unit import trees
 
 X509 = uuid.UUID("a5c059a1-94e4-4aa7-87b5-ab155c2bf072").bytes_le
@@ -35,12 +35,12 @@ def _list(kind, *items, header=b""):
     ],
 )
 def test_signature_lists(data, wanted):
-    assert probe.signature_list(data) == wanted
+    assert probe_facts.signature_list(data) == wanted
 
 
 def _state(tmp_path, efi, files=None):
     root = trees.build(tmp_path, {"efi": efi, "files": files or {}})
-    return probe.read_secure_boot(HostTree(str(root)))
+    return probe_facts.read_secure_boot(HostTree(str(root)))
 
 
 @pytest.mark.parametrize(("enrolled", "answer"), [([OTHER, KEY], True), ([OTHER], False), ([], False)])

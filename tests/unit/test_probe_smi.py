@@ -8,8 +8,9 @@ import time
 
 import pytest
 
-from ansible_collections.gpu.provision.plugins.module_utils import probe, smi
-from ansible_collections.gpu.provision.plugins.module_utils.hosttree import HostTree
+from ansible_collections.gpu.provision.plugins.module_utils.lib.host_tree import HostTree
+from ansible_collections.gpu.provision.plugins.module_utils.probe import facts as probe_facts
+from ansible_collections.gpu.provision.plugins.module_utils.probe import smi
 from provision.facts import Smi
 from tests.unit import trees
 
@@ -67,9 +68,9 @@ def test_hung_program_that_ignores_signals_is_given_up(tmp_path):
 def test_time_counts_from_the_start_and_files_are_read_meanwhile(tmp_path, monkeypatch):
     _script(tmp_path, "sleep 0.4; exit 9\n")
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr(probe, "_collect", lambda tree, conda_prefixes: time.sleep(0.4) or {})
+    monkeypatch.setattr(probe_facts, "_collect", lambda tree, conda_prefixes: time.sleep(0.4) or {})
     start = time.monotonic()
-    facts = probe.collect()
+    facts = probe_facts.collect()
     assert facts["smi"]["rc"] == 9 and time.monotonic() - start < 0.7
 
 
@@ -83,9 +84,9 @@ def test_failing_probe_leaves_nothing_running(tmp_path, monkeypatch):
             time.sleep(0.01)
         raise RuntimeError("broken")
 
-    monkeypatch.setattr(probe, "_collect", fail)
+    monkeypatch.setattr(probe_facts, "_collect", fail)
     with pytest.raises(RuntimeError):
-        probe.collect()
+        probe_facts.collect()
     deadline = time.monotonic() + 5
     while _alive(int(pid.read_text())) and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -96,7 +97,7 @@ def test_program_of_another_architecture(tmp_path, monkeypatch):
     (tmp_path / "nvidia-smi").write_bytes(b"\x7fELF\x02\x01\x01" + b"\0" * 60)
     (tmp_path / "nvidia-smi").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    facts = probe.collect()
+    facts = probe_facts.collect()
     Smi.model_validate(facts["smi"], strict=True)
     assert facts["smi"]["ran"] is False and "cannot be started: Exec format error" in facts["smi"]["error"]
 
@@ -118,7 +119,7 @@ def test_nothing_is_started_for_a_recorded_host(tmp_path, monkeypatch):
     root = trees.build(tmp_path / "host", {"base": "h100x1"})
     monkeypatch.setattr(os, "posix_spawn", None)
     monkeypatch.setattr(subprocess, "Popen", None)
-    assert probe.collect(root=str(root))["smi"]["ran"] is False
+    assert probe_facts.collect(root=str(root))["smi"]["ran"] is False
 
 
 @pytest.mark.parametrize(

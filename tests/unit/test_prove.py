@@ -12,22 +12,34 @@ from pathlib import Path
 import pytest
 
 import provision.collection  # noqa: F401
-from ansible_collections.gpu.provision.plugins.module_utils import (
-    prove,
-    provecount,
-    provecudnn,
-    proveframework,
-    provelibrary,
-    provenccl,
-    provep2p,
-    proveptx,
-    proverun,
-    provetopology,
+from ansible_collections.gpu.provision.plugins.module_utils.prove import (
+    count as prove_count,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.prove import (
+    cudnn,
+    nccl,
+    p2p,
+    proofs,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.prove import (
+    framework as prove_framework,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.prove import (
+    job as prove_job,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.prove import (
+    library as prove_library,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.prove import (
+    ptx as prove_ptx,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.prove import (
+    topology as prove_topology,
 )
 from provision.catalog import load_catalog
 from provision.errors import UsageError
+from provision.planning.verification import Look, refuse_unknown
 from provision.remote import bundle
-from provision.verify import Look, refuse_unknown
 from tests.unit.provecases import FIXTURES, card, outcome, says
 
 BANDWIDTH = load_catalog().bandwidth.model_dump(mode="json")
@@ -52,13 +64,13 @@ def replay(monkeypatch, note, scene):
             row = next(answers)
             assert [job.module, job.function] == row["job"]
             fields = ("seconds", "result", "message", "at", "output", "code", "name")
-            outcomes.append(proverun.Outcome(row["status"], **{name: row[name] for name in fields}))
+            outcomes.append(prove_job.Outcome(row["status"], **{name: row[name] for name in fields}))
         return outcomes
 
-    monkeypatch.setattr(proverun, "run_all", run_all)
-    monkeypatch.setattr(provecount, "bus_cards", lambda: note["bus"])
-    monkeypatch.setattr(provetopology, "host_hints", lambda: note["hints"])
-    monkeypatch.setattr(prove.runas, "account", lambda *paths: None)
+    monkeypatch.setattr(prove_job, "run_all", run_all)
+    monkeypatch.setattr(prove_count, "bus_cards", lambda: note["bus"])
+    monkeypatch.setattr(prove_topology, "host_hints", lambda: note["hints"])
+    monkeypatch.setattr(proofs.run_as, "account", lambda *paths: None)
     monkeypatch.setattr(os, "access", lambda *arguments: True)
     real = os.path.exists
     # What lay in the scenes' own folder is gone; what a library path of theirs pointed at was there.
@@ -66,7 +78,7 @@ def replay(monkeypatch, note, scene):
         os.path, "exists", lambda path: str(path).startswith("/tmp/prove/system/libcudnn") or real(path)
     )
     args = dict(scene["args"], **({"bandwidth": BANDWIDTH} if scene["judged"] else {}))
-    checks = prove.main(args)["checks"]
+    checks = proofs.main(args)["checks"]
     assert next(answers, None) is None, "every child that ran then runs now"
     return checks
 
@@ -109,9 +121,9 @@ def test_records_hold_no_identifiers():
 # --- without a card --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(bool(provecount.bus_cards()), reason="there is a card here")
+@pytest.mark.skipif(bool(prove_count.bus_cards()), reason="there is a card here")
 def test_without_a_card_every_check_skips_and_says_why():
-    checks = prove.main({"python": [], "bandwidth": BANDWIDTH})["checks"]
+    checks = proofs.main({"python": [], "bandwidth": BANDWIDTH})["checks"]
     assert [check["id"] for check in checks] == [
         "gpu.count", "gpu.compute", "gpu.health", "gpu.xid", "gpu.p2p", "gpu.nccl", "gpu.cudnn", "cuda.compile",
     ]  # fmt: skip
@@ -124,16 +136,16 @@ def test_without_a_card_every_check_skips_and_says_why():
 
 
 def test_a_job_that_finds_no_driver_says_so():
-    done = proverun.run(proverun.Job("provecuda", "visible"))
-    if not provecount.bus_cards():
+    done = prove_job.run(prove_job.Job("prove.cuda", "visible"))
+    if not prove_count.bus_cards():
         assert done.status == "error"
         assert "libcuda.so.1" in done.message
 
 
 def test_everything_that_a_host_needs_is_in_the_bundle():
-    sent = set(bundle.needed("prove"))
-    folder = Path(prove.__file__).parent
-    assert {path.stem for path in folder.glob("prove*.py")} <= sent
+    sent = set(bundle.needed("prove.proofs"))
+    folder = Path(proofs.__file__).parent
+    assert {f"prove.{path.stem}" for path in folder.glob("*.py")} <= sent | {"prove.__init__"}
     # What the host's server was sent, it hands on: as a loader, it has get_source.
     assert "def get_source" in Path(bundle.__file__).with_name("_server.py").read_text()
 
@@ -156,11 +168,11 @@ def test_everything_that_a_host_needs_is_in_the_bundle():
     ],
 )
 def test_patterns(check, patterns, answer):
-    assert prove.wanted(check, patterns) is answer
+    assert proofs.wanted(check, patterns) is answer
 
 
 def test_checks_can_be_left_out():
-    checks = prove.main({"skip": ["gpu.*"], "timeout_s": 20})["checks"]
+    checks = proofs.main({"skip": ["gpu.*"], "timeout_s": 20})["checks"]
     assert [check["id"] for check in checks] == ["cuda.compile"]
 
 
@@ -172,20 +184,20 @@ def test_a_check_has_one_time_for_all_its_steps(monkeypatch, tmp_path):
         time.sleep(0.3)
         return [outcome({"python": "3.12.3", "prefix": "/v", "frameworks": ["torch", "jax"]}) for _ in jobs]
 
-    monkeypatch.setattr(proverun, "run_all", run_all)
-    monkeypatch.setattr(provecount, "no_card", lambda *arguments: "no card")
-    monkeypatch.setattr(proveframework, "judge_one", lambda *arguments: ("pass", "fine", [], None))
+    monkeypatch.setattr(prove_job, "run_all", run_all)
+    monkeypatch.setattr(prove_count, "no_card", lambda *arguments: "no card")
+    monkeypatch.setattr(prove_framework, "judge_one", lambda *arguments: ("pass", "fine", [], None))
     args = {"python": ["/usr/bin/env"], "only": ["python.*"], "timeout_s": 20, "library_path": str(tmp_path)}
-    prove.main(args)
+    proofs.main(args)
     assert asked == sorted(asked, reverse=True)
     assert asked[-1] < 20 - 0.3 * (len(asked) - 1) + 0.1
-    assert prove.longest(args) >= 20 * 8
+    assert proofs.longest(args) >= 20 * 8
 
 
 @pytest.mark.parametrize("activates", [True, False])
 def test_an_environment_that_sets_its_library_path_is_judged_with_it(monkeypatch, tmp_path, activates):
     python = tmp_path / "envs/tf/bin/python"
-    script = tmp_path / ("envs/tf" + prove.ACTIVATION)
+    script = tmp_path / ("envs/tf" + proofs.ACTIVATION)
     for file in (python, script) if activates else (python,):
         file.parent.mkdir(parents=True)
         file.write_text("")
@@ -193,13 +205,13 @@ def test_an_environment_that_sets_its_library_path_is_judged_with_it(monkeypatch
     asked = []
 
     def run_all(jobs):
-        asked.extend(job.env.get("LD_LIBRARY_PATH") for job in jobs if job.module == "proveframework")
+        asked.extend(job.env.get("LD_LIBRARY_PATH") for job in jobs if job.module == "prove.framework")
         return [outcome({"python": "3.9.1", "prefix": "/v", "frameworks": ["tensorflow"]}) for _ in jobs]
 
-    monkeypatch.setattr(proverun, "run_all", run_all)
-    monkeypatch.setattr(provecount, "no_card", lambda *arguments: "no card")
-    monkeypatch.setattr(proveframework, "judge_one", lambda *arguments: ("pass", "fine", [], None))
-    prove.main({"python": [str(python)], "only": ["python.*"], "library_path": "/usr/local/cuda/lib64"})
+    monkeypatch.setattr(prove_job, "run_all", run_all)
+    monkeypatch.setattr(prove_count, "no_card", lambda *arguments: "no card")
+    monkeypatch.setattr(prove_framework, "judge_one", lambda *arguments: ("pass", "fine", [], None))
+    proofs.main({"python": [str(python)], "only": ["python.*"], "library_path": "/usr/local/cuda/lib64"})
     own = str(tmp_path / "envs/tf/lib")
     # What can be imported, then the framework with what a login exports and without.
     expected = (
@@ -212,10 +224,10 @@ def test_instances_stand_for_their_card():
     whole = card(0)
     parts = card(1, mig={"current": True, "pending": True},
                  mig_instances=[{"uuid": "MIG-a", "name": "1g"}, {"uuid": "MIG-b", "name": "2g"}])  # fmt: skip
-    assert [(unit["label"], unit["uuid"], unit["mig"]) for unit in prove.units([whole, parts])] == [
+    assert [(unit["label"], unit["uuid"], unit["mig"]) for unit in proofs.units([whole, parts])] == [
         ("0", whole["uuid"], False), ("1:0", "MIG-a", True), ("1:1", "MIG-b", True),
     ]  # fmt: skip
-    assert prove.units([card(0, mig={"current": True, "pending": True})]) == []
+    assert proofs.units([card(0, mig={"current": True, "pending": True})]) == []
 
 
 def test_who_uses_a_card():
@@ -224,10 +236,10 @@ def test_who_uses_a_card():
         {"pid": 9, "comm": "watcher", "user": None, "devices": ["/dev/nvidiactl"]},
     ]
     cards = [card(0), card(1, users=[7, 8]), card(2)]
-    assert prove.occupied(cards, users) == {1: "python3 (pid 7, ann), pid 8"}
-    assert prove.occupied(cards, users, own=(7, 8)) == {}
+    assert proofs.occupied(cards, users) == {1: "python3 (pid 7, ann), pid 8"}
+    assert proofs.occupied(cards, users, own=(7, 8)) == {}
     many = [card(0, users=list(range(1, 8)))]
-    assert "and 3 more" in prove.occupied(many, [])[0]
+    assert "and 3 more" in proofs.occupied(many, [])[0]
 
 
 def computed(index=0, **numbers):
@@ -262,7 +274,7 @@ def computed(index=0, **numbers):
     ],
 )  # fmt: skip
 def test_compute_is_judged(rows, least, status, words):
-    found, message, evidence, hint, _ = prove.judge_compute(rows, [], [card(0), card(1)], BANDWIDTH, least)
+    found, message, evidence, hint, _ = proofs.judge_compute(rows, [], [card(0), card(1)], BANDWIDTH, least)
     assert found == status, message
     says(words, message, evidence, hint or "")
     assert hint or status == "pass"
@@ -273,7 +285,7 @@ def test_a_card_that_computes_wrong():
     done.result["wrong"] = [
         "matrix product: 3 of 16777216 values are wrong; the first is number 7: 1.0, the CPU has 2.0"
     ]
-    status, message, _, hint, _ = prove.judge_compute([(unit, done)], [], [card(0)], BANDWIDTH, {})
+    status, message, _, hint, _ = proofs.judge_compute([(unit, done)], [], [card(0)], BANDWIDTH, {})
     assert status == "fail"
     says(["computes wrong", "3 of 16777216", "must not be used"], message, hint)
 
@@ -282,41 +294,41 @@ def test_a_card_that_computes_wrong():
 
 
 def test_the_product_that_the_cpu_expects_is_the_product():
-    from ansible_collections.gpu.provision.plugins.module_utils import provecuda
+    from ansible_collections.gpu.provision.plugins.module_utils.prove import cuda as prove_cuda
 
     n = 96
-    a, b, product = provecuda.pattern_product(n)
+    a, b, product = prove_cuda.pattern_product(n)
     rows_a = [array.array("f", a[i * n * 4 : (i + 1) * n * 4]) for i in range(n)]
     rows_b = [array.array("f", b[i * n * 4 : (i + 1) * n * 4]) for i in range(n)]
     columns = list(zip(*rows_b, strict=True))
     for i in range(0, n, 7):
         right = [sum(x * y for x, y in zip(rows_a[i], column, strict=True)) for column in columns]
-        assert list(array.array("f", product[i % provecuda.ROWS])) == right
+        assert list(array.array("f", product[i % prove_cuda.ROWS])) == right
     # Exact in float, and no tile of the kernel looks like its neighbour.
-    assert provecuda.ROWS * provecuda.COLUMNS * 4096 < 2**24
-    assert proveptx.TILE % provecuda.ROWS
-    assert proveptx.TILE % provecuda.COLUMNS
+    assert prove_cuda.ROWS * prove_cuda.COLUMNS * 4096 < 2**24
+    assert prove_ptx.TILE % prove_cuda.ROWS
+    assert prove_ptx.TILE % prove_cuda.COLUMNS
 
 
 def test_ptx_is_old_enough_for_every_driver():
-    modern, old = proveptx.text((9, 0)), proveptx.text((3, 5))
+    modern, old = prove_ptx.text((9, 0)), prove_ptx.text((3, 5))
     assert modern.startswith(".version 6.0\n.target sm_50\n")
     assert old.startswith(".version 6.0\n.target sm_30\n")
     for kernel in ("add", "ramp", "ramp_wrong", "copy", "fill", "fill_wrong", "matmul"):
         assert f".visible .entry {kernel}(" in modern
     assert "%%" not in modern
     # Sums of the ramp over as many cards as a host can have stay exact.
-    assert proveptx.RAMP * (16 * 17 // 2) < 2**24
+    assert prove_ptx.RAMP * (16 * 17 // 2) < 2**24
 
 
 def test_the_convolution_that_the_cpu_expects():
-    side, image = provecudnn.SIDE, [[[0] * provecudnn.SIDE for _ in range(provecudnn.SIDE)] for _ in range(4)]
+    side, image = cudnn.SIDE, [[[0] * cudnn.SIDE for _ in range(cudnn.SIDE)] for _ in range(4)]
     image[1][0][side - 1] = 5
-    weights = [[[[0] * 3 for _ in range(3)] for _ in range(4)] for _ in range(provecudnn.FILTERS)]
+    weights = [[[[0] * 3 for _ in range(3)] for _ in range(4)] for _ in range(cudnn.FILTERS)]
     weights[2][1][0][2] = 7  # looks one up and one to the right
-    result = provecudnn.reference(image, weights)
+    result = cudnn.reference(image, weights)
     assert result[2][1][side - 2] == 35
-    assert sum(provecudnn.flat(result)) == 35
+    assert sum(cudnn.flat(result)) == 35
 
 
 # --- NCCL, peers, libraries ----------------------------------------------------------------------------------------------
@@ -360,7 +372,7 @@ def reduced(bus=330.0, **more):
     ],
 )  # fmt: skip
 def test_nccl_is_judged(done, more, status, words):
-    found, message, evidence, hint, _ = provenccl.judge(
+    found, message, evidence, hint, _ = nccl.judge(
         done, [card(0), card(1)], [PAIR], more.get("bandwidth", BANDWIDTH), more.get("least"), more.get("library", PASS),
         more.get("hints", []), more.get("exported", {}),
     )  # fmt: skip
@@ -393,7 +405,7 @@ def peers(*rows):
     ],
 )  # fmt: skip
 def test_peers_are_judged(done, pair, status, words):
-    found, message, evidence, hint, _ = provep2p.judge(
+    found, message, evidence, hint, _ = p2p.judge(
         done, [0, 1], [card(0), card(1)], [{**PAIR, **pair}], BANDWIDTH, None, []
     )
     assert found == status, message
@@ -422,33 +434,33 @@ BROKEN = outcome(message="OSError: /opt/x/libnccl.so.2: file too short")
     ],
 )  # fmt: skip
 def test_which_library(login, plain, version, installed, status, words):
-    found, sentences, hint = provelibrary.judge("NCCL", login, plain, "/opt/x", version, installed)
+    found, sentences, hint = prove_library.judge("NCCL", login, plain, "/opt/x", version, installed)
     assert found == status, sentences
     says(words, sentences, hint or "")
     assert "provelibrary.py" not in sentences[0]
 
 
 def test_libraries_are_really_loaded():
-    done = proverun.run(
-        proverun.Job("provelibrary", "which", {"names": ["libno-such-thing.so.4", "libc.so.6"]})
+    done = prove_job.run(
+        prove_job.Job("prove.library", "which", {"names": ["libno-such-thing.so.4", "libc.so.6"]})
     )
     assert done.result["name"] == "libc.so.6"
     assert done.result["path"].endswith("libc.so.6")
-    done = proverun.run(proverun.Job("provelibrary", "which", {"names": ["libno-such-thing.so.4"]}))
+    done = prove_job.run(prove_job.Job("prove.library", "which", {"names": ["libno-such-thing.so.4"]}))
     assert done.message.startswith("NotThere: the loader finds no libno-such-thing.so.4")
 
 
 def test_a_damaged_library_first_on_the_path_is_told(tmp_path):
     (tmp_path / "libc-of-mine.so.6").write_text("not a library\n")
-    env = proverun.clean_environment(str(tmp_path))
-    done = proverun.run(proverun.Job("provelibrary", "which", {"names": ["libc-of-mine.so.6"]}, env))
+    env = prove_job.clean_environment(str(tmp_path))
+    done = prove_job.run(prove_job.Job("prove.library", "which", {"names": ["libc-of-mine.so.6"]}, env))
     assert done.status == "error"
     assert str(tmp_path) in done.message
 
 
 @pytest.mark.parametrize(("number", "words"), [(22803, "2.28.3"), (2804, "2.8.4"), (21005, "2.10.5")])
 def test_versions_of_nccl(number, words):
-    assert provenccl.version_words(number) == words
+    assert nccl.version_words(number) == words
 
 
 def test_shared_memory_that_nobody_maps_is_removed(tmp_path):
@@ -456,28 +468,28 @@ def test_shared_memory_that_nobody_maps_is_removed(tmp_path):
         (tmp_path / name).write_bytes(b"x" * 4096)
 
     make("nccl-before")
-    before = provenccl.segments(str(tmp_path))
+    before = nccl.segments(str(tmp_path))
     for name in ("nccl-left", "nccl-used", "other"):
         make(name)
     with (tmp_path / "nccl-used").open("r+b") as file, mmap.mmap(file.fileno(), 4096):
-        provenccl.remove_left_behind(before, os.geteuid() + 1, str(tmp_path))
+        nccl.remove_left_behind(before, os.geteuid() + 1, str(tmp_path))
         assert (tmp_path / "nccl-left").exists(), "another user's"
-        provenccl.remove_left_behind(before, os.geteuid(), str(tmp_path))
+        nccl.remove_left_behind(before, os.geteuid(), str(tmp_path))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["nccl-before", "nccl-used", "other"]
-    assert provenccl.segments(str(tmp_path / "absent")) == set()
+    assert nccl.segments(str(tmp_path / "absent")) == set()
 
 
 def test_the_oldest_python_can_read_all_of_it():
-    for path in Path(prove.__file__).parent.glob("prove*.py"):
+    for path in Path(proofs.__file__).parent.glob("*.py"):
         ast.parse(path.read_text(), feature_version=(3, 8))
     # It starts under interpreters that are judged, which may be older.
-    ast.parse(proverun.BOOT, feature_version=(3, 6))
-    ast.parse(proverun.sources("proveframework")["proveframework"], feature_version=(3, 7))
+    ast.parse(prove_job.BOOT, feature_version=(3, 6))
+    ast.parse(prove_job.sources("prove.framework")["prove.framework"], feature_version=(3, 7))
 
 
 def test_every_check_is_in_the_docs():
     page = (Path(__file__).parents[2] / "docs/prove.md").read_text()
-    for check in (*[name for name, _ in prove.Proof({}).plan()], "python.framework"):
+    for check in (*[name for name, _ in proofs.Proof({}).plan()], "python.framework"):
         assert f"| `{check}" in page, check
     for name in ("allreduce", "peer", "host", "memory"):
         assert f"`{name}`" in page
@@ -485,7 +497,7 @@ def test_every_check_is_in_the_docs():
 
 def test_every_check_that_can_run_has_its_name_in_the_list():
     args = {"toolkits": [{"version": "12.4", "path": "/x"}], "python": ["/x/python"]}
-    assert {name.split("[")[0] for name, _ in prove.Proof(args).plan()} <= set(prove.NAMES)
+    assert {name.split("[")[0] for name, _ in proofs.Proof(args).plan()} <= set(proofs.NAMES)
     with pytest.raises(UsageError) as refused:
         refuse_unknown(Look(only=("gpu.coumpute",)), ["apt.hold"])
     assert refused.value.issue.hint == "did you mean gpu.compute?"
@@ -509,10 +521,10 @@ def test_every_check_that_can_run_has_its_name_in_the_list():
     ],
 )  # fmt: skip
 def test_cards_that_nothing_can_compute_on_are_no_skip(monkeypatch, survey, seen, bus, status):
-    monkeypatch.setattr(provecount, "bus_cards", lambda: bus)
-    proof = prove.Proof({})
-    monkeypatch.setattr(prove.Proof, "survey", property(lambda self: survey))
-    monkeypatch.setattr(prove.Proof, "seen", property(lambda self: seen))
+    monkeypatch.setattr(prove_count, "bus_cards", lambda: bus)
+    proof = proofs.Proof({})
+    monkeypatch.setattr(proofs.Proof, "survey", property(lambda self: survey))
+    monkeypatch.setattr(proofs.Proof, "seen", property(lambda self: seen))
     found = proof.compute()
     assert found["status"] == status, found
     assert bool(found["hint"]) is (status == "fail")

@@ -5,7 +5,12 @@ import re
 import pytest
 
 import provision.collection  # noqa: F401
-from ansible_collections.gpu.provision.plugins.module_utils import provecompile, proverun
+from ansible_collections.gpu.provision.plugins.module_utils.prove import (
+    compile as prove_compile,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.prove import (
+    job as prove_job,
+)
 from tests.unit.provecases import outcome, says, table
 
 CARDS = [{"label": "0", "uuid": "GPU-0", "cc": "9.0"}, {"label": "1", "uuid": "GPU-1", "cc": "9.0"}]
@@ -13,7 +18,7 @@ CARDS = [{"label": "0", "uuid": "GPU-0", "cc": "9.0"}, {"label": "1", "uuid": "G
 
 @pytest.mark.parametrize("case", table("nvcc"), ids=lambda case: case["name"])
 def test_what_nvcc_says(case):
-    kind, sentence, hint = provecompile.read_nvcc(case["said"])
+    kind, sentence, hint = prove_compile.read_nvcc(case["said"])
     assert kind == case["kind"]
     says(case["words"], sentence, hint or "")
 
@@ -29,14 +34,14 @@ def test_what_nvcc_says(case):
     ],
 )
 def test_the_code_that_is_asked_for(cc, known, code, how):
-    assert provecompile.code_for(cc, known) == (code, how)
+    assert prove_compile.code_for(cc, known) == (code, how)
 
 
 def test_what_a_toolkit_compiles_for():
     def answers(rc, said):
         return lambda command: (rc, said)
 
-    known = provecompile.known_architectures
+    known = prove_compile.known_architectures
     assert known("nvcc", "13.0", answers(0, "compute_75\ncompute_90\ncompute_100\ncompute_103a\n")) == [
         "7.5", "9.0", "10.0", "10.3",
     ]  # fmt: skip
@@ -47,14 +52,14 @@ def test_what_a_toolkit_compiles_for():
 
 def test_the_newest_host_compiler_that_fits():
     there = {"/usr/bin/g++-9", "/usr/bin/g++-11", "/usr/bin/g++-13"}
-    assert provecompile.older_compiler(12, there.__contains__) == "/usr/bin/g++-11"
-    assert provecompile.older_compiler(8, there.__contains__) is None
+    assert prove_compile.older_compiler(12, there.__contains__) == "/usr/bin/g++-11"
+    assert prove_compile.older_compiler(8, there.__contains__) is None
 
 
 def test_the_source_names_what_it_prints():
-    expected = re.findall(r"// gpu-provision-expect: (.*)", provecompile.SOURCE)
+    expected = re.findall(r"// gpu-provision-expect: (.*)", prove_compile.SOURCE)
     assert expected == ["OK"]
-    assert 'printf("OK\\n")' in provecompile.SOURCE
+    assert 'printf("OK\\n")' in prove_compile.SOURCE
 
 
 NVCC = r"""#!/usr/bin/env python3
@@ -88,8 +93,8 @@ def build(tmp_path):
         folder = tmp_path / "work"
         folder.mkdir(exist_ok=True)
         args = {"nvcc": str(nvcc), "version": "12.4", "folder": str(folder), "cards": list(cards), **more}
-        env = proverun.clean_environment(None, {"TMPDIR": str(folder)})
-        return proverun.run(proverun.Job("provecompile", "build", args, env, timeout_s=20))
+        env = prove_job.clean_environment(None, {"TMPDIR": str(folder)})
+        return prove_job.run(prove_job.Job("prove.compile", "build", args, env, timeout_s=20))
 
     return run
 
@@ -98,7 +103,7 @@ def test_compiled_and_run_on_every_card(build):
     done = build(program="echo $CUDA_VISIBLE_DEVICES; echo OK")
     assert [run["said"].split() for run in done.result["runs"]] == [["GPU-0", "OK"], ["GPU-1", "OK"]]
     assert done.result["how"] == {"9.0": "native"}
-    status, message, _, hint, numbers = provecompile.judge("12.4", done, None)
+    status, message, _, hint, numbers = prove_compile.judge("12.4", done, None)
     assert (status, message, hint) == ("pass", "compiled for 9.0 and run on 2", None)
     assert set(numbers) == {"nvcc_s", "gpu0_run_s", "gpu1_run_s"}
 
@@ -106,25 +111,25 @@ def test_compiled_and_run_on_every_card(build):
 def test_a_card_that_is_newer_than_the_toolkit_gets_ptx(build):
     done = build(cards=[{"label": "0", "uuid": "GPU-0", "cc": "12.0"}])
     assert done.result["how"] == {"12.0": "jit"}
-    status, message, *_ = provecompile.judge("12.4", done, None)
+    status, message, *_ = prove_compile.judge("12.4", done, None)
     assert status == "pass"
     assert "by PTX for compute capability 12.0" in message
 
 
 def test_a_card_that_the_toolkit_has_given_up(build):
     done = build(cards=[{"label": "0", "uuid": "GPU-0", "cc": "7.0"}])
-    assert provecompile.judge("13.0", done, None)[:2] == (
+    assert prove_compile.judge("13.0", done, None)[:2] == (
         "fail", "CUDA 13.0 no longer compiles for compute capability 7.0",
     )  # fmt: skip
     mixed = build(cards=[*CARDS, {"label": "2", "uuid": "GPU-2", "cc": "7.0"}])
     assert [run["label"] for run in mixed.result["runs"]] == ["0", "1"]
-    assert provecompile.judge("13.0", mixed, None)[0] == "fail"
+    assert prove_compile.judge("13.0", mixed, None)[0] == "fail"
 
 
 def test_no_card_to_run_on(build):
     done = build(cards=[])
     assert done.result["built"]
-    assert provecompile.judge("12.4", done, "no NVIDIA GPU")[:2] == (
+    assert prove_compile.judge("12.4", done, "no NVIDIA GPU")[:2] == (
         "skip", "compiled, not run: no NVIDIA GPU",
     )  # fmt: skip
 
@@ -132,7 +137,7 @@ def test_no_card_to_run_on(build):
 def test_a_host_compiler_that_is_too_new(build, monkeypatch):
     done = build(compiling=TOO_NEW)
     result = done.result
-    status, message, evidence, hint, _ = provecompile.judge("11.8", done, None)
+    status, message, evidence, hint, _ = prove_compile.judge("11.8", done, None)
     assert result["default_too_new"] == 11
     if result["compiler"] is None:  # this machine has no older one
         assert status == "fail"
@@ -147,7 +152,7 @@ def test_an_older_compiler_serves():
         "built": True, "how": {"9.0": "native"}, "compiler": "/usr/bin/g++-11", "said": "", "default_too_new": 11,
         "nvcc_s": 1.0, "runs": [{"label": "0", "cc": "9.0", "rc": 0, "said": "OK\n", "seconds": 0.3}],
     })  # fmt: skip
-    status, message, _, hint, _ = provecompile.judge("11.8", done, None)
+    status, message, _, hint, _ = prove_compile.judge("11.8", done, None)
     assert status == "warn"
     says(["/usr/bin/g++-11", "newer than 11", "-ccbin"], message, hint)
 
@@ -166,7 +171,7 @@ def test_an_older_compiler_serves():
     ],
 )  # fmt: skip
 def test_programs_that_fail(build, program, words):
-    status, message, evidence, hint, _ = provecompile.judge("12.4", build(program=program), None)
+    status, message, evidence, hint, _ = prove_compile.judge("12.4", build(program=program), None)
     assert status == "fail"
     says(words, message, evidence, hint or "")
 
@@ -178,8 +183,8 @@ def test_a_compiler_that_hangs_is_stopped(build, tmp_path):
     folder = tmp_path / "other"
     folder.mkdir()
     args = {"nvcc": str(nvcc), "version": "12.4", "folder": str(folder), "cards": CARDS}
-    done = proverun.run(proverun.Job("provecompile", "build", args, timeout_s=1.0))
-    status, message, _, hint, _ = provecompile.judge("12.4", done, None)
+    done = prove_job.run(prove_job.Job("prove.compile", "build", args, timeout_s=1.0))
+    status, message, _, hint, _ = prove_compile.judge("12.4", done, None)
     assert status == "fail"
     assert "did not end" in message
     assert hint
@@ -190,7 +195,7 @@ def test_cards_by_nvidia_smi(tmp_path, monkeypatch):
     smi.write_text("#!/bin/sh\necho '0, GPU-1234, 9.0'; echo '1, GPU-5678, [N/A]'\n")
     smi.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    done = proverun.run(proverun.Job("provecompile", "cards_by_smi"))
+    done = prove_job.run(prove_job.Job("prove.compile", "cards_by_smi"))
     assert done.result == {"cards": [{"label": "0", "uuid": "GPU-1234", "cc": "9.0"}]}
     smi.write_text("#!/bin/sh\necho 'NVIDIA-SMI has failed'; exit 9\n")
-    assert proverun.run(proverun.Job("provecompile", "cards_by_smi")).result == {"cards": []}
+    assert prove_job.run(prove_job.Job("prove.compile", "cards_by_smi")).result == {"cards": []}

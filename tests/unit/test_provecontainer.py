@@ -9,20 +9,21 @@ import pytest
 import yaml
 
 import provision.collection  # noqa: F401 - makes the collection importable
-from ansible_collections.gpu.provision.plugins.module_utils import prove, provecontainer
+from ansible_collections.gpu.provision.plugins.module_utils.prove import container as prove_container
+from ansible_collections.gpu.provision.plugins.module_utils.prove import proofs
 from provision.catalog import load_catalog
 from provision.facts import Facts
-from provision.plan.containers import containers_to_run
-from provision.resolve.containers import ContainersWish
-from provision.verify import Look
+from provision.parts.containers.plan import containers_to_run
+from provision.parts.containers.resolve import ContainersWish
+from provision.planning.verification import Look
 
 CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/containers_run.yml").read_text())
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
 def test_what_is_made_of_it(case):
-    attempt = provecontainer.Attempt(case.get("rc", 0), case.get("out", ""))
-    status, message, evidence, hint, _ = provecontainer.judge(
+    attempt = prove_container.Attempt(case.get("rc", 0), case.get("out", ""))
+    status, message, evidence, hint, _ = prove_container.judge(
         attempt, "docker run", case.get("gpus", 0), 1.0, []
     )
     wanted, *words = case["expect"]
@@ -46,8 +47,8 @@ def calls(tmp_path):
 
 def podman(tmp_path, monkeypatch, text, timeout=20.0, **args):
     path = program(tmp_path, text)
-    monkeypatch.setattr(provecontainer, "_which", lambda name: str(path))
-    return provecontainer.prove_podman(args, timeout)
+    monkeypatch.setattr(prove_container, "_which", lambda name: str(path))
+    return prove_container.prove_podman(args, timeout)
 
 
 def test_podman_gets_gpus_by_cdi_and_nothing_stays(tmp_path, monkeypatch):
@@ -90,29 +91,29 @@ def test_a_hang_is_ended_and_cleaned_up(tmp_path, monkeypatch):
 
 def test_an_interruption_cleans_up_as_well(tmp_path, monkeypatch):
     path = program(tmp_path, "cat > /dev/null")
-    runtime = provecontainer._Runtime(str(path), [], dict(os.environ), 20.0)
-    real = provecontainer.run
+    runtime = prove_container._Runtime(str(path), [], dict(os.environ), 20.0)
+    real = prove_container.run
 
     def interrupted(argv, *more):
         if argv[1] == "run":
             raise KeyboardInterrupt
         return real(argv, *more)
 
-    monkeypatch.setattr(provecontainer, "run", interrupted)
+    monkeypatch.setattr(prove_container, "run", interrupted)
     with pytest.raises(KeyboardInterrupt):
         runtime.prove({}, [])
     assert calls(tmp_path) == ["import", "rm", "rmi"]
 
 
 def test_docker_that_does_not_run_or_has_no_cdi_is_a_skip(tmp_path, monkeypatch):
-    monkeypatch.setattr(provecontainer, "_which", lambda name: "/bin/true")
-    monkeypatch.setattr(provecontainer, "SOCKET", str(tmp_path / "none"))
-    assert provecontainer.prove_docker({}, False, 5.0)[0] == "skip"
+    monkeypatch.setattr(prove_container, "_which", lambda name: "/bin/true")
+    monkeypatch.setattr(prove_container, "SOCKET", str(tmp_path / "none"))
+    assert prove_container.prove_docker({}, False, 5.0)[0] == "skip"
     (tmp_path / "none").write_text("")
-    status, message, *_ = provecontainer.prove_docker({"docker_cdi": False}, True, 5.0)
+    status, message, *_ = prove_container.prove_docker({"docker_cdi": False}, True, 5.0)
     assert status == "skip" and "25.0" in message
-    monkeypatch.setattr(provecontainer, "_which", lambda name: None)
-    assert provecontainer.prove_docker({}, False, 5.0)[1] == "there is no program docker"
+    monkeypatch.setattr(prove_container, "_which", lambda name: None)
+    assert prove_container.prove_docker({}, False, 5.0)[1] == "there is no program docker"
 
 
 def test_the_image_holds_the_c_library_and_no_more(tmp_path):
@@ -122,15 +123,15 @@ def test_the_image_holds_the_c_library_and_no_more(tmp_path):
     (tmp_path / "lib64/ld-linux-x86-64.so.2").write_bytes(b"loader")
     (folder / "libc-2.39.so").write_bytes(b"libc")
     (folder / "libc.so.6").symlink_to("libc-2.39.so")
-    data = provecontainer.scratch(str(tmp_path), "x86_64")
+    data = prove_container.scratch(str(tmp_path), "x86_64")
     with tarfile.open(fileobj=io.BytesIO(data)) as archive:
         files = {entry.name: archive.extractfile(entry).read() for entry in archive if entry.isfile()}
     assert files == {
         "etc/debian_version": b"scratch\n", "lib64/ld-linux-x86-64.so.2": b"loader", "lib/x86_64-linux-gnu/libc.so.6": b"libc",
     }  # fmt: skip
-    assert provecontainer.scratch(str(tmp_path), "riscv64") is None
+    assert prove_container.scratch(str(tmp_path), "riscv64") is None
     (folder / "libc.so.6").unlink()
-    assert provecontainer.scratch(str(tmp_path), "x86_64") is None
+    assert prove_container.scratch(str(tmp_path), "x86_64") is None
 
 
 def test_what_runs_is_what_the_inventory_asks_for():
@@ -142,10 +143,10 @@ def test_what_runs_is_what_the_inventory_asks_for():
         ContainersWish.from_vars({"container_toolkit_runtimes": ["docker", "podman"]}), facts, load_catalog()
     )
     assert args == {"docker": True, "docker_cdi": True, "podman": True, "image": "", "gpus": 1}
-    names = [name for name, _ in provecontainer.plan(args)]
+    names = [name for name, _ in prove_container.plan(args)]
     assert names == ["container.run[docker]", "container.run[docker-cdi]", "container.run[podman]"]
     nothing = containers_to_run(ContainersWish(), facts, load_catalog())
-    verdicts = prove.main({"containers": nothing, "only": ["container.run"]})["checks"]
+    verdicts = proofs.main({"containers": nothing, "only": ["container.run"]})["checks"]
     assert [(v["id"], v["status"]) for v in verdicts] == [("container.run", "skip")]
 
 

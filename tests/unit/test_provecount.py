@@ -3,7 +3,7 @@
 import pytest
 
 import provision.collection  # noqa: F401
-from ansible_collections.gpu.provision.plugins.module_utils import provecount
+from ansible_collections.gpu.provision.plugins.module_utils.prove import count as prove_count
 from tests.unit.provecases import H100, card, outcome, says, table
 
 
@@ -24,7 +24,7 @@ def test_count(case):
     seen = outcome({"cards": [{"uuid": row["uuid"].split("-", 1)[1]} for row in visible]})
     if "seen_code" in case:
         seen = outcome(message="CudaError: cuInit", code=case["seen_code"])
-    status, message, evidence, hint, _ = provecount.judge(
+    status, message, evidence, hint, _ = prove_count.judge(
         survey,
         case.get("bus", ["0000:00:00.0", "0000:01:00.0"]),
         seen,
@@ -46,5 +46,5 @@ def test_the_bus_is_read_from_sysfs(tmp_path):
         (tmp_path / slot / "vendor").write_text(vendor + "\n")
         (tmp_path / slot / "class").write_text(kind + "\n")
     (tmp_path / "0000:04:00.0" / "physfn").mkdir()  # a virtual function
-    assert provecount.bus_cards(str(tmp_path)) == ["0000:01:00.0", "0000:02:00.0"]
-    assert provecount.bus_cards(str(tmp_path / "absent")) == []
+    assert prove_count.bus_cards(str(tmp_path)) == ["0000:01:00.0", "0000:02:00.0"]
+    assert prove_count.bus_cards(str(tmp_path / "absent")) == []

@@ -9,7 +9,15 @@ from pathlib import Path
 import pytest
 
 import provision.collection  # noqa: F401
-from ansible_collections.gpu.provision.plugins.module_utils import prove, proveframework, proverun
+from ansible_collections.gpu.provision.plugins.module_utils.prove import (
+    framework as prove_framework,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.prove import (
+    job as prove_job,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.prove import (
+    proofs,
+)
 from tests.unit.provecases import outcome, says, table
 
 TORCH = {
@@ -24,7 +32,7 @@ TORCH = {
 
 @pytest.mark.parametrize("case", table("covers"), ids=lambda case: f"{case['list']} {case['cc']}")
 def test_covers(case):
-    assert proveframework.covers(case["list"], case["cc"]) == case["how"]
+    assert prove_framework.covers(case["list"], case["cc"]) == case["how"]
 
 
 @pytest.mark.parametrize("case", table("framework"), ids=lambda case: case["name"])
@@ -33,7 +41,7 @@ def test_judge(case):
         return outcome({**TORCH, **value}) if isinstance(value, dict) else outcome(message=value)
 
     count = case.get("count", 1)
-    status, message, evidence, hint = proveframework.judge_one(
+    status, message, evidence, hint = prove_framework.judge_one(
         "torch", as_outcome(case["seen"]), as_outcome(case["plain"]) if "plain" in case else None,
         case.get("library_path", ""), {"count": count, "ccs": ["9.0"] if count else []}, set(case.get("there", [])).__contains__,
     )  # fmt: skip
@@ -44,7 +52,7 @@ def test_judge(case):
 
 def test_a_crash_while_importing_is_no_shadow():
     crashed = outcome(message="ended by signal SIGILL", status="killed", at="importing torch")
-    status, message, _, hint = proveframework.judge_one(
+    status, message, _, hint = prove_framework.judge_one(
         "torch", crashed, None, "", {"count": 1, "ccs": ["9.0"]}, bool
     )
     assert status == "fail"
@@ -52,7 +60,7 @@ def test_a_crash_while_importing_is_no_shadow():
 
 
 def test_versions_of_cudnn():
-    assert [proveframework.cudnn_words(number) for number in (91400, 8902, 90100)] == [
+    assert [prove_framework.cudnn_words(number) for number in (91400, 8902, 90100)] == [
         "9.14.0", "8.9.2", "9.1.0",
     ]  # fmt: skip
 
@@ -64,7 +72,7 @@ def test_libraries_are_read_from_maps(tmp_path):
         "7f01-7f02 r-xp 00000000 08:01 124 /a path/libcudnn.so.9\n7f02-7f03 rw-p 0 00:00 0\n"
         "7f03-7f04 r-xp 00000000 08:01 125 /v/lib/libcublasLt.so.12.4.5.8\n7f05-7f06 r-xp 0 08:01 1 /lib/libm.so.6\n"
     )
-    assert proveframework.loaded_libraries(str(maps)) == {
+    assert prove_framework.loaded_libraries(str(maps)) == {
         "libcudart-9335f6a2.so.12": "/v/lib/libcudart-9335f6a2.so.12",
         "libcudnn.so.9": "/a path/libcudnn.so.9",
         "libcublasLt.so.12.4.5.8": "/v/lib/libcublasLt.so.12.4.5.8",
@@ -108,7 +116,7 @@ def interpreter(tmp_path):
 
 
 def proved(path, **args):
-    (verdict,) = prove.main({"python": [path], "only": ["python.framework"], "timeout_s": 20, **args})[
+    (verdict,) = proofs.main({"python": [path], "only": ["python.framework"], "timeout_s": 20, **args})[
         "checks"
     ]
     return verdict
@@ -147,10 +155,10 @@ def test_an_import_that_hangs(interpreter):
 
 def test_an_import_leaves_nothing_behind(interpreter):
     path = interpreter("import os\nopen(os.environ['XDG_CACHE_HOME'] + '/cache', 'w').close()\n" + CPU_BUILD)
-    before = set(Path(proverun.executable_folder()).iterdir())
+    before = set(Path(prove_job.executable_folder()).iterdir())
     assert proved(path)["status"] == "skip"
-    after = set(Path(proverun.executable_folder()).iterdir())
-    assert not [item for item in after - before if item.name.startswith(proverun.FOLDER_PREFIX)]
+    after = set(Path(prove_job.executable_folder()).iterdir())
+    assert not [item for item in after - before if item.name.startswith(prove_job.FOLDER_PREFIX)]
     assert not list(Path(path).parents[1].rglob("__pycache__"))
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import provision.collection  # noqa: F401
-from ansible_collections.gpu.provision.plugins.module_utils import proverun
+from ansible_collections.gpu.provision.plugins.module_utils.prove import job as prove_job
 
 JOBS = """
 import ctypes, os, signal, subprocess, sys, time
@@ -58,15 +58,15 @@ def dump(args, say):
 
 @pytest.fixture
 def job(monkeypatch):
-    monkeypatch.setattr(proverun, "sources", lambda module: {"jobs": JOBS})
-    return lambda function, args=None, **more: proverun.Job(
+    monkeypatch.setattr(prove_job, "sources", lambda module: {"jobs": JOBS})
+    return lambda function, args=None, **more: prove_job.Job(
         "jobs", function, args, **{"timeout_s": 20, **more}
     )
 
 
 def test_an_answer_comes_back_apart_from_what_is_printed(job):
-    env = proverun.clean_environment("/opt/some lib")
-    outcome = proverun.run(job("answer", {"a": [1, "é"]}, env=env))
+    env = prove_job.clean_environment("/opt/some lib")
+    outcome = prove_job.run(job("answer", {"a": [1, "é"]}, env=env))
     assert outcome.ok
     assert outcome.result == {"got": {"a": [1, "é"]}, "path": "/opt/some lib", "cwd": "/"}
     assert (outcome.at, outcome.lines()) == ("half way", ["noise"])
@@ -75,7 +75,7 @@ def test_an_answer_comes_back_apart_from_what_is_printed(job):
 
 def test_a_hang_ends_with_everything_that_it_started(job, tmp_path):
     started = time.monotonic()
-    outcome = proverun.run(job("hang", {"pid": str(tmp_path / "pid")}, timeout_s=1.0))
+    outcome = prove_job.run(job("hang", {"pid": str(tmp_path / "pid")}, timeout_s=1.0))
     assert time.monotonic() - started < 8
     assert (outcome.status, outcome.at) == ("timeout", "waiting for nothing")
     assert "1 s" in outcome.message
@@ -100,41 +100,41 @@ def test_a_hang_ends_with_everything_that_it_started(job, tmp_path):
     ],
 )
 def test_ways_to_fail(job, function, status, words):
-    outcome = proverun.run(job(function))
+    outcome = prove_job.run(job(function))
     assert outcome.status == status
     assert words in outcome.message
     assert not outcome.ok
 
 
 def test_what_was_printed_before_the_end_is_kept(job):
-    assert proverun.run(job("leave")).lines() == ["last words"]
+    assert prove_job.run(job("leave")).lines() == ["last words"]
 
 
 def test_a_code_of_cuda_comes_back(job):
-    outcome = proverun.run(job("refuse"))
+    outcome = prove_job.run(job("refuse"))
     assert (outcome.code, outcome.name) == (222, "cuModuleLoadData")
 
 
 def test_lines_that_are_not_ours_do_no_harm(job):
-    outcome = proverun.run(job("scribble"))
+    outcome = prove_job.run(job("scribble"))
     assert outcome.ok
     assert outcome.result == {"fine": True}
 
 
 def test_memory_is_bounded(job):
-    outcome = proverun.run(job("eat", memory=200 << 20))
+    outcome = prove_job.run(job("eat", memory=200 << 20))
     assert outcome.status == "memory"
     assert outcome.seconds < 15
 
 
 def test_large_answers_and_much_noise(job):
-    outcome = proverun.run(job("big"))
+    outcome = prove_job.run(job("big"))
     assert len(outcome.result["text"]) == 300000
-    assert len(outcome.output) <= proverun.KEPT
+    assert len(outcome.output) <= prove_job.KEPT
 
 
 def test_no_core_is_dumped_and_this_dies_first(job):
-    assert proverun.run(job("dump")).result == {"core": 0, "score": "1000"}
+    assert prove_job.run(job("dump")).result == {"core": 0, "score": "1000"}
 
 
 def test_an_interpreter_that_cannot_start(job, tmp_path):
@@ -142,18 +142,18 @@ def test_an_interpreter_that_cannot_start(job, tmp_path):
     broken.write_text("not a program")
     broken.chmod(0o755)
     for path in (broken, tmp_path / "absent"):
-        outcome = proverun.run(job("answer", python=str(path)))
+        outcome = prove_job.run(job("answer", python=str(path)))
         assert outcome.status == "unstartable"
         assert str(path) in outcome.message
     script = tmp_path / "silent"
     script.write_text("#!/bin/sh\nexit 3\n")
     script.chmod(0o755)
-    assert proverun.run(job("answer", python=str(script))).status == "garbage"
+    assert prove_job.run(job("answer", python=str(script))).status == "garbage"
 
 
 def test_side_by_side(job):
     started = time.monotonic()
-    outcomes = proverun.run_all(
+    outcomes = prove_job.run_all(
         [job("hang", {"pid": "/dev/null"}, timeout_s=1.5), job("answer"), job("crash")]
     )
     assert [outcome.status for outcome in outcomes] == ["timeout", "ok", "killed"]
@@ -163,7 +163,7 @@ def test_side_by_side(job):
 def test_descriptors_and_children_do_not_pile_up(job):
     before = len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(3):
-        proverun.run_all([job("answer"), job("leave")])
+        prove_job.run_all([job("answer"), job("leave")])
     assert len(list(Path("/proc/self/fd").iterdir())) == before
     with pytest.raises(ChildProcessError):
         os.waitpid(-1, os.WNOHANG)
@@ -172,22 +172,22 @@ def test_descriptors_and_children_do_not_pile_up(job):
 def test_the_environment_of_a_child_is_known(monkeypatch):
     for name in ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "CUDA_VISIBLE_DEVICES"):
         monkeypatch.setenv(name, "/somewhere")
-    env = proverun.clean_environment()
+    env = prove_job.clean_environment()
     assert not {"LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "CUDA_VISIBLE_DEVICES"} & set(env)
     assert env["CUDA_CACHE_DISABLE"] == "1"
-    assert proverun.clean_environment("", {"NCCL_DEBUG": "WARN"})["NCCL_DEBUG"] == "WARN"
+    assert prove_job.clean_environment("", {"NCCL_DEBUG": "WARN"})["NCCL_DEBUG"] == "WARN"
 
 
 def test_sources_are_those_that_are_imported():
-    assert set(proverun.sources("provecompile")) == {"provecompile", "proveerrors"}
-    assert "def survey" in proverun.sources("provecuda")["provenvml"]
+    assert set(prove_job.sources("prove.compile")) == {"prove.compile", "prove.errors"}
+    assert "def survey" in prove_job.sources("prove.cuda")["prove.nvml"]
 
 
 CALLER = """
 import sys, time
 sys.path.insert(0, {root!r})
 import provision.collection
-from ansible_collections.gpu.provision.plugins.module_utils import proverun
+from ansible_collections.gpu.provision.plugins.module_utils.prove import job as proverun
 proverun.sources = lambda module: {{"jobs": {jobs!r}}}
 with proverun.signals_end_cleanly(), proverun.Folder() as folder:
     print(folder, flush=True)
@@ -199,7 +199,7 @@ with proverun.signals_end_cleanly(), proverun.Folder() as folder:
 def test_a_caller_that_dies_takes_its_children_with_it(tmp_path, number, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     pid = tmp_path / "pid"
-    root = str(proverun.__file__).split("/.collections/")[0].split("/plugins/")[0]
+    root = str(prove_job.__file__).split("/.collections/")[0].split("/plugins/")[0]
     text = textwrap.dedent(CALLER).format(root=root, jobs=JOBS, pid=str(pid))
     caller = subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, text=True)
     folder = Path(caller.stdout.readline().strip())
@@ -220,7 +220,7 @@ def test_a_caller_that_dies_takes_its_children_with_it(tmp_path, number, monkeyp
     else:
         # Nobody could remove it: the next run does.
         assert folder.is_dir()
-        with proverun.Folder() as next_folder:
+        with prove_job.Folder() as next_folder:
             assert Path(next_folder).is_dir()
         assert not folder.exists()
     if Path(f"/proc/{inner}").exists():
@@ -229,7 +229,7 @@ def test_a_caller_that_dies_takes_its_children_with_it(tmp_path, number, monkeyp
 
 def test_a_folder_goes_also_after_an_error(monkeypatch, tmp_path):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    with pytest.raises(ValueError, match="on purpose"), proverun.Folder() as folder:
+    with pytest.raises(ValueError, match="on purpose"), prove_job.Folder() as folder:
         Path(folder, "file").touch()
         raise ValueError("on purpose")
     assert list(tmp_path.iterdir()) == []

@@ -7,7 +7,7 @@ from itertools import combinations
 import pytest
 
 import provision.collection  # noqa: F401
-from ansible_collections.gpu.provision.plugins.module_utils import provetopology
+from ansible_collections.gpu.provision.plugins.module_utils.prove import topology as prove_topology
 from provision.catalog import load_catalog
 from tests.unit.provecases import FIXTURES, card, table
 
@@ -26,7 +26,7 @@ def test_the_way_and_its_rate(case):
         {**PLAIN, **case.get("each", {}), "a": a, "b": b, **named.get((a, b), {})}
         for a, b in combinations(case["cards"], 2)
     ]
-    found = provetopology.expected(cards, pairs, BANDWIDTH)
+    found = prove_topology.expected(cards, pairs, BANDWIDTH)
     assert found["way"] == case["expect"]["way"]
     assert found["gb_per_s"] == case["expect"]["gb_per_s"]
     assert case["expect"]["words"] in found["words"]
@@ -37,29 +37,29 @@ def test_the_way_and_its_rate(case):
 )
 def test_what_was_measured_on_nvlink_is_judged(measured, status):
     # 355 and 330: four and two H100 or H200; 26.3: the same four with NCCL_P2P_DISABLE=1.
-    assert provetopology.judge_rate(measured, 478.1, BANDWIDTH["allreduce"]["nvlink"])[0] == status
+    assert prove_topology.judge_rate(measured, 478.1, BANDWIDTH["allreduce"]["nvlink"])[0] == status
 
 
 def test_a_bound_of_the_users_own_takes_the_place_of_the_catalogs():
     share = BANDWIDTH["allreduce"]["nvlink"]
-    assert provetopology.judge_rate(26.3, 478.1, share, least=20.0)[0] == "pass"
-    assert provetopology.judge_rate(355.0, 478.1, share, least=400.0)[0] == "fail"
-    assert provetopology.judge_rate(3.0, None, share)[0] == "pass"
-    assert "not judged" in provetopology.judge_rate(3.0, None, share)[1]
+    assert prove_topology.judge_rate(26.3, 478.1, share, least=20.0)[0] == "pass"
+    assert prove_topology.judge_rate(355.0, 478.1, share, least=400.0)[0] == "fail"
+    assert prove_topology.judge_rate(3.0, None, share)[0] == "pass"
+    assert "not judged" in prove_topology.judge_rate(3.0, None, share)[1]
 
 
 def test_every_way_has_its_shares():
     for kind in ("allreduce", "peer"):
-        assert set(BANDWIDTH[kind]) == set(provetopology.WAYS)
-        warns = [BANDWIDTH[kind][way]["warn"] for way in provetopology.WAYS]
+        assert set(BANDWIDTH[kind]) == set(prove_topology.WAYS)
+        warns = [BANDWIDTH[kind][way]["warn"] for way in prove_topology.WAYS]
         assert warns == sorted(warns, reverse=True), "farther is slower"
 
 
 def test_nvidia_smi_says_the_same_as_nvml():
     recorded = json.loads((FIXTURES / "h200x4/scenes.json").read_text())
     survey = recorded["scenes"]["everything"]["answers"][0]["result"]
-    told = provetopology.read_topology((FIXTURES / "h200x4/topo.txt").read_text())
-    assert told == {(pair["a"], pair["b"]): provetopology.word(pair) for pair in survey["pairs"]}
+    told = prove_topology.read_topology((FIXTURES / "h200x4/topo.txt").read_text())
+    assert told == {(pair["a"], pair["b"]): prove_topology.word(pair) for pair in survey["pairs"]}
     assert len(told) == 6
 
 
@@ -69,7 +69,7 @@ def test_a_matrix_of_several_ways_is_read():
         "GPU0\t X \tNV4\tSYS\tPIX\t0-31\nGPU1\tNV4\t X \tNODE\tSYS\t0-31\nGPU2\tSYS\tNODE\t X \tSYS\t32-63\n"
         "NIC0\tPIX\tSYS\tSYS\t X \n"
     )
-    assert provetopology.read_topology(text) == {(0, 1): "NV4", (0, 2): "SYS", (1, 2): "NODE"}
+    assert prove_topology.read_topology(text) == {(0, 1): "NV4", (0, 2): "SYS", (1, 2): "NODE"}
 
 
 def _config(control=None, before=()):
@@ -96,11 +96,11 @@ def _config(control=None, before=()):
     ],
 )
 def test_access_control_of_bridges(config, answer):
-    assert provetopology.redirects(config) is answer
+    assert prove_topology.redirects(config) is answer
 
 
 def test_hints_of_a_host(tmp_path):
-    assert provetopology.host_hints(str(tmp_path)) == []
+    assert prove_topology.host_hints(str(tmp_path)) == []
     group = tmp_path / "sys/kernel/iommu_groups/7"
     group.mkdir(parents=True)
     (group / "type").write_text("DMA-FQ\n")
@@ -109,9 +109,9 @@ def test_hints_of_a_host(tmp_path):
         device.mkdir(parents=True)
         (device / "class").write_text(kind + "\n")
         (device / "config").write_bytes(_config(0x1D))
-    first, second = provetopology.host_hints(str(tmp_path))
+    first, second = prove_topology.host_hints(str(tmp_path))
     assert "iommu=pt" in first
     assert "0000:00:01.0" in second
     assert "0000:01:00.0" not in second
     (group / "type").write_text("identity\n")
-    assert len(provetopology.host_hints(str(tmp_path))) == 1
+    assert len(prove_topology.host_hints(str(tmp_path))) == 1

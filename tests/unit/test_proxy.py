@@ -8,22 +8,31 @@ import pytest
 import yaml
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils import (
-    aptconf,
-    aptfiles,
-    aptquery,
-    aptsources,
-    condacommon,
-    condafail,
-    proxies,
+from ansible_collections.gpu.provision.plugins.module_utils.apt import (
+    conf as apt_conf,
 )
-from ansible_collections.gpu.provision.plugins.module_utils.aptcommon import AptError
-from provision import variables
+from ansible_collections.gpu.provision.plugins.module_utils.apt import (
+    files as apt_files,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.apt import (
+    query as apt_query,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.apt import (
+    sources as apt_sources,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.apt.common import AptError
+from ansible_collections.gpu.provision.plugins.module_utils.conda import (
+    common as conda_common,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.conda import (
+    errors as conda_errors,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.lib import proxies
 from provision.errors import UsageError
-from provision.inventory import Host
-from provision.plan.apt import AptPart, combine
+from provision.inventory import Host, variables
+from provision.inventory.proxy import HostProxy
+from provision.parts.apt import AptPart, combine
 from provision.planning import plan_from_facts
-from provision.proxy import HostProxy
 from tests.unit.hosts import host
 from tests.unit.offers import OFFERS
 from tests.unit.test_planning import CHANGES, FakeHost
@@ -101,7 +110,7 @@ def test_without_it_nothing_is_sent():
 @pytest.mark.parametrize("parts", [["proxy"], ["cuda"], ["driver", "proxy"]])
 def test_it_alone_is_a_change_of_one_file_and_then_none(parts):
     facts = host(["RTX 4090"], "580 580.142 open signed")
-    facts.own_files[aptfiles.UNATTENDED] = "of a role that is not asked"
+    facts.own_files[apt_files.UNATTENDED] = "of a role that is not asked"
     values = {"nvidia_driver_manage": False}
     call = FakeHost(OFFERS["noble"], CHANGES)
     plan = plan_from_facts("gpu01", facts, call, {**values, **WISH}, parts=parts)
@@ -109,11 +118,11 @@ def test_it_alone_is_a_change_of_one_file_and_then_none(parts):
     configure = plan.spec["apt"]["configure"]
     assert configure["unattended_blacklist"] is None and configure["preferences"] is None
     assert not plan.spec["apt"]["hold"] and not plan.spec["apt"]["release"]
-    facts.own_files[aptfiles.PROXY] = aptfiles.sha256(configure["proxy"])
+    facts.own_files[apt_files.PROXY] = apt_files.sha256(configure["proxy"])
     again = plan_from_facts("gpu01", facts, call, {**values, **WISH}, parts=parts)
     assert (again.status, again.spec["apt"]) == ("converged", None)
     without = plan_from_facts("gpu01", facts, call, values, parts=parts)
-    assert without.steps[0].details == [f"remove {aptfiles.PROXY}"]
+    assert without.steps[0].details == [f"remove {apt_files.PROXY}"]
     assert without.spec["apt"]["configure"]["proxy"] == ""
 
 
@@ -123,7 +132,7 @@ def test_a_repository_that_the_plan_adds_counts_before_and_after():
     part, facts = AptPart(repositories=[(spec, "why")]), host(["RTX 4090"])
     apt, _ = combine([part], facts, [], 60, WANTED)
     assert 'Acquire::http::Proxy::apt.corp "DIRECT";' in apt["configure"]["proxy"]
-    row = {"file": aptfiles.sources_path("cuda"), "uris": [spec["uris"]], "suites": ["/"]}
+    row = {"file": apt_files.sources_path("cuda"), "uris": [spec["uris"]], "suites": ["/"]}
     facts.apt.sources.append(type(facts.apt).model_validate({"sources": [row]}).sources[0])
     again, _ = combine([part], facts, [], 60, WANTED)
     assert again["configure"]["proxy"] == apt["configure"]["proxy"]
@@ -143,7 +152,7 @@ def test_the_environment_is_put_back(monkeypatch):
     monkeypatch.setenv("http_proxy", "http://before:1")
     with proxies.within(WANTED.environment):
         assert os.environ["http_proxy"] == URL and os.environ["no_proxy"].endswith(".corp")
-        assert condacommon.environment(condacommon.Owner("root"))["https_proxy"] == URL
+        assert conda_common.environment(conda_common.Owner("root"))["https_proxy"] == URL
     assert os.environ["http_proxy"] == "http://before:1" and "no_proxy" not in os.environ
     with proxies.within(None):
         assert "https_proxy" not in os.environ
@@ -160,7 +169,7 @@ def test_the_environment_is_put_back(monkeypatch):
 )
 def test_other_names_and_odd_values_do_not_get_in(odd):
     with pytest.raises(AptError) as refused:
-        aptquery.main({"op": "offer", "environment": odd})
+        apt_query.main({"op": "offer", "environment": odd})
     assert refused.value.code == "apt.usage" and "secret" not in refused.value.message
 
 
@@ -197,13 +206,13 @@ def test_the_way_is_told_by_host_and_port_only(monkeypatch, environment, url, wo
     ],
 )  # fmt: skip
 def test_apts_way(dump, environ, words):
-    assert aptquery.apt_way(dump, environ) == words
+    assert apt_query.apt_way(dump, environ) == words
 
 
 def test_a_key_that_cannot_be_fetched_names_its_layer_and_the_proxy(monkeypatch):
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     with pytest.raises(AptError) as refused:
-        aptsources.fetch_key("http://vendor.invalid/key.pub")
+        apt_sources.fetch_key("http://vendor.invalid/key.pub")
     assert refused.value.because == ["key download: through the proxy 127.0.0.1:9"]
 
 
@@ -213,7 +222,7 @@ def test_a_key_is_fetched_by_the_proxy_of_now(monkeypatch):
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     try:
         with pytest.raises(AptError) as refused:
-            aptsources.fetch_key("http://vendor.invalid/key.pub")
+            apt_sources.fetch_key("http://vendor.invalid/key.pub")
     finally:
         urllib.request.install_opener(None)
     assert "refused" in refused.value.message, "127.0.0.1:9 was asked, not a name service"
@@ -223,12 +232,12 @@ def test_a_key_is_fetched_by_the_proxy_of_now(monkeypatch):
 def test_conda_and_pip_are_told_apart_with_their_proxy(monkeypatch, who):
     monkeypatch.setenv("https_proxy", "http://p:3128")
     text = "ProxyError: HTTPSConnectionPool: Max retries exceeded: Cannot connect to proxy."
-    error = condafail.explain(condacommon.Result(1, text, False), who, "py", "/x")
+    error = conda_errors.explain(conda_common.Result(1, text, False), who, "py", "/x")
     assert error.code == "conda.proxy" and who in error.message
     assert f"{who}: https through the proxy p:3128" in error.because and "gpu_proxy_https" in error.hint
 
 
 def test_the_file_is_what_apt_reads():
     """Checked by the parser of the probe; tests/apt asks apt itself."""
-    parsed = aptconf.parse_conf(WANTED.apt_text(["https://a.corp/x"]))
+    parsed = apt_conf.parse_conf(WANTED.apt_text(["https://a.corp/x"]))
     assert parsed["acquire::http::proxy"] == URL and parsed["acquire::https::proxy::a.corp"] == "DIRECT"

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 import provision.collection  # noqa: F401
-from ansible_collections.gpu.provision.plugins.module_utils import probe
-from provision.commands.cudalayers import cuda_in_words, cuda_lines, cudnn_lines, nccl_lines
+from ansible_collections.gpu.provision.plugins.module_utils.probe import facts as probe_facts
 from provision.facts import Facts
 from provision.planning import plan_from_facts
-from provision.verify import verify_host
+from provision.planning.verification import verify_host
+from provision.render.layers.cuda import cuda_in_words, cuda_lines, cudnn_lines, nccl_lines
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 RECORDED = FIXTURES / "h200x1"
@@ -72,7 +72,7 @@ def words(text):
 @pytest.mark.parametrize("machine", ["h100x1", "h100x2"])
 def test_cuda_of_a_real_h100_machine(machine):
     """h100x1/printed.txt is what was printed on it in 2026-11; the tree beside it is what the probe read there."""
-    tree = Facts.model_validate(probe.collect(root=str(FIXTURES / machine / "root")))
+    tree = Facts.model_validate(probe_facts.collect(root=str(FIXTURES / machine / "root")))
     printed = words((FIXTURES / "h100x1/printed.txt").read_text())
     assert cuda_in_words(tree) == "CUDA 13.0, cuDNN 9.14.0.64, NCCL 2.28.3"
     for title, lines in (

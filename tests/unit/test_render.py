@@ -18,7 +18,7 @@ from provision.documents import (
     schemas,
 )
 from provision.errors import Exit, Issue
-from provision.plan import HostPlan, PackageChange, Reason, Step
+from provision.parts.plan import HostPlan, PackageChange, Reason, Step
 from provision.render import Progress, Renderer, size
 from provision.render.results import folded
 from provision.render.words import hosts_in_words

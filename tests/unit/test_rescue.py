@@ -8,7 +8,7 @@ import yaml
 from provision.diagnose.finding import ACTIONS, Diagnosis, Finding, Repair
 from provision.errors import Issue
 from provision.facts import Facts, Package
-from provision.plan import HostPlan, PackageChange
+from provision.parts.plan import HostPlan, PackageChange
 from provision.rescue import rounds
 from provision.rescue.model import History, RescueStep, Round
 from provision.rescue.narrow import wishes

@@ -5,18 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from provision import engine
 from provision.commands import rescue
-from provision.commands.fleet import Fleet
 from provision.diagnose.finding import Diagnosis, Finding, Repair
 from provision.documents import Check, VerifiedHost, VerifyDocument
-from provision.engine import HostOutcome, RunResult
 from provision.errors import HostFailedError, Issue, RefusedError, UnreachableError
 from provision.facts import Facts
 from provision.inventory import Connection, Host, Inventory
 from provision.render import Renderer
 from provision.rescue.host import Look
 from provision.rescue.rounds import next_round
+from provision.runs import engine
+from provision.runs.engine import HostOutcome, RunResult
+from provision.runs.fleet import Fleet
 
 STALE = Finding(
     code="driver.stale_module", level="error", message="the loaded module is 580.126.20, the disk has 580.173.02",

@@ -3,16 +3,16 @@
 import pytest
 
 import provision.collection  # noqa: F401
-from ansible_collections.gpu.provision.plugins.module_utils import names
+from ansible_collections.gpu.provision.plugins.module_utils.lib import driver_names
 from provision.catalog import load_catalog
 from provision.diagnose.finding import Diagnosis, Finding, Repair
 from provision.errors import Issue
-from provision.plan import HostPlan, Reboot, Step
+from provision.facts.diagnostics import Trouble
+from provision.parts.plan import HostPlan, Reboot, Step
 from provision.planning import PARTS
 from provision.rescue import host as rescue
 from provision.rescue.model import History
 from provision.rescue.rounds import Limits
-from provision.trouble import Trouble
 from tests.unit.hosts import host
 
 INSTALLED = "580-server 580.126.20 open signed"
@@ -54,7 +54,7 @@ def look(monkeypatch):
         )
         monkeypatch.setattr(rescue, "plan_from_facts", planned)
         history = history or History()
-        call = {"trouble": facts.model_dump(), **(answers or {})}
+        call = {"probe.diagnostics": facts.model_dump(), **(answers or {})}
         found = rescue.look("h", lambda program, args: call[program], dict(VALUES, **more.pop("values", {})),
                             load_catalog(), history, limits or Limits(), **more)  # fmt: skip
         run.wishes = wishes
@@ -153,7 +153,7 @@ PURGE = {
 def test_a_purge_and_then_the_inventory(look):
     loaded = {"loaded": {"version": "580.126.20"}}
     facts = host(["A100"], INSTALLED, module=loaded)
-    found, history = look(facts, [], answers={"rescuepurge": PURGE}, mode="purge")
+    found, history = look(facts, [], answers={"rescue.purge": PURGE}, mode="purge")
     assert found.round.kind == "purge" and found.round.purge.packages == PURGE["packages"]
     found.round.steps[0].ok = True
     history.rounds.append(found.round)
@@ -169,16 +169,16 @@ def test_a_purge_and_then_the_inventory(look):
 
 def test_a_purge_is_not_under_somebodys_work(look):
     facts = host(["A100"], INSTALLED, gpu_users=USER)
-    found, _ = look(facts, [], answers={"rescuepurge": PURGE}, mode="purge")
+    found, _ = look(facts, [], answers={"rescue.purge": PURGE}, mode="purge")
     assert [blocker.code for blocker in found.round.blockers] == ["gpu.in_use"]
     refused = dict(PURGE, problems=[{"code": "purge.removes", "message": "m", "because": ["b"], "hint": "h"}])
-    found, _ = look(host(["A100"], INSTALLED), [], answers={"rescuepurge": refused}, mode="purge")
+    found, _ = look(host(["A100"], INSTALLED), [], answers={"rescue.purge": refused}, mode="purge")
     assert [blocker.code for blocker in found.round.blockers] == ["purge.removes"]
 
 
 def test_no_trace_to_purge(look):
     found, history = look(
-        host(["A100"]), [], [plan("changes")], answers={"rescuepurge": dict(PURGE, packages=[], nothing=True)}, mode="purge"
+        host(["A100"]), [], [plan("changes")], answers={"rescue.purge": dict(PURGE, packages=[], nothing=True)}, mode="purge"
     )  # fmt: skip
     assert found.round.kind == "apply", "then the installation alone"
     assert history.rounds[0].steps[0].said == ["there is no trace of a driver"]
@@ -190,12 +190,12 @@ def test_undo(look):
         "purge": [], "hold": [], "release": [], "auto": [], "manual": [], "files": [], "left": [], "changes": [], "problems": [],
         "finished": True, "nothing": False,
     }  # fmt: skip
-    found, history = look(host(["A100"]), [STALE], answers={"rescueundo": answer}, mode="undo")
+    found, history = look(host(["A100"]), [STALE], answers={"rescue.undo": answer}, mode="undo")
     assert found.round.kind == "undo" and found.round.undo.id == answer["id"]
     history.rounds.append(found.round)
-    found, _ = look(host(["A100"]), [STALE], answers={"rescueundo": answer}, history=history, mode="undo")
+    found, _ = look(host(["A100"]), [STALE], answers={"rescue.undo": answer}, history=history, mode="undo")
     assert found.round is None, "nothing is mended after it"
-    found, _ = look(host(["A100"]), [STALE], answers={"rescueundo": dict(answer, nothing=True)}, mode="undo")
+    found, _ = look(host(["A100"]), [STALE], answers={"rescue.undo": dict(answer, nothing=True)}, mode="undo")
     assert found.round is None
 
 
@@ -211,9 +211,9 @@ def test_what_apt_removed_under_its_module_is_installed_again_as_it_was(look):
     before = host(gpus=["A100"], installed=INSTALLED)
     gone = [
         {"action": "purge", "name": name, "old": package.version}
-        for name, package in before.packages.items() if names.is_driver_package(name)
+        for name, package in before.packages.items() if driver_names.is_driver_package(name)
     ]  # fmt: skip
-    rest = {name: row for name, row in before.packages.items() if not names.is_driver_package(name)}
+    rest = {name: row for name, row in before.packages.items() if not driver_names.is_driver_package(name)}
     trouble = Trouble.model_validate(
         {"apt": {"transactions": [{"start": "today", "end": "x", "changes": gone}]}}
     )

@@ -13,8 +13,16 @@ import pytest
 import yaml
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils import rescuepurge, rescuetraces
-from ansible_collections.gpu.provision.plugins.module_utils.names import COMPANIONS, is_version_locked
+from ansible_collections.gpu.provision.plugins.module_utils.lib.driver_names import (
+    COMPANIONS,
+    is_version_locked,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.rescue import (
+    purge as rescue_purge,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.rescue import (
+    traces as rescue_traces,
+)
 from provision.catalog import load_catalog
 from provision.errors import UsageError
 from provision.rescue.offline import Known, known_of, of_packages, offline_script
@@ -87,7 +95,7 @@ def test_exactly_the_drivers_names_are_its_own() -> None:
 
     names = [name.split(":")[0] for name in CASES["names"]["ours"] + CASES["names"]["theirs"]]
     taken = grep("-v", foreign, given=grep(ours, given="\n".join(names) + "\n")).split()
-    assert taken == [name for name in names if rescuepurge.is_ours(name)]
+    assert taken == [name for name in names if rescue_purge.is_ours(name)]
 
 
 @pytest.mark.parametrize(
@@ -118,7 +126,7 @@ def test_modules_are_found_in_the_places_that_modprobe_knows() -> None:
     )
     assert not pattern.search(f"{top}/kernel/drivers/video/fbdev/nvidia/nvidiafb.ko")
     assert not pattern.search(f"{top}/updates/dkms/nvidia-fs.ko")
-    assert rescuetraces.MODULE.match("nvidia-peermem.ko.xz")
+    assert rescue_traces.MODULE.match("nvidia-peermem.ko.xz")
 
 
 def test_device_ids_below_1e00_are_older_than_turing() -> None:
@@ -175,7 +183,7 @@ hosts:
 
 
 def test_earlier_runs_are_what_is_known_without_a_lock(tmp_path: Path) -> None:
-    from provision.history import FILE, HostRecord, Run
+    from provision.runs.history import FILE, HostRecord, Run
 
     for name, packages in (
         ("20261101T000000Z-apply-aaaaaa", [("nvidia-utils-570", None, "570.1-1")]),

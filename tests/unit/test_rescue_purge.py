@@ -9,8 +9,14 @@ import pytest
 import yaml
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils import hosttree, rescuepurge, rescuetraces
-from ansible_collections.gpu.provision.plugins.module_utils.aptcommon import Installed
+from ansible_collections.gpu.provision.plugins.module_utils.apt.common import Installed
+from ansible_collections.gpu.provision.plugins.module_utils.lib import host_tree
+from ansible_collections.gpu.provision.plugins.module_utils.rescue import (
+    purge as rescue_purge,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.rescue import (
+    traces as rescue_traces,
+)
 
 CASES: dict[str, Any] = yaml.safe_load(
     Path(__file__).parents[1].joinpath("cases/rescue_purge.yml").read_text()
@@ -23,12 +29,12 @@ def cases(topic: str) -> Any:
 
 @pytest.mark.parametrize("name", CASES["names"]["ours"])
 def test_takes(name: str) -> None:
-    assert rescuepurge.is_ours(name)
+    assert rescue_purge.is_ours(name)
 
 
 @pytest.mark.parametrize("name", CASES["names"]["theirs"])
 def test_never_takes(name: str) -> None:
-    assert not rescuepurge.is_ours(name)
+    assert not rescue_purge.is_ours(name)
 
 
 def _change(text: str) -> dict[str, Any]:
@@ -39,7 +45,7 @@ def _change(text: str) -> dict[str, Any]:
 
 @cases("judge")
 def test_judge(case: dict[str, Any]) -> None:
-    problems = rescuepurge.judge(
+    problems = rescue_purge.judge(
         [_change(text) for text in case["changes"]],
         case["remove"],
         case.get("allow", ()),
@@ -61,11 +67,11 @@ def test_select(case: dict[str, Any]) -> None:
         })
         for name, status in case["status"].items()
     ]  # fmt: skip
-    remove, config, kept = rescuepurge.select(packages)
+    remove, config, kept = rescue_purge.select(packages)
     assert (remove, config, [row["name"] for row in kept]) == (case["remove"], case["config"], case["kept"])
 
 
-def plant(root: Path, files: dict[str, str], owned: dict[str, list[str]] | None = None) -> hosttree.HostTree:
+def plant(root: Path, files: dict[str, str], owned: dict[str, list[str]] | None = None) -> host_tree.HostTree:
     """Make a tree of files, links (``LINK target``) and dpkg's lists of who owns what."""
     info = root / "var/lib/dpkg/info"
     info.mkdir(parents=True)
@@ -77,12 +83,12 @@ def plant(root: Path, files: dict[str, str], owned: dict[str, list[str]] | None 
             (root / path).write_text(text)
     for name, paths in (owned or {}).items():
         (info / f"{name}.list").write_text("/.\n" + "".join(f"{path}\n" for path in paths))
-    return hosttree.HostTree(str(root))
+    return host_tree.HostTree(str(root))
 
 
 @cases("traces")
 def test_traces(case: dict[str, Any], tmp_path: Path) -> None:
-    found = rescuetraces.find(
+    found = rescue_traces.find(
         plant(tmp_path, case["files"], case.get("owned")), case.get("with_packages", False)
     )
     wanted = case["expect"]
@@ -95,14 +101,14 @@ def test_traces(case: dict[str, Any], tmp_path: Path) -> None:
 def test_only_an_own_uninstaller_is_started(tmp_path: Path) -> None:
     tree = plant(tmp_path, {"usr/bin/nvidia-uninstall": "#!/bin/sh\n"})
     path = tmp_path / "usr/bin/nvidia-uninstall"
-    assert rescuetraces.uninstaller(tree) is None  # not executable
+    assert rescue_traces.uninstaller(tree) is None  # not executable
     path.chmod(0o755)
-    assert rescuetraces.uninstaller(tree) == "/usr/bin/nvidia-uninstall"
+    assert rescue_traces.uninstaller(tree) == "/usr/bin/nvidia-uninstall"
     path.chmod(0o777)
-    assert rescuetraces.uninstaller(tree) is None
+    assert rescue_traces.uninstaller(tree) is None
     path.chmod(0o755)
     (tmp_path / "var/lib/dpkg/info/something.list").write_text("/usr/bin/nvidia-uninstall\n")
-    assert rescuetraces.uninstaller(tree) is None
+    assert rescue_traces.uninstaller(tree) is None
 
 
 def test_plan_of_a_recorded_host(tmp_path: Path) -> None:
@@ -110,7 +116,7 @@ def test_plan_of_a_recorded_host(tmp_path: Path) -> None:
         "var/lib/dpkg/status": "Package: libnvidia-compute-470\nStatus: install ok installed\nArchitecture: amd64\nVersion: 1\n",
         "usr/lib/x86_64-linux-gnu/libcuda.so.470.103.01": "",
     })  # fmt: skip
-    plan = rescuepurge.plan(root=str(tmp_path))
+    plan = rescue_purge.plan(root=str(tmp_path))
     assert (plan["packages"], plan["files"], plan["nothing"]) == (
         ["libnvidia-compute-470"],
         ["/usr/lib/x86_64-linux-gnu/libcuda.so.470.103.01"],
@@ -126,7 +132,7 @@ def test_the_plan_in_words(tmp_path: Path) -> None:
         "usr/lib/x86_64-linux-gnu/libcuda.so.470.103.01": "",
         "usr/lib/modprobe.d/nvidia-installer-disable-nouveau.conf": "",
     })  # fmt: skip
-    answer = rescuepurge.plan(root=str(tmp_path))
+    answer = rescue_purge.plan(root=str(tmp_path))
     answer["problems"] = [{"code": "purge.removes", "message": "m", "because": ["b"], "hint": "h"}]
     plan = purge_plan("gpu01", answer)
     assert [step.details for step in plan.steps] == [

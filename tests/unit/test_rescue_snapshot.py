@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils import rescuesnapshot as snap
+from ansible_collections.gpu.provision.plugins.module_utils.rescue import snapshot as snap
 
 STATUS = """\
 Package: dpkg

@@ -5,8 +5,14 @@ import os
 import pytest
 
 import provision.collection  # noqa: F401
-from ansible_collections.gpu.provision.plugins.module_utils import aptcommon, rescuemodules, rescuestep
-from ansible_collections.gpu.provision.plugins.module_utils.aptcommon import AptError, Result
+from ansible_collections.gpu.provision.plugins.module_utils.apt import common as apt_common
+from ansible_collections.gpu.provision.plugins.module_utils.apt.common import AptError, Result
+from ansible_collections.gpu.provision.plugins.module_utils.rescue import (
+    modules as rescue_modules,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.rescue import (
+    step as rescue_step,
+)
 
 CUDA = "https://developer.download.nvidia.com/compute/cuda/repos/ubuntu2404/x86_64/"
 LIST = "/etc/apt/sources.list.d/cuda.list"
@@ -38,7 +44,7 @@ class Host:
         return Result(0)
 
     def steps(self, check=False, **params):
-        return rescuestep.Steps(params, check, root=str(self.root), command=self.command)
+        return rescue_step.Steps(params, check, root=str(self.root), command=self.command)
 
     def do(self, action, check=False, **args):
         return self.steps(check).carry_out({"action": action, "args": args})
@@ -149,7 +155,7 @@ def test_a_file_is_put_aside(tree):
 
 
 def test_leftovers_in_boot_are_moved_not_lost(tree, monkeypatch):
-    monkeypatch.setattr(aptcommon, "read_status", lambda: [])
+    monkeypatch.setattr(apt_common, "read_status", lambda: [])
     tree.write("/boot/initrd.img-6.8.0-40-generic.new", "x" * 100)
     steps = tree.steps()
     done = steps.carry_out(
@@ -162,7 +168,7 @@ def test_leftovers_in_boot_are_moved_not_lost(tree, monkeypatch):
 def test_the_running_kernel_never_goes(tree, monkeypatch):
     running = os.uname()[2]
     row = {"Package": f"linux-image-{running}", "Status": "install ok installed", "Version": "1"}
-    monkeypatch.setattr(aptcommon, "read_status", lambda: [aptcommon.Installed(row)])
+    monkeypatch.setattr(apt_common, "read_status", lambda: [apt_common.Installed(row)])
     done = tree.do("boot.room", packages=[f"linux-image-{running}"])
     assert not done["ok"] and done["code"] == "rescue.running_kernel" and not tree.ran
 
@@ -171,7 +177,7 @@ def test_the_running_kernel_never_goes(tree, monkeypatch):
 
 
 def test_an_initramfs_that_is_missing_is_made(tree, monkeypatch):
-    monkeypatch.setattr(rescuestep.shutil, "which", lambda name, path: name == "update-initramfs")
+    monkeypatch.setattr(rescue_step.shutil, "which", lambda name, path: name == "update-initramfs")
     for kernel in ("6.8.0-44-generic", "6.8.0-45-generic"):
         tree.write(f"/boot/vmlinuz-{kernel}", "")
     tree.write("/boot/initrd.img-6.8.0-44-generic", "")
@@ -186,7 +192,7 @@ def test_an_initramfs_that_is_missing_is_made(tree, monkeypatch):
 
 def status(*rows):
     return [
-        aptcommon.Installed({"Package": name, "Status": state, "Version": "1", "Architecture": "amd64"})
+        apt_common.Installed({"Package": name, "Status": state, "Version": "1", "Architecture": "amd64"})
         for name, state in rows
     ]
 
@@ -196,8 +202,8 @@ def test_holds_are_lifted_by_what_is_there(tree, monkeypatch):
         ("libnvidia-gl-570", "hold ok not-installed"), ("nvidia-utils-570", "hold ok config-files"),
         ("linux-generic", "hold ok installed"), ("mine", "hold ok installed"), ("dpkg", "install ok installed"),
     )  # fmt: skip
-    monkeypatch.setattr(aptcommon, "read_status", lambda: rows)
-    monkeypatch.setattr(aptcommon, "wait_for_locks", lambda paths, timeout: None)
+    monkeypatch.setattr(apt_common, "read_status", lambda: rows)
+    monkeypatch.setattr(apt_common, "wait_for_locks", lambda paths, timeout: None)
     done = tree.do("holds.clear", packages=["libnvidia-gl-570", "nvidia-utils-570", "linux-generic", "dpkg"])
     assert done["changed"]
     assert tree.ran == [
@@ -215,10 +221,10 @@ def test_a_lock_that_is_not_given_up_is_named_once(monkeypatch):
         raise AptError("apt.lock_timeout", "held by process 7 (unattended-upgr) after 1 s", hint="wait")
 
     rows = status(("mine", "hold ok installed"))
-    monkeypatch.setattr(aptcommon, "read_status", lambda: rows)
-    monkeypatch.setattr(aptcommon, "wait_for_locks", wait)
+    monkeypatch.setattr(apt_common, "read_status", lambda: rows)
+    monkeypatch.setattr(apt_common, "wait_for_locks", wait)
     step = {"action": "holds.clear", "words": "w", "args": {"packages": ["mine"]}}
-    found = rescuestep.run({"steps": [step, dict(step, action="dpkg.configure")], "lock_timeout": 1})
+    found = rescue_step.run({"steps": [step, dict(step, action="dpkg.configure")], "lock_timeout": 1})
     assert found["changed"] is False
     first, second = found["steps"]
     assert first["code"] == "apt.lock_timeout" and "unattended-upgr" in first["said"][0]
@@ -226,10 +232,10 @@ def test_a_lock_that_is_not_given_up_is_named_once(monkeypatch):
 
 
 def test_lists_come_back_where_nothing_can_be_fetched(tree, monkeypatch):
-    monkeypatch.setattr(aptcommon, "wait_for_locks", lambda paths, timeout: None)
+    monkeypatch.setattr(apt_common, "wait_for_locks", lambda paths, timeout: None)
     failed = Result(100, "", "E: Failed to fetch http://a/InRelease  Could not resolve 'a'\n")
-    monkeypatch.setattr(rescuestep.aptquery, "update", lambda argv, timeout: failed)
-    monkeypatch.setattr(rescuestep.aptquery, "way", lambda: "directly")
+    monkeypatch.setattr(rescue_step.apt_query, "update", lambda argv, timeout: failed)
+    monkeypatch.setattr(rescue_step.apt_query, "way", lambda: "directly")
     tree.write("/var/lib/apt/lists/a_Packages", "old")
     done = tree.do("lists.clean")
     assert not done["ok"] and done["code"] == "apt.fetch"
@@ -239,7 +245,7 @@ def test_lists_come_back_where_nothing_can_be_fetched(tree, monkeypatch):
         tree.write("/var/lib/apt/lists/a_Packages", "new")
         return Result(0)
 
-    monkeypatch.setattr(rescuestep.aptquery, "update", fetch)
+    monkeypatch.setattr(rescue_step.apt_query, "update", fetch)
     assert tree.do("lists.clean")["ok"]
     assert tree.read("/var/lib/apt/lists/a_Packages") == "new"
     assert not tree.exists("/var/lib/apt/lists.gpu-provision")
@@ -266,7 +272,7 @@ def loaded(tree):
 
 
 def test_modules_go_in_the_order_of_their_users():
-    order = rescuemodules.unload_order(rescuemodules.modules(LSMOD))
+    order = rescue_modules.unload_order(rescue_modules.modules(LSMOD))
     assert order == ["nvidia_uvm", "nvidia_drm", "nvidia_modeset", "nvidia"]
 
 
@@ -314,7 +320,7 @@ GROUPS = [
 
 @pytest.mark.parametrize(("group", "init", "unit"), GROUPS)
 def test_which_service_a_process_belongs_to(group, init, unit):
-    assert rescuemodules.unit_of(group, init) == unit
+    assert rescue_modules.unit_of(group, init) == unit
 
 
 def holder(tree, pid, comm, group, uid=0):
@@ -352,4 +358,4 @@ def test_nobodys_work_is_ended(loaded, who, alone, agreed):
 
 def test_an_action_that_nobody_knows():
     with pytest.raises(AptError, match="no such step"):
-        rescuestep.run({"steps": [{"action": "format.disk", "args": {}}]})
+        rescue_step.run({"steps": [{"action": "format.disk", "args": {}}]})

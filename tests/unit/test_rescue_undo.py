@@ -10,7 +10,12 @@ import pytest
 import yaml
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils import rescuesnapshot, rescueundo
+from ansible_collections.gpu.provision.plugins.module_utils.rescue import (
+    snapshot as rescue_snapshot,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.rescue import (
+    undo as rescue_undo,
+)
 
 CASES: dict[str, Any] = yaml.safe_load(
     Path(__file__).parents[1].joinpath("cases/rescue_undo.yml").read_text()
@@ -35,7 +40,7 @@ def rows(reading: dict[str, str] | None) -> dict[str, Any] | None:
 @cases("packages")
 def test_packages(case: dict[str, Any]) -> None:
     now = case.get("now", case["after"])
-    changes = rescueundo.package_changes(rows(case["before"]), rows(case["after"]), rows(now))
+    changes = rescue_undo.package_changes(rows(case["before"]), rows(case["after"]), rows(now))
     expect = case["expect"]
     left = [row["what"].split(":")[0] for row in changes.pop("left")]
     assert changes == {key: expect.get(key, []) for key in ("install", "remove", "purge", "hold", "release")}
@@ -45,7 +50,7 @@ def test_packages(case: dict[str, Any]) -> None:
 @cases("missing")
 def test_missing(case: dict[str, Any]) -> None:
     wanted = {"install": list(case["install"]), "remove": list(case["remove"]), "purge": [], "hold": []}
-    left = rescueundo._drop_missing(wanted, {name: set(rows) for name, rows in case["offered"].items()})
+    left = rescue_undo._drop_missing(wanted, {name: set(rows) for name, rows in case["offered"].items()})
     assert (wanted["install"], wanted["remove"]) == (case["expect"]["install"], case["expect"]["remove"])
     assert [row["what"] for row in left] == case["expect"]["left"]
 
@@ -67,7 +72,7 @@ def test_files(case: dict[str, Any], tmp_path: Path) -> None:
             file = tmp_path / path.lstrip("/")
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text)
-    changes, left = rescueundo.file_changes(entries, after, rescuesnapshot.Host(str(tmp_path)))
+    changes, left = rescue_undo.file_changes(entries, after, rescue_snapshot.Host(str(tmp_path)))
     assert {change["path"]: change["action"] for change in changes} == case.get("expect", {})
     assert [row["what"] for row in left] == case.get("left", [])
 

@@ -8,9 +8,9 @@ import pytest
 import yaml
 
 from provision.catalog import load_catalog
-from provision.resolve.conda import resolve_conda
-from provision.resolve.conda.wish import CondaWish, EnvironmentWish, with_files
-from provision.resolve.decision import Decision, Target
+from provision.parts.conda.desired import CondaWish, EnvironmentWish, with_files
+from provision.parts.conda.resolve import resolve_conda
+from provision.parts.decision import Decision, Target
 from tests.unit.hosts import host
 
 CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/conda.yml").read_text())

@@ -7,14 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import provision.collection  # noqa: F401 - makes the collection importable
-from ansible_collections.gpu.provision.plugins.module_utils import condaread
-from provision import variables
+from ansible_collections.gpu.provision.plugins.module_utils.conda import read as conda_read
 from provision.catalog import load_catalog
-from provision.plan.conda import conda_spec
-from provision.resolve.conda import resolve_conda
-from provision.resolve.conda.file import read_file
-from provision.resolve.conda.wish import CondaWish
-from provision.resolve.decision import Decision, Target
+from provision.inventory import variables
+from provision.parts.conda.desired import CondaWish
+from provision.parts.conda.file import read_file
+from provision.parts.conda.plan import conda_spec
+from provision.parts.conda.resolve import resolve_conda
+from provision.parts.decision import Decision, Target
 from tests.unit.hosts import host
 
 ROLE = Path(__file__).parents[2] / "roles/miniconda"
@@ -112,4 +112,4 @@ def test_environments_as_the_inventory_reads_them():
 
 
 def test_the_channels_with_terms_are_those_that_the_module_knows():
-    assert tuple(CATALOG.conda.terms_of_service.channels) == condaread.TERMS_CHANNELS
+    assert tuple(CATALOG.conda.terms_of_service.channels) == conda_read.TERMS_CHANNELS

@@ -6,17 +6,19 @@ import pytest
 import yaml
 
 import provision.collection  # noqa: F401 - makes the collection importable
-from ansible_collections.gpu.provision.plugins.module_utils import (
-    aptfiles,
-    containerfiles,
-    dockerproxy,
-    trustedkeys,
+from ansible_collections.gpu.provision.plugins.module_utils.apt import files as apt_files
+from ansible_collections.gpu.provision.plugins.module_utils.apt import trusted_keys
+from ansible_collections.gpu.provision.plugins.module_utils.containers import (
+    docker_proxy,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.containers import (
+    files as containers_files,
 )
 from provision.catalog import load_catalog
-from provision.plan.containers import plan_containers
-from provision.proxy import HostProxy
-from provision.resolve.containers import ContainersWish, resolve_containers
-from provision.variables import known
+from provision.inventory.proxy import HostProxy
+from provision.inventory.variables import known
+from provision.parts.containers.plan import plan_containers
+from provision.parts.containers.resolve import ContainersWish, resolve_containers
 from tests.unit.containershosts import SET, SOURCE, carried_out, case_driver, case_offers, decided, planned
 
 CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/containers.yml").read_text())
@@ -25,8 +27,8 @@ KNOWN = {
     "omitted", "packages", "reason", "remove", "restart", "spec", "titles", "todo",
     "untrusted", "version", "warning_words", "warnings", "words",
 }  # fmt: skip
-PROXY = aptfiles.sha256(
-    dockerproxy.render(
+PROXY = apt_files.sha256(
+    docker_proxy.render(
         {
             "http": "http://proxy:3128",
             "https": "http://proxy:3128",
@@ -34,7 +36,7 @@ PROXY = aptfiles.sha256(
         }
     )
 )
-RULE = aptfiles.sha256(containerfiles.UDEV_TEXT)
+RULE = apt_files.sha256(containers_files.UDEV_TEXT)
 
 
 def ready(case):
@@ -121,7 +123,7 @@ def test_resolve_containers(case):
     if "untrusted" in expect:
         assert plan.apt.old_keys == expect["untrusted"]
         asked = [spec["legacy_keys"] for spec, _ in plan.apt.repositories]
-        assert asked == [[trustedkeys.CONTAINER_TOOLKIT] if expect["untrusted"] else []]
+        assert asked == [[trusted_keys.CONTAINER_TOOLKIT] if expect["untrusted"] else []]
     if "omitted" in expect:
         assert [f"{entry.file}:{entry.line}" for entry in plan.apt.omitted] == expect["omitted"]
 

@@ -5,11 +5,11 @@ import re
 import pytest
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils import cudanames
-from provision.resolve.cuda import CudaWish
-from provision.resolve.cuda.packages import by_version
-from provision.resolve.decision import Decision
-from provision.resolve.offer import Candidate, Offer
+from ansible_collections.gpu.provision.plugins.module_utils.lib import cuda_names
+from provision.parts.candidates import Candidate, Offer
+from provision.parts.cuda.packages import by_version
+from provision.parts.cuda.resolve import CudaWish
+from provision.parts.decision import Decision
 from tests.lab import cuda_repo
 from tests.unit.cudahosts import apply, resolved
 from tests.unit.hosts import host
@@ -25,8 +25,8 @@ RELEASES = [
 def lab(ubuntu):
     rows = {}
     for package in cuda_repo.packages(ubuntu, later=True):
-        assert any(re.fullmatch(pattern, package.name) for pattern in cudanames.PATTERNS), package.name
-        assert cudanames.parse(package.name), package.name
+        assert any(re.fullmatch(pattern, package.name) for pattern in cuda_names.PATTERNS), package.name
+        assert cuda_names.parse(package.name), package.name
         words = {key.lower(): package.fields.get(key) or "" for key in ("Depends", "Provides", "Conflicts")}
         rows.setdefault(package.name, []).append(
             Candidate(package.name, package.version, origin="NVIDIA", **words)
@@ -44,7 +44,7 @@ def facts_of(ubuntu):
 @pytest.mark.parametrize(("ubuntu", "release"), RELEASES, ids=lambda value: value)
 def test_a_release_is_made_of_its_own_parts(ubuntu, release):
     made = {package.name: package.version for package in cuda_repo.Toolkit(release).packages()}
-    for profile in cudanames.PROFILES:
+    for profile in cuda_names.PROFILES:
         facts, wish = (
             facts_of(ubuntu),
             CudaWish(versions=(release,), profile=profile, cudnn="none", nccl="none"),
@@ -55,7 +55,7 @@ def test_a_release_is_made_of_its_own_parts(ubuntu, release):
             name: made[name] for name in target.packages if name not in shared
         }
         after = apply(facts, target, OFFERS[ubuntu])
-        assert unmet({n: p for n, p in after.packages.items() if cudanames.parse(n)}) == []
+        assert unmet({n: p for n, p in after.packages.items() if cuda_names.parse(n)}) == []
         assert resolved(wish, after, None, Decision()).target.installed
 
 
@@ -68,7 +68,7 @@ def test_every_toolkit_at_once(ubuntu):
     assert target.cudnn
     assert target.nccl
     after = apply(facts, target, OFFERS[ubuntu])
-    assert unmet({n: p for n, p in after.packages.items() if cudanames.parse(n)}) == []
+    assert unmet({n: p for n, p in after.packages.items() if cuda_names.parse(n)}) == []
     assert resolved(wish, after, None, Decision()).target.installed
     # Removing one from the list and pruning leaves the rest whole.
     fewer = CudaWish(versions=minors[1:], prune=True, cudnn="auto", nccl="auto")
@@ -77,5 +77,5 @@ def test_every_toolkit_at_once(ubuntu):
         assert not pruned.packages
         assert pruned.remove
         left = apply(after, pruned, OFFERS[ubuntu])
-        assert not [n for n in left.packages if (p := cudanames.parse(n)) and p.version == minors[0]]
+        assert not [n for n in left.packages if (p := cuda_names.parse(n)) and p.version == minors[0]]
         assert resolved(fewer, left, None, Decision()).target.installed

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils import cudanames, debversion, names
-from provision.resolve.cuda import PATTERNS, CudaWish
-from provision.resolve.decision import Decision, DriverWish
-from provision.resolve.offer import relations
+from ansible_collections.gpu.provision.plugins.module_utils.lib import cuda_names, deb_version, driver_names
+from provision.parts.candidates import relations
+from provision.parts.cuda.resolve import PATTERNS, CudaWish
+from provision.parts.decision import Decision, DriverWish
 from tests.unit.cudahosts import apply, driver_of, resolved
 from tests.unit.cudaoffers import OFFERS
 from tests.unit.hosts import host
@@ -68,7 +68,7 @@ def unmet(packages):
     found = []
     for name, row in packages.items():
         for group in relations(row.depends):
-            own = [r for r in group if cudanames.parse(r.name)]
+            own = [r for r in group if cuda_names.parse(r.name)]
             if own and not any(r.name in packages and r.allows(packages[r.name].version) for r in own):
                 found.append(f"{name}: {row.depends}")
     return found
@@ -90,14 +90,14 @@ def test_what_is_decided_holds_together(wish, where):
         return
     target = decision.target
     for name, version in target.packages.items():
-        assert not names.is_driver_package(name)
-        assert cudanames.parse(name, version).kind in ("toolkit", "cudnn", "nccl"), name
+        assert not driver_names.is_driver_package(name)
+        assert cuda_names.parse(name, version).kind in ("toolkit", "cudnn", "nccl"), name
         assert version in [c.version for c in offer.versions(name)]
     assert set(target.packages) <= set(target.names)
     assert not set(target.packages) & set(target.remove)
     assert target.default in target.versions
     after = apply(facts, target, offer)
-    assert unmet({n: p for n, p in after.packages.items() if cudanames.parse(n)}) == []
+    assert unmet({n: p for n, p in after.packages.items() if cuda_names.parse(n)}) == []
     # The same wish on the host as it is then changes nothing; apt is not even asked unless an update is wanted.
     again = resolved(wish, after, offer if wish.update else None, driver)
     if again.ask:
@@ -127,10 +127,10 @@ def test_from_any_host_to_any_wish_in_one_step(first, second, gpus):
     if decision.target is None:
         return
     after = apply(facts, decision.target, offer)
-    assert unmet({n: p for n, p in after.packages.items() if cudanames.parse(n)}) == []
+    assert unmet({n: p for n, p in after.packages.items() if cuda_names.parse(n)}) == []
     for name, version in after.packages.items():
         for other in after.packages:
-            if name < other and cudanames.parse(name) and cudanames.parse(name).kind == "cudnn":
+            if name < other and cuda_names.parse(name) and cuda_names.parse(name).kind == "cudnn":
                 assert stands_beside(offer, name, version.version, other), (name, other)
     again = resolved(second, after, offer, driver)
     assert again.target is not None
@@ -139,14 +139,14 @@ def test_from_any_host_to_any_wish_in_one_step(first, second, gpus):
 
 def stands_beside(offer, name, version, other):
     """Packaging's own word where the offer has it: Conflicts by name, and one libcudnn9 at a time."""
-    left, right = cudanames.parse(name), cudanames.parse(other)
+    left, right = cuda_names.parse(name), cuda_names.parse(other)
     if right is None or right.kind != "cudnn" or left.cudnn == right.cudnn:
-        return cudanames.can_stand_beside(name, other)
+        return cuda_names.can_stand_beside(name, other)
     rows = [c for n in (name, other) for c in offer.versions(n) if n != name or c.version == version]
     return not any(
         r.name in (name, other) for c in rows for g in relations(c.conflicts) for r in g if c.name != r.name
     ) or (
-        cudanames.can_stand_beside(name, other)
+        cuda_names.can_stand_beside(name, other)
         or {left.base, right.base} == {"libcudnn8-dev", "libcudnn9-dev"}
     )
 
@@ -213,8 +213,8 @@ def test_a_set_is_the_one_that_a_release_was_made_of():
     wish = CudaWish(versions=("12.4.0",), cudnn="none", nccl="none")
     target = resolved(wish, facts, OFFERS["jammy"], Decision()).target
     alone = resolved(wish, facts, OFFERS["old-12.4"], Decision()).target
-    own = {n: v for n, v in target.packages.items() if cudanames.parse(n).version == "12.4"}
-    assert own == {n: v for n, v in alone.packages.items() if cudanames.parse(n).version == "12.4"}
+    own = {n: v for n, v in target.packages.items() if cuda_names.parse(n).version == "12.4"}
+    assert own == {n: v for n, v in alone.packages.items() if cuda_names.parse(n).version == "12.4"}
     assert all(
-        debversion.compare(v, "12.5") < 0 for n, v in own.items() if not n.startswith(("nsight", "lib"))
+        deb_version.compare(v, "12.5") < 0 for n, v in own.items() if not n.startswith(("nsight", "lib"))
     )

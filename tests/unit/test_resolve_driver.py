@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 from provision.catalog import load_catalog
-from provision.resolve.decision import DriverWish
-from provision.resolve.driver import resolve_driver
+from provision.parts.decision import DriverWish
+from provision.parts.driver.resolve import resolve_driver
 from tests.unit.hosts import host
 from tests.unit.offers import OFFERS
 

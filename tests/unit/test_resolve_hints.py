@@ -9,8 +9,8 @@ from datetime import date
 import pytest
 
 from provision.catalog import load_catalog
-from provision.resolve.decision import DriverWish
-from provision.resolve.driver import resolve_driver
+from provision.parts.decision import DriverWish
+from provision.parts.driver.resolve import resolve_driver
 from tests.unit.hosts import host
 from tests.unit.offers import OFFERS
 

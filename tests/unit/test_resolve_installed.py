@@ -3,7 +3,7 @@
 import pytest
 
 from provision.facts import Facts
-from provision.resolve.installed import installed_driver, is_cuda_uri
+from provision.parts.driver.installed import installed_driver, is_cuda_uri
 
 NVIDIA = "https://developer.download.nvidia.com/compute/cuda/repos/ubuntu2404/x86_64/"
 LOCAL = "file:///var/cuda-repo-ubuntu2404-12-8-local"

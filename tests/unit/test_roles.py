@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from provision.resolve.conda.wish import CondaWish
-from provision.resolve.cuda import CudaWish
-from provision.resolve.decision import DriverWish
+from provision.parts.conda.desired import CondaWish
+from provision.parts.cuda.resolve import CudaWish
+from provision.parts.decision import DriverWish
 from tools.role_readme import render
 
 ROOT = Path(__file__).parents[2]

@@ -13,18 +13,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils import gpuusers, hookrun
-from provision import inventory, variables
+from ansible_collections.gpu.provision.plugins.module_utils.probe import gpu_users
+from ansible_collections.gpu.provision.plugins.module_utils.run import hook as run_hook
+from provision import inventory
 from provision.commands import apply
-from provision.commands.fleet import Silent
-from provision.engine import HostOutcome
 from provision.errors import Issue, ProvisionError, RefusedError, UsageError
-from provision.plan import HostPlan, PackageChange, Reboot, Step
+from provision.inventory import variables
+from provision.parts.plan import HostPlan, PackageChange, Reboot, Step
 from provision.rollout.agreed import beyond
 from provision.rollout.hooks import Hook, hooks_of, judge
 from provision.rollout.options import RolloutOptions, parse, seconds
 from provision.rollout.state import DONE, HostState, Process, Store, Where, find, new_state
 from provision.rollout.waves import Kind, canaries, waves
+from provision.runs.engine import HostOutcome
+from provision.runs.fleet import Silent
 from tests.unit.rollouts import World, plan, session
 
 ROOT = Path(__file__).parents[2]
@@ -265,9 +267,9 @@ HOOKS = [
     ("command", "timeout", "how"), [row[1:] for row in HOOKS], ids=[row[0] for row in HOOKS]
 )
 def test_what_a_hook_ends_with(command, timeout, how, monkeypatch):
-    monkeypatch.setattr(hookrun, "_GRACE", 0.3)
+    monkeypatch.setattr(run_hook, "_GRACE", 0.3)
     hook = Hook(tuple(command), "controller", timeout)
-    answer = hookrun.run(command, hook.environment("drain", "gpu01", "run", 1), timeout)
+    answer = run_hook.run(command, hook.environment("drain", "gpu01", "run", 1), timeout)
     issue = judge("drain", "gpu01", hook, answer, "run")
     if how is None:
         assert issue is None
@@ -284,7 +286,7 @@ def test_a_hook_gets_words_and_no_shell(tmp_path):
     )
     script.chmod(0o755)
     environment = Hook((str(script),)).environment("resume", "gpu01", "run", 2)
-    answer = hookrun.run([str(script), "a b", "$(touch x); *"], environment, 10)
+    answer = run_hook.run([str(script), "a b", "$(touch x); *"], environment, 10)
     assert answer["output"].splitlines() == ["<a b>", "<$(touch x); *>", "gpu01 resume"]
     assert answer["rc"] == 0 and answer["seconds"] < 9, "what it leaves running is not waited for"
 
@@ -297,24 +299,24 @@ JOB = [{"pid": 7, "comm": "python3", "user": "eva"}]
 
 @pytest.mark.parametrize(("host", "policy", "expected"), [
     ({"boot_id": "b2", "machine_id": "m2"}, "when_idle", []),
-    ({"boot_id": "b1", "machine_id": "m1"}, "when_idle", [gpuusers.OWN_MACHINE]),
-    ({"boot_id": "b1", "machine_id": "m1"}, "always", [gpuusers.OWN_MACHINE]),
-    ({"boot_id": "b1", "machine_id": "other"}, "when_idle", [gpuusers.OWN_MACHINE]),  # a controller in a container
+    ({"boot_id": "b1", "machine_id": "m1"}, "when_idle", [gpu_users.OWN_MACHINE]),
+    ({"boot_id": "b1", "machine_id": "m1"}, "always", [gpu_users.OWN_MACHINE]),
+    ({"boot_id": "b1", "machine_id": "other"}, "when_idle", [gpu_users.OWN_MACHINE]),  # a controller in a container
     ({"boot_id": "b2", "machine_id": "m1"}, "when_idle", []),  # images are copied
-    ({"boot_id": None, "machine_id": "m1"}, "when_idle", [gpuusers.OWN_MACHINE]),
+    ({"boot_id": None, "machine_id": "m1"}, "when_idle", [gpu_users.OWN_MACHINE]),
     ({"boot_id": None, "machine_id": None}, "when_idle", []),
     ({"boot_id": "b2", "machine_id": "m2", "gpu_users": JOB}, "when_idle", ["its GPUs are in use: python3 (pid 7, eva)"]),
     ({"boot_id": "b2", "machine_id": "m2", "gpu_users": JOB}, "always", []),
 ])  # fmt: skip
 def test_why_a_host_is_not_rebooted_now(host, policy, expected):
-    assert gpuusers.reasons({"gpu_users": [], **host}, ME, policy) == expected
+    assert gpu_users.reasons({"gpu_users": [], **host}, ME, policy) == expected
 
 
 def test_what_is_left_of_a_reboot_says_how_to_go_on():
-    left = HostOutcome(status="changed", reboot_required=True, reboot_because=[gpuusers.OWN_MACHINE])
+    left = HostOutcome(status="changed", reboot_required=True, reboot_because=[gpu_users.OWN_MACHINE])
     outcome = apply._outcome("gpu01", left, plan("gpu01"), False, "run-1")
     assert (outcome.status, outcome.code) == ("reboot_needed", 6)
-    assert outcome.issues[0].because[0] == gpuusers.OWN_MACHINE
+    assert outcome.issues[0].because[0] == gpu_users.OWN_MACHINE
     assert "provision apply --resume run-1" in outcome.issues[0].hint
 
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils import gpuusers
+from ansible_collections.gpu.provision.plugins.module_utils.probe import gpu_users
 from provision.diagnose import registry
 from provision.diagnose.text import matches
 
@@ -101,8 +101,8 @@ ROLES_THAT_REBOOT = sorted(path.parts[-3] for path in (ROOT / "roles").glob("*/t
 @pytest.mark.parametrize("policy", ["always", "when_idle"])
 def test_p1_the_machine_that_it_runs_on_is_never_rebooted(policy):
     here = {"machine_id": "m", "boot_id": "b", "gpu_users": []}
-    assert gpuusers.reasons(here, here, policy) == [gpuusers.OWN_MACHINE]
-    assert gpuusers.reasons({**here, "boot_id": "c"}, here, policy) == []
+    assert gpu_users.reasons(here, here, policy) == [gpu_users.OWN_MACHINE]
+    assert gpu_users.reasons({**here, "boot_id": "c"}, here, policy) == []
 
 
 @pytest.mark.parametrize("role", ROLES_THAT_REBOOT)

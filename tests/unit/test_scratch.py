@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import provision.collection  # noqa: F401
-from ansible_collections.gpu.provision.plugins.module_utils import scratch
+from ansible_collections.gpu.provision.plugins.module_utils.lib import scratch
 
 SPACE = "".join(letter for letter in str(Path("/proc/self/ns/pid").readlink()) if letter.isdigit())
 ME, MY_START = os.getpid(), scratch.started(os.getpid())
@@ -55,7 +55,7 @@ def test_links_files_and_folders_of_others_stay(tmp_path, monkeypatch):
 
 def test_a_killed_process_leaves_its_folder_to_the_next(tmp_path):
     code = (
-        "import os, sys, provision.scratch as s\n"
+        "import os, sys, provision.lib.scratch as s\n"
         "print(s.folder(), flush=True)\n"
         "(s.folder() / 'x').touch()\n"
         "sys.stdin.read() or os.kill(os.getpid(), 9)\n"

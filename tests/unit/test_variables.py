@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from provision import variables
-from provision.inventory import PREFIXES, Host
+from provision.inventory import PREFIXES, Host, variables
 
 CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/variables.yml").read_text())
 ROLE = """

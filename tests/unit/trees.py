@@ -23,7 +23,7 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 import provision.collection  # noqa: E402, F401 - makes the collection importable
-from ansible_collections.gpu.provision.plugins.module_utils import ldcache  # noqa: E402
+from ansible_collections.gpu.provision.plugins.module_utils.lib import ld_cache  # noqa: E402
 from tests.lab import kofile  # noqa: E402
 
 GLOBAL_GUID = "8be4df61-93ca-11d2-aa0d-00e098032b8c"
@@ -64,7 +64,7 @@ def build(root, tree):
         guid = GLOBAL_GUID if name in ("SecureBoot", "SetupMode") else SHIM_GUID
         write(root, f"/sys/firmware/efi/efivars/{name}-{guid}", b"\x06\x00\x00\x00" + data)
     if "cache" in tree:
-        write(root, "/etc/ld.so.cache", ldcache.build([line.split() for line in tree["cache"]]))
+        write(root, "/etc/ld.so.cache", ld_cache.build([line.split() for line in tree["cache"]]))
     if tree.get("smi"):
         write(root, "/usr/bin/nvidia-smi", "").chmod(0o755)
     for path, text in tree.get("files", {}).items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from provision.diagnose import look
+from provision.diagnose import queries as diagnose_queries
 from provision.diagnose.candidates import apt
 from provision.diagnose.finding import Repair
 from provision.diagnose.rule import Case, Found, Rule
@@ -28,7 +28,7 @@ def _locked(case: Case) -> Iterator[Found]:
             yield Found(
                 f"apt is busy: {case.facts.apt.lock_holder} holds its lock",
                 (case.facts.apt.lock_holder,),
-                (look.manual("wait until it has ended, then try again"),),
+                (diagnose_queries.manual("wait until it has ended, then try again"),),
             )
         return
     first = max(locks, key=lambda lock: lock.age_s or 0)
@@ -52,8 +52,8 @@ def _locked(case: Case) -> Iterator[Found]:
         )
     yield Found(
         f"apt is busy: {who} holds its lock",
-        look.clip(evidence),
-        (look.manual(words),),
+        diagnose_queries.clip(evidence),
+        (diagnose_queries.manual(words),),
         level="error" if stuck else "warning",
     )
 
@@ -87,7 +87,7 @@ def _full(case: Case) -> Iterator[Found]:
             else f"{', '.join(w for w, _ in tight)} are full",
             tuple(line for _, line in tight),
             (
-                look.manual(
+                diagnose_queries.manual(
                     f"make room on {path}: apt-get clean; journalctl --vacuum-size=200M; "
                     f"du -xhd2 {path} | sort -h shows what is large"
                 ),
@@ -130,7 +130,7 @@ def _boot_full(case: Case) -> Iterator[Found]:
     evidence += [
         f"kernel {kernel.release}{_why(kernels, kernel.release)}" for kernel in kernels.installed
     ] + failed
-    leftovers = list(look.boot(case).boot_leftovers)
+    leftovers = list(diagnose_queries.boot(case).boot_leftovers)
     evidence += [f"{path}: left by a build that was cut off" for path in leftovers]
     repairs = []
     if leftovers:
@@ -146,10 +146,10 @@ def _boot_full(case: Case) -> Iterator[Found]:
         )
     if not repairs:
         words = "make room in /boot: du -ah /boot | sort -h; the kernel that runs and the one that boots next stay"
-        repairs = [look.manual(words)]
+        repairs = [diagnose_queries.manual(words)]
     yield Found(
         "/boot is full",
-        look.clip(evidence),
+        diagnose_queries.clip(evidence),
         tuple(repairs),
         level="error" if failed or boot.free < _LEAST_BOOT // 2 else "warning",
     )
@@ -168,7 +168,7 @@ def _read_only(case: Case) -> Iterator[Found]:
             f"{rows[0].path} is mounted read-only",
             tuple(f"{disk.path}: read-only" for disk in rows),
             (
-                look.manual(
+                diagnose_queries.manual(
                     "journalctl -k | grep -iE 'ext4|xfs|I/O error' says why; check the disk, then mount -o remount,rw"
                 ),
             ),

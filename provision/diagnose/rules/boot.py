@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from provision.diagnose import look
+from provision.diagnose import queries as diagnose_queries
 from provision.diagnose.finding import Repair
 from provision.diagnose.rule import Case, Found, Rule
 from provision.facts import Disk
@@ -27,7 +27,7 @@ def _bad_initrds(case: Case) -> dict[str, str]:
     """{release: what is wrong} of the kernels that matter; nothing on hosts whose kernels have no initramfs at all."""
     kernels = case.facts.kernels
     with_image = [kernel for kernel in kernels.installed if kernel.image]
-    sizes = look.boot(case).initrds
+    sizes = diagnose_queries.boot(case).initrds
     if not with_image or not (any(kernel.initrd for kernel in with_image) or sizes):
         return {}
     wrong = {}
@@ -54,7 +54,7 @@ def _bad_initrds(case: Case) -> dict[str, str]:
 
 def _needs_initrd(case: Case) -> bool:
     """The kernel that runs was told its root in a way that only an initramfs understands (a UUID, a label, LVM)."""
-    return bool(re.search(r"\broot=(?:UUID=|LABEL=|/dev/mapper/|ZFS=)", look.boot(case).cmdline))
+    return bool(re.search(r"\broot=(?:UUID=|LABEL=|/dev/mapper/|ZFS=)", diagnose_queries.boot(case).cmdline))
 
 
 def _cut_off(size: int, others: list[int]) -> bool:
@@ -70,9 +70,12 @@ def _initramfs(case: Case) -> Iterator[Found]:
     boots = kernels.next in wrong
     good = [
         kernel.release for kernel in kernels.installed
-        if kernel.image and kernel.release not in wrong and look.boot(case).initrds.get(kernel.release, int(kernel.initrd))
+        if kernel.image and kernel.release not in wrong and diagnose_queries.boot(case).initrds.get(kernel.release, int(kernel.initrd))
     ]  # fmt: skip
-    evidence = [*wrong.values(), *(f"{path}: unfinished" for path in look.boot(case).boot_leftovers)]
+    evidence = [
+        *wrong.values(),
+        *(f"{path}: unfinished" for path in diagnose_queries.boot(case).boot_leftovers),
+    ]
     evidence.append(
         f"boots next: {kernels.next or 'not known'}"
         + (f" ({kernels.next_because})" if kernels.next_because else "")
@@ -85,7 +88,7 @@ def _initramfs(case: Case) -> Iterator[Found]:
     told = " and ".join(wrong)
     yield Found(
         f"kernel {told} has no usable initramfs" + (": the machine would not come back from a reboot" if boots else ""),
-        look.clip(evidence),
+        diagnose_queries.clip(evidence),
         (Repair(action="initramfs.build", words=f"build the initramfs of {told} (update-initramfs -c -k {next(iter(wrong))})",
                 args={"kernels": sorted(wrong)}),),
         level=None if boots else "warning",
@@ -93,11 +96,11 @@ def _initramfs(case: Case) -> Iterator[Found]:
 
 
 def _log_initramfs(case: Case) -> Iterator[Found]:
-    lines = look.log_lines(case, r"Initramfs unpacking failed")
+    lines = diagnose_queries.log_lines(case, r"Initramfs unpacking failed")
     if lines and not _bad_initrds(case):
         yield Found(
             "the kernel could not unpack its initramfs at this boot",
-            look.clip(lines),
+            diagnose_queries.clip(lines),
             (Repair(action="initramfs.build", words=f"build the initramfs of {case.facts.kernels.running} again",
                     args={"kernels": [case.facts.kernels.running]}),),
         )  # fmt: skip

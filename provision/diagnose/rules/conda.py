@@ -4,38 +4,49 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ansible_collections.gpu.provision.plugins.module_utils import checkconda
-from provision.diagnose import look
+from provision.diagnose import queries as diagnose_queries
 from provision.diagnose.finding import Repair
 from provision.diagnose.held import level_of, user, verdict
 from provision.diagnose.rule import Case, Found, Rule
+from provision.parts.conda import checks as conda_checks
 
 
 def _mend(case: Case, words: str) -> Repair:
-    wish = checkconda.wish_of(case.expect)
-    return look.apply(words, "conda") if wish["prefixes"] or wish["environments"] else look.manual(words)
+    wish = conda_checks.wish_of(case.expect)
+    return (
+        diagnose_queries.apply(words, "conda")
+        if wish["prefixes"] or wish["environments"]
+        else diagnose_queries.manual(words)
+    )
 
 
 def _terms(case: Case) -> Iterator[Found]:
-    said = verdict(case, checkconda.channels)
+    said = verdict(case, conda_checks.channels)
     level = level_of(said)
     if level == "warning":
-        yield Found(said["message"], look.clip(said["evidence"]), (look.manual(said["hint"]),), level=level)
+        yield Found(
+            said["message"],
+            diagnose_queries.clip(said["evidence"]),
+            (diagnose_queries.manual(said["hint"]),),
+            level=level,
+        )
 
 
 def _channels(case: Case) -> Iterator[Found]:
-    said = verdict(case, checkconda.channels)
+    said = verdict(case, conda_checks.channels)
     if level_of(said) == "error":
-        yield Found(said["message"], look.clip(said["evidence"]), (_mend(case, said["hint"]),))
+        yield Found(said["message"], diagnose_queries.clip(said["evidence"]), (_mend(case, said["hint"]),))
 
 
 def _cpu_build(case: Case) -> Iterator[Found]:
-    said = verdict(case, checkconda.cpu_builds)
+    said = verdict(case, conda_checks.cpu_builds)
     level = level_of(said)
     words = "make the environment anew while the driver works (or with CONDA_OVERRIDE_CUDA), and ask for the CUDA build"
     if level:
-        yield Found(said["message"], look.clip(said["evidence"]), (_mend(case, words),), level=level)
-    elif look.own_gpus(case):
+        yield Found(
+            said["message"], diagnose_queries.clip(said["evidence"]), (_mend(case, words),), level=level
+        )
+    elif diagnose_queries.own_gpus(case):
         rows = [
             f"{env.path}: {name} is a build for the CPU" for env in case.facts.conda.environments
             for name, kind in sorted(env.builds.items()) if kind == "cpu"
@@ -43,7 +54,7 @@ def _cpu_build(case: Case) -> Iterator[Found]:
         if rows:
             yield Found(
                 f"{len(rows)} frameworks on this GPU host are builds for the CPU",
-                look.clip(rows),
+                diagnose_queries.clip(rows),
                 (_mend(case, words),),
                 level="note",
             )
@@ -57,12 +68,12 @@ def _activate(case: Case) -> Iterator[Found]:
         users = ", ".join(sorted(trouble.conda_guarded))
         yield Found(
             f"'conda activate' works in interactive shells of {users} only",
-            look.clip(
+            diagnose_queries.clip(
                 f"{file}: conda's block stands behind the line that ends the file for other shells"
                 for file in trouble.conda_guarded.values()
             ),
             (
-                look.manual(
+                diagnose_queries.manual(
                     "source PREFIX/etc/profile.d/conda.sh in the script, or conda run -n ENV, or PREFIX/envs/ENV/bin/python"
                 ),
             ),
@@ -70,21 +81,21 @@ def _activate(case: Case) -> Iterator[Found]:
 
 
 def _partial(case: Case) -> Iterator[Found]:
-    said = verdict(case, checkconda.prefixes)
+    said = verdict(case, conda_checks.prefixes)
     level = level_of(said)
     if level:
         yield Found(
             said["message"],
-            look.clip(said["evidence"]),
+            diagnose_queries.clip(said["evidence"]),
             (_mend(case, said["hint"] or "install it again"),),
             level=level,
         )
 
 
 def _environments(case: Case) -> Iterator[Found]:
-    said = verdict(case, checkconda.environments)
+    said = verdict(case, conda_checks.environments)
     if level_of(said) == "error":
-        yield Found(said["message"], look.clip(said["evidence"]), (_mend(case, said["hint"]),))
+        yield Found(said["message"], diagnose_queries.clip(said["evidence"]), (_mend(case, said["hint"]),))
 
 
 RULES = (

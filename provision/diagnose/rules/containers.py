@@ -5,17 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ansible_collections.gpu.provision.plugins.module_utils import (
-    checkcontainers,
-    daemonjson,
-    debversion,
-    names,
-)
-from provision.diagnose import look
+from ansible_collections.gpu.provision.plugins.module_utils.containers import daemon_json
+from ansible_collections.gpu.provision.plugins.module_utils.lib import deb_version, driver_names
+from provision.diagnose import queries as diagnose_queries
 from provision.diagnose.candidates import candidate
 from provision.diagnose.finding import Level, Repair
 from provision.diagnose.held import level_of, user, verdict
 from provision.diagnose.rule import Case, Found, Rule
+from provision.parts.containers import checks as containers_checks
 
 _SET = (
     "nvidia-container-toolkit",
@@ -28,7 +25,7 @@ _LEGACY = ("nvidia-docker2", "nvidia-docker", "nvidia-container-runtime")
 
 
 def _managed(case: Case) -> bool:
-    return bool(checkcontainers.wish_of(case.expect)["manage"])
+    return bool(containers_checks.wish_of(case.expect)["manage"])
 
 
 def _has_toolkit(case: Case) -> bool:
@@ -39,7 +36,7 @@ def _has_toolkit(case: Case) -> bool:
 
 
 def _mend(case: Case, words: str) -> Repair:
-    return look.apply(words, "containers") if _managed(case) else look.manual(words)
+    return diagnose_queries.apply(words, "containers") if _managed(case) else diagnose_queries.manual(words)
 
 
 def _unreadable(case: Case) -> Iterator[Found]:
@@ -56,11 +53,11 @@ def _unreadable(case: Case) -> Iterator[Found]:
         ]
         yield Found(
             f"{who} cannot start again with {file.path}: line {error.line}, column {error.column}: {error.message}",
-            look.clip(
+            diagnose_queries.clip(
                 [f"{file.path}, line {error.line}, column {error.column}: {error.message}{runs}", *copies]
             ),
             (
-                look.manual(
+                diagnose_queries.manual(
                     f"{file.path}, line {error.line}: {error.hint or 'mend it there'}; dockerd --validate tells when it is right"
                 ),
             ),
@@ -73,16 +70,22 @@ def _unreadable(case: Case) -> Iterator[Found]:
 def _byte_order_mark(case: Case) -> Iterator[Found]:
     """The mark that dockerd refuses before 23.0 (moby#44777); a note where dockerd takes it."""
     docker = case.facts.containers.docker
-    if daemonjson.BOM_WARNING not in docker.file.warnings or docker.file.error is not None:
+    if daemon_json.BOM_WARNING not in docker.file.warnings or docker.file.error is not None:
         return
     engines = [case.facts.packages[name] for name in _ENGINES if name in case.facts.packages]
-    version = next((names.upstream(row.version) for row in engines if row.installed and row.version), None)
-    old = version is not None and debversion.compare(version, "23.0") < 0
+    version = next(
+        (driver_names.upstream(row.version) for row in engines if row.installed and row.version), None
+    )
+    old = version is not None and deb_version.compare(version, "23.0") < 0
     yield Found(
         f"{docker.file.path} begins with a byte order mark"
         + (f": docker {version} cannot start again with it" if old else ", which dockerd takes from 23.0 on"),
         (f"{docker.file.path}, line 1, column 1: EF BB BF", f"docker: {version or 'version not known'}"),
-        (look.manual(f"{docker.file.path}: save it as UTF-8 without the mark; nothing else in it changes"),),
+        (
+            diagnose_queries.manual(
+                f"{docker.file.path}: save it as UTF-8 without the mark; nothing else in it changes"
+            ),
+        ),
         level="error" if old and docker.engine else "note" if version else "warning",
     )
 
@@ -94,19 +97,19 @@ def _flag_conflict(case: Case) -> Iterator[Found]:
         runs = " (it still runs with what it read before)" if docker.pid else ""
         yield Found(
             f"docker cannot start again: {both[0].key} is a flag and in {docker.file.path}",
-            look.clip(f"{flag.place}: {flag.text}{runs}" for flag in both),
-            (look.manual(f"take it out of one of them: {both[0].place}, or {docker.file.path}"),),
+            diagnose_queries.clip(f"{flag.place}: {flag.text}{runs}" for flag in both),
+            (diagnose_queries.manual(f"take it out of one of them: {both[0].place}, or {docker.file.path}"),),
         )
 
 
 def _doubled_key(case: Case) -> Iterator[Found]:
     file = case.facts.containers.docker.file
-    twice = [row for row in file.warnings if row != daemonjson.BOM_WARNING]
+    twice = [row for row in file.warnings if row != daemon_json.BOM_WARNING]
     if twice and file.error is None:
         yield Found(
             f"{file.path}: {twice[0]}",
-            look.clip(twice),
-            (look.manual(f"leave one of them in {file.path}"),),
+            diagnose_queries.clip(twice),
+            (diagnose_queries.manual(f"leave one of them in {file.path}"),),
         )
 
 
@@ -137,9 +140,9 @@ def _replaced(case: Case) -> Iterator[Found]:
     what = ", ".join(dict.fromkeys(key for copy in lost for key in copy.lost)) or "data-root"
     yield Found(
         f"{docker.file.path} lost settings that it had: {what}",
-        look.clip(evidence),
+        diagnose_queries.clip(evidence),
         (
-            look.manual(
+            diagnose_queries.manual(
                 f"put {what} back into {docker.file.path}"
                 + (f" from {lost[0].path}" if lost else "")
                 + "; provision merges single keys"
@@ -149,12 +152,16 @@ def _replaced(case: Case) -> Iterator[Found]:
 
 
 def _reload(case: Case) -> Iterator[Found]:
-    said = verdict(case, checkcontainers.links)
+    said = verdict(case, containers_checks.links)
     level = level_of(said)
     if level:
-        wish = checkcontainers.wish_of(case.expect)
-        repair = look.apply(said["hint"], "containers") if wish["device_links"] else look.manual(said["hint"])
-        yield Found(said["message"], look.clip(said["evidence"]), (repair,), level=level)
+        wish = containers_checks.wish_of(case.expect)
+        repair = (
+            diagnose_queries.apply(said["hint"], "containers")
+            if wish["device_links"]
+            else diagnose_queries.manual(said["hint"])
+        )
+        yield Found(said["message"], diagnose_queries.clip(said["evidence"]), (repair,), level=level)
 
 
 def _wrong_daemon(case: Case) -> Iterator[Found]:
@@ -170,7 +177,7 @@ def _wrong_daemon(case: Case) -> Iterator[Found]:
         )
         yield Found(
             "docker is a snap on this host" if alone else "docker is installed as a snap beside the system's",
-            look.clip(
+            diagnose_queries.clip(
                 [
                     "/snap/bin/docker",
                     "its configuration: /var/snap/docker/current/config/daemon.json",
@@ -179,7 +186,7 @@ def _wrong_daemon(case: Case) -> Iterator[Found]:
                 ]
             ),
             (
-                look.manual(
+                diagnose_queries.manual(
                     "snap remove docker (its images go with it), and docker from a package: container_toolkit_install_docker: true"
                 ),
             ),
@@ -188,16 +195,18 @@ def _wrong_daemon(case: Case) -> Iterator[Found]:
     if docker.desktop:
         yield Found(
             f"docker of {', '.join(docker.desktop)} goes to Docker Desktop, whose virtual machine has no GPU",
-            look.clip(f"~{name}/.docker/config.json: currentContext is desktop" for name in docker.desktop),
-            (look.manual("docker context use default (as that user)"),),
+            diagnose_queries.clip(
+                f"~{name}/.docker/config.json: currentContext is desktop" for name in docker.desktop
+            ),
+            (diagnose_queries.manual("docker context use default (as that user)"),),
             level="warning" if docker.engine else "note",
         )
-    if docker.podman and _managed(case) and "docker" in checkcontainers.wish_of(case.expect)["runtimes"]:
+    if docker.podman and _managed(case) and "docker" in containers_checks.wish_of(case.expect)["runtimes"]:
         yield Found(
             "the program docker is podman's",
             ("/usr/bin/docker: of podman-docker",),
             (
-                look.manual(
+                diagnose_queries.manual(
                     "container_toolkit_runtimes: [podman]; podman takes GPUs by CDI (--device nvidia.com/gpu=all)"
                 ),
             ),
@@ -218,7 +227,7 @@ def _toolkit_old(case: Case) -> Iterator[Found]:
     old = {
         name: row.version
         for name, row in rows.items()
-        if debversion.compare(names.upstream(row.version), checkcontainers.CGROUP_V2) < 0
+        if deb_version.compare(driver_names.upstream(row.version), containers_checks.CGROUP_V2) < 0
     }
     if not old:
         return
@@ -239,12 +248,12 @@ def _toolkit_old(case: Case) -> Iterator[Found]:
     evidence += [f"{row.file}: {row.package}, {row.pin}, {row.priority}" for row in pins]
     name, version = next(iter(old.items()))
     yield Found(
-        f"container toolkit {names.upstream(version)} cannot work with cgroup v2",
-        look.clip(evidence),
+        f"container toolkit {driver_names.upstream(version)} cannot work with cgroup v2",
+        diagnose_queries.clip(evidence),
         (
             _mend(
                 case,
-                f"the four packages from NVIDIA's repository, {checkcontainers.CGROUP_V2} or newer; "
+                f"the four packages from NVIDIA's repository, {containers_checks.CGROUP_V2} or newer; "
                 "a preference for that origin where a pin takes others",
             ),
         ),
@@ -255,10 +264,14 @@ def _would_be_old(case: Case) -> Iterator[Found]:
     """Not installed, and what apt would take is too old: a pin keeps the distribution's own in front."""
     taken = candidate(case, "nvidia-container-toolkit")
     wanted = case.facts.containers.docker.engine or _managed(case)
-    if taken and wanted and debversion.compare(names.upstream(taken.version), checkcontainers.CGROUP_V2) < 0:
+    if (
+        taken
+        and wanted
+        and deb_version.compare(driver_names.upstream(taken.version), containers_checks.CGROUP_V2) < 0
+    ):
         by = f" by {taken.pin.file}" if taken.pin else ""
         yield Found(
-            f"apt would install container toolkit {names.upstream(taken.version)}, which cannot work with cgroup v2",
+            f"apt would install container toolkit {driver_names.upstream(taken.version)}, which cannot work with cgroup v2",
             (
                 f"nvidia-container-toolkit: {taken.version} from {taken.origin}, priority {taken.priority}{by}",
                 "/sys/fs/cgroup: cgroup v2",
@@ -274,11 +287,13 @@ def _toolkit_versions(case: Case) -> Iterator[Found]:
         for name in _SET
         if name in case.facts.packages and case.facts.packages[name].installed
     }
-    versions = sorted({row.version for row in rows.values()}, key=debversion.key)
+    versions = sorted({row.version for row in rows.values()}, key=deb_version.key)
     if len(versions) > 1:
         yield Found(
             f"the container toolkit's packages are of different versions: {', '.join(versions)}",
-            look.clip(f"{name} {row.version}{', held' if row.held else ''}" for name, row in rows.items()),
+            diagnose_queries.clip(
+                f"{name} {row.version}{', held' if row.held else ''}" for name, row in rows.items()
+            ),
             (_mend(case, "all four at one version in one transaction, and hold them"),),
         )
 
@@ -286,7 +301,7 @@ def _toolkit_versions(case: Case) -> Iterator[Found]:
 def _runtime(case: Case) -> Iterator[Found]:
     have = case.facts.containers
     docker = have.docker
-    said = verdict(case, checkcontainers.runtime)
+    said = verdict(case, containers_checks.runtime)
     file = docker.file
     wants_nvidia = file.value.get("default-runtime") == "nvidia"
     runtimes = file.value.get("runtimes")
@@ -313,8 +328,8 @@ def _runtime(case: Case) -> Iterator[Found]:
     elif said["status"] == "fail" and not docker.snap:
         yield Found(
             said["message"],
-            look.clip(said["evidence"]),
-            (look.apply(said["hint"], "containers"),),
+            diagnose_queries.clip(said["evidence"]),
+            (diagnose_queries.apply(said["hint"], "containers"),),
             level="error",
         )
     elif (
@@ -328,7 +343,7 @@ def _runtime(case: Case) -> Iterator[Found]:
         yield Found(
             "docker has no runtime nvidia, though "
             + ("the container toolkit is installed" if _has_toolkit(case) else f"{left[0]} was here"),
-            look.clip(
+            diagnose_queries.clip(
                 [
                     f"{file.path}: {', '.join(file.keys) or 'empty' if file.present else 'not there'}",
                     "nvidia-container-runtime: " + ("there" if have.toolkit.program else "not there"),
@@ -348,28 +363,40 @@ def _legacy(case: Case) -> Iterator[Found]:
         state = "installed" if any(row.installed for row in rows.values()) else "removed but not purged"
         yield Found(
             f"{next(iter(rows))} of the old days is {state}: it owns /etc/docker/daemon.json",
-            look.clip(f"{name} {row.version} (dpkg: {row.status})" for name, row in rows.items()),
+            diagnose_queries.clip(f"{name} {row.version} (dpkg: {row.status})" for name, row in rows.items()),
             (_mend(case, f"copy daemon.json aside, purge {' '.join(rows)}, put the file back"),),
             level="warning" if any(row.installed for row in rows.values()) else "note",
         )
 
 
 def _cdi(case: Case) -> Iterator[Found]:
-    said = verdict(case, checkcontainers.cdi)
+    said = verdict(case, containers_checks.cdi)
     level = level_of(said)
     if level and "stale" in said["message"]:
-        yield Found(said["message"], look.clip(said["evidence"]), (look.manual(said["hint"]),), level=level)
+        yield Found(
+            said["message"],
+            diagnose_queries.clip(said["evidence"]),
+            (diagnose_queries.manual(said["hint"]),),
+            level=level,
+        )
 
 
 def _shm(case: Case) -> Iterator[Found]:
-    said = verdict(case, checkcontainers.shm)
+    said = verdict(case, containers_checks.shm)
     level = level_of(said)
     if level:
         asked = level == "error"
-        repair = look.apply(said["hint"], "containers") if asked else look.manual(said["hint"])
+        repair = (
+            diagnose_queries.apply(said["hint"], "containers")
+            if asked
+            else diagnose_queries.manual(said["hint"])
+        )
         # 64 MB is docker's own default, and most containers have one process a card.
         yield Found(
-            said["message"], look.clip(said["evidence"]), (repair,), level="error" if asked else "note"
+            said["message"],
+            diagnose_queries.clip(said["evidence"]),
+            (repair,),
+            level="error" if asked else "note",
         )
 
 

@@ -6,14 +6,16 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ansible_collections.gpu.provision.plugins.module_utils import checkcuda, checkcudalibs, debversion, names
-from provision.diagnose import look
+from ansible_collections.gpu.provision.plugins.module_utils.lib import deb_version, driver_names
+from provision.diagnose import queries as diagnose_queries
 from provision.diagnose.candidates import apt
 from provision.diagnose.finding import Level, Repair
 from provision.diagnose.held import level_of, user, verdict
 from provision.diagnose.rule import Case, Found, Rule
 from provision.facts import Cuda, CudaLibrary, ShellLine
-from provision.trouble import Bundled
+from provision.facts.diagnostics import Bundled
+from provision.parts.cuda import checks as cuda_checks
+from provision.parts.cuda import library_checks
 
 _OWN_LINE = "take these lines out (ld.so.conf.d serves every program, cuda-select one shell)"
 
@@ -80,7 +82,7 @@ def _older(library: CudaLibrary, row: Bundled) -> bool:
     size = min(have.count("."), row.version.count(".")) + 1
     short = [".".join(text.split(".")[:size]) for text in (have, row.version)]
     try:
-        return bool(debversion.compare(short[0], short[1]) < 0)
+        return bool(deb_version.compare(short[0], short[1]) < 0)
     except ValueError:
         return False
 
@@ -104,12 +106,12 @@ def shadowing(case: Case, cudnn: bool) -> Iterator[Found]:
         ]
         yield Found(
             f"{library.soname} of {row.environment} is shadowed by {library.path}",
-            look.clip(evidence),
-            (look.manual(f"{_OWN_LINE}: {', '.join(lines[:3])}"),),
+            diagnose_queries.clip(evidence),
+            (diagnose_queries.manual(f"{_OWN_LINE}: {', '.join(lines[:3])}"),),
             level="error" if worst else "warning",
         )
         return
-    kinds, _ = checkcuda.sorted_lines(case.plain, checkcuda.wish_of(case.expect))
+    kinds, _ = cuda_checks.sorted_lines(case.plain, cuda_checks.wish_of(case.expect))
     of_cudnn = {
         _place(line)
         for line in case.facts.cuda.shell_lines
@@ -120,8 +122,8 @@ def shadowing(case: Case, cudnn: bool) -> Iterator[Found]:
     if told:
         yield Found(
             "LD_LIBRARY_PATH puts CUDA's libraries before those that frameworks bring",
-            look.clip(told),
-            (look.manual(_OWN_LINE),),
+            diagnose_queries.clip(told),
+            (diagnose_queries.manual(_OWN_LINE),),
             level="warning",
         )
 
@@ -131,15 +133,18 @@ def _place(line: ShellLine) -> str:
 
 
 def _unowned_first(case: Case) -> Iterator[Found]:
-    said = verdict(case, checkcudalibs.libraries)
+    said = verdict(case, library_checks.libraries)
     false = [
         row
         for row in case.plain["cuda"]["libraries"]
-        if row["soname"] != "libcuda.so.1" and checkcudalibs.is_false_link(row)
+        if row["soname"] != "libcuda.so.1" and library_checks.is_false_link(row)
     ]
     if level_of(said) and not false and " is found before " in said["message"]:
         yield Found(
-            said["message"], look.clip(said["evidence"]), (look.manual(said["hint"]),), level=level_of(said)
+            said["message"],
+            diagnose_queries.clip(said["evidence"]),
+            (diagnose_queries.manual(said["hint"]),),
+            level=level_of(said),
         )
 
 
@@ -147,24 +152,26 @@ def _false_link(case: Case) -> Iterator[Found]:
     rows = [
         row
         for row in case.plain["cuda"]["libraries"]
-        if row["soname"] != "libcuda.so.1" and checkcudalibs.is_false_link(row)
+        if row["soname"] != "libcuda.so.1" and library_checks.is_false_link(row)
     ]
     if rows:
         paths = [row["path"] for row in rows]
         yield Found(
             f"{paths[0]} is a link by hand to version {rows[0]['version']}",
-            look.clip(f"{row['path']} -> {row['target']} ({row['version']}), of no package" for row in rows),
+            diagnose_queries.clip(
+                f"{row['path']} -> {row['target']} ({row['version']}), of no package" for row in rows
+            ),
             (Repair(action="file.aside", words=f"move {', '.join(paths)} aside", args={"paths": paths}),),
         )
     links = [(env, link) for env in case.facts.conda.environments for link in env.cudart_links]
     if links:
         yield Found(
             f"{len(links)} links of libcudart in conda environments lead to another version than their name says",
-            look.clip(
+            diagnose_queries.clip(
                 f"{link.path} leads {'to ' + link.target if link.target else 'nowhere'}" for _, link in links
             ),
             (
-                look.manual(
+                diagnose_queries.manual(
                     f"remove {links[0][1].path} and install the cudatoolkit that the program asks for"
                 ),
             ),
@@ -192,11 +199,11 @@ def _loader_blind(case: Case) -> Iterator[Found]:
     for path, sonames in blind.items():
         yield Found(
             f"the loader does not find the libraries of {path}",
-            look.clip([f"{soname}: in {path}, not in /etc/ld.so.cache" for soname in sonames]),
-            (look.apply("write ld.so.conf.d for the toolkits and run ldconfig", "cuda"),)
+            diagnose_queries.clip([f"{soname}: in {path}, not in /etc/ld.so.cache" for soname in sonames]),
+            (diagnose_queries.apply("write ld.so.conf.d for the toolkits and run ldconfig", "cuda"),)
             if case.values.get("cuda_toolkit_versions")
             else (
-                look.manual(
+                diagnose_queries.manual(
                     f"echo {path}/lib64 > /etc/ld.so.conf.d/cuda.conf, then ldconfig; or an rpath when programs are built"
                 ),
             ),
@@ -207,16 +214,18 @@ def _loader_blind(case: Case) -> Iterator[Found]:
 
 
 def _nvcc(case: Case) -> Iterator[Found]:
-    said = verdict(case, checkcuda.nvccs)
+    said = verdict(case, cuda_checks.nvccs)
     level = level_of(said)
-    if level and _in_the_way(verdict(case, checkcuda.links)):
+    if level and _in_the_way(verdict(case, cuda_checks.links)):
         return  # no toolkit can be made the default before that is mended
     if level:
         repair = _repair(case, said["hint"])
         if repair.action == "apply":
             # What is in the way may stay: the roles put the managed one before it.
-            repair = look.apply("put /usr/local/cuda/bin first on the PATH of every login", "cuda")
-        yield Found(said["message"], look.clip(said["evidence"]), (repair,), level=level)
+            repair = diagnose_queries.apply(
+                "put /usr/local/cuda/bin first on the PATH of every login", "cuda"
+            )
+        yield Found(said["message"], diagnose_queries.clip(said["evidence"]), (repair,), level=level)
         return
     first = next((row for row in case.facts.cuda.nvccs if row.on_path), None)
     others = [
@@ -232,9 +241,9 @@ def _nvcc(case: Case) -> Iterator[Found]:
     ):
         yield Found(
             f"nvcc is Ubuntu's {first.version} at a login, and NVIDIA's {others[0].version} is in {others[0].path}",
-            look.clip(said["evidence"]),
+            diagnose_queries.clip(said["evidence"]),
             (
-                look.manual(
+                diagnose_queries.manual(
                     "put /usr/local/cuda/bin before /usr/bin on the PATH, or apt-get remove nvidia-cuda-toolkit"
                 ),
             ),
@@ -245,9 +254,9 @@ def _nvcc(case: Case) -> Iterator[Found]:
 def _repair(case: Case, hint: str) -> Repair:
     """What the inventory asks for is for the roles; all else is a person's."""
     return (
-        look.apply(hint, "cuda")
+        diagnose_queries.apply(hint, "cuda")
         if case.values.get("cuda_toolkit_versions") and "provision apply" in hint
-        else look.manual(hint)
+        else diagnose_queries.manual(hint)
     )
 
 
@@ -257,16 +266,16 @@ def _in_the_way(said: Mapping[str, Any]) -> bool:
 
 
 def _link(case: Case) -> Iterator[Found]:
-    said = verdict(case, checkcuda.links)
+    said = verdict(case, cuda_checks.links)
     level = level_of(said)
     if level:
         # What is in a folder that stands in the link's place only a person knows.
-        repair = look.manual(said["hint"]) if _in_the_way(said) else _repair(case, said["hint"])
-        yield Found(said["message"], look.clip(said["evidence"]), (repair,), level=level)
+        repair = diagnose_queries.manual(said["hint"]) if _in_the_way(said) else _repair(case, said["hint"])
+        yield Found(said["message"], diagnose_queries.clip(said["evidence"]), (repair,), level=level)
         return
     group = next((row for row in case.facts.cuda.alternatives if row.name == "cuda"), None)
-    link = next((row for row in case.facts.cuda.links if row.path == checkcuda.LINK), None)
-    several = [row for row in case.facts.cuda.toolkits if row.path != checkcuda.LINK and row.version]
+    link = next((row for row in case.facts.cuda.links if row.path == cuda_checks.LINK), None)
+    several = [row for row in case.facts.cuda.toolkits if row.path != cuda_checks.LINK and row.version]
     if link is None or len(several) < 2:
         return
     if group and group.manual:
@@ -279,7 +288,7 @@ def _link(case: Case) -> Iterator[Found]:
     )
     yield Found(
         f"/usr/local/cuda {leads}, of {len(several)} toolkits, and the next one that is installed may move it",
-        look.clip(
+        diagnose_queries.clip(
             [
                 f"/usr/local/cuda: {link.kind} -> {link.resolved or 'nothing'}",
                 how,
@@ -287,7 +296,7 @@ def _link(case: Case) -> Iterator[Found]:
             ]
         ),
         (
-            look.manual(
+            diagnose_queries.manual(
                 "choose one for good: update-alternatives --set cuda /usr/local/cuda-X.Y, or cuda_toolkit_default in the inventory"
             ),
         ),
@@ -296,7 +305,7 @@ def _link(case: Case) -> Iterator[Found]:
 
 
 def _lines(case: Case) -> Iterator[Found]:
-    kinds, _ = checkcuda.sorted_lines(case.plain, checkcuda.wish_of(case.expect))
+    kinds, _ = cuda_checks.sorted_lines(case.plain, cuda_checks.wish_of(case.expect))
     told = [text for kind in ("doubled", "frozen", "stale", "elsewhere") for text in kinds.get(kind, ())]
     if told:
         counts = ", ".join(
@@ -307,9 +316,9 @@ def _lines(case: Case) -> Iterator[Found]:
         files = list(dict.fromkeys(text.split(" line ")[0] for text in told))
         yield Found(
             f"lines about CUDA in start files are in the way: {counts}",
-            look.clip(told),
+            diagnose_queries.clip(told),
             (
-                look.manual(
+                diagnose_queries.manual(
                     f"take them out of {', '.join(files[:3])}{' and others' if len(files) > 3 else ''}; "
                     "a file in /etc/profile.d serves every login"
                 ),
@@ -318,19 +327,21 @@ def _lines(case: Case) -> Iterator[Found]:
 
 
 def _driver_too_old(case: Case) -> Iterator[Found]:
-    wish = checkcuda.wish_of(case.expect)
-    rows = checkcuda.too_new(case.plain, wish)
-    have = checkcuda.effective_driver(case.plain)
+    wish = cuda_checks.wish_of(case.expect)
+    rows = cuda_checks.too_new(case.plain, wish)
+    have = cuda_checks.effective_driver(case.plain)
     if rows:
         minor, least = rows[0]
         wanted = case.driver_managed and minor in wish["versions"]
         yield Found(
             f"driver {have} cannot run CUDA {minor}",
-            look.clip([f"driver {have}", *(f"CUDA {minor} needs {least} or newer" for minor, least in rows)]),
-            (look.apply(f"a driver from {least} on", "driver"),)
+            diagnose_queries.clip(
+                [f"driver {have}", *(f"CUDA {minor} needs {least} or newer" for minor, least in rows)]
+            ),
+            (diagnose_queries.apply(f"a driver from {least} on", "driver"),)
             if wanted
             else (
-                look.manual(
+                diagnose_queries.manual(
                     f"a driver from {least} on, or a toolkit that {have} runs (provision compat --driver {have})"
                 ),
             ),
@@ -339,27 +350,33 @@ def _driver_too_old(case: Case) -> Iterator[Found]:
 
 
 def _minor_only(case: Case) -> Iterator[Found]:
-    wish = checkcuda.wish_of(case.expect)
-    limited = checkcuda.limited_toolkits(case.plain, wish)
-    old = {minor for minor, _ in checkcuda.too_new(case.plain, wish)}
+    wish = cuda_checks.wish_of(case.expect)
+    limited = cuda_checks.limited_toolkits(case.plain, wish)
+    old = {minor for minor, _ in cuda_checks.too_new(case.plain, wish)}
     left = [minor for minor in limited if minor not in old]
     if left:
-        have = checkcuda.effective_driver(case.plain)
+        have = cuda_checks.effective_driver(case.plain)
         yield Found(
             f"CUDA {', '.join(left)} runs on driver {have} by minor-version compatibility only",
-            look.clip(f"CUDA {minor}: {wish['needs'][minor]['full']} runs all of it" for minor in left),
-            (look.manual("build for the cards themselves (nvcc -arch=native); PTX needs the newer driver"),),
+            diagnose_queries.clip(
+                f"CUDA {minor}: {wish['needs'][minor]['full']} runs all of it" for minor in left
+            ),
+            (
+                diagnose_queries.manual(
+                    "build for the cards themselves (nvcc -arch=native); PTX needs the newer driver"
+                ),
+            ),
         )
 
 
 def _compat(case: Case) -> Iterator[Found]:
-    active = checkcuda.active_compat(case.plain)
-    consumer = [gpu.name for gpu in case.facts.smi.gpus if checkcuda.is_consumer(gpu.name)]
+    active = cuda_checks.active_compat(case.plain)
+    consumer = [gpu.name for gpu in case.facts.smi.gpus if cuda_checks.is_consumer(gpu.name)]
     consumer = consumer or [
-        found.name for gpu in look.own_gpus(case) for found in [look.catalog_gpu(case, gpu)]
-        if found.name and checkcuda.is_consumer(found.name)
+        found.name for gpu in diagnose_queries.own_gpus(case) for found in [diagnose_queries.catalog_gpu(case, gpu)]
+        if found.name and cuda_checks.is_consumer(found.name)
     ]  # fmt: skip
-    version = checkcuda.driver_version(case.plain)
+    version = cuda_checks.driver_version(case.plain)
     packages = sorted(
         name for name, row in case.facts.packages.items() if row.installed and name.startswith("cuda-compat")
     )
@@ -367,7 +384,7 @@ def _compat(case: Case) -> Iterator[Found]:
         level: Level = "error"
         message = f"{active[0]['path']} takes the place of the driver's libcuda; {consumer[0]} has no forward compatibility"
     elif (
-        active and version and active[0]["version"] and debversion.compare(active[0]["version"], version) < 0
+        active and version and active[0]["version"] and deb_version.compare(active[0]["version"], version) < 0
     ):
         level, message = (
             "warning",
@@ -386,9 +403,9 @@ def _compat(case: Case) -> Iterator[Found]:
     ]
     yield Found(
         message,
-        look.clip(evidence),
+        diagnose_queries.clip(evidence),
         (
-            look.manual(
+            diagnose_queries.manual(
                 "take its folder out of the loader's path, or apt-get remove "
                 + (packages[0] if packages else "it")
             ),
@@ -398,20 +415,23 @@ def _compat(case: Case) -> Iterator[Found]:
 
 
 def _meta(case: Case) -> Iterator[Found]:
-    metas = checkcuda.metas_with_driver(case.plain)
+    metas = cuda_checks.metas_with_driver(case.plain)
     replaced = []
     for row in apt(case).transactions:
         gone = [
             change.name
             for change in row.changes
-            if change.action in ("remove", "purge") and names.is_driver_package(change.name)
+            if change.action in ("remove", "purge") and driver_names.is_driver_package(change.name)
         ]
         came = [change.name for change in row.changes if change.action == "install" and change.name in metas]
         if gone and came:
             replaced.append(f"{row.title}: {came[0]} came, {', '.join(gone[:4])} went")
     if not metas:
         return
-    server = any((parsed := names.parse(name)) and parsed.server for name in look.installed(case).packages)
+    server = any(
+        (parsed := driver_names.parse(name)) and parsed.server
+        for name in diagnose_queries.installed(case).packages
+    )
     message = f"{metas[0]} brings a driver of its own along"
     if replaced:
         message = f"{metas[0]} replaced the driver"
@@ -419,9 +439,9 @@ def _meta(case: Case) -> Iterator[Found]:
         message += ", which the -server packages here conflict with"
     yield Found(
         message,
-        look.clip([f"installed: {', '.join(metas)}", *replaced]),
+        diagnose_queries.clip([f"installed: {', '.join(metas)}", *replaced]),
         (
-            look.manual(
+            diagnose_queries.manual(
                 f"apt-mark manual the cuda-toolkit-X-Y that is to stay, then apt-get remove {' '.join(metas)}"
             ),
         ),
@@ -433,9 +453,11 @@ def _meta(case: Case) -> Iterator[Found]:
 def _gutted(case: Case) -> Iterator[Found]:
     if case.facts.cuda == Cuda():
         return  # facts that were recorded before CUDA was read
-    said = verdict(case, checkcuda.toolkits)
+    said = verdict(case, cuda_checks.toolkits)
     if level_of(said) == "error" and said["message"].startswith("files of packages are gone"):
-        yield Found(said["message"], look.clip(said["evidence"]), (look.manual(said["hint"]),))
+        yield Found(
+            said["message"], diagnose_queries.clip(said["evidence"]), (diagnose_queries.manual(said["hint"]),)
+        )
 
 
 RULES = (

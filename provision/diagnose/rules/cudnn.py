@@ -5,18 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
-from ansible_collections.gpu.provision.plugins.module_utils import checkcuda, checkcudalibs, cudanames
-from provision.diagnose import look
+from ansible_collections.gpu.provision.plugins.module_utils.lib import cuda_names
+from provision.diagnose import queries as diagnose_queries
 from provision.diagnose.candidates import candidate, moves
 from provision.diagnose.held import user
 from provision.diagnose.rule import Case, Found, Rule
 from provision.diagnose.rules.cuda import shadowing
+from provision.parts.cuda import checks as cuda_checks
+from provision.parts.cuda import library_checks
 
 _PAIR_NOTE = "library and headers are joined by '=': ask for both with the same full version, suffix included"
 
 
-def _packages(case: Case, kind: str) -> list[tuple[str, cudanames.CudaPackage, str]]:
-    return list(checkcudalibs.library_packages(case.plain, kind))
+def _packages(case: Case, kind: str) -> list[tuple[str, cuda_names.CudaPackage, str]]:
+    return list(library_checks.library_packages(case.plain, kind))
 
 
 def _pair(kind: str, title: str) -> Callable[[Case], Iterator[Found]]:
@@ -33,8 +35,14 @@ def _pair(kind: str, title: str) -> Callable[[Case], Iterator[Found]]:
                 held = [n for n in (name, partner[0][0]) if case.facts.packages[n].held]
                 yield Found(
                     f"{name} is {version}, {partner[0][0]} is {partner[0][2]}",
-                    look.clip([*(f"{n} {v}" for n, _, v in rows), *(f"{n} is held" for n in held)]),
-                    (look.manual(f"apt-get install --allow-change-held-packages {name}={partner[0][2]}"),),
+                    diagnose_queries.clip(
+                        [*(f"{n} {v}" for n, _, v in rows), *(f"{n} is held" for n in held)]
+                    ),
+                    (
+                        diagnose_queries.manual(
+                            f"apt-get install --allow-change-held-packages {name}={partner[0][2]}"
+                        ),
+                    ),
                     level="error",
                 )
                 return
@@ -48,13 +56,13 @@ def _pair(kind: str, title: str) -> Callable[[Case], Iterator[Found]]:
             if case.facts.packages[name].held or library is None or library.version != offered.version:
                 yield Found(
                     f"{headers} would come as {offered.version}, {title} here is {version}",
-                    look.clip(
+                    diagnose_queries.clip(
                         [
                             f"{name} {version}" + (" (held)" if case.facts.packages[name].held else ""),
                             f"{headers}: {offered.version} from {offered.origin}",
                         ]
                     ),
-                    (look.manual(f"apt-get install {headers}={version}"),),
+                    (diagnose_queries.manual(f"apt-get install {headers}={version}"),),
                     level="note",
                 )
                 return
@@ -67,10 +75,10 @@ def _is_runtime(name: str) -> bool:
     return bool(re.match(r"^libcudnn[0-9]+(?:-cuda-[0-9]+)?$", bare)) or bare == "libnccl2"
 
 
-def _headers_of(kind: str, name: str, package: cudanames.CudaPackage) -> str:
+def _headers_of(kind: str, name: str, package: cuda_names.CudaPackage) -> str:
     if kind == "nccl":
         return "libnccl-dev"
-    return str(cudanames.cudnn_packages(package.cudnn, package.major or "")[1])
+    return str(cuda_names.cudnn_packages(package.cudnn, package.major or "")[1])
 
 
 def _wrong_cuda(kind: str, title: str) -> Callable[[Case], Iterator[Found]]:
@@ -78,15 +86,15 @@ def _wrong_cuda(kind: str, title: str) -> Callable[[Case], Iterator[Found]]:
 
     def find(case: Case) -> Iterator[Found]:
         rows = [row for row in _packages(case, kind) if _is_runtime(row[0])]
-        unlike, too_new = checkcudalibs.misfits(case.plain, rows)
+        unlike, too_new = library_checks.misfits(case.plain, rows)
         having = ", ".join(sorted({row.version for row in case.facts.cuda.toolkits if row.version}))
         evidence = [f"{name} {version}" for name, _, version in rows]
         evidence += [f"{row.path}: CUDA {row.release or row.version}" for row in case.facts.cuda.toolkits]
-        wished = checkcuda.wish_of(case.expect)["manage"]
+        wished = cuda_checks.wish_of(case.expect)["manage"]
         repair = (
-            look.apply(f"take the build of {title} for the toolkits that are here", "cuda")
+            diagnose_queries.apply(f"take the build of {title} for the toolkits that are here", "cuda")
             if wished
-            else look.manual(
+            else diagnose_queries.manual(
                 f"install the build of {title} whose +cudaX.Y suffix is of the toolkit's major, headers and library, and hold both"
             )
         )
@@ -94,13 +102,13 @@ def _wrong_cuda(kind: str, title: str) -> Callable[[Case], Iterator[Found]]:
             name, version, major = too_new[0]
             yield Found(
                 f"{name} {version} is for CUDA {major}, the driver carries {case.facts.smi.cuda_version}",
-                look.clip([*evidence, f"nvidia-smi: CUDA {case.facts.smi.cuda_version}"]), (repair,), level="error",
+                diagnose_queries.clip([*evidence, f"nvidia-smi: CUDA {case.facts.smi.cuda_version}"]), (repair,), level="error",
             )  # fmt: skip
             return
         if unlike:
             name, version, major = unlike[0]
             yield Found(
-                f"{name} {version} is for CUDA {major}, the toolkits are {having}", look.clip(evidence), (repair,),
+                f"{name} {version} is for CUDA {major}, the toolkits are {having}", diagnose_queries.clip(evidence), (repair,),
                 level="error" if wished else "warning",
             )  # fmt: skip
             return
@@ -109,22 +117,24 @@ def _wrong_cuda(kind: str, title: str) -> Callable[[Case], Iterator[Found]]:
             if taken is None or case.facts.packages[name].held:
                 continue
             now, then = (
-                checkcudalibs.built_for(package, version),
-                checkcudalibs.built_for(package, taken.version),
+                library_checks.built_for(package, version),
+                library_checks.built_for(package, taken.version),
             )
             if now and then and now != then:
                 yield Found(
                     f"the next upgrade moves {name} from CUDA {now} to CUDA {then}",
-                    look.clip(
+                    diagnose_queries.clip(
                         [
                             f"{name} {version} is installed and not held",
                             f"{taken.version} from {taken.origin}",
                         ]
                     ),
                     (
-                        look.apply(f"hold {title}", "cuda")
+                        diagnose_queries.apply(f"hold {title}", "cuda")
                         if wished
-                        else look.manual(f"apt-mark hold {name} {_headers_of(kind, name, package)}"),
+                        else diagnose_queries.manual(
+                            f"apt-mark hold {name} {_headers_of(kind, name, package)}"
+                        ),
                     ),
                     level="warning",
                 )
@@ -140,19 +150,19 @@ def _files(kind: str, title: str) -> Callable[[Case], Iterator[Found]]:
         rows = _packages(case, kind)
         cuda = case.plain["cuda"]
         stem = "libcudnn.so." if kind == "cudnn" else "libnccl.so.2"
-        libraries = checkcudalibs.in_loader_order(
+        libraries = library_checks.in_loader_order(
             case.plain, [row for row in cuda["libraries"] if row["soname"].startswith(stem)]
         )
         headers = [row for row in cuda["headers"] if row["name"] == kind]
         evidence = [
-            f"{row['path']}: {row['version'] or '?'}, {checkcuda.owner(row)}" for row in libraries + headers
+            f"{row['path']}: {row['version'] or '?'}, {cuda_checks.owner(row)}" for row in libraries + headers
         ]
-        untrue = checkcudalibs.untrue_files(libraries + headers, rows)
+        untrue = library_checks.untrue_files(libraries + headers, rows)
         if untrue:
             row, version = untrue[0]
             yield Found(
-                f"{row['path']} is {row['version']}, its package {row['package']} is {version}", look.clip(evidence),
-                (look.manual(f"apt-get install --reinstall {row['package']}={version}"),),
+                f"{row['path']} is {row['version']}, its package {row['package']} is {version}", diagnose_queries.clip(evidence),
+                (diagnose_queries.manual(f"apt-get install --reinstall {row['package']}={version}"),),
             )  # fmt: skip
             return
         sonames = {row["soname"] for row in libraries}
@@ -161,15 +171,15 @@ def _files(kind: str, title: str) -> Callable[[Case], Iterator[Found]]:
             if _is_runtime(name) and cuda["libraries"] and soname not in sonames:
                 yield Found(
                     f"the library of {name} is gone", (f"{name} {version}: no {soname} in the loader's folders",),
-                    (look.manual(f"apt-get install --reinstall {name}={version}"),),
+                    (diagnose_queries.manual(f"apt-get install --reinstall {name}={version}"),),
                 )  # fmt: skip
                 return
-        stray = checkcudalibs.stray_headers(headers, libraries)
+        stray = library_checks.stray_headers(headers, libraries)
         if stray:
             header, library = stray[0]
             yield Found(
-                f"programs are compiled for {title} {header['version']} and find {library['version']}", look.clip(evidence),
-                (look.manual(f"of {header['path']} and {library['path']} one has to go: keep what a package owns"),),
+                f"programs are compiled for {title} {header['version']} and find {library['version']}", diagnose_queries.clip(evidence),
+                (diagnose_queries.manual(f"of {header['path']} and {library['path']} one has to go: keep what a package owns"),),
                 level="warning",
             )  # fmt: skip
 
@@ -187,7 +197,7 @@ def _dangling(case: Case) -> Iterator[Found]:
                 f"{group.link} leads to {group.current}, which is gone",
                 (f"/etc/alternatives/{group.name} -> {group.current}",),
                 (
-                    look.manual(
+                    diagnose_queries.manual(
                         f"update-alternatives --auto {group.name}; "
                         f"without another choice: update-alternatives --remove-all {group.name}"
                     ),
@@ -197,11 +207,11 @@ def _dangling(case: Case) -> Iterator[Found]:
 
 def _redirected(case: Case) -> Iterator[Found]:
     said = user(case).topology
-    cards = look.own_gpus(case)
+    cards = diagnose_queries.own_gpus(case)
     if said and len(cards) > 1 and not case.facts.host.container and not case.facts.host.virtual:
         yield Found(
             "peer traffic between the cards goes through the processor's root complex",
-            look.clip(
+            diagnose_queries.clip(
                 [
                     *said,
                     f"command line: {case.facts.trouble.user.cmdline}"
@@ -210,7 +220,7 @@ def _redirected(case: Case) -> Iterator[Found]:
                 ]
             ),
             (
-                look.manual(
+                diagnose_queries.manual(
                     "ACS off in the BIOS (or setpci), iommu=pt on the kernel's command line; NCCL_P2P_DISABLE=1 goes around it"
                 ),
             ),

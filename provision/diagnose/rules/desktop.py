@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ansible_collections.gpu.provision.plugins.module_utils import names
-from provision.diagnose import look
+from ansible_collections.gpu.provision.plugins.module_utils.lib import driver_names
+from provision.diagnose import queries as diagnose_queries
 from provision.diagnose.finding import Repair
 from provision.diagnose.rule import Case, Found, Rule
 
@@ -25,14 +25,14 @@ def _is_server(case: Case) -> bool:
     variant = str(case.values.get("nvidia_driver_variant", "auto"))
     if variant != "auto":
         return variant == "headless"
-    gpus = look.own_gpus(case)
-    return bool(gpus) and all(look.catalog_gpu(case, gpu).segment == "datacenter" for gpu in gpus)
+    gpus = diagnose_queries.own_gpus(case)
+    return bool(gpus) and all(diagnose_queries.catalog_gpu(case, gpu).segment == "datacenter" for gpu in gpus)
 
 
 def _on_server(case: Case) -> Iterator[Found]:
-    if not case.facts.desktop or not _is_server(case) or look.in_container(case):
+    if not case.facts.desktop or not _is_server(case) or diagnose_queries.in_container(case):
         return
-    trouble = look.boot(case)
+    trouble = diagnose_queries.boot(case)
     drawing = [
         f"pid {user.pid}: {user.comm} has {', '.join(user.devices[:3])} open"
         for user in case.facts.gpu_users
@@ -47,9 +47,9 @@ def _on_server(case: Case) -> Iterator[Found]:
     evidence += _desktop_packages(case)[:4] + drawing
     yield Found(
         "a graphical desktop starts on a compute server" + (" and holds its GPUs" if drawing else ""),
-        look.clip(evidence),
+        diagnose_queries.clip(evidence),
         (
-            look.manual(
+            diagnose_queries.manual(
                 "if nobody uses it: systemctl set-default multi-user.target, stop the display manager; nothing is removed"
             ),
         ),
@@ -57,18 +57,23 @@ def _on_server(case: Case) -> Iterator[Found]:
 
 
 def _no_gl(case: Case) -> Iterator[Found]:
-    facts, driver = case.facts, look.installed(case)
-    if not facts.desktop or not driver.packages or look.in_container(case) or not look.own_gpus(case):
+    facts, driver = case.facts, diagnose_queries.installed(case)
+    if (
+        not facts.desktop
+        or not driver.packages
+        or diagnose_queries.in_container(case)
+        or not diagnose_queries.own_gpus(case)
+    ):
         return
     gl = {
-        n: names.upstream(v)
+        n: driver_names.upstream(v)
         for n, v in driver.packages.items()
-        if names.parse(n).base == "libnvidia-gl" and ":" not in n
+        if driver_names.parse(n).base == "libnvidia-gl" and ":" not in n
     }
-    errors = look.boot(case).xorg_errors
-    if gl and set(gl.values()) == {look.library_version(case)}:
+    errors = diagnose_queries.boot(case).xorg_errors
+    if gl and set(gl.values()) == {diagnose_queries.library_version(case)}:
         return
-    if _is_server(case) and not errors and look.boot(case).default_target != "graphical.target":
+    if _is_server(case) and not errors and diagnose_queries.boot(case).default_target != "graphical.target":
         return
     evidence = _desktop_packages(case)[:3]
     evidence.append(
@@ -83,9 +88,9 @@ def _no_gl(case: Case) -> Iterator[Found]:
     wish = str(case.values.get("nvidia_driver_variant", "auto"))
     words = "install the desktop's half of the driver (libnvidia-gl and the X driver of the same version)"
     repair = (
-        look.apply(words)
+        diagnose_queries.apply(words)
         if wish != "headless"
-        else look.manual(
+        else diagnose_queries.manual(
             f"nvidia_driver_variant is headless and there is a desktop: say desktop, then {words}"
         )
     )
@@ -93,7 +98,7 @@ def _no_gl(case: Case) -> Iterator[Found]:
         "the desktop has no OpenGL of this driver: a headless or server flavour is installed"
         if not gl
         else "the desktop's OpenGL is of another version than the driver",
-        look.clip(evidence),
+        diagnose_queries.clip(evidence),
         (repair,),
         level="error" if errors else None,
     )
@@ -102,22 +107,23 @@ def _no_gl(case: Case) -> Iterator[Found]:
 def _stale_conf(case: Case) -> Iterator[Found]:
     """xorg.conf asks for a driver that is not there."""
     facts = case.facts
-    if not facts.desktop or look.in_container(case):
+    if not facts.desktop or diagnose_queries.in_container(case):
         return
     bus = {_bus(gpu.slot) for gpu in facts.gpus}
     rows = []
-    for device in look.boot(case).xorg:
+    for device in diagnose_queries.boot(case).xorg:
         if not device.file.startswith("/etc/"):
             continue
-        if device.driver == "nvidia" and not look.has_driver(case):
+        if device.driver == "nvidia" and not diagnose_queries.has_driver(case):
             rows.append((device, "there is no NVIDIA driver"))
         elif (
             device.driver == "nvidia"
             and not any(
-                names.parse(n).base == "xserver-xorg-video-nvidia" for n in look.installed(case).packages
+                driver_names.parse(n).base == "xserver-xorg-video-nvidia"
+                for n in diagnose_queries.installed(case).packages
             )
             and not facts.runfile.uninstaller
-            and look.installed(case).packages
+            and diagnose_queries.installed(case).packages
         ):
             rows.append((device, "no package xserver-xorg-video-nvidia-* is installed"))
         elif device.driver in ("nouveau", "nv") and facts.module.loaded:
@@ -126,11 +132,11 @@ def _stale_conf(case: Case) -> Iterator[Found]:
             rows.append((device, f"there is no card at {device.bus}"))
     if not rows:
         return
-    errors = look.boot(case).xorg_errors
+    errors = diagnose_queries.boot(case).xorg_errors
     files = sorted({device.file for device, _ in rows})
     yield Found(
         f"X's configuration asks for a driver that is not there: {', '.join(files)}",
-        look.clip(
+        diagnose_queries.clip(
             [f'{device.file}, line {device.line}: Driver "{device.driver}": {why}' for device, why in rows]
             + errors[:3]
         ),

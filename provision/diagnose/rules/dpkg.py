@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ansible_collections.gpu.provision.plugins.module_utils import names
-from provision.diagnose import look
+from ansible_collections.gpu.provision.plugins.module_utils.lib import driver_names
+from provision.diagnose import queries as diagnose_queries
 from provision.diagnose.candidates import apt
 from provision.diagnose.finding import Repair
 from provision.diagnose.rule import Case, Found, Rule
-from provision.trouble import Transaction, Unfinished
+from provision.facts.diagnostics import Transaction, Unfinished
 
 CONFIGURE = Repair(
     action="dpkg.configure",
@@ -43,7 +43,7 @@ def _unfinished(case: Case) -> Iterator[Found]:
     # Triggers that wait are run by the next apt call.
     yield Found(
         message,
-        look.clip(evidence),
+        diagnose_queries.clip(evidence),
         (CONFIGURE,),
         level="warning" if waiting and not trouble.journal else None,
     )
@@ -72,14 +72,14 @@ def _unmet(case: Case) -> Iterator[Found]:
         + (f", {row.found} is there" if row.found else ", nothing of it is there")
         for row in rows
     ]
-    driver = [row.name for row in rows if names.is_driver_package(row.name)]
+    driver = [row.name for row in rows if driver_names.is_driver_package(row.name)]
     repair = (
-        look.realign("bring the packages of the driver to one version")
+        diagnose_queries.realign("bring the packages of the driver to one version")
         if driver and case.driver_managed
         else CONFIGURE
     )
     told = ", ".join(dict.fromkeys(row.name for row in rows[:3]))
-    yield Found(f"dependencies of {told} are not met", look.clip(evidence), (repair,))
+    yield Found(f"dependencies of {told} are not met", diagnose_queries.clip(evidence), (repair,))
 
 
 def _purged(case: Case) -> Iterator[Found]:
@@ -87,11 +87,11 @@ def _purged(case: Case) -> Iterator[Found]:
     for row in reversed(apt(case).transactions):
         lost = [
             change.name for change in row.changes
-            if change.action in ("remove", "purge") and _VITAL.match(change.name) and not names.is_driver_package(change.name)
+            if change.action in ("remove", "purge") and _VITAL.match(change.name) and not driver_names.is_driver_package(change.name)
             and not (packages.get(change.name) and packages[change.name].installed)
         ]  # fmt: skip
         driver = any(
-            change.action in ("remove", "purge") and names.is_driver_package(change.name)
+            change.action in ("remove", "purge") and driver_names.is_driver_package(change.name)
             for change in row.changes
         )
         if not lost or not (driver or re.search(r"nvidia", row.command)) or _replaced(case, row, lost):
@@ -101,7 +101,7 @@ def _purged(case: Case) -> Iterator[Found]:
         evidence = [row.title, *(f"removed and not there: {name}" for name in lost)]
         yield Found(
             f"a removal of the driver took {', '.join(lost[:3])} along",
-            look.clip(evidence),
+            diagnose_queries.clip(evidence),
             (
                 Repair(
                     action="packages.install",
@@ -133,10 +133,10 @@ def _conflict(case: Case) -> Iterator[Found]:
         if match:
             yield Found(
                 f"{row.name} and {match[2]} both bring {match[1]}",
-                look.clip([*_words(row)]),
-                (look.realign("keep the packages of one origin"), CONFIGURE)
-                if names.is_driver_package(row.name) and case.driver_managed
-                else (look.manual(f"remove one of {row.name} and {match[2]}"), CONFIGURE),
+                diagnose_queries.clip([*_words(row)]),
+                (diagnose_queries.realign("keep the packages of one origin"), CONFIGURE)
+                if driver_names.is_driver_package(row.name) and case.driver_managed
+                else (diagnose_queries.manual(f"remove one of {row.name} and {match[2]}"), CONFIGURE),
             )
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ansible_collections.gpu.provision.plugins.module_utils import checks, names
-from provision.diagnose import look
+from ansible_collections.gpu.provision.plugins.module_utils.lib import driver_names
+from provision.diagnose import queries as diagnose_queries
 from provision.diagnose.candidates import moved_words
 from provision.diagnose.finding import Repair
 from provision.diagnose.rule import Case, Found, Rule
-from provision.resolve.removed import removed_driver
-from provision.trouble import ConfLine
+from provision.facts.diagnostics import ConfLine
+from provision.parts import checks
+from provision.parts.driver.removed import removed_driver
 
 _HOLDERS = (
     "when nobody works on the GPUs: stop what holds the modules, unload nvidia_uvm, nvidia_drm, "
@@ -22,10 +23,10 @@ _HOLDERS = (
 
 def _disk_version(case: Case) -> str | None:
     """The one version of everything on the disk for the running kernel; None where it is not one, or nothing is there."""
-    running = look.modules_of(case, case.facts.kernels.running)
+    running = diagnose_queries.modules_of(case, case.facts.kernels.running)
     versions = {module.version for module in running[:1] if module.version}
     versions |= {library.version for library in case.facts.libraries if library.version}
-    versions |= set(look.installed(case).versions)
+    versions |= set(diagnose_queries.installed(case).versions)
     return versions.pop() if len(versions) == 1 else None
 
 
@@ -36,34 +37,34 @@ def _stale_module(case: Case) -> Iterator[Found]:
         or not loaded.version
         or disk is None
         or loaded.version == disk
-        or look.in_container(case)
+        or diagnose_queries.in_container(case)
     ):
         return
     running = case.facts.kernels.running
-    has_module = bool(look.modules_of(case, running))
-    if not has_module and not look.kernels_that_matter(case):
+    has_module = bool(diagnose_queries.modules_of(case, running))
+    if not has_module and not diagnose_queries.kernels_that_matter(case):
         has_module = True  # kernels come from outside: what is on the disk here says nothing
     evidence = [
         f"/sys/module/nvidia/version: {loaded.version}",
-        *(look.module_words(module) for module in look.modules_of(case, running)[:1]),
-        *look.library_words(case),
-        *(f"packages: {version}" for version in look.installed(case).versions),
-        *look.log_block(case, r"API mismatch", 2),
+        *(diagnose_queries.module_words(module) for module in diagnose_queries.modules_of(case, running)[:1]),
+        *diagnose_queries.library_words(case),
+        *(f"packages: {version}" for version in diagnose_queries.installed(case).versions),
+        *diagnose_queries.log_block(case, r"API mismatch", 2),
         *(row for row in _smi_words(case)),
         *moved_words(case),
     ]
     users = _holders(case)
     busy = bool(users) or case.facts.desktop
     if not has_module:
-        repair = look.reboot("reboot, after the next kernel's module is there")
+        repair = diagnose_queries.reboot("reboot, after the next kernel's module is there")
     elif busy:
         evidence += users
-        repair = look.reboot("reboot when the work on the GPUs has ended: the modules are in use")
+        repair = diagnose_queries.reboot("reboot when the work on the GPUs has ended: the modules are in use")
     else:
         repair = Repair(action="module.reload", words=_HOLDERS)
     yield Found(
         f"the loaded module is {loaded.version}, everything on the disk is {disk}: it was updated and not loaded since",
-        look.clip(evidence),
+        diagnose_queries.clip(evidence),
         (repair,),
         reboot=repair.action == "reboot",
     )
@@ -79,7 +80,7 @@ def _holders(case: Case) -> list[str]:
         f"pid {user.pid} ({user.comm}, {user.user or 'unknown user'}) has {', '.join(user.devices[:2])} open"
         for user in case.facts.gpu_users
     ]
-    for module in look.boot(case).modules:
+    for module in diagnose_queries.boot(case).modules:
         own = module.uses or 0
         if module.name.startswith("nvidia") and own > len(module.holders) and rows:
             rows.append(
@@ -99,18 +100,18 @@ def _module_in_use(case: Case) -> Iterator[Found]:
     counts = [
         f"{module.name} is used {module.uses} times"
         + (f", by {', '.join(module.holders)}" if module.holders else "")
-        for module in look.boot(case).modules
+        for module in diagnose_queries.boot(case).modules
         if module.name.startswith("nvidia") and module.uses
     ]
     held = [
-        module.name for module in look.boot(case).modules
+        module.name for module in diagnose_queries.boot(case).modules
         if module.name.startswith("nvidia") and (module.uses or 0) > len(module.holders)
     ]  # fmt: skip
     daemons = [
         name for name in ("nvidia-persistenced", "nvidia-fabricmanager")
         if case.facts.services.get(name) and case.facts.services[name].running
     ]  # fmt: skip
-    if not users and not held and not (case.facts.desktop and look.boot(case).display_manager):
+    if not users and not held and not (case.facts.desktop and diagnose_queries.boot(case).display_manager):
         return
     who = (
         f"{len(users)} processes use the GPUs"
@@ -119,14 +120,14 @@ def _module_in_use(case: Case) -> Iterator[Found]:
         if users
         else "they are in use"
     )
-    if case.facts.desktop and look.boot(case).display_manager:
-        counts.append(f"display manager: {look.boot(case).display_manager}")
+    if case.facts.desktop and diagnose_queries.boot(case).display_manager:
+        counts.append(f"display manager: {diagnose_queries.boot(case).display_manager}")
     counts += [f"{name} runs: it is stopped and started again" for name in daemons]
     yield Found(
         f"the modules cannot be unloaded now: {who}",
-        look.clip(users + counts),
+        diagnose_queries.clip(users + counts),
         (
-            look.reboot(
+            diagnose_queries.reboot(
                 "wait for the work to end, or reboot with the users' consent; jobs are never ended for it"
             ),
         ),
@@ -135,11 +136,11 @@ def _module_in_use(case: Case) -> Iterator[Found]:
 
 def _mixed(case: Case) -> Iterator[Found]:
     """Packages of several versions."""
-    if look.in_container(case) or _has_two_installers(case):
+    if diagnose_queries.in_container(case) or _has_two_installers(case):
         return
-    locked = look.locked_packages(case)
+    locked = diagnose_queries.locked_packages(case)
     libraries = {library.version for library in case.facts.libraries if library.version}
-    versions = set(look.driver_packages(case).values())
+    versions = set(diagnose_queries.driver_packages(case).values())
     if len(versions) < 2:
         return
     evidence = []
@@ -149,7 +150,7 @@ def _mixed(case: Case) -> Iterator[Found]:
             f"{version}: {', '.join(having[:6])}"
             + (f" and {len(having) - 6} more" if len(having) > 6 else "")
         )
-    evidence += look.library_words(case)
+    evidence += diagnose_queries.library_words(case)
     held = sum(case.facts.packages[name].held for name in locked if name in case.facts.packages)
     if held and held < len(locked):
         evidence.append(f"{held} of {len(locked)} of these packages are held, so that the others moved alone")
@@ -157,9 +158,9 @@ def _mixed(case: Case) -> Iterator[Found]:
     told = ", ".join(sorted(versions | libraries))
     yield Found(
         f"parts of the driver on the disk are of different versions: {told}",
-        look.clip(evidence),
+        diagnose_queries.clip(evidence),
         (
-            look.realign(
+            diagnose_queries.realign(
                 "bring every package of the driver to one version, in one transaction, and hold them"
             ),
         ),
@@ -168,9 +169,9 @@ def _mixed(case: Case) -> Iterator[Found]:
 
 def _libraries_differ(case: Case) -> Iterator[Found]:
     """What the loader finds is not of the packages' version, and no second installer explains it."""
-    if look.in_container(case) or _has_two_installers(case):
+    if diagnose_queries.in_container(case) or _has_two_installers(case):
         return
-    packages = set(look.driver_packages(case).values())
+    packages = set(diagnose_queries.driver_packages(case).values())
     libraries = {library.version for library in case.facts.libraries if library.version}
     if len(libraries) < 2 and (len(packages) != 1 or libraries <= packages):
         return
@@ -180,21 +181,27 @@ def _libraries_differ(case: Case) -> Iterator[Found]:
     yield Found(
         f"the libraries that programs find are {told}"
         + (f", the packages are {', '.join(sorted(packages))}" if packages else ""),
-        look.clip(
+        diagnose_queries.clip(
             [
-                *look.library_words(case),
+                *diagnose_queries.library_words(case),
                 *(f"packages: {version}" for version in sorted(packages)),
-                look.loaded_words(case),
+                diagnose_queries.loaded_words(case),
             ]
         ),
-        (look.apply("install the library package again at its version and run ldconfig"),)
+        (diagnose_queries.apply("install the library package again at its version and run ldconfig"),)
         if packages
-        else (look.manual("remove the older library, or the link that leads to it, and run ldconfig"),),
+        else (
+            diagnose_queries.manual(
+                "remove the older library, or the link that leads to it, and run ldconfig"
+            ),
+        ),
     )
 
 
 def _has_two_installers(case: Case) -> bool:
-    return bool(case.facts.runfile.uninstaller or _foreign_files(case)) and bool(look.driver_packages(case))
+    return bool(case.facts.runfile.uninstaller or _foreign_files(case)) and bool(
+        diagnose_queries.driver_packages(case)
+    )
 
 
 def _foreign_files(case: Case) -> list[str]:
@@ -210,24 +217,24 @@ def _two_installers(case: Case) -> Iterator[Found]:
     foreign = _foreign_files(case)
     if not _has_two_installers(case) or not (runfile.uninstaller or foreign):
         return
-    locked = look.locked_packages(case)
+    locked = diagnose_queries.locked_packages(case)
     if not locked:
         return
     loaded = case.facts.module.loaded
     owned = {library.path for library in case.facts.libraries if library.package}
     shadowed = [library for library in case.facts.libraries if library.package is None and library.version]
-    versions = set(look.installed(case).versions) | {
+    versions = set(diagnose_queries.installed(case).versions) | {
         lib.version for lib in case.facts.libraries if lib.version
     }
     if loaded and loaded.version:
         versions.add(loaded.version)
     evidence = [*( [f"{runfile.uninstaller}: a runfile's own uninstaller"] if runfile.uninstaller else []), *foreign[:5],
-                *look.library_words(case), look.loaded_words(case)]  # fmt: skip
+                *diagnose_queries.library_words(case), diagnose_queries.loaded_words(case)]  # fmt: skip
     evidence += [
-        f"packages of apt's: {', '.join(sorted(locked)[:4])} {', '.join(look.installed(case).versions)}"
+        f"packages of apt's: {', '.join(sorted(locked)[:4])} {', '.join(diagnose_queries.installed(case).versions)}"
     ]
-    evidence += look.log_block(case, r"API mismatch", 2) + _smi_words(case)
-    works = look.smi_works(case) and not shadowed and len(versions) < 2 and bool(owned)
+    evidence += diagnose_queries.log_block(case, r"API mismatch", 2) + _smi_words(case)
+    works = diagnose_queries.smi_works(case) and not shadowed and len(versions) < 2 and bool(owned)
     repairs = []
     if runfile.uninstaller:
         repairs.append(
@@ -243,11 +250,11 @@ def _two_installers(case: Case) -> Iterator[Found]:
                 words="remove every trace of the driver by exact names: there is no uninstaller",
             )
         )
-    repairs.append(look.apply("install the driver from apt alone"))
+    repairs.append(diagnose_queries.apply("install the driver from apt alone"))
     yield Found(
         "a driver from outside apt and apt's packages lie over each other"
         + (f": {', '.join(sorted(versions))}" if len(versions) > 1 else ""),
-        look.clip(evidence),
+        diagnose_queries.clip(evidence),
         tuple(repairs),
         level="warning" if works else "error",
         reboot=True,
@@ -259,7 +266,7 @@ def _container_libraries(case: Case) -> Iterator[Found]:
     loaded = case.facts.module.loaded
     versions = {library.version for library in case.facts.libraries if library.version}
     if (
-        not look.in_container(case)
+        not diagnose_queries.in_container(case)
         or loaded is None
         or not loaded.version
         or not versions
@@ -271,11 +278,15 @@ def _container_libraries(case: Case) -> Iterator[Found]:
     told = ", ".join(sorted(versions))
     yield Found(
         f"the libraries in this container are {told}, the module of its machine is {loaded.version}",
-        look.clip(
-            [f"/proc/driver/nvidia/version: {loaded.version}", *look.library_words(case), *_smi_words(case)]
+        diagnose_queries.clip(
+            [
+                f"/proc/driver/nvidia/version: {loaded.version}",
+                *diagnose_queries.library_words(case),
+                *_smi_words(case),
+            ]
         ),
         (
-            look.manual(
+            diagnose_queries.manual(
                 f"install the libraries {loaded.version} in the container, or none: the container runtime mounts the machine's"
             ),
         ),
@@ -284,11 +295,13 @@ def _container_libraries(case: Case) -> Iterator[Found]:
 
 def _library_missing(case: Case) -> Iterator[Found]:
     facts = case.facts
-    if look.in_container(case) or not (look.installed(case).packages or facts.module.loaded):
+    if diagnose_queries.in_container(case) or not (
+        diagnose_queries.installed(case).packages or facts.module.loaded
+    ):
         return
     if (
-        (not look.own_gpus(case) and not facts.module.loaded)
-        or look.brought_in(case)
+        (not diagnose_queries.own_gpus(case) and not facts.module.loaded)
+        or diagnose_queries.brought_in(case)
         or removed_driver(facts)
     ):
         return
@@ -296,15 +309,19 @@ def _library_missing(case: Case) -> Iterator[Found]:
     missing = [soname for soname in ("libcuda.so.1", "libnvidia-ml.so.1") if soname not in have]
     if not missing:
         return
-    compute = sorted(name for name in look.installed(case).packages if name.startswith("libnvidia-compute"))
+    compute = sorted(
+        name for name in diagnose_queries.installed(case).packages if name.startswith("libnvidia-compute")
+    )
     evidence = [f"{soname}: in none of the loader's folders" for soname in missing]
-    evidence += look.package_words(case, compute) or ["no package libnvidia-compute-* is installed"]
-    evidence.append(look.loaded_words(case))
+    evidence += diagnose_queries.package_words(case, compute) or [
+        "no package libnvidia-compute-* is installed"
+    ]
+    evidence.append(diagnose_queries.loaded_words(case))
     yield Found(
         f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing: the driver's libraries are not installed"
         + (" as a whole" if compute else ""),
-        look.clip(evidence + _smi_words(case)),
-        (look.apply("install the driver's library package of the same version"
+        diagnose_queries.clip(evidence + _smi_words(case)),
+        (diagnose_queries.apply("install the driver's library package of the same version"
                     if not compute else f"install {compute[0]} again, at the version that it has"),),
     )  # fmt: skip
 
@@ -313,14 +330,24 @@ def _missing(case: Case) -> Iterator[Found]:
     """GPUs, and no driver at all."""
     facts = case.facts
     removed = removed_driver(facts)
-    if not look.own_gpus(case) or (look.has_driver(case) and not removed) or look.in_container(case):
+    if (
+        not diagnose_queries.own_gpus(case)
+        or (diagnose_queries.has_driver(case) and not removed)
+        or diagnose_queries.in_container(case)
+    ):
         return
-    if any(gpu.driver in checks.RIVALS for gpu in look.own_gpus(case)) and not case.driver_managed:
+    if (
+        any(gpu.driver in checks.RIVALS for gpu in diagnose_queries.own_gpus(case))
+        and not case.driver_managed
+    ):
         return
     evidence = [
-        f"GPU {look.title(case, gpu)}: bound to {gpu.driver or 'nothing'}" for gpu in look.own_gpus(case)
+        f"GPU {diagnose_queries.title(case, gpu)}: bound to {gpu.driver or 'nothing'}"
+        for gpu in diagnose_queries.own_gpus(case)
     ]
-    gone = sorted(n for n, p in facts.packages.items() if p.status[1] == "c" and names.is_driver_package(n))
+    gone = sorted(
+        n for n, p in facts.packages.items() if p.status[1] == "c" and driver_names.is_driver_package(n)
+    )
     if gone:
         evidence.append(
             f"removed, with their configuration left: {', '.join(gone[:5])}"
@@ -328,16 +355,16 @@ def _missing(case: Case) -> Iterator[Found]:
         )
     evidence += [
         "packages: none of the driver",
-        *([removed.told, look.loaded_words(case)] if removed else []),
+        *([removed.told, diagnose_queries.loaded_words(case)] if removed else []),
         "/usr/bin/nvidia-smi: not there" if not facts.smi.path else f"{facts.smi.path} is there alone",
     ]
     yield Found(
-        f"{look.counted(look.own_gpus(case), 'NVIDIA GPU')} and no driver: "
+        f"{diagnose_queries.counted(diagnose_queries.own_gpus(case), 'NVIDIA GPU')} and no driver: "
         + ("apt removed it while its module was loaded" if removed else "it was never installed, or removed"),
-        look.clip(evidence),
-        (look.apply("install the driver that the inventory asks for"),),
+        diagnose_queries.clip(evidence),
+        (diagnose_queries.apply("install the driver that the inventory asks for"),),
         level=None if case.driver_managed else "note",
-        reboot=any(gpu.driver in checks.RIVALS for gpu in look.own_gpus(case)),
+        reboot=any(gpu.driver in checks.RIVALS for gpu in diagnose_queries.own_gpus(case)),
     )
 
 
@@ -348,15 +375,15 @@ _LOADED = re.compile(r"NVRM: loading NVIDIA UNIX")
 def _load_pending(case: Case) -> Iterator[Found]:
     """All is in place and nothing loaded the module."""
     facts = case.facts
-    if facts.module.loaded or not look.own_gpus(case) or look.in_container(case):
+    if facts.module.loaded or not diagnose_queries.own_gpus(case) or diagnose_queries.in_container(case):
         return
-    running = look.modules_of(case, facts.kernels.running)
-    if not running or any(gpu.driver for gpu in look.own_gpus(case)):
+    running = diagnose_queries.modules_of(case, facts.kernels.running)
+    if not running or any(gpu.driver for gpu in diagnose_queries.own_gpus(case)):
         return
-    libraries = look.library_version(case)
+    libraries = diagnose_queries.library_version(case)
     if libraries and running[0].version and running[0].version != libraries:
         return
-    tried = look.log_lines(
+    tried = diagnose_queries.log_lines(
         case,
         r"NVRM",
         r"failed to load module",
@@ -369,22 +396,22 @@ def _load_pending(case: Case) -> Iterator[Found]:
     if len(tried) > len(loaded) or _blacklisting(case) or (facts.secure_boot.enabled and not _trusted(case)):
         return
     evidence = [
-        f"on the disk: {look.module_words(running[0])}",
+        f"on the disk: {diagnose_queries.module_words(running[0])}",
         "/proc/modules: no nvidia",
-        *look.library_words(case),
+        *diagnose_queries.library_words(case),
         *loaded,
     ]
     yield Found(
         "the module was loaded since this boot, without an error, and somebody unloaded it"
         if loaded
         else "the driver is installed and was not loaded yet: nothing tried since this boot",
-        look.clip(evidence),
+        diagnose_queries.clip(evidence),
         (Repair(action="module.reload", words="load the module: modprobe nvidia; a reboot does the same"),),
     )
 
 
 def _trusted(case: Case) -> bool:
-    running = look.modules_of(case, case.facts.kernels.running)
+    running = diagnose_queries.modules_of(case, case.facts.kernels.running)
     return (
         bool(running)
         and running[0].signed
@@ -402,20 +429,27 @@ _HARMLESS = re.compile(r"^\w+\s+(?:nvidiafb|nvidia[_-](?:uvm[_-]none|fs|peermem|
 
 def _blocking_lines(case: Case) -> list[ConfLine]:
     return [
-        row for row in look.boot(case).modprobe if _BLOCKS.match(row.text) and not _HARMLESS.match(row.text)
+        row
+        for row in diagnose_queries.boot(case).modprobe
+        if _BLOCKS.match(row.text) and not _HARMLESS.match(row.text)
     ]
 
 
 def _blacklisting(case: Case) -> list[str]:
     """What keeps the nvidia module from being loaded, with file and line."""
     rows = [row.place for row in _blocking_lines(case)]
-    match = re.search(r"\S*(?:blacklist)=\S*\bnvidia\b\S*", look.boot(case).cmdline)
+    match = re.search(r"\S*(?:blacklist)=\S*\bnvidia\b\S*", diagnose_queries.boot(case).cmdline)
     return rows + ([f"kernel command line: {match.group(0)}"] if match else [])
 
 
 def _blacklisted(case: Case) -> Iterator[Found]:
     rows = _blacklisting(case)
-    if not rows or not look.own_gpus(case) or not look.has_driver(case) or look.in_container(case):
+    if (
+        not rows
+        or not diagnose_queries.own_gpus(case)
+        or not diagnose_queries.has_driver(case)
+        or diagnose_queries.in_container(case)
+    ):
         return
     files = sorted({row.file for row in _blocking_lines(case)})
     prime = (
@@ -425,21 +459,27 @@ def _blacklisted(case: Case) -> Iterator[Found]:
     only = [path for path in files if _only_blocks(case, path)]
     repairs: tuple[Repair, ...]
     if prime:
-        repairs = (look.manual("prime-select nvidia (it was switched to the other card), then reboot"),)
+        repairs = (
+            diagnose_queries.manual("prime-select nvidia (it was switched to the other card), then reboot"),
+        )
     elif files and set(only) == set(files):
         repairs = (
             Repair(action="file.aside", words=f"put {', '.join(files)} aside", args={"paths": files}),
             Repair(
                 action="initramfs.build",
                 words="build the initramfs again, without the block",
-                args={"kernels": look.kernels_that_matter(case)},
+                args={"kernels": diagnose_queries.kernels_that_matter(case)},
             ),
         )
     elif files:
-        repairs = (look.manual(f"take the lines out of {', '.join(files)}, then update-initramfs -u -k all"),)
+        repairs = (
+            diagnose_queries.manual(
+                f"take the lines out of {', '.join(files)}, then update-initramfs -u -k all"
+            ),
+        )
     else:
         repairs = (
-            look.manual(
+            diagnose_queries.manual(
                 "take the block off the kernel's command line (/etc/default/grub), update-grub, reboot"
             ),
         )
@@ -447,7 +487,7 @@ def _blacklisted(case: Case) -> Iterator[Found]:
     yield Found(
         "the nvidia module is blocked by configuration"
         + ("; it is loaded now, and will not be after the next boot" if loaded else ""),
-        look.clip(rows + [look.loaded_words(case)]),
+        diagnose_queries.clip(rows + [diagnose_queries.loaded_words(case)]),
         repairs,
         level="warning" if loaded else None,
     )
@@ -455,12 +495,12 @@ def _blacklisted(case: Case) -> Iterator[Found]:
 
 def _only_blocks(case: Case, path: str) -> bool:
     """A file whose lines about these modules are all blocks of nvidia: putting it aside takes nothing else away."""
-    rows = [row for row in look.boot(case).modprobe if row.file == path]
+    rows = [row for row in diagnose_queries.boot(case).modprobe if row.file == path]
     return all(_BLOCKS.match(row.text) for row in rows)
 
 
 def _parameters(case: Case) -> Iterator[Found]:
-    lines = look.log_lines(
+    lines = diagnose_queries.log_lines(
         case,
         r"nvidia\w*: unknown parameter '",
         r"nvidia\w*: `[^']*' invalid for parameter",
@@ -468,13 +508,17 @@ def _parameters(case: Case) -> Iterator[Found]:
     )
     if not lines:
         return
-    options = [row.place for row in look.boot(case).modprobe if row.text.startswith("options nvidia")]
-    files = sorted({row.file for row in look.boot(case).modprobe if row.text.startswith("options nvidia")})
+    options = [
+        row.place for row in diagnose_queries.boot(case).modprobe if row.text.startswith("options nvidia")
+    ]
+    files = sorted(
+        {row.file for row in diagnose_queries.boot(case).modprobe if row.text.startswith("options nvidia")}
+    )
     refused = any("invalid for parameter" in line for line in lines) and case.facts.module.loaded is None
     yield Found(
         "the nvidia module is given a parameter that it does not know",
-        look.clip(lines + options),
-        (look.manual(f"take the parameter out of {', '.join(files) or 'modprobe.d'}"),),
+        diagnose_queries.clip(lines + options),
+        (diagnose_queries.manual(f"take the parameter out of {', '.join(files) or 'modprobe.d'}"),),
         level="error" if refused else None,
     )  # fmt: skip
 
@@ -483,17 +527,17 @@ def _unheld(case: Case) -> Iterator[Found]:
     facts = case.facts
     if not case.driver_managed or case.values.get("nvidia_driver_hold", True) is not True:
         return
-    packages = look.installed(case).packages
+    packages = diagnose_queries.installed(case).packages
     loose = sorted(name for name in packages if not facts.packages[name].held)
     held = sorted(set(packages) - set(loose))
     stale = sorted(
         name for name, package in facts.packages.items()
-        if package.held and package.status[1] in "nc" and names.is_driver_package(name)
+        if package.held and package.status[1] in "nc" and driver_names.is_driver_package(name)
     )  # fmt: skip
     guarded = any("nvidia" in entry for entry in facts.apt.blacklist)
     if not loose or not (held or stale or (facts.apt.unattended and not guarded)):
         return
-    fabric = [name for name in loose if names.parse(name).base in names.FABRIC]
+    fabric = [name for name in loose if driver_names.parse(name).base in driver_names.FABRIC]
     evidence = [
         f"held: {', '.join(held[:4]) or 'none'}" + (f" and {len(held) - 4} more" if len(held) > 4 else "")
     ]
@@ -516,8 +560,12 @@ def _unheld(case: Case) -> Iterator[Found]:
     yield Found(
         f"{len(loose)} of {len(packages)} driver packages are not held: the next update moves them "
         + ("apart from the rest" if apart else "under the module that is loaded"),
-        look.clip(evidence + moved),
-        (look.apply("hold every installed driver package by its exact name, and tell unattended-upgrades"),),
+        diagnose_queries.clip(evidence + moved),
+        (
+            diagnose_queries.apply(
+                "hold every installed driver package by its exact name, and tell unattended-upgrades"
+            ),
+        ),
         # Without any hold this is Ubuntu as it is shipped: a wish of the fleet's, and no fault of this host yet.
         level=None if apart or moved else "note",
     )
@@ -525,16 +573,16 @@ def _unheld(case: Case) -> Iterator[Found]:
 
 def _hmm(case: Case) -> Iterator[Found]:
     """Known-bad versions whose CUDA may fail with error 3 where HMM does not start; only as a note."""
-    version, flavour = look.driver_now(case)
+    version, flavour = diagnose_queries.driver_now(case)
     loaded = case.facts.module.loaded
     if (
         loaded is None
         or not version
         or case.facts.nvswitches
-        or look.boot(case).parameters.get("nvidia_uvm.uvm_disable_hmm") in ("Y", "1")
+        or diagnose_queries.boot(case).parameters.get("nvidia_uvm.uvm_disable_hmm") in ("Y", "1")
     ):
         return
-    if any("uvm_disable_hmm=1" in row.text for row in look.boot(case).modprobe):
+    if any("uvm_disable_hmm=1" in row.text for row in diagnose_queries.boot(case).modprobe):
         return
     bad = [
         row
@@ -545,15 +593,15 @@ def _hmm(case: Case) -> Iterator[Found]:
         return
     yield Found(
         f"driver {version} is known for CUDA that fails with error 3 while nvidia-smi works, on some kernels",
-        look.clip(
+        diagnose_queries.clip(
             [
-                look.loaded_words(case),
+                diagnose_queries.loaded_words(case),
                 "modprobe.d: no option uvm_disable_hmm=1",
                 f"no NVSwitch: fabric manager is not the reason ({bad[0].symptom})",
             ]
         ),
         (
-            look.manual(
+            diagnose_queries.manual(
                 "only if CUDA fails so: 'options nvidia_uvm uvm_disable_hmm=1' in /etc/modprobe.d, then load "
                 "nvidia_uvm again"
             ),
@@ -562,14 +610,18 @@ def _hmm(case: Case) -> Iterator[Found]:
 
 
 def _cron_persistence(case: Case) -> Iterator[Found]:
-    rows = [row.place for row in look.boot(case).cron]
-    log = look.log_lines(case, r"Persistence mode is deprecated")
+    rows = [row.place for row in diagnose_queries.boot(case).cron]
+    log = diagnose_queries.log_lines(case, r"Persistence mode is deprecated")
     if not rows:
         return
     yield Found(
         "persistence mode is switched on the old way, by nvidia-smi -pm from cron",
-        look.clip(rows + log),
-        (look.apply("let nvidia-persistenced keep it on; then take your own line out of the crontab"),),
+        diagnose_queries.clip(rows + log),
+        (
+            diagnose_queries.apply(
+                "let nvidia-persistenced keep it on; then take your own line out of the crontab"
+            ),
+        ),
     )
 
 
@@ -579,13 +631,13 @@ def _persistence_off(case: Case) -> Iterator[Found]:
     if (
         not off
         or facts.desktop
-        or look.in_container(case)
+        or diagnose_queries.in_container(case)
         or case.values.get("nvidia_driver_persistence", True) is not True
         or not case.driver_managed
     ):
         return
     daemon = facts.services.get("nvidia-persistenced")
-    options = look.boot(case).persistenced_options
+    options = diagnose_queries.boot(case).persistenced_options
     evidence = [f"GPU {gpu.index} {gpu.name}: persistence mode is off" for gpu in off[:4]]
     evidence.append(
         "nvidia-persistenced: "
@@ -600,9 +652,9 @@ def _persistence_off(case: Case) -> Iterator[Found]:
     if options and "--no-persistence-mode" in options:
         evidence.append("its unit starts it with --no-persistence-mode")
     yield Found(
-        f"persistence is off on {look.counted(off, 'GPU')} and no desktop keeps the driver up: first calls start the cards anew",
-        look.clip(evidence),
-        (look.apply("switch persistence on, through nvidia-persistenced"),),
+        f"persistence is off on {diagnose_queries.counted(off, 'GPU')} and no desktop keeps the driver up: first calls start the cards anew",
+        diagnose_queries.clip(evidence),
+        (diagnose_queries.apply("switch persistence on, through nvidia-persistenced"),),
     )
 
 

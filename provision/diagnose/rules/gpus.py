@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ansible_collections.gpu.provision.plugins.module_utils import checks, names, provexid
-from provision.diagnose import look
+from ansible_collections.gpu.provision.plugins.module_utils.lib import driver_names
+from ansible_collections.gpu.provision.plugins.module_utils.prove import xid as prove_xid
+from provision.diagnose import queries as diagnose_queries
 from provision.diagnose.rule import Case, Found, Rule
 from provision.facts import Gpu
+from provision.parts import checks
 
 _NOT_OPEN = r"not supported by open"
 _LEGACY = r"supported through the NVIDIA [0-9]+\.xx Legacy"
@@ -24,8 +26,8 @@ def _branch(case: Case, version: str | None) -> int | None:
 def _wrong_flavour(case: Case, flavour: str) -> list[Gpu]:
     """Cards that the modules of this flavour cannot drive, while the other flavour's can."""
     rows = []
-    for gpu in look.own_gpus(case):
-        modules = look.catalog_gpu(case, gpu).modules
+    for gpu in diagnose_queries.own_gpus(case):
+        modules = diagnose_queries.catalog_gpu(case, gpu).modules
         if modules and flavour not in modules:
             rows.append(gpu)
     return rows
@@ -34,8 +36,8 @@ def _wrong_flavour(case: Case, flavour: str) -> list[Gpu]:
 def _outside(case: Case, number: int) -> list[tuple[Gpu, str]]:
     """Cards that a branch does not drive, each with the reason."""
     rows = []
-    for gpu in look.own_gpus(case):
-        found = look.catalog_gpu(case, gpu)
+    for gpu in diagnose_queries.own_gpus(case):
+        found = diagnose_queries.catalog_gpu(case, gpu)
         if found.last_branch is not None and number > found.last_branch:
             rows.append((gpu, f"{found.architecture} ends with branch {found.last_branch}"))
         elif found.first_branch is not None and number < found.first_branch:
@@ -45,8 +47,8 @@ def _outside(case: Case, number: int) -> list[tuple[Gpu, str]]:
 
 def _words(case: Case) -> list[str]:
     """What is loaded, packaged, and what nvidia-smi says."""
-    rows = [look.loaded_words(case)]
-    driver = look.installed(case)
+    rows = [diagnose_queries.loaded_words(case)]
+    driver = diagnose_queries.installed(case)
     if driver.packages:
         kind = " ".join(filter(None, (driver.series, driver.flavour, driver.build)))
         rows.append(f"packages: {kind} {' and '.join(driver.versions)}")
@@ -57,30 +59,36 @@ def _words(case: Case) -> list[str]:
 
 def _fitting(case: Case) -> list[int]:
     """Branches that drive every card of this host."""
-    return sorted(case.catalog.branches_for(look.catalog_gpu(case, gpu) for gpu in look.own_gpus(case)))
+    return sorted(
+        case.catalog.branches_for(
+            diagnose_queries.catalog_gpu(case, gpu) for gpu in diagnose_queries.own_gpus(case)
+        )
+    )
 
 
 def _sane(case: Case) -> bool:
     """All cards are driven now: what the catalog says against it is wrong for this host."""
-    return look.smi_works(case)
+    return diagnose_queries.smi_works(case)
 
 
 def _no_common_driver(case: Case) -> Iterator[Found]:
-    gpus = look.own_gpus(case)
-    if len(gpus) < 2 or _fitting(case) or _sane(case) or not look.wants_driver(case):
+    gpus = diagnose_queries.own_gpus(case)
+    if len(gpus) < 2 or _fitting(case) or _sane(case) or not diagnose_queries.wants_driver(case):
         return
     rows = []
     for gpu in gpus:
-        found = look.catalog_gpu(case, gpu)
+        found = diagnose_queries.catalog_gpu(case, gpu)
         if found.architecture is None:
             return  # a card that the catalog does not know decides nothing
         span = f"{found.first_branch or 'the first'} to {found.last_branch or 'the newest'}"
-        rows.append(f"{look.title(case, gpu)}: branches {span}, modules {' or '.join(found.modules)}")
+        rows.append(
+            f"{diagnose_queries.title(case, gpu)}: branches {span}, modules {' or '.join(found.modules)}"
+        )
     yield Found(
         "no driver drives all cards of this host: they disagree about branch or kernel modules",
-        look.clip(list(dict.fromkeys(rows)) + _words(case)),
+        diagnose_queries.clip(list(dict.fromkeys(rows)) + _words(case)),
         (
-            look.manual(
+            diagnose_queries.manual(
                 "take one kind of card out, or hand it to a virtual machine (vfio-pci) with its own driver"
             ),
         ),
@@ -88,68 +96,78 @@ def _no_common_driver(case: Case) -> Iterator[Found]:
 
 
 def _needs_proprietary(case: Case) -> Iterator[Found]:
-    version, flavour = look.driver_now(case)
+    version, flavour = diagnose_queries.driver_now(case)
     if flavour != "open" or _sane(case):
         return
-    wrong = [gpu for gpu in _wrong_flavour(case, "open") if not look.smi_sees(case, gpu)]
+    wrong = [gpu for gpu in _wrong_flavour(case, "open") if not diagnose_queries.smi_sees(case, gpu)]
     if not wrong:
         return
     number = _branch(case, version)
     fits = [branch for branch in _fitting(case) if "proprietary" in _flavours(case, branch)]
-    others = len(look.own_gpus(case)) - len(wrong)
-    evidence = [f"{look.title(case, gpu)}: before Turing, no GSP" for gpu in wrong] + _words(case)
-    evidence += look.log_block(case, _NOT_OPEN, 3)
+    others = len(diagnose_queries.own_gpus(case)) - len(wrong)
+    evidence = [f"{diagnose_queries.title(case, gpu)}: before Turing, no GSP" for gpu in wrong] + _words(case)
+    evidence += diagnose_queries.log_block(case, _NOT_OPEN, 3)
     target = number if number in fits else (fits[-1] if fits else None)
     yield Found(
-        f"the open kernel modules do not drive {look.counted(wrong, 'card')} of this host"
+        f"the open kernel modules do not drive {diagnose_queries.counted(wrong, 'card')} of this host"
         + (f"; the other {others} work" if others and case.facts.smi.gpus else ""),
-        look.clip(evidence),
+        diagnose_queries.clip(evidence),
         (
-            look.realign(
+            diagnose_queries.realign(
                 f"install the proprietary modules{f' of branch {target}' if target else ''} and reboot"
             ),
         )
         if target
-        else (look.manual("no branch has modules for all of these cards"),),
+        else (diagnose_queries.manual("no branch has modules for all of these cards"),),
     )
 
 
 def _needs_open(case: Case) -> Iterator[Found]:
-    version, flavour = look.driver_now(case)
+    version, flavour = diagnose_queries.driver_now(case)
     if flavour != "proprietary" or _sane(case):
         return
-    wrong = [gpu for gpu in _wrong_flavour(case, "proprietary") if not look.smi_sees(case, gpu)]
+    wrong = [gpu for gpu in _wrong_flavour(case, "proprietary") if not diagnose_queries.smi_sees(case, gpu)]
     if not wrong:
         return
     number = _branch(case, version)
     fits = [branch for branch in _fitting(case) if "open" in _flavours(case, branch)]
     target = number if number in fits else (fits[-1] if fits else None)
-    evidence = [f"{look.title(case, gpu)}: only the open modules drive it" for gpu in wrong] + _words(case)
-    evidence += look.log_lines(case, r"RmInitAdapter failed", r"Xid .*: 169")[:2]
+    evidence = [
+        f"{diagnose_queries.title(case, gpu)}: only the open modules drive it" for gpu in wrong
+    ] + _words(case)
+    evidence += diagnose_queries.log_lines(case, r"RmInitAdapter failed", r"Xid .*: 169")[:2]
     yield Found(
-        f"the proprietary kernel modules do not drive {look.counted(wrong, 'card')} of this host",
-        look.clip(evidence),
-        (look.realign(f"install the open modules{f' of branch {target}' if target else ''} and reboot"),)
+        f"the proprietary kernel modules do not drive {diagnose_queries.counted(wrong, 'card')} of this host",
+        diagnose_queries.clip(evidence),
+        (
+            diagnose_queries.realign(
+                f"install the open modules{f' of branch {target}' if target else ''} and reboot"
+            ),
+        )
         if target
-        else (look.manual("no branch has modules for all of these cards"),),
+        else (diagnose_queries.manual("no branch has modules for all of these cards"),),
     )
 
 
 def _flavours(case: Case, branch: int) -> list[str]:
-    return list(case.catalog.flavours([look.catalog_gpu(case, gpu) for gpu in look.own_gpus(case)], branch))
+    return list(
+        case.catalog.flavours(
+            [diagnose_queries.catalog_gpu(case, gpu) for gpu in diagnose_queries.own_gpus(case)], branch
+        )
+    )
 
 
 def _branch_wrong(case: Case) -> Iterator[Found]:
-    version, _ = look.driver_now(case)
+    version, _ = diagnose_queries.driver_now(case)
     number = _branch(case, version)
     if number is None or _sane(case):
         return
-    wrong = [(gpu, why) for gpu, why in _outside(case, number) if not look.smi_sees(case, gpu)]
+    wrong = [(gpu, why) for gpu, why in _outside(case, number) if not diagnose_queries.smi_sees(case, gpu)]
     if not wrong:
         return
     fits = _fitting(case)
-    evidence = [f"{look.title(case, gpu)}: {why}" for gpu, why in wrong] + _words(case)
-    evidence += look.log_block(case, _LEGACY, 5)[:5] or look.log_block(
+    evidence = [f"{diagnose_queries.title(case, gpu)}: {why}" for gpu, why in wrong] + _words(case)
+    evidence += diagnose_queries.log_block(case, _LEGACY, 5)[:5] or diagnose_queries.log_block(
         case, r"not supported by the$|driver release", 3
     )
     too_new = any("ends with" in why for _, why in wrong)
@@ -158,28 +176,35 @@ def _branch_wrong(case: Case) -> Iterator[Found]:
     # Said only where the cards leave no choice: one repair for branch and flavour.
     kind = f"the {flavours[0]} modules of " if len(flavours) == 1 else ""
     yield Found(
-        f"branch {number} ({version}) is too {'new' if too_new else 'old'} for {look.counted(wrong, 'card')} of this host",
-        look.clip(evidence),
+        f"branch {number} ({version}) is too {'new' if too_new else 'old'} for {diagnose_queries.counted(wrong, 'card')} of this host",
+        diagnose_queries.clip(evidence),
         (
-            look.realign(
+            diagnose_queries.realign(
                 f"install {kind}{limit}, and hold it on this host (nvidia_driver_branch in its host_vars)"
             ),
         )
         if fits
-        else (look.manual("no branch drives all cards of this host"),),
+        else (diagnose_queries.manual("no branch drives all cards of this host"),),
     )
 
 
 def _gsp_firmware(case: Case) -> Iterator[Found]:
-    version, flavour = look.driver_now(case)
-    lines = look.log_lines(case, _NO_GSP)
-    firmware = look.boot(case).firmware
-    if not version or _sane(case) or look.in_container(case) or not look.own_gpus(case):
+    version, flavour = diagnose_queries.driver_now(case)
+    lines = diagnose_queries.log_lines(case, _NO_GSP)
+    firmware = diagnose_queries.boot(case).firmware
+    if (
+        not version
+        or _sane(case)
+        or diagnose_queries.in_container(case)
+        or not diagnose_queries.own_gpus(case)
+    ):
         return
     absent = not firmware.get(version)
     no_devices = case.facts.smi.rc == 6 or "No devices" in (case.facts.smi.error or "")
     package = sorted(
-        name for name in look.installed(case).packages if names.parse(name).base == "nvidia-firmware"
+        name
+        for name in diagnose_queries.installed(case).packages
+        if driver_names.parse(name).base == "nvidia-firmware"
     )
     if not lines and not (absent and no_devices and flavour == "open" and case.facts.module.loaded):
         return
@@ -193,7 +218,7 @@ def _gsp_firmware(case: Case) -> Iterator[Found]:
         for other, files in firmware.items()
         if other != version
     ][:2]
-    evidence += look.package_words(case, package) or ["no package nvidia-firmware-* is installed"]
+    evidence += diagnose_queries.package_words(case, package) or ["no package nvidia-firmware-* is installed"]
     yield Found(
         f"the GSP firmware of driver {version} is missing"
         + (
@@ -201,38 +226,40 @@ def _gsp_firmware(case: Case) -> Iterator[Found]:
             if absent and len(firmware) > 0
             else ""
         ),
-        look.clip(evidence + _words(case)),
+        diagnose_queries.clip(evidence + _words(case)),
         (
-            look.apply("install the firmware package of the driver's version again, build the initramfs"),
-            look.reboot(),
+            diagnose_queries.apply(
+                "install the firmware package of the driver's version again, build the initramfs"
+            ),
+            diagnose_queries.reboot(),
         ),
         reboot=True,
     )
 
 
 def _fell_off(case: Case) -> Iterator[Found]:
-    lines = look.log_lines(case, _FELL_OFF)
+    lines = diagnose_queries.log_lines(case, _FELL_OFF)
     if not lines:
         return
-    slots = look.slots_in(lines)
-    gone = [gpu for gpu in look.own_gpus(case) if look.bare_slot(gpu.slot) in slots]
-    unseen = [gpu for gpu in gone if not look.smi_sees(case, gpu)]
-    present = {look.bare_slot(gpu.slot) for gpu in case.facts.gpus}
+    slots = diagnose_queries.slots_in(lines)
+    gone = [gpu for gpu in diagnose_queries.own_gpus(case) if diagnose_queries.bare_slot(gpu.slot) in slots]
+    unseen = [gpu for gpu in gone if not diagnose_queries.smi_sees(case, gpu)]
+    present = {diagnose_queries.bare_slot(gpu.slot) for gpu in case.facts.gpus}
     left = sorted(slots - present)
-    if look.smi_works(case) and not left and not unseen:
+    if diagnose_queries.smi_works(case) and not left and not unseen:
         level: str | None = "warning"
         message = f"a card fell off the bus since the boot and answers again: {', '.join(sorted(slots)) or 'not told which'}"
     else:
         level = None
         told = ", ".join(
-            [look.title(case, gpu) for gpu in (unseen or gone)]
+            [diagnose_queries.title(case, gpu) for gpu in (unseen or gone)]
             + [f"{slot} (not on the bus any more)" for slot in left]
         )
         message = f"a card fell off the bus: {told or 'the log does not say which'}"
     yield Found(
         message,
-        look.clip(lines[:4] + _words(case) + [f"on the bus: {', '.join(gpu.slot for gpu in case.facts.gpus) or 'no card'}"]),
-        (look.manual("power-cycle the machine, as a reboot is often not enough; then look at seating, power and heat; a card that "
+        diagnose_queries.clip(lines[:4] + _words(case) + [f"on the bus: {', '.join(gpu.slot for gpu in case.facts.gpus) or 'no card'}"]),
+        (diagnose_queries.manual("power-cycle the machine, as a reboot is often not enough; then look at seating, power and heat; a card that "
                      "does it again needs replacing: nvidia-bug-report.sh collects what the vendor asks for"),),
         level=level,  # type: ignore[arg-type]
     )  # fmt: skip
@@ -240,67 +267,71 @@ def _fell_off(case: Case) -> Iterator[Found]:
 
 def _missing_card(case: Case) -> Iterator[Found]:
     facts = case.facts
-    from provision.verify import expected_count  # it knows planning, which not all that reads the rules needs
+    from provision.planning.verification import (
+        expected_count,  # it knows planning, which not all that reads the rules needs
+    )
 
     number = expected_count(str(case.values.get("gpu_verify_expect") or ""))
     driver_sees = [
         slot
-        for slot in look.boot(case).driver_gpus
-        if look.bare_slot(slot) not in {look.bare_slot(g.slot) for g in facts.gpus}
+        for slot in diagnose_queries.boot(case).driver_gpus
+        if diagnose_queries.bare_slot(slot) not in {diagnose_queries.bare_slot(g.slot) for g in facts.gpus}
     ]
     if number and len(facts.gpus) < number:
         yield Found(
             f"{len(facts.gpus)} of {number} GPUs are on the PCI bus",
-            look.clip(
-                [f"on the bus: {look.title(case, gpu)}" for gpu in facts.gpus]
+            diagnose_queries.clip(
+                [f"on the bus: {diagnose_queries.title(case, gpu)}" for gpu in facts.gpus]
                 or ["the bus shows no device 10de of class 03"]
             ),
-            (look.manual("power-cycle; look at seating, power and the BIOS (lspci -d 10de:)"),),
+            (diagnose_queries.manual("power-cycle; look at seating, power and the BIOS (lspci -d 10de:)"),),
         )
     elif driver_sees:
         yield Found(
             f"the driver knows a card that is not on the bus any more: {', '.join(driver_sees)}",
-            look.clip([f"/proc/driver/nvidia/gpus/{slot}" for slot in driver_sees] + _words(case)),
-            (look.manual("power-cycle; look at seating and power"),),
+            diagnose_queries.clip(
+                [f"/proc/driver/nvidia/gpus/{slot}" for slot in driver_sees] + _words(case)
+            ),
+            (diagnose_queries.manual("power-cycle; look at seating and power"),),
         )
     elif (
         not facts.gpus
-        and not look.in_container(case)
-        and (facts.smi.path or look.installed(case).packages)
+        and not diagnose_queries.in_container(case)
+        and (facts.smi.path or diagnose_queries.installed(case).packages)
         and case.driver_managed
     ):
         yield Found(
             "a driver is installed and no NVIDIA GPU is on the PCI bus",
-            look.clip(["the bus shows no device 10de of class 0300 or 0302", *_words(case)]),
-            (look.manual("if there is to be one: power, seating, BIOS, or the machine's definition where it is virtual; if not: "
+            diagnose_queries.clip(["the bus shows no device 10de of class 0300 or 0302", *_words(case)]),
+            (diagnose_queries.manual("if there is to be one: power, seating, BIOS, or the machine's definition where it is virtual; if not: "
                          "nvidia_driver_manage: false says so"),),
             level="warning",
         )  # fmt: skip
 
 
 def _init_failed(case: Case) -> Iterator[Found]:
-    lines = look.log_lines(case, r"RmInitAdapter failed", r"rm_init_adapter failed")
-    if not lines or _sane(case) or not look.own_gpus(case):
+    lines = diagnose_queries.log_lines(case, r"RmInitAdapter failed", r"rm_init_adapter failed")
+    if not lines or _sane(case) or not diagnose_queries.own_gpus(case):
         return
-    slots = look.slots_in(lines)
+    slots = diagnose_queries.slots_in(lines)
     ill = [
         gpu
-        for gpu in look.own_gpus(case)
-        if look.bare_slot(gpu.slot) in slots and not look.smi_sees(case, gpu)
+        for gpu in diagnose_queries.own_gpus(case)
+        if diagnose_queries.bare_slot(gpu.slot) in slots and not diagnose_queries.smi_sees(case, gpu)
     ]
     if slots and not ill:
         return
-    bars = look.log_lines(
+    bars = diagnose_queries.log_lines(
         case,
         r"BAR ?[0-9].*(?:can't assign|no space|failed to assign|is 0M)",
         r"BAR[0-9] is 0M",
         r"Resizable BAR",
     )
-    version, flavour = look.driver_now(case)
+    version, flavour = diagnose_queries.driver_now(case)
     evidence = (
         lines[:3]
         + bars[:3]
-        + [f"{look.title(case, gpu)}: bound to {gpu.driver or 'nothing'}" for gpu in ill]
+        + [f"{diagnose_queries.title(case, gpu)}: bound to {gpu.driver or 'nothing'}" for gpu in ill]
         + _words(case)
     )
     evidence.append(
@@ -312,9 +343,9 @@ def _init_failed(case: Case) -> Iterator[Found]:
     if not bars:
         words = "power-cycle; look at power, seating, the BIOS ('Above 4G Decoding', 'Resizable BAR'), and at a newer driver"
     yield Found(
-        f"{look.counted(ill, 'card') if ill else 'a card'} cannot be initialised by the driver",
-        look.clip(evidence),
-        (look.manual(words),),
+        f"{diagnose_queries.counted(ill, 'card') if ill else 'a card'} cannot be initialised by the driver",
+        diagnose_queries.clip(evidence),
+        (diagnose_queries.manual(words),),
     )
 
 
@@ -322,24 +353,28 @@ def _set_aside(case: Case) -> Iterator[Found]:
     aside = [gpu for gpu in case.facts.gpus if checks.is_set_aside(gpu.driver)]
     if not aside:
         return
-    why = [row.place for row in look.boot(case).modprobe if "vfio" in row.text]
-    why += [row.place for row in look.boot(case).modules_load if "vfio" in row.text]
-    match = re.search(r"\S*vfio[-_]pci\.ids=\S+", look.boot(case).cmdline)
+    why = [row.place for row in diagnose_queries.boot(case).modprobe if "vfio" in row.text]
+    why += [row.place for row in diagnose_queries.boot(case).modules_load if "vfio" in row.text]
+    match = re.search(r"\S*vfio[-_]pci\.ids=\S+", diagnose_queries.boot(case).cmdline)
     if match:
         why.append(f"kernel command line: {match.group(0)}")
-    everything = not look.own_gpus(case) and bool(look.installed(case).packages) and case.driver_managed
-    evidence = [f"{look.title(case, gpu)}: bound to {gpu.driver}" for gpu in aside]
+    everything = (
+        not diagnose_queries.own_gpus(case)
+        and bool(diagnose_queries.installed(case).packages)
+        and case.driver_managed
+    )
+    evidence = [f"{diagnose_queries.title(case, gpu)}: bound to {gpu.driver}" for gpu in aside]
     evidence += why or [
         "nothing in modprobe.d, modules-load.d or on the command line asks for it: a hypervisor's manager bound it"
     ]
     yield Found(
-        f"{look.counted(aside, 'GPU')} of {len(case.facts.gpus)} "
+        f"{diagnose_queries.counted(aside, 'GPU')} of {len(case.facts.gpus)} "
         + ("is" if len(aside) == 1 else "are")
         + " handed to virtual machines"
         + (": the driver that is installed here has no card left" if everything else ""),
-        look.clip(evidence),
+        diagnose_queries.clip(evidence),
         (
-            look.manual(
+            diagnose_queries.manual(
                 "if this host is to use them: take the vfio-pci lines away, update-initramfs -u -k all, reboot"
             ),
         )
@@ -350,9 +385,11 @@ def _set_aside(case: Case) -> Iterator[Found]:
 
 
 def _hangs(case: Case) -> Iterator[Found]:
-    if not case.facts.smi.timed_out or not look.own_gpus(case):
+    if not case.facts.smi.timed_out or not diagnose_queries.own_gpus(case):
         return
-    lines = look.log_lines(case, r"Xid", r"NVRM.*(?:timeout|timed out|hung|GSP)", r"blocked for more than")
+    lines = diagnose_queries.log_lines(
+        case, r"Xid", r"NVRM.*(?:timeout|timed out|hung|GSP)", r"blocked for more than"
+    )
     off = any(gpu.persistence is False for gpu in case.facts.smi.gpus)
     daemon = case.facts.services.get("nvidia-persistenced")
     evidence = [f"{case.facts.smi.path}: did not end and was stopped", *lines[-5:], *_words(case)[:2]]
@@ -363,27 +400,27 @@ def _hangs(case: Case) -> Iterator[Found]:
     yield Found(
         "nvidia-smi does not come back: a card or its driver hangs"
         + ("" if lines else ", or the cards are being started"),
-        look.clip(evidence),
+        diagnose_queries.clip(evidence),
         (
-            look.manual(
+            diagnose_queries.manual(
                 "when the log shows Xid errors: end the jobs and power-cycle; without any: start "
                 "nvidia-persistenced and try again"
             ),
         )
         if not off
-        else (look.apply("switch persistence on"),),
+        else (diagnose_queries.apply("switch persistence on"),),
     )
 
 
 def _xids(case: Case) -> Iterator[Found]:
     rows: dict[tuple[int, str], str] = {}
-    for line in look.log_lines(case, r"Xid \(PCI"):
-        error = provexid.parse(line)
+    for line in diagnose_queries.log_lines(case, r"Xid \(PCI"):
+        error = prove_xid.parse(line)
         if error and error["kind"] == "xid" and error["number"] != 79:
             rows.setdefault((error["number"], error["bus_id"]), line)
     grave: dict[str, list[str]] = {}
     for (number, bus), line in rows.items():
-        meaning, weight = provexid.XIDS.get(number, ("", "driver"))
+        meaning, weight = prove_xid.XIDS.get(number, ("", "driver"))
         if weight in ("hardware", "reset"):
             grave.setdefault(weight, []).append(f"Xid {number} at {bus}: {meaning}")
             grave.setdefault(weight + ".lines", []).append(line)
@@ -392,8 +429,8 @@ def _xids(case: Case) -> Iterator[Found]:
         if told:
             yield Found(
                 f"{told[0]}" + (f" and {len(told) - 1} more" if len(told) > 1 else ""),
-                look.clip(told[1:] + grave[weight + ".lines"]),
-                (look.manual(provexid.HINTS[weight]),),
+                diagnose_queries.clip(told[1:] + grave[weight + ".lines"]),
+                (diagnose_queries.manual(prove_xid.HINTS[weight]),),
                 level=level,  # type: ignore[arg-type]
             )
 
@@ -403,19 +440,25 @@ def _nodes(case: Case) -> Iterator[Found]:
     if (
         facts.module.loaded is None
         or not any(gpu.driver == "nvidia" for gpu in facts.gpus)
-        or look.in_container(case)
+        or diagnose_queries.in_container(case)
     ):
         return
     if "/dev/nvidiactl" in facts.devices and any(
         re.match(r"^/dev/nvidia[0-9]+$", node) for node in facts.devices
     ):
         return
-    evidence = [f"device nodes: {', '.join(facts.devices) or 'none'}", look.loaded_words(case)]
-    evidence += look.package_words(case, ["nvidia-modprobe"]) or ["no package nvidia-modprobe is installed"]
+    evidence = [f"device nodes: {', '.join(facts.devices) or 'none'}", diagnose_queries.loaded_words(case)]
+    evidence += diagnose_queries.package_words(case, ["nvidia-modprobe"]) or [
+        "no package nvidia-modprobe is installed"
+    ]
     yield Found(
         "the module is loaded and drives the cards, and there are no device nodes",
-        look.clip(evidence),
-        (look.apply("install nvidia-modprobe and start nvidia-persistenced, which make and keep them"),),
+        diagnose_queries.clip(evidence),
+        (
+            diagnose_queries.apply(
+                "install nvidia-modprobe and start nvidia-persistenced, which make and keep them"
+            ),
+        ),
     )
 
 

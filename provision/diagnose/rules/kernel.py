@@ -5,18 +5,26 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ansible_collections.gpu.provision.plugins.module_utils import names
-from provision.diagnose import look
+from ansible_collections.gpu.provision.plugins.module_utils.lib import driver_names
+from provision.diagnose import queries as diagnose_queries
 from provision.diagnose.finding import Repair
 from provision.diagnose.rule import Case, Found, Rule
-from provision.trouble import DkmsTree
+from provision.facts.diagnostics import DkmsTree
 
 
 def _bare_kernels(case: Case) -> list[str]:
     """Kernels that run or boot next and have no nvidia module, where a driver is to be."""
-    if not look.own_gpus(case) or not look.has_driver(case) or look.brought_in(case):
+    if (
+        not diagnose_queries.own_gpus(case)
+        or not diagnose_queries.has_driver(case)
+        or diagnose_queries.brought_in(case)
+    ):
         return []
-    return [kernel for kernel in look.kernels_that_matter(case) if not look.modules_of(case, kernel)]
+    return [
+        kernel
+        for kernel in diagnose_queries.kernels_that_matter(case)
+        if not diagnose_queries.modules_of(case, kernel)
+    ]
 
 
 def _which(case: Case, kernel: str) -> str:
@@ -37,14 +45,14 @@ def _have(case: Case) -> list[str]:
 
 def _tree(case: Case) -> DkmsTree | None:
     """The DKMS tree of the installed driver; of any driver where the packages do not say."""
-    trees = look.boot(case).dkms
-    version = look.installed(case).version or look.library_version(case)
+    trees = diagnose_queries.boot(case).dkms
+    version = diagnose_queries.installed(case).version or diagnose_queries.library_version(case)
     return next((tree for tree in trees if tree.version == version), trees[-1] if trees else None)
 
 
 def _failed_build(case: Case, kernel: str) -> DkmsTree | None:
     """The tree whose last build was for this kernel and did not end well."""
-    for tree in look.boot(case).dkms:
+    for tree in diagnose_queries.boot(case).dkms:
         done = {build.kernel for build in tree.builds}
         if tree.make_log and tree.make_error and tree.make_kernel == kernel and kernel not in done:
             return tree
@@ -53,19 +61,19 @@ def _failed_build(case: Case, kernel: str) -> DkmsTree | None:
 
 def _kernels_in_the_way(case: Case) -> list[str]:
     """Kernels that neither run nor boot next, and whose failed build keeps dpkg from configuring their packages."""
-    if not case.facts.package_problems or not look.own_gpus(case):
+    if not case.facts.package_problems or not diagnose_queries.own_gpus(case):
         return []
     present = {kernel.release for kernel in case.facts.kernels.installed}
     have = {module.kernel for module in case.facts.module.on_disk}
     return [
         tree.make_kernel
-        for tree in look.boot(case).dkms
+        for tree in diagnose_queries.boot(case).dkms
         if tree.make_kernel in present - have and tree.make_kernel
     ]
 
 
 def _dkms(case: Case) -> bool:
-    return look.driver_origin(case) == "dkms"
+    return diagnose_queries.driver_origin(case) == "dkms"
 
 
 # --- headers -----------------------------------------------------------------------------------------------------
@@ -76,7 +84,7 @@ def _headers_missing(case: Case) -> Iterator[Found]:
         return
     bare = [
         kernel for kernel in _bare_kernels(case)
-        if (row := look.kernel_row(case.facts, kernel)) is not None and not row.headers
+        if (row := diagnose_queries.kernel_row(case.facts, kernel)) is not None and not row.headers
     ]  # fmt: skip
     if not bare:
         return
@@ -102,9 +110,9 @@ def _headers_missing(case: Case) -> Iterator[Found]:
     extra = f" and {', '.join(lacking)}, so that the next kernel brings its own" if lacking else ""
     yield Found(
         f"no headers for kernel {', '.join(bare)}, so DKMS could not build the module for it",
-        look.clip(evidence),
+        diagnose_queries.clip(evidence),
         (
-            look.build_here(
+            diagnose_queries.build_here(
                 case,
                 f"install {words}{extra}, and build the module before any reboot",
                 f"apt-get install {words.replace(',', '')}{extra}, then dkms autoinstall, before any reboot",
@@ -116,7 +124,7 @@ def _headers_missing(case: Case) -> Iterator[Found]:
 
 def _dkms_words(case: Case) -> list[str]:
     rows = []
-    for tree in look.boot(case).dkms:
+    for tree in diagnose_queries.boot(case).dkms:
         built = [f"{build.kernel}: {'installed' if build.installed else 'built'}" for build in tree.builds]
         rows.append(f"dkms {tree.name}/{tree.version}: " + (", ".join(built) or "added, built for no kernel"))
     return rows
@@ -134,21 +142,21 @@ def _missing_header_metas(case: Case) -> list[str]:
 
 
 def _headers_metapackage(case: Case) -> Iterator[Found]:
-    if not _dkms(case) or not look.own_gpus(case) or look.in_container(case):
+    if not _dkms(case) or not diagnose_queries.own_gpus(case) or diagnose_queries.in_container(case):
         return
     lacking = _missing_header_metas(case)
     if lacking:
         images = sorted(name for name in case.facts.kernels.metapackages if name.startswith("linux-image-"))
         yield Found(
             f"{', '.join(images)} brings new kernels, and {', '.join(lacking)} is not installed: they come without headers",
-            look.clip(
+            diagnose_queries.clip(
                 [
                     *(f"{name}: installed" for name in images),
                     *(f"{name}: not installed" for name in lacking),
                     *_dkms_words(case),
                 ]
             ),
-            (look.apply(f"install {', '.join(lacking)}"),),
+            (diagnose_queries.apply(f"install {', '.join(lacking)}"),),
         )
 
 
@@ -169,22 +177,23 @@ def _build_failed(case: Case) -> Iterator[Found]:
             for row in known[:2]
         ]
         if limit and too_new:
-            evidence.append(f"branch {names.branch(tree.version)} builds up to kernel {limit}")
-        compiler = look.boot(case).compiler
+            evidence.append(f"branch {driver_names.branch(tree.version)} builds up to kernel {limit}")
+        compiler = diagnose_queries.boot(case).compiler
         if compiler and compiler.missing:
             evidence.append(
                 f"/proc/version: the kernel was built by {compiler.kernel}, which is not installed"
             )
-        evidence += look.package_words(
-            case, [n for n, p in case.facts.packages.items() if p.broken and names.is_driver_package(n)]
+        evidence += diagnose_queries.package_words(
+            case,
+            [n for n, p in case.facts.packages.items() if p.broken and driver_names.is_driver_package(n)],
         )
-        evidence += look.boot(case).crashes[:2]
+        evidence += diagnose_queries.boot(case).crashes[:2]
         others = [k for k in _older_with_module(case) if k != kernel]
         repair = _way_to_a_build(case, tree, others, too_new)
         yield Found(
             f"driver {tree.version} does not compile for kernel {kernel} ({_which(case, kernel)})"
             + (": the kernel is too new for it" if too_new else ""),
-            look.clip(evidence),
+            diagnose_queries.clip(evidence),
             (repair, *_finish(case)),
             reboot=kernel == case.facts.kernels.running and case.facts.module.loaded is None,
         )
@@ -192,12 +201,12 @@ def _build_failed(case: Case) -> Iterator[Found]:
 
 def _way_to_a_build(case: Case, tree: DkmsTree, others: list[str], too_new: bool) -> Repair:
     """What makes the build possible; others: kernels that have a module."""
-    compiler = look.boot(case).compiler
+    compiler = diagnose_queries.boot(case).compiler
     if re.search(r"No space left", tree.make_error or ""):
-        return look.manual("make room on the disk (df -h), then dkms autoinstall")
+        return diagnose_queries.manual("make room on the disk (df -h), then dkms autoinstall")
     if compiler and compiler.missing:
         package = re.sub(r"^(?:x86_64|aarch64)-linux-gnu-", "", compiler.kernel)
-        return look.manual(
+        return diagnose_queries.manual(
             f"apt-get install {package}, the compiler that built the kernel, then dkms autoinstall"
         )
     stay = f", or boot {others[0]}, which has a module, and stay there" if others else ""
@@ -207,10 +216,10 @@ def _way_to_a_build(case: Case, tree: DkmsTree, others: list[str], too_new: bool
     if str(case.values.get("nvidia_driver_branch", "recommended")) != "recommended" or case.values.get(
         "nvidia_driver_version"
     ):
-        return look.manual(
+        return diagnose_queries.manual(
             f"{words}: the inventory names this driver (nvidia_driver_branch, nvidia_driver_version)"
         )
-    found = look.realign(words)
+    found = diagnose_queries.realign(words)
     found.args["values"] = {"nvidia_driver_update": True}
     return found
 
@@ -224,7 +233,7 @@ def _finish(case: Case) -> tuple[Repair, ...]:
 
 def _older_with_module(case: Case) -> list[str]:
     have = {module.kernel for module in case.facts.module.on_disk}
-    return look.newest(
+    return diagnose_queries.newest(
         kernel.release for kernel in case.facts.kernels.installed if kernel.image and kernel.release in have
     )
 
@@ -251,16 +260,16 @@ def _source_missing(case: Case) -> Iterator[Found]:
     if tree is not None and tree.source_missing:
         yield Found(
             f"the source of driver {tree.version} is gone, so DKMS can build it for no other kernel",
-            look.clip([f"{tree.source}/dkms.conf: not there", *_dkms_words(case),
-                       *look.package_words(case, _dkms_packages(case))]),
-            (look.apply("install the DKMS package again at its version, which brings the source, and build"),),
+            diagnose_queries.clip([f"{tree.source}/dkms.conf: not there", *_dkms_words(case),
+                       *diagnose_queries.package_words(case, _dkms_packages(case))]),
+            (diagnose_queries.apply("install the DKMS package again at its version, which brings the source, and build"),),
         )  # fmt: skip
 
 
 def _dkms_packages(case: Case) -> list[str]:
     return sorted(
-        name for name in look.installed(case).packages
-        if names.parse(name).base in ("nvidia-dkms", "nvidia-kernel-source")
+        name for name in diagnose_queries.installed(case).packages
+        if driver_names.parse(name).base in ("nvidia-dkms", "nvidia-kernel-source")
     )  # fmt: skip
 
 
@@ -283,50 +292,50 @@ def _no_module_next(case: Case) -> Iterator[Found]:
 
 def _without(case: Case, kernel: str, which: str) -> Iterator[Found]:
     have = [release for release in _older_with_module(case) if release != kernel]
-    origin = look.driver_origin(case)
+    origin = diagnose_queries.driver_origin(case)
     evidence = [f"/lib/modules/{kernel}: no nvidia module", *_have(case)]
     if kernel == case.facts.kernels.next and case.facts.kernels.next_because:
         evidence.append(f"boots next: {case.facts.kernels.next_because}")
     if origin == "signed":
         package = _prebuilt_name(case, kernel)
         evidence.append(f"{package}: not installed")
-        repair = look.apply(
+        repair = diagnose_queries.apply(
             f"install {package}, or the module by DKMS where the archive has none for this kernel"
         )
     elif origin == "dkms":
         evidence += _dkms_words(case)
         words = f"build the module for {kernel} with DKMS"
-        repair = look.build_here(case, words, f"{words}: dkms autoinstall -k {kernel}")
+        repair = diagnose_queries.build_here(case, words, f"{words}: dkms autoinstall -k {kernel}")
     elif origin == "runfile":
         evidence.append(
             "the driver was installed by a runfile, for one kernel: dkms is "
             + ("installed" if "dkms" in case.facts.packages else "not installed")
         )
         words = f"run the .run installer again for {kernel}, with --dkms and the kernel's headers"
-        repair = look.manual(
+        repair = diagnose_queries.manual(
             words
             + ("; or install the driver from apt, which follows the kernel" if case.driver_managed else "")
         )
     else:
         evidence.append(
-            f"packages of the driver: {len(look.installed(case).packages)}, none of them brings a module"
+            f"packages of the driver: {len(diagnose_queries.installed(case).packages)}, none of them brings a module"
         )
-        repair = look.apply("install the module's package beside the libraries")
+        repair = diagnose_queries.apply("install the module's package beside the libraries")
     if case.facts.module.loaded is not None:
         evidence.append(
-            f"{look.loaded_words(case)} for {case.facts.kernels.running}: it works until the reboot"
+            f"{diagnose_queries.loaded_words(case)} for {case.facts.kernels.running}: it works until the reboot"
         )
     yield Found(
         f"{which}, {kernel}, has no nvidia module" + (f"; {', '.join(have[:3])} has one" if have else ""),
-        look.clip(evidence),
+        diagnose_queries.clip(evidence),
         (repair,),
     )
 
 
 def _prebuilt_name(case: Case, kernel: str) -> str:
-    driver = look.installed(case)
+    driver = diagnose_queries.installed(case)
     series = driver.series or driver.branch or "BRANCH"
-    return str(names.prebuilt_modules(series, driver.flavour or "proprietary", kernel))
+    return str(driver_names.prebuilt_modules(series, driver.flavour or "proprietary", kernel))
 
 
 # --- versions ----------------------------------------------------------------------------------------------------
@@ -334,31 +343,33 @@ def _prebuilt_name(case: Case, kernel: str) -> str:
 
 def _module_version(case: Case) -> Iterator[Found]:
     """A module on the disk that is not of the libraries' version."""
-    libraries = look.library_version(case)
-    if libraries is None or look.in_container(case):
+    libraries = diagnose_queries.library_version(case)
+    if libraries is None or diagnose_queries.in_container(case):
         return
     wrong = []
-    for kernel in look.kernels_that_matter(case):
-        modules = look.modules_of(case, kernel)
+    for kernel in diagnose_queries.kernels_that_matter(case):
+        modules = diagnose_queries.modules_of(case, kernel)
         if modules and modules[0].version and modules[0].version != libraries:
             wrong.append((kernel, modules[0]))
     if not wrong:
         return
     shadow = [
-        other.path for kernel, module in wrong for other in look.modules_of(case, kernel)[1:] if other.version == libraries
+        other.path for kernel, module in wrong for other in diagnose_queries.modules_of(case, kernel)[1:] if other.version == libraries
     ]  # fmt: skip
-    evidence = [look.module_words(module) for _, module in wrong] + look.library_words(case)
+    evidence = [
+        diagnose_queries.module_words(module) for _, module in wrong
+    ] + diagnose_queries.library_words(case)
     evidence += [f"{path} is of the right version and comes second" for path in shadow] + _dkms_words(case)
-    evidence += [f"packages: {version}" for version in look.installed(case).versions] + [
-        look.loaded_words(case)
+    evidence += [f"packages: {version}" for version in diagnose_queries.installed(case).versions] + [
+        diagnose_queries.loaded_words(case)
     ]
     told = ", ".join(f"{module.version} for {kernel} ({_which(case, kernel)})" for kernel, module in wrong)
     running_only = all(kernel == case.facts.kernels.running for kernel, _ in wrong)
     yield Found(
         f"the module on the disk is {told}, the libraries are {libraries}",
-        look.clip(evidence),
+        diagnose_queries.clip(evidence),
         (
-            look.realign(
+            diagnose_queries.realign(
                 "bring module and libraries to one version: prebuilt modules, kernel and driver move together"
             ),
         ),
@@ -373,7 +384,7 @@ def _clamp(case: Case) -> Iterator[Found]:
     """
     rows, moved = [], set()
     for name, package in case.facts.packages.items():
-        parsed = names.parse(name)
+        parsed = driver_names.parse(name)
         if parsed is None or parsed.base != "linux-modules-nvidia" or package.status[1] in "nc":
             continue
         if parsed.kernel and not parsed.kernel[0].isdigit():
@@ -383,11 +394,11 @@ def _clamp(case: Case) -> Iterator[Found]:
     rows = [row for row in rows if (row[0].series, row[0].open) not in moved]
     if not rows:
         return
-    kept = set(look.kernels_that_matter(case))
+    kept = set(diagnose_queries.kernels_that_matter(case))
     old = sorted(row[0].name for row in rows if row[0].kernel not in kept)
     evidence = [f"{parsed.name} depends on {other} (<= {limit})" for parsed, other, limit in rows]
-    evidence += look.package_words(case, sorted({other for _, other, _ in rows}))
-    meta = names.prebuilt_modules(
+    evidence += diagnose_queries.package_words(case, sorted({other for _, other, _ in rows}))
+    meta = driver_names.prebuilt_modules(
         rows[0][0].series, "open" if rows[0][0].open else "proprietary", _meta_flavour(case)
     )
     evidence.append(f"{meta}, which would move them: not installed")
@@ -395,9 +406,9 @@ def _clamp(case: Case) -> Iterator[Found]:
     if old:
         words += f"; {', '.join(old)} are for kernels that neither run nor boot next and may go"
     yield Found(
-        f"{look.counted(rows, 'prebuilt module package')} without a metapackage: updates move the kernel and leave the driver",
-        look.clip(evidence),
-        (look.realign(words),),
+        f"{diagnose_queries.counted(rows, 'prebuilt module package')} without a metapackage: updates move the kernel and leave the driver",
+        diagnose_queries.clip(evidence),
+        (diagnose_queries.realign(words),),
         level="error" if case.facts.package_problems else None,
     )
 
@@ -408,7 +419,7 @@ def _meta_flavour(case: Case) -> str:
         match = re.match(r"^linux-image-(?!unsigned-)([a-z].*)$", name)
         if match:
             return match.group(1)
-    return names.kernel_flavour(case.facts.kernels.running) or "generic"
+    return driver_names.kernel_flavour(case.facts.kernels.running) or "generic"
 
 
 _AREA_AFTER = ("dpkg.unfinished", "apt.signed_by_conflict", "disk.boot_full")

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ansible_collections.gpu.provision.plugins.module_utils import aptsources
+from ansible_collections.gpu.provision.plugins.module_utils.apt import sources as apt_sources
 from provision.catalog.models import Key
-from provision.diagnose import look, repositories
+from provision.diagnose import queries as diagnose_queries
+from provision.diagnose import repositories
 from provision.diagnose.candidates import apt
 from provision.diagnose.finding import Repair
 from provision.diagnose.rule import Case, Found, Rule
 from provision.facts import Source
-from provision.trouble import Keyring, RepositoryList
+from provision.facts.diagnostics import Keyring, RepositoryList
 
 _WRONG = {
     "absent": "is not there",
@@ -76,8 +77,8 @@ def trusts(case: Case) -> list[Trust]:
 
 
 def _is_of(case: Case, source: Source, row: RepositoryList) -> bool:
-    wanted = aptsources.repositories({"uris": [row.uri], "suites": [row.suite]}, case.facts.host.arch)
-    return wanted[0] in aptsources.repositories(source.model_dump(), case.facts.host.arch)
+    wanted = apt_sources.repositories({"uris": [row.uri], "suites": [row.suite]}, case.facts.host.arch)
+    return wanted[0] in apt_sources.repositories(source.model_dump(), case.facts.host.arch)
 
 
 def _catalog_keys(case: Case) -> dict[str, Key]:
@@ -111,7 +112,7 @@ def _key_repair(case: Case, trust: Trust, wanted: Sequence[str]) -> Repair:
             args={"name": name, "path": path, "entry": repositories.entry(trust.source)},
         )
     ident = f" ({wanted[0]})" if wanted else ""
-    return look.manual(
+    return diagnose_queries.manual(
         f"get the key{ident} from who runs {trust.row.uri}, compare its fingerprint, "
         f"and put it into {path or 'a file of its own (Signed-By)'}"
     )
@@ -140,7 +141,7 @@ def _missing(case: Case) -> Iterator[Found]:
         rotated = f"; the key that is there was retired on {old[0].retired}" if old else ""
         yield Found(
             f"apt has no key {wanted[0]} for {trust.row.uri}{rotated}",
-            look.clip(evidence),
+            diagnose_queries.clip(evidence),
             (_key_repair(case, trust, wanted),),
         )
 
@@ -163,7 +164,7 @@ def _unusable(case: Case) -> Iterator[Found]:
             continue
         seen.add(ring.path)
         repair = (
-            look.manual(f"chmod 644 {ring.path}")
+            diagnose_queries.manual(f"chmod 644 {ring.path}")
             if ring.state == "hidden"
             else _key_repair(case, trust, _wanted(case, trust))
         )
@@ -183,7 +184,11 @@ def _legacy(case: Case) -> Iterator[Found]:
             yield Found(
                 f"{ring.path} trusts NVIDIA's key for every repository",
                 (f"{ring.path}: {ids}",),
-                (look.manual("give the source a Signed-By of its own, then take the key out of that file"),),
+                (
+                    diagnose_queries.manual(
+                        "give the source a Signed-By of its own, then take the key out of that file"
+                    ),
+                ),
             )
 
 
@@ -197,7 +202,7 @@ def _sha1(case: Case) -> Iterator[Found]:
             yield Found(
                 f"apt on this release takes no signature of {key.long_id} any more",
                 (f"{trust.row.place}: {trust.row.uri}", f"verifier: {trouble.verifier}", rule.text),
-                (look.manual("use the repository of the release that runs here"),),
+                (diagnose_queries.manual("use the repository of the release that runs here"),),
             )
 
 

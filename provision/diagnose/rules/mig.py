@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from provision.diagnose import look
+from provision.diagnose import queries as diagnose_queries
 from provision.diagnose.rule import Case, Found, Rule
 
 
 def _lost(case: Case) -> Iterator[Found]:
-    trouble = look.boot(case)
+    trouble = diagnose_queries.boot(case)
     on = [gpu for gpu in case.facts.smi.gpus if gpu.mig == "Enabled"]
-    if not on or trouble.mig_instances is None or look.in_container(case):
+    if not on or trouble.mig_instances is None or diagnose_queries.in_container(case):
         return
     empty = [gpu for gpu in on if not trouble.mig_instances.get(str(gpu.index), 0)]
     if not empty:
@@ -35,9 +35,9 @@ def _lost(case: Case) -> Iterator[Found]:
         else "make the instances again (nvidia-smi mig -cgi PROFILES -C; nvidia-mig-manager does it at boot), or switch MIG off"
     )
     yield Found(
-        f"MIG is enabled on {look.counted(empty, 'GPU')} and there are no instances: CUDA has nothing to run on there",
-        look.clip(evidence),
-        (look.manual(words),),
+        f"MIG is enabled on {diagnose_queries.counted(empty, 'GPU')} and there are no instances: CUDA has nothing to run on there",
+        diagnose_queries.clip(evidence),
+        (diagnose_queries.manual(words),),
         level="error" if trouble.mig_layout else None,
     )
 
@@ -51,7 +51,7 @@ def _pending(case: Case) -> Iterator[Found]:
     held = [
         f"/proc/modules: {row.name} is used {row.uses} times"
         + (f", by {', '.join(row.holders)}" if row.holders else "")
-        for row in look.boot(case).modules
+        for row in diagnose_queries.boot(case).modules
         if row.name in ("nvidia_drm", "nvidia_modeset") and row.uses
     ]
     users = [f"pid {user.pid}: {user.comm} ({user.user or 'unknown user'})" for user in case.facts.gpu_users]
@@ -64,12 +64,12 @@ def _pending(case: Case) -> Iterator[Found]:
     if held and not users:
         reason = "; nvidia_drm holds the card although no process uses it, so that a reset is refused"
     elif users:
-        reason = f"; {look.counted(users, 'process')[:-2] + 'processes' if len(users) > 1 else '1 process'} still use it"
+        reason = f"; {diagnose_queries.counted(users, 'process')[:-2] + 'processes' if len(users) > 1 else '1 process'} still use it"
     yield Found(
-        f"the MIG mode of {look.counted(waiting, 'GPU')} changes at the next reset{reason}",
-        look.clip(evidence),
+        f"the MIG mode of {diagnose_queries.counted(waiting, 'GPU')} changes at the next reset{reason}",
+        diagnose_queries.clip(evidence),
         (
-            look.reboot(
+            diagnose_queries.reboot(
                 "reboot; or stop the display manager, unload nvidia_drm and nvidia_modeset, then nvidia-smi --gpu-reset"
             ),
         ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from provision.diagnose import look
+from provision.diagnose import queries as diagnose_queries
 from provision.diagnose.rule import Case, Found, Rule
 
 
@@ -18,16 +18,16 @@ def _away(case: Case) -> list[str]:
 
 
 def _no_network(case: Case) -> Iterator[Found]:
-    trouble = look.boot(case)
+    trouble = diagnose_queries.boot(case)
     away = _away(case)
     if case.facts.host.container or not away:
         return
     if trouble.default_route is False:
         yield Found(
             "no route leads out of this host: apt reaches none of its repositories",
-            look.clip(["/proc/net/route and ipv6_route: no default route", *away[:3]]),
+            diagnose_queries.clip(["/proc/net/route and ipv6_route: no default route", *away[:3]]),
             (
-                look.manual(
+                diagnose_queries.manual(
                     "bring the network up (ip route; networkctl), or give apt a mirror that this host reaches"
                 ),
             ),
@@ -35,8 +35,12 @@ def _no_network(case: Case) -> Iterator[Found]:
     elif trouble.nameservers == []:
         yield Found(
             "no name server is set: names of repositories cannot be looked up",
-            look.clip(["/etc/resolv.conf: no line nameserver", *away[:3]]),
-            (look.manual("set a name server (netplan, resolvectl), or use a mirror by its address"),),
+            diagnose_queries.clip(["/etc/resolv.conf: no line nameserver", *away[:3]]),
+            (
+                diagnose_queries.manual(
+                    "set a name server (netplan, resolvectl), or use a mirror by its address"
+                ),
+            ),
         )
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ansible_collections.gpu.provision.plugins.module_utils import checks
-from provision.diagnose import look
+from provision.diagnose import queries as diagnose_queries
 from provision.diagnose.finding import Repair
 from provision.diagnose.rule import Case, Found, Rule
 from provision.facts import Gpu
+from provision.parts import checks
 
 
 def _taken(case: Case) -> list[Gpu]:
@@ -27,8 +27,8 @@ def _who(case: Case) -> str:
 
 
 def _rows(case: Case) -> list[str]:
-    rows = [f"GPU {look.title(case, gpu)}: bound to {gpu.driver}" for gpu in _taken(case)]
-    for module in look.boot(case).modules:
+    rows = [f"GPU {diagnose_queries.title(case, gpu)}: bound to {gpu.driver}" for gpu in _taken(case)]
+    for module in diagnose_queries.boot(case).modules:
         if module.name in ("nouveau", "nova", "nova_core", "nova_drm"):
             rows.append(f"/proc/modules: {module.name}, used {module.uses} times")
     if case.facts.module.nouveau_loaded and not any("/proc/modules" in row for row in rows):
@@ -37,7 +37,11 @@ def _rows(case: Case) -> list[str]:
 
 
 def _blocks(case: Case) -> list[str]:
-    return [row.place for row in look.boot(case).modprobe if "nouveau" in row.text or "nova" in row.text]
+    return [
+        row.place
+        for row in diagnose_queries.boot(case).modprobe
+        if "nouveau" in row.text or "nova" in row.text
+    ]
 
 
 def _old_initrds(case: Case) -> list[str]:
@@ -46,8 +50,13 @@ def _old_initrds(case: Case) -> list[str]:
 
 def _initramfs_stale(case: Case) -> Iterator[Found]:
     old = _old_initrds(case)
-    matter = [kernel for kernel in old if kernel in look.kernels_that_matter(case)]
-    if not _is_blocked(case) or not matter or not look.own_gpus(case) or not look.wants_driver(case):
+    matter = [kernel for kernel in old if kernel in diagnose_queries.kernels_that_matter(case)]
+    if (
+        not _is_blocked(case)
+        or not matter
+        or not diagnose_queries.own_gpus(case)
+        or not diagnose_queries.wants_driver(case)
+    ):
         return
     taken = _taken(case)
     if not taken and not case.facts.module.nouveau_loaded and not case.driver_managed:
@@ -62,9 +71,9 @@ def _initramfs_stale(case: Case) -> Iterator[Found]:
         )
     yield Found(
         f"nouveau is blocked in modprobe.d, and the initramfs of {', '.join(matter)} was built before that",
-        look.clip(evidence),
+        diagnose_queries.clip(evidence),
         (Repair(action="initramfs.build", words="update-initramfs -u -k all", args={"kernels": old}),)
-        + ((look.reboot(),) if taken else ()),
+        + ((diagnose_queries.reboot(),) if taken else ()),
         level="error" if taken else "warning",
         reboot=bool(taken),
     )
@@ -72,24 +81,31 @@ def _initramfs_stale(case: Case) -> Iterator[Found]:
 
 def _not_blocked(case: Case) -> Iterator[Found]:
     taken = _taken(case)
-    if not taken or _is_blocked(case) or not look.wants_driver(case) or look.in_container(case):
+    if (
+        not taken
+        or _is_blocked(case)
+        or not diagnose_queries.wants_driver(case)
+        or diagnose_queries.in_container(case)
+    ):
         return
-    if not case.driver_managed and not look.has_driver(case):
+    if not case.driver_managed and not diagnose_queries.has_driver(case):
         return
-    uses = [module.uses or 0 for module in look.boot(case).modules if module.name in checks.RIVALS]
+    uses = [
+        module.uses or 0 for module in diagnose_queries.boot(case).modules if module.name in checks.RIVALS
+    ]
     evidence = [*_rows(case), f"modprobe.d and the kernel's command line: no block of {_who(case)}"]
-    evidence += look.log_block(case, r"NVIDIA probe routine was not called", 3)
+    evidence += diagnose_queries.log_block(case, r"NVIDIA probe routine was not called", 3)
     if uses and uses[0]:
         evidence.append("it cannot be unloaded while the console or a desktop uses it: a reboot does it")
     yield Found(
         f"{_who(case)} has taken {len(taken)} of {len(case.facts.gpus)} GPUs, and nothing blocks it",
-        look.clip(evidence),
+        diagnose_queries.clip(evidence),
         (
-            look.apply(
+            diagnose_queries.apply(
                 "block nouveau and nova, build every initramfs"
-                + ("" if look.has_driver(case) else ", install the driver")
+                + ("" if diagnose_queries.has_driver(case) else ", install the driver")
             ),
-            look.reboot(),
+            diagnose_queries.reboot(),
         ),
         reboot=True,
     )
@@ -98,20 +114,24 @@ def _not_blocked(case: Case) -> Iterator[Found]:
 def _still_loaded(case: Case) -> Iterator[Found]:
     """Blocked, every initramfs is newer, and it is loaded since before."""
     taken = _taken(case)
-    if not taken or not _is_blocked(case) or look.in_container(case):
+    if not taken or not _is_blocked(case) or diagnose_queries.in_container(case):
         return
     if any(
-        kernel in look.kernels_that_matter(case) for kernel in _old_initrds(case)
-    ) or not look.wants_driver(case):
+        kernel in diagnose_queries.kernels_that_matter(case) for kernel in _old_initrds(case)
+    ) or not diagnose_queries.wants_driver(case):
         return
-    evidence = _rows(case) + _blocks(case) + look.log_block(case, r"NVIDIA probe routine was not called", 3)
+    evidence = (
+        _rows(case)
+        + _blocks(case)
+        + diagnose_queries.log_block(case, r"NVIDIA probe routine was not called", 3)
+    )
     built = [initrd.kernel for initrd in case.facts.initrds if initrd.newer_than_blacklist]
     evidence.append(f"initramfs with the block: {', '.join(built) or 'none is used here'}")
     yield Found(
-        f"nouveau is blocked for the next boot and still drives {look.counted(taken, 'GPU')}: it was loaded before",
-        look.clip(evidence),
+        f"nouveau is blocked for the next boot and still drives {diagnose_queries.counted(taken, 'GPU')}: it was loaded before",
+        diagnose_queries.clip(evidence),
         (
-            look.reboot(
+            diagnose_queries.reboot(
                 "reboot: nouveau often cannot be unloaded while the console uses it, and nvidia is never "
                 "loaded beside it"
             ),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ansible_collections.gpu.provision.plugins.module_utils import names
-from provision.diagnose import look
+from ansible_collections.gpu.provision.plugins.module_utils.lib import driver_names
+from provision.diagnose import queries as diagnose_queries
 from provision.diagnose.candidates import Candidate, apt, candidate, moves
 from provision.diagnose.finding import Level
 from provision.diagnose.rule import Case, Found, Rule
@@ -26,12 +26,12 @@ def _families(case: Case) -> dict[str, list[Candidate]]:
     """{series: candidates of its version-locked packages}; of the installed series all, of others what the lists told."""
     found: dict[str, list[Candidate]] = {}
     for name in sorted({offer.name for offer in apt(case).offers}):
-        parsed = names.parse(name)
+        parsed = driver_names.parse(name)
         if (
             not parsed
             or not parsed.series
-            or not names.is_version_locked(name)
-            or parsed.base in names.FABRIC
+            or not driver_names.is_version_locked(name)
+            or parsed.base in driver_names.FABRIC
         ):
             continue
         taken = candidate(case, name)
@@ -42,21 +42,21 @@ def _families(case: Case) -> dict[str, list[Candidate]]:
 
 def _is_transitional(taken: Candidate) -> bool:
     """True for a name of one branch whose version is of another: the archive's way to end a branch."""
-    parsed = names.parse(taken.name)
-    return bool(parsed and parsed.branch and names.branch(taken.version) != parsed.branch)
+    parsed = driver_names.parse(taken.name)
+    return bool(parsed and parsed.branch and driver_names.branch(taken.version) != parsed.branch)
 
 
 def _mixed(case: Case) -> Iterator[Found]:
     installed = {
         parsed.series
-        for parsed in map(names.parse, look.installed(case).packages)
+        for parsed in map(driver_names.parse, diagnose_queries.installed(case).packages)
         if parsed and parsed.series
     }
     families = _families(case)
     wanted = installed & set(families) or set(families)
     for series in sorted(wanted, reverse=True):
         rows = families[series]
-        versions = {names.upstream(row.version) for row in rows}
+        versions = {driver_names.upstream(row.version) for row in rows}
         origins = {row.origin for row in rows if row.source is not None}
         if len(versions) < 2 or len(origins) < 2:
             continue
@@ -69,24 +69,29 @@ def _mixed(case: Case) -> Iterator[Found]:
             f"{row.name}: {row.version} from {row.origin}, priority {row.priority}{_by(row)}" for row in rows
         ]
         # The odd ones out first.
-        count = {version: sum(names.upstream(row.version) == version for row in rows) for version in versions}
-        rows.sort(key=lambda row: (count[names.upstream(row.version)], row.name))
+        count = {
+            version: sum(driver_names.upstream(row.version) == version for row in rows)
+            for version in versions
+        }
+        rows.sort(key=lambda row: (count[driver_names.upstream(row.version)], row.name))
         stuck = [row.name for row in apt(case).unmet] + [row.name for row in apt(case).unfinished]
-        broken = any(map(names.is_driver_package, stuck))
+        broken = any(map(driver_names.is_driver_package, stuck))
         # What nobody has installed is only told where somebody wants it: a pin for the whole repository is common.
         level: Level = "note" if held or series not in installed else "warning"
         if broken and series in installed:
             level = "error"
         yield Found(
             f"packages of driver {series} would come from {' and '.join(sorted(origins))}: {', '.join(sorted(versions))}",
-            look.clip(evidence),
+            diagnose_queries.clip(evidence),
             (
-                look.realign(
+                diagnose_queries.realign(
                     "keep the driver's packages to one repository (an apt preference), and bring them to one version"
                 ),
             )
             if broken
-            else (look.apply("keep the driver's packages to one repository (an apt preference)"),),
+            else (
+                diagnose_queries.apply("keep the driver's packages to one repository (an apt preference)"),
+            ),
             level=level,
         )
         return
@@ -98,24 +103,24 @@ def _by(row: Candidate) -> str:
 
 def _branch_moves(case: Case) -> Iterator[Found]:
     rows = []
-    for name, version in look.installed(case).packages.items():
-        parsed, package = names.parse(name), case.facts.packages[name]
-        if not parsed or not names.is_version_locked(name) or package.held or not package.installed:
+    for name, version in diagnose_queries.installed(case).packages.items():
+        parsed, package = driver_names.parse(name), case.facts.packages[name]
+        if not parsed or not driver_names.is_version_locked(name) or package.held or not package.installed:
             continue
         taken = moves(case, name)
-        if taken and names.branch(taken.version) != names.branch(version):
+        if taken and driver_names.branch(taken.version) != driver_names.branch(version):
             rows.append((name, version, taken, parsed.base in _METAS))
     if not rows:
         return
     rows.sort(key=lambda row: not row[3])
     name, version, taken, _ = rows[0]
     yield Found(
-        f"the next upgrade moves the driver from branch {names.branch(version)} to {names.branch(taken.version)}",
-        look.clip(
+        f"the next upgrade moves the driver from branch {driver_names.branch(version)} to {driver_names.branch(taken.version)}",
+        diagnose_queries.clip(
             f"{name}: {version} is installed and not held, {taken.version} from {taken.origin}"
             for name, version, taken, _ in rows
         ),
-        (look.apply("hold the installed driver by exact names, and pin its branch"),),
+        (diagnose_queries.apply("hold the installed driver by exact names, and pin its branch"),),
     )
 
 
@@ -137,12 +142,12 @@ def _phased(case: Case) -> Iterator[Found]:
     if rows:
         yield Found(
             f"{rows[0].name} {rows[0].version} is handed out to {rows[0].phased} % of hosts so far: equal hosts will differ",
-            look.clip(
+            diagnose_queries.clip(
                 f"{offer.name}: {case.facts.packages[offer.name].version} is installed, {offer.version} is at {offer.phased} %"
                 for offer in rows
             ),
             (
-                look.manual(
+                diagnose_queries.manual(
                     "hold the driver, or set APT::Get::Always-Include-Phased-Updates (or Never-…) on the whole fleet"
                 ),
             ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from provision.diagnose import look
+from provision.diagnose import queries as diagnose_queries
 from provision.diagnose.candidates import apt
 from provision.diagnose.held import user
 from provision.diagnose.rule import Case, Found, Rule
@@ -37,10 +37,10 @@ def _layers(case: Case) -> Iterator[Found]:
         if uri.lower().startswith("https:")
     ]
     repairs = (
-        (look.apply("hand the inventory's proxy to every layer", "driver"),)
+        (diagnose_queries.apply("hand the inventory's proxy to every layer", "driver"),)
         if _settled(case)
         else (
-            look.manual(
+            diagnose_queries.manual(
                 "set gpu_proxy_http and gpu_proxy_https in the inventory, or the proxy in that layer's own file"
             ),
         )
@@ -57,7 +57,7 @@ def _layers(case: Case) -> Iterator[Found]:
     if general and not https and wanted:
         yield Found(
             f"apt has a proxy for http ({general[0][0]}) and none for https, which then goes through the same one",
-            look.clip([*told, *(f"https: {uri}" for uri in encrypted[:3])]),
+            diagnose_queries.clip([*told, *(f"https: {uri}" for uri in encrypted[:3])]),
             repairs,
             # apt falls back to it (tried with 2.6), and most proxies let TLS through.
             level="note",
@@ -65,12 +65,16 @@ def _layers(case: Case) -> Iterator[Found]:
     kinds = {row.kind for row in everybody}
     if "http" in kinds and not kinds & {"https", "all"}:
         row = everybody[0]
-        yield Found(f"{row.file} sets http_proxy ({row.value}) and no https_proxy", look.clip(told), repairs)
+        yield Found(
+            f"{row.file} sets http_proxy ({row.value}) and no https_proxy",
+            diagnose_queries.clip(told),
+            repairs,
+        )
     if users and not everybody and not https:
         kept = "" if trouble.sudo_keeps_proxy else "; sudo does not hand it on"
         yield Found(
             f"only {users[0].file} knows the proxy ({users[0].value}): {'' if http else 'apt, '}docker and services do not{kept}",
-            look.clip(
+            diagnose_queries.clip(
                 [*told, f"apt.conf.d: no proxy{' for https' if http else ''}", "/etc/environment: no proxy"]
             ),
             repairs,
@@ -105,11 +109,11 @@ def _docker(case: Case) -> Iterator[Found]:
     if others:
         yield Found(
             "dockerd has no proxy, and this host goes out through one",
-            look.clip([*others, "/etc/systemd/system/docker.service.d: no proxy"]),
-            (look.apply("write dockerd's drop-in", "containers"),)
+            diagnose_queries.clip([*others, "/etc/systemd/system/docker.service.d: no proxy"]),
+            (diagnose_queries.apply("write dockerd's drop-in", "containers"),)
             if _settled(case)
             else (
-                look.manual(
+                diagnose_queries.manual(
                     "a drop-in /etc/systemd/system/docker.service.d/http-proxy.conf, then daemon-reload and restart; "
                     "or gpu_proxy_https"
                 ),

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ansible_collections.gpu.provision.plugins.module_utils import names
-from provision.diagnose import look
+from ansible_collections.gpu.provision.plugins.module_utils.lib import driver_names
+from provision.diagnose import queries as diagnose_queries
 from provision.diagnose.rule import Case, Found, Rule
 
 
 def _pending(case: Case) -> Iterator[Found]:
     facts = case.facts
     kernels = facts.kernels
-    newer = bool(kernels.next and kernels.next != kernels.running and not look.in_container(case))
+    newer = bool(kernels.next and kernels.next != kernels.running and not diagnose_queries.in_container(case))
     if not facts.reboot_required.required and not newer:
         return
     packages = facts.reboot_required.packages
-    concerned = [name for name in packages if names.is_driver_package(name) or name.startswith("linux-")]
+    concerned = [
+        name for name in packages if driver_names.is_driver_package(name) or name.startswith("linux-")
+    ]
     evidence = []
     if facts.reboot_required.required:
         evidence.append("/run/reboot-required: " + (", ".join(packages) or "no package named"))
@@ -24,9 +26,9 @@ def _pending(case: Case) -> Iterator[Found]:
         evidence.append(
             f"kernel {kernels.running} runs, {kernels.next} boots next ({kernels.next_because or 'by the boot loader'})"
         )
-    ready = look.modules_of(case, kernels.next or kernels.running)
-    if ready and look.own_gpus(case):
-        evidence.append(f"it has its module: {look.module_words(ready[0])}")
+    ready = diagnose_queries.modules_of(case, kernels.next or kernels.running)
+    if ready and diagnose_queries.own_gpus(case):
+        evidence.append(f"it has its module: {diagnose_queries.module_words(ready[0])}")
     if facts.gpu_users:
         evidence += [
             f"pid {user.pid}: {user.comm} ({user.user or 'unknown user'}) uses the GPUs"
@@ -35,8 +37,8 @@ def _pending(case: Case) -> Iterator[Found]:
     what = f"kernel {kernels.next}" if newer else ", ".join(concerned[:3] or packages[:3]) or "something"
     yield Found(
         f"{what} waits for a reboot" + (", and the GPUs are in use" if facts.gpu_users else ""),
-        look.clip(evidence),
-        (look.reboot("reboot when nobody works on the machine; nothing else is to be done"),),
+        diagnose_queries.clip(evidence),
+        (diagnose_queries.reboot("reboot when nobody works on the machine; nothing else is to be done"),),
         reboot=True,
     )
 

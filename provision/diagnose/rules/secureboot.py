@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from provision.diagnose import look
+from provision.diagnose import queries as diagnose_queries
 from provision.diagnose.finding import Repair
 from provision.diagnose.rule import Case, Found, Rule
 
@@ -16,7 +16,7 @@ _REJECTED = (
 
 def _enforced(case: Case) -> list[str]:
     """Why the kernel asks for signatures; empty where it does not."""
-    trouble, rows = look.boot(case), []
+    trouble, rows = diagnose_queries.boot(case), []
     if case.facts.secure_boot.enabled:
         rows.append("Secure Boot is on (EFI variable SecureBoot)")
     if trouble.sig_enforce or "module.sig_enforce=1" in trouble.cmdline:
@@ -29,8 +29,8 @@ def _enforced(case: Case) -> list[str]:
 def _bad_signatures(case: Case) -> list[tuple[str, str, bool]]:
     """(kernel, what is wrong, unsigned) of modules that this kernel will not take."""
     rows = []
-    for kernel in look.kernels_that_matter(case):
-        modules = look.modules_of(case, kernel)
+    for kernel in diagnose_queries.kernels_that_matter(case):
+        modules = diagnose_queries.modules_of(case, kernel)
         if not modules:
             continue
         module = modules[0]
@@ -48,10 +48,10 @@ def _bad_signatures(case: Case) -> list[tuple[str, str, bool]]:
 
 
 def _find(case: Case, unsigned: bool) -> Iterator[Found]:
-    if not look.own_gpus(case) or look.in_container(case):
+    if not diagnose_queries.own_gpus(case) or diagnose_queries.in_container(case):
         return
     why, bad = _enforced(case), _bad_signatures(case)
-    rejected = look.log_lines(case, *_REJECTED)
+    rejected = diagnose_queries.log_lines(case, *_REJECTED)
     loaded = case.facts.module.loaded is not None
     if not why and not (rejected and not loaded and bad and any("rejected" in line for line in rejected)):
         return
@@ -69,20 +69,20 @@ def _find(case: Case, unsigned: bool) -> Iterator[Found]:
             case.facts.secure_boot.mok_enrolled
         ]
         evidence.append(f"{key}: the key of this machine's DKMS, {enrolled}")
-    evidence.append(look.loaded_words(case))
+    evidence.append(diagnose_queries.loaded_words(case))
     when = "" if running in affects and not loaded else " after the next boot"
     message = (
         f"the module of kernel {', '.join(affects)} is not signed, and the kernel takes only signed ones{when}"
         if unsigned
         else f"the module of kernel {', '.join(affects)} is signed by a key that the firmware does not know{when}"
     )
-    yield Found(message, look.clip(evidence), _repairs(case, unsigned))
+    yield Found(message, diagnose_queries.clip(evidence), _repairs(case, unsigned))
 
 
 def _repairs(case: Case, unsigned: bool) -> tuple[Repair, ...]:
     build = str(case.values.get("nvidia_driver_build", "auto"))
-    channel = look.installed(case).channel
-    enroll = look.manual(
+    channel = diagnose_queries.installed(case).channel
+    enroll = diagnose_queries.manual(
         f"enroll the key: mokutil --import {case.facts.secure_boot.mok_key or '/var/lib/shim-signed/mok/MOK.der'}, reboot, and "
         "confirm at the machine's console (no program can do that); or switch Secure Boot off in the "
         "firmware, which is your decision"
@@ -90,7 +90,7 @@ def _repairs(case: Case, unsigned: bool) -> tuple[Repair, ...]:
     if build == "dkms" or channel in ("cuda", "ppa"):
         return (enroll,)
     return (
-        look.apply(
+        diagnose_queries.apply(
             "install Ubuntu's signed modules (linux-modules-nvidia-…) instead of the module that is built here"
         ),
         enroll,

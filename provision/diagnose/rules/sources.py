@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
-from ansible_collections.gpu.provision.plugins.module_utils import aptsources
-from provision.diagnose import look, repositories
+from ansible_collections.gpu.provision.plugins.module_utils.apt import sources as apt_sources
+from provision.diagnose import queries as diagnose_queries
+from provision.diagnose import repositories
 from provision.diagnose.candidates import apt
 from provision.diagnose.finding import Repair
 from provision.diagnose.rule import Case, Found, Rule
@@ -58,11 +59,13 @@ def _signed_by_conflict(case: Case) -> Iterator[Found]:
         repairs.append(_drop(f"take out {_named(loose)}: the repository is configured twice", loose))
     for row in fixed:
         repairs.append(
-            look.manual(f"write the same Signed-By into {repositories.place(row)} as its other entry has")
+            diagnose_queries.manual(
+                f"write the same Signed-By into {repositories.place(row)} as its other entry has"
+            )
         )
     yield Found(
         f"apt refuses all its sources: {_named(told) or 'two entries'} name other keys for one repository",
-        look.clip(evidence),
+        diagnose_queries.clip(evidence),
         tuple(repairs),
     )
 
@@ -94,8 +97,8 @@ def _malformed(case: Case) -> Iterator[Found]:
         )
     yield Found(
         f"apt cannot read its files: {said[0]}",
-        look.clip(said),
-        tuple(repairs) or (look.manual("mend the file by hand"),),
+        diagnose_queries.clip(said),
+        tuple(repairs) or (diagnose_queries.manual("mend the file by hand"),),
     )
 
 
@@ -112,7 +115,7 @@ def _twice(case: Case) -> Iterator[Found]:
         nvidia = any(repositories.is_nvidia(uri) for row in rows for uri in row.uris)
         yield Found(
             f"one repository is configured {len(rows)} times: {_named(rows)}",
-            look.clip(repositories.shown(row) for row in rows),
+            diagnose_queries.clip(repositories.shown(row) for row in rows),
             (_drop(f"take out {_named(others)}", others),),
             level="warning" if nvidia else "note",
         )
@@ -132,7 +135,7 @@ def _same_parts(rows: Sequence[Source]) -> bool:
 def _dead(case: Case) -> Iterator[Found]:
     enabled = [row for row in case.facts.apt.sources if row.enabled]
     alive = any(
-        aptsources.normalise(uri).startswith("nvidia.github.io/libnvidia-container/stable/deb")
+        apt_sources.normalise(uri).startswith("nvidia.github.io/libnvidia-container/stable/deb")
         for row in enabled for uri in row.uris
     )  # fmt: skip
     rewrite, drop, evidence = [], [], []
@@ -159,7 +162,9 @@ def _dead(case: Case) -> Iterator[Found]:
         repairs.append(_drop(f"take out {_named(drop)}", drop))
     if repairs:
         told = _named([row for row, _ in rewrite] + drop)
-        yield Found(f"{told}: the repository is gone from there", look.clip(evidence), tuple(repairs))
+        yield Found(
+            f"{told}: the repository is gone from there", diagnose_queries.clip(evidence), tuple(repairs)
+        )
 
 
 def _no_such_release(case: Case) -> Iterator[Found]:
@@ -168,7 +173,7 @@ def _no_such_release(case: Case) -> Iterator[Found]:
     told = False
     for row in case.facts.apt.sources:
         for uri in row.uris if row.enabled else ():
-            match = _CUDA.search(aptsources.normalise(uri) + "/")
+            match = _CUDA.search(apt_sources.normalise(uri) + "/")
             if not match or match[1] != "ubuntu":
                 continue
             year, month = match[2][:2], match[2][2:]
@@ -184,7 +189,9 @@ def _no_such_release(case: Case) -> Iterator[Found]:
                 ),
                 (
                     *repairs,
-                    look.manual("take the repository of the long-term release that this system is made from"),
+                    diagnose_queries.manual(
+                        "take the repository of the long-term release that this system is made from"
+                    ),
                 ),
             )
     # Derived and interim releases: what is made of their names does not exist.
@@ -198,7 +205,7 @@ def _no_such_release(case: Case) -> Iterator[Found]:
         yield Found(
             f"NVIDIA has no repository for {host.id.capitalize()} {host.version_id}",
             (f"os-release: {host.pretty or host.version_id}", f"known releases: {', '.join(sorted(known))}"),
-            (look.manual("use the driver of Ubuntu's own archive, or a long-term release"),),
+            (diagnose_queries.manual("use the driver of Ubuntu's own archive, or a long-term release"),),
             level="note",
         )
 
@@ -211,7 +218,7 @@ def _other_release(case: Case) -> Iterator[Found]:
         return
     for row in case.facts.apt.sources:
         for uri in row.uris if row.enabled else ():
-            match = _CUDA.search(aptsources.normalise(uri) + "/")
+            match = _CUDA.search(apt_sources.normalise(uri) + "/")
             if (
                 match
                 and match[1] == "ubuntu"
@@ -256,7 +263,7 @@ def _contradicts(case: Case) -> Iterator[Found]:
     broken = any(row.differs for row in rows)
     yield Found(
         f"the lists of {rows[0].uri} contradict their Release file",
-        look.clip(evidence),
+        diagnose_queries.clip(evidence),
         (
             Repair(
                 action="lists.clean",
@@ -279,7 +286,11 @@ def _clock(case: Case) -> Iterator[Found]:
                     f"{row.place}: {row.uri} {row.suite}, Date: {row.date}",
                     f"clock: {datetime.fromtimestamp(now, UTC):%Y-%m-%d %H:%M} UTC",
                 ),
-                (look.manual("timedatectl set-ntp true (or chronyc makestep), then apt-get update"),),
+                (
+                    diagnose_queries.manual(
+                        "timedatectl set-ntp true (or chronyc makestep), then apt-get update"
+                    ),
+                ),
             )
             return
 

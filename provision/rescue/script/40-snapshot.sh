@@ -3,7 +3,7 @@
 json() {
     printf '%s' "$1" | sed -e 's/\\/\\\\/g' -e 's/"/\\"/g' -e 's/^/"/' -e 's/$/"/'
 }
-# What a path holds: sha256 of a file, link:TARGET, or - where nothing is. As plugins/module_utils/rescuesnapshot.py.
+# What a path holds: sha256 of a file, link:TARGET, or - where nothing is. As plugins/module_utils/rescue/snapshot.py.
 state_of() {
     if [ -L "$1" ]; then
         printf 'link:%s' "$(readlink "$1")"

@@ -20,7 +20,7 @@ unowned() {
     awk -v owned="$WORK/owned" 'BEGIN { while ((getline path <owned) > 0) theirs[path] = 1 }
         { path = $0; sub("^/usr/", "/", path); if (!(path in theirs)) print }' "$WORK/paths"
 }
-# Files that a driver leaves and no package owns: exact names in known places, as plugins/module_utils/rescuetraces.py.
+# Files that a driver leaves and no package owns: exact names in known places, as plugins/module_utils/rescue/traces.py.
 strays() {
     {
         for strays_folder in $LIBRARY_FOLDERS; do

@@ -157,7 +157,7 @@ def run_of(daemon: RealDocker, started: list[list[str]]) -> Any:
 
     started: gets every command.
     """
-    from ansible_collections.gpu.provision.plugins.module_utils import containerhost
+    from ansible_collections.gpu.provision.plugins.module_utils.containers import host as containers_host
 
     def run(
         argv: list[str], timeout: float = 60.0, user: Any = None, fds: tuple[int, ...] = ()
@@ -168,7 +168,7 @@ def run_of(daemon: RealDocker, started: list[list[str]]) -> Any:
             return (0, "", "") if daemon.start(15) else (1, "", daemon.log()[-600:])
         if argv[0] in ("systemctl", "journalctl"):
             return 1, "", ""
-        answer: tuple[int, str, str] = containerhost.start(argv, timeout, user, fds)
+        answer: tuple[int, str, str] = containers_host.start(argv, timeout, user, fds)
         return answer
 
     return run

@@ -1,0 +1,41 @@
+# Copyright (c) the gpu-provision founders
+# Apache-2.0 (see LICENSE)
+"""Waits for a transaction of ours that goes on although its run was killed: a host is not planned for in the middle of it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+
+from ansible_collections.gpu.provision.plugins.module_utils.apt import transaction as apt_transaction
+from ansible_collections.gpu.provision.plugins.module_utils.apt.common import AptError
+
+_POLL = 0.5
+
+
+def main(args):
+    """Return {"settled", "seconds"}. args: "timeout" in seconds."""
+    return settle(apt_transaction.LOCK, float(args["timeout"]))
+
+
+def settle(path, timeout, clock=time.monotonic, sleep=time.sleep):
+    """Wait until nobody holds the lock of a transaction; settled is false where it is held still."""
+    begun = clock()
+    try:
+        lock = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except PermissionError:
+        raise AptError("apt.not_root", "%s can be read by root only" % path, hint="become: true") from None
+    except OSError:
+        return {"settled": True, "seconds": 0.0}  # it is never removed: no transaction was begun here
+    try:
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return {"settled": True, "seconds": round(clock() - begun, 1)}
+            except BlockingIOError:
+                if clock() - begun >= timeout:
+                    return {"settled": False, "seconds": round(clock() - begun, 1)}
+            sleep(_POLL)
+    finally:
+        os.close(lock)

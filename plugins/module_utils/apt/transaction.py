@@ -1,0 +1,1104 @@
+# Copyright (c) the gpu-provision founders
+# Apache-2.0 (see LICENSE)
+"""One apt transaction that keeps a box alive: simulate, judge, unhold, change, hold again, also when it failed.
+
+``run`` is what the module apt_transaction calls. The change happens in a worker that no closed connection ends; it
+holds again whatever happens, and a journal lets the next run finish what a power cut left. Standard library only,
+any Python from 3.8.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import grp
+import io
+import os
+import re
+import signal
+import sys
+import time
+import traceback
+
+from ansible_collections.gpu.provision.plugins.module_utils.apt import (
+    alone as apt_alone,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.apt import (
+    common as apt_common,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.apt import (
+    configure as apt_configure,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.apt import (
+    files as apt_files,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.apt import (
+    query as apt_query,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.apt import (
+    sources as apt_sources,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.apt.common import AptError
+from ansible_collections.gpu.provision.plugins.module_utils.lib import (
+    driver_names,
+    host_tree,
+    own_files,
+    own_state,
+)
+
+STATE = "/var/lib/gpu-provision"
+JOURNAL = STATE + "/transaction.json"
+# The same once more, written before it and removed after it: what holds must come back is known though one is damaged.
+COPY = STATE + "/transaction-copy.json"
+LOCK = STATE + "/transaction.lock"
+RESULT = STATE + "/transaction-result.json"
+LOGS = "/var/log/gpu-provision"
+
+_JOURNAL = {
+    "schema": (None, 1), "hold": bool, "release": bool, "extra_hold": [str], "extra_release": (None, [str]),
+    "held_before": [str], "started": (None, str), "log": (None, str), "pid": (None, int),
+}  # fmt: skip
+_RESULT = (
+    {"error": {"code": str, "message": str, "because": (None, [str]), "hint": (None, str)}},
+    {"moved": True},
+    {"rc": int, "text": (None, str), "timed_out": (None, bool), "held": (None, [str])},
+)
+# A process of another user that has the lock is none of ours: it is not waited for as long as a transaction.
+_PATIENCE_S = 10
+
+# Free space that must remain, in bytes. A full /boot stops the next initramfs, a full /var stops dpkg itself.
+RESERVE = {"/": 512 << 20, "/var": 256 << 20, "/boot": 64 << 20}
+# A DKMS build of the NVIDIA modules unpacks and links in /var/lib/dkms (measured, 580 open: below 600 MB).
+DKMS_BUILD = 700 << 20
+_TEXT = 60000  # characters of apt's output that are looked through for a cause
+# What apt says as long as the repository that the plan rests on is not configured.
+_NOT_YET = ("apt.package_not_found", "apt.version_not_found", "apt.signed_by_conflict", "apt.sources")
+# What lists that are behind their repository can lead to; a failed fetch has changed no package.
+_STALE = _NOT_YET + (
+    "apt.plan_moved", "apt.unmet", "apt.held", "apt.fetch", "apt.key", "apt.removes", "apt.unrelated", "apt.family",
+    "apt.protected", "apt.failed",
+)  # fmt: skip
+# Held while packages are unpacked, and while they are fetched (unattended-upgrades fetches ahead).
+_LOCKS = apt_common.DPKG_LOCKS + (apt_common.ARCHIVES + "/lock",)
+
+
+def run(params, check=False, log_dir=LOGS):
+    """Bring packages and holds to what params ask for, and return what was done. Raises AptError.
+
+    params: configure (files to write first, see aptconfigure.apply), before ({"install", "remove"} in a transaction of
+    its own first), install (["name=version"]), remove ([names]), expect ([changes] or None), family_version, hold,
+    release, extra_hold, extra_release, update_cache, lock_timeout, timeout, own_uris, reserve_mib, environment (see
+    proxies.within), alone (see aptalone); see the module apt_transaction. check: simulate only. Returns {"changed",
+    "changes", "held", "unheld", "waited_for", "log", "recovered", "warnings", "files", "diff"}.
+    """
+    if os.geteuid() != 0:
+        raise AptError("apt.not_root", "packages can be changed by root only", hint="become: true")
+    try:
+        with apt_query.proxy(params.get("environment")):
+            return _run(params, check, log_dir)
+    except own_files.FileError as error:
+        raise AptError("apt.state", error.message, hint=error.hint) from None
+
+
+def _run(params, check, log_dir):
+    files = {"changed": False, "files": [], "diff": []}
+    if params.get("configure"):
+        files = apt_configure.apply(params["configure"], check)
+    with apt_alone.within(params.get("alone")):
+        return _change(params, check, log_dir, files)
+
+
+def _change(params, check, log_dir, files):
+    before = params.get("before") or {}
+    results, finished = [], {}
+    # Packages that ship apt preferences come first: what follows must be solved with them in place. In check mode they
+    # are not there, and the plan's own changes are shown.
+    if (before.get("install") or before.get("remove")) and not check:
+        first = dict(params, **before)
+        first.update(
+            expect=None, family_version=None, hold=False, release=False, extra_hold=[], extra_release=[]
+        )
+        results.append(_transact(first, check, log_dir, finished))
+    results.append(_transact(params, check, log_dir, finished))
+    last = results[-1]
+    return dict(
+        last,
+        changed=files["changed"] or any(result["changed"] for result in results),
+        changes=[change for result in results for change in result["changes"]],
+        warnings=[text for result in results for text in result["warnings"]],
+        files=files["files"],
+        diff=files["diff"] + [result["diff"] for result in results],
+    )
+
+
+def _transact(params, check, log_dir, finished):
+    task = _Task(params, check, log_dir, finished)
+    try:
+        return task.run()
+    except AptError as error:
+        error.because += [text for text in task.warnings if text not in error.because]
+        raise
+    finally:
+        task.close()
+
+
+class _Task(object):
+    """One run: the steps of ``run``, and what they have found so far."""
+
+    def __init__(self, params, check, log_dir, finished=None):
+        # What was set up of an earlier run that was cut off, as changes by name: the plan may have been made before that.
+        self.finished = {} if finished is None else finished
+        self.install, self.remove = list(params.get("install") or ()), list(params.get("remove") or ())
+        self.expect, self.family = params.get("expect"), params.get("family_version")
+        self.hold, self.release = bool(params.get("hold", True)), bool(params.get("release", False))
+        self.extra_hold = list(params.get("extra_hold") or ())
+        self.extra_release = list(params.get("extra_release") or ())
+        self.update_cache, self.own_uris = (
+            bool(params.get("update_cache")),
+            list(params.get("own_uris") or ()),
+        )
+        self.lock_timeout, self.timeout = (
+            int(params.get("lock_timeout", 600)),
+            int(params.get("timeout", 3600)),
+        )
+        self.reserve = params.get("reserve_mib")
+        self.check, self.log_dir = check, log_dir
+        self.log_path, self.waited_for, self.recovered, self.warnings = None, None, None, []
+        self.update_problems, self.lock_file, self.unfinished = [], None, None
+        self.told = None  # which packages of a run that was cut off were configured first
+        self.touched = False  # a change began and failed: newer lists are no way out of that
+
+    # -- steps
+
+    def run(self):
+        before = apt_common.read_status()
+        if self._is_done(before) and not os.path.lexists(JOURNAL):
+            return self._result(before, before, [])
+        if self.check:
+            return self._preview(before)
+        self._take_turn()
+        self._recover()
+        self._wait()
+        self._finish_packages()
+        if self.update_cache and not packages_done(apt_common.read_status(), self.install, self.remove):
+            # Young lists that give exactly what was agreed to need no refresh; anything else than that gets one.
+            if self.expect is not None and apt_query.lists_are_current():
+                try:
+                    self._carry_out()
+                except AptError as error:
+                    if error.code not in _STALE or self.touched:
+                        raise
+                    self._update()
+                    self._carry_out()
+            else:
+                self._update()
+                self._carry_out()
+        else:
+            self._carry_out()
+        after = apt_common.read_status()
+        if self.unfinished is not None and any(package.unfinished for package in after):
+            # The packages are there, so apt had nothing to change, but they still cannot be set up.
+            raise failure(
+                self.unfinished, False, self.timeout, self.log_path, sorted(p.name for p in after if p.held)
+            )
+        return self._result(before, after, differences(before, after))
+
+    def _carry_out(self):
+        """Simulate, judge and change; holds too."""
+        for _ in range(3):
+            packages = apt_common.read_status()
+            stamp = _stamp()
+            if self._is_done(packages):
+                return
+            changes = self._simulate(packages)
+            if self._change(packages, changes, stamp):
+                return
+            self._wait()  # somebody else changed packages between the look and the change: look again
+        raise AptError(
+            "apt.busy", "another program keeps changing packages", hint="run it again when that is done"
+        )
+
+    def _is_done(self, packages):
+        """True when dpkg's own record says that nothing has to change: then nothing at all is started."""
+        return (
+            packages_done(packages, self.install, self.remove)
+            and not self._selections(packages)
+            and not apt_common.interrupted()
+        )
+
+    def _preview(self, before):
+        changes = []
+        if not packages_done(before, self.install, self.remove):
+            try:
+                changes = self._simulate(before)
+            except AptError as error:
+                # In check mode nobody has written the sources or fetched the lists; the plan asked apt with them.
+                if self.expect is None or error.code not in _NOT_YET:
+                    raise
+                changes = self.expect
+                self.warnings.append("the changes are those of the plan: %s" % error.message)
+        for package in before:
+            if package.unfinished:
+                self.warnings.append(
+                    "%s is %s: dpkg --configure -a would run first" % (package.name, package.state)
+                )
+        after = applied(before, changes)
+        return self._result(before, after, changes, assume_holds=True)
+
+    def _take_turn(self):
+        """One transaction a host: wait for a worker that an earlier, killed run left behind."""
+        _make_dir(STATE, 0o755)
+        self.lock_file = os.fdopen(own_state.open_lock(LOCK, self.warnings), "r+b")
+        begun, look = time.monotonic(), _PATIENCE_S
+        while True:
+            try:
+                fcntl.flock(self.lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except OSError as error:
+                if error.errno not in (errno.EAGAIN, errno.EACCES):
+                    raise
+            waited = time.monotonic() - begun
+            if waited > min(look, self.lock_timeout):
+                self._judge_holders(waited)
+                look += _PATIENCE_S
+            self.waited_for = {"pid": self._worker(), "comm": "gpu-provision", "lock": LOCK}
+            time.sleep(0.5)
+
+    def _worker(self):
+        try:
+            return (own_state.read(JOURNAL, _JOURNAL) or {}).get("pid") or 0
+        except own_state.Damaged:
+            return 0  # told by _recover, when it is our turn
+
+    def _judge_holders(self, waited):
+        """Raise AptError where the wait is over, and at once where no process of root has the lock."""
+        holders = own_state.lock_holders(self.lock_file.fileno())
+        if holders and not any(holder["root"] for holder in holders):
+            raise AptError(
+                "apt.lock_timeout", "%s is held by %s, which is no run of gpu-provision"
+                % (LOCK, " and ".join(holder["words"] for holder in holders)),
+                because=["it opened the file while every user could; root alone can now"],
+                hint="end it (kill %s), then run this again" % " ".join(holder["pid"] for holder in holders),
+            )  # fmt: skip
+        if waited > self.lock_timeout:
+            raise AptError(
+                "apt.lock_timeout", "an earlier transaction of gpu-provision is still running after %d s" % waited,
+                because=["%s has the lock" % holder["words"] for holder in holders],
+                hint="look into the newest log in %s" % self.log_dir,
+            )  # fmt: skip
+
+    def close(self):
+        if self.lock_file is not None:
+            self.lock_file.close()
+
+    def _recover(self):
+        """A journal without a worker: power was cut or the worker was killed. Its holds come back first."""
+        if not os.path.lexists(JOURNAL):
+            return
+        packages, told = apt_common.read_status(), []
+        journal = own_state.take(JOURNAL, _JOURNAL, told)
+        if journal is None and told:
+            journal = own_state.take(COPY, _JOURNAL, told)
+            how = "its holds came back from its copy"
+            if journal is None:
+                journal = self._journal_of_what_is_installed(packages)
+                how = (
+                    "what this run holds, and what is installed and named in %s, is on hold again"
+                    % apt_files.UNATTENDED
+                )
+            told[-1] += "; " + how
+        held = restore_holds(journal, packages, self._set_selections)
+        _forget_journal()
+        self.warnings += told
+        self.recovered = {"started": journal.get("started"), "log": journal.get("log"), "held": held}
+
+    def _journal_of_what_is_installed(self, packages):
+        """A journal in the place of one that is lost: our list for unattended-upgrades is there while we hold packages."""
+        listed = own_files.read(apt_files.UNATTENDED) or b""
+        present = [p.name for p in packages if p.present]
+        return {
+            "hold": self.hold, "release": self.release, "extra_hold": self.extra_hold, "extra_release": self.extra_release,
+            "held_before": apt_files.unattended_names(listed, present),
+        }  # fmt: skip
+
+    def _wait(self):
+        waited = apt_common.wait_for_locks(_LOCKS, self.lock_timeout)
+        self.waited_for = waited or self.waited_for
+
+    def _finish_packages(self):
+        """Finish what dpkg left half-done. A failure is not the end: the transaction may replace the culprit."""
+        before, cut_off = apt_common.read_status(), apt_common.interrupted() or self.recovered is not None
+        if not cut_off and not any(package.unfinished for package in before):
+            return
+        result = self._in_worker(self._configure_pending, apt_common.read_status())
+        packages = apt_common.read_status()
+        lost = half_unpacked(packages, self.install, [*self.extra_hold, *self.remove])
+        if lost:
+            # What waited for these is set up by the same call of apt.
+            result = self._in_worker(lambda log: self._unpack_again(lost, packages, log), packages)
+        self.finished.update(
+            (change["name"], change) for change in differences(before, apt_common.read_status())
+        )
+        if self.finished:
+            why = "an earlier run was cut off; its" if cut_off else "unfinished"
+            self.told = "%s packages were configured first: %s" % (why, ", ".join(sorted(self.finished)))
+            self.warnings.append(self.told)
+        if result["rc"] != 0:
+            self.unfinished = result.get("text") or ""
+            broken = ", ".join(parse_dpkg_failure(self.unfinished)["packages"]) or "dpkg --configure -a"
+            self.warnings.append("%s could not be finished before the change" % broken)
+
+    def _configure_pending(self, log):
+        # Some versions of dpkg pass over held packages here; their holds come back with all others.
+        native = apt_common.native_arch(apt_common.read_status())
+        held = [p for p in apt_common.read_status() if p.unfinished and p.held]
+        self._set_selections([(apt_common.selection_name(p, native), "install") for p in held])
+        argv = ["dpkg", "--force-confdef", "--force-confold", "--configure", "-a"]
+        result = apt_common.run(argv, self.timeout, log=log)
+        return {"rc": 1 if result.timed_out else result.rc, "text": result.out[-_TEXT:]}
+
+    def _unpack_again(self, lost, packages, log):
+        native = apt_common.native_arch(packages)
+        names_lost = {item.partition("=")[0] for item in lost}
+        held = [p for p in packages if p.held and (p.name in names_lost or p.unfinished)]
+        self._set_selections([(apt_common.selection_name(p, native), "install") for p in held])
+        argv = ["apt-get"] + apt_common.option_args(self._apt_options()) + ["-y", "--reinstall"]
+        result = apt_common.run(argv + apt_query.change_args(lost, (), False), self.timeout, log=log)
+        return {"rc": 1 if result.timed_out else result.rc, "text": result.out[-_TEXT:]}
+
+    def _update(self):
+        waited = apt_common.wait_for_locks((apt_common.LISTS_LOCK,), self.lock_timeout)
+        self.waited_for = waited or self.waited_for
+        with self._log() as log:
+            argv = ["apt-get"] + apt_common.option_args(self._apt_options()) + ["update"]
+            result = apt_query.update(argv, min(self.timeout, 900), log=log)
+        self.update_problems = apt_query.parse_update_errors(result.text)
+        own = own_repositories(self.own_uris)
+        for problem in self.update_problems:
+            text = describe_update_problem(problem)
+            if problem["fatal"] or apt_sources.normalise(problem["repository"] or "") in own:
+                raise AptError(
+                    problem["code"], text, because=[problem["message"], apt_query.way()],
+                    hint=_UPDATE_HINTS.get(problem["code"]), log=self.log_path,
+                )  # fmt: skip
+            self.warnings.append(text)
+        if result.rc != 0 and not self.update_problems:
+            code, message = apt_query.classify(result.text)
+            raise AptError(
+                code, "the lists could not be refreshed: %s" % message,
+                because=apt_query.error_lines(result.text) + [apt_query.way()],
+                log=self.log_path,
+            )  # fmt: skip
+
+    def _simulate(self, packages):
+        """Ask apt, judge the answer, compare it with the plan, look at the disks. Returns the changes."""
+        if packages_done(packages, self.install, self.remove):
+            return []
+        asked = [item.partition("=")[0] for item in self.install]
+        answer = apt_query.simulate(
+            install=self.install,
+            remove=present_names(packages, self.remove),
+            unhold=self._may_unhold(packages),
+        )
+        if not answer["ok"]:
+            raise self._refused(answer, packages)
+        installed = {p.name: p.version for p in packages if p.present}
+        # A removal that stood in the plan was agreed to, as long as it is the driver's own.
+        planned = [
+            c["name"]
+            for c in self.expect or ()
+            if c["action"] == "remove" and driver_names.is_driver_package(c["name"])
+        ]
+        problems = apt_query.judge(
+            answer["changes"], allowed_remove=self.remove + planned, family_version=self.family, requested=asked,
+            installed=installed, essential=[p.name for p in packages if p.essential], running_kernel=os.uname()[2],
+        )  # fmt: skip
+        if problems:
+            raise AptError(
+                problems[0]["code"], "refused before anything was touched: " + problems[0]["message"],
+                because=[line for p in problems for line in [p["message"]] + ["  " + b for b in p["because"]]][1:],
+                hint=problems[0]["hint"], problems=problems,
+            )  # fmt: skip
+        moved = [] if self.expect is None else compare_with_plan(
+            without_finished(self.expect, self.finished, packages), answer["changes"]
+        )  # fmt: skip
+        if moved and self.told:
+            moved.append(self.told)
+        if moved:
+            raise AptError(
+                "apt.plan_moved", "apt's answer differs from the plan" if self.told else "the repository moved since the plan",
+                because=moved, hint="plan again",
+            )  # fmt: skip
+        full = disk_problems(
+            disk_needs(answer["changes"], answer["download_bytes"], answer["disk_bytes"], _largest_initrd()),
+            reserve(self.reserve), os.statvfs, _device,
+        )  # fmt: skip
+        if full:
+            raise AptError(
+                "apt.disk_full", "not enough free disk space", because=full, hint="free some space first"
+            )
+        return answer["changes"]
+
+    def _refused(self, answer, packages):
+        code, message, because = answer["code"], answer["message"], answer["because"]
+        hint = _HINTS.get(code)
+        if code in ("apt.version_not_found", "apt.package_not_found") and self.update_problems:
+            # A repository that could not be read is the likely cause, not a missing package (F4); a key most of all.
+            likely = min(self.update_problems, key=lambda problem: list(_UPDATE_WORDS).index(problem["code"]))
+            code, hint = likely["code"], _UPDATE_HINTS.get(likely["code"])
+            message += " that could be read"
+            because = because + [describe_update_problem(problem) for problem in self.update_problems]
+        ours = set(self._may_unhold(packages))
+        others = sorted(p.name for p in packages if p.held and p.name not in ours)
+        if code in ("apt.unmet", "apt.held") and others:
+            hint = "these are on hold and not ours to change: %s; %s" % (", ".join(others), hint)
+        return AptError(code, message, because=because, hint=hint, unmet=answer["unmet"])
+
+    def _may_unhold(self, packages):
+        """Names whose hold is ours to lift: the driver, what we were told to hold, what was asked for by name."""
+        named = {item.partition("=")[0] for item in self.install}.union(
+            self.extra_hold, self.extra_release, self.remove
+        )
+        return sorted(
+            {
+                p.name
+                for p in packages
+                if p.held and (p.name in named or driver_names.is_driver_package(p.name))
+            }
+        )
+
+    def _change(self, packages, changes, stamp):
+        """Unhold, change, hold again, in the worker. Returns False when the packages moved meanwhile."""
+        native = apt_common.native_arch(packages)
+        free = set(self._may_unhold(packages))
+        unhold = [
+            (apt_common.selection_name(p, native), "install") for p in packages if p.held and p.name in free
+        ]
+        downgrade = any(change["action"] == "downgrade" for change in changes)
+        options = apt_common.option_args(self._apt_options())
+        argv = ["apt-get"] + options + ["-y"] + apt_query.change_args(
+            self.install, present_names(packages, self.remove), downgrade
+        )  # fmt: skip
+
+        def work(log):
+            if _stamp() != stamp:
+                return {"moved": True}
+            if not changes:
+                return {"rc": 0}
+            self._set_selections(unhold)
+            result = apt_common.run(argv, self.timeout, log=log)
+            return {"rc": result.rc, "timed_out": result.timed_out, "text": result.out[-_TEXT:]}
+
+        result = self._in_worker(work, packages)
+        if result.get("moved"):
+            return False
+        if result["rc"] != 0:
+            self.touched = bool(differences(packages, apt_common.read_status()))
+            error = failure(
+                result.get("text") or "",
+                result.get("timed_out"),
+                self.timeout,
+                self.log_path,
+                result.get("held") or [],
+                -min(result["rc"], 0),
+            )
+            if error.code == "apt.fetch":
+                error.because.append(apt_query.way())
+            raise error
+        return True
+
+    # -- the worker
+
+    def _in_worker(self, work, packages):
+        """Call work(log) in a detached process, then hold again there; returns what work returned.
+
+        The journal stands as long as holds are lifted.
+        """
+        journal = {
+            "schema": 1, "started": _now(), "hold": self.hold, "release": self.release, "extra_hold": self.extra_hold,
+            "extra_release": self.extra_release, "held_before": sorted(p.name for p in packages if p.held), "install": self.install,
+            "remove": self.remove, "boot_id": _boot_id(),
+        }  # fmt: skip
+        log = self._log()
+        journal["log"] = self.log_path
+
+        def body():
+            result = {}
+            try:
+                for path in (COPY, JOURNAL):
+                    own_state.write(path, dict(journal, pid=os.getpid()))
+                result = work(log)
+            except own_files.FileError as error:
+                result = {"error": {"code": "apt.state", "message": error.message, "hint": error.hint}}
+            except AptError as error:
+                result = {"error": error.as_dict()}
+            except Exception:  # the holds come first; the trace goes to the log and to the caller
+                result = {"error": {"code": "apt.worker", "message": traceback.format_exc()}}
+            try:
+                result["held"] = restore_holds(journal, apt_common.read_status(), self._set_selections)
+                _forget_journal()
+            except AptError as error:
+                # The journal stays: the next run holds again.
+                result["error"] = error.as_dict()
+            return result
+
+        try:
+            result = detached(body, log, self.lock_file)
+        finally:
+            log.close()
+        if "error" in result:
+            error = dict(result["error"], log=self.log_path)
+            raise AptError(
+                error.pop("code"),
+                error.pop("message"),
+                error.pop("because", ()),
+                error.pop("hint", None),
+                **error,
+            )
+        return result
+
+    def _set_selections(self, pairs):
+        """dpkg --set-selections in one call: pairs of name and ``hold``, ``install``, ``deinstall`` or ``purge``."""
+        if not pairs:
+            return
+        text = "".join("%s %s\n" % pair for pair in pairs)
+        for _ in range(5):
+            # Another apt may have slipped in; its end is waited for, or the holds could not be written.
+            apt_common.wait_for_locks(apt_common.DPKG_LOCKS, self.lock_timeout)
+            result = apt_common.run(["dpkg", "--set-selections"], 120, stdin=text)
+            if result.rc == 0:
+                return
+        raise AptError(
+            "apt.hold", "the holds could not be written", because=result.text.strip().split("\n")[-5:],
+            hint="run it again: the next run writes them",
+        )  # fmt: skip
+
+    def _apt_options(self):
+        # Locks were waited for above; this is the second belt, for who slips in between (apt from 1.9.11 knows it).
+        return apt_common.OPTIONS + ("DPkg::Lock::Timeout=%d" % self.lock_timeout,)
+
+    def _log(self):
+        if self.log_path is None:
+            _make_dir(self.log_dir, 0o755)
+            stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+            self.log_path = "%s/apt-%s-%d.log" % (self.log_dir, stamp, os.getpid())
+        handle = os.open(self.log_path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
+        os.fchmod(handle, 0o640)
+        try:
+            os.fchown(handle, 0, grp.getgrnam("adm").gr_gid)
+        except KeyError:
+            pass  # no group adm here: root alone reads it
+        return io.open(self.log_path, "ab", opener=lambda path, flags: handle)
+
+    # -- the answer
+
+    def _result(self, before, after, changes, assume_holds=False):
+        """The module's answer. assume_holds: count the holds that a run would write (check mode)."""
+        held_before = {p.name for p in before if p.held}
+        held_after = {p.name for p in after if p.held}
+        if assume_holds:
+            for name, selection in self._selections(after):
+                (held_after.add if selection == "hold" else held_after.discard)(name.split(":")[0])
+        touched = {change["name"].split(":")[0] for change in changes} | (held_before ^ held_after)
+        return {
+            "changed": bool(touched) or self.recovered is not None,
+            "changes": changes, "held": sorted(held_after - held_before), "unheld": sorted(held_before - held_after),
+            "holds": sorted(held_after), "waited_for": self.waited_for, "log": self.log_path,
+            "recovered": self.recovered, "warnings": self.warnings,
+            "diff": {
+                "before_header": "packages", "after_header": "packages",
+                "before": diff_text(before, held_before, touched), "after": diff_text(after, held_after, touched),
+            },
+        }  # fmt: skip
+
+    def _selections(self, packages):
+        return holds_from_status(
+            packages, self.hold, self.release, self.extra_hold, extra_release=self.extra_release
+        )
+
+
+# --- pure parts
+
+
+def packages_done(packages, install, remove):
+    """True when every ``name=version`` is installed, nothing to remove is there, and dpkg has nothing unfinished."""
+    by_name = {}
+    native = apt_common.native_arch(packages)
+    for package in packages:
+        if package.arch in ("", "all", native):
+            by_name[package.name] = package
+        by_name["%s:%s" % (package.name, package.arch)] = package
+        if package.unfinished:
+            return False
+    for item in install:
+        name, _, version = item.partition("=")
+        package = by_name.get(name)
+        if package is None or not package.installed or (version and package.version != version):
+            return False
+    return not present_names(packages, remove)
+
+
+def half_unpacked(packages, install, others=()):
+    """["name=version"] of what dpkg began to unpack and apt must unpack again: apt takes it for installed by itself.
+
+    install: what is asked for; where that is another version, its installation mends it. others: names that are ours too.
+    """
+    asked = dict(item.partition("=")[::2] for item in install)
+    return [
+        "%s=%s" % (p.name, p.version) for p in packages
+        if p.version and p.present and (p.flag == "reinstreq" or p.state == "half-installed")
+        and (p.name in asked or p.name in others or driver_names.is_driver_package(p.name))
+        and asked.get(p.name, "") in ("", p.version)
+    ]  # fmt: skip
+
+
+def present_names(packages, wanted):
+    """Those of the wanted names of which something is on the disk, in their order."""
+    present = {p.name for p in packages if p.present} | {
+        "%s:%s" % (p.name, p.arch) for p in packages if p.present
+    }
+    return [name for name in wanted if name in present]
+
+
+def holds_from_status(packages, hold, release=False, extra_hold=(), held_before=(), extra_release=()):
+    """Return [(name, selection)] to write, so that exactly the right packages are on hold; empty when all is right.
+
+    hold: every present driver package, by exact name; release: the driver's holds are lifted instead. extra_hold,
+    extra_release: names besides them. held_before: what else was on hold. Holds on packages that are not there are
+    always cleared within the driver's names and the extra ones: they make later installs fail (G2).
+    """
+    native = apt_common.native_arch(packages)
+    extra, free, before = set(extra_hold), set(extra_release), set(held_before)
+    selections = []
+    for package in packages:
+        driver = driver_names.is_driver_package(package.name)
+        name = apt_common.selection_name(package, native)
+        if not package.present:
+            if package.held and (driver or package.name in extra or package.name in free):
+                selections.append((name, "deinstall" if package.state == "config-files" else "purge"))
+            continue
+        wanted = (hold and driver) or package.name in extra
+        if (release and driver) or package.name in free:
+            if package.held:
+                selections.append((name, "install"))
+        elif (wanted or package.name in before) and not package.held and package.want != "deinstall":
+            selections.append((name, "hold"))
+    return selections
+
+
+def restore_holds(journal, packages, write):
+    """Hold again by a journal, through write(selections). Returns the names that are on hold afterwards."""
+    # A failed removal leaves "deinstall": that wish is over, the package is still there.
+    for package in packages:
+        if package.want in ("deinstall", "purge") and package.present:
+            package.want = "install"
+    selections = holds_from_status(
+        packages, journal["hold"], journal["release"], journal["extra_hold"], journal["held_before"],
+        journal.get("extra_release") or (),
+    )  # fmt: skip
+    write(selections)
+    now = {p.name for p in packages if p.held} | {
+        name.split(":")[0] for name, how in selections if how == "hold"
+    }
+    return sorted(now - {name.split(":")[0] for name, how in selections if how != "hold"})
+
+
+def differences(before, after):
+    """Return the changes between two readings of dpkg's status, as simulate words them."""
+
+    def table(packages):
+        native = apt_common.native_arch(packages)
+        return {apt_common.selection_name(p, native): p for p in packages if p.present}
+
+    old, new = table(before), table(after)
+    changes = []
+    for name in sorted(set(old) | set(new)):
+        was, now = old.get(name), new.get(name)
+        if (
+            was is not None
+            and now is not None
+            and (was.version, was.unfinished) == (now.version, now.unfinished)
+        ):
+            continue
+        if now is None:
+            action = "remove"
+        elif was is None:
+            action = "install"
+        else:
+            action = apt_query.change_action(was.version, now.version)
+        changes.append({
+            "action": action, "name": name, "version": now.version if now else None,
+            "from_version": was.version if was else None,
+        })  # fmt: skip
+    return changes
+
+
+def applied(packages, changes):
+    """Return the packages as they would be after the changes of a simulation."""
+    native = apt_common.native_arch(packages)
+    table = {apt_common.selection_name(p, native): p for p in packages}
+    for change in changes:
+        name, _, arch = change["name"].partition(":")
+        was = table.get(change["name"])
+        fields = {
+            "Package": name, "Architecture": arch or (was.arch if was else "all"), "Version": change["version"],
+            "Status": "install ok installed" if change["version"] else "deinstall ok config-files",
+        }  # fmt: skip
+        table[change["name"]] = apt_common.Installed(fields)
+        if was is not None and was.held and change["version"]:
+            table[change["name"]].want = "hold"
+    return list(table.values())
+
+
+def diff_text(packages, held, names_shown):
+    """Return one line for each present package of the given names: name, version, and whether it is on hold."""
+    native = apt_common.native_arch(packages)
+    lines = []
+    for package in packages:
+        if package.present and package.name in names_shown:
+            state = " (%s)" % package.state if package.unfinished else ""
+            hold = " held" if package.name in held else ""
+            lines.append(
+                "%s %s%s%s\n" % (apt_common.selection_name(package, native), package.version, state, hold)
+            )
+    return "".join(sorted(lines))
+
+
+def compare_with_plan(expect, changes):
+    """Return what differs between a plan's changes and a simulation, as lines; empty when they agree."""
+
+    def table(items):
+        return {item["name"]: (item["action"], item.get("version")) for item in items}
+
+    planned, now = table(expect), table(changes)
+    lines = []
+    for name in sorted(set(planned) | set(now)):
+        if planned.get(name) != now.get(name):
+            lines.append("%s: planned %s, now %s" % (name, _words(planned.get(name)), _words(now.get(name))))
+    return lines
+
+
+def without_finished(expect, finished, packages):
+    """Return a plan's changes without those that are done already: by finishing what an earlier run had begun.
+
+    finished: what that changed, by name; packages: as they are now. A package that is elsewhere than planned stays.
+    """
+    native = apt_common.native_arch(packages)
+    now = {apt_common.selection_name(p, native): p.version for p in packages if p.present}
+    return [
+        change for change in expect
+        if change["name"] not in finished or now.get(change["name"]) != change.get("version")
+    ]  # fmt: skip
+
+
+def _words(change):
+    return "nothing" if change is None else " ".join(part for part in change if part)
+
+
+def reserve(mib=None):
+    """Bytes that must stay free, by path; mib, when given, stands for all of them."""
+    return dict(RESERVE) if mib is None else {path: int(mib) << 20 for path in RESERVE}
+
+
+def disk_needs(changes, download_bytes, disk_bytes, largest_initrd):
+    """Return {path: bytes} that a transaction needs at most while it runs."""
+    needs = {"/": max(0, disk_bytes), "/var": max(0, download_bytes), "/boot": 0}
+    growing = [
+        driver_names.parse(change["name"].split(":")[0]) for change in changes if change["action"] != "remove"
+    ]
+    if any(package and package.base in ("nvidia-dkms", "nvidia-kernel-source") for package in growing):
+        needs["/var"] += DKMS_BUILD
+    if any(growing):
+        needs["/boot"] += largest_initrd  # update-initramfs writes the new one before it drops the old one
+    return needs
+
+
+def disk_problems(needs, reserves, statvfs, device):
+    """Return lines that say which file system is too full. statvfs and device are called with a path."""
+    groups = {}
+    for path in sorted(needs):
+        groups.setdefault(device(path), []).append(path)
+    lines = []
+    for paths in groups.values():
+        need = sum(needs[path] for path in paths)
+        spare = max(reserves[path] for path in paths)
+        state = statvfs(paths[0])
+        free = state.f_bavail * state.f_frsize
+        # A transaction that needs nothing is not stopped by a disk that was full before: it may be the cure.
+        if need and free < need + spare:
+            lines.append("%s: %d MiB free, %d MiB needed, %d MiB must stay free" % (
+                " and ".join(paths), free >> 20, -(-need >> 20), spare >> 20,
+            ))  # fmt: skip
+    return lines
+
+
+_FAILED = re.compile(r"^dpkg: error processing (?:package|archive) (\S+) \(--(\w+)\):$", re.M)
+_SCRIPT = re.compile(
+    r"^ (?:installed|new|old) (\S+) package (\S+) (?:maintainer )?script subprocess (?:returned error exit status "
+    r"([0-9]+)|was killed by signal \(([^)]*)\))",
+    re.M,
+)
+# Of many archives apt makes numbered links in a folder of its own and gives dpkg those.
+_ARCHIVE = re.compile(r"(?:/apt-dpkg-install-[^/\s]+/[0-9]+-|/|^)([^/\s]+)_[^/_\s]+_[^/_\s]+\.deb$")
+_MAKE_LOG = re.compile(r"(/var/lib/dkms/\S+?/make\.log)")
+
+
+def parse_dpkg_failure(text):
+    """Return {"packages", "script", "status", "lines", "make_log", "signal"}: which package failed, and its words.
+
+    lines are the last 15 that the package printed itself before dpkg gave up on it; packages that only wait for
+    the first one follow it in packages.
+    """
+    result = {"packages": [], "script": None, "status": None, "signal": None, "lines": [], "make_log": None}
+    first = _FAILED.search(text)
+    for match in _FAILED.finditer(text):
+        archive = _ARCHIVE.search(match.group(1))
+        name = archive.group(1) if archive else match.group(1)
+        if name not in result["packages"]:
+            result["packages"].append(name)
+    if first is None:
+        return result
+    own = text[: first.start()].rstrip("\n").split("\n")
+    for at in range(len(own) - 1, -1, -1):
+        if re.match(
+            r"^(Setting up|Unpacking|Preparing to unpack|Removing|Processing triggers for) ", own[at]
+        ):
+            own = own[at + 1 :]
+            break
+    result["lines"] = [line.rstrip() for line in own if line.strip()][-15:]
+    rest = text[first.end() :]
+    script = _SCRIPT.match(rest.lstrip("\n"))
+    if script:
+        result["script"], result["status"] = (
+            script.group(2),
+            int(script.group(3)) if script.group(3) else None,
+        )
+        result["signal"] = script.group(4)
+    else:
+        result["lines"] += [line.strip() for line in rest.split("\n")[1:2] if line.strip()]
+    make_log = _MAKE_LOG.search(text)
+    result["make_log"] = make_log.group(1) if make_log else None
+    return result
+
+
+def failure(text, timed_out, timeout, log, held, signal_number=0):
+    """The AptError for a failed change: stable code, real cause, the holds that stand, where the log is.
+
+    signal_number: what ended apt-get itself, 0 where nothing did.
+    """
+    code, message = apt_query.classify(text)
+    found = parse_dpkg_failure(text)
+    because, hint = apt_query.error_lines(text), _HINTS.get(code)
+    if timed_out:
+        code, message = "apt.timeout", "apt did not end within %d s and was stopped" % timeout
+        because = text.rstrip().split("\n")[-5:]
+        hint = "the log says what it was doing; the next run finishes what is half done"
+    elif found["packages"] and code != "apt.disk_full":
+        code = "apt.dpkg_failed"
+        message = "%s failed%s" % (found["packages"][0], _script_words(found))
+        because = found["lines"] or because
+        if found["make_log"]:
+            because = because + ["the compiler's messages: %s" % found["make_log"]]
+        hint = _HINTS["apt.dpkg_failed"]
+    elif signal_number:
+        code, message = (
+            "apt.killed",
+            "apt-get was killed by signal %d in the middle of the change" % signal_number,
+        )
+        because = text.rstrip().split("\n")[-5:]
+        hint = "dmesg says so where memory ran out; the next run finishes what is half done"
+    return AptError(code, message, because=because, hint=hint, log=log, failed=found["packages"], held=held)
+
+
+def _script_words(found):
+    if found["script"] is None:
+        return ""
+    end = "exit status %d" % found["status"] if found["status"] is not None else "signal %s" % found["signal"]
+    return ": its %s script ended with %s" % (found["script"], end)
+
+
+def own_repositories(own_uris=()):
+    """Normalised URIs of the repositories whose failure is fatal: those in our own files, and own_uris."""
+    sources, _, _ = apt_sources.read_sources()
+    ours = [
+        s for s in sources if os.path.basename(s["file"]).startswith(apt_common.OWN_PREFIX) and s["enabled"]
+    ]
+    uris = [uri for source in ours for uri in source["uris"]] + list(own_uris)
+    return {apt_sources.normalise(uri) for uri in uris}
+
+
+def describe_update_problem(problem):
+    """One line in plain words: which repository, what, which key."""
+    where = "the repository %s" % problem["repository"] if problem["repository"] else "apt's sources"
+    if problem["key"]:
+        return "%s could not be refreshed: key %s (%s)" % (
+            where,
+            problem["key"],
+            _UPDATE_WORDS[problem["code"]],
+        )
+    return "%s could not be refreshed: %s" % (where, _UPDATE_WORDS[problem["code"]])
+
+
+_UPDATE_WORDS = {
+    "apt.signed_by_conflict": "it stands in two sources files with different keys",
+    "apt.key": "its signature cannot be verified by the keys that are there",
+    "apt.no_release": "it has no Release file",
+    "apt.expired": "its Release file is expired or not valid yet",
+    "apt.release_changed": "it changed its name or suite, which apt wants confirmed",
+    "apt.fetch": "it cannot be reached or lacks a file",
+    "apt.mirror_sync": "the mirror is in the middle of an update of its own",
+    "apt.sources": "a sources file cannot be read",
+    "apt.lock_timeout": "another program holds the lock of the lists",
+}
+_UPDATE_HINTS = {
+    "apt.signed_by_conflict": "take one of the two entries out; apt_sources does that for the repositories it manages",
+    "apt.key": "install the repository's present key, after a look at its fingerprint",
+    "apt.no_release": "the repository moved or ended: correct its address or take it out",
+    "apt.expired": "compare the host's clock with the right time; else the mirror is no longer updated",
+    "apt.release_changed": "if the change is right: apt-get update --allow-releaseinfo-change",
+    "apt.fetch": "look at the address, the proxy (gpu_proxy_http, gpu_proxy_https) and the name service",
+    "apt.mirror_sync": "try again in a few minutes",
+    "apt.sources": "correct the file that the message names",
+}
+_HINTS = {
+    "apt.unmet": "plan again: the versions that were asked for do not fit together, or not with what is installed",
+    "apt.held": "release the hold, or ask for a version that needs no change of it",
+    "apt.version_not_found": "refresh the lists and plan again: the repository may have dropped that version",
+    "apt.package_not_found": "look whether the repository that has it is among the sources",
+    "apt.dpkg_failed": "mend the cause, then run it again: the next run finishes what is half done",
+    "apt.fetch": "refresh the lists and try again; behind a proxy look at gpu_proxy_http and gpu_proxy_https",
+    "apt.disk_full": "free some space, then run it again: the next run finishes what is half done",
+    "apt.key": "install the repository's present key, after a look at its fingerprint",
+    "apt.signed_by_conflict": "take one of the two entries out; apt_sources does that for the repositories it manages",
+    "apt.sources": "correct the file that the message names",
+    "apt.needs_reinstall": "add the repository that has the package, or remove it by dpkg --force-remove-reinstreq",
+    "apt.lock_timeout": "wait for the other program to end, or give more time (nvidia_driver_lock_timeout)",
+}
+
+
+# --- the detached process
+
+
+def detached(body, log, lock_file):
+    """Run body() -> dict in a process that outlives this one, and wait for its result.
+
+    The process has a session of its own, no terminal, and lets HUP, INT and TERM pass. When this process is
+    killed, the work goes on to its end, holds included. It keeps lock_file locked until then. Raises AptError
+    ``apt.worker`` when the process died without a result.
+    """
+    if os.path.isdir(RESULT):
+        own_state.put_aside(own_state.Damaged(RESULT, "it is a folder"))
+    elif os.path.lexists(RESULT):
+        os.unlink(RESULT)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    alive, keep = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(alive)
+        _detach(body, log, {log.fileno(), lock_file.fileno(), keep})
+    os.close(keep)
+    os.waitpid(child, 0)
+    # The worker holds the other end: end of file means that it is gone, however it went.
+    with os.fdopen(alive, "rb") as end:
+        end.read()
+    told = []
+    result = own_state.take(RESULT, _RESULT, told, "what the process that changes packages said is lost")
+    if result is None:
+        raise AptError(
+            "apt.worker", "the process that changes the packages was killed", because=told, log=log.name,
+            hint="run it again: the next run restores the holds and finishes",
+        )  # fmt: skip
+    os.unlink(RESULT)
+    return result
+
+
+def _detach(body, log, keep):
+    """Never returns: becomes the worker, runs body, writes its result."""
+    code = 1
+    try:
+        os.setsid()
+        if os.fork() != 0:
+            os._exit(0)
+        # Handlers, not SIG_IGN: a handler does not pass on to apt and the maintainer scripts.
+        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, _stay)
+        os.chdir("/")
+        _close_all(keep, log)
+        result = body()
+        own_state.write(RESULT, result)
+        code = 0
+    except BaseException:
+        # Nothing above us to raise to: the log is what a person will read.
+        log.write(traceback.format_exc().encode("utf-8"))
+        log.flush()
+    finally:
+        os._exit(code)
+
+
+def _stay(number, frame):
+    """HUP, INT and TERM do not end the worker: it must hold again."""
+
+
+def _close_all(keep, log):
+    """Give up every file of the caller: an open pipe would keep the ssh connection waiting."""
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.dup2(log.fileno(), 1)
+    os.dup2(log.fileno(), 2)
+    for name in os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else map(str, range(256)):
+        number = int(name)
+        if number > 2 and number not in keep:
+            try:
+                os.close(number)
+            except OSError as error:
+                if error.errno != errno.EBADF:
+                    raise
+
+
+# --- small I/O
+
+
+def _make_dir(path, mode):
+    try:
+        os.makedirs(path, mode, exist_ok=True)
+        found = os.stat(path).st_mode & 0o777
+        if found & 0o022:
+            os.chmod(path, found & ~0o022)
+    except OSError as error:
+        raise own_files.FileError(path, "make", error) from None
+
+
+def _forget_journal():
+    for path in (JOURNAL, COPY):
+        if os.path.lexists(path):
+            os.unlink(path)
+    own_files.sync_folder(STATE)
+
+
+def _stamp():
+    """Changes whenever dpkg writes its status file."""
+    info = os.stat(apt_common.DPKG_STATUS)
+    return [info.st_ino, info.st_mtime_ns, info.st_size]
+
+
+def _now():
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def _boot_id():
+    try:
+        return host_tree.read_text("/proc/sys/kernel/random/boot_id").strip()
+    except OSError:
+        return None
+
+
+def _device(path):
+    return os.stat(path).st_dev
+
+
+def _largest_initrd():
+    sizes = [
+        os.stat("/boot/" + name).st_size for name in os.listdir("/boot") if name.startswith("initrd.img")
+    ]
+    return max(sizes) if sizes else 0

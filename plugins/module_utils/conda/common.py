@@ -1,0 +1,368 @@
+# Copyright (c) the gpu-provision founders
+# Apache-2.0 (see LICENSE)
+"""What everything that changes a conda shares: running programs as their owner, locks, files, errors.
+
+What is there is read by condaread. Standard library only, any Python from 3.8.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import io
+import json
+import os
+import pwd
+import re
+import signal
+import stat
+import subprocess
+import sys
+import time
+
+from ansible_collections.gpu.provision.plugins.module_utils.lib import host_tree, outputs, own_files, redact
+
+SCHEMA = 1
+
+# What comes from the caller's environment into conda's and pip's: proxies, certificates, pip's file; nothing else.
+_PASSED = (
+    "http_proxy", "https_proxy", "ftp_proxy", "no_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY",
+    "ALL_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CONFIG_FILE", "TZ",
+)  # fmt: skip
+_LOCK_WAIT = 900  # seconds that a run before may still take
+_FULL = ("No space left on device", "Not enough free disk space", "[Errno 28]", "NoSpaceLeftError")
+_QUOTA = ("Disk quota exceeded", "[Errno 122]")
+
+
+class CondaError(Exception):
+    """An expected failure. code is stable (``conda.disk_full``); because is a list of lines; hint is a way out."""
+
+    def __init__(self, code, message, because=(), hint=None):
+        Exception.__init__(self, message)
+        self.code, self.message, self.hint = code, redact.text(message), hint
+        self.because = [redact.text(line) for line in because]
+
+    def as_dict(self):
+        """The error as plain data, for a module's fail_json."""
+        return {"code": self.code, "because": self.because, "hint": self.hint}
+
+
+def last_lines(text, count=8):
+    """Return the last lines of a program's output that say something, redacted; progress bars are left out."""
+    lines = [line.split("\r")[-1].rstrip() for line in redact.text(text).split("\n")]
+    return [line for line in lines if line.strip() and not re.search(r"\|\s*#+|\d+%\s*$", line)][-count:]
+
+
+# --- as whom
+
+
+class Owner(object):
+    """A user by name: name, uid, gid (of group when one is given), home. Raises CondaError when there is none."""
+
+    def __init__(self, name, group=None):
+        try:
+            entry = pwd.getpwnam(name)
+        except KeyError:
+            raise CondaError(
+                "conda.no_user", "there is no user %s on this host" % name,
+                hint="make the user first, or name another one",
+            ) from None  # fmt: skip
+        self.name, self.uid, self.gid, self.home = entry.pw_name, entry.pw_uid, entry.pw_gid, entry.pw_dir
+        if group:
+            import grp
+
+            try:
+                self.gid = grp.getgrnam(group).gr_gid
+            except KeyError:
+                raise CondaError(
+                    "conda.no_group", "there is no group %s on this host" % group,
+                    hint="make the group first, or leave the group empty",
+                ) from None  # fmt: skip
+        if os.geteuid() not in (0, self.uid):
+            raise CondaError(
+                "conda.not_root",
+                "only root can work as %s" % name,
+                hint="become: true, or connect as %s" % name,
+            )
+
+    def become(self, umask):
+        """Give up everything that is not this user's, for good. Called in a child process."""
+        if os.geteuid() == 0 and self.uid != 0:
+            os.initgroups(self.name, self.gid)
+            os.setgid(self.gid)
+            os.setuid(self.uid)
+        elif os.geteuid() == 0:
+            os.setgid(self.gid)
+        os.umask(umask)
+
+
+def expand(path):
+    """Write out a leading ``~USER``; raises CondaError when there is no such user or the path is not absolute."""
+    if path.startswith("~"):
+        name, _, rest = path[1:].partition("/")
+        path = Owner(name).home + "/" + rest if name else os.path.expanduser(path)
+    if not path.startswith("/"):
+        raise CondaError(
+            "conda.prefix_relative", "%s is not an absolute path" % path, hint="write the whole path"
+        )
+    return os.path.normpath(path)
+
+
+def as_owner(owner, umask, function, *args):
+    """Call function(*args) as a user, in a child process; returns what it returns (plain data only).
+
+    Nothing in a user's folders is touched by root: a link that the user put there would lead root astray. Raises what
+    the function raises where that is a CondaError or an OSError.
+    """
+    read, write = os.pipe()
+    sys.stdout.flush()
+    child = os.fork()
+    if child == 0:
+        os.close(read)
+        code = 1
+        try:
+            owner.become(umask)
+            os.chdir("/")
+            answer = {"value": function(*args)}
+            code = 0
+        except CondaError as error:
+            answer = {"conda": [error.code, error.message, error.because, error.hint]}
+        except OSError as error:
+            answer = {"os": [error.errno, error.strerror, error.filename]}
+        except Exception as error:  # the parent must hear of it; it raises
+            answer = {"other": "%s: %s" % (type(error).__name__, error)}
+        with os.fdopen(write, "w") as pipe:
+            json.dump(answer, pipe)
+        os._exit(code)
+    os.close(write)
+    with os.fdopen(read) as pipe:
+        text = pipe.read()
+    os.waitpid(child, 0)
+    answer = json.loads(text) if text else {"other": "the child process died"}
+    if "conda" in answer:
+        code, message, because, hint = answer["conda"]
+        raise CondaError(code, message, because, hint)
+    if "os" in answer:
+        number, words, path = answer["os"]
+        raise OSError(number, words, path)
+    if "other" in answer:
+        raise RuntimeError(answer["other"])
+    return answer["value"]
+
+
+class OtherRun(Exception):
+    """Another run was at work in the same place, and has changed what we saw: look again."""
+
+
+class Lock(object):
+    """The lock of what is being made at a path: programs that we started for it hold it as long as they live.
+
+    marker: file that is there while the work goes on. Waits for a run before us and raises OtherRun where that came to its
+    end, and CondaError where it goes on too long.
+    """
+
+    def __init__(self, marker, prefix):
+        self.marker, self.prefix, self.handle = marker, prefix, None
+
+    def __enter__(self):
+        try:
+            self.handle = os.open(self.marker, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except FileNotFoundError:
+            raise OtherRun() from None
+        try:
+            self._wait()
+        except BaseException:
+            os.close(self.handle)
+            raise
+        return self.handle
+
+    def _wait(self):
+        deadline = time.monotonic() + _LOCK_WAIT
+        while True:
+            try:
+                fcntl.flock(self.handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError as error:
+                if error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN):
+                    raise
+            if time.monotonic() > deadline:
+                raise CondaError(
+                    "conda.busy", "another run still works at %s" % self.prefix, _working(self.prefix),
+                    "wait for it, or end it, and run again: it is finished then",
+                )  # fmt: skip
+            time.sleep(0.5)
+        try:
+            there = os.stat(self.marker, follow_symlinks=False).st_ino
+        except FileNotFoundError:
+            raise OtherRun() from None
+        if there != os.fstat(self.handle).st_ino:
+            raise OtherRun()
+
+    def __exit__(self, *_):
+        os.close(self.handle)
+
+
+def _working(prefix):
+    """Programs that have the prefix in their command line, as lines."""
+    found = []
+    for pid in (name for name in os.listdir("/proc") if name.isdigit()):
+        try:
+            argv = host_tree.read_text("/proc/%s/cmdline" % pid, errors="replace").split("\0")
+        except OSError:
+            continue  # it ended meanwhile
+        if int(pid) != os.getpid() and any(part.startswith(prefix) for part in argv):
+            found.append(redact.text("process %s: %s" % (pid, " ".join(argv).strip())))
+    return found
+
+
+class Result(object):
+    """What a program left: rc (negative: the signal that ended it), text (output and errors, redacted), timed_out."""
+
+    def __init__(self, rc, text, timed_out):
+        self.rc, self.text, self.timed_out = rc, text, timed_out
+
+
+def environment(owner, extra=None):
+    """Environment for conda, pip and installers: small and known. extra: names and values on top."""
+    env = {name: os.environ[name] for name in _PASSED if os.environ.get(name)}
+    env.update({
+        "HOME": owner.home, "LOGNAME": owner.name, "USER": owner.name, "SHELL": "/bin/bash", "LANG": "C.UTF-8",
+        "LC_ALL": "C.UTF-8", "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        # A module in ~/.local would be found before the environment's own.
+        "PYTHONNOUSERSITE": "1", "PIP_NO_INPUT": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        "CONDA_QUIET": "1",
+    })  # fmt: skip
+    env.update(extra or {})
+    return env
+
+
+def run(argv, owner, umask, timeout, extra=None, inherit=(), cwd=None):
+    """Run a program as a user without a terminal and wait: returns Result.
+
+    timeout: seconds, then the whole session is ended and timed_out is set; extra: environment on top of ours; inherit:
+    file descriptors to pass on (a lock stays held while the program lives, even when we die).
+    """
+    process = subprocess.Popen(  # noqa: PLW1509 - one thread
+        argv, env=environment(owner, extra), cwd=cwd or "/", start_new_session=True, pass_fds=inherit,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        preexec_fn=lambda: owner.become(umask),
+    )  # fmt: skip
+    timed_out, output = False, outputs.Output(process)
+    try:
+        out = output.wait(timeout)[0]
+    except subprocess.TimeoutExpired:
+        timed_out = True
+        os.killpg(process.pid, signal.SIGTERM)
+        try:
+            out = output.wait(20)[0]
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            out = output.wait()[0]
+    return Result(process.returncode, redact.text(out.decode("utf-8", "replace")), timed_out)
+
+
+# --- files
+
+
+def read_text(path):
+    """Text of a file, or None when there is none."""
+    try:
+        return host_tree.read_text(path, errors="surrogateescape")
+    except FileNotFoundError:
+        return None
+
+
+def create_text(path, text):
+    """Write a file that is not there yet; raises FileExistsError when it is. It is a lock: who can open it can hold it."""
+    with io.open(path, "x", encoding="utf-8", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
+        file.write(text)
+
+
+def overwrite_text(path, text):
+    """Write a file anew in its place, so that a lock on it stays."""
+    with io.open(path, "r+", encoding="utf-8") as file:
+        file.truncate()
+        file.write(text)
+
+
+def again(function, tries=5):
+    """Call a function until no other run comes between; returns what it returns."""
+    for _ in range(tries):
+        try:
+            return function()
+        except OtherRun:
+            continue
+    raise CondaError(
+        "conda.busy", "other runs are at work in the same place", hint="wait for them, and run again"
+    )
+
+
+def write_text(path, text):
+    """Write a file in one step; an existing one keeps its rights."""
+    mask = os.umask(0o022)
+    os.umask(mask)
+    mode = stat.S_IMODE(os.stat(path).st_mode) if os.path.exists(path) else 0o666 & ~mask
+    with own_files.replacing(path) as file:
+        file.write(text.encode("utf-8", "surrogateescape"))
+        os.fchmod(file.fileno(), mode)
+
+
+def render_profile(prefix, owner="root", umask="022"):
+    """Content of our file in /etc/profile.d: ``conda`` can be called, and nothing is activated.
+
+    conda's shell function comes from a script in the prefix. Where others than root can change that, it is not read at
+    everyone's login, and only the folder of the program is put at the end of PATH.
+    """
+    head = "# written by gpu-provision; changes here are overwritten\n"
+    if owner == "root" and int(umask, 8) & 0o022 == 0o022:
+        return head + 'if [ -r "%s/etc/profile.d/conda.sh" ]; then\n    . "%s/etc/profile.d/conda.sh"\nfi\n' % (
+            prefix, prefix,
+        )  # fmt: skip
+    return head + (
+        'case ":$PATH:" in\n    *":%s/condabin:"*) ;;\n    *) PATH="$PATH:%s/condabin" ;;\nesac\n'
+        % (prefix, prefix)
+    )
+
+
+# --- what went wrong
+
+
+def full_disk(text):
+    """True when a program's words say that a disk or a quota is full."""
+    return any(word in text for word in _FULL + _QUOTA)
+
+
+def disk_error(path, text="", kept=""):
+    """Return the CondaError for a disk or quota that filled up while path was written; kept: what is left now."""
+    quota = any(word in text for word in _QUOTA)
+    return CondaError(
+        "conda.disk_full",
+        "the %s ran full while %s was written" % ("quota" if quota else "disk", path),
+        ["%s free at %s" % (size(free_bytes(path)), path)] + last_lines(text, 4) + ([kept] if kept else []),
+        "make room there or choose another place, then run again",
+    )  # fmt: skip
+
+
+def not_writable(path, owner, error):
+    """Return the CondaError for an OSError of writing at path as owner."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return disk_error(path, "[Errno 122]" if error.errno == errno.EDQUOT else "")
+    return CondaError(
+        "conda.not_writable", "%s cannot write to %s" % (owner.name, error.filename or path),
+        [os.strerror(error.errno)],
+        "mount that file system so that it can be written to, or choose a place on another" if error.errno == errno.EROFS
+        else "give %s the right to write there, or choose another prefix or owner" % owner.name,
+    )  # fmt: skip
+
+
+def free_bytes(path):
+    """Bytes that an ordinary user can still write where path lies or would lie."""
+    while not os.path.isdir(path):
+        path = os.path.dirname(path) or "/"
+    found = os.statvfs(path)
+    return found.f_bavail * found.f_frsize
+
+
+def size(number):
+    """Bytes as people write them: ``974 MB`` (of 1024 kB), ``1.5 GB``."""
+    return "%.1f GB" % (number / float(1 << 30)) if number >= 1 << 30 else "%d MB" % (number >> 20)

@@ -1,0 +1,543 @@
+# Copyright (c) the gpu-provision founders
+# Apache-2.0 (see LICENSE)
+"""Make a conda prefix as it should be: absent, whole and partial are told apart, and a run that was cut off is finished.
+
+An installer writes its prefix into every script, so nothing can be unpacked elsewhere and moved: it runs in the prefix
+itself, beside a marker of ours that goes when the prefix is whole. What carries the marker was begun by us, and the
+next run finishes it without asking; any other partial prefix is repaired only when that is asked for. Standard library
+only, any Python from 3.8.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import pwd
+import re
+import shutil
+import time
+
+from ansible_collections.gpu.provision.plugins.module_utils.conda import (
+    common as conda_common,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.conda import (
+    condarc,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.conda import (
+    fetch as conda_fetch,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.conda import (
+    read as conda_read,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.conda import (
+    run as conda_run,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.conda.common import (
+    CondaError,
+    Lock,
+    Owner,
+    read_text,
+    write_text,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.lib import host_tree, redact
+
+CACHE = "/var/cache/gpu-provision/conda"
+PROFILE = "/etc/profile.d/gpu-provision-conda.sh"
+BUFFER = 50 << 20  # the installer's own reserve on the disk of the prefix
+# Miniconda py313_25.9.1-3: an installer of 158 MB wants 974 MB. Older ones do not say.
+_UNPACKED = 7
+_HEADER = 1 << 16
+
+
+def run(params, check=False):
+    """Bring one prefix to what params ask for; returns what was done. Raises CondaError.
+
+    params: the options of the module conda_install. check: change nothing, say what would be. Returns {"changed",
+    "done" (sentences), "diff", "state", "version", "warnings"}.
+    """
+    install = _Install(params, check)
+    try:
+        return conda_common.again(install.run)
+    except OSError as error:
+        raise conda_common.not_writable(install.prefix, install.owner, error) from None
+
+
+def check_prefix(prefix):
+    """Raise CondaError for a prefix that no installer takes."""
+    if re.search(r"\s", prefix):
+        raise CondaError(
+            "conda.prefix_space",
+            "conda cannot be installed in '%s': its installers refuse a path with a space" % prefix,
+            ["ERROR: Cannot install into directories with spaces"],
+            "give a prefix without one, such as miniconda_prefix: /opt/miniconda3; a home with a space does no harm then",
+        )
+    # conda writes the prefix over a placeholder of 255 characters in binary files (conda, core/portability.py).
+    if len(os.fsencode(prefix)) > 240:
+        raise CondaError(
+            "conda.prefix_long", "the prefix has %d characters, and conda can take 255 with an environment's" % len(prefix),
+            hint="give a shorter prefix",
+        )  # fmt: skip
+    if prefix == "/" or prefix.count("/") < 2:
+        raise CondaError(
+            "conda.prefix_top",
+            "%s is no place for conda" % prefix,
+            hint="give a prefix such as /opt/miniconda3",
+        )
+
+
+def decide(state, action, version):
+    """Return what to do to a prefix: ``install``, ``finish``, ``repair``, ``update`` or None. Raises CondaError.
+
+    state: as prefix_state says; action: what was planned (install, update, repair, configure); version: of the
+    installer, ``26.5.3-1`` or ``latest``.
+    """
+    found = state["state"]
+    if found == "foreign":
+        raise CondaError(
+            "conda.prefix_foreign", "there is something else than conda at the prefix",
+            hint="give another miniconda_prefix, or move away what is there",
+        )  # fmt: skip
+    if state["marked"]:
+        return "finish"
+    if found == "partial" and action != "repair":
+        raise CondaError(
+            "conda.partial", "the conda at the prefix is not whole, and not begun by us", conda_read.partial_because(state),
+            "miniconda_repair: true runs the installer over it (-u), which keeps its environments",
+        )  # fmt: skip
+    if found == "partial":
+        return "repair"
+    if found in ("absent", "empty"):
+        if action in ("configure", "update"):
+            raise CondaError(
+                "conda.plan_moved", "there is no conda at the prefix any more", hint="plan again"
+            )
+        return "install"
+    return "update" if action == "update" and _is_newer(version, state) else None
+
+
+def header(path):
+    """What an installer says of itself: {"name", "version", "kib"} (kib: size when unpacked); None: it is none."""
+    with host_tree.open_file(path) as file:
+        text = file.read(_HEADER).decode("utf-8", "replace")
+    if not text.startswith("#!"):
+        return None
+    found = {}
+    for key, pattern in (
+        ("name", r"^# NAME:\s*(\S+)"), ("version", r"^# VER:\s*(\S+)"), ("kib", r'^total_installation_size_kb="([0-9]{1,18})"'),
+    ):  # fmt: skip
+        match = re.search(pattern, text, re.M)
+        found[key] = match.group(1) if match else None
+    found["kib"] = int(found["kib"]) if found["kib"] else None
+    return found
+
+
+def explain(result, prefix, installer, kept):
+    """Return the CondaError for an installer that failed; kept: what is left at the prefix now."""
+    text = result.text
+    if conda_common.full_disk(text):
+        return conda_common.disk_error(prefix, text, kept)
+    lines = conda_common.last_lines(text) + [kept]
+    if result.timed_out:
+        return CondaError(
+            "conda.installer_slow",
+            "%s did not end in time" % installer,
+            lines,
+            "is the disk slow or a network disk?",
+        )
+    if result.rc < 0 or result.rc in (137, 143):
+        number = -result.rc if result.rc < 0 else result.rc - 128
+        return CondaError(
+            "conda.installer_killed", "%s was ended by signal %d" % (installer, number), lines,
+            "run again: it is finished then; dmesg says whether the kernel ran out of memory",
+        )  # fmt: skip
+    if "requires GLIBC" in text:
+        return CondaError(
+            "conda.glibc",
+            "%s is too new for this Ubuntu" % installer,
+            lines,
+            "give an older miniconda_version",
+        )
+    if "Permission denied" in text:
+        hint = "a file system mounted noexec stops it, and so does a folder that its user may not write to"
+        return CondaError("conda.installer_failed", "%s was not allowed to work" % installer, lines, hint)
+    return CondaError(
+        "conda.installer_failed", "%s ended with exit code %d" % (installer, result.rc), lines,
+        "its last lines say why; run again once that is mended",
+    )  # fmt: skip
+
+
+class _Install(object):
+    """One run: decide, install, then what lies around the prefix."""
+
+    def __init__(self, params, check):
+        self.params, self.check = params, check
+        self.prefix = conda_common.expand(params["prefix"])
+        check_prefix(self.prefix)
+        self.owner = Owner(params["owner"], params.get("group"))
+        self.umask = int(params.get("umask") or "022", 8)
+        self.marker = self.prefix + "/" + conda_read.MARKER
+
+    def run(self):
+        self.done, self.diff, self.warnings = [], [], []
+        state = self.state()
+        what = decide(state, self.params["action"], self.params.get("version") or "")
+        if what:
+            self.base(what, state)
+        self.condarc()
+        self.terms()
+        self.profile()
+        for user in self.params.get("shell_init") or ():
+            self.shell_init(user)
+        after = state if self.check else self.state()
+        return {
+            "changed": bool(self.done), "done": self.done, "diff": self.diff, "warnings": self.warnings,
+            "state": after["state"], "version": after["version"],
+        }  # fmt: skip
+
+    def state(self):
+        return conda_read.prefix_state(self.prefix)
+
+    def as_owner(self, function, *args):
+        return conda_common.as_owner(self.owner, self.umask, function, *args)
+
+    # --- the prefix itself
+
+    def base(self, what, state):
+        word = {"install": "installed", "finish": "finished", "repair": "repaired", "update": "updated"}[what]
+        said = "%s %s %s at %s" % (
+            word,
+            self.params["distribution"],
+            self.params.get("version") or "",
+            self.prefix,
+        )
+        self.show(state)
+        if self.check:
+            self.done.append(said)
+            return
+        self.must_be_writable(state)
+        if what == "finish":
+            with self.locked() as lock:
+                state = self.state()
+                if not state["missing"] and not state["leftovers"] and self.works():
+                    # An installer that went on alone came to its end after we had died.
+                    self.finished(None)
+                else:
+                    self.finish(state, lock)
+        else:
+            fetched = self.fetch(state)
+            if what == "update" and (state["record"] or {}).get("sha256") == fetched["sha256"]:
+                return  # 'latest' is what is there
+            self.begin(fetched, over=what != "install")
+        self.done.append(said)
+
+    def fetch(self, state):
+        """Have the installer, and know that its unpacked size fits: the answer of condafetch, and ``kib``."""
+        try:
+            fetched = conda_fetch.fetch(
+                self.params.get("url") or self.params["file"], self.params.get("cache_dir") or CACHE,
+                self.params["installer"], self.params.get("sha256") or "",
+            )  # fmt: skip
+            info = header(fetched["path"])
+            if info is None:
+                raise CondaError(
+                    "conda.no_installer", "%s is no installer" % self.params["installer"],
+                    ["it does not begin as a shell script"], "give the .sh of Miniconda or Miniforge",
+                )  # fmt: skip
+            self.must_fit(info, fetched)
+        except CondaError:
+            if state["state"] in ("absent", "empty") and not os.path.lexists(self.marker):
+                self.wipe(True)  # the empty folder that we just made
+            raise
+        return fetched
+
+    def begin(self, fetched, over):
+        """Put our marker into the prefix, unless another run was faster, and install under it."""
+        try:
+            self.as_owner(conda_common.create_text, self.marker, self.marker_text(fetched, over))
+        except FileExistsError:
+            raise conda_common.OtherRun() from None
+        with self.locked() as lock:
+            self.install(fetched, over, lock)
+
+    def finish(self, state, lock):
+        """Take up what a run before left. What we began from nothing is begun anew, anything else is installed over."""
+        over = self.has_environments(state)
+        if not over:
+            self.wipe(False)  # first, for its room
+        fetched = self.fetch(state)
+        self.as_owner(conda_common.overwrite_text, self.marker, self.marker_text(fetched, over))
+        self.install(fetched, over, lock)
+
+    def marker_text(self, fetched, over):
+        note = {
+            "installer": self.params["installer"], "sha256": fetched["sha256"], "fresh": not over,
+            "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        }  # fmt: skip
+        if over:
+            # Installers write their own .condarc over the one that is there, also with -u.
+            kept = self.note().get("condarc")
+            note["condarc"] = kept or self.as_owner(read_text, self.prefix + "/.condarc")
+        return json.dumps(note) + "\n"
+
+    def show(self, state):
+        self.diff.append({
+            "before_header": self.prefix, "after_header": self.prefix,
+            "before": "%s %s\n" % (state["state"], state["version"] or ""),
+            "after": "whole %s\n" % (self.params.get("version") or "").rsplit("-", 1)[0],
+        })  # fmt: skip
+
+    def must_be_writable(self, state):
+        """Have the folder of the prefix and a home that the installer can use, or say what is in the way."""
+        try:
+            # The installer makes ~/.conda, and ends when it cannot.
+            self.as_owner(_make_folder, self.owner.home + "/.conda")
+        except OSError as error:
+            raise conda_common.not_writable(self.owner.home + "/.conda", self.owner, error) from None
+        try:
+            self.as_owner(_make_folder, self.prefix)
+        except OSError as error:
+            inside = (self.prefix + "/").startswith(self.owner.home.rstrip("/") + "/")
+            if error.errno != errno.EACCES or os.geteuid() != 0 or (inside and self.owner.uid != 0):
+                raise conda_common.not_writable(self.prefix, self.owner, error) from None
+            self.make_for_owner()
+        if state["state"] in ("absent", "empty") and self.params.get("group") and not self.umask & 0o020:
+            # Whoever of the group adds a file later: it stays the group's.
+            self.as_owner(os.chmod, self.prefix, 0o2777 & ~self.umask)
+
+    def make_for_owner(self):
+        """As root, make a folder where its owner may not make one (/opt), and give it to them."""
+        os.makedirs(os.path.dirname(self.prefix), 0o755, exist_ok=True)
+        if not os.path.isdir(self.prefix):
+            os.mkdir(self.prefix, 0o755)
+        handle = os.open(self.prefix, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        try:
+            if os.listdir(handle):
+                raise CondaError(
+                    "conda.not_writable", "%s may not write to %s" % (self.owner.name, self.prefix),
+                    hint="chown it, or name its owner with miniconda_owner",
+                )  # fmt: skip
+            os.fchown(handle, self.owner.uid, self.owner.gid)
+            os.fchmod(handle, 0o777 & ~self.umask)
+        finally:
+            os.close(handle)
+
+    def has_environments(self, state):
+        """True when somebody made environments in it meanwhile: then it is not wiped but installed over."""
+        folder = self.prefix + "/envs"
+        made = os.path.isdir(folder) and any(
+            os.path.isdir(folder + "/" + name) for name in os.listdir(folder)
+        )
+        return made or not state["fresh"]
+
+    def must_fit(self, info, fetched):
+        need = (info["kib"] << 10 if info["kib"] else fetched["size"] * _UNPACKED) + BUFFER
+        free = conda_common.free_bytes(self.prefix)
+        if free < need:
+            raise CondaError(
+                "conda.disk_full",
+                "%s needs %s at %s, and %s are free" % (
+                    self.params["installer"], conda_common.size(need), self.prefix, conda_common.size(free),
+                ),
+                ["by its own header" if info["kib"] else "guessed from its size"],
+                "make room there, or choose another place: miniconda_prefix, for users miniconda_users_prefix",
+            )  # fmt: skip
+
+    def install(self, fetched, over, lock):
+        """Run the installer in the prefix under our marker; over: onto what is there (-u), else from nothing."""
+        installer = self.params["installer"]
+        if over:
+            conda_run.refuse_foreign(self.prefix + "/bin/conda", self.owner)
+        # -f: the folder is there, with our marker in it.
+        argv = ["bash", fetched["path"], "-b", "-u" if over else "-f", "-p", self.prefix]
+        result = conda_common.run(
+            argv, self.owner, self.umask, self.params.get("timeout") or 3600, inherit=(lock,)
+        )
+        state = self.state()
+        if result.rc != 0 or state["missing"] or state["leftovers"] or not self.works():
+            result.text += "\n" + "\n".join(
+                conda_read.partial_because(dict(state, marked=False))
+            )  # the marker is ours, now
+            killed = result.rc < 0 or result.rc in (137, 143)
+            kept = "what is there stays and is finished by the next run"
+            if not over and not killed and self.wipe(True):
+                kept = "nothing was left at " + self.prefix
+            raise explain(result, self.prefix, installer, kept)
+        self.finished(fetched)
+
+    def locked(self):
+        return Lock(self.marker, self.prefix)
+
+    def note(self):
+        """What the marker says, or nothing."""
+        return conda_read.read_note(self.marker)
+
+    def works(self):
+        """True when the conda of the prefix answers."""
+        try:
+            result = conda_run.run([self.prefix + "/bin/conda", "--version"], self.owner, self.umask, 120)
+        except OSError:
+            return False  # no interpreter, or a file system without programs
+        return result.rc == 0
+
+    def wipe(self, whole):
+        """Take away what lies in a prefix that we began from nothing; whole: the folder too. Returns success."""
+        return self.as_owner(_wipe, self.prefix, conda_read.MARKER, whole)
+
+    def finished(self, fetched):
+        """Write what was made, and take the marker away: only now the prefix is whole."""
+        old = self.note()
+        if old.get("condarc") is not None:
+            self.as_owner(write_text, self.prefix + "/.condarc", old["condarc"])
+        record = {
+            "schema": conda_common.SCHEMA, "kind": "base", "distribution": self.params["distribution"],
+            "version": self.params.get("version") or "", "installer": old.get("installer") or self.params["installer"],
+            "sha256": fetched["sha256"] if fetched else old.get("sha256"), "accept_tos": [],
+            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        }  # fmt: skip
+        self.write_record(record)
+        self.as_owner(os.unlink, self.marker)
+
+    def write_record(self, record):
+        self.as_owner(write_text, self.prefix + "/" + conda_read.RECORD, json.dumps(record, indent=1) + "\n")
+
+    # --- around it
+
+    def condarc(self):
+        wanted = self.params.get("condarc") or {}
+        if not wanted:
+            return
+        path = self.prefix + "/.condarc"
+        before = self.as_owner(read_text, path)
+        after = condarc.merge(before or "", wanted, path)
+        if after == before:
+            return
+        self.done.append("set %s in %s" % (", ".join(sorted(wanted)), path))
+        self.file_diff(path, before, after)
+        if not self.check:
+            self.as_owner(write_text, path, after)
+
+    def terms(self):
+        """Accept terms that are not accepted yet, and note them: the next plan needs no conda to know."""
+        root = self.prefix + "/" + conda_read.TERMS
+        there = conda_read.accepted_terms(root)
+        for channel in self.params.get("accept_tos") or ():
+            if channel in there:
+                continue
+            said = "accepted the terms of %s, as miniconda_accept_tos says" % redact.text(channel)
+            if not self.check:
+                argv = [
+                    self.prefix + "/bin/conda",
+                    "tos",
+                    "accept",
+                    "--system",
+                    "--override-channels",
+                    "--channel",
+                    channel,
+                ]
+                result = conda_run.run(argv, self.owner, self.umask, 300)
+                if result.rc == 2 and "invalid choice" in result.text:
+                    self.warnings.append("this conda has no terms plugin: it asks for no acceptance")
+                    return
+                if result.rc != 0 or channel not in conda_read.accepted_terms(root):
+                    raise CondaError(
+                        "conda.terms", "the terms of %s could not be accepted" % channel,
+                        conda_common.last_lines(result.text),
+                        "conda fetches them from the channel: can the host reach it? Else leave miniconda_accept_tos "
+                        "and use conda-forge",
+                    )  # fmt: skip
+            self.done.append(said)
+            record = self.state()["record"]
+            if record and not self.check:
+                record["accept_tos"] = sorted({*(record.get("accept_tos") or ()), channel})
+                self.write_record(record)
+
+    def profile(self):
+        if not self.params.get("profile"):
+            return
+        text = conda_common.render_profile(
+            self.prefix, self.params["owner"], self.params.get("umask") or "022"
+        )
+        before = read_text(PROFILE)
+        if before == text:
+            return
+        self.done.append("wrote " + PROFILE)
+        self.file_diff(PROFILE, before, text)
+        if not self.check:
+            write_text(PROFILE, text)
+            os.chmod(PROFILE, 0o644)
+
+    def shell_init(self, name):
+        user = Owner(name)
+        shell, rc = conda_read.init_file(pwd.getpwnam(name).pw_shell)
+        path = user.home + "/" + rc
+        before = conda_common.as_owner(user, 0o022, read_text, path)
+        block = conda_read.init_block(before or "")
+        if block == self.prefix:
+            return
+        if block is not None:
+            raise CondaError(
+                "conda.shell_init", "%s has the block of another conda: %s" % (path, block or "unknown"),
+                hint="%s runs conda init --reverse %s with that conda first" % (name, shell),
+            )  # fmt: skip
+        self.done.append("initialised %s for %s" % (shell, name))
+        if self.check:
+            return
+        result = conda_run.run([self.prefix + "/bin/conda", "init", shell], user, 0o022, 120)
+        after = conda_common.as_owner(user, 0o022, read_text, path)
+        if result.rc != 0 or conda_read.init_block(after or "") != self.prefix:
+            raise CondaError(
+                "conda.shell_init", "conda init failed for %s" % name, conda_common.last_lines(result.text),
+                "can %s read %s and write %s?" % (name, self.prefix, path),
+            )  # fmt: skip
+        self.file_diff(path, before, after)
+
+    def file_diff(self, path, before, after):
+        self.diff.append({
+            "before_header": path, "after_header": path,
+            "before": redact.text(before or ""), "after": redact.text(after),
+        })  # fmt: skip
+
+
+def _is_newer(version, state):
+    record = state["record"] or {}
+    if version == "latest":
+        return True  # the checksum of what is fetched decides
+    if record.get("version") == version:
+        return False
+    return _key(version.rsplit("-", 1)[0]) > _key(state["version"] or "") or (
+        (record.get("version") or "").rsplit("-", 1)[0] == version.rsplit("-", 1)[0] and _key(version) > _key(record["version"])
+    )  # fmt: skip
+
+
+def _key(version):
+    return [int(part) for part in re.findall(r"\d+", version)]
+
+
+def _make_folder(path):
+    os.makedirs(path, exist_ok=True)
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+
+
+def _wipe(prefix, keep, whole):
+    """Remove everything in prefix but ``keep``, or the folder itself; False when something would not go."""
+    try:
+        for name in os.listdir(prefix):
+            path = os.path.join(prefix, name)
+            if os.path.isdir(path) and not os.path.islink(path):
+                shutil.rmtree(path)
+            elif name != keep:
+                os.unlink(path)
+    except OSError:
+        return False  # what is left is known by its marker
+    if whole:
+        # The marker goes last, so that a cut at any moment leaves what the next run knows as ours.
+        if os.path.lexists(os.path.join(prefix, keep)):
+            os.unlink(os.path.join(prefix, keep))
+        try:
+            os.rmdir(prefix)
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EBUSY, errno.EPERM, errno.EROFS):
+                raise
+    return True

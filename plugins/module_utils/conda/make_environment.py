@@ -1,0 +1,425 @@
+# Copyright (c) the gpu-provision founders
+# Apache-2.0 (see LICENSE)
+"""Make a conda environment as it was asked for, and prove from its files that it is.
+
+While it is made, a marker lies beside it (conda wants no foreign folder in its place): what carries one was begun by us
+and is made anew by the next run. An environment of anyone else is never touched. One that differs is replaced only when
+that is asked for; its export is saved, and it comes back when the new one cannot be made. Standard library only, any
+Python from 3.8.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import time
+
+from ansible_collections.gpu.provision.plugins.module_utils.conda import (
+    common as conda_common,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.conda import (
+    condarc,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.conda import (
+    environment as conda_environment,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.conda import (
+    errors as conda_errors,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.conda import (
+    marker as conda_marker,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.conda import (
+    read as conda_read,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.conda import (
+    run as conda_run,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.conda.common import (
+    CondaError,
+    Lock,
+    Owner,
+    read_text,
+    write_text,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.lib import redact, scratch
+
+EXPORTS = "/var/backups/gpu-provision/conda"
+
+
+def run(params, check=False):
+    """Bring one environment to what params ask for; returns what was done. Raises CondaError.
+
+    params: the options of the module conda_environment. check: change nothing, say what would be. Returns {"changed",
+    "done" (sentences), "diff", "path", "export" (folder of what was saved, or None)}.
+    """
+    environment = _Environment(params, check)
+    try:
+        return conda_common.again(environment.run)
+    except OSError as error:
+        raise conda_common.not_writable(environment.path, environment.owner, error) from None
+
+
+def decide(state, action, params):
+    """Return what to do to an environment: ``create``, ``finish``, ``rebuild`` or None. Raises CondaError.
+
+    state: as environment_state says, with marked; action: what was planned; params: what is asked for. It is as it should
+    be when our record says that it was made for the same wish. A planned rebuild with the same wish is done where its
+    packages are others now, or where what is there is not what was asked for.
+    """
+    found, record = state["state"], state["record"]
+    if state["marked"]:
+        return "finish"
+    if found in ("absent", "empty"):
+        if action == "configure":
+            raise CondaError("conda.plan_moved", "the environment is not there any more", hint="plan again")
+        return "create"
+    if found == "foreign":
+        raise CondaError(
+            "conda.environment_foreign", "there is something else than an environment in its place",
+            hint="give the environment another name, or move away what is there",
+        )  # fmt: skip
+    made = (record or {}).get("spec") or {}
+    same = record is not None and made.get("wish") == (params.get("wish") or {})
+    if action == "rebuild":
+        return None if found == "whole" and same and _is_made_so(made, params, state) else "rebuild"
+    if found == "whole" and (action == "configure" or same):
+        return None
+    because = ["it is not ours" if record is None else "it was made from: %s" % json.dumps(made.get("wish"))]
+    raise CondaError(
+        "conda.environment_differs", "there is an environment of that name that is not what is asked for", because,
+        "miniconda_rebuild: true saves its export and makes it anew; another name leaves it as it is",
+    )  # fmt: skip
+
+
+def _is_made_so(made, params, state):
+    """True when an environment was made from these very packages and still has them."""
+    now = {key: redact.data(params.get(key)) for key in ("packages", "pip", "file_kind", "file_content")}
+    wrong = conda_marker.mismatches(params, state["packages"], state["pip"])
+    return not wrong and all(made.get(key) == value for key, value in now.items())
+
+
+def check_name(name):
+    """Raise CondaError for a name that conda would not take, or that leads elsewhere."""
+    if not re.match(r"[A-Za-z0-9_][\w.+-]*$", name) or name == "base":
+        raise CondaError(
+            "conda.environment_name", "%s is no name for an environment" % name,
+            hint="use letters, digits, and _ . - inside; base is conda's own",
+        )  # fmt: skip
+
+
+def check_channels(channels):
+    """Raise CondaError where a channel's URL carries a password, which every user could read in conda's argv."""
+    for channel in channels:
+        if redact.has_secret(channel):
+            raise CondaError(
+                "conda.channel_secret", "the channel %s has a user or token in its URL" % redact.text(channel),
+                ["it would be in the arguments of conda, which every user of the host can read"],
+                "put it into ~/.netrc of the owner, or into channel_alias of a .condarc that only the owner reads",
+            )  # fmt: skip
+
+
+def pip_command(python, step):
+    """Return (argv, environment) of one pip step; an index with a password goes through the environment.
+
+    step: {"packages", "index_url", "extra_index_urls"}.
+    """
+    argv, extra = (
+        [python, "-m", "pip", "install", "--no-input", "--progress-bar", "off"],
+        {"PIP_ROOT_USER_ACTION": "ignore"},
+    )
+    index, more = step.get("index_url") or "", list(step.get("extra_index_urls") or ())
+    if any(redact.has_secret(url) for url in [index, *more]):
+        if index:
+            extra["PIP_INDEX_URL"] = index
+        if more:
+            extra["PIP_EXTRA_INDEX_URL"] = " ".join(more)
+        return argv + list(step["packages"]), extra
+    argv += ["--index-url", index] if index else []
+    for url in more:
+        argv += ["--extra-index-url", url]
+    return argv + list(step["packages"]), extra
+
+
+def with_channels(text, channels):
+    """An environment.yml that says from where: channels are put in where it names none, and no default ones with them."""
+    if not channels or condarc.value(text, "channels", "the environment file") is not None:
+        return text
+    return condarc.merge(text, {"channels": [*channels, "nodefaults"]}, "the environment file")
+
+
+class _Environment(object):
+    """One run: decide, make, prove, and what lies around it."""
+
+    def __init__(self, params, check):
+        self.params, self.check = params, check
+        check_name(params["name"])
+        check_channels(params.get("channels") or ())
+        self.prefix = conda_common.expand(params["prefix"])
+        self.path = "%s/envs/%s" % (self.prefix, params["name"])
+        self.aside = "%s/envs/.%s.before-rebuild" % (self.prefix, params["name"])
+        self.marker = conda_read.environment_marker(self.path)
+        self.conda = self.prefix + "/bin/conda"
+        self.owner = Owner(params["owner"], params.get("group"))
+        self.umask = int(params.get("umask") or "022", 8)
+        self.lock = None
+
+    def run(self):
+        self.done, self.diff, self.export = [], [], None
+        state = self.state()
+        what = decide(state, self.params["action"], self.params)
+        if what:
+            self.must_have_conda()
+            word = {"create": "made", "finish": "finished", "rebuild": "rebuilt"}[what]
+            self.diff.append({
+                "before_header": self.path, "after_header": self.path,
+                "before": conda_marker.describe(state["packages"], state["pip"]), "after": conda_marker.asked(self.params),
+            })  # fmt: skip
+            if not self.check:
+                {"create": self.create, "finish": self.finish, "rebuild": self.rebuild}[what]()
+            self.done.append("%s the environment %s" % (word, self.params["name"]))
+        if self.params.get("library_path"):
+            self.library_path()
+        if self.params.get("lib64_link"):
+            self.lib64()
+        return {
+            "changed": bool(self.done), "done": self.done, "diff": self.diff, "path": self.path, "export": self.export,
+        }  # fmt: skip
+
+    def state(self):
+        return conda_read.environment_state(self.path)
+
+    def note(self):
+        return conda_read.read_note(self.marker)
+
+    def as_owner(self, function, *args):
+        return conda_common.as_owner(self.owner, self.umask, function, *args)
+
+    def must_have_conda(self):
+        state = conda_read.prefix_state(self.prefix)["state"]
+        if state != "whole" and not (self.check and state in ("absent", "empty")):
+            raise CondaError(
+                "conda.no_conda", "the conda at %s is %s" % (self.prefix, state),
+                hint="the prefix comes first: miniconda_install, or miniconda_repair: true where it is partial",
+            )  # fmt: skip
+
+    # --- making it
+
+    def create(self):
+        self.mark(aside=None, moved=False)
+        with Lock(self.marker, self.path) as self.lock:
+            self.make()
+            self.as_owner(os.unlink, self.marker)
+
+    def rebuild(self):
+        state = self.state()
+        self.save(state)
+        self.mark(aside=self.aside, moved=False)
+        with Lock(self.marker, self.path) as self.lock:
+            self.replace()
+
+    def replace(self):
+        """Move the environment that is there aside, make the new one, and only then let the old one go."""
+        if os.path.lexists(self.path):
+            self.as_owner(os.rename, self.path, self.aside)
+        self.mark(aside=self.aside, moved=True)
+        self.make()
+        self.let_go()
+
+    def let_go(self):
+        self.as_owner(_remove, self.aside)
+        self.as_owner(os.unlink, self.marker)
+
+    def finish(self):
+        """Take up what a run before left: it is begun anew, unless all was done but the tidying up."""
+        with Lock(self.marker, self.path) as self.lock:
+            note = self.note()
+            aside = note.get("aside")
+            moved = bool(aside) and (note.get("moved") or os.path.lexists(self.aside))
+            record = conda_read.environment_state(self.path)["record"]
+            if record is not None and (moved or not aside) and self.is_asked(record):
+                self.let_go()
+                return
+            if aside and not moved:
+                self.replace()  # cut off before the old one was moved: it still stands there, whole
+                return
+            self.as_owner(_remove, self.path)
+            self.make()
+            self.let_go()
+
+    def is_asked(self, record):
+        return (record.get("spec") or {}).get("wish") == (self.params.get("wish") or {})
+
+    def mark(self, aside, moved):
+        """Put our marker beside the place, or, once we hold it, say in it how far we are."""
+        note = json.dumps({"prefix": self.path, "started": _now(), "aside": aside, "moved": moved}) + "\n"
+        if moved:
+            self.as_owner(conda_common.overwrite_text, self.marker, note)
+            return
+        self.as_owner(_make_folder, os.path.dirname(self.path))
+        try:
+            self.as_owner(conda_common.create_text, self.marker, note)
+        except FileExistsError:
+            raise conda_common.OtherRun() from None
+
+    def make(self):
+        """Make the environment in an empty place, prove it and write its record; else the place is as it was before."""
+        try:
+            self.conda_part()
+            for step in self.params.get("pip") or ():
+                argv, extra = pip_command(self.path + "/bin/python", step)
+                urls = [step.get("index_url") or "pip's own index", *(step.get("extra_index_urls") or ())]
+                self.call(argv, extra, "pip", urls)
+            state = conda_read.environment_state(self.path)
+            wrong = conda_marker.mismatches(self.params, state["packages"], state["pip"])
+            if wrong:
+                raise CondaError(
+                    "conda.environment_wrong", "what was installed in %s is not what was asked for" % self.params["name"],
+                    wrong, conda_marker.hint(wrong),
+                )  # fmt: skip
+            self.write_record()
+        except CondaError as error:
+            if error.code not in ("conda.killed", "conda.slow"):
+                self.undo(error)
+            raise
+
+    def undo(self, error):
+        """After a failure that we have seen: nothing half-made stays, and what was replaced comes back."""
+        try:
+            self.as_owner(_remove, self.path)
+            if os.path.lexists(self.aside):
+                self.as_owner(os.rename, self.aside, self.path)
+                error.because.append("the environment that was there before is back")
+            self.as_owner(os.unlink, self.marker)
+        except OSError as again:
+            error.because.append(
+                "it could not be tidied up (%s): the next run makes it anew" % again.strerror
+            )
+
+    def conda_part(self):
+        params, extra = self.params, {}
+        if params.get("override_cuda"):
+            extra["CONDA_OVERRIDE_CUDA"] = params["override_cuda"]
+        channels = []
+        for channel in params.get("channels") or ():
+            channels += ["-c", channel]
+        if not params.get("file_kind"):
+            argv = [
+                "create",
+                "--yes",
+                "--prefix",
+                self.path,
+                "--override-channels",
+                *channels,
+                *params["packages"],
+            ]
+            self.call([self.conda, *argv], extra, "conda", params.get("channels") or ())
+            return
+        folder = self.as_owner(scratch.make, "conda", None, os.getpid())
+        try:
+            if params["file_kind"] == "explicit":
+                file = folder + "/list.txt"
+                self.as_owner(write_text, file, params["file_content"])
+                argv = ["create", "--yes", "--prefix", self.path, "--file", file]
+            else:
+                file = folder + "/environment.yml"
+                text = with_channels(params["file_content"], params.get("channels") or ())
+                self.as_owner(write_text, file, text)
+                argv = ["env", "create", "--prefix", self.path, "--file", file]
+                if params.get("pip_index_url"):
+                    extra["PIP_INDEX_URL"] = params["pip_index_url"]
+            self.call([self.conda, *argv], extra, "conda", params.get("channels") or ())
+        finally:
+            self.as_owner(scratch.remove, folder)
+
+    def call(self, argv, extra, who, sources):
+        try:
+            result = conda_run.run(
+                argv, self.owner, self.umask, self.params.get("timeout") or 7200, extra, inherit=(self.lock,)
+            )
+        except OSError as error:
+            raise CondaError(
+                "conda.failed", "cannot run %s" % argv[0], [os.strerror(error.errno)],
+                "an environment with pip packages needs python among its packages",
+            ) from None  # fmt: skip
+        if result.rc != 0:
+            raise conda_errors.explain(result, who, self.params["name"], self.path, sources)
+
+    def write_record(self):
+        spec = {
+            key: redact.data(value) for key, value in self.params.items()
+            if key not in ("action", "timeout") and not key.startswith("_")
+        }  # fmt: skip
+        record = {
+            "schema": conda_common.SCHEMA, "kind": "environment", "name": self.params["name"], "spec": spec,
+            "digest": conda_environment.digest(self.path), "time": _now(),
+        }  # fmt: skip
+        text = json.dumps(record, indent=1, sort_keys=True) + "\n"
+        self.as_owner(write_text, self.path + "/" + conda_read.RECORD, text)
+
+    def save(self, state):
+        """Save what is in the environment before it goes: in conda's own words, of a part the names of its packages."""
+        folder = "%s/%s-%s" % (
+            self.params.get("export_to") or EXPORTS,
+            self.params["name"],
+            time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()),
+        )
+        os.makedirs(folder, 0o700, exist_ok=True)
+        self.export = folder
+        self.done.append("saved the export of %s in %s" % (self.params["name"], folder))
+        if state["state"] != "whole":
+            write_text(folder + "/packages.txt", conda_marker.describe(state["packages"], state["pip"]))
+            return
+        for name, argv in (
+            ("environment.yml", [self.conda, "env", "export", "--prefix", self.path]),
+            ("explicit.txt", [self.conda, "list", "--prefix", self.path, "--explicit"]),
+        ):  # fmt: skip
+            result = conda_run.run(argv, self.owner, self.umask, 600)
+            if result.rc != 0:
+                raise CondaError(
+                    "conda.export", "the export of %s could not be saved, so it stays as it is" % self.params["name"],
+                    conda_common.last_lines(result.text),
+                    "save by hand what you need of it and remove it: conda env remove -p %s" % self.path,
+                )  # fmt: skip
+            write_text(folder + "/" + name, result.text)
+
+    # --- around it
+
+    def library_path(self):
+        for path, text in conda_marker.library_path_scripts(self.path):
+            before = self.as_owner(read_text, path) if os.path.isdir(self.path) else None
+            if before == text:
+                continue
+            self.done.append("wrote " + path)
+            self.diff.append({
+                "before_header": path, "after_header": path, "before": before or "", "after": text,
+            })  # fmt: skip
+            if not self.check:
+                self.as_owner(_make_folder, os.path.dirname(path))
+                self.as_owner(write_text, path, text)
+
+    def lib64(self):
+        link = self.path + "/lib64"
+        if os.path.lexists(link):
+            return
+        self.done.append("linked %s to lib" % link)
+        if not self.check:
+            self.as_owner(os.symlink, "lib", link)
+
+
+def _now():
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def _make_folder(path):
+    os.makedirs(path, exist_ok=True)
+
+
+def _remove(path):
+    """Remove a folder that we made, or nothing when it is not there; a link is removed and not followed."""
+    if os.path.islink(path):
+        os.unlink(path)
+    elif os.path.lexists(path):
+        shutil.rmtree(path)

@@ -1,0 +1,545 @@
+# Copyright (c) the gpu-provision founders
+# Apache-2.0 (see LICENSE)
+"""Register NVIDIA's runtime with docker: read, compare, merge, let dockerd judge, write, have it taken up, ask dockerd.
+
+dockerd takes up most keys when it is told to read its file again (SIGHUP), and touches no container then (source:
+dockerd's reference, "Configuration reload behavior"; moby's reload_unix.go for default-shm-size). What it takes up at
+its start only waits for a restart, and a restart for consent where containers would end.
+
+Runs on hosts: standard library only, any Python from 3.8.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import stat
+import time
+
+from ansible_collections.gpu.provision.plugins.module_utils.conda import common as conda_common
+from ansible_collections.gpu.provision.plugins.module_utils.containers import (
+    daemon_flags,
+    daemon_json,
+    docker_api,
+    docker_host,
+    docker_proxy,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.containers import (
+    host as containers_host,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.lib import host_tree
+
+NOBODY = 65534
+HOOK = "/usr/bin/nvidia-container-runtime-hook"
+GPUS = "--gpus"
+# What dockerd takes up at its start only. GPUS: it looks for NVIDIA's hook then (moby's daemon/nvidia_linux.go; tried
+# with 20.10: "could not select device driver" until it is restarted).
+AT_START = ("exec-opts", "features.cdi", GPUS, docker_proxy.KEY)
+RELOAD_WAIT, START_WAIT = 10.0, 60.0
+
+
+class Docker(object):
+    """The system's daemon. policy: when_idle, always or never, for restarts. api(socket): dockerapi.Client."""
+
+    name = title = "docker"
+
+    def __init__(self, host, policy, api=docker_api.Client, kill=os.kill):
+        self.host, self.tree, self.policy, self.kill = host, host.tree, policy, kill
+        self.flags = self._read_flags()
+        self.config = self.flags.config
+        self.api = api(self._socket())
+        self.file, self.gpus = None, False
+
+    def ensure(self, wish):
+        """Bring daemon.json and the daemon to the wish (see daemonjson.wanted); everything is reported to the host."""
+        self.file = self._read()
+        document = self._parse(self.file)
+        self.gpus = bool(wish.get("runtime"))
+        wish = self._by_flags(wish, document)
+        merged, keys = self._merge(document, wish)
+        for words in merged.warnings:
+            self.host.warn("%s: %s" % (self.config, words))
+        self._no_conflict(merged.value)
+        data = merged.data
+        if self.file.data is not None and not data.strip():
+            data = b"{}\n"  # an empty file stops dockerd up to 20.10 at least
+        if data != (self.file.data or b""):
+            self._judge(data)
+            self._may_start(merged.value)
+            self.host.mark(self.name, self.flags.started, keys)
+            self._write(data)
+        if wish.get("proxy") is not None:
+            keys = keys + self._set_proxy(wish, document)
+        self._take_up(wish, keys)
+
+    # ---- the file
+
+    def _read(self):
+        return self.host.read(self.config)
+
+    def _write(self, data):
+        self.host.replace(self.config, self.file, data)
+
+    def _parse(self, file):
+        try:
+            return daemon_json.parse(file.data or b"")
+        except daemon_json.DaemonJsonError as error:
+            self._refuse(error)
+
+    def _merge(self, document, wish):
+        try:
+            return daemon_json.merge(document, wish, self._is_program)
+        except daemon_json.DaemonJsonError as error:
+            self._refuse(error)
+
+    def _is_program(self, path):
+        return not path.startswith("/") or self.tree.exists(path)
+
+    def _refuse(self, error):
+        self.host.fail(
+            "containers.daemon_json", "%s, %s" % (self.config, error), error.hint,
+            ["it stays as it is: what is in it would be lost", "dockerd would not start with it, or not with all of it"],
+        )  # fmt: skip
+
+    # ---- flags beside the file
+
+    def _by_flags(self, wish, document):
+        """The wish without what a flag of dockerd's grants already."""
+        wish = dict(wish)
+        path = daemon_flags.runtimes_of(self.flags).get(daemon_json.RUNTIME)
+        if wish.get("runtime") and path and "runtimes" not in document.value:
+            wish["runtime"] = False
+            self.host.warn("the runtime is registered by a flag (%s)" % self.flags.of("runtimes")[0].place)
+        default = [flag.value for flag in self.flags.of("default-runtime")]
+        if wish.get("default_runtime") and default[-1:] == [wish["default_runtime"]]:
+            wish["default_runtime"] = ""
+        size = [flag.value for flag in self.flags.of("default-shm-size")]
+        if (
+            wish.get("shm_size")
+            and size
+            and daemon_json.size_of(size[-1]) == daemon_json.size_of(wish["shm_size"])
+        ):
+            wish["shm_size"] = ""
+        option = daemon_json.CGROUP_DRIVER + str(wish.get("cgroup_driver"))
+        if wish.get("cgroup_driver") and option in [flag.value for flag in self.flags.of("exec-opts")]:
+            wish["cgroup_driver"] = ""
+        return wish
+
+    def _no_conflict(self, value):
+        found = daemon_flags.conflicts(self.flags, value)
+        if not found:
+            return
+        key, flag = found[0]
+        hint = "take %s out of %s: %s says it" % (flag.text, flag.place, self.config)
+        if key == "runtimes" and flag.value.partition("=")[0] != daemon_json.RUNTIME:
+            name, _, path = flag.value.partition("=")
+            hint = 'move it into %s, "runtimes": {"%s": {"path": "%s"}}, and out of %s' % (
+                self.config, name, path, flag.place,
+            )  # fmt: skip
+        self.host.fail(
+            "containers.flag_conflict", "%s is given by a flag of dockerd and in %s: it would not start" % (key, self.config),
+            hint, ["%s: %s" % (one.place, one.text) for _, one in found] + ["%s was not changed" % self.config],
+        )  # fmt: skip
+
+    # ---- dockerd's own judgement, before the file reaches its path
+
+    def _judge(self, data):
+        program = self.flags.program or docker_host.look(self.tree)["engine"]
+        if not program or not self.tree.live:
+            return
+        said = judge(self.host.run, program, self.flags.arguments, data, self._judge_as())
+        if said is None:
+            self.host.warn("%s could not be asked what it thinks of %s" % (program, self.config))
+        if said:
+            self.host.fail(
+                "containers.dockerd_refuses", "dockerd would refuse %s: %s" % (self.config, said),
+                "mend what it names in %s, then run again" % self.config, ["%s was not changed" % self.config],
+            )  # fmt: skip
+
+    def _may_start(self, value):
+        """What dockerd from 24.0 on says at its start only, and not when it is asked (seen with 26.1)."""
+        runtimes = value.get("runtimes") or {}
+        default = value.get("default-runtime") or ""
+        known = set(runtimes) | set(daemon_flags.runtimes_of(self.flags)) | {"", "runc"}
+        wrong = ""
+        if "runc" in runtimes:
+            wrong = "the name runc in runtimes is dockerd's own"
+        elif default not in known and "/" not in default and not default.startswith("io.containerd."):
+            wrong = "default-runtime is %s, and no runtime of that name is registered" % default
+        if wrong:
+            self.host.fail(
+                "containers.dockerd_refuses", "dockerd would not start with %s: %s" % (self.config, wrong),
+                "mend it in %s, then run again" % self.config, ["%s was not changed" % self.config],
+            )  # fmt: skip
+
+    def _judge_as(self):
+        return None
+
+    # ---- the proxy, in a drop-in of the unit
+
+    def _set_proxy(self, wish, document):
+        """Write or remove our drop-in; returns [its key] where docker has to take that up."""
+        text = docker_proxy.render(wish["proxy"])
+        place = docker_proxy.elsewhere(self.tree, self.flags, document.value) if text else ""
+        if place:
+            self.host.warn("docker has a proxy by %s, which goes before ours: it is left alone" % place)
+            wish["proxy"] = None
+            return []
+        if text and not self.host.systemd:
+            self.host.warn("docker gets no proxy: it is not started by systemd here")
+            wish["proxy"] = None
+            return []
+        there = self.tree.read(docker_proxy.PATH)
+        if (there or "") == text:
+            return []
+        self.host.mark(self.name, self.flags.started, [docker_proxy.KEY])
+        if text:
+            self.host.write_own(docker_proxy.PATH, text)
+        else:
+            self.host.remove_own(docker_proxy.PATH)
+        if self.flags.pid is None:
+            self._read_units()
+        return [docker_proxy.KEY]
+
+    def _read_units(self):
+        """Have systemd see the drop-in. Links in /dev/char are made before, so containers keep their GPUs."""
+        self.host.command(
+            ["systemctl", "daemon-reload"], "had systemd read its units again", "containers.docker_down",
+            "systemctl daemon-reload, by hand, says why",
+        )  # fmt: skip
+
+    # ---- the daemon
+
+    def _take_up(self, wish, keys):
+        if self.flags.pid is None:
+            self._not_running()
+            return
+        mark = self.host.pending().get(self.name) or {}
+        if mark.get("started") != self.flags.started:
+            mark = {}  # it was started since, and reads its file at the start
+        info = self._info()
+        todo = set(keys) | set(mark.get("keys") or ()) | set(self.differs(wish, info))
+        if self.gpus and hook_is_newer(self.tree, self.flags.started):
+            todo.add(GPUS)
+        late = sorted(key for key in todo if key.startswith(AT_START))
+        if late and self._restart(late, info, wish):
+            return
+        left = self._reload(wish) if todo - set(late) else []
+        if left and not late and self._restart(left, info, wish):
+            return
+        self.host.unmark(self.name)
+        if late or left:
+            self.host.mark(self.name, self.flags.started, late + left)
+
+    def differs(self, wish, info):
+        """Keys of which the daemon says something else than the file. The truth is what the daemon says."""
+        found = []
+        if wish.get("runtime") and daemon_json.RUNTIME not in info["runtimes"]:
+            found.append("runtimes")
+        if wish.get("default_runtime") and info["default_runtime"] != wish["default_runtime"]:
+            found.append("default-runtime")
+        if wish.get("cgroup_driver") and info["cgroup_driver"] not in ("", "none", wish["cgroup_driver"]):
+            found.append("exec-opts")
+        if wish.get("proxy") and docker_proxy.differs(wish["proxy"], info):
+            found.append(docker_proxy.KEY)
+        return found
+
+    def _info(self):
+        try:
+            return self.api.info()
+        except docker_api.DockerError as error:
+            self.host.fail(
+                "containers.docker_silent", "%s runs and does not answer" % self.title,
+                "journalctl -b -u docker says why; systemctl restart docker", [str(error)],
+            )  # fmt: skip
+
+    def _reload(self, wish):
+        """Have the daemon read its file again; returns the keys that it then still has otherwise."""
+        self.host.done.append("had %s read %s again" % (self.title, self.config))
+        if self.host.check:
+            return []
+        self.kill(self.flags.pid, signal.SIGHUP)
+        end = self.host.clock.time() + RELOAD_WAIT
+        while True:
+            self.host.clock.sleep(0.2)
+            left = [key for key in self.differs(wish, self._info()) if not key.startswith(AT_START)]
+            if not left or self.host.clock.time() > end:
+                return left
+
+    def _restart(self, keys, info, wish):
+        """Restart the daemon where nobody's containers end by that, or it is agreed to; False where it has to wait."""
+        rows = [] if info["live_restore"] else self._running()
+        if self.policy == "never" or (rows and self.policy != "always"):
+            self.host.restart_because.append(
+                "%s takes up %s at its start only" % (self.title, ", ".join(keys))
+            )
+            self.host.in_the_way += rows
+            return False
+        if docker_proxy.KEY in keys:
+            self._read_units()
+        self.host.done.append("restarted " + self.title)
+        if self.host.check:
+            return True
+        rc, out, err = self.host.run(self._restart_command(), 120.0)
+        answer = self._wait() if rc == 0 else None
+        if answer is None:
+            self._put_back((err or out).strip().splitlines())
+        differs = self.differs(wish, answer)
+        if differs:
+            self.host.fail(
+                "containers.not_registered",
+                "%s was restarted and has other %s than it was given" % (self.title, ", ".join(differs)),
+                "docker info shows what it has; it may read another file than %s" % self.config,
+                ["it lists %s; default %s" % (", ".join(sorted(answer["runtimes"])), answer["default_runtime"])],
+            )  # fmt: skip
+        self.host.unmark(self.name)
+        return True
+
+    def _restart_command(self):
+        return ["systemctl", "restart", "docker"] if self.host.systemd else ["service", "docker", "restart"]
+
+    def _wait(self):
+        end = self.host.clock.time() + START_WAIT
+        while self.host.clock.time() < end:
+            try:
+                return self.api.info()
+            except docker_api.DockerError:
+                self.host.clock.sleep(0.3)
+        return None
+
+    def _put_back(self, said):
+        """The daemon did not come up: the old file and a start with it, so that the host works as before."""
+        because = (self._journal() or said)[-8:]
+        back = "the file from before is still there"
+        if self.config in self.host.backups:
+            new = self.host.read(self.config)
+            self.host.backups["refused"] = self.host.keep(self.config + ".refused", new)
+            self._write(self.file.data)
+            self.host.run(self._restart_command(), 120.0)
+            works = self._wait() is not None
+            back = "the file from before is back, and docker %s" % (
+                "runs" if works else "does not start with it either"
+            )
+        self.host.unmark(self.name)
+        self.host.fail(
+            "containers.docker_down", "%s did not start again" % self.title, "journalctl -b -u docker says why",
+            [back] + because,
+        )  # fmt: skip
+
+    def _journal(self):
+        return self.host.journal("docker") if self.host.systemd else []
+
+    def _running(self):
+        try:
+            rows = self.api.running(gpu_containers(self.tree))
+        except docker_api.DockerError as error:
+            self.host.fail(
+                "containers.docker_silent", "%s does not say which containers run" % self.title,
+                "docker ps should answer", [str(error)],
+            )  # fmt: skip
+        return [dict(row, runtime=self.name) for row in rows]
+
+    def _not_running(self):
+        if self._failed():
+            self.host.run(["systemctl", "reset-failed", "docker.service"], 20.0)
+            self.host.command(
+                ["systemctl", "start", "docker.service"], "started docker, which had failed", "containers.docker_down",
+                "journalctl -b -u docker says why",
+            )  # fmt: skip
+        elif self.host.done:
+            self.host.warn("%s does not run: it reads %s when it starts" % (self.title, self.config))
+        self.host.unmark(self.name)
+
+    def _failed(self):
+        return self.host.systemd and self.host.unit_state("docker.service") == "failed"
+
+    def _read_flags(self):
+        return daemon_flags.read(self.tree)
+
+    def _socket(self):
+        """The first Unix socket that dockerd listens on by its flags, else the usual one (also behind fd://)."""
+        paths = [flag.value[7:] for flag in self.flags.of("hosts") if flag.value.startswith("unix://")]
+        return (paths or [docker_api.SOCKET])[0]
+
+
+class UserDocker(Docker):
+    """The rootless daemon of a user. row: {uid, gid, home} of dockerhost.users. Files are read and written as the user."""
+
+    def __init__(self, host, policy, user, row, api=docker_api.Client, kill=os.kill):
+        self.user, self.row = user, row
+        self.name, self.title = "docker of " + user, "docker of " + user
+        Docker.__init__(self, host, policy, api, kill)
+
+    def _read(self):
+        found = self._as_user(_read_file, self.tree.real(self.config))
+        return containers_host.File(
+            found[0],
+            None if found[1] is None else found[1].encode("latin-1"),
+            found[2],
+            self.row["uid"],
+            self.row["gid"],
+        )
+
+    def _write(self, data):
+        self.host.show(self.config, self.file.data, data)
+        if not self.host.check:
+            if self.file.data is not None:
+                self.host.backups[self.config] = self.host.keep(self.config, self.file)
+            self._as_user(_write_file, vars(self.file), data.decode("latin-1"))
+        self.host.done.append("%s %s" % ("wrote" if self.file.data is None else "changed", self.config))
+
+    def _as_user(self, function, *args):
+        try:
+            return conda_common.as_owner(conda_common.Owner(self.user), 0o022, function, *args)
+        except OSError as error:
+            self.host.fail(
+                "containers.file", "cannot read or write %s as %s: %s" % (self.config, self.user, error.strerror or error),
+                "see with ls -l and df -h whether the user may write there", ["what was there before is unchanged"],
+            )  # fmt: skip
+
+    def _restart_command(self):
+        folder = "/run/user/%d" % self.row["uid"]
+        bus = "unix:path=%s/bus" % folder
+        return [
+            "runuser", "-u", self.user, "--", "env", "XDG_RUNTIME_DIR=" + folder, "DBUS_SESSION_BUS_ADDRESS=" + bus,
+            "systemctl", "--user", "restart", "docker",
+        ]  # fmt: skip
+
+    def _failed(self):
+        return False
+
+    def _journal(self):
+        return []
+
+    def _judge_as(self):
+        return self.row["uid"], self.row["gid"]
+
+    def _socket(self):
+        return "/run/user/%d/docker.sock" % self.row["uid"]
+
+    def _read_flags(self):
+        pid = next(
+            (
+                int(entry)
+                for entry in self.tree.names("/proc")
+                if host_tree.integer(entry)
+                and self.tree.word("/proc/%s/comm" % entry) == "dockerd"
+                and _owner(self.tree, entry) == self.row["uid"]
+            ),
+            None,
+        )
+        config = self.row["home"] + "/.config/docker/daemon.json"
+        return (
+            daemon_flags.Flags(None, config, [])
+            if pid is None
+            else daemon_flags.of_process(self.tree, pid, config)
+        )
+
+
+def _read_file(path):
+    """[real path, content (Latin-1) or None, mode]; plain data, for as_owner."""
+    real = os.path.realpath(path)
+    if not os.path.exists(real):
+        return [real, None, 0o644]
+    data, found = host_tree.read_stat(real)
+    return [real, data.decode("latin-1"), stat.S_IMODE(found.st_mode)]
+
+
+def _write_file(row, text):
+    old = containers_host.File(row["path"], row["data"], row["mode"])
+    containers_host.write_as(old.path, old, text.encode("latin-1"), _raise)
+
+
+def _raise(error):
+    raise OSError(0, error.message)
+
+
+def judge(run, program, arguments, data, user=None):
+    """What dockerd has against a file's bytes, with the flags that it is started with: "" when nothing, None when it
+    cannot be asked.
+
+    From 23.0 on dockerd has --validate. Before, it is started as a user that may not start it: it reads and judges its
+    file first, then says that it needs root (tried with 20.10), and nothing was touched. user: (uid, gid) of a rootless one.
+    """
+    rc, out, _ = run([program, "--version"], 20.0)
+    match = re.search(r"version ([0-9]+)\.([0-9]+)", out) if rc == 0 else None
+    version = (int(match.group(1)), int(match.group(2))) if match else (0, 0)
+    if version < (19, 3):
+        return None
+    validates = version >= (23, 0)
+    if not validates and user is None:
+        user = (NOBODY, NOBODY)
+    said = _ask(run, program, arguments, data, user, validates)
+    # What it has against any file is not about this one: docker-proxy that is not on our PATH, for one (seen with 26.1).
+    return None if said and said == _ask(run, program, arguments, b"{}", user, validates) else said
+
+
+def _ask(run, program, arguments, data, user, validates):
+    # Both by descriptor: the user may neither reach dockerd's folder nor read what may hold secrets.
+    handles = [os.open(program, os.O_RDONLY), os.memfd_create("daemon.json")]
+    try:
+        os.write(handles[1], data)
+        if user and os.geteuid() == 0:
+            os.fchown(handles[1], user[0], user[1])
+        argv = ["/proc/self/fd/%d" % handles[0], "--config-file", "/proc/self/fd/%d" % handles[1]]
+        rc, out, err = run(
+            argv + (["--validate"] if validates else []) + list(arguments), 30.0, user, tuple(handles)
+        )
+    finally:
+        for handle in handles:
+            os.close(handle)
+    said = (err + out).strip()
+    found = re.search(r"unable to configure the Docker daemon with file [^:]*: (.*)", said)
+    if found:
+        return found.group(1).strip()
+    if not validates:
+        return "" if "root" in said else None
+    if rc in (124, 127):
+        return None
+    return "" if rc == 0 else (said.splitlines()[-1:] or ["exit code %d" % rc])[0]
+
+
+def hook_is_newer(tree, started):
+    """True when the toolkit was installed after dockerd was started (clock ticks since boot): it does not know --gpus."""
+    found = tree.stat(HOOK)
+    boot = re.search(r"(?m)^btime ([0-9]{1,18})$", tree.read("/proc/stat") or "")
+    if found is None or started is None or boot is None:
+        return False
+    first = installed_at(tree, "nvidia-container-toolkit")
+    return (found.st_ctime if first is None else first) > int(boot.group(1)) + started / os.sysconf(
+        "SC_CLK_TCK"
+    )
+
+
+def installed_at(tree, package):
+    """When a package came, by dpkg's log, in seconds since the epoch: 0 when it only says upgrades, None when nothing."""
+    known = None
+    for path in ("/var/log/dpkg.log.1", "/var/log/dpkg.log"):
+        pattern = r"(?m)^(\S+ \S+) (install|upgrade) %s(?::\S+)? " % re.escape(package)
+        for when, verb in re.findall(pattern, tree.read(path) or ""):
+            if verb == "install":
+                known = time.mktime(time.strptime(when, "%Y-%m-%d %H:%M:%S"))
+            elif known is None:
+                known = 0
+    return known
+
+
+def gpu_containers(tree):
+    """Ids of containers in which a process has a GPU device open, by the process' cgroup."""
+    found = set()
+    for entry in tree.names("/proc"):
+        if not host_tree.integer(entry):
+            continue
+        folder = "/proc/%s/fd" % entry
+        if any(
+            (tree.link("%s/%s" % (folder, name)) or "").startswith("/dev/nvidia")
+            for name in tree.names(folder)
+        ):
+            found.update(re.findall(r"[0-9a-f]{64}", tree.read("/proc/%s/cgroup" % entry) or ""))
+    return found
+
+
+def _owner(tree, pid):
+    found = re.search(r"(?m)^Uid:\s+([0-9]{1,18})\b", tree.read("/proc/%s/status" % pid) or "")
+    return int(found.group(1)) if found else None

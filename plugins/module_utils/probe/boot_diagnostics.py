@@ -1,0 +1,493 @@
+# Copyright (c) the gpu-provision founders
+# Apache-2.0 (see LICENSE)
+"""Why a driver does not come up: kernel log, modules, DKMS, initramfs, services. For diagnose alone.
+
+``read`` returns the fields of provision.facts.diagnostics.BootTrouble. Files are read. Programs are started only on the running
+host and only where no file says it: dmesg (journalctl where it is refused) for the log of this boot, systemctl for
+failed units; each is given up after seconds. Standard library only, Python 3.8 and later.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ansible_collections.gpu.provision.plugins.module_utils.lib import kmod
+from ansible_collections.gpu.provision.plugins.module_utils.lib.host_tree import integer
+
+TIMEOUT = 5.0
+_LOG_BYTES = 4 * 1024 * 1024  # of the end of a log file
+_LOG_LINES = 300
+# What is kept of the kernel's log: what NVIDIA's modules, their rivals and the checks of signatures say.
+_INTERESTING = re.compile(
+    r"NVRM|nvidia|nouveau|\bnova(?:_core)?\b|Xid|vfio-pci|module verification|signature|unsigned module|Lockdown|"
+    r"version magic|Unknown symbol|BAR ?[0-9].*(?:can't assign|no space|failed to assign)|"
+    r"VFS: Unable to mount root|Initramfs unpacking failed",
+    re.I,
+)
+# A date of syslog (Nov 27 10:00:01 host kernel:), an ISO date, and the seconds since boot: taken off.
+_STAMP = re.compile(
+    r"^(?:[A-Z][a-z]{2}\s+[0-9]+ [0-9:]{8}(?:\.[0-9]+)?|[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9:.+Zz-]+) \S+ [^:\s]+: ?"
+)
+_SECONDS = re.compile(r"^\s*(?:<[0-9]+>)?\[\s*[0-9]+\.[0-9]+\](?:\[[^]]*\])?\s?")
+_UNITS = ("nvidia-persistenced", "nvidia-fabricmanager", "nvidia-powerd", "nvidia-mig-manager", "dkms")
+_MODULES = re.compile(r"^(?:nvidia\w*|nouveau|nova\w*|gdrdrv|vfio_pci)$")
+_OPTION = re.compile(r"^\s*(blacklist|options|install|remove|alias|softdep)\s+(\S+)(.*)$")
+# Lines of modprobe.d that concern the GPU: about these modules, or an alias that leads to them.
+_CONCERNED = re.compile(r"\b(?:nvidia[\w-]*|nouveau|nova[\w-]*|vfio[_-]pci)\b")
+
+
+def read(tree, facts, run=None):
+    """Return provision.facts.diagnostics.BootTrouble as a dict.
+
+    tree: HostTree; facts: what the probe said of the same host; run: callable(list, timeout) -> (rc, stdout, stderr)
+    in place of programs, None for the real ones (on a recorded host: none).
+    """
+    ask = _asker(tree, run)
+    log, log_from = read_log(tree, ask)
+    failed = read_failed_units(tree, facts, ask)
+    return {
+        "log": log,
+        "log_from": log_from,
+        "modules": read_modules(tree),
+        "parameters": read_parameters(tree),
+        "dkms": read_dkms(tree),
+        "crashes": [
+            "/var/crash/" + name
+            for name in tree.names("/var/crash")
+            if re.match(r"^(?:nvidia|linux-(?:image|headers|modules))", name)
+        ],
+        "default_target": read_default_target(tree),
+        "display_manager": _base(tree.link("/etc/systemd/system/display-manager.service")),
+        "cmdline": (tree.word("/proc/cmdline") or ""),
+        "modprobe": read_modprobe(tree),
+        "modules_load": _lines(
+            tree, ["/etc/modules"] + _confs(tree, "/etc/modules-load.d", ".conf"), r"^\s*(?:nvidia|nouveau|vfio)"
+        ),
+        "xorg": read_xorg(tree),
+        "xorg_errors": read_xorg_errors(tree),
+        "cron": read_cron(tree),
+        "firmware": read_firmware(tree),
+        "initrds": read_initrd_sizes(tree),
+        "boot_leftovers": [
+            "/boot/" + name
+            for name in tree.names("/boot")
+            if re.match(r"^(?:initrd\.img|vmlinuz)-.+\.(?:new|dpkg-(?:new|tmp|bak)|tmp)$", name)
+        ],
+        "mig_instances": read_mig(tree),
+        "mig_layout": [
+            path
+            for path in ("/etc/nvidia-mig-manager/config.yaml", "/etc/systemd/system/nvidia-mig-manager.service",
+                         "/lib/systemd/system/nvidia-mig-manager.service")
+            if tree.exists(path)
+        ],
+        "driver_gpus": tree.names("/proc/driver/nvidia/gpus"),
+        "failed_units": failed,
+        "unit_log": read_unit_log(tree, failed, ask),
+        "persistenced_options": read_unit_options(tree, "nvidia-persistenced"),
+        "masked_units": [
+            unit for unit in _UNITS if tree.link("/etc/systemd/system/%s.service" % unit) == "/dev/null"
+        ],
+        "compiler": read_compiler(tree),
+        # NVIDIA's GPU operator keeps a whole driver there and loads its module.
+        "driver_container": tree.is_dir("/run/nvidia/driver/usr"),
+        "default_route": read_default_route(tree),
+        "nameservers": read_nameservers(tree),
+        "lockdown": _chosen(tree.word("/sys/kernel/security/lockdown")),
+        "sig_enforce": tree.word("/sys/module/module/parameters/sig_enforce") in ("Y", "1"),
+    }  # fmt: skip
+
+
+# --- programs ------------------------------------------------------------------------------------------------
+
+
+def _asker(tree, run):
+    """Return ask(command) -> (rc, stdout) or None where it was not run, not there, or did not end."""
+
+    def ask(command):
+        if run is not None:
+            rc, out, _ = run(command, TIMEOUT)
+            return rc, out
+        if not tree.live:
+            return None
+        from ansible_collections.gpu.provision.plugins.module_utils.lib import outputs
+
+        answer = outputs.ask(command, TIMEOUT, _LOG_BYTES)
+        return answer and (answer[0], answer[1].decode("utf-8", "replace"))
+
+    return ask
+
+
+# --- kernel log ----------------------------------------------------------------------------------------------
+
+
+def read_log(tree, ask):
+    """Return (lines about the driver in this boot's kernel log, dates taken off; where they are from).
+
+    dmesg has this boot alone. Where it may not be read: the journal, then the files, from the last start of a kernel
+    on (``Linux version``), since an error of an earlier boot is none of now.
+    """
+    for command in (["dmesg"], ["journalctl", "-k", "-b", "-q", "--no-pager", "-o", "short-iso"]):
+        answer = ask(command)
+        if answer is not None and answer[0] == 0 and answer[1].strip():
+            return interesting(answer[1].splitlines()), [" ".join(command[:3])]
+    for path in ("/var/log/kern.log", "/var/log/dmesg", "/var/log/syslog", "/var/log/messages"):
+        text = _tail(tree, path)
+        if text:
+            return interesting(this_boot(text.splitlines())), [path]
+    if tree.live:
+        tree.note("the kernel's log (dmesg)")
+    return [], []
+
+
+def this_boot(lines):
+    """Lines from the last start of a kernel on; all where none is in sight."""
+    starts = [number for number, line in enumerate(lines) if "Linux version " in line]
+    return lines[starts[-1] :] if starts else lines
+
+
+def interesting(lines):
+    """Lines that concern the GPU driver, without dates, each once, the last ones where there are many."""
+    kept = {}
+    for line in lines:
+        plain = _SECONDS.sub("", _STAMP.sub("", line)).rstrip()
+        if _INTERESTING.search(plain):
+            kept.setdefault(plain[:500], None)
+    return list(kept)[-_LOG_LINES:]
+
+
+def _tail(tree, path):
+    """Text of the end of a log file; None when it is absent or unreadable."""
+    data = tree.tail(path, _LOG_BYTES)
+    return None if data is None else data.decode("utf-8", "backslashreplace")
+
+
+# --- modules -------------------------------------------------------------------------------------------------
+
+
+def read_modules(tree):
+    """[provision.facts.diagnostics.ModuleRow] of the GPU modules in /proc/modules: name, uses, who holds them."""
+    rows = []
+    for line in (tree.read("/proc/modules") or "").splitlines():
+        words = line.split()
+        if len(words) >= 4 and _MODULES.match(words[0]):
+            rows.append({
+                "name": words[0],
+                "uses": integer(words[2]),
+                "holders": [name for name in words[3].strip("-").split(",") if name],
+            })  # fmt: skip
+    return rows
+
+
+def read_parameters(tree):
+    """{"nvidia_uvm.uvm_disable_hmm": "Y", …}: parameters of loaded modules that rules judge."""
+    found = {}
+    for module, name in (
+        ("nvidia_uvm", "uvm_disable_hmm"), ("nvidia_drm", "modeset"), ("nvidia_drm", "fbdev"), ("nouveau", "modeset"),
+    ):  # fmt: skip
+        value = tree.word("/sys/module/%s/parameters/%s" % (module, name))
+        if value is not None:
+            found["%s.%s" % (module, name)] = value
+    return found
+
+
+def read_modprobe(tree):
+    """[provision.facts.diagnostics.ConfLine] of modprobe.d about NVIDIA's modules and their rivals."""
+    rows = []
+    for path in kmod.modprobe_files(tree):
+        for number, line in enumerate((tree.read(path) or "").splitlines(), 1):
+            match = _OPTION.match(line)
+            if match and _CONCERNED.search(match.group(2) + match.group(3)):
+                rows.append({"file": path, "line": number, "text": " ".join(line.split())})
+    return rows
+
+
+# --- DKMS ----------------------------------------------------------------------------------------------------
+
+
+def read_dkms(tree):
+    """[provision.facts.diagnostics.DkmsTree]: NVIDIA's versions in DKMS' tree, what they were built for, and why not."""
+    rows = []
+    base = "/var/lib/dkms"
+    for name in tree.names(base):
+        if not re.match(r"^nvidia(?:-current|-open|-srv|-[0-9]+)?(?:-open)?$", name):
+            continue
+        folder = "%s/%s" % (base, name)
+        installed = {}
+        for link in tree.names(folder):
+            match = re.match(r"^kernel-(.+)-(x86_64|aarch64|ppc64le)$", link)
+            target = tree.link("%s/%s" % (folder, link)) if match else None
+            if target:
+                installed[match.group(1)] = target.split("/")[0]
+        for version in tree.names(folder):
+            top = "%s/%s" % (folder, version)
+            if version.startswith("kernel-") or not tree.is_dir(top):
+                continue
+            source = tree.link(top + "/source") or "/usr/src/%s-%s" % (name, version)
+            builds = [
+                {"kernel": kernel, "installed": installed.get(kernel) == version}
+                for kernel in tree.names(top)
+                if kernel not in ("build", "source")
+                and any(
+                    tree.is_dir("%s/%s/%s" % (top, kernel, arch)) for arch in ("x86_64", "aarch64", "ppc64le")
+                )
+            ]
+            log = top + "/build/make.log"
+            text = tree.read(log)
+            kernel = re.search(r"for kernel (\S+)", (text or "")[:400])
+            rows.append({
+                "name": name,
+                "version": version,
+                "source": source,
+                "source_missing": not tree.exists(source + "/dkms.conf"),
+                "builds": builds,
+                "make_log": log if text is not None else None,
+                "make_kernel": kernel.group(1) if kernel else None,
+                "make_error": decisive_error(text or ""),
+            })  # fmt: skip
+    return rows
+
+
+_DECISIVE = (
+    r"(?:fatal )?error: .+",
+    r"(?:ERROR: )?modpost: .+",
+    r".*(?:unrecognized command.line option|compiler differs from the one used to build|cc: not found|gcc[-0-9]*: not found).*",
+    r".*(?:No space left on device|Killed|Cannot allocate memory).*",
+    r"make(?:\[[0-9]+\])?: \*\*\* .+",
+)
+
+
+def decisive_error(text):
+    """Return the line of a make.log that says why, or None: the first compiler error before make's own words."""
+    for pattern in _DECISIVE:
+        match = re.search(r"^(?:[^\n]*?:\s*)?" + pattern + "$", text, re.M)
+        if match:
+            return " ".join(match.group(0).split())[:300]
+    return None
+
+
+def read_compiler(tree):
+    """{"kernel": compiler that built the running kernel, "missing": it is not on the disk}; None: not told."""
+    match = re.search(
+        r"\b((?:x86_64-linux-gnu-|aarch64-linux-gnu-)?gcc(?:-[0-9]+)?)\b", tree.read("/proc/version") or ""
+    )
+    if not match:
+        return None
+    name = match.group(1)
+    return {
+        "kernel": name,
+        "missing": not any(tree.exists(f + "/" + name) for f in ("/usr/bin", "/usr/local/bin")),
+    }
+
+
+# --- boot ----------------------------------------------------------------------------------------------------
+
+
+def read_initrd_sizes(tree):
+    """{release: size in bytes} of the initramfs images in /boot."""
+    sizes = {}
+    for name in tree.names("/boot"):
+        if name.startswith("initrd.img-") and not re.search(r"\.(?:new|tmp|bak|old-dkms|dpkg-\w+)$", name):
+            found = tree.stat("/boot/" + name)
+            if found is not None:
+                sizes[name[len("initrd.img-") :]] = found.st_size
+    return sizes
+
+
+def read_default_target(tree):
+    """graphical.target, multi-user.target, …: what systemd starts; systemd's own default without a link."""
+    for path in ("/etc/systemd/system/default.target", "/usr/lib/systemd/system/default.target",
+                 "/lib/systemd/system/default.target"):  # fmt: skip
+        target = tree.link(path)
+        if target:
+            return _base(target)
+    return None
+
+
+def read_firmware(tree):
+    """{driver version: its GSP firmware files} in /lib/firmware/nvidia."""
+    found = {}
+    for base in ("/lib/firmware/nvidia", "/usr/lib/firmware/nvidia", "/lib/firmware/updates/nvidia"):
+        for version in tree.names(base):
+            if re.match(r"^[0-9]+\.[0-9.]+$", version):
+                files = [name for name in tree.names("%s/%s" % (base, version)) if name.startswith("gsp")]
+                found.setdefault(version, sorted(set(files)))
+    return found
+
+
+# --- X and users ---------------------------------------------------------------------------------------------
+
+
+def read_xorg(tree):
+    """[provision.facts.diagnostics.XorgDevice]: Device sections of X's configuration: file, line, driver, bus."""
+    files = ["/etc/X11/xorg.conf"] + _confs(tree, "/etc/X11/xorg.conf.d", ".conf")
+    files += _confs(tree, "/usr/share/X11/xorg.conf.d", ".conf")
+    rows = []
+    for path in files:
+        section, start, driver, bus = None, 0, None, None
+        for number, line in enumerate((tree.read(path) or "").splitlines(), 1):
+            words = line.split("#", 1)[0].strip()
+            opened = re.match(r'(?i)^section\s+"(\w+)"', words)
+            if opened:
+                section, start, driver, bus = opened.group(1).lower(), number, None, None
+            elif re.match(r"(?i)^endsection", words):
+                if section in ("device", "outputclass") and driver:
+                    rows.append({"file": path, "line": start, "driver": driver, "bus": bus})
+                section = None
+            else:
+                match = re.match(r'(?i)^(driver|busid)\s+"([^"]*)"', words)
+                if match and match.group(1).lower() == "driver":
+                    driver = match.group(2)
+                elif match:
+                    bus = match.group(2)
+    return rows
+
+
+_X_ERROR = re.compile(
+    r"\(EE\).*(?:NVIDIA|nvidia|nouveau|GLX|no screens found|No devices detected)|"
+    r'extension "GLX" missing|Failed to initialize the GLX module',
+)
+
+
+def read_xorg_errors(tree):
+    """Lines of X's last log that say why a desktop does not start: without their time."""
+    logs = [("/var/log/Xorg.0.log", False)]
+    logs += [
+        (path, True)
+        for path in _confs(tree, "/var/log/lightdm", ".log") + _confs(tree, "/var/log/gdm3", ".log")
+    ]
+    for user in tree.names("/home"):
+        logs.append(("/home/%s/.local/share/xorg/Xorg.0.log" % user, False))
+        logs.append(("/home/%s/.xsession-errors" % user, True))
+    found = {}
+    for path, _ in logs:
+        for line in (_tail(tree, path) or "").splitlines() if tree.exists(path) else ():
+            if _X_ERROR.search(line):
+                found.setdefault("%s: %s" % (path, _SECONDS.sub("", line).strip()[:200]), None)
+    return list(found)[:20]
+
+
+def read_cron(tree):
+    """[provision.facts.diagnostics.ConfLine]: lines of crontabs that switch persistence mode on the old way."""
+    files = ["/etc/crontab", "/etc/rc.local"]
+    files += ["/etc/cron.d/" + name for name in tree.names("/etc/cron.d")]
+    files += ["/var/spool/cron/crontabs/" + name for name in tree.names("/var/spool/cron/crontabs")]
+    return _lines(tree, files, r"^[^#]*nvidia-smi\s.*(?:-pm|--persistence-mode)\b")
+
+
+# --- services ------------------------------------------------------------------------------------------------
+
+
+def read_failed_units(tree, facts, ask):
+    """Names of systemd units that failed; None where it cannot be told."""
+    if not facts["host"]["systemd"]:
+        return None
+    answer = ask(["systemctl", "list-units", "--state=failed", "--plain", "--no-legend", "--no-pager"])
+    if answer is None or answer[0] != 0:
+        return None
+    rows = [line.split() for line in answer[1].splitlines()]
+    return sorted(row[0].lstrip("*") for row in rows if row and "." in row[0])
+
+
+def read_unit_log(tree, failed, ask):
+    """{unit: its last lines} of GPU services that failed: the journal, else syslog."""
+    found = {}
+    for unit in _UNITS:
+        if failed is not None and unit + ".service" not in failed:
+            continue
+        answer = None
+        if failed:
+            answer = ask(["journalctl", "-u", unit, "-b", "-q", "--no-pager", "-n", "30", "-o", "cat"])
+        if answer is not None and answer[0] == 0:
+            lines = answer[1].splitlines()
+        else:
+            name = {"nvidia-fabricmanager": "nv-fabricmanager"}.get(unit, unit)
+            text = _tail(tree, "/var/log/syslog") or ""
+            lines = [
+                _STAMP.sub("", line)
+                for line in text.splitlines()
+                if re.search(r"\b%s(?:\[|:)" % re.escape(name), line)
+            ]
+            text = _tail(tree, "/var/log/fabricmanager.log") if unit == "nvidia-fabricmanager" else None
+            lines += (text or "").splitlines()
+        kept = [line.strip()[:300] for line in lines if line.strip()][-15:]
+        if kept:
+            found[unit] = kept
+    return found
+
+
+def read_unit_options(tree, unit):
+    """The last ExecStart of a unit and its drop-ins, without the program; None without the unit."""
+    files = []
+    for base in ("/lib/systemd/system", "/usr/lib/systemd/system", "/etc/systemd/system"):
+        if tree.exists("%s/%s.service" % (base, unit)):
+            files = ["%s/%s.service" % (base, unit)]
+    for base in ("/usr/lib/systemd/system", "/lib/systemd/system", "/etc/systemd/system"):
+        files += _confs(tree, "%s/%s.service.d" % (base, unit), ".conf")
+    found = None
+    for path in files:
+        for match in re.finditer(r"^ExecStart=(\S.*)$", tree.read(path) or "", re.M):
+            found = match.group(1).split(None, 1)[1] if " " in match.group(1) else ""
+    return found
+
+
+def read_mig(tree):
+    """{GPU number: GPU instances that exist}, by the driver's capabilities; None without MIG in the driver."""
+    base = "/proc/driver/nvidia/capabilities"
+    gpus = [name for name in tree.names(base) if re.match(r"^gpu[0-9]+$", name)]
+    if not gpus:
+        return None
+    return {
+        name[3:]: len([gi for gi in tree.names("%s/%s/mig" % (base, name)) if re.match(r"^gi[0-9]+$", gi)])
+        for name in gpus
+    }
+
+
+# --- network -------------------------------------------------------------------------------------------------
+
+
+def read_default_route(tree):
+    """True where a route leads out of the host (IPv4 or IPv6); None where the kernel's tables cannot be read."""
+    four, six = tree.read("/proc/net/route"), tree.read("/proc/net/ipv6_route")
+    if four is None and six is None:
+        return None
+    for line in (four or "").splitlines()[1:]:
+        words = line.split()
+        # destination and mask 0.0.0.0
+        if len(words) > 7 and words[1] == words[7] == "00000000":
+            return True
+    # ::/0 over a real device; the kernel lists an unreachable one on lo as well
+    rows = (line.split() for line in (six or "").splitlines())
+    return any(len(row) > 9 and row[0] == "0" * 32 and row[1] == "00" and row[9] != "lo" for row in rows)
+
+
+def read_nameservers(tree):
+    """Addresses of /etc/resolv.conf; None without the file."""
+    text = tree.read("/etc/resolv.conf")
+    return None if text is None else re.findall(r"^[ \t]*nameserver\s+(\S+)", text, re.M)
+
+
+# --- small things --------------------------------------------------------------------------------------------
+
+
+def _confs(tree, folder, ending):
+    return ["%s/%s" % (folder, name) for name in tree.names(folder) if name.endswith(ending)]
+
+
+def _lines(tree, files, pattern):
+    """[provision.facts.diagnostics.ConfLine] of files whose lines match."""
+    rows = []
+    for path in files:
+        for number, line in enumerate((tree.read(path) or "").splitlines(), 1):
+            if re.search(pattern, line):
+                rows.append({"file": path, "line": number, "text": " ".join(line.split())[:300]})
+    return rows
+
+
+def _base(path):
+    return path.rsplit("/", 1)[-1] if path else None
+
+
+def _chosen(text):
+    """``none [integrity] confidentiality`` gives ``integrity``."""
+    match = re.search(r"\[(\w+)\]", text or "")
+    return match.group(1) if match else None

@@ -1,0 +1,219 @@
+"""What every command returns: one document, the same for people (render) and programs (--json).
+
+``schema`` names the shape and its version; a field is added freely, changed or removed only with a new number.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic_core import PydanticSerializationError
+
+from provision.errors import Exit, Issue, ProvisionError, worst
+from provision.facts import Facts
+from provision.lib.clean import clean_json
+from provision.parts.plan import HostPlan
+
+CheckStatus = Literal["pass", "warn", "fail", "skip"]
+T = TypeVar("T", bound="Document")
+
+
+class Document(BaseModel):
+    """Base of all documents. ok is true exactly when exit_code is 0."""
+
+    model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
+
+    schema_id: str = Field(default="", alias="schema")
+    ok: bool = True
+    exit_code: int = 0
+    hosts: dict[str, Any] = Field(default_factory=dict)
+    errors: list[Issue] = Field(default_factory=list)
+
+    def conclude(self: T, codes: list[Exit]) -> T:
+        """Set exit_code and ok from the codes of the hosts; return self."""
+        self.exit_code = int(worst(codes))
+        self.ok = self.exit_code == 0
+        return self
+
+    def to_json(self) -> str:
+        try:
+            text = self.model_dump_json(by_alias=True, indent=2)
+        except PydanticSerializationError:  # a name of a file that is not UTF-8
+            text = json.dumps(self.model_dump(by_alias=True), ensure_ascii=False, indent=2, default=str)
+        return clean_json(text)
+
+
+class ErrorDocument(Document):
+    """A command that could not start: wrong usage, inventory or variables; or a defect."""
+
+    schema_id: str = Field(default="provision/error/1", alias="schema")
+
+
+class ScannedHost(BaseModel):
+    status: Literal["ok", "unreachable", "failed"]
+    gpus: list[str] = Field(default_factory=list)
+    driver: str | None = None  # "580.126.20 open": the module that is loaded, else what is installed
+    origin: str | None = None  # "the Ubuntu archive", "NVIDIA's repository", …; "not from apt"
+    cuda: str | None = None  # "CUDA 13.0, cuDNN 9.14.0.64, NCCL 2.28.3"
+    summary: str = ""  # what a person should notice
+    facts: Facts | None = None
+
+
+class ScanDocument(Document):
+    schema_id: str = Field(default="provision/scan/1", alias="schema")
+    hosts: dict[str, ScannedHost] = Field(default_factory=dict)
+
+
+class EnvsRow(BaseModel):
+    """One installation of conda, or one environment."""
+
+    kind: Literal["conda", "environment"]
+    name: str
+    path: str
+    owner: str | None = None
+    state: str = "whole"
+    python: str | None = None
+    frameworks: dict[str, str] = Field(default_factory=dict)  # torch -> 2.6.0+cu124
+    builds: dict[str, str] = Field(default_factory=dict)  # torch -> cuda | cpu
+    cuda: str | None = None
+    cudnn: str | None = None
+    nccl: str | None = None
+    size_bytes: int | None = None  # on disk; files that are linked from elsewhere count; None: not measured
+    own_bytes: int | None = None  # what would be free without it
+    made_by_us: bool = False
+    notes: list[str] = Field(default_factory=list)  # what a person should notice
+
+
+class EnvsHost(BaseModel):
+    status: Literal["ok", "unreachable", "failed"]
+    rows: list[EnvsRow] = Field(default_factory=list)  # each installation, then its environments
+
+
+class EnvsDocument(Document):
+    schema_id: str = Field(default="provision/envs/1", alias="schema")
+    hosts: dict[str, EnvsHost] = Field(default_factory=dict)
+
+
+class PlanDocument(Document):
+    schema_id: str = Field(default="provision/plan/1", alias="schema")
+    hosts: dict[str, HostPlan] = Field(default_factory=dict)
+
+
+class Check(BaseModel):
+    id: str
+    status: CheckStatus
+    message: str
+    evidence: list[str] = Field(default_factory=list)
+    hint: str | None = None
+    seconds: float | None = None  # of checks that run something
+    numbers: dict[str, float] = Field(default_factory=dict)  # measured, the unit in the name
+
+
+class VerifiedHost(BaseModel):
+    status: Literal["pass", "warn", "fail", "skip", "unreachable", "failed"]
+    checks: list[Check] = Field(default_factory=list)
+
+
+class VerifyDocument(Document):
+    schema_id: str = Field(default="provision/verify/1", alias="schema")
+    hosts: dict[str, VerifiedHost] = Field(default_factory=dict)
+
+
+class AppliedHost(BaseModel):
+    status: Literal[
+        "done", "unchanged", "checked", "reboot_needed", "restart_needed", "check_failed", "failed", "unreachable", "blocked",
+        "interrupted", "not_started",
+        "busy",  # its GPUs are in use: left alone
+        "skipped",  # it could not be drained: nothing was changed
+    ]  # fmt: skip
+    summary: str = ""
+    changed: list[str] = Field(default_factory=list)  # tasks that changed something
+    failed_task: str | None = None
+    checks: list[Check] = Field(default_factory=list)
+    wave: int | None = None  # counted from 1; None: in none of them
+    rebooted: bool = False  # another boot answers: told apart by its boot_id
+    because: list[str] = Field(default_factory=list)  # of busy: the processes on the GPUs
+    drain: Literal["ok", "failed"] | None = None  # what became of its hooks; None: there was none to run
+    resume: Literal["ok", "failed"] | None = None
+
+
+class AppliedWave(BaseModel):
+    kind: Literal["all", "canary", "batch", "waited"]  # waited: hosts whose GPUs were in use
+    status: Literal["done", "stopped", "not_begun"]
+    hosts: list[str] = Field(default_factory=list)
+    seconds: float | None = None
+
+
+class ApplyDocument(Document):
+    schema_id: str = Field(default="provision/apply/1", alias="schema")
+    hosts: dict[str, AppliedHost] = Field(default_factory=dict)
+    waves: list[AppliedWave] = Field(default_factory=list)
+    stopped: str | None = None  # why no further wave was begun
+    warnings: list[Issue] = Field(
+        default_factory=list
+    )  # a lock that was taken over, a record that was not written
+    run_dir: str | None = None
+    seconds: float | None = None
+
+
+class InitGroup(BaseModel):
+    """Hosts of one kind of hardware. branches, recommended: of the driver, by the catalog alone."""
+
+    hosts: list[str] = Field(default_factory=list)
+    cards: str = ""  # "8x H100 SXM5 80GB"; empty: no NVIDIA GPU
+    ubuntu: list[str] = Field(default_factory=list)
+    branches: list[int] = Field(default_factory=list)
+    recommended: int | None = None
+    trouble: dict[str, str] = Field(
+        default_factory=dict
+    )  # host -> why no driver can be chosen for it as it is
+
+
+class InitDocument(Document):
+    schema_id: str = Field(default="provision/init/1", alias="schema")
+    path: str = ""
+    content: str = ""
+    groups: dict[str, InitGroup] = Field(default_factory=dict)  # of hosts that were looked at
+    unreached: dict[str, str] = Field(default_factory=dict)  # host -> why
+    left_out: list[str] = Field(default_factory=list)  # no GPU, and nobody said that they have one
+    next_source: str | None = None  # what -i the next command needs, where that is not path
+
+
+def error_document(error: ProvisionError) -> ErrorDocument:
+    """Return the document of an error that ends a command."""
+    issues = getattr(error, "issues", None) or [error.issue]
+    return ErrorDocument(errors=issues).conclude([error.exit_code])
+
+
+def schemas() -> dict[str, dict[str, Any]]:
+    """Return the JSON schema of every document by its id, for the docs and for those who read --json."""
+    from provision.commands.compat import CompatDocument
+    from provision.commands.diagnose import DiagnoseDocument, ExplainDocument
+    from provision.commands.drift import DriftDocument
+    from provision.commands.history import HistoryDocument
+    from provision.commands.lock import LockDocument
+    from provision.commands.mirror import MirrorDocument
+    from provision.rescue.model import OfflineDocument, RescueDocument
+
+    models: tuple[type[Document], ...] = (
+        *DOCUMENTS,
+        CompatDocument,
+        DiagnoseDocument,
+        ExplainDocument,
+        DriftDocument,
+        HistoryDocument,
+        LockDocument,
+        MirrorDocument,
+        OfflineDocument,
+        RescueDocument,
+    )
+    return {
+        model.model_fields["schema_id"].default: model.model_json_schema(by_alias=True) for model in models
+    }
+
+
+DOCUMENTS: tuple[type[Document], ...] = (
+    ErrorDocument, InitDocument, ScanDocument, EnvsDocument, PlanDocument, ApplyDocument, VerifyDocument,
+)  # fmt: skip

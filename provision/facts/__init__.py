@@ -1,0 +1,631 @@
+"""Facts of one host, as the probe reports them: typed, tolerant of fields it does not know.
+
+The probe (plugins/module_utils/probe/facts.py) writes this; resolve, plan, checks and reports read it. Absent knowledge
+is ``None`` ("could not be read"), never a guess.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, Self
+
+from pydantic import Field
+
+from provision.facts.diagnostics import Trouble
+from provision.lib.text import (
+    Answer,
+    AnyPath,
+    Arch,
+    Data,
+    DebianVersion,
+    DpkgStatus,
+    Hash,
+    KernelRelease,
+    Line,
+    Name,
+    Number,
+    PackageName,
+    Path,
+    PciId,
+    PciSlot,
+    Program,
+    Release,
+    UnitName,
+    Uri,
+    UserName,
+    Version,
+    bad_answer,
+)
+
+Flavour = Literal["open", "proprietary"]
+
+
+class Os(Answer):
+    id: Name = "ubuntu"
+    version_id: Release = "24.04"
+    codename: Release = "noble"
+    pretty: Line = ""
+
+
+class HostInfo(Answer):
+    hostname: Name = ""
+    os: Os = Os()
+    arch: Arch = "amd64"  # dpkg's name: amd64, arm64
+    boot_id: Hash | None = None
+    machine_id: Hash | None = None
+    uptime_s: float | None = None
+    python: Version | None = None
+    python_path: Program | None = None  # of the Python that read the host
+    is_root: bool = True
+    container: Name | None = None
+    systemd: bool = True
+    virtual: Name | None = None
+
+
+class PcieLink(Answer):
+    """Lanes and GT/s of a card's link: now, and the most that the card can do. An idle card may lower its speed."""
+
+    width: Number | None = None
+    max_width: Number | None = None
+    speed: float | None = None
+    max_speed: float | None = None
+
+
+class Gpu(Answer):
+    slot: PciSlot  # 0000:1b:00.0
+    device: PciId  # PCI device id, 4 lower-case hex digits
+    subsystem: PciId | None = None  # "10de:16c1"
+    pci_class: PciId = "0302"
+    driver: Name | None = None  # kernel driver bound to it: nvidia, nouveau, nova_core, vfio-pci, None
+    numa_node: Number | None = None
+    pcie: PcieLink | None = None
+
+
+class LoadedModule(Answer):
+    version: Version
+    flavour: Flavour | None = None
+    refcount: Number | None = None
+    holders: list[Name] = Field(default_factory=list)
+
+
+class DiskModule(Answer):
+    kernel: KernelRelease
+    path: Path
+    version: Version | None = None
+    flavour: Flavour | None = None
+    signed: bool = False
+    signer: Line | None = None
+    origin: Literal["prebuilt", "dkms", "other"] = "other"  # by its place and by dkms' tree
+    # dpkg package that owns the file; None for DKMS builds and foreign files
+    package: PackageName | None = None
+
+
+class Module(Answer):
+    loaded: LoadedModule | None = None
+    nouveau_loaded: bool = False
+    nova_loaded: bool = False
+    on_disk: list[DiskModule] = Field(default_factory=list)
+
+
+class Kernel(Answer):
+    release: KernelRelease
+    image: bool = True
+    headers: bool = False  # /usr/src/linux-headers-RELEASE or modules/RELEASE/build is there
+    initrd: bool = True
+    package: PackageName | None = None
+
+
+class Kernels(Answer):
+    running: KernelRelease = ""
+    next: KernelRelease | None = None  # what the boot loader will start; None: not known
+    next_because: Line = ""
+    installed: list[Kernel] = Field(default_factory=list)
+    # installed: linux-image-generic-hwe-24.04, …
+    metapackages: list[PackageName] = Field(default_factory=list)
+
+
+class Package(Answer):
+    version: DebianVersion
+    status: DpkgStatus = "ii"  # dpkg's two letters: ii, iU, iF, iHR… ; first letter 'h' is a hold
+    arch: Arch = "amd64"
+    source: Line | None = None
+    depends: Line | None = None
+
+    @property
+    def installed(self) -> bool:
+        return self.status[1] == "i" and bool(self.version)
+
+    @property
+    def held(self) -> bool:
+        return self.status[0] == "h"
+
+    @property
+    def broken(self) -> bool:
+        """Half-installed, unpacked, half-configured or waiting for triggers: dpkg was cut off."""
+        return self.status[1] in "UFHWt"
+
+
+class Library(Answer):
+    soname: Name
+    path: Path
+    version: Version | None = None
+    package: PackageName | None = None
+
+
+class SmiGpu(Answer):
+    index: Number
+    name: Line
+    uuid: Name | None = None
+    bus_id: PciSlot | None = None
+    driver_version: Version | None = None
+    memory_mib: Number | None = None
+    persistence: bool | None = None
+    mig: Line | None = None
+    mig_pending: Line | None = None  # the mode after the next reset
+    ecc: Line | None = None
+
+
+class Smi(Answer):
+    path: Path | None = None
+    ran: bool = False
+    rc: Number | None = None
+    timed_out: bool = False
+    driver_version: Version | None = None
+    cuda_version: Version | None = None
+    gpus: list[SmiGpu] = Field(default_factory=list)
+    error: Line | None = None  # its own words when it failed
+
+
+class Source(Answer):
+    file: Path
+    line: Number | None = None
+    format: Literal["list", "deb822"] = "list"
+    types: list[Name] = Field(default_factory=lambda: ["deb"])
+    uris: list[Uri] = Field(default_factory=list)
+    suites: list[AnyPath] = Field(default_factory=list)
+    components: list[Name] = Field(default_factory=list)
+    signed_by: Line | None = None
+    enabled: bool = True
+    trusted: bool = False
+
+
+class Preference(Answer):
+    file: Path
+    package: Line
+    pin: Line
+    priority: Number
+
+
+class Apt(Answer):
+    sources: list[Source] = Field(default_factory=list)
+    preferences: list[Preference] = Field(default_factory=list)
+    blacklist: list[Line] = Field(default_factory=list)  # Unattended-Upgrade::Package-Blacklist
+    unattended: bool | None = None  # unattended-upgrades switched on
+    lists_age_s: float | None = None
+    lock_holder: Line | None = None  # "pid 123 (unattended-upgr)"
+    errors: list[Line] = Field(default_factory=list)  # sources that cannot be parsed, Signed-By conflicts
+
+
+class SecureBoot(Answer):
+    efi: bool = False
+    enabled: bool | None = False  # None: EFI host whose variable could not be read
+    mok_key: Path | None = None  # DKMS' own certificate on disk
+    mok_enrolled: bool | None = None  # is it among the enrolled keys
+
+
+class GpuUser(Answer):
+    pid: Number
+    comm: Line
+    user: UserName | None = None
+    devices: list[Path] = Field(default_factory=list)
+
+
+class Service(Answer):
+    present: bool = False
+    enabled: bool = False
+    running: bool = False
+
+
+class Runfile(Answer):
+    uninstaller: Path | None = None
+    traces: list[Path] = Field(default_factory=list)
+
+
+class RebootRequired(Answer):
+    required: bool = False
+    packages: list[Line] = Field(default_factory=list)
+
+
+class Modprobe(Answer):
+    blacklisted: list[Name] = Field(default_factory=list)  # module names blacklisted anywhere in modprobe.d
+
+
+class Initrd(Answer):
+    kernel: KernelRelease
+    newer_than_blacklist: bool | None = None  # built after the newest nouveau blacklist file was written
+
+
+class Disk(Answer):
+    path: Path
+    free: Number  # bytes
+    size: Number
+
+
+class Nvcc(Answer):
+    path: Path  # as a shell would find it: /usr/bin/nvcc, /usr/local/cuda-12.4/bin/nvcc
+    target: Path | None = None  # the file that it leads to
+    version: Version | None = None  # "12.4"
+    build: Version | None = None  # "12.4.131"
+    package: PackageName | None = None  # dpkg package that owns the target
+    on_path: bool = False  # its folder is on the PATH that /etc gives to every login
+    environment: Path | None = None  # prefix of the conda environment that it belongs to
+
+
+class Toolkit(Answer):
+    """One CUDA toolkit on the disk, whoever put it there."""
+
+    path: Path  # /usr/local/cuda-12.4; the real folder
+    version: Version | None = None  # "12.4"
+    release: Version | None = None  # "12.4.1", of its version.json
+    # a dpkg package that owns files in it; None: runfile or copied by hand
+    package: PackageName | None = None
+    compiler: bool = False  # bin/nvcc is there
+    headers: bool = False  # include/cuda_runtime.h is there
+    runtime: bool = False  # libcudart is there
+    uninstaller: Path | None = None  # bin/cuda-uninstaller of a runfile
+
+
+class Alternative(Answer):
+    """One group of update-alternatives."""
+
+    name: Name  # cuda, cuda-12
+    link: Path  # /usr/local/cuda
+    manual: bool = False
+    current: AnyPath | None = None  # where /etc/alternatives/NAME leads
+    choices: dict[Path, Number] = Field(default_factory=dict)  # path -> priority
+    dangling: list[Path] = Field(default_factory=list)  # choices that are not there any more
+
+
+class CudaLink(Answer):
+    """/usr/local/cuda and /usr/local/cuda-NN: what is there."""
+
+    path: Path
+    kind: Literal["link", "directory", "file"] = "link"
+    target: AnyPath | None = None  # one step: /etc/alternatives/cuda
+    resolved: Path | None = None  # the folder in the end; None: the link leads nowhere
+
+
+class CudaLibrary(Answer):
+    """One file of a CUDA library (libcudart, libcudnn, libnccl, libcublas, libnvJitLink, …; cuda-compat's libcuda)."""
+
+    soname: Name  # libcudnn.so.9: what a program asks for
+    path: Path  # as found: /usr/lib/x86_64-linux-gnu/libcudnn.so.9
+    target: Path | None = None  # the real file
+    version: Version | None = None  # from the real file's name: 9.14.0
+    package: PackageName | None = None  # owner of the path; of the target where both lie in one folder
+    in_cache: bool | None = None  # found by /etc/ld.so.cache; None: there is no cache to be read
+
+
+class Header(Answer):
+    """cudnn_version.h, nccl.h: the version that programs are compiled against."""
+
+    name: Name  # cudnn, nccl
+    path: Path
+    version: Version | None = None  # 9.14.0, 2.28.3
+    package: PackageName | None = None
+
+
+class ShellLine(Answer):
+    """An assignment about CUDA that somebody wrote into a shell's start file; of the line nothing else is kept."""
+
+    file: Path
+    line: Number
+    text: Line
+    variable: Name  # PATH, LD_LIBRARY_PATH, CUDA_HOME, CUDA_PATH, CUDA_VISIBLE_DEVICES, …
+    paths: list[AnyPath] = Field(default_factory=list)  # folders of CUDA or cuDNN that it names
+    missing: list[AnyPath] = Field(default_factory=list)  # those of them that are not on the disk
+    front: list[AnyPath] = Field(default_factory=list)  # those of them that come before the old value
+    replaces: bool = False  # a list (PATH, …) is set without its old value
+
+
+class Compilers(Answer):
+    """Host compilers: nvcc hands its code to gcc, and refuses one that is too new."""
+
+    gcc: Version | None = None  # major of what /usr/bin/gcc leads to: "13"
+    available: list[Version] = Field(default_factory=list)  # majors with a g++: ["11", "13"]
+
+
+class Shells(Answer):
+    """What starts a user's session here, as far as files of ours can reach it."""
+
+    fish: bool = False
+    csh: bool = False  # csh or tcsh
+    zsh: bool = False
+    environment_modules: Path | None = None  # folder for modulefiles: /etc/environment-modules/modules, …
+    lmod: Path | None = None  # folder for Lua modulefiles: /etc/lmod/modules, …
+
+
+class Cuda(Answer):
+    """CUDA in userland: toolkits, compilers, links, libraries, shells."""
+
+    nvccs: list[Nvcc] = Field(default_factory=list)  # in the order of a login's PATH, then those not on it
+    toolkits: list[Toolkit] = Field(default_factory=list)
+    alternatives: list[Alternative] = Field(default_factory=list)
+    links: list[CudaLink] = Field(default_factory=list)
+    # in the loader's order: its cache, then the rest
+    libraries: list[CudaLibrary] = Field(default_factory=list)
+    headers: list[Header] = Field(default_factory=list)
+    # file -> folders, files that name CUDA
+    ld_so_conf: dict[Path, list[AnyPath]] = Field(default_factory=dict)
+    shell_lines: list[ShellLine] = Field(default_factory=list)
+    compilers: Compilers = Compilers()
+    shells: Shells = Shells()
+    # Modulefiles cuda/X.Y that somebody else wrote, where the role would put its own
+    other_modulefiles: list[Path] = Field(default_factory=list)
+
+
+class CondaPackage(Answer):
+    """A package of conda, by the name of its record."""
+
+    version: Version
+    build: Name | None = None  # py3.11_cuda12.1_cudnn8.9.2_0
+
+
+class CudartLink(Answer):
+    """A link libcudart.so… of an environment whose name promises another version than it leads to."""
+
+    path: Path
+    target: Path | None = None  # the real file; None: it leads nowhere
+    version: Version | None = None  # by the real file's name
+
+
+class CondaEnvironment(Answer):
+    """One conda environment, the base of a prefix left out."""
+
+    name: Line
+    path: Path
+    prefix: Path | None = None  # the conda it belongs to; None: only named in an environments.txt
+    owner: UserName | None = None
+    state: Literal["whole", "partial", "foreign"] = "whole"  # foreign: no environment, something else
+    unfinished: bool = False  # a mark of ours says that making it was cut off
+    python: Version | None = None  # 3.11.9
+    # those that concern CUDA, see condaprobe
+    packages: dict[Name, CondaPackage] = Field(default_factory=dict)
+    pip: dict[Name, Version] = Field(default_factory=dict)  # the same of pip: torch -> 2.6.0+cu124
+    builds: dict[Name, Literal["cuda", "cpu"]] = Field(default_factory=dict)  # torch -> cuda, as far as known
+    cuda: Version | None = None  # CUDA that its framework or its packages bring: "12.4"
+    cudart_links: list[CudartLink] = Field(default_factory=list)
+    lib64: bool = False
+    record: dict[Line, Data] | None = None  # what we noted when we made it; None: not made by us
+    digest: Hash | None = None  # over the names of all its packages
+    changed: bool | None = None  # its packages are others than when we made it; None: not made by us
+
+
+class CondaPrefix(Answer):
+    """One installation of conda."""
+
+    path: Path
+    state: Literal["whole", "partial", "foreign", "empty"] = "whole"
+    # what is not there, or must not be there, when partial
+    missing: list[AnyPath] = Field(default_factory=list)
+    unfinished: bool = False  # a mark of ours says that installing it was cut off
+    owner: UserName | None = None
+    distribution: Literal["miniconda", "miniforge", "anaconda", "other"] = "other"
+    version: Version | None = None  # of conda: 26.5.3
+    python: Version | None = None
+    channels: list[Line] | None = None  # of all its configuration files together; None: conda's own default
+    condarcs: dict[Path, list[Line]] = Field(default_factory=dict)  # file -> channels
+    settings: dict[Line, Line] = Field(default_factory=dict)  # other keys of PREFIX/.condarc with one value
+    asks_terms: bool = False  # it has the plugin that asks for Anaconda's terms of service
+    # channels whose terms are accepted, for everybody or by its owner
+    tos_accepted: list[Line] = Field(default_factory=list)
+    record: dict[Line, Data] | None = None
+
+
+class Conda(Answer):
+    """Conda on the host: installations and environments, by files alone."""
+
+    prefixes: list[CondaPrefix] = Field(default_factory=list)
+    environments: list[CondaEnvironment] = Field(default_factory=list)
+    homes: dict[UserName, Path] = Field(default_factory=dict)  # user -> home, of users that log in
+    looked: list[AnyPath] = Field(default_factory=list)  # paths that were asked for, written out
+    # user -> prefix of conda's block in .bashrc
+    shell_init: dict[UserName, Path] = Field(default_factory=dict)
+
+
+class FileError(Answer):
+    """Why a daemon.json is not changed. line and column count from 1."""
+
+    line: Number
+    column: Number
+    message: Line
+    hint: Line = ""
+
+
+class DaemonFile(Answer):
+    """A daemon.json: of its values only those that are compared here; others may be secret."""
+
+    path: Path = "/etc/docker/daemon.json"
+    present: bool = False
+    unreadable: bool = False  # it is there and may not be read
+    error: FileError | None = None
+    warnings: list[Line] = Field(default_factory=list)
+    keys: list[Line] = Field(default_factory=list)  # every name at its top
+    value: dict[Line, Data] = Field(default_factory=dict)  # runtimes, default-runtime, features, …
+    refused: dict[Line, FileError] = Field(default_factory=dict)  # key that cannot be written there, and why
+    runtime_exists: bool = True  # the program of runtimes.nvidia, where it is an absolute path, is there
+
+
+class DaemonFlag(Answer):
+    """A flag of dockerd. value and the whole text only of keys that are compared here."""
+
+    key: Line  # as daemon.json has it: runtimes for --add-runtime
+    text: Line
+    value: Line = ""
+    place: Line  # "/etc/systemd/system/docker.service.d/override.conf, line 3"
+
+
+class DockerInfo(Answer):
+    """What a running daemon says of itself."""
+
+    version: Version = ""
+    runtimes: dict[Name, AnyPath] = Field(default_factory=dict)  # name -> path
+    default_runtime: Name = ""
+    cgroup_driver: Name = ""
+    live_restore: bool = False
+    rootless: bool = False
+    data_root: Path = ""
+    cdi_spec_dirs: list[Path] = Field(default_factory=list)
+    running: Number = 0
+    proxy: dict[Name, Line] = Field(default_factory=dict)  # http, https, no_proxy; without user and password
+
+
+class RootlessDocker(Answer):
+    user: UserName
+    uid: Number
+    running: bool = False
+    file: DaemonFile = DaemonFile()
+
+
+class Docker(Answer):
+    """Which docker a host has. engine None: none for the whole system."""
+
+    engine: Path | None = None  # /usr/bin/dockerd
+    package: PackageName | None = None  # docker.io, docker-ce, moby-engine; None: of no package
+    version: Version | None = None  # 28.2.2
+    snap: bool = False
+    podman: bool = False  # the program docker is podman's
+    desktop: list[UserName] = Field(default_factory=list)  # users whose docker goes to Docker Desktop
+    rootless: list[RootlessDocker] = Field(default_factory=list)
+    file: DaemonFile = DaemonFile()
+    flags: list[DaemonFlag] = Field(default_factory=list)
+    # keys that are in the file and a flag: it does not start
+    conflicts: list[Line] = Field(default_factory=list)
+    pid: Number | None = None  # of the running daemon
+    file_is_newer: bool | None = None  # written after the daemon started
+    hook_is_newer: bool = False  # the toolkit came after the daemon started: --gpus waits for a restart
+    proxy_elsewhere: Line = ""  # where a proxy is set that goes before our drop-in
+    info: DockerInfo | None = None  # None: it does not run, or was not asked
+    group: list[UserName] | None = None  # members of the group docker; None: there is no such group
+
+
+class Containerd(Answer):
+    path: Path | None = None
+    package: PackageName | None = None
+    version: Version | None = None
+    config_version: Number | None = None  # None: there is no file
+    imports: list[AnyPath] = Field(default_factory=list)
+    runtime: bool = False  # nvidia is registered
+    default_runtime: Name = ""
+    cri_disabled: bool = False
+    pid: Number | None = None
+
+
+class Podman(Answer):
+    path: Path | None = None
+    package: PackageName | None = None
+    version: Version | None = None
+
+
+class ToolkitConfig(Answer):
+    """nvidia-container-runtime: is its program there, what does its configuration say."""
+
+    config: Path | None = None
+    mode: Name | None = None  # auto, legacy, cdi, jit-cdi, csv
+    no_cgroups: bool = False
+    program: bool = False
+    ctk: bool = False
+
+
+class CdiSpec(Answer):
+    path: Path
+    cdi_version: Version = ""
+    versions: list[Version] = Field(default_factory=list)  # of the driver's libraries that it names
+    gpus: list[Number] = Field(default_factory=list)
+    caps: list[Number] = Field(default_factory=list)
+    stale: Line = ""  # why it does not fit the loaded driver
+
+
+class RunningContainer(Answer):
+    id: Name  # 12 digits
+    runtime: Name  # docker, containerd, podman
+    pid: Number | None = None
+    comm: Line | None = None
+    gpu: bool = False
+    name: Line | None = None
+    image: Line | None = None
+
+    @property
+    def title(self) -> str:
+        """As messages name it."""
+        what = [word for word in (self.image, self.comm) if word]
+        return f"{self.name or self.id} ({', '.join([self.runtime, *what])})"
+
+
+class Containers(Answer):
+    """Container runtimes and NVIDIA's toolkit for them; the toolkit's packages are under facts.packages."""
+
+    docker: Docker = Docker()
+    containerd: Containerd = Containerd()
+    podman: Podman = Podman()
+    toolkit: ToolkitConfig = ToolkitConfig()
+    cdi: list[CdiSpec] = Field(default_factory=list)
+    cdi_units: Literal["toolkit", "ours", "masked"] | None = None  # who keeps the specification current
+    cgroups: Literal["v2", "hybrid", "v1"] | None = None
+    running: list[RunningContainer] = Field(default_factory=list)
+    device_links_missing: list[Path] = Field(default_factory=list)  # devices without a link in /dev/char
+    # Files in which apt trusts NVIDIA's key for every repository -> whether it can be taken out of them for certain.
+    old_keys: dict[Path, bool] = Field(default_factory=dict)
+    # Daemons that did not take up yet what was written -> its keys; none where they were started since.
+    pending: dict[Name, list[Line]] = Field(default_factory=dict)
+    users: list[UserName] = Field(default_factory=list)  # accounts of people
+
+
+class Facts(Answer):
+    """Everything that one read of a host says."""
+
+    host: HostInfo = HostInfo()
+    gpus: list[Gpu] = Field(default_factory=list)
+    nvswitches: list[PciSlot] = Field(default_factory=list)  # PCI slots
+    nvlink5_switch: bool = False
+    module: Module = Module()
+    kernels: Kernels = Kernels()
+    # NVIDIA, CUDA, kernel and toolkit names only
+    packages: dict[PackageName, Package] = Field(default_factory=dict)
+    # any package of the host that dpkg left unfinished
+    package_problems: list[Line] = Field(default_factory=list)
+    libraries: list[Library] = Field(default_factory=list)
+    smi: Smi = Smi()
+    apt: Apt = Apt()
+    runfile: Runfile = Runfile()
+    secure_boot: SecureBoot = SecureBoot()
+    reboot_required: RebootRequired = RebootRequired()
+    gpu_users: list[GpuUser] = Field(default_factory=list)
+    devices: list[Path] = Field(default_factory=list)  # /dev/nvidia0, /dev/nvidiactl, …
+    services: dict[UnitName, Service] = Field(default_factory=dict)
+    # sha256 of the files that the roles write, by path
+    own_files: dict[Path, Name] = Field(default_factory=dict)
+    modprobe: Modprobe = Modprobe()
+    initrds: list[Initrd] = Field(default_factory=list)
+    disks: list[Disk] = Field(default_factory=list)
+    desktop: bool = False  # a display manager or desktop session package is installed
+    cuda: Cuda = Cuda()
+    conda: Conda = Conda()
+    containers: Containers = Containers()
+    cuda_dirs: dict[Path, Version | None] = Field(default_factory=dict)  # /usr/local/cuda-13.0 -> version
+    run_lock: Line | None = None  # text of the lock of runs; see hostlock
+    # What root would have seen; with ": " and a reason, what was there and cannot be used.
+    unreadable: list[Line] = Field(default_factory=list)
+    trouble: Trouble | None = None  # None: not asked for; see provision.facts.diagnostics
+
+    @property
+    def refused(self) -> list[str]:
+        """What of unreadable was there and could not be used, each with the reason: a host that says odd things."""
+        return [place for place in self.unreadable if ": " in place]
+
+    @classmethod
+    def of_host(cls, answer: object) -> Self:
+        """As of every answer; without a host in it, it is of no host at all."""
+        if not isinstance(answer, Mapping) or not isinstance(answer.get("host"), Mapping):
+            raise bad_answer("it is not a mapping of facts")
+        return super().of_host(answer)

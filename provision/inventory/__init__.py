@@ -1,0 +1,323 @@
+"""The fleet: an ordinary Ansible inventory, read by Ansible's own code in a process apart.
+
+``start`` begins to read and returns at once, so that the program loads other things meanwhile; ``load`` waits.
+Secrets (ssh, become and vault passwords) travel on pipes and live in memory only; repr never shows them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import shlex
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from provision.collection import ROOT
+from provision.errors import UsageError
+from provision.inventory import early
+
+# A variable with one of these prefixes is ours; so is what connects.
+PREFIXES = (
+    "nvidia_driver_",
+    "cuda_toolkit_",
+    "miniconda_",
+    "container_toolkit_",
+    "gpu_verify_",
+    "gpu_proxy_",
+    "gpu_rollout_",
+    "gpu_rescue_",
+    "gpu_mirror_",
+    "gpu_pull_",
+)
+_CONNECTION_PREFIX = "ansible_"
+# Names that mean "find it yourself".
+_DISCOVER = ("auto", "auto_silent", "auto_legacy", "auto_legacy_silent")
+
+
+@dataclass(frozen=True)
+class Connection:
+    """How to reach a host and become root there. Passwords are not part of repr."""
+
+    kind: str = "ssh"  # ssh, local, or another of Ansible's names
+    address: str = ""
+    port: int | None = None  # None: ssh's configuration decides
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    key_file: str | None = None
+    private_key: str | None = field(default=None, repr=False)
+    key_passphrase: str | None = field(default=None, repr=False)
+    ssh_args: tuple[
+        str, ...
+    ] = ()  # split as a shell would; these win over the inventory's port, user and key
+    ssh_extra_args: tuple[str, ...] = ()  # ssh_common_args + ssh_extra_args; the inventory wins over these
+    ssh_executable: str = "ssh"
+    host_key_checking: bool = True
+    timeout: float = 10
+    pkcs11_provider: str | None = None
+    python: str | None = None  # None: find it
+    become: bool | None = None  # None: not said; then root is become where the login user is not root
+    become_method: str = "sudo"
+    become_user: str = "root"
+    become_password: str | None = field(default=None, repr=False)
+    become_exe: str = "sudo"
+    become_flags: str = "-H -S -n"
+
+
+@dataclass(frozen=True)
+class Host:
+    """One host: its variables with templates resolved, and its connection."""
+
+    name: str
+    vars: dict[str, Any] = field(default_factory=dict, repr=False)
+    groups: tuple[str, ...] = ()
+    connection: Connection = Connection()
+    unresolved: dict[str, str] = field(default_factory=dict, repr=False)  # variable -> why it has no value
+    origins: dict[str, str] = field(default_factory=dict, repr=False)  # variable -> "-e", "host x", "group y"
+    implicit_local: bool = False  # local although the inventory does not say so
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """What the inventory says about the hosts that were asked for."""
+
+    hosts: list[Host]
+    sources: list[str]
+    extra_vars: dict[str, Any] = field(default_factory=dict, repr=False)
+    groups: dict[str, list[str]] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+    vault_password: str | None = field(
+        default=None, repr=False
+    )  # for ansible-playbook, which reads it all again
+    vault_password_files: list[str] = field(default_factory=list)
+    become_password: str | None = field(default=None, repr=False)  # typed by the user (-K)
+    settings: dict[str, Any] = field(
+        default_factory=dict
+    )  # Ansible's own, for a run: collections_paths, ssh_args, ...
+
+    def host(self, name: str) -> Host:
+        return next(host for host in self.hosts if host.name == name)
+
+
+class Loading:
+    """An inventory that is being read; result() waits for it."""
+
+    def __init__(
+        self,
+        sources: Sequence[str] | None,
+        limit: str | None,
+        extra_vars: Mapping[str, Any] | Sequence[str],
+        vault_password: str | None,
+        vault_password_files: Sequence[str],
+        become_password: str | None,
+    ) -> None:
+        self._become_password = become_password
+        self._vault_password = vault_password
+        self._vault_files = [str(Path(path).expanduser().absolute()) for path in vault_password_files]
+        given = [json.dumps(dict(extra_vars))] if isinstance(extra_vars, Mapping) else list(extra_vars)
+        request = {
+            "sources": list(sources) if sources else None,
+            "limit": limit,
+            "extra_vars": [text for text in given if text and text != "{}"],
+            "vault_password": vault_password,
+            "vault_password_files": self._vault_files,
+            "basedir": str(ROOT / "playbooks"),
+        }
+        self._process = early.take()
+        stdin, self._process.stdin = self._process.stdin, None
+        if stdin is not None:
+            with contextlib.suppress(BrokenPipeError):  # it ended at once; what it said is read in result()
+                stdin.write(json.dumps(request))
+                stdin.close()
+
+    def result(self, timeout: float = 300) -> Inventory:
+        """Wait and return the inventory; UsageError when it cannot be used."""
+        try:
+            out, talk = self._process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired as error:
+            self._process.kill()
+            self._process.communicate()
+            raise UsageError(
+                "inventory.timeout",
+                f"the inventory was not read within {timeout:.0f} seconds",
+                hint="a dynamic inventory or a vault script hangs; try: ansible-inventory --list",
+            ) from error
+        except BaseException:
+            self._process.kill()
+            self._process.communicate()
+            raise
+        if not out.strip():
+            lines = talk.strip().splitlines()
+            raise UsageError("inventory.invalid", "the inventory cannot be read", because=lines[-3:])
+        answer = json.loads(out)
+        if not answer["ok"]:
+            wrong = answer["error"]
+            if wrong["code"] == "inventory.invalid":
+                wrong["because"] += _why_unread(talk, wrong["because"])
+                wrong["hint"] = (
+                    wrong["hint"] or "mend it; ansible-inventory -i FILE --list reads it the same way"
+                )
+            raise UsageError(wrong["code"], wrong["message"], because=wrong["because"], hint=wrong["hint"])
+        hosts = [_host(data, self._become_password) for data in answer["hosts"]]
+        _refuse_unresolved(hosts)
+        return Inventory(
+            hosts=hosts,
+            sources=answer["sources"],
+            extra_vars=answer["extra_vars"],
+            groups=answer["groups"],
+            warnings=_warnings(talk),
+            vault_password=self._vault_password,
+            vault_password_files=self._vault_files,
+            become_password=self._become_password,
+            settings=answer["settings"],
+        )
+
+
+def start(
+    sources: Sequence[str] | None = None,
+    limit: str | None = None,
+    extra_vars: Mapping[str, Any] | Sequence[str] = (),
+    *,
+    vault_password: str | None = None,
+    vault_password_files: Sequence[str] = (),
+    become_password: str | None = None,
+) -> Loading:
+    """Begin to read an inventory.
+
+    sources: what -i was given (files, folders, "host1,host2", "localhost,"), None for Ansible's own choice.
+    limit: Ansible's host pattern. extra_vars: a mapping, or -e arguments as Ansible takes them (key=value, JSON,
+    @file).
+    """
+    return Loading(sources, limit, extra_vars, vault_password, vault_password_files, become_password)
+
+
+def load(
+    sources: Sequence[str] | None = None,
+    limit: str | None = None,
+    extra_vars: Mapping[str, Any] | Sequence[str] = (),
+    *,
+    vault_password: str | None = None,
+    vault_password_files: Sequence[str] = (),
+    become_password: str | None = None,
+) -> Inventory:
+    """Read an inventory; UsageError when it is missing, wrong, empty or nothing matches the limit."""
+    return start(
+        sources, limit, extra_vars, vault_password=vault_password, vault_password_files=vault_password_files,
+        become_password=become_password,
+    ).result()  # fmt: skip
+
+
+def is_ours(name: str) -> bool:
+    """True for a variable whose prefix is one of our roles'."""
+    return name.startswith(PREFIXES)
+
+
+def _host(data: dict[str, Any], become_password: str | None) -> Host:
+    options = data["connection"]
+    local = options["implicit_local"] or options["connection"] == "local"
+    python = options["python"]
+    connection = Connection(
+        kind="local" if local else _kind(options["connection"]),
+        address=str(options["host"] or data["name"]),
+        port=int(options["port"]) if options["port"] else None,
+        user=options["remote_user"] or None,
+        password=_text(options["password"]),
+        key_file=str(Path(options["private_key_file"]).expanduser()) if options["private_key_file"] else None,
+        private_key=_text(options["private_key"]),
+        key_passphrase=_text(options["private_key_passphrase"]),
+        ssh_args=_split(data["name"], options, "ssh_args"),
+        ssh_extra_args=_split(data["name"], options, "ssh_common_args", "ssh_extra_args"),
+        ssh_executable=options["ssh_executable"] or "ssh",
+        host_key_checking=bool(options["host_key_checking"]),
+        timeout=float(options["timeout"] or 10),
+        pkcs11_provider=options["pkcs11_provider"] or None,
+        python=None if python in _DISCOVER else python,
+        become=options["become"],
+        become_method=str(options["become_method"]).removeprefix("ansible.builtin."),
+        become_user=options["become_user"] or "root",
+        become_password=_text(options["become_pass"]),
+        become_exe=options["become_exe"] or "sudo",
+        become_flags=options["become_flags"] or "",
+    )
+    if become_password is not None and connection.become_password is None:
+        connection = replace(connection, become_password=become_password)
+    return Host(
+        name=data["name"],
+        vars=data["vars"],
+        groups=tuple(data["groups"]),
+        connection=connection,
+        unresolved=data["unresolved"],
+        origins=data["origins"],
+        implicit_local=options["implicit_local"],
+    )
+
+
+def _kind(name: str) -> str:
+    short = name.removeprefix("ansible.builtin.")
+    return "ssh" if short in ("ssh", "smart", "paramiko", "paramiko_ssh") else short
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None or value == "" else str(value)
+
+
+def _split(name: str, options: dict[str, Any], *wanted: str) -> tuple[str, ...]:
+    found: list[str] = []
+    for option in wanted:
+        try:
+            found += shlex.split(options[option] or "")
+        except ValueError as error:
+            raise UsageError(
+                "inventory.invalid",
+                f"ansible_{option} cannot be split into arguments",
+                host=name,
+                because=[str(error)],
+            ) from error
+    return tuple(found)
+
+
+def _refuse_unresolved(hosts: list[Host]) -> None:
+    """A template that has no value is an error where it is ours or connects; others may need a play's facts."""
+    for host in hosts:
+        for name, why in sorted(host.unresolved.items()):
+            if not is_ours(name) and not name.startswith(_CONNECTION_PREFIX):
+                continue
+            where = f"{name} ({host.origins.get(name, 'inventory')})"
+            if "vault" in why.lower() or "decrypt" in why.lower():
+                raise UsageError(
+                    "inventory.vault",
+                    f"the encrypted variable {where} cannot be opened",
+                    host=host.name,
+                    because=[why],
+                    hint="give the vault password with --ask-vault-pass or --vault-password-file FILE",
+                )
+            raise UsageError(
+                "vars.template",
+                f"variable {where} cannot be resolved",
+                host=host.name,
+                because=[why],
+                hint="facts of the host (ansible_facts, gathered later) cannot decide what is wanted",
+            )
+
+
+def _why_unread(talk: str, told: Sequence[str]) -> list[str]:
+    """What Ansible's reader for this kind of file said: each of its readers complains, one of them matters."""
+    said = dict(re.findall(r"Failed to parse inventory with '(\w+)' plugin: (.+)", talk))
+    kind = "yaml" if re.search(r"\.(ya?ml|json)\b", " ".join(told)) else "ini"
+    why = said.get(kind) or next(iter(said.values()), None)
+    where = re.search(r"^Origin: (/\S+:\d+)(?::\d+)?$", talk, re.MULTILINE)
+    return [f"{where[1]}: {why}" if where else why] if why else []
+
+
+def _warnings(talk: str) -> list[str]:
+    """Ansible's warnings, one a line, without its folding."""
+    found: list[str] = []
+    for line in talk.splitlines():
+        if line.startswith("[") and "]: " in line:
+            found.append(line.split("]: ", 1)[1].strip())
+        elif line.strip() and found:
+            found[-1] += " " + line.strip()
+    return found

@@ -1,0 +1,1 @@
+"""What knows nothing of GPUs: files, folders, texts of strangers, our own state."""

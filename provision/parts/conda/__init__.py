@@ -1,0 +1,1 @@
+"""Conda installations and environments."""

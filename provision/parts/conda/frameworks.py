@@ -1,0 +1,351 @@
+"""Frameworks of one environment: which build of PyTorch, TensorFlow and JAX runs on a host, and where it comes from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from provision.catalog import Catalog, TorchRelease
+from provision.catalog._frameworks import (
+    pythons,
+    tensorflow_pin,
+    torch_degree,
+    torch_min_driver,
+    torch_tags,
+)
+from provision.catalog.versions import key, minor, same
+from provision.errors import Issue, UsageError
+from provision.parts.conda.desired import CondaWish, EnvironmentWish
+from provision.parts.conda.view import HostView, Recipe
+from provision.parts.plan import Reason
+
+NONE = ("none", "cpu")
+# MKL 2024.1 took a symbol away that the channel's builds need (source: pytorch/pytorch#123097).
+_MKL = "mkl<2024.1"
+
+
+class Frameworks:
+    """Collects what an environment is made of; each method takes one framework, or refuses it in ``blockers``."""
+
+    def __init__(
+        self, env: EnvironmentWish, host: HostView, catalog: Catalog, wish: CondaWish, channels: Sequence[str]
+    ):
+        self.env, self.host, self.catalog, self.wish = env, host, catalog, wish
+        self.channels = tuple(env.channels or channels)
+        self.blockers: list[Issue] = []
+        self.warnings: list[Issue] = []
+        self.reasons: list[Reason] = []
+        self.recipe: Recipe | None = None
+        self._pythons: list[tuple[str, list[str]]] = []  # (framework, Pythons it has wheels for)
+        self._conda: list[str] = []  # packages of conda beside Python: cuDNN before CUDA before frameworks
+        self._wheels: list[dict[str, object]] = []  # steps of pip with an index of their own
+        self._pip: list[str] = []
+        self._frameworks: dict[str, str] = {}
+        self._cudas: list[str] = []
+        self._cudnns: dict[str, tuple[str, str]] = {}  # framework -> (CUDA major, cuDNN of its wheels)
+        self._extra_channels: list[str] = []
+        self._library_path = False
+
+    # --- words -----------------------------------------------------------------------------------------------
+
+    def block(self, code: str, message: str, because: Sequence[str] = (), hint: str = "") -> None:
+        self.blockers.append(Issue(
+            code=code, message=f"environment {self.env.name}: {message}", because=list(because), hint=hint or None,
+        ))  # fmt: skip
+
+    def warn(self, code: str, message: str, because: Sequence[str] = (), hint: str | None = None) -> None:
+        self.warnings.append(Issue(
+            code=code, message=f"environment {self.env.name}: {message}", because=list(because), hint=hint,
+        ))  # fmt: skip
+
+    def reason(self, value: str, because: str) -> None:
+        self.reasons.append(Reason(what=f"environment {self.env.name}", value=value, because=because))
+
+    # --- PyTorch -----------------------------------------------------------------------------------------------
+
+    def torch(self) -> None:
+        match = re.fullmatch(r"v?([0-9]+(?:\.[0-9]+){0,2})(?:\+(cu[0-9]{2,4}|cpu))?", self.env.torch)
+        if match is None:
+            self.block(
+                "conda.torch_unknown", f"'{self.env.torch}' is not a version of PyTorch", ['written "2.6.0"']
+            )
+            return
+        text, local = match[1], match[2]
+        try:
+            release = self.catalog.torch(text)
+        except UsageError as error:
+            self.block("conda.torch_unknown", f"there is no PyTorch {text} in the catalog", said(error))
+            return
+        version = text if text.count(".") == 2 else release.version
+        tag = self._asked_tag(local)
+        if self.blockers:
+            return
+        channel = self.env.torch_from == "pytorch"
+        if channel and key(minor(version)) > key(self.catalog.conda.pytorch_channel.last):
+            self.block(
+                "conda.channel_ended", f"the channel pytorch has no PyTorch {version}",
+                [f"it ended with {self.catalog.conda.pytorch_channel.last}; what it still gives is older, or a build for the CPU"],
+                "leave torch_from out: wheels have it",
+            )  # fmt: skip
+            return
+        if channel and self.host.machine != "x86_64":
+            self.block(
+                "conda.no_build_for_machine", f"the channel pytorch has no builds with CUDA for {self.host.machine}", [],
+                "leave torch_from out: wheels may have it",
+            )  # fmt: skip
+            return
+        if tag != "cpu":
+            tag = self._torch_tag(release, version, tag)
+            if tag is None:
+                return
+        if release.python is None:
+            self.warn(
+                "conda.uncertain", f"for which Pythons there are wheels of PyTorch {version} is not known"
+            )
+        else:
+            self._pythons.append((f"PyTorch {version}", list(release.python)))
+        self._take_torch(release, version, tag, channel)
+
+    def _asked_tag(self, local: str | None) -> str | None:
+        """The tag that is asked for: cu124, cpu, "cu12" for any of CUDA 12, None for none in particular."""
+        cuda = self.env.cuda
+        asked = None if not cuda else "cpu" if cuda in NONE else "cu" + "".join(cuda.split(".")[:2])
+        if local and asked and local != asked and not (cuda.isdigit() and local[2:-1] == cuda):
+            self.block(
+                "conda.contradiction", f"torch {self.env.torch} and cuda {cuda} contradict each other",
+                [f"+{local} is the build for CUDA {_of_tag(local)}"], "leave cuda out, or take it off the version of torch",
+            )  # fmt: skip
+        return local or asked
+
+    def _torch_tag(self, release: TorchRelease, version: str, asked: str | None) -> str | None:
+        """The tag whose wheels run here; None, and blockers, when there is none."""
+        tags = self.catalog.frameworks.torch.tags
+        offered = torch_tags(self.catalog, release, self.host.machine)
+        exact = asked is not None and not (self.env.cuda.isdigit() and asked == f"cu{self.env.cuda}")
+        fit = [
+            tag
+            for tag in offered
+            if asked is None or tag == asked or (not exact and tag[2:-1] == self.env.cuda)
+        ]
+        if not fit:
+            have = ", ".join(f"{tags[tag].cuda} ({tag})" for tag in offered)
+            asked_cuda = _of_tag(asked or "") if exact else self.env.cuda
+            self.block(
+                "conda.torch_not_built",
+                f"there is no build of PyTorch {version} {f'for CUDA {asked_cuda}' if asked and offered else 'with CUDA'}"
+                f"{'' if offered else f' for {self.host.machine}'}",
+                [f"it is built for CUDA {have}"] if have else [],
+            )  # fmt: skip
+            return None
+        refusals = {tag: self._why_not(version, tag) for tag in fit}
+        works = [tag for tag in fit if refusals[tag] is None]
+        if not works:
+            found = [refusal for refusal in refusals.values() if refusal]
+            # The GPU is the harder fact: a driver can be changed.
+            code = next((c for c, _ in found if c == "conda.no_code_for_gpu"), found[0][0])
+            cuda = f" for CUDA {_of_tag(fit[0])}" if len(fit) == 1 else ""
+            ending = {"conda.no_code_for_gpu": "does not run on every GPU of this host"}.get(
+                code, f"does not run on driver {self.host.driver}"
+            )
+            self.block(code, f"PyTorch {version}{cuda} {ending}", [because for _, because in found])
+            return None
+        chosen = release.default if release.default in works else works[-1]
+        if len(fit) > 1 and chosen != release.default:
+            skipped = refusals.get(release.default)
+            self.reason(
+                f"CUDA {tags[chosen].cuda}",
+                skipped[1]
+                if skipped
+                else f"the newest build of PyTorch {version} that is asked for and runs here",
+            )
+        return chosen
+
+    def _why_not(self, version: str, tag: str) -> tuple[str, str] | None:
+        """Why the wheels of a tag do not run on this host, as (code, sentence); None when they do."""
+        host, row = self.host, self.catalog.frameworks.torch.tags[tag]
+        for gpu in host.gpus:
+            if gpu.cc is None:
+                continue
+            degree = torch_degree(self.catalog, version, tag, gpu, host.machine)
+            if degree == "none":
+                codes = self.catalog.torch_arch_list(
+                    version, tag, "x86_64" if host.machine == "x86_64" else "aarch64"
+                )
+                held = ", ".join(codes.cc) if codes else "unknown"
+                return "conda.no_code_for_gpu", (
+                    f"{tag}: code for compute capability {held}; {gpu.name} has {gpu.cc}"
+                )
+            if degree == "jit" and host.max_cuda and key(host.max_cuda) < key(row.cuda):
+                return "conda.driver_too_old", (
+                    f"{tag} runs on {gpu.name} only through PTX, and driver {host.driver} knows CUDA up to {host.max_cuda}"
+                )
+        least = torch_min_driver(self.catalog, tag, list(host.gpus))
+        if host.driver and key(host.driver) < key(least):
+            return "conda.driver_too_old", f"{tag} needs driver {least} or newer; this host has {host.driver}"
+        return None
+
+    def _take_torch(self, release: TorchRelease, version: str, tag: str, channel: bool) -> None:
+        cuda = "" if tag == "cpu" else self.catalog.frameworks.torch.tags[tag].cuda
+        self._frameworks["torch"] = f"{version}+{tag}"
+        if cuda:
+            self._cudas.append(cuda)
+        if channel:
+            self._torch_of_channel(release, version, cuda)
+            return
+        base = (
+            self.wish.wheel_index_url or self.catalog.frameworks.torch.index_url.removesuffix("/{tag}")
+        ).rstrip("/")
+        self._wheels.append({
+            "packages": [f"torch=={version}+{tag}"], "index_url": f"{base}/{tag}", "extra_index_urls": [],
+        })  # fmt: skip
+        if cuda and release.cudnn and tag == release.default:
+            self._cudnns["PyTorch"] = (cuda.split(".")[0], release.cudnn)
+        self.reason(
+            f"PyTorch {version} for {f'CUDA {cuda}' if cuda else 'the CPU'}",
+            f"wheels of {base}/{tag}, pinned with their local version, so that no other build can come",
+        )
+
+    def _torch_of_channel(self, release: TorchRelease, version: str, cuda: str) -> None:
+        """PyTorch of its former channel, the build pinned. PYTHON is put in when it is known."""
+        if not cuda:
+            self._conda += [f"pytorch={version}=pyPYTHON_cpu_0", "cpuonly", _MKL]
+        else:
+            default = self.catalog.frameworks.torch.tags[release.default].cuda
+            # Only of the default build is the cuDNN known to the third part; for the others CUDA pins the build.
+            build = (
+                f"cudnn{'.'.join(release.cudnn.split('.')[:3])}_0"
+                if release.cudnn and cuda == default
+                else "*"
+            )
+            beside = "pytorch-cuda" if key(version) >= (1, 13) else "cudatoolkit"
+            self._conda += [f"pytorch={version}=pyPYTHON_cuda{cuda}_{build}", f"{beside}={cuda}", _MKL]
+        self._extra_channels += ["pytorch", "nvidia"]
+        self.reason(
+            f"PyTorch {version} for {f'CUDA {cuda}' if cuda else 'the CPU'}",
+            "of the channel pytorch, the build string pinned, so that none for the CPU can come",
+        )
+
+    # --- TensorFlow, JAX ---------------------------------------------------------------------------------------
+
+    def tensorflow(self) -> None:
+        text = self.env.tensorflow
+        try:
+            release = self.catalog.tensorflow(text)
+        except UsageError as error:
+            self.block(
+                "conda.tensorflow_unknown", f"there is no TensorFlow {text} in the catalog", said(error)
+            )
+            return
+        pin = tensorflow_pin(self.catalog, text, release.version)
+        self._pythons.append((f"TensorFlow {release.version}", pythons(*release.python)))
+        if self.env.cuda in NONE:
+            self._frameworks["tensorflow"] = pin.strip("=")
+            self._pip.append(f"tensorflow-cpu{pin}")
+            return
+        major = release.cuda.split(".")[0]
+        if self.env.cuda and not same(self.env.cuda, release.cuda) and not self.env.torch:
+            self.block(
+                "conda.tensorflow_other_cuda", f"TensorFlow {release.version} is not built for CUDA {self.env.cuda}",
+                [f"it is built and tested with CUDA {release.cuda}, cuDNN {release.cudnn}"],
+            )  # fmt: skip
+            return
+        if self.host.machine != "x86_64" and release.extra is None:
+            self.block(
+                "conda.no_build_for_machine",
+                f"TensorFlow {release.version} has no build with CUDA for {self.host.machine}",
+            )
+            return
+        least = self.catalog.frameworks.tensorflow.min_driver[major]
+        if self.host.driver and key(self.host.driver) < key(least):
+            self.block(
+                "conda.driver_too_old", f"TensorFlow {release.version} does not run on driver {self.host.driver}",
+                [f"CUDA {release.cuda} needs driver {least} or newer"],
+            )  # fmt: skip
+        for gpu in self.host.gpus:
+            degree = self.catalog.tensorflow_support(release.version, gpu) if gpu.cc else "jit"
+            too_old = bool(self.host.max_cuda and key(self.host.max_cuda) < key(release.cuda))
+            if degree == "none" or (degree == "jit" and too_old):
+                because = f"built with CUDA {release.cuda}, which has no code for {gpu.name} ({gpu.cc})"
+                self.block(
+                    "conda.no_code_for_gpu",
+                    f"TensorFlow {release.version} does not run on {gpu.name}",
+                    [because],
+                )
+            elif degree == "jit":
+                self.warn(
+                    "conda.jit", f"TensorFlow {release.version} has no compiled code for {gpu.name}",
+                    [f"built with CUDA {release.cuda}; its PTX is compiled at the first start, which takes minutes"],
+                )  # fmt: skip
+        self._frameworks["tensorflow"] = pin.strip("=")
+        self._cudas.append(release.cuda)
+        if release.extra:
+            self._pip.append(f"tensorflow[and-cuda]{pin}")
+            if re.fullmatch(r"[0-9.]+", release.extra.cudnn):
+                self._cudnns["TensorFlow"] = (major, release.extra.cudnn)
+            self.reason(
+                f"TensorFlow {pin.strip('=')} for CUDA {release.cuda}",
+                "its wheels bring their CUDA (and-cuda)",
+            )
+            return
+        # One solve, cuDNN named first: asked for later it would move CUDA to another version.
+        self._conda += [f"cudnn={release.cudnn}", f"cudatoolkit={release.cuda}"]
+        self._pip.append(f"tensorflow{pin}")
+        self._library_path = True
+        self.reason(
+            f"TensorFlow {pin.strip('=')} with CUDA {release.cuda} of conda",
+            "its wheels bring none; the libraries are found by a script of this environment alone (M4)",
+        )
+
+    def jax(self) -> None:
+        env = self.env
+        if not re.fullmatch(r"[0-9]+(\.[0-9]+){1,2}", env.jax):
+            self.block(
+                "conda.jax_unknown", f"'{env.jax}' is not a version of JAX", [], 'written jax: "0.4.35"'
+            )
+            return
+        pin = f"=={env.jax}" if env.jax.count(".") == 2 else f"=={env.jax}.*"
+        self._frameworks["jax"] = env.jax
+        self.warn(
+            "conda.uncertain", f"JAX {env.jax} is not in the catalog",
+            ["whether it exists, and its Pythons, only pip will say; its CUDA is checked"],
+        )  # fmt: skip
+        if env.cuda in NONE:
+            self._pip.append(f"jax{pin}")
+            return
+        asked = env.cuda.split(".")[0] if env.cuda else self._cudas[0].split(".")[0] if self._cudas else "12"
+        if asked not in ("12", "13"):
+            self.block(
+                "conda.jax_other_cuda", f"there is no JAX for CUDA {asked}", ["its wheels are for CUDA 12 and 13"],
+                'cuda: "12" goes with JAX',
+            )  # fmt: skip
+            return
+        refusal = self.toolkit_refusal(f"{asked}.0")
+        if refusal:
+            self.block(refusal[0], f"JAX for CUDA {asked} does not run here", [refusal[1]])
+            return
+        self._cudas.append(asked)
+        self._pip.append(f"jax[cuda{asked}]{pin}")
+        self.reason(f"JAX {env.jax} for CUDA {asked}", f"its wheels bring their CUDA (cuda{asked})")
+
+    def toolkit_refusal(self, cuda: str) -> tuple[str, str] | None:
+        """Why programs of a CUDA do not run on this host, as (code, sentence); None when they do."""
+        for gpu in self.host.gpus:
+            if gpu.cc and self.catalog.toolkit_support(cuda, gpu) == "none":
+                return "conda.no_code_for_gpu", f"CUDA {cuda} does not target {gpu.name} ({gpu.cc})"
+        least = self.catalog.min_driver_for_cuda(cuda)
+        if self.host.driver and least and key(self.host.driver) < key(least):
+            return (
+                "conda.driver_too_old",
+                f"CUDA {cuda} needs driver {least} or newer; this host has {self.host.driver}",
+            )
+        return None
+
+
+def _of_tag(tag: str) -> str:
+    """CUDA of a tag: cu124 -> 12.4."""
+    match = re.fullmatch(r"cu([0-9]+)([0-9])", tag)
+    return f"{match[1]}.{match[2]}" if match else tag
+
+
+def said(error: UsageError) -> list[str]:
+    return [*error.issue.because, *([error.issue.hint] if error.issue.hint else [])]

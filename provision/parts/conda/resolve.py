@@ -1,0 +1,403 @@
+"""Conda of one host: which installations and environments it should have, how each is made, or why it cannot be.
+
+Pure: wish + facts + catalog + the driver's decision in, a decision out. Every environment is judged before anything
+is touched; one that cannot work refuses the host by that environment's name. The facts are read with the wish's
+``prefix_paths`` as ``conda_prefixes``, so that "is not there" is known and not guessed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Literal
+
+import provision.collection  # noqa: F401  (makes the collection importable)
+from ansible_collections.gpu.provision.plugins.module_utils.lib import redact
+from provision.catalog import Catalog
+from provision.catalog._frameworks import MACHINES
+from provision.errors import Issue, UsageError
+from provision.facts import CondaEnvironment, CondaPrefix, Facts
+from provision.parts import checks
+from provision.parts.conda.addresses import unverified, unverified_in_file
+from provision.parts.conda.desired import CondaWish, EnvironmentWish, Places, places
+from provision.parts.conda.environment import EnvironmentJudge
+from provision.parts.conda.prefix import PrefixTarget, decide_prefix, needs_terms, terms_issue
+from provision.parts.conda.state import differences, made_by_us
+from provision.parts.conda.suggest import HAS_WAY_OUT, nearest
+from provision.parts.conda.view import HostView, Recipe
+from provision.parts.decision import Decision
+from provision.parts.plan import Reason
+
+# Installers refuse it, and nobody wants it emptied (constructor's header; the rest is common sense).
+_SYSTEM_FOLDERS = frozenset([
+    "/", "/bin", "/boot", "/dev", "/etc", "/home", "/lib", "/lib64", "/media", "/mnt", "/opt", "/proc", "/root", "/run",
+    "/sbin", "/srv", "/sys", "/usr", "/usr/bin", "/usr/lib", "/usr/local", "/usr/local/bin", "/usr/share", "/var",
+    "/var/lib",
+])  # fmt: skip
+_NOT_A_DISK = ("/boot/", "/dev/", "/proc/", "/sys/")
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,99}")
+_USER = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,31}\$?")
+
+
+@dataclass(frozen=True)
+class EnvironmentTarget:
+    """One environment of the decision. action: create, finish, rebuild, configure, or "" (as it should be)."""
+
+    wish: EnvironmentWish
+    prefix: str
+    path: str
+    owner: str
+    group: str
+    umask: str
+    action: str
+    recipe: Recipe
+    because: str = ""
+
+
+@dataclass
+class CondaDecision:
+    """blockers: nothing of the host may be changed. prefixes and environments: what is wanted, done or not, as far as it
+    is not refused."""
+
+    wanted: list[str] = field(default_factory=list)  # paths of all installations that are asked for
+    prefixes: list[PrefixTarget] = field(default_factory=list)
+    environments: list[EnvironmentTarget] = field(default_factory=list)
+    blockers: list[Issue] = field(default_factory=list)
+    warnings: list[Issue] = field(default_factory=list)
+    reasons: list[Reason] = field(default_factory=list)
+
+
+def resolve_conda(wish: CondaWish, facts: Facts, catalog: Catalog, driver: Decision) -> CondaDecision:
+    """Decide conda for one host.
+
+    driver: the decision of the same plan; its target, else the loaded driver, is what environments have to run on.
+    """
+    return _Resolver(wish, facts, catalog, driver).run()
+
+
+def host_view(facts: Facts, catalog: Catalog, driver: Decision) -> HostView:
+    """What of the host decides about environments."""
+    loaded = facts.module.loaded.version if facts.module.loaded else None
+    version = driver.target.version if driver.target else loaded or checks.library_version(facts.model_dump())
+    branch = catalog.find_branch(version) if version else None
+    gpus = driver.gpus or [
+        catalog.gpu_by_id(gpu.device) for gpu in facts.gpus if not checks.is_set_aside(gpu.driver)
+    ]
+    return HostView(
+        gpus=tuple({gpu.name: gpu for gpu in gpus}.values()), driver=version,
+        max_cuda=branch.max_cuda if branch else None, loaded=loaded,
+        machine=MACHINES.get(facts.host.arch, facts.host.arch),
+    )  # fmt: skip
+
+
+class _Resolver:
+    def __init__(self, wish: CondaWish, facts: Facts, catalog: Catalog, driver: Decision) -> None:
+        self.wish, self.facts, self.catalog = wish, facts, catalog
+        self.host = host_view(facts, catalog, driver)
+        self.places: Places = places(wish, facts)
+        self.out = CondaDecision()
+
+    def run(self) -> CondaDecision:
+        if not self.wish.wanted:
+            return self.out
+        self._words()
+        if self.out.blockers:
+            return self.out
+        self._without_effect()
+        by_path = {prefix.path: prefix for prefix in self.facts.conda.prefixes}
+        owners = self._owners()
+        self.out.wanted = list(owners)
+        for path, owner in owners.items():
+            found = by_path.get(path)
+            target = decide_prefix(
+                self.wish, path, owner, found, self.catalog, self.host.machine, self.facts, self.out,
+                managed=path not in self._others(),
+            )  # fmt: skip
+            if target is not None:
+                self.out.prefixes.append(target)
+        for env in self.wish.environments:
+            self._environment(env, by_path)
+        # Two users' installations are decided for the same reason: it is told once.
+        told: list[Reason] = []
+        for reason in self.out.reasons:
+            told += [] if reason in told else [reason]
+        self.out.reasons = told
+        return self.out
+
+    # --- names and places ------------------------------------------------------------------------------------
+
+    def block(self, code: str, message: str, because: Sequence[str], hint: str) -> None:
+        self.out.blockers.append(Issue(code=code, message=message, because=list(because), hint=hint))
+
+    def _words(self) -> None:
+        """Refuse names and paths that cannot be: nothing of them may reach a command."""
+        wish = self.wish
+        for user in (
+            *wish.all_users,
+            *wish.shell_init,
+            wish.owner,
+            *(e.user for e in wish.environments if e.user),
+        ):
+            if not _USER.fullmatch(user):
+                self.block(
+                    "conda.user_invalid",
+                    f"{user!r} is no name of a user",
+                    [],
+                    "write it as /etc/passwd has it",
+                )
+        if wish.group and not _USER.fullmatch(wish.group):
+            self.block(
+                "conda.user_invalid",
+                f"{wish.group!r} is no name of a group",
+                [],
+                "write it as /etc/group has it",
+            )
+        for variable, url in (
+            ("miniconda_installer_url", wish.installer_url), ("miniconda_wheel_index_url", wish.wheel_index_url),
+            ("miniconda_pip_index_url", wish.pip_index_url), ("miniconda_channel_alias", wish.channel_alias),
+            *(("miniconda_channels", channel) for channel in wish.channels),
+            *((f"{key} of environment {env.name}", text) for env in wish.environments for key in ("channels", "packages", "pip")
+              for text in getattr(env, key)),
+        ):  # fmt: skip
+            self._address(
+                variable, redact.has_secret(url), variable != "miniconda_installer_url" and unverified(url)
+            )
+        for env in wish.environments:
+            text = env.content or ""
+            self._address(f"file {env.file}", redact.text(text) != text, unverified_in_file(text))
+        for env in wish.environments:
+            if env.name in ("base", "root"):
+                self.block(
+                    "conda.name_invalid", f"environment {env.name}: conda's own is called so", [],
+                    "take another name; the base is left to conda itself",
+                )  # fmt: skip
+            elif env.name.lower() in ("true", "false"):
+                self.block(
+                    "conda.name_invalid", f"an environment is called {env.name.lower()}",
+                    ["no, off, yes and on without quotes are false or true in YAML"], 'write its name in quotes: name: "no"',
+                )  # fmt: skip
+            elif not _NAME.fullmatch(env.name):
+                self.block(
+                    "conda.name_invalid", f"environment {env.name!r}: no name for an environment",
+                    ["letters, digits, and _ . + - inside"], f"name it {_named(env.name)}",
+                )  # fmt: skip
+        listed = [(env.name, self.places[wish.prefix_of(env)]) for env in wish.environments]
+        for (name, prefix), count in Counter(listed).items():
+            if count > 1:
+                self.block(
+                    "conda.name_twice", f"environment {name} is asked for {count} times in {prefix}", [],
+                    "every environment of an installation has a name of its own",
+                )  # fmt: skip
+        if self.out.blockers:
+            return
+        for asked in wish.prefixes():
+            self._path(asked, self.places[asked])
+        for variable, user in (
+            ("miniconda_owner", wish.owner),
+            *(("miniconda_shell_init", u) for u in wish.shell_init),
+        ):
+            if f"~{user}" in self.places.unknown:
+                self.block(
+                    "conda.user_unknown", f"there is no user {user} on this host", [f"named in {variable}"],
+                    f"make the user first, or take {user} out of {variable}",
+                )  # fmt: skip
+
+    def _address(self, variable: str, secret: bool, unverified: str | Literal[False]) -> None:
+        if secret:
+            self.block(
+                "conda.url_secret", f"{variable} holds a password or token", ["it would be in plans, logs and argv"],
+                "take it out; a .netrc of the owner on the host is read by conda and pip, and git goes over ssh with a deploy key",
+            )  # fmt: skip
+        elif unverified and not self.wish.allow_http:
+            self.block(
+                "conda.unverified", f"{variable}: nothing verifies what comes from {unverified}",
+                ["whoever is on the way there could put in code, which this host would run"],
+                "https://; #sha256=… behind the URL of a file; miniconda_allow_http: true for a mirror in a network that you trust",
+            )  # fmt: skip
+
+    def _without_effect(self) -> None:
+        """Say what is asked for beside an installation for the whole system where there is to be none."""
+        wish = self.wish
+        if wish.system:
+            return
+        idle = [f"miniconda_shell_init: {user}" for user in wish.shell_init if user not in wish.all_users]
+        idle += ["miniconda_profile"] if wish.profile else []
+        for variable in idle:
+            self.out.warnings.append(Issue(
+                code="conda.without_effect", message=f"{variable} has no effect",
+                because=["no conda for the whole system is asked for"], hint="miniconda_install: true asks for it",
+            ))  # fmt: skip
+
+    def _path(self, asked: str, path: str) -> None:
+        own = asked == self.wish.prefix
+        variable = "miniconda_prefix" if own else "prefix of the environment"
+        if asked in {self.wish.user_prefix(user) for user in self.wish.all_users}:
+            variable = "miniconda_users_prefix"
+        other = {"miniconda_users_prefix": "miniconda_users_prefix: /opt/conda/{user}"}.get(
+            variable, "miniconda_prefix: /opt/miniconda3" if own else "take the key prefix out"
+        )
+        if re.match(r"~(/|$)", path):
+            self.block(
+                "conda.prefix_invalid", f"{path!r} does not say whose home is meant", [f"it is the {variable}"],
+                f"{other}; miniconda_users gives users one in their own home",
+            )  # fmt: skip
+        elif asked in self.places.unknown:
+            user = asked[1:].partition("/")[0]
+            self.block(
+                "conda.user_unknown", f"there is no user {user} on this host", [f"{asked} is asked for"],
+                f"make the user first, or take {user} out of miniconda_users and the environments",
+            )  # fmt: skip
+        elif not path.startswith(("/", "~")) or re.search(r"[\0\n\r]|(^|/)\.\.?(/|$)", path):
+            self.block(
+                "conda.prefix_invalid", f"{path!r} is not the whole path of a folder", [f"it is the {variable}"],
+                other,
+            )  # fmt: skip
+        elif " " in path:
+            self.block(
+                "conda.prefix_space", f"no conda can be installed in {path!r}",
+                ["its installer refuses a path with a space"], other,
+            )  # fmt: skip
+        elif re.search(r"[^\w./+~@-]", path):
+            self.block(
+                "conda.prefix_invalid", f"{path!r} has signs that shells and installers trip over", [], other
+            )
+        elif (
+            path in _SYSTEM_FOLDERS or path in self.facts.conda.homes.values() or path.startswith(_NOT_A_DISK)
+        ):
+            self.block(
+                "conda.prefix_unsafe", f"{path} is a folder of the system or a home", ["conda fills a folder of its own"],
+                other,
+            )  # fmt: skip
+
+    def _owners(self) -> dict[str, str]:
+        """{path: owner} of every installation that is asked for, written out."""
+        wish = self.wish
+        found = {self.places[wish.prefix]: wish.owner} if wish.system else {}
+        for user in wish.all_users:
+            found.setdefault(self.places[wish.user_prefix(user)], user)
+        for env in wish.environments:
+            if env.prefix:
+                found.setdefault(self.places[env.prefix], env.user or self._owner_of(self.places[env.prefix]))
+        return found
+
+    def _owner_of(self, path: str) -> str:
+        prefix = next((p for p in self.facts.conda.prefixes if p.path == path), None)
+        return (prefix.owner if prefix else None) or "root"
+
+    def _others(self) -> set[str]:
+        """Installations that environments only name: they are not ours to install."""
+        own = {self.places[self.wish.user_prefix(user)] for user in self.wish.all_users}
+        if self.wish.system:
+            own.add(self.places[self.wish.prefix])
+        return {self.places[env.prefix] for env in self.wish.environments if env.prefix} - own
+
+    # --- environments ----------------------------------------------------------------------------------------
+
+    def _judge(self, env: EnvironmentWish, channels: Sequence[str]) -> EnvironmentJudge:
+        return EnvironmentJudge(env, self.host, self.catalog, self.wish, channels).run()
+
+    def _environment(self, env: EnvironmentWish, prefixes: dict[str, CondaPrefix]) -> None:
+        prefix = self.places[self.wish.prefix_of(env)]
+        target = next((p for p in self.out.prefixes if p.path == prefix), None)
+        channels = target.channels if target else ("conda-forge",)
+        judge = self._judge(env, channels)
+        self._name_ways_out(env, judge)
+        self.out.blockers += judge.blockers
+        self.out.warnings += judge.warnings
+        recipe = judge.recipe
+        if recipe is None or target is None:
+            return
+        self._terms(env, recipe.channels)
+        path = f"{prefix}/envs/{env.name}"
+        found = next((e for e in self.facts.conda.environments if e.path == path), None)
+        action, because = self._compare(env, recipe, found)
+        if action in ("create", "finish", "rebuild"):
+            self.out.reasons += judge.reasons
+        self.out.environments.append(EnvironmentTarget(
+            wish=env, prefix=prefix, path=path, owner=target.owner, group=target.group, umask=target.umask,
+            action=action, recipe=recipe, because=because,
+        ))  # fmt: skip
+
+    def _name_ways_out(self, env: EnvironmentWish, judge: EnvironmentJudge) -> None:
+        open_ = [issue for issue in judge.blockers if issue.code in HAS_WAY_OUT and not issue.hint]
+        if not open_:
+            return
+        asked = judge.read_as or env
+        ways = list(_ways(asked, self.host, self.catalog))
+        if env.file:
+            ways = [f"in {env.file} {way}" for way in ways]
+        for issue in open_:
+            driver = self._other_driver(asked) if issue.code == "conda.driver_too_old" else []
+            issue.hint = "; or ".join([*ways, *driver]) or "leave this environment out for this host"
+
+    def _other_driver(self, env: EnvironmentWish) -> list[str]:
+        """The oldest driver branch offered for this host on which the environment would run, as a hint."""
+        ubuntu = self.facts.host.os.version_id
+        for number in sorted(self.catalog.branches_for(self.host.gpus)):
+            branch = self.catalog.branch(number)
+            try:
+                offered = self.catalog.offers(number, ubuntu=ubuntu)
+            except UsageError:
+                return []
+            if not offered or branch.last_version is None or branch.last_version == self.host.driver:
+                continue
+            host = replace(self.host, driver=branch.last_version, max_cuda=branch.max_cuda)
+            if _works(env, host, self.catalog):
+                return [f'nvidia_driver_branch: "{offered[0].series}"']
+        return []
+
+    def _terms(self, env: EnvironmentWish, channels: Sequence[str]) -> None:
+        named = needs_terms(channels, self.catalog)
+        if named and not self.wish.accept_tos:
+            self.out.blockers.append(terms_issue(f"environment {env.name}", named))
+
+    def _compare(
+        self, env: EnvironmentWish, recipe: Recipe, found: CondaEnvironment | None
+    ) -> tuple[str, str]:
+        """What has to be done with an environment, and why; a blocker where that is not allowed."""
+        if found is None:
+            return "create", "it is not there"
+        if found.unfinished:
+            return "finish", "making it was cut off"
+        if found.state == "foreign":
+            self.block(
+                "conda.environment_foreign", f"{found.path} holds something else than an environment",
+                ["it is not ours to move or remove"], f"another name than {env.name}, or move that folder away",
+            )  # fmt: skip
+            return "", ""
+        other = differences(env, recipe, found, self.host, self.catalog)
+        if not other:
+            if self.wish.lib64_link and not found.lib64 and made_by_us(found):
+                return "configure", "lib64 is missing, which builds of CUDA extensions look for"
+            if not made_by_us(found):
+                self.out.reasons.append(Reason(
+                    what=f"environment {env.name}", value="left as it is", because="somebody made it, and it is as asked for",
+                ))  # fmt: skip
+            return "", ""
+        if self.wish.rebuild:
+            return "rebuild", "; ".join(other)
+        who = "" if made_by_us(found) else ", and it was not made by us"
+        self.block(
+            "conda.environment_differs", f"environment {env.name} is other than asked for{who}", other,
+            "miniconda_rebuild: true makes it anew, its export is saved first; or ask for what is there, or by another name",
+        )  # fmt: skip
+        return "", ""
+
+
+def _works(env: EnvironmentWish, host: HostView, catalog: Catalog) -> bool:
+    return not EnvironmentJudge(env, host, catalog, CondaWish(), ()).run().blockers
+
+
+@lru_cache(maxsize=512)
+def _ways(env: EnvironmentWish, host: HostView, catalog: Catalog) -> tuple[str, ...]:
+    """Ways out for an environment: the same for every host of a fleet with the same GPUs and driver."""
+    return tuple(nearest(env, catalog, lambda trial: _works(trial, host, catalog)))
+
+
+def _named(text: str) -> str:
+    """A name that works, made from one that does not."""
+    plain = re.sub(r"[^A-Za-z0-9_.+-]+", "_", text).lstrip(".+-")[:100]
+    return plain or "gpu"

@@ -1,0 +1,138 @@
+"""The way out for an environment that cannot work: the smallest change of its keys that does, tried, never guessed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from provision.catalog import Catalog
+from provision.catalog._frameworks import pythons
+from provision.catalog.versions import key, minor
+from provision.errors import UsageError
+from provision.parts.conda.desired import EnvironmentWish
+
+# Refusals that other values of the environment's own keys can lift.
+HAS_WAY_OUT = frozenset({
+    "conda.torch_unknown", "conda.torch_not_built", "conda.no_code_for_gpu", "conda.driver_too_old",
+    "conda.no_wheel_for_python", "conda.tensorflow_unknown", "conda.tensorflow_other_cuda", "conda.cuda_unknown",
+    "conda.cuda_not_packaged", "conda.python_invalid", "conda.no_build_for_machine",
+})  # fmt: skip
+_KEYS = ("torch", "tensorflow", "jax", "cuda", "python")
+_MOST_TRIALS = 1500
+Change = dict[str, str]
+
+
+def nearest(env: EnvironmentWish, catalog: Catalog, works: Callable[[EnvironmentWish], bool]) -> list[str]:
+    """Return up to two ways out as text (``cuda: "11.8" and torch: "2.0.0"``), the smallest change first.
+
+    The second one changes another key than the first: torch for this CUDA, or CUDA for this torch.
+    """
+    found: list[Change] = []
+    for number, change in enumerate(_changes(_plain(env), catalog)):
+        if number >= _MOST_TRIALS or len(found) == 2:
+            break
+        if found and (set(found[0]) <= set(change) or set(change) & set(found[0])):
+            continue
+        trial = replace(_plain(env), **change)  # type: ignore[arg-type]
+        shown = {k: getattr(trial, k) for k in _KEYS if getattr(trial, k) != getattr(env, k)}
+        if shown and works(trial):
+            found.append(shown)
+    return [_text(change) for change in found]
+
+
+def _plain(env: EnvironmentWish) -> EnvironmentWish:
+    """The same wish with the CUDA of a version like 2.6.0+cu124 in its own key."""
+    version, plus, local = env.torch.partition("+")
+    if not plus:
+        return env
+    digits = local.removeprefix("cu")
+    cuda = "none" if local == "cpu" else f"{digits[:-1]}.{digits[-1]}" if digits.isdigit() else env.cuda
+    return replace(env, torch=version, cuda=env.cuda or cuda)
+
+
+def _changes(env: EnvironmentWish, catalog: Catalog) -> Iterator[Change]:
+    """Changes of single keys first, then of two and three, each kind from the nearest value on."""
+    cudas = [""] if env.cuda in ("", "none", "cpu") else [*_cudas(env, catalog), ""]
+    versions, snakes = _versions(env, catalog), _pythons(env, catalog)
+    name = "torch" if env.torch else "tensorflow" if env.tensorflow else ""
+    if env.cuda:
+        for cuda in cudas:
+            yield {"cuda": cuda}
+    if env.python:
+        for python in snakes:
+            yield {"python": python}
+    for version in versions:
+        yield {name: version}
+    snakes = snakes[:3]
+    for cuda in cudas:
+        for python in snakes:
+            yield {"cuda": cuda, "python": python}
+    for version in versions:
+        for cuda in cudas:
+            yield {name: version, "cuda": cuda}
+    for version in versions:
+        for python in snakes:
+            yield {name: version, "python": python}
+    for version in versions:
+        for cuda in cudas:
+            for python in snakes:
+                yield {name: version, "cuda": cuda, "python": python}
+
+
+def _cudas(env: EnvironmentWish, catalog: Catalog) -> list[str]:
+    if env.torch:
+        known = [row.cuda for row in catalog.frameworks.torch.tags.values()]
+    elif env.tensorflow:
+        known = [row.cuda for row in catalog.frameworks.tensorflow.releases.values()]
+    elif env.jax:
+        known = ["12", "13"]
+    else:
+        known = [row.version for row in catalog.cuda_minors]
+    return _near(env.cuda, list(dict.fromkeys(known)))
+
+
+def _versions(env: EnvironmentWish, catalog: Catalog) -> list[str]:
+    if env.torch:
+        return _near(env.torch, list(catalog.frameworks.torch.releases))
+    if env.tensorflow:
+        return _near(env.tensorflow, list(catalog.frameworks.tensorflow.releases))
+    return []
+
+
+def _pythons(env: EnvironmentWish, catalog: Catalog) -> list[str]:
+    """Pythons of the framework as it is asked for, else all that any framework has."""
+    try:
+        if env.torch:
+            listed = list(catalog.torch(env.torch).python or ())
+        elif env.tensorflow:
+            listed = pythons(*catalog.tensorflow(env.tensorflow).python)
+        else:
+            listed = []
+    except UsageError:
+        listed = []
+    every = {python for row in catalog.frameworks.torch.releases.values() for python in row.python or ()}
+    return _near(env.python, listed or sorted(every, key=key)) if env.python else []
+
+
+def _near(wanted: str, known: list[str]) -> list[str]:
+    """Known versions by their distance in the list, the newer one first of two that are as far away.
+
+    From a word that is no version nothing is near: the newest first then.
+    """
+    ordered = sorted(known, key=key)
+    if not key(wanted):
+        return ordered[::-1]
+    place = sum(key(version) < key(wanted) for version in ordered)
+    return sorted(
+        (version for version in ordered if version != wanted),
+        key=lambda version: (
+            minor(version) != minor(wanted),
+            abs(ordered.index(version) - place + (0.5 if ordered.index(version) < place else 0)),
+            key(version),
+        ),
+    )
+
+
+def _text(change: Change) -> str:
+    words = [f'{name}: "{value}"' if value else f"no {name}" for name, value in change.items()]
+    return " and ".join(words)

@@ -1,0 +1,1 @@
+"""Container runtimes and NVIDIA's container toolkit."""

@@ -1,0 +1,104 @@
+"""What resolve is asked about containers and what it answers: wish, target, decision."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from provision.parts.decision import Notes, of_role
+
+RUNTIMES = ("docker", "containerd", "podman")
+# Channels as in planning: the toolkit's repository, and the archive for docker.io and podman.
+TOOLKIT, ARCHIVE = "container_toolkit", "ubuntu"
+
+
+@dataclass(frozen=True)
+class ContainersWish:
+    """The inventory's container_toolkit_* values; see roles/container_toolkit/meta/argument_specs.yml.
+
+    runtimes: empty means that nothing happens, unless rootless_users are named. version: "" (the newest that is good and
+    fits the runtimes), "1.20.0" or "1.20.0-1". cdi, docker_cdi: "auto", "always" or "never".
+    """
+
+    runtimes: tuple[str, ...] = ()
+    version: str = ""
+    hold: bool = True
+    update: bool = False
+    install_docker: bool = False
+    install_podman: bool = False
+    default_runtime: str = ""
+    cdi: str = "auto"
+    docker_cdi: str = "auto"
+    shm_size: str = ""
+    cgroup_driver: str = ""
+    device_links: bool = True
+    docker_users: tuple[str, ...] = ()
+    rootless_users: tuple[str, ...] = ()
+    restart: str = "when_idle"
+    remove_legacy: bool = True
+    test_image: str = ""
+    repo_url: str = ""
+    repo_key: str = ""
+    repo_key_fingerprint: str = ""
+
+    @classmethod
+    def from_vars(cls, values: Mapping[str, Any]) -> ContainersWish:
+        """Read role variables; missing ones take the defaults. Numbers and booleans become text where text belongs."""
+        found = of_role(values, "container_toolkit_", cls)
+        for name in ("runtimes", "docker_users", "rootless_users"):
+            if name in found:
+                listed = found[name] or []
+                items = listed if isinstance(listed, list | tuple) else str(listed).split(",")
+                found[name] = tuple(dict.fromkeys(str(item).strip() for item in items if str(item).strip()))
+        for name in ("cdi", "docker_cdi"):
+            # What YAML makes of true and false.
+            word = str(found.get(name, "auto")).lower()
+            found[name] = {"true": "always", "false": "never", "": "auto"}.get(word, word)
+        for name in ("version", "shm_size", "default_runtime", "cgroup_driver"):
+            value = found.get(name, getattr(cls, name))
+            text = str(value).lower() if isinstance(value, bool) else str(value if value is not None else "")
+            found[name] = text.strip()
+        return cls(**found)
+
+    @property
+    def wanted(self) -> bool:
+        """Whether containers are this host's business at all."""
+        return bool(self.runtimes or self.rootless_users)
+
+    @property
+    def docker(self) -> bool:
+        """The system's docker is to be configured."""
+        return "docker" in self.runtimes
+
+
+@dataclass(frozen=True)
+class ContainersTarget:
+    """What a host should have. spec: all arguments of the module container_runtime."""
+
+    version: str  # of the toolkit: "1.20.0"
+    packages: dict[str, str] = field(default_factory=dict)  # what apt is asked for: exact Debian versions
+    names: tuple[str, ...] = ()  # the toolkit's packages: what is held
+    remove: tuple[str, ...] = ()  # packages of the old days
+    runtimes: dict[str, str] = field(
+        default_factory=dict
+    )  # docker, containerd, podman -> version, "" not known
+    installs: tuple[str, ...] = ()  # runtimes that come with this plan
+    spec: dict[str, Any] = field(default_factory=dict)
+    keys: tuple[str, ...] = ()  # of daemon.json that change: "runtimes.nvidia", "features.cdi"
+    todo: tuple[str, ...] = ()  # in words, what the module will do; empty: nothing
+    restart: str = (
+        ""  # why docker has to be restarted; "": reading its file again is enough, or nothing is to be done
+    )
+    disturbed: tuple[str, ...] = ()  # running containers that a restart would end
+
+
+@dataclass
+class ContainersDecision(Notes):
+    """Containers of one host. Without a target, blockers and ``asks`` there is nothing to do. See Notes.
+
+    asks: channels whose offers are needed before this can be decided.
+    """
+
+    target: ContainersTarget | None = None
+    asks: tuple[str, ...] = ()

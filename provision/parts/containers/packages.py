@@ -1,0 +1,365 @@
+"""The packages of NVIDIA's container toolkit: what is there, what comes, what of the old days goes. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import provision.collection  # noqa: F401  (makes the collection importable)
+from ansible_collections.gpu.provision.plugins.module_utils.apt import files as apt_files
+from ansible_collections.gpu.provision.plugins.module_utils.lib import driver_names
+from provision.catalog import Catalog
+from provision.catalog.models import KnownBad
+from provision.catalog.versions import key
+from provision.facts import Facts
+from provision.parts.candidates import Offer
+from provision.parts.containers.desired import ContainersDecision, ContainersWish
+from provision.parts.decision import and_
+from provision.parts.driver.installed import is_cuda_uri
+
+# What apt is to be asked for, as aptquery's patterns.
+PATTERNS = (r"docker\.io|podman|(nvidia-container|libnvidia-container).*",)
+REPOSITORY = "NVIDIA's container toolkit repository"
+# The package that owned /etc/docker/daemon.json, and the runtime that the toolkit took over.
+# Source: catalog/data/container_toolkit.yml, legacy.
+_CGROUP_V2 = "1.8.0"  # source: field report L7, NVIDIA's libnvidia-container release notes of 1.8.0
+_PLACE = re.compile(r"/(?:libnvidia-container|nvidia-docker|nvidia-container-runtime)/")
+# Entries of the host's sources that our own file replaces, as aptconfigure's legacy_uris (normalised, no slash behind).
+LEGACY_URIS = [r".*/(?:libnvidia-container|nvidia-docker|nvidia-container-runtime)(?:/.*)?$"]
+
+
+def is_toolkit_uri(uri: str) -> bool:
+    """True for NVIDIA's container repositories, today's and those of the old days, and mirrors that keep their path."""
+    return _PLACE.search(uri.rstrip("/") + "/") is not None
+
+
+def own_sources() -> str:
+    """Path of our file for the toolkit's repository."""
+    return str(apt_files.sources_path("container-toolkit"))
+
+
+def toolkit_entries(facts: Facts) -> list[Any]:
+    """Enabled apt entries of NVIDIA's container repositories that are not in our own file."""
+    return [
+        entry
+        for entry in facts.apt.sources
+        if entry.enabled
+        and entry.file != own_sources()
+        and "deb" in entry.types
+        and any(map(is_toolkit_uri, entry.uris))
+    ]
+
+
+def entries_by_old_key(wish: ContainersWish, facts: Facts) -> list[Any]:
+    """Entries of apt that stay, name no key, and may be a copy of NVIDIA's: they need the key where it is."""
+    return [
+        entry
+        for entry in facts.apt.sources
+        if entry.enabled
+        and not entry.signed_by
+        and any(
+            "nvidia" in uri.lower()
+            and uri.rstrip("/") != wish.repo_url.rstrip("/")
+            and not is_cuda_uri(uri)
+            and not is_toolkit_uri(uri)
+            for uri in entry.uris
+        )
+    ]
+
+
+def old_keys_that_go(wish: ContainersWish, facts: Facts) -> list[str]:
+    """Keyrings that NVIDIA's container key is taken out of: where that is certain, and no entry of apt that stays needs it."""
+    if not wish.remove_legacy or entries_by_old_key(wish, facts):
+        return []
+    return sorted(path for path, certain in facts.containers.old_keys.items() if certain)
+
+
+@dataclass(frozen=True)
+class Installed:
+    """The toolkit that dpkg knows of. versions: upstream version by package; whole: all there, configured, equal."""
+
+    packages: dict[str, str]
+    whole: bool
+    version: str | None
+
+    @property
+    def words(self) -> list[str]:
+        return [f"{name} {version}" for name, version in sorted(self.packages.items())]
+
+
+def installed_toolkit(facts: Facts, catalog: Catalog) -> Installed:
+    """What is installed of the set of packages, and whether it is one version."""
+    rows, wanted = facts.packages, catalog.container_toolkit.packages.set
+    there = {name: rows[name] for name in wanted if name in rows and rows[name].status[1] not in "nc"}
+    versions = {row.version for row in there.values()}
+    whole = len(there) == len(wanted) and len(versions) == 1 and all(row.installed for row in there.values())
+    found = {name: row.version for name, row in there.items()}
+    return Installed(found, whole, _upstream(next(iter(versions))) if len(versions) == 1 else None)
+
+
+def legacy_packages(facts: Facts, catalog: Catalog) -> list[str]:
+    """Installed packages that the toolkit replaced."""
+    rows = facts.packages
+    listed = [*catalog.container_toolkit.legacy.remove_packages, "nvidia-container-runtime-hook"]
+    return [name for name in listed if name in rows and rows[name].status[1] not in "nc"]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a version must be. least and most: bounds with their reasons, "" without one; most itself is too new."""
+
+    least: str = ""
+    least_because: str = ""
+    below: str = ""
+    below_because: str = ""
+
+    def fits(self, version: str) -> bool:
+        return (not self.least or key(version) >= key(self.least)) and (
+            not self.below or key(version) < key(self.below)
+        )
+
+
+def limits(facts: Facts, catalog: Catalog, consumers: dict[str, str]) -> Limits:
+    """Bounds of the toolkit's version on a host.
+
+    consumers: runtimes that read CDI specifications themselves, with their versions ("" not known). A toolkit from
+    the catalog's ``toolkit_from`` on writes specifications that older ones cannot read.
+    """
+    least = _CGROUP_V2 if facts.containers.cgroups == "v2" else ""
+    below, why = "", ""
+    for row in catalog.container_toolkit.min_runtime_versions:
+        late = [
+            f"{runtime} {version} (needs {needed})"
+            for runtime, version in consumers.items()
+            if row.toolkit_from
+            and version
+            and (needed := getattr(row, runtime))
+            and key(version) < key(needed)
+        ]
+        if late and (not below or key(str(row.toolkit_from)) < key(below)):
+            below = str(row.toolkit_from)
+            why = f"from {below} on it writes {row.because}, too new for {and_(late)}"
+    return Limits(least, "older ones cannot work with cgroup v2" if least else "", below, why)
+
+
+def known_bad(catalog: Catalog, version: str) -> KnownBad | None:
+    """The reason against a version, None for a good one."""
+    return next(iter(catalog.known_bad("container_toolkit", version)), None)
+
+
+def choose(
+    wish: ContainersWish,
+    facts: Facts,
+    catalog: Catalog,
+    offer: Offer | None,
+    bounds: Limits,
+    out: ContainersDecision,
+) -> tuple[str, dict[str, str]] | None:
+    """Return (version, {package: Debian version} for apt), the reasons noted.
+
+    None with a blocker, or with nothing where apt has to be asked first (offer None).
+    """
+    have = installed_toolkit(facts, catalog)
+    asked = wish.version.split("-")[0]
+    if asked and not bounds.fits(asked) and bounds.least and key(asked) < key(bounds.least):
+        out.block(
+            "containers.too_old",
+            f"container toolkit {asked} cannot work here",
+            [f"{bounds.least_because}; {bounds.least} is the first that can"],
+            'container_toolkit_version: "" takes the newest that is good',
+        )
+        return None
+    kept = _kept(wish, catalog, have, bounds, out)
+    if kept:
+        return kept, {}
+    if offer is None:
+        return None
+    sets = _sets(offer, catalog.container_toolkit.packages.set)
+    if asked:
+        return _exactly(wish.version, sets, have, catalog, bounds, offer, out)
+    against = {version: _against(catalog, _upstream(version), bounds) for version in sets}
+    good = [version for version in sets if not against[version]]
+    if not good:
+        _refuse_offer(sets, [f"{_upstream(v)}: {why}" for v, why in against.items()], offer, out)
+        return None
+    version = good[0]
+    # A set that stands in pieces is mended at its own version where the repository still has that.
+    own = next((v for v in good if v in set(have.packages.values())), None)
+    if own and not wish.update and have.version and not have.whole:
+        version, because = own, "it is installed and not whole; what is missing comes at the same version"
+    else:
+        because = f"the newest good one in {REPOSITORY}"
+        newer = [f"{_upstream(v)} ({against[v]})" for v in sets[: sets.index(version)]]
+        because += f"; passed over: {'; '.join(newer)}" if newer else ""
+    out.reason("container toolkit", _upstream(version), because)
+    _explain_origins(facts, offer, catalog, out)
+    return _upstream(version), _change(facts, catalog, version)
+
+
+def _against(catalog: Catalog, version: str, bounds: Limits) -> str:
+    """Why a version is not taken, "" for a good one."""
+    bad = known_bad(catalog, version)
+    if bad:
+        return f"known to be bad: {bad.symptom}"
+    if bounds.least and key(version) < key(bounds.least):
+        return bounds.least_because
+    return "" if bounds.fits(version) else bounds.below_because
+
+
+def _upstream(version: str) -> str:
+    return str(driver_names.upstream(version))
+
+
+def _kept(
+    wish: ContainersWish, catalog: Catalog, have: Installed, bounds: Limits, out: ContainersDecision
+) -> str | None:
+    """The installed version where it stays."""
+    if not have.whole or have.version is None:
+        if have.packages:
+            out.reason(
+                "not whole", and_(have.words), "the packages of the toolkit belong together at one version"
+            )
+        return None
+    asked = wish.version.split("-")[0]
+    if asked and asked != have.version:
+        return None
+    bad = known_bad(catalog, have.version)
+    if not asked and bad:
+        out.reason("replaced", have.version, f"it is known to be bad: {bad.symptom}")
+        return None
+    if bounds.least and key(have.version) < key(bounds.least):
+        out.reason("replaced", have.version, bounds.least_because)
+        return None
+    if wish.update and not asked:
+        return None
+    if not bounds.fits(have.version):
+        out.warn(
+            "containers.cdi_too_new",
+            f"container toolkit {have.version} writes specifications that are too new here",
+            [bounds.below_because],
+            "a newer runtime, or container_toolkit_update: true, which goes to a version that fits",
+        )
+    if bad:
+        out.warn(
+            "containers.known_bad",
+            f"container toolkit {have.version}: {bad.symptom}",
+            [f"asked for: container_toolkit_version {wish.version}"],
+            bad.fix,
+        )
+    because = "asked for" if asked else "it is installed; container_toolkit_update: true would move it on"
+    out.reason("container toolkit", have.version, because)
+    return have.version
+
+
+def _sets(offer: Offer, wanted: Iterable[str]) -> list[str]:
+    """Debian versions at which the whole set is offered, newest first; release candidates last."""
+    found = [{c.version for c in offer.versions(name)} for name in wanted]
+    common = set.intersection(*found) if found else set()
+    return sorted(common, key=lambda v: ("~" not in v, key(_upstream(v)), key(v)), reverse=True)
+
+
+def _exactly(
+    version: str,
+    sets: list[str],
+    have: Installed,
+    catalog: Catalog,
+    bounds: Limits,
+    offer: Offer,
+    out: ContainersDecision,
+) -> tuple[str, dict[str, str]] | None:
+    found = next((v for v in sets if version in (v, _upstream(v))), None)
+    if found is None:
+        near = [_upstream(v) for v in sets[:6]]
+        out.block(
+            "containers.version_not_offered",
+            f"{REPOSITORY} does not have container toolkit {version} whole",
+            [
+                *offer.errors[:3],
+                f"it has {', '.join(near)}" if near else "it has no version of which all packages are there",
+            ],
+            f'container_toolkit_version: "{near[0]}", or "" for the newest that is good'
+            if near
+            else "look at the repository and its mirror",
+        )
+        return None
+    upstream = _upstream(found)
+    bad = known_bad(catalog, upstream)
+    if bad:
+        out.warn(
+            "containers.known_bad",
+            f"container toolkit {upstream}: {bad.symptom}",
+            ["it is asked for all the same"],
+            bad.fix,
+        )
+    if bounds.below and key(upstream) >= key(bounds.below):
+        rows = catalog.container_toolkit.min_runtime_versions
+        way = next((row.workaround for row in rows if row.toolkit_from == bounds.below), None)
+        out.warn(
+            "containers.cdi_too_new",
+            f"container toolkit {upstream} writes specifications that are too new here",
+            [bounds.below_because],
+            way,
+        )
+    out.reason("container toolkit", upstream, "asked for")
+    wanted = catalog.container_toolkit.packages.set
+    return upstream, {name: found for name in wanted if have.packages.get(name) != found}
+
+
+def _change(facts: Facts, catalog: Catalog, version: str) -> dict[str, str]:
+    rows = facts.packages
+    return {
+        name: version
+        for name in catalog.container_toolkit.packages.set
+        if name not in rows or not rows[name].installed or rows[name].version != version
+    }
+
+
+def _refuse_offer(sets: list[str], skipped: list[str], offer: Offer, out: ContainersDecision) -> None:
+    if skipped:
+        out.block(
+            "containers.no_good_version",
+            f"no version in {REPOSITORY} is good for this host",
+            skipped[:6],
+            f'container_toolkit_version: "{_upstream(sets[0])}" takes one all the same',
+        )
+        return
+    out.block(
+        "containers.not_offered",
+        f"{REPOSITORY} could not be read, or has no whole set of the toolkit's packages",
+        offer.errors[:4] or ["apt finds none of the packages there"],
+        "make it reachable from the host (network, proxy), or set container_toolkit_repo_url to a mirror",
+    )
+
+
+def _explain_origins(facts: Facts, offer: Offer, catalog: Catalog, out: ContainersDecision) -> None:
+    """Say what of other origins is passed over: pins and other repositories with packages of the same names."""
+    wanted = set(catalog.container_toolkit.packages.set)
+    pins = [
+        f"{pin.file} ({pin.pin}, {pin.priority})"
+        for pin in facts.apt.preferences
+        if pin.priority > 500
+        and any(
+            word.rstrip("*") and name.startswith(word.rstrip("*"))
+            for word in pin.package.split()
+            for name in wanted
+        )
+    ]
+    if pins:
+        out.reason(
+            "pins",
+            "; ".join(pins[:3]),
+            "they prefer another origin; exact versions and holds stand above them",
+        )
+    elsewhere = [
+        entry
+        for entry in facts.apt.sources
+        if entry.enabled and any("/compute/cuda/repos/" in uri for uri in entry.uris)
+    ]
+    if elsewhere:
+        out.reason(
+            "one origin",
+            REPOSITORY,
+            "NVIDIA's CUDA repository has packages of the same names; two origins give mixed versions",
+        )

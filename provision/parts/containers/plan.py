@@ -1,0 +1,202 @@
+"""What has to change for containers: the difference between a host and the decision of resolve.
+
+Pure. The spec is exactly the arguments of the module container_runtime; the steps and reasons are what people read.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import provision.collection  # noqa: F401  (makes the collection importable)
+from ansible_collections.gpu.provision.plugins.module_utils.apt import trusted_keys
+from provision.catalog import Catalog
+from provision.facts import Facts
+from provision.parts.apt import AptPart, PartPlan
+from provision.parts.containers.packages import installed_toolkit, old_keys_that_go, toolkit_entries
+from provision.parts.containers.preconditions import has_docker_cdi
+from provision.parts.containers.resolve import (
+    LEGACY_URIS,
+    ContainersDecision,
+    ContainersTarget,
+    ContainersWish,
+)
+from provision.parts.decision import and_
+from provision.parts.plan import Step
+
+# What unattended-upgrades must leave alone where only the toolkit is held.
+UNATTENDED = ("nvidia-container-", "libnvidia-container")
+
+
+def plan_containers(
+    wish: ContainersWish, facts: Facts, decision: ContainersDecision, source: dict[str, Any] | None
+) -> PartPlan:
+    """Return what has to change. source: the toolkit's repository as aptquery's SourceSpec."""
+    target, steps = decision.target, list[Step]()
+    if target is None:
+        return PartPlan({"runtimes": None}, None, steps)
+    apt = AptPart(
+        install=sorted(f"{name}={version}" for name, version in target.packages.items()),
+        remove=sorted(target.remove),
+    )
+    if source:
+        keys = old_keys_that_go(wish, facts)
+        spec = {
+            **source,
+            "legacy_uris": LEGACY_URIS if wish.remove_legacy else [],
+            "legacy_keys": [trusted_keys.CONTAINER_TOOLKIT] if keys else [],
+        }
+        apt.repositories.append((spec, "the toolkit comes from NVIDIA's repository for it"))
+        apt.omitted = toolkit_entries(facts) if wish.remove_legacy else []
+        apt.old_keys = keys
+    if wish.hold:
+        apt.unattended = list(UNATTENDED)
+        apt.unattended_because = "unattended-upgrades must not move the container toolkit"
+    _packages(target, steps)
+    _hold(wish, facts, target, apt, steps)
+    _runtimes(wish, facts, target, steps)
+    moves = bool(target.todo or target.packages or target.remove)
+    return PartPlan({"runtimes": dict(target.spec) if moves else None}, apt, steps, _summary(target))
+
+
+def _summary(target: ContainersTarget) -> str:
+    words = [f"{name} {version}".strip() for name, version in target.runtimes.items()]
+    return f"container toolkit {target.version}" + (f" for {and_(words)}" if words else "")
+
+
+def _packages(target: ContainersTarget, steps: list[Step]) -> None:
+    """Steps whose details are the packages that they bring; the one without details brings all others, dependencies too."""
+    toolkit = [name for name in target.packages if name in target.names]
+    if toolkit:
+        steps.append(
+            Step(
+                id="packages",
+                part="containers",
+                title=f"install NVIDIA's container toolkit {target.version}",
+                because="container_toolkit_runtimes is not empty, and its packages belong together at one version",
+                details=toolkit if target.installs else [],
+            )
+        )
+    for runtime, package in (("docker", "docker.io"), ("podman", "podman")):
+        if runtime in target.installs:
+            steps.append(
+                Step(
+                    id="packages",
+                    part="containers",
+                    title=f"install {package} {target.packages[package]}",
+                    because=f"container_toolkit_install_{runtime} is true",
+                    details=[] if runtime == target.installs[0] else [package],
+                )
+            )
+    if target.remove:
+        steps.append(
+            Step(
+                id="packages",
+                part="containers",
+                title=f"remove {and_(list(target.remove))}",
+                because="the container toolkit replaced them (container_toolkit_remove_legacy)",
+                details=list(target.remove),
+            )
+        )
+
+
+def _hold(
+    wish: ContainersWish, facts: Facts, target: ContainersTarget, apt: AptPart, steps: list[Step]
+) -> None:
+    rows = facts.packages
+    here = [name for name in target.names if name in rows and rows[name].status[1] not in "nc"]
+    if not wish.hold:
+        apt.extra_release = list(target.names)
+        held = [name for name in here if rows[name].held]
+        if held:
+            steps.append(
+                Step(
+                    id="hold",
+                    part="containers",
+                    title=f"release {len(held)} holds",
+                    because="container_toolkit_hold is false",
+                    details=held,
+                )
+            )
+        return
+    apt.extra_hold = list(target.names)
+    loose = [name for name in here if not rows[name].held]
+    coming = [name for name in target.packages if name in target.names]
+    if loose or coming:
+        title = (
+            "hold the toolkit's packages by their exact names" if coming else f"hold {len(loose)} packages"
+        )
+        because = "an update must not move them apart, nor to a version that the runtimes cannot work with"
+        steps.append(
+            Step(id="hold", part="containers", title=title, because=because, details=[] if coming else loose)
+        )
+
+
+def _runtimes(wish: ContainersWish, facts: Facts, target: ContainersTarget, steps: list[Step]) -> None:
+    if target.todo:
+        words = and_(list(target.runtimes)) or "rootless docker"
+        steps.append(
+            Step(
+                id="containers",
+                part="containers",
+                title=f"give GPUs to containers of {words}",
+                because="what is there is kept, one key is changed where one has to",
+                details=list(target.todo),
+            )
+        )
+    docker = facts.containers.docker
+    if target.restart:
+        waits = bool(target.disturbed) and wish.restart != "always" or wish.restart == "never"
+        details = [f"would end {title}" if waits else f"ends {title}" for title in target.disturbed]
+        steps.append(
+            Step(
+                id="restart",
+                part="containers",
+                title="restart docker" + (", left to you (exit code 6)" if waits else ""),
+                because=target.restart,
+                details=details,
+            )
+        )
+    elif target.keys and docker.pid:
+        steps.append(
+            Step(
+                id="restart",
+                part="containers",
+                title="have docker read its file again",
+                because="it takes this up without a restart; containers go on",
+            )
+        )
+
+
+def containers_expectation(
+    wish: ContainersWish, facts: Facts, catalog: Catalog, decision: ContainersDecision
+) -> dict[str, Any]:
+    """What verify holds the host to; see checkcontainers.WISH. Of a host that asks for nothing only what is there is judged."""
+    target = decision.target
+    return {
+        "manage": wish.wanted,
+        "runtimes": list(wish.runtimes),
+        "rootless": list(wish.rootless_users),
+        "names": list(catalog.container_toolkit.packages.set),
+        "legacy": list(catalog.container_toolkit.legacy.remove_packages),
+        "version": wish.version.split("-")[0] or None,
+        "hold": wish.wanted and wish.hold,
+        "default_runtime": wish.default_runtime,
+        "shm_size": wish.shm_size,
+        "users": list(wish.docker_users) if wish.docker else [],
+        "cdi": bool(target.spec.get("cdi")) if target else "podman" in wish.runtimes or wish.cdi == "always",
+        "docker_cdi": has_docker_cdi(facts, catalog),
+        "device_links": wish.wanted and wish.device_links,
+        "refused": [issue.message for issue in decision.blockers],
+        "installed": installed_toolkit(facts, catalog).version,
+    }
+
+
+def containers_to_run(wish: ContainersWish, facts: Facts, catalog: Catalog) -> dict[str, Any]:
+    """What the host is to start containers with; see provecontainer.plan. Only runtimes that the inventory asks for."""
+    return {
+        "docker": wish.docker,
+        "docker_cdi": has_docker_cdi(facts, catalog),
+        "podman": "podman" in wish.runtimes,
+        "image": wish.test_image,
+        "gpus": len(facts.smi.gpus),
+    }

@@ -1,0 +1,289 @@
+"""What of a host decides about its container runtimes: which docker, its file and flags, versions. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import provision.collection  # noqa: F401  (makes the collection importable)
+from ansible_collections.gpu.provision.plugins.module_utils.containers import (
+    daemon_flags,
+    daemon_json,
+    docker_host,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.containers import (
+    docker as containers_docker,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.containers import (
+    files as containers_files,
+)
+from provision.catalog import Catalog
+from provision.catalog.versions import key
+from provision.errors import Issue
+from provision.facts import DaemonFile, DaemonFlag, Facts
+from provision.parts.containers.desired import ContainersDecision, ContainersWish
+from provision.parts.decision import and_
+
+LEAVE = "container_toolkit_runtimes: [] leaves containers on this host alone"
+# What dockerd takes up at its start only.
+AT_START: tuple[str, ...] = containers_docker.AT_START
+GPUS: str = containers_docker.GPUS
+_KEY_OF = {"runtimes.nvidia": "runtimes", "runtimes.nvidia.path": "runtimes", "features.cdi": "features"}
+
+
+def look(facts: Facts) -> dict[str, Any]:
+    """The docker of a host as dockerhost's functions take it."""
+    docker = facts.containers.docker
+    return {
+        "engine": docker.engine,
+        "snap": docker.snap,
+        "podman": docker.podman,
+        "desktop": docker.desktop,
+        "rootless": {row.user: {} for row in docker.rootless},
+    }
+
+
+def check_docker(wish: ContainersWish, facts: Facts, out: ContainersDecision) -> bool:
+    """Judge which docker this is. Returns True where the archive's docker.io has to come; refusals are noted."""
+    found = look(facts)
+    for words in docker_host.warnings(found):
+        out.warn(
+            "containers.other_docker", words, ["the daemon that is configured is another one than theirs"]
+        )
+    refusal = docker_host.refusal(found)
+    if refusal is None:
+        return False
+    message, because, hint = refusal
+    # A snap takes the name and the socket; podman-docker cannot stand beside docker.io. The others can be joined.
+    if wish.install_docker and not found["snap"] and not found["podman"]:
+        if found["desktop"]:
+            out.warn(
+                "containers.other_docker",
+                f"docker of {and_(found['desktop'])} goes to Docker Desktop",
+                because,
+                "docker context use default",
+            )
+        return True
+    out.block("containers.no_docker", message, because or ["container_toolkit_runtimes lists docker"], hint)
+    return False
+
+
+def check_file(file: DaemonFile, whose: str, out: ContainersDecision) -> bool:
+    """Refuse a daemon.json that cannot be changed without losing something. True where it can."""
+    if file.unreadable:
+        out.block(
+            "containers.daemon_json_unreadable",
+            f"{file.path} may not be read",
+            [f"it is {whose}'s configuration and would be merged"],
+            "run as root on the host: ansible_become: true",
+        )
+        return False
+    if file.error:
+        error = file.error
+        out.block(
+            "containers.daemon_json",
+            f"{file.path}, line {error.line}, column {error.column}: {error.message}",
+            [
+                f"{whose} would not start with it, or not with all of it",
+                "it is never overwritten: what is in it would be lost",
+            ],
+            error.hint or "mend it by hand",
+        )
+        return False
+    for words in file.warnings:
+        out.warn("containers.daemon_json", f"{file.path}: {words}", ["it is kept as it is"])
+    return True
+
+
+def without_flags(wish: dict[str, Any], facts: Facts) -> dict[str, Any]:
+    """The wish for daemon.json less what a flag of dockerd's grants already; as the module does it."""
+    docker, wish = facts.containers.docker, dict(wish)
+    flags = _flags(docker.flags)
+    nvidia = daemon_flags.runtimes_of(flags).get(daemon_json.RUNTIME)
+    if wish["runtime"] and nvidia and "runtimes" not in docker.file.value:
+        wish["runtime"] = False
+    default = [flag.value for flag in flags.of("default-runtime")]
+    if wish["default_runtime"] and default[-1:] == [wish["default_runtime"]]:
+        wish["default_runtime"] = ""
+    size = [flag.value for flag in flags.of("default-shm-size")]
+    if wish["shm_size"] and size and daemon_json.size_of(size[-1]) == daemon_json.size_of(wish["shm_size"]):
+        wish["shm_size"] = ""
+    option = daemon_json.CGROUP_DRIVER + wish["cgroup_driver"]
+    if wish["cgroup_driver"] and option in [flag.value for flag in flags.of("exec-opts")]:
+        wish["cgroup_driver"] = ""
+    return wish
+
+
+def _flags(rows: list[DaemonFlag]) -> Any:
+    return daemon_flags.Flags(
+        None, daemon_flags.CONFIG, [daemon_flags.Flag(r.key, r.text, r.value, r.place) for r in rows]
+    )
+
+
+def changes(wish: dict[str, Any], file: DaemonFile) -> list[str]:
+    """Dotted keys of a daemon.json that the wish changes."""
+    found = daemon_json.wanted(wish, file.value, lambda path: file.runtime_exists)
+    return [".".join(path) for path, _ in found]
+
+
+def check_places(keys: list[str], file: DaemonFile, out: ContainersDecision) -> None:
+    """Refuse keys whose place in the text is not clear: there twice, or inside something of another kind."""
+    for name in keys:
+        error = file.refused.get(_KEY_OF.get(name, name))
+        if error:
+            out.block(
+                "containers.daemon_json",
+                f"{file.path}, line {error.line}, column {error.column}: {error.message}",
+                [f"{name} has to be set there"],
+                error.hint or "mend it by hand",
+            )
+
+
+def check_flags(keys: list[str], facts: Facts, out: ContainersDecision) -> None:
+    """Refuse what would stand in the file and among dockerd's flags: it does not start then (field report L2)."""
+    docker = facts.containers.docker
+    in_file = {*docker.file.keys, *(_KEY_OF.get(name, name) for name in keys)}
+    both = [flag for flag in docker.flags if flag.key in in_file]
+    if not both:
+        return
+    first = both[0]
+    new = first.key not in docker.file.keys
+    says = "would be set" if new else "is set"
+    hint = f"take {first.text} out of {first.place}: {docker.file.path} says it"
+    if first.key == "runtimes" and first.value.partition("=")[0] != daemon_json.RUNTIME:
+        name, _, path = first.value.partition("=")
+        hint = f'move it into {docker.file.path}, "runtimes": {{"{name}": {{"path": "{path}"}}}}, and out of {first.place}'
+    elif new:
+        hint = f"move it from {first.place} into {docker.file.path}; or leave container_toolkit's {first.key} unset"
+    out.block(
+        "containers.flag_conflict",
+        f"{first.key} {says} in {docker.file.path} and is a flag of dockerd: it would not start",
+        [f"{flag.place}: {flag.text}" for flag in both[:6]],
+        hint,
+    )
+
+
+def check_versions(
+    wish: ContainersWish, facts: Facts, catalog: Catalog, versions: dict[str, str], out: ContainersDecision
+) -> None:
+    """Refuse runtimes that are too old for GPUs at all."""
+    for feature, runtime in (("docker --gpus", "docker"), ("podman CDI", "podman")):
+        needed = next(
+            (
+                getattr(row, runtime)
+                for row in catalog.container_toolkit.min_runtime_versions
+                if row.feature == feature
+            ),
+            None,
+        )
+        version = versions.get(runtime, "")
+        if runtime in wish.runtimes and needed and version and key(version) < key(needed):
+            others = [name for name in wish.runtimes if name != runtime]
+            out.block(
+                "containers.runtime_too_old",
+                f"{runtime} {version} cannot give GPUs to containers",
+                [f"{feature} begins with {needed}"],
+                f"upgrade {runtime}, or container_toolkit_runtimes: [{', '.join(others) or 'docker'}]",
+            )
+
+
+def needs_feature(
+    wish: ContainersWish, catalog: Catalog, version: str, fresh: bool, out: ContainersDecision
+) -> bool | None:
+    """What features.cdi of daemon.json has to be; None leaves it alone.
+
+    Docker has it from 25.0 on, switched off until 28.3 (source: catalog, min_runtime_versions). It takes a restart, so
+    "auto" sets it only where CDI is asked for, or where docker comes with this plan.
+    """
+    if wish.docker_cdi != "auto":
+        value = wish.docker_cdi == "always"
+        row = _cdi_row(catalog)
+        if value and version and row and key(version) < key(str(row.docker)):
+            out.warn(
+                "containers.no_docker_cdi",
+                f"docker {version} has no CDI",
+                [f"it begins with {row.docker}"],
+                "docker run --gpus works without",
+            )
+        return value
+    row = _cdi_row(catalog)
+    if not version or row is None or not (wish.cdi == "always" or fresh):
+        return None
+    on_by_default = row.default_from is not None and key(version) >= key(row.default_from)
+    return True if key(version) >= key(str(row.docker)) and not on_by_default else None
+
+
+def has_docker_cdi(facts: Facts, catalog: Catalog) -> bool:
+    """Whether the docker of a host takes --device nvidia.com/gpu=all, by its version and its file."""
+    docker, row = facts.containers.docker, _cdi_row(catalog)
+    if not docker.version or row is None or key(docker.version) < key(str(row.docker)):
+        return False
+    features = docker.file.value.get("features")
+    asked = features.get("cdi") if isinstance(features, dict) else None
+    if isinstance(asked, bool):
+        return asked
+    return row.default_from is not None and key(docker.version) >= key(row.default_from)
+
+
+def _cdi_row(catalog: Catalog) -> Any:
+    return next(
+        (row for row in catalog.container_toolkit.min_runtime_versions if row.feature == "docker CDI"), None
+    )
+
+
+def differs(wish: dict[str, Any], facts: Facts) -> list[str]:
+    """Keys of which the running daemon says something else than is asked for: it did not take its file up."""
+    info = facts.containers.docker.info
+    if info is None:
+        return []
+    found = []
+    if wish["runtime"] and daemon_json.RUNTIME not in info.runtimes:
+        found.append("runtimes")
+    if wish["default_runtime"] and info.default_runtime != wish["default_runtime"]:
+        found.append("default-runtime")
+    if wish["cgroup_driver"] and info.cgroup_driver not in ("", "none", wish["cgroup_driver"]):
+        found.append("exec-opts")
+    return found
+
+
+def own_file_is(facts: Facts, path: str, text: str) -> bool:
+    """True when a file of ours is as it should be."""
+    from ansible_collections.gpu.provision.plugins.module_utils.apt import files as apt_files
+
+    return bool(facts.own_files.get(path) == apt_files.sha256(text))
+
+
+def link_rule(facts: Facts) -> bool:
+    """True when the rule for links in /dev/char is there."""
+    return own_file_is(facts, containers_files.UDEV_RULE, containers_files.UDEV_TEXT)
+
+
+def cdi_rules(facts: Facts) -> bool:
+    """True when our units for the specification are as they should be."""
+    return all(own_file_is(facts, path, text) for path, text in containers_files.CDI_UNITS.items())
+
+
+def own_cdi_files(facts: Facts) -> list[str]:
+    """Our units that are there."""
+    return [path for path in containers_files.CDI_UNITS if path in facts.own_files]
+
+
+def lost_at_reload(facts: Facts) -> Issue | None:
+    """Name the running containers that lose their GPUs when systemd reads its units again (field report L3).
+
+    Those whose control groups systemd keeps, while NVIDIA's devices have no links in /dev/char.
+    """
+    containers = facts.containers
+    info = containers.docker.info
+    spared = {"docker"} if info and info.cgroup_driver not in ("", "systemd") else set()
+    users = [row.title for row in containers.running if row.gpu and row.runtime not in spared]
+    if not users or not containers.device_links_missing:
+        return None
+    return Issue(
+        code="containers.daemon_reload",
+        message=f"running containers may lose their GPUs: {and_(users[:6])}",
+        because=[
+            "systemd reads its units again in this plan, and devices without a link in /dev/char are lost then"
+        ],
+        hint="make the links before: nvidia-ctk system create-dev-char-symlinks --create-all, where it is there; or apply "
+        "when the containers are done",
+    )

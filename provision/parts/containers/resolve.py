@@ -1,0 +1,610 @@
+"""What a host's containers need for GPUs: the toolkit, which runtimes, what has to change in them, or why it cannot be.
+
+Pure: wish + facts + catalog + what apt offers + the driver's decision in, a decision out. Where apt has to be asked
+first, the decision says so (``asks``).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import provision.collection  # noqa: F401  (makes the collection importable)
+from ansible_collections.gpu.provision.plugins.module_utils.apt import trusted_keys
+from ansible_collections.gpu.provision.plugins.module_utils.containers import (
+    daemon_json,
+    docker_proxy,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.containers import (
+    files as containers_files,
+)
+from ansible_collections.gpu.provision.plugins.module_utils.containers import (
+    probe as containers_probe,
+)
+from provision.catalog import Catalog
+from provision.catalog.versions import key
+from provision.errors import UsageError
+from provision.facts import Facts
+from provision.inventory.proxy import HostProxy
+from provision.parts import checks
+from provision.parts.candidates import Offer
+from provision.parts.containers import packages
+from provision.parts.containers import preconditions as hosts
+from provision.parts.containers.desired import (
+    ARCHIVE,
+    RUNTIMES,
+    TOOLKIT,
+    ContainersDecision,
+    ContainersTarget,
+    ContainersWish,
+)
+from provision.parts.containers.packages import LEGACY_URIS, PATTERNS
+from provision.parts.decision import Decision, and_
+
+__all__ = [
+    "LEGACY_URIS",
+    "PATTERNS",
+    "ContainersDecision",
+    "ContainersTarget",
+    "ContainersWish",
+    "resolve_containers",
+]
+
+_USER = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,31}\$?")
+_VERSION = re.compile(r"[0-9]+\.[0-9]+\.[0-9]+([~.+A-Za-z0-9]*)(-[0-9A-Za-z.+~]+)?")
+
+
+def resolve_containers(
+    wish: ContainersWish,
+    facts: Facts,
+    catalog: Catalog,
+    offers: dict[str, Offer],
+    driver: Decision,
+    proxy: HostProxy = HostProxy(),  # noqa: B008 - frozen
+) -> ContainersDecision:
+    """Decide containers for one host.
+
+    offers: what apt offers there, by channel; the toolkit's repository is "container_toolkit", the archive "ubuntu".
+    driver: the driver's decision; while it still asks, the driver is not judged. proxy: the host's, docker's too.
+    """
+    return _Resolver(wish, facts, catalog, offers, driver, proxy).run()
+
+
+class _Resolver:
+    def __init__(
+        self,
+        wish: ContainersWish,
+        facts: Facts,
+        catalog: Catalog,
+        offers: dict[str, Offer],
+        driver: Decision,
+        proxy: HostProxy,
+    ) -> None:
+        self.proxy = proxy
+        self.wish, self.facts, self.catalog, self.offers, self.driver = wish, facts, catalog, offers, driver
+        self.containers, self.out = facts.containers, ContainersDecision()
+        self.fresh: list[str] = []  # runtimes that come with this plan
+        self.todo: list[str] = []
+        self.late: list[str] = []  # keys that wait for a restart
+        self.keys: list[str] = []
+
+    def run(self) -> ContainersDecision:
+        out = self.out
+        if not self.wish.wanted:
+            return out
+        self._words()
+        if out.blockers:
+            return out
+        self._system()
+        self._driver()
+        versions = self._runtimes()
+        if out.blockers:
+            return out
+        coming = self._from_archive(versions)
+        if out.blockers:
+            return out
+        bounds = packages.limits(self.facts, self.catalog, self._consumers(versions))
+        chosen = packages.choose(self.wish, self.facts, self.catalog, self.offers.get(TOOLKIT), bounds, out)
+        if out.blockers:
+            return out
+        asks = [] if chosen else [TOOLKIT]
+        asks += [ARCHIVE] if self.fresh and ARCHIVE not in self.offers else []
+        if asks or chosen is None:
+            out.asks = tuple(asks)
+            out.reasons, out.warnings = [], []  # it is decided again, with the answer
+            return out
+        version, change = chosen[0], {**chosen[1], **coming}
+        hosts.check_versions(self.wish, self.facts, self.catalog, versions, out)
+        self._notes(version, versions)
+        spec = self._spec(version, versions)
+        if out.blockers:
+            return out
+        self._target(version, change, versions, spec)
+        return out
+
+    # --- what is asked for, and where -------------------------------------------------------------------------
+
+    def _words(self) -> None:
+        """Refuse values that cannot be: nothing of them may reach a command."""
+        wish, out = self.wish, self.out
+        odd = [name for name in wish.runtimes if name not in RUNTIMES]
+        if odd:
+            out.block(
+                "containers.unknown_runtime",
+                f"{odd[0]!r} is no container runtime that this tool knows",
+                [f"it knows {and_(list(RUNTIMES))}"],
+                f"container_toolkit_runtimes: [{RUNTIMES[0]}]",
+            )
+        if wish.version and not _VERSION.fullmatch(wish.version):
+            out.block(
+                "containers.version_invalid",
+                f"container_toolkit_version: {wish.version!r} is no version of the toolkit",
+                ["it is three numbers, with the package's revision behind them if you like"],
+                f'container_toolkit_version: "{self.catalog.container_toolkit.versions.newest}", or "" for the newest that is good',
+            )
+        if wish.shm_size and daemon_json.size_of(wish.shm_size) is None:
+            out.block(
+                "containers.size_invalid",
+                f"container_toolkit_shm_size: {wish.shm_size!r} is no size",
+                ["docker writes sizes as 64m, 8G or a number of bytes"],
+                "container_toolkit_shm_size: 8G",
+            )
+        for variable, users in (("docker_users", wish.docker_users), ("rootless_users", wish.rootless_users)):
+            for user in users:
+                if not _USER.fullmatch(user):
+                    out.block(
+                        "containers.user_invalid",
+                        f"{user!r} is no name of a user",
+                        [f"container_toolkit_{variable} lists it"],
+                        "write it as /etc/passwd has it",
+                    )
+        if wish.docker_users and not wish.docker:
+            out.warn(
+                "containers.users_without_docker",
+                "container_toolkit_docker_users has no effect without docker",
+                ["container_toolkit_runtimes does not list docker"],
+                "container_toolkit_runtimes: [docker]",
+            )
+
+    def _system(self) -> None:
+        host, out = self.facts.host, self.out
+        if host.os.id != "ubuntu":
+            out.block(
+                "containers.not_ubuntu",
+                f"{host.os.pretty or host.os.id} is not Ubuntu",
+                ["this tool provisions Ubuntu hosts"],
+                hosts.LEAVE,
+            )
+            return
+        try:
+            self.catalog.repository(TOOLKIT, ubuntu=host.os.version_id, arch=host.arch)
+        except UsageError as error:
+            rows = self.catalog.repositories.repositories[TOOLKIT]
+            out.block(
+                "containers.no_repository",
+                f"{packages.REPOSITORY} has nothing for Ubuntu {host.os.version_id} on {host.arch}",
+                [
+                    error.issue.message,
+                    f"there is some for Ubuntu {', '.join(rows.ubuntu)} on {', '.join(rows.machines)}",
+                ],
+                hosts.LEAVE,
+            )
+
+    def _driver(self) -> None:
+        """Without a driver on the host the toolkit has nothing to hand to containers: the driver is never in an image."""
+        if self.driver.target or self.driver.ask or self.driver.blockers:
+            return
+        if self.facts.module.loaded or checks.library_version(self.facts.model_dump()):
+            return
+        if not self.facts.gpus:
+            self.out.warn(
+                "containers.no_gpu",
+                "this host has no NVIDIA GPU: the toolkit is there for nothing",
+                [],
+                hosts.LEAVE,
+            )
+            return
+        self.out.block(
+            "containers.no_driver",
+            "there is no driver on this host, and none is asked for",
+            ["containers use the host's driver; images bring everything but that"],
+            f"nvidia_driver_manage: true installs one; or {hosts.LEAVE}",
+        )
+
+    # --- the runtimes -----------------------------------------------------------------------------------------
+
+    def _runtimes(self) -> dict[str, str]:
+        """Find each runtime; returns versions ("" where not known) of those that are there. Notes what has to come."""
+        found: dict[str, str] = {}
+        docker, containerd, podman = (
+            self.containers.docker,
+            self.containers.containerd,
+            self.containers.podman,
+        )
+        if self.wish.docker:
+            if hosts.check_docker(self.wish, self.facts, self.out):
+                self.fresh.append("docker")
+            elif docker.engine:
+                found["docker"] = docker.version or ""
+            if docker.engine or self.fresh:
+                hosts.check_file(docker.file, "docker", self.out)
+        for user in self.wish.rootless_users:
+            self._rootless(user)
+        self._users()
+        if "containerd" in self.wish.runtimes:
+            if containerd.path or "docker" in self.fresh:
+                found["containerd"] = containerd.version or ""
+            else:
+                self.out.block(
+                    "containers.no_containerd",
+                    "containerd is not installed",
+                    ["container_toolkit_runtimes lists it"],
+                    "apt install containerd, or take it out of container_toolkit_runtimes",
+                )
+        if "podman" in self.wish.runtimes:
+            if podman.path or podman.package:
+                found["podman"] = podman.version or ""
+            elif self.wish.install_podman:
+                self.fresh.append("podman")
+            else:
+                self.out.block(
+                    "containers.no_podman",
+                    "podman is not installed",
+                    ["container_toolkit_runtimes lists it"],
+                    "container_toolkit_install_podman: true installs the archive's",
+                )
+        if not self.out.blockers:
+            hosts.check_versions(self.wish, self.facts, self.catalog, found, self.out)
+        return found
+
+    def _rootless(self, user: str) -> None:
+        row = next((row for row in self.containers.docker.rootless if row.user == user), None)
+        if user not in self.containers.users:
+            self.out.block(
+                "containers.no_user",
+                f"there is no user {user} on this host",
+                ["container_toolkit_rootless_users lists it"],
+                "make the user first, or leave it out",
+            )
+        elif row is None:
+            self.out.block(
+                "containers.no_rootless",
+                f"{user} has no rootless docker",
+                ["container_toolkit_rootless_users lists it"],
+                f"as {user}: dockerd-rootless-setuptool.sh install, then plan again; or leave {user} out",
+            )
+        else:
+            hosts.check_file(row.file, f"docker of {user}", self.out)
+
+    def _users(self) -> None:
+        if not self.wish.docker:
+            return
+        for user in self.wish.docker_users:
+            if user not in self.containers.users and user not in (self.containers.docker.group or ()):
+                self.out.block(
+                    "containers.no_user",
+                    f"there is no user {user} on this host",
+                    ["container_toolkit_docker_users lists it"],
+                    "make the user first, or leave it out",
+                )
+
+    def _consumers(self, versions: dict[str, str]) -> dict[str, str]:
+        """Runtimes that read CDI specifications themselves; docker with NVIDIA's runtime has that read them."""
+        found = {"podman": versions["podman"]} if "podman" in versions else {}
+        if "docker" in versions and (
+            self.wish.docker_cdi == "always" or hosts.has_docker_cdi(self.facts, self.catalog)
+        ):
+            found["docker"] = versions["docker"]
+        return found
+
+    def _from_archive(self, versions: dict[str, str]) -> dict[str, str]:
+        """{package: Debian version} of the runtimes that come, as far as apt was asked; adds their versions."""
+        coming: dict[str, str] = {}
+        offer = self.offers.get(ARCHIVE)
+        for runtime in self.fresh if offer else ():
+            package = {"docker": "docker.io"}.get(runtime, runtime)
+            candidate = next(iter(offer.versions(package)), None) if offer else None
+            if candidate is None:
+                self.out.block(
+                    f"containers.no_{runtime}",
+                    f"the Ubuntu archive of this host has no {package}",
+                    (offer.errors[:4] if offer else []) or ["apt finds no such package there"],
+                    f"install {runtime} by hand, or enable the component universe of the archive",
+                )
+                continue
+            coming[package] = candidate.version
+            versions[runtime] = containers_probe.upstream(candidate.version)
+            self.out.reason(
+                runtime, versions[runtime], f"container_toolkit_install_{runtime} is true, and there is none"
+            )
+        return coming
+
+    def _notes(self, version: str, versions: dict[str, str]) -> None:
+        """Warn of what works only in part."""
+        if "containerd" in versions:
+            for bad in self.catalog.known_bad(TOOLKIT, version, care=True):
+                if bad.severity == "care" and bad.below:
+                    self.out.warn(
+                        "containers.known_bad",
+                        f"container toolkit {version} with containerd: {bad.symptom}",
+                        [],
+                        f"container toolkit {bad.fix}",
+                    )
+            if self.containers.containerd.cri_disabled:
+                self.out.warn(
+                    "containers.cri_disabled",
+                    "containerd's CRI is switched off (disabled_plugins)",
+                    ["only Kubernetes uses a runtime that is registered there"],
+                )
+        legacy = packages.legacy_packages(self.facts, self.catalog)
+        if legacy and not self.wish.remove_legacy:
+            self.out.warn(
+                "containers.legacy",
+                f"{and_(legacy)} of the old days stay",
+                ["the toolkit replaced them"],
+                "container_toolkit_remove_legacy: true removes them",
+            )
+        self._old_keys()
+
+    def _old_keys(self) -> None:
+        """Say of keys that stay trusted for every repository why they do, and how they go."""
+        going = packages.old_keys_that_go(self.wish, self.facts)
+        left = [path for path in sorted(self.containers.old_keys) if path not in going]
+        if not left:
+            return
+        entries = packages.entries_by_old_key(self.wish, self.facts)
+        if not self.wish.remove_legacy:
+            why, hint = [], "container_toolkit_remove_legacy: true takes it out, with a backup"
+        elif entries:
+            why = [
+                f"{entry.file} ({' '.join(entry.uris)}) names no key and may need it" for entry in entries[:3]
+            ]
+            hint = "give that entry a signed-by, then plan again: the key is taken out"
+        elif trusted_keys.RING in left:
+            why = ["it is a keybox, which only gpg writes"]
+            hint = (
+                f"gpg --no-default-keyring --keyring {trusted_keys.RING} --batch --yes --delete-keys "
+                f"{trusted_keys.CONTAINER_TOOLKIT}"
+            )
+        else:
+            why = ["there are other keys in it, which are not ours to judge"]
+            hint = f"write these to files of their own, then rm {left[0]}"
+        self.out.warn(
+            "containers.old_key",
+            f"{and_(left)} trusts NVIDIA's container key for every repository",
+            ["apt-key add of the old instructions left it; our own source names its key", *why],
+            hint,
+        )
+
+    # --- what the module will do ------------------------------------------------------------------------------
+
+    def _spec(self, version: str, versions: dict[str, str]) -> dict[str, Any]:
+        wish, out = self.wish, self.out
+        docker = self._docker(versions) if wish.docker else None
+        for user in wish.rootless_users:
+            self._user_docker(user, docker)
+        cdi = self._cdi(version)
+        links = self._links()
+        containerd = {"default_runtime": wish.default_runtime} if "containerd" in wish.runtimes else None
+        if containerd is not None:
+            self._containerd(containerd)
+        if cdi is not None and not out.blockers:
+            out.reason("CDI", "kept current" if cdi else "not kept", self._cdi_because(version))
+        return {
+            "docker": docker,
+            "rootless": list(wish.rootless_users),
+            "containerd": containerd,
+            "cdi": cdi,
+            "device_links": links,
+            "restart": wish.restart,
+        }
+
+    def _docker(self, versions: dict[str, str]) -> dict[str, Any]:
+        wish, docker = self.wish, self.containers.docker
+        fresh = "docker" in self.fresh
+        feature = hosts.needs_feature(wish, self.catalog, versions.get("docker", ""), fresh, self.out)
+        spec: dict[str, Any] = {
+            "runtime": True,
+            "default_runtime": wish.default_runtime,
+            "cdi": feature,
+            "shm_size": wish.shm_size,
+            "cgroup_driver": wish.cgroup_driver,
+            "users": list(wish.docker_users),
+        }
+        effective = hosts.without_flags(spec, self.facts)
+        if spec["runtime"] and not effective["runtime"]:
+            place = next(flag.place for flag in docker.flags if flag.key == "runtimes")
+            self.out.reason(
+                "docker", "registered by a flag", f"{place} has --add-runtime; daemon.json is left alone"
+            )
+        self.keys = hosts.changes(effective, docker.file)
+        hosts.check_places(self.keys, docker.file, self.out)
+        if not fresh:
+            hosts.check_flags(self.keys, self.facts, self.out)
+        late = [name for name in self.keys if name.startswith(hosts.AT_START)]
+        untold = [] if fresh else hosts.differs(effective, self.facts)
+        marked = self.containers.pending.get("docker", [])
+        spec["proxy"], changes = self._docker_proxy()
+        late += [
+            name
+            for name in dict.fromkeys([*untold, *marked, *changes])
+            if name.startswith(hosts.AT_START) and name != hosts.GPUS and name not in late
+        ]
+        if "docker" in self.containers.pending:
+            self.todo.append("have docker take up what was written before")
+        if self.keys:
+            self.todo.append(f"{docker.file.path}: {', '.join(self.keys)}")
+        elif untold:
+            self.todo.append(f"docker does not have what is in {docker.file.path} ({', '.join(untold)})")
+        if docker.pid and not fresh:
+            self.late = [*late, *self._waiting_gpus()]
+        missing = [user for user in wish.docker_users if user not in (docker.group or ())]
+        if missing:
+            self.todo.append(f"put {and_(missing)} into the group docker, which makes them as good as root")
+        return spec
+
+    def _docker_proxy(self) -> tuple[dict[str, str] | None, list[str]]:
+        """(what the module is told of the proxy, its key where docker has to take that up)."""
+        docker, environment = self.containers.docker, self.proxy.environment
+        wish = {name: environment.get(name + "_proxy", "") for name in ("http", "https")}
+        wish["no_proxy"] = environment.get("no_proxy", "")
+        text = docker_proxy.render(wish)
+        if not text and docker_proxy.PATH not in self.facts.own_files:
+            return None, []
+        if text and docker.proxy_elsewhere:
+            self.out.warn(
+                "containers.other_proxy",
+                "docker has a proxy of its own, and the inventory's is not given to it",
+                [f"{docker.proxy_elsewhere} goes before our drop-in"],
+                "take it out there, and docker gets that of gpu_proxy_http; or leave it",
+            )
+            return None, []
+        if not text:
+            self.todo.append(f"remove {docker_proxy.PATH}: the inventory names no proxy")
+        elif not hosts.own_file_is(self.facts, docker_proxy.PATH, text):
+            self.todo.append(f"write {docker_proxy.PATH}: docker pulls images through {self.proxy.words}")
+        elif docker.info and docker_proxy.differs(wish, docker.info.model_dump()):
+            self.todo.append(f"docker does not have the proxy of {docker_proxy.PATH}")
+        else:
+            return wish, []
+        return wish, [docker_proxy.KEY]
+
+    def _waiting_gpus(self) -> list[str]:
+        """dockerd looks for the toolkit at its start: one that is older than the toolkit does not know --gpus."""
+        row = self.facts.packages.get("nvidia-container-toolkit")
+        if row is not None and row.status[1] not in "nc" and not self.containers.docker.hook_is_newer:
+            return []
+        self.todo.append(
+            f"docker {'is' if row else 'will be'} older than the toolkit: {hosts.GPUS} waits for a restart"
+        )
+        return [hosts.GPUS]
+
+    def _user_docker(self, user: str, docker: dict[str, Any] | None) -> None:
+        file = next(row.file for row in self.containers.docker.rootless if row.user == user)
+        names = ("runtime", "default_runtime", "cdi", "shm_size")
+        wish = {name: value for name, value in (docker or {"runtime": True}).items() if name in names}
+        keys = hosts.changes(wish, file)
+        hosts.check_places(keys, file, self.out)
+        if keys:
+            self.todo.append(f"{file.path}: {', '.join(keys)}")
+        if f"docker of {user}" in self.containers.pending:
+            self.todo.append(f"have docker of {user} take up what was written before")
+        if docker is None and not self.containers.toolkit.no_cgroups:
+            words = "no-cgroups in the toolkit's configuration, since a rootless daemon may not write device cgroups"
+            if words not in self.todo:
+                self.todo.append(words)
+
+    def _containerd(self, spec: dict[str, Any]) -> None:
+        have = self.containers.containerd
+        if not have.runtime:
+            self.todo.append("register NVIDIA's runtime with containerd")
+        elif spec["default_runtime"] and have.default_runtime != spec["default_runtime"]:
+            self.todo.append(f"make {spec['default_runtime']} containerd's default runtime")
+        if "containerd" in self.containers.pending:
+            self.todo.append("have containerd take up what was written before")
+
+    def _has_units(self, version: str) -> bool:
+        """The toolkit of this version brings units that keep the specification current."""
+        since = self.catalog.container_toolkit.cdi.refresh.since
+        return key(version) >= key(str(since))
+
+    def _wants_cdi(self, version: str) -> bool | None:
+        if self.wish.cdi != "auto":
+            return self.wish.cdi == "always"
+        return (
+            True
+            if "podman" in self.wish.runtimes or self.wish.rootless_users or self._has_units(version)
+            else None
+        )
+
+    def _cdi_because(self, version: str) -> str:
+        if self.wish.cdi != "auto":
+            return f"container_toolkit_cdi is {self.wish.cdi}"
+        if "podman" in self.wish.runtimes:
+            return "podman takes GPUs by it"
+        if self.wish.rootless_users:
+            return "a rootless docker takes GPUs by it"
+        return f"container toolkit {version} has units for it"
+
+    def _cdi(self, version: str) -> bool | None:
+        wanted, have = self._wants_cdi(version), self.containers
+        if wanted is None:
+            return None
+        ours = hosts.own_cdi_files(self.facts)
+        if not wanted:
+            if ours:
+                self.todo.append("remove our units for the CDI specification")
+            return False
+        units = have.cdi_units or ("toolkit" if self._has_units(version) else None)
+        if units == "masked":
+            self.out.warn(
+                "containers.cdi_masked",
+                "the toolkit's units that keep the CDI specification current are masked",
+                ["somebody forbade them on this host"],
+                "systemctl unmask nvidia-cdi-refresh.service nvidia-cdi-refresh.path",
+            )
+        if units is None or (units == "ours" and not hosts.cdi_rules(self.facts)):
+            self.todo.append("write units that keep the CDI specification current")
+        elif units == "toolkit" and ours:
+            self.todo.append("remove our units: the toolkit has its own")
+        stale = [spec.stale for spec in have.cdi if spec.stale]
+        if stale:
+            self.todo.append(f"make the CDI specification anew: {stale[0]}")
+        elif not have.cdi and self.facts.module.loaded:
+            self.todo.append("make the CDI specification")
+        return True
+
+    def _links(self) -> bool:
+        if not self.wish.device_links:
+            if containers_files.UDEV_RULE in self.facts.own_files:
+                self.todo.append("remove our rule for links in /dev/char")
+            return False
+        if not hosts.link_rule(self.facts):
+            self.todo.append("write the rule that links NVIDIA's devices in /dev/char")
+        elif self.containers.device_links_missing:
+            self.todo.append(f"link {and_(self.containers.device_links_missing[:4])} in /dev/char")
+        return True
+
+    # --- the target -------------------------------------------------------------------------------------------
+
+    def _target(
+        self, version: str, change: dict[str, str], versions: dict[str, str], spec: dict[str, Any]
+    ) -> None:
+        remove = packages.legacy_packages(self.facts, self.catalog) if self.wish.remove_legacy else []
+        info = self.containers.docker.info
+        live = info.live_restore if info else self.containers.docker.file.value.get("live-restore") is True
+        running = [row for row in self.containers.running if row.runtime == "docker"]
+        restart = f"docker takes up {', '.join(self.late)} at its start only" if self.late else ""
+        disturbed = [row.title for row in running] if restart and not live else []
+        if disturbed and self.wish.restart != "always":
+            reload = "systemctl daemon-reload && " if docker_proxy.KEY in self.late else ""
+            self.out.warn(
+                "containers.restart_waits",
+                "docker has to be restarted, and that is left to you",
+                [
+                    restart,
+                    f"it would end {and_(disturbed[:6])}",
+                    f"container_toolkit_restart is {self.wish.restart}",
+                ],
+                f"{reload}systemctl restart docker when they are done; container_toolkit_restart: always does it at once",
+            )
+        if remove:
+            self.out.reason(
+                "removed",
+                and_(remove),
+                "the toolkit replaced them; daemon.json stays, and is saved before it changes. They are not purged: that "
+                "would take daemon.json along",
+            )
+        self.out.target = ContainersTarget(
+            version=version,
+            packages=dict(sorted(change.items())),
+            names=tuple(sorted(self.catalog.container_toolkit.packages.set)),
+            remove=tuple(remove),
+            runtimes=versions,
+            installs=tuple(self.fresh),
+            spec=spec,
+            keys=tuple(self.keys),
+            todo=tuple(self.todo),
+            restart=restart,
+            disturbed=tuple(disturbed),
+        )

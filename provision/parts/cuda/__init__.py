@@ -1,0 +1,1 @@
+"""CUDA toolkits with cuDNN and NCCL."""

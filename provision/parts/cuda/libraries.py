@@ -1,0 +1,464 @@
+"""Which cuDNN and which NCCL go with the toolkits and the GPUs of a host, header and library as one pair. Pure."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import provision.collection  # noqa: F401  (makes the collection importable)
+from ansible_collections.gpu.provision.plugins.module_utils.lib import cuda_names, driver_names
+from provision.catalog import Catalog, Gpu
+from provision.catalog.versions import key, same
+from provision.errors import Issue
+from provision.facts import Facts
+from provision.parts.candidates import Candidate, Offer, relations
+from provision.parts.cuda.desired import LibraryWish
+from provision.parts.cuda.packages import by_version, is_there
+from provision.parts.decision import and_, distinct
+
+
+@dataclass(frozen=True)
+class Pick:
+    """One library in one version. cuda: minor of the toolkit that it was chosen for."""
+
+    wish: LibraryWish
+    cuda: str
+    version: str  # Debian version
+    packages: dict[str, str] = field(default_factory=dict)  # that it consists of, installed or to come
+    because: str = ""
+    late: tuple[str, ...] = ()  # GPUs that it has no code for
+
+    @property
+    def kind(self) -> str:
+        """cudnn or nccl"""
+        return "nccl" if cuda_names.nccl_packages()[0] in self.packages else "cudnn"
+
+    @property
+    def major(self) -> str:
+        """CUDA major that it serves."""
+        return self.cuda.split(".")[0]
+
+    @property
+    def upstream(self) -> str:
+        return str(cuda_names.upstream(self.version))
+
+
+class Libraries:
+    """Chooses cuDNN and NCCL for one host. minors: the toolkits; default: the one that counts where one has to."""
+
+    def __init__(
+        self, facts: Facts, catalog: Catalog, offer: Offer | None, gpus: list[Gpu], minors: list[str],
+        default: str, headers: bool, update: bool,
+    ) -> None:  # fmt: skip
+        self.facts, self.catalog, self.offer, self.gpus = facts, catalog, offer, distinct(gpus)
+        self.minors, self.default, self.headers, self.update = minors, default, headers, update
+
+    def per_major(self) -> list[str]:
+        """One minor for every CUDA major: the default, else its newest; the default's major first, then newer ones first."""
+        found: dict[str, str] = {self.default.split(".")[0]: self.default}
+        for minor in sorted(self.minors, key=key, reverse=True):
+            found.setdefault(minor.split(".")[0], minor)
+        return list(found.values())
+
+    # --- cuDNN ------------------------------------------------------------------------------------------------
+
+    def cudnn(self, wishes: list[LibraryWish]) -> list[Pick] | Issue | None:
+        """Return a pick for every wish, the refusal, or None where apt has to be asked first."""
+        options = [self._cudnn_options(wish) for wish in wishes]
+        if self.offer is None:
+            # What is there is enough only where it serves what would be served first, if that can be served at all.
+            kept = self._assign(options) if all(options) else None
+            first = int(self.per_major()[0].split(".")[0])
+            can = any(
+                first in majors
+                and any(wish.version is None or same(wish.version, version) for wish in wishes)
+                for version, majors in self.catalog.cudnn_versions.items()
+            )
+            return kept if kept and (not can or any(pick.major == str(first) for pick in kept)) else None
+        for wish, option in zip(wishes, options, strict=True):
+            if not option:
+                return self._why_no_cudnn(wish)
+        found = self._assign(options)
+        if found is None:
+            return Issue(
+                code="cuda.cudnn_side_by_side", message="these cuDNNs cannot be installed side by side",
+                because=["one cuDNN of a major is installed at a time, whatever CUDA it is for"], hint="",
+            )  # fmt: skip
+        return found
+
+    def _assign(self, options: list[list[Pick]]) -> list[Pick] | None:
+        """One pick of every wish, so that most CUDA majors are served and the default's is."""
+        order = [minor.split(".")[0] for minor in self.per_major()]
+        best: tuple[tuple[int, ...], list[Pick]] | None = None
+        for choice in itertools.product(*options):
+            if len({own_major(pick) for pick in choice}) < len(choice):
+                continue
+            majors = {pick.major for pick in choice}
+            newest = max(choice, key=lambda pick: key(pick.upstream))
+            rank = (
+                order[0] in majors, len(majors), -order.index(newest.major), -sum(len(pick.late) for pick in choice),
+            )  # fmt: skip
+            if best is None or rank > best[0]:
+                best = (rank, list(choice))
+        return best[1] if best else None
+
+    def _cudnn_options(self, wish: LibraryWish) -> list[Pick]:
+        found = []
+        for cuda in self.per_major():
+            if wish.suffix and wish.suffix.split(".")[0] != cuda.split(".")[0]:
+                continue
+            majors = [wish.major] if wish.major else ["9", "8"]
+            pick = next(filter(None, (self._cudnn_pick(wish, str(own), cuda) for own in majors)), None)
+            if pick:
+                found.append(pick)
+        return found
+
+    def _cudnn_pick(self, wish: LibraryWish, own: str, cuda: str) -> Pick | None:
+        library, header = cuda_names.cudnn_packages(own, cuda.split(".")[0])
+        kept = self._kept(wish, cuda, library, header, self._cudnn_late)
+        if kept or self.offer is None:
+            return kept
+        rows = self._cudnn_candidates(own, cuda, wish)
+        pair = self.catalog.cudnn_for(cuda, [gpu for gpu in self.gpus if gpu.cc], version=wish.version)
+        tried = [
+            c for c in rows if pair and pair.because.startswith("what NVIDIA") and self._is_pair(c, pair.pins)
+        ]
+        drives = [c for c in rows if not self._cudnn_late(cuda_names.upstream(c.version), c.version, cuda)]
+        if tried and drives and not self.update:
+            chosen, because = tried[0], f"{pair.because if pair else ''}"
+        elif drives:
+            chosen, because = drives[0], f"the newest for CUDA {cuda} in NVIDIA's repository"
+        else:
+            some = [
+                c for c in rows
+                if len(self._cudnn_late(cuda_names.upstream(c.version), c.version, cuda)) < len(self.gpus)
+            ]  # fmt: skip
+            if not some:
+                return None
+            chosen, because = some[0], f"the newest for CUDA {cuda} that drives a part of the GPUs"
+        if wish.version and wish.text != wish.major:
+            because = "asked for"
+        late = self._cudnn_late(cuda_names.upstream(chosen.version), chosen.version, cuda)
+        return Pick(wish, cuda, chosen.version, self._pair(library, header, chosen.version), because, late)
+
+    @staticmethod
+    def _is_pair(candidate: Candidate, pins: Iterable[str]) -> bool:
+        return f"{candidate.name}={candidate.version}" in pins
+
+    def _cudnn_candidates(self, own: str, cuda: str, wish: LibraryWish) -> list[Candidate]:
+        """What the repository has of a cuDNN major for a CUDA, newest first; with its headers where those are wanted."""
+        assert self.offer is not None  # noqa: S101
+        library, header = cuda_names.cudnn_packages(own, cuda.split(".")[0])
+        rows = [c for c in self.offer.versions(library) if self._matches(wish, c.version)]
+        if int(own) < 9:
+            rows = _by_suffix(rows, cuda)
+        return [c for c in rows if not self.headers or self._offered(header, c.version)]
+
+    def _cudnn_late(self, version: str, _full: str, _cuda: str) -> tuple[str, ...]:
+        return tuple(
+            gpu.name for gpu in self.gpus if gpu.cc and not self.catalog.cudnn_drives(version, gpu.cc)
+        )
+
+    def _why_no_cudnn(self, wish: LibraryWish) -> Issue:
+        assert self.offer is not None  # noqa: S101
+        majors = [wish.major] if wish.major else ["9", "8"]
+        minors = self.per_major()
+        for cuda in minors:
+            rows = [c for own in majors for c in self._cudnn_candidates(str(own), cuda, wish)]
+            if rows:
+                newest = cuda_names.upstream(rows[0].version)
+                return Issue(
+                    code="cuda.cudnn_gpu", message=f"no cuDNN {wish.text} for CUDA {cuda} has code for {self._cards()}",
+                    because=[self._least(newest), *self._ccs()], hint="",
+                )  # fmt: skip
+        every = LibraryWish("auto")
+        here = [c for cuda in minors for own in majors for c in self._cudnn_candidates(str(own), cuda, every)]
+        if here and wish.version:
+            there = list(dict.fromkeys(cuda_names.upstream(c.version) for c in here))
+            return Issue(
+                code="cuda.cudnn_not_offered", message=f"NVIDIA's repository has no cuDNN {wish.text} for CUDA {_list(minors)}",
+                because=[f"it has {', '.join(there[:6])}", *self.offer.errors[:3]], hint="",
+            )  # fmt: skip
+        others = sorted({
+            package.major or cuda_names.suffix(c.version) or ""
+            for name in self.offer.packages if (package := cuda_names.parse(name)) and package.kind == "cudnn"
+            and package.cudnn in majors and package.base == f"libcudnn{package.cudnn}"
+            for c in self.offer.versions(name)
+        } - {""}, key=key)  # fmt: skip
+        what = f"cuDNN {wish.text}" if wish.version else "cuDNN"
+        return Issue(
+            code="cuda.cudnn_other_cuda", message=f"NVIDIA's repository has no {what} for CUDA {_list(minors)}",
+            because=[*([f"it has it for CUDA {', '.join(others)}"] if others else ["it has none at all"]), *self.offer.errors[:3]],
+            hint="",
+        )  # fmt: skip
+
+    def _least(self, version: str) -> str:
+        low = self.catalog.cudnn_min_cc(version)
+        if low is None:
+            return f"the newest of them is {version}"
+        return f"cuDNN {version} needs compute capability {low[0]}" + ("" if low[1] else " (inferred)")
+
+    # --- NCCL -------------------------------------------------------------------------------------------------
+
+    def nccl(self, wish: LibraryWish) -> Pick | Issue | None:
+        """Return the pick, the refusal, or None where apt has to be asked first."""
+        library, header = cuda_names.nccl_packages()
+        cudas = self.per_major() if wish.version else self.per_major()[:1]
+        for cuda in cudas:
+            kept = self._kept(wish, cuda, library, header, self._nccl_late)
+            if kept:
+                return kept
+            if self.offer is None:
+                return None
+            pick = self._nccl_pick(wish, cuda)
+            if pick:
+                return pick
+        return self._why_no_nccl(wish, cudas)
+
+    def _nccl_pick(self, wish: LibraryWish, cuda: str) -> Pick | None:
+        assert self.offer is not None  # noqa: S101
+        library, header = cuda_names.nccl_packages()
+        rows = self._nccl_candidates(wish, cuda)
+        late = {c.version: self._nccl_late(c.version, c.version, cuda) for c in rows}
+        rows = [c for c in rows if not self.gpus or len(late[c.version]) < len(self.gpus)]
+        if not rows:
+            return None
+        full = [c for c in rows if not late[c.version]] or rows
+        pair = self.catalog.nccl_for(cuda, ubuntu=self._release())
+        tried = [c for c in full if pair and self._is_pair(c, pair.pins)]
+        tried = [] if self.update else tried
+        chosen = (tried or full)[0]
+        because = pair.because if tried and pair else f"the newest for CUDA {cuda} in NVIDIA's repository"
+        if wish.version:
+            because = "asked for"
+        return Pick(
+            wish,
+            cuda,
+            chosen.version,
+            self._pair(library, header, chosen.version),
+            because,
+            late[chosen.version],
+        )
+
+    def _release(self) -> str | None:
+        version = self.facts.host.os.version_id
+        return version if version in self.catalog.ubuntu_data.releases else None
+
+    def _nccl_candidates(self, wish: LibraryWish, cuda: str) -> list[Candidate]:
+        assert self.offer is not None  # noqa: S101
+        library, header = cuda_names.nccl_packages()
+        rows = _by_suffix([c for c in self.offer.versions(library) if self._matches(wish, c.version)], cuda)
+        return [c for c in rows if not self.headers or self._offered(header, c.version)]
+
+    def _nccl_late(self, _version: str, full: str, _cuda: str) -> tuple[str, ...]:
+        """GPUs that the CUDA of the suffix does not compile for. Inferred: NCCL is built for what its CUDA knows."""
+        built = cuda_names.suffix(full)
+        known = {minor.version for minor in self.catalog.cuda_minors}
+        if built not in known:
+            return ()
+        return tuple(
+            gpu.name for gpu in self.gpus
+            if gpu.cc and self.catalog.toolkit_support(str(built), gpu) not in ("native", "binary")
+        )  # fmt: skip
+
+    def _why_no_nccl(self, wish: LibraryWish, cudas: list[str]) -> Issue:
+        assert self.offer is not None  # noqa: S101
+        library = cuda_names.nccl_packages()[0]
+        rows = [c for cuda in cudas for c in self._nccl_candidates(wish, cuda)]
+        if rows:
+            return Issue(
+                code="cuda.nccl_gpu", message=f"no NCCL for CUDA {_list(cudas)} has code for {self._cards()}",
+                because=[f"the newest is {rows[0].version}", *self._ccs()], hint="",
+            )  # fmt: skip
+        there = [c.version for c in self.offer.versions(library) if cuda_names.suffix(c.version)]
+        what = f"NCCL {wish.text}" if wish.version else "NCCL"
+        matching = [v for v in there if self._matches(wish, v)]
+        code = "cuda.nccl_other_cuda" if matching or not wish.version else "cuda.nccl_not_offered"
+        return Issue(
+            code=code, message=f"NVIDIA's repository has no {what} for CUDA {_list(cudas)}",
+            because=[
+                f"it has {', '.join((matching or there)[:6])}" if there else "it has none at all",
+                "libnccl2 works with one CUDA major: the one of its suffix", *self.offer.errors[:3],
+            ],
+            hint="",
+        )  # fmt: skip
+
+    # --- shared -----------------------------------------------------------------------------------------------
+
+    def _kept(
+        self, wish: LibraryWish, cuda: str, library: str, header: str,
+        late: Callable[[str, str, str], tuple[str, ...]],
+    ) -> Pick | None:  # fmt: skip
+        """The installed pair where it is what is wanted and whole."""
+        if self.update and not wish.revision and not (wish.version and wish.version.count(".") >= 3):
+            return None
+        rows = self.facts.packages
+        have = rows.get(library)
+        if have is None or not have.installed or not self._matches(wish, have.version):
+            return None
+        built = cuda_names.suffix(have.version)
+        package = cuda_names.parse(library, have.version)
+        if package is None or package.kind == "distribution" or not _serves(built, package.major, cuda):
+            return None
+        pair = {library: have.version}
+        if self.headers or is_there(rows, header):
+            other = rows.get(header)
+            beside = library == "libcudnn8" and any(
+                is_there(rows, name) and not cuda_names.can_stand_beside(name, header) for name in rows
+            )
+            if not beside and (other is None or not other.installed or other.version != have.version):
+                return None
+            if other is not None:
+                pair[header] = other.version
+        for name in [name for name in pair if name != library]:
+            for group in relations(rows[name].depends):
+                for relation in group:
+                    part = cuda_names.parse(relation.name)
+                    if part and part.kind == package.kind and relation.name in rows:
+                        if not rows[relation.name].installed or not relation.allows(
+                            rows[relation.name].version
+                        ):
+                            return None
+                        pair[relation.name] = rows[relation.name].version
+        lacking = late(str(cuda_names.upstream(have.version)), have.version, cuda)
+        if self.gpus and len(lacking) == len(self.gpus):
+            return None
+        because = "it is installed; cuda_toolkit_update: true would move it on"
+        return Pick(wish, cuda, have.version, pair, because, lacking)
+
+    @staticmethod
+    def _matches(wish: LibraryWish, version: str) -> bool:
+        """True when a Debian version is what is asked for: every part that the wish names."""
+        if wish.version is None:
+            return True
+        if not same(wish.version, str(cuda_names.upstream(version))):
+            return False
+        if wish.suffix and cuda_names.suffix(version) != wish.suffix:
+            return False
+        revision = version.rsplit("-", 1)[-1].split("+")[0]
+        return wish.revision is None or revision == wish.revision
+
+    def _offered(self, name: str, version: str) -> Candidate | None:
+        assert self.offer is not None  # noqa: S101
+        return next((c for c in self.offer.versions(name) if c.version == version), None)
+
+    def _pair(self, library: str, header: str, version: str) -> dict[str, str]:
+        """Library, headers and what those need at exactly that version. Installed headers go along in any case."""
+        found = {library: version}
+        todo = [header] if self.headers or is_there(self.facts.packages, header) else []
+        while todo:
+            name = todo.pop()
+            candidate = self._offered(name, version)
+            if candidate is None or name in found:
+                continue
+            found[name] = version
+            for group in relations(candidate.depends):
+                todo += [
+                    r.name for r in group if (p := cuda_names.parse(r.name)) and p.kind in ("cudnn", "nccl")
+                ]
+        return found
+
+    def _cards(self) -> str:
+        return and_([gpu.name for gpu in self.gpus])
+
+    def _ccs(self) -> list[str]:
+        return [f"{gpu.name} has compute capability {gpu.cc}" for gpu in self.gpus if gpu.cc]
+
+
+def own_major(pick: Pick) -> str:
+    """cuDNN's own major: ``9``."""
+    return pick.upstream.split(".")[0]
+
+
+def in_the_way(facts: Facts, offer: Offer | None, wanted: dict[str, str]) -> list[str]:
+    """Installed cuDNN and NCCL packages that cannot stay beside what is wanted: by name, and by the Conflicts of the offer."""
+    found = set()
+    for name in facts.packages:
+        package = cuda_names.parse(name)
+        if package is None or package.kind != "cudnn" or name in wanted or not is_there(facts.packages, name):
+            continue
+        if any(_keep_out(offer, name, facts.packages[name].version, w, v) for w, v in wanted.items()):
+            found.add(name)
+    while True:
+        # cudnn9-cuda-12 and cudnn, which only lead to what goes
+        more = {
+            name for name, row in facts.packages.items()
+            if name not in found and name not in wanted and is_there(facts.packages, name)
+            and (package := cuda_names.parse(name)) and package.kind == "cudnn"
+            and any({r.name for r in group} & found for group in relations(row.depends))
+        }  # fmt: skip
+        if not more:
+            return sorted(found)
+        found |= more
+
+
+def _keep_out(offer: Offer | None, name: str, version: str, wanted: str, at: str) -> bool:
+    """True when an installed cuDNN package and a wanted one keep each other out, by either one's word or by the rule."""
+    package = cuda_names.parse(name)
+    # A package of headers is there from 9.10 on, with its conflict, whatever the offer still has of it.
+    by_rule = _same_own(name, wanted) or (package is not None and package.base.endswith("-headers"))
+    return (
+        (by_rule and not cuda_names.can_stand_beside(name, wanted))
+        or _names_it(offer, wanted, at, name, version)
+        or _names_it(offer, name, version, wanted, at)
+    )
+
+
+def _same_own(one: str, other: str) -> bool:
+    left, right = cuda_names.parse(one), cuda_names.parse(other)
+    return left is not None and right is not None and left.cudnn == right.cudnn
+
+
+def _names_it(offer: Offer | None, wanted: str, at: str, name: str, version: str) -> bool:
+    """True when the wanted version of a package conflicts with another by its own name."""
+    candidate = next((c for c in offer.versions(wanted) if c.version == at), None) if offer else None
+    return candidate is not None and any(
+        relation.name == name and relation.allows(version)
+        for group in relations(candidate.conflicts) for relation in group
+    )  # fmt: skip
+
+
+def without_conflicts(offer: Offer | None, picks: list[Pick]) -> tuple[dict[str, str], list[str]]:
+    """Return the packages of several picks together, and those that had to be left out: headers of the older cuDNN."""
+    together: dict[str, str] = {}
+    for pick in picks:
+        together.update(pick.packages)
+    out = []
+    for name in list(together):
+        package = cuda_names.parse(name)
+        if package and package.kind == "cudnn" and package.base.endswith("-dev"):
+            others = {n: v for n, v in together.items() if not _same_own(n, name)}
+            if any(
+                _names_it(offer, other, version, name, together[name]) for other, version in others.items()
+            ):
+                out.append(name)
+    return {n: v for n, v in together.items() if n not in out}, out
+
+
+def _serves(suffix: str | None, major: str | None, cuda: str) -> bool:
+    """True when a package built for a CUDA goes with a toolkit: the same major."""
+    built = suffix.split(".")[0] if suffix else major
+    return built == cuda.split(".")[0]
+
+
+def _by_suffix(rows: list[Candidate], cuda: str) -> list[Candidate]:
+    """Candidates whose suffix goes with a CUDA, best first: not above its minor, the newest; else the nearest above it.
+
+    Source: the rule of NVIDIA's images (nccl.yml, choose); a library of a later minor of the same major runs by
+    minor-version compatibility.
+    """
+    fit = [c for c in rows if (s := cuda_names.suffix(c.version)) and s.split(".")[0] == cuda.split(".")[0]]
+    below = [c for c in fit if key(str(cuda_names.suffix(c.version))) <= key(cuda)]
+    above = [c for c in fit if c not in below]
+    below.sort(
+        key=lambda c: (by_version(driver_names.upstream(c.version)), key(str(cuda_names.suffix(c.version)))),
+        reverse=True,
+    )
+    above.sort(key=lambda c: by_version(driver_names.upstream(c.version)), reverse=True)
+    above.sort(key=lambda c: key(str(cuda_names.suffix(c.version))))
+    return below + above
+
+
+def _list(items: list[str]) -> str:
+    return " or ".join(items)

@@ -1,0 +1,160 @@
+"""What resolve is asked and what it answers: the wish, the target, the decision, and the words for channels."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from provision.catalog import Gpu
+from provision.errors import Issue
+from provision.facts import Facts
+from provision.parts.driver.installed import InstalledDriver
+from provision.parts.plan import Reason
+
+CHANNELS = {
+    "ubuntu": "the Ubuntu archive",
+    "cuda": "NVIDIA's repository",
+    "ppa": "the graphics-drivers PPA",
+}
+
+
+def of_role(values: Mapping[str, Any], prefix: str, wish: Any) -> dict[str, Any]:
+    """The values of one role's variables that a wish (a dataclass) has as fields, by the names of these."""
+    return {
+        name.removeprefix(prefix): value
+        for name, value in values.items()
+        if name.startswith(prefix) and name.removeprefix(prefix) in wish.__dataclass_fields__
+    }
+
+
+@dataclass(frozen=True)
+class DriverWish:
+    """The inventory's nvidia_driver_* values; see roles/nvidia_driver/meta/argument_specs.yml."""
+
+    manage: bool = True
+    branch: str = "recommended"
+    version: str = ""
+    update: bool = False
+    min_cuda: str = ""
+    toolkits: tuple[
+        str, ...
+    ] = ()  # CUDA toolkits that this driver will run: cuda_toolkit_versions, not a variable of ours
+    channel: str = "auto"
+    modules: str = "auto"
+    build: str = "auto"
+    variant: str = "auto"
+    hold: bool = True
+    hold_kernel: str = "auto"
+    persistence: bool = True
+    fabric_manager: str = "auto"
+    reboot: str = "when_idle"
+    reboot_timeout: int = 900
+    lock_timeout: int = 600
+    repo_url: str = ""
+    repo_key: str = ""
+    repo_key_fingerprint: str = ""
+    ppa_url: str = ""
+    ppa_key: str = ""
+    ppa_key_fingerprint: str = ""
+
+    @classmethod
+    def from_vars(cls, values: dict[str, Any]) -> DriverWish:
+        """Read role variables; missing ones take the defaults."""
+        return cls(**of_role(values, "nvidia_driver_", cls))
+
+
+@dataclass(frozen=True)
+class Target:
+    """The driver that the host should have. packages: exact Debian versions of what apt is asked for."""
+
+    channel: str
+    series: str
+    version: str
+    flavour: str
+    build: str
+    variant: str
+    fabric: bool = False
+    packages: dict[str, str] = field(default_factory=dict)
+    pinning: tuple[str, str] | None = None  # (package, version), in a transaction of its own first
+    installed: bool = False  # the installed driver already is this one
+
+
+@dataclass
+class Notes:
+    """What every decision says beside its target.
+
+    blockers: nothing may be changed. ask: channel whose offer is needed before this can be decided.
+    """
+
+    ask: str | None = None
+    blockers: list[Issue] = field(default_factory=list)
+    warnings: list[Issue] = field(default_factory=list)
+    reasons: list[Reason] = field(default_factory=list)
+
+    def reason(self, what: str, value: str, because: str) -> None:
+        self.reasons.append(Reason(what=what, value=value, because=because))
+
+    def block(self, code: str, message: str, because: list[str], hint: str) -> None:
+        self.blockers.append(Issue(code=code, message=message, because=because, hint=hint))
+
+    def warn(self, code: str, message: str, because: list[str], hint: str | None = None) -> None:
+        self.warnings.append(Issue(code=code, message=message, because=because, hint=hint))
+
+
+@dataclass
+class Decision(Notes):
+    """The driver of one host; gpus: those that it has a say in. See Notes."""
+
+    target: Target | None = None
+    gpus: list[Gpu] = field(default_factory=list)
+    installed: InstalledDriver = InstalledDriver()
+
+
+def fewest(
+    singles: Sequence[tuple[str, Any]], works: Callable[[dict[str, Any]], bool]
+) -> tuple[tuple[str, Any], ...]:
+    """The fewest changes, three at most, of which one look (``works``) says that together they help; empty: none do.
+
+    singles: (field of the wish, value), the smallest change first.
+    """
+    for number in (1, 2, 3):
+        for some in itertools.combinations(singles, number):
+            change = dict(some)
+            if len(change) == number and works(change):
+                return some
+    return ()
+
+
+def wants_fabric(wish: DriverWish, facts: Facts) -> bool:
+    """Fabric manager belongs exactly where NVSwitch is (source: Fabric Manager user guide), or where it is asked for."""
+    if wish.fabric_manager == "auto":
+        return bool(facts.nvswitches) or facts.nvlink5_switch
+    return wish.fabric_manager == "always"
+
+
+def kernel_flavours(facts: Facts) -> list[str]:
+    """Flavours of the installed kernel metapackages: generic, generic-hwe-24.04, aws, …"""
+    found = []
+    for name in facts.kernels.metapackages:
+        match = re.fullmatch(r"linux-(?:image-)?([a-z][a-z0-9.-]*)", name)
+        if match and not match[1].startswith(("headers-", "modules-", "tools-", "image-", "extra-")):
+            found.append(match[1])
+    return sorted(set(found))
+
+
+def cuda_key(text: str) -> tuple[int, ...]:
+    """Sort key of a CUDA version: major and minor."""
+    return tuple(int(part) for part in text.split(".")[:2])
+
+
+def distinct(gpus: list[Gpu]) -> list[Gpu]:
+    """One GPU of each name, in order."""
+    return list({gpu.name: gpu for gpu in gpus}.values())
+
+
+def and_(items: list[str]) -> str:
+    """Items as a sentence lists them: a, b and c."""
+    return items[0] if len(items) == 1 else ", ".join(items[:-1]) + " and " + items[-1] if items else ""

@@ -1,0 +1,137 @@
+"""What driver a host has now, read from facts: series, version, flavour, build, channel, variant."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import provision.collection  # noqa: F401  (makes the collection importable)
+from ansible_collections.gpu.provision.plugins.module_utils.apt import files as apt_files
+from ansible_collections.gpu.provision.plugins.module_utils.lib import driver_names
+from provision.facts import Facts
+
+# cuda-repo-ubuntu2404-12-8-local_*.deb and nvidia-driver-local-repo-*.deb lay a whole repository down in /var.
+_LOCAL_REPOSITORY = re.compile(r"^(?:file|copy):.*/(?:cuda-repo-|nvidia-driver-local-repo-)")
+_CARRIES_FLAVOUR = {
+    "nvidia-dkms", "nvidia-driver", "nvidia-headless", "nvidia-headless-no-dkms", "nvidia-kernel-source", "nvidia-open",
+    "linux-modules-nvidia", "linux-objects-nvidia", "cuda-drivers",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class InstalledDriver:
+    """The driver that dpkg knows of; empty fields where there is none or where its packages disagree."""
+
+    packages: dict[str, str] = field(default_factory=dict)  # every installed driver package: Debian version
+    versions: tuple[str, ...] = ()  # upstream versions of the version-locked ones, one when whole
+    all_series: tuple[str, ...] = ()
+    flavour: str | None = None
+    build: str | None = None
+    channel: str | None = None
+    variant: str | None = None
+
+    @property
+    def version(self) -> str | None:
+        """The upstream version, None when there is no driver or its packages are of several versions."""
+        return self.versions[0] if len(self.versions) == 1 else None
+
+    @property
+    def series(self) -> str | None:
+        return self.all_series[0] if len(self.all_series) == 1 else None
+
+    @property
+    def branch(self) -> str | None:
+        return driver_names.branch(self.version) if self.version else None
+
+
+def installed_driver(facts: Facts) -> InstalledDriver:
+    """Return what the dpkg rows of a host say about its driver."""
+    rows = {
+        name: package.version
+        for name, package in facts.packages.items()
+        if package.status[1] not in "nc" and driver_names.is_driver_package(name)
+    }
+    parsed = {name: driver_names.parse(name) for name in rows}
+    # dpkg that was cut off while it unpacked a new package leaves a record without a version.
+    locked = {
+        name: version for name, version in rows.items() if version and driver_names.is_version_locked(name)
+    }
+    if not locked:
+        return InstalledDriver()  # companions alone (libxnvctrl0, nvidia-prime, …) are no driver
+    versions = tuple(sorted({driver_names.upstream(version) for version in locked.values()}))
+    series = {parsed[name].series or driver_names.branch(version) for name, version in locked.items()}
+    carriers = [package for package in parsed.values() if package.base in _CARRIES_FLAVOUR]
+    bases = {package.base for package in parsed.values()}
+    build = None
+    if "linux-modules-nvidia" in bases:
+        build = "signed"
+    elif "nvidia-dkms" in bases:
+        build = "dkms"
+    # Fabric manager carries the branch without -server in the archive: it says nothing about the series.
+    series -= {s for s in series if s + "-server" in series and _only_fabric(parsed, s)}
+    return InstalledDriver(
+        packages=rows,
+        versions=versions,
+        all_series=tuple(sorted(series)),
+        flavour=None if not carriers else "open" if _is_open(carriers) else "proprietary",
+        build=build,
+        channel=channel_of(facts, locked),
+        variant="desktop" if bases & driver_names.DESKTOP else "headless",
+    )
+
+
+def _is_open(carriers: list[driver_names.DriverPackage]) -> bool:
+    return any(package.open or package.base == "nvidia-open" for package in carriers)
+
+
+def _only_fabric(parsed: dict[str, driver_names.DriverPackage], series: str) -> bool:
+    own = {package.base for package in parsed.values() if package.series == series}
+    return own <= {"nvidia-fabricmanager", "nvidia-fabricmanager-dev", "libnvidia-nscq", "nvidia-imex"}
+
+
+def channel_of(facts: Facts, locked: dict[str, str]) -> str | None:
+    """Return the channel that installed driver packages came from, by their versions and names.
+
+    Archive: ``-0ubuntu0.24.04.1``, ``-0ubuntu1.24.04.1``, and ``-0ubuntu1``, ``-0ubuntu2``, … in what a release came
+    with; PPA: ``-0ubuntu0~gpu24.04.1``; NVIDIA's repository: ``-0ubuntu1`` before 590, ``-1ubuntu1`` and ``-1`` after.
+    Where ``-0ubuntu1`` could be both, names tell (only the archive has -server and signed modules), then whether
+    NVIDIA's repository is configured here. Source: version strings of all three, 2026.
+    """
+    if not locked:
+        return None
+    revisions = {version.rsplit("-", 1)[-1] for version in locked.values()}
+    if any("~gpu" in revision for revision in revisions):
+        return "ppa"
+    driver = [
+        driver_names.parse(name) for name, package in facts.packages.items() if package.status[1] not in "nc"
+    ]
+    series = {
+        package.series for package in driver if package is not None and package.base == "linux-modules-nvidia"
+    }
+    if any(package.server or package.series in series for package in map(driver_names.parse, locked)):
+        return "ubuntu"
+    if not revisions <= {"0ubuntu1", "1ubuntu1", "1"}:
+        return "ubuntu"
+    if not any(package.branch for package in map(driver_names.parse, locked)):
+        return "cuda"  # no branch in any name: NVIDIA's own from 590 on
+    return "cuda" if nvidia_sources(facts) else "ubuntu"
+
+
+def nvidia_sources(facts: Facts) -> list[Any]:
+    """Enabled apt entries of NVIDIA's driver and CUDA repository: the real one, mirrors, local ones, our own file."""
+    own = apt_files.sources_path("cuda")
+    return [
+        entry for entry in facts.apt.sources
+        if entry.enabled and "deb" in entry.types and (entry.file == own or any(map(is_cuda_uri, entry.uris)))
+    ]  # fmt: skip
+
+
+def is_cuda_uri(uri: str) -> bool:
+    """True for NVIDIA's CUDA repository, for mirrors that keep its path, and for its local form on a disk."""
+    return "/compute/cuda/repos/" in uri or _LOCAL_REPOSITORY.search(uri) is not None
+
+
+def is_ppa_uri(uri: str) -> bool:
+    """True for the graphics-drivers PPA and for mirrors that keep its path."""
+    return "/graphics-drivers/ppa/" in uri

@@ -1,0 +1,201 @@
+"""What a host is held to, and its verdicts: the checks that read, and those that run something.
+
+``call`` is as in planning. The checks themselves are provision/parts/checks.py and its neighbours (pure, on facts)
+and plugins/module_utils/prove/proofs.py and its neighbours (programs on the host, bounded, nothing left behind).
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import provision.collection  # noqa: F401  (makes the collection importable)
+from ansible_collections.gpu.provision.plugins.module_utils.prove import proofs
+from provision.catalog import Catalog, load_catalog
+from provision.errors import UsageError
+from provision.facts import Facts, ShellLine
+from provision.lib.text import answered
+from provision.parts import checks
+from provision.parts.conda.plan import conda_expectation
+from provision.parts.conda.resolve import resolve_conda
+from provision.parts.containers.plan import containers_expectation, containers_to_run
+from provision.parts.containers.resolve import ContainersWish, resolve_containers
+from provision.parts.cuda.plan import LINK, cuda_expectation
+from provision.parts.cuda.resolve import CudaWish, resolve_cuda
+from provision.parts.decision import DriverWish
+from provision.parts.driver.plan import expectation
+from provision.parts.driver.resolve import resolve_driver
+from provision.planning import Call, conda_wish_of, read_facts
+
+# Checks that run something: only where a pattern can mean one of them is the host asked to.
+_RUN = ("gpu.", "cuda.compile", "python.", "container.run")
+
+
+@dataclass(frozen=True)
+class Look:
+    """How closely to look. only: names or patterns of checks, all when empty; deep: take the time."""
+
+    only: tuple[str, ...] = ()
+    deep: bool = False
+
+    def wants(self, name: str) -> bool:
+        return bool(proofs.wanted(name, self.only))
+
+    def wants_to_run(self) -> bool:
+        """False where no pattern can mean a check that runs something."""
+        literal = [re.split(r"[*?\[]", pattern)[0] for pattern in self.only]
+        return not self.only or any(
+            text.startswith(start) or start.startswith(text) for text in literal for start in _RUN
+        )
+
+
+EVERYTHING = Look()
+
+
+def verify_host(
+    call: Call, values: dict[str, Any], catalog: Catalog | None = None, look: Look = EVERYTHING
+) -> list[dict[str, Any]]:
+    """Read one host, have it prove what it can, and judge it; see checks for what a verdict is.
+
+    Raises UsageError where a pattern of ``look`` means none of this host's checks.
+    """
+    catalog = catalog or load_catalog()
+    facts = read_facts(call, values)
+    expect = expect_of(facts, values, catalog)
+    verdicts = list(checks.run(facts.model_dump(), expect))
+    if runs(values, look):
+        verdicts += answered(
+            call("prove.proofs", prove_args(facts, values, expect, catalog, look)), checks=list
+        )["checks"]
+    refuse_unknown(look, (verdict["id"] for verdict in verdicts))
+    return select(verdicts, values, look)
+
+
+def runs(values: dict[str, Any], look: Look) -> bool:
+    """Whether checks that run something are asked for at all."""
+    return bool(values.get("gpu_verify_run", True)) and look.wants_to_run()
+
+
+def select(
+    verdicts: Sequence[dict[str, Any]], values: dict[str, Any], look: Look = EVERYTHING
+) -> list[dict[str, Any]]:
+    """Return the verdicts that were asked for; with gpu_verify_strict a warning counts as a failure."""
+    found = []
+    for verdict in verdicts:
+        if not look.wants(verdict["id"]):
+            continue
+        left_out = [p for p in values.get("gpu_verify_skip") or () if proofs.wanted(verdict["id"], [p])]
+        if left_out and not look.only:
+            verdict = {
+                **verdict,
+                "status": "skip",
+                "message": f"left out (gpu_verify_skip: {left_out[0]})",
+                "evidence": [],
+            }
+        if verdict["status"] == "warn" and values.get("gpu_verify_strict"):
+            verdict = {**verdict, "status": "fail"}
+        found.append(verdict)
+    return found
+
+
+def _exported(line: ShellLine) -> tuple[str, str]:
+    """A variable that a start file of everybody sets to a plain value; empty for all others."""
+    match = re.search(r"\b([A-Z_]+)=[\"']?([A-Za-z0-9_,.:-]*)[\"']?\s*$", line.text)
+    return (match[1], match[2]) if match and line.file.startswith("/etc/") else ("", "")
+
+
+def refuse_unknown(look: Look, found: Iterable[str]) -> None:
+    """Raise UsageError for a pattern that means none of the checks that were found (names)."""
+    names = sorted({*found, *proofs.NAMES})
+    for pattern in look.only:
+        if not any(proofs.wanted(name, [pattern]) for name in names):
+            near = difflib.get_close_matches(pattern, names, n=1)
+            raise UsageError(
+                "verify.unknown_check", f"no check is called {pattern}", because=[f"there are: {', '.join(names)}"],
+                hint=f"did you mean {near[0]}?" if near else "docs/checks.md and docs/prove.md list them",
+            )  # fmt: skip
+
+
+def expect_of(facts: Facts, values: dict[str, Any], catalog: Catalog | None = None) -> dict[str, Any]:
+    """What verify holds a host to: the wish, and where it leaves a choice, what resolve keeps."""
+    catalog = catalog or load_catalog()
+    cuda_wish = CudaWish.from_vars(values)
+    wish = replace(DriverWish.from_vars(values), toolkits=cuda_wish.versions)
+    driver = resolve_driver(wish, facts, catalog, {})
+    expect = expectation(wish, facts, driver)
+    expect["gpus"] = expected_count(str(values.get("gpu_verify_expect") or ""))
+    cuda = resolve_cuda(cuda_wish, facts, catalog, {}, driver)
+    expect["cuda"] = cuda_expectation(cuda_wish, facts, catalog, cuda)
+    conda_wish = conda_wish_of(values)
+    expect["conda"] = conda_expectation(conda_wish, resolve_conda(conda_wish, facts, catalog, driver))
+    containers_wish = ContainersWish.from_vars(values)
+    containers = resolve_containers(containers_wish, facts, catalog, {}, driver)
+    expect["containers"] = containers_expectation(containers_wish, facts, catalog, containers)
+    return expect
+
+
+def expected_count(text: str) -> int:
+    """Number of cards in gpu_verify_expect: ``8``, ``8x H100``, ``2x H100 + 1x T4``; 0 when empty.
+
+    Raises UsageError for a text that says no number.
+    """
+    parts = [part.strip() for part in text.split("+") if part.strip()]
+    counts = [re.match(r"^(\d{1,3})(?:\s*x\s*\S.*)?$", part, re.IGNORECASE) for part in parts]
+    if not all(counts):
+        raise UsageError("vars.invalid", f"gpu_verify_expect: {text!r} does not say how many cards",
+                         hint='write it as "8", "8x H100" or "2x H100 + 1x T4"')  # fmt: skip
+    return sum(int(match[1]) for match in counts if match)
+
+
+def interpreters(facts: Facts, values: dict[str, Any], expect: dict[str, Any]) -> list[str]:
+    """Interpreters to judge: gpu_verify_python, then those of the environments that are asked for.
+
+    What is asked for without CUDA is not held to use a GPU; of what is not there, conda.environments tells.
+    """
+    there = {env.path for env in facts.conda.environments if env.state == "whole" and env.python}
+    asked = [
+        f"{env['path']}/bin/python" for env in expect["conda"].get("environments", ())
+        if env["path"] in there and env["build"] != "cpu"
+    ]  # fmt: skip
+    return list(dict.fromkeys([*(values.get("gpu_verify_python") or ()), *asked]))
+
+
+def prove_args(
+    facts: Facts, values: dict[str, Any], expect: dict[str, Any], catalog: Catalog, look: Look = EVERYTHING
+) -> dict[str, Any]:
+    """What the host's program ``prove`` is told: cards, toolkits, interpreters, thresholds and limits."""
+    # What a login exports: lines that people wrote for everyone, and ours where it was asked for.
+    exported = [
+        folder for line in facts.cuda.shell_lines
+        if line.variable == "LD_LIBRARY_PATH" and line.file.startswith("/etc/") for folder in line.paths
+    ]  # fmt: skip
+    if values.get("cuda_toolkit_ld_library_path") and values.get("cuda_toolkit_versions"):
+        exported.append(f"{LINK}/lib64")
+    return {
+        "expect": {"cards": str(values.get("gpu_verify_expect") or ""), "gpus": expect["gpus"]},
+        "users": [user.model_dump() for user in facts.gpu_users],
+        "toolkits": [
+            {"version": toolkit.version, "path": toolkit.path}
+            for toolkit in facts.cuda.toolkits if toolkit.compiler and toolkit.version
+        ],
+        "library_path": ":".join(dict.fromkeys(exported)),
+        "environment": {
+            name: value for line in facts.cuda.shell_lines
+            for name, value in [_exported(line)] if name == "CUDA_VISIBLE_DEVICES" or name.startswith("NCCL_")
+        },
+        "installed": {header.name: header.version for header in facts.cuda.headers if header.version},
+        "bandwidth": catalog.bandwidth.model_dump(mode="json"),
+        "least": {
+            name: value for name, value in (values.get("gpu_verify_bandwidth") or {}).items() if value
+        },
+        "only": list(look.only),
+        "skip": list(values.get("gpu_verify_skip") or ()) if not look.only else [],
+        "deep": look.deep or bool(values.get("gpu_verify_deep")),
+        "busy": values.get("gpu_verify_busy") or "skip",
+        "python": interpreters(facts, values, expect),
+        "containers": containers_to_run(ContainersWish.from_vars(values), facts, catalog),
+        "timeout_s": int(values.get("gpu_verify_timeout") or 120),
+    }  # fmt: skip

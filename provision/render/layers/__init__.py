@@ -1,0 +1,1 @@
+"""What `scan` prints of each layer of a host."""

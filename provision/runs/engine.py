@@ -1,0 +1,489 @@
+"""Changes hosts: ansible-playbook as a process of its own, watched through the events of our callback plugin.
+
+ansible-playbook's exit code is not the judge (4 means 'unreachable' and 'parser error' alike): the events are.
+Passwords and variables reach it on its stdin, and lie in no file and in no argument list.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from provision.collection import COLLECTIONS_PATH, ROOT
+from provision.errors import Exit, HostFailedError, Issue
+from provision.inventory import Host, Inventory
+from provision.lib import scratch
+from provision.remote import answers
+
+Event = dict[str, Any]
+HostStatus = Literal["ok", "changed", "failed", "unreachable", "interrupted", "not_started"]
+_POLL = 0.05
+# Of ansible-playbook's output: how much is read for its last words.
+_LAST_BYTES = 64 * 1024
+# After Ctrl-C: how long ansible-playbook may take to end, before it is told again and then made to.
+_PATIENCE = (20.0, 5.0)
+
+
+@dataclass
+class HostOutcome:
+    """What a run did on one host."""
+
+    status: HostStatus = "not_started"
+    changed: list[str] = field(default_factory=list)  # names of the tasks that changed something
+    failed_task: str | None = None
+    running_task: str | None = None  # where it was when the run was cut off
+    failed_action: str | None = None  # the module of the task that failed
+    rebooted: bool = False  # the reboot of a task was seen through: another boot answers
+    reboot_required: bool = False
+    reboot_because: list[str] = field(default_factory=list)  # why it is left to the owner
+    restart_required: list[str] | None = None  # why a daemon has to be restarted, and who is in the way
+    issue: Issue | None = None
+    warnings: list[Issue] = field(default_factory=list)  # what our modules went on with
+
+    @property
+    def exit_code(self) -> Exit:
+        if self.status == "unreachable":
+            return Exit.UNREACHABLE
+        if self.status == "interrupted":
+            return Exit.INTERRUPTED
+        if self.status in ("failed", "not_started"):
+            return Exit.FAILED
+        waits = self.reboot_required or self.restart_required is not None
+        return Exit.REBOOT_NEEDED if waits else Exit.OK
+
+
+@dataclass
+class RunResult:
+    """What a run did: outcome by host name, in the order asked for."""
+
+    hosts: dict[str, HostOutcome]
+    run_dir: Path
+    rc: int
+    interrupted: bool = False
+    seconds: float = 0.0
+
+
+def runs_folder() -> Path:
+    """Return the state folder's ``runs``, where runs are kept unless --run-dir says otherwise."""
+    state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+    return Path(state).expanduser() / "gpu-provision" / "runs"
+
+
+def new_run_dir(command: str, base: Path | None = None) -> Path:
+    """Make ``<UTC timestamp>-<command>-<short id>`` (mode 0700) under base, by default the state folder's ``runs``."""
+    base = base or runs_folder()
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    folder = base / f"{stamp}-{command}-{secrets.token_hex(3)}"
+    folder.mkdir(mode=0o700, parents=True)
+    return folder
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file that only its owner can read, from its first byte on."""
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as out:
+        out.write(text)
+
+
+class _Loading:
+    """A process that has Ansible loaded, or is about to, and waits to be told what to play."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        # -P: the folder of the program, full of modules of ours, is not put before Ansible's imports.
+        self.environment = dict(environment)
+        self.process = subprocess.Popen(
+            [sys.executable, "-P", str(Path(__file__).with_name("playbook.py"))],
+            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            env=self.environment, start_new_session=True,
+        )  # fmt: skip
+
+    def play(self, request: Mapping[str, Any]) -> subprocess.Popen[bytes]:
+        """Tell it what to play; raises BrokenPipeError when it is gone. Its stdin is Ansible's from then on."""
+        stdin = self.process.stdin
+        if stdin is None:
+            raise BrokenPipeError
+        stdin.write(json.dumps(request).encode() + b"\n")
+        stdin.flush()
+        return self.process
+
+    def forget(self) -> None:
+        """End it. Should this process die first, the end of its stdin ends it too."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        if self.process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                self.process.stdin.close()
+
+
+_loading: list[_Loading] = []
+_loading_lock = threading.Lock()
+
+
+def make_ready(inventory: Inventory) -> None:
+    """Begin to load Ansible in a process of its own, for a run_playbook that will probably follow.
+
+    That process knows no host and no secret, and ends by itself when nothing is to be played.
+    """
+    with _loading_lock:
+        if not _loading:
+            _loading.append(_Loading(_environment(inventory)))
+
+
+def processes() -> list[int]:
+    """Process ids of what make_ready began: they are part of this run, and may outlive this process for a moment."""
+    with _loading_lock:
+        return [loading.process.pid for loading in _loading]
+
+
+def dismiss() -> None:
+    """End what make_ready began, where nothing came of it."""
+    with _loading_lock:
+        while _loading:
+            _loading.pop().forget()
+
+
+def run_playbook(
+    playbook: Path,
+    inventory: Inventory,
+    hosts: Sequence[str],
+    extra_vars: Mapping[str, Any],
+    run_dir: Path,
+    on_event: Callable[[Event], None] = lambda event: None,
+    *,
+    forks: int | None = None,
+    check: bool = False,
+    verbosity: int = 0,
+    pythons: Mapping[str, Mapping[str, str | None]] | None = None,
+    on_start: Callable[[int], None] = lambda pid: None,
+) -> RunResult:
+    """Run a playbook on hosts and return each one's outcome; on_event sees every event as it happens.
+
+    The inventory is read again by ansible-playbook from the same sources, with the same vault secrets and -e
+    variables; extra_vars come on top. run_dir gets events.jsonl and ansible.log. pythons: the Python of hosts,
+    {"path", "version"} by name, for those whose inventory leaves it to Ansible to find one. on_start: told the process id,
+    since the run outlives a caller that is killed.
+    Ctrl-C is passed on once, waited for, and the result says what was done, with ``interrupted`` set.
+    Raises HostFailedError when ansible-playbook cannot be started.
+    """
+    started = time.monotonic()
+    names = list(hosts)
+    events = run_dir / "events.jsonl"
+    write_private(events, "")
+    request = _request(playbook, inventory, names, extra_vars, forks, check, verbosity, pythons or {})
+    process = _start(request, inventory, run_dir / "ansible.log", events)
+    state = _State(names)
+    try:
+        on_start(process.pid)
+        _send_password(process, inventory.become_password)
+        interrupted = _watch(process, events, state, on_event)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    return RunResult(
+        hosts=state.outcomes(interrupted, _last_words(run_dir / "ansible.log"), run_dir),
+        run_dir=run_dir,
+        rc=process.returncode,
+        interrupted=interrupted,
+        seconds=time.monotonic() - started,
+    )
+
+
+# ---- the process -------------------------------------------------------------------------------------------
+
+
+def _start(
+    request: Mapping[str, Any], inventory: Inventory, log: Path, events: Path
+) -> subprocess.Popen[bytes]:
+    """Start ansible-playbook, in the process that has loaded it meanwhile where there is one."""
+    write_private(log, "")
+    environment = _environment(inventory)
+    with _loading_lock:
+        loading = _loading.pop() if _loading else None
+    if loading is not None and loading.environment != environment:
+        # Settings that changed since would be its old ones.
+        loading.forget()
+        loading = None
+    told = {**request, "log": str(log), "events": str(events)}
+    if loading is not None:
+        with contextlib.suppress(BrokenPipeError):
+            return loading.play(told)
+        loading.forget()
+    try:
+        return _Loading(environment).play(told)
+    except OSError as error:
+        raise HostFailedError(
+            "engine.no_ansible", "ansible-playbook cannot be started", because=[str(error)],
+            hint="pip install ansible-core, beside gpu-provision",
+        ) from error  # fmt: skip
+
+
+def _request(
+    playbook: Path, inventory: Inventory, hosts: Sequence[str], extra_vars: Mapping[str, Any],
+    forks: int | None, check: bool, verbosity: int, pythons: Mapping[str, Mapping[str, str | None]],
+) -> dict[str, Any]:  # fmt: skip
+    """Return what _playbook.py is told: arguments, and beside them what no argument list and no file may hold."""
+    command = [str(playbook)]
+    for source in inventory.sources:
+        command += ["-i", source]
+    command += ["--forks", str(forks or min(max(len(hosts), 1), 64))]
+    for path in inventory.vault_password_files:
+        command += ["--vault-password-file", path]
+    if inventory.become_password is not None:
+        command += ["--become-password-file", "-"]
+    if check:
+        command += ["--check", "--diff"]
+    if verbosity:
+        command.append("-" + "v" * min(verbosity, 4))
+    more = _host_vars(inventory, hosts, pythons)
+    return {
+        "arguments": command,
+        "inventory": json.dumps({"all": {"hosts": more}}) if more else None,
+        # A file of names: what is a pattern in --limit is a name there.
+        "limit": "".join(f"{name}\n" for name in hosts),
+        "vault_password": inventory.vault_password,
+        "extra_vars": json.dumps({**inventory.extra_vars, **extra_vars}),
+        "folder": str(scratch.folder()),
+    }
+
+
+def _host_vars(
+    inventory: Inventory, hosts: Sequence[str], pythons: Mapping[str, Mapping[str, str | None]]
+) -> dict[str, dict[str, Any]]:
+    """Return what we know about hosts and their inventory leaves open. What hosts said of themselves is marked as data."""
+    found: dict[str, dict[str, Any]] = {}
+    wanted = set(hosts)
+    for host in inventory.hosts:
+        if host.implicit_local:
+            # ansible-playbook goes to a localhost that is named in a host list by ssh; we do not, so say so.
+            found[host.name] = _local_vars(host)
+        elif host.name in wanted and host.connection.python is None:
+            # The fast read found it and ran with it: Ansible's own search is a round trip and a process more.
+            python = pythons.get(host.name, {})
+            path, version = python.get("path"), python.get("version") or ""
+            if path and f"python{'.'.join(version.split('.')[:2])}" in inventory.settings.get("pythons", ()):
+                # Ansible trusts an inventory: without the mark a template in it would run here.
+                found[host.name] = {"ansible_python_interpreter": {"__ansible_unsafe": path}}
+    return found
+
+
+def _local_vars(host: Host) -> dict[str, str]:
+    """The system's Python first: apt and dpkg belong to it, and this program's may lie in a virtual environment."""
+    python = host.connection.python or (
+        "/usr/bin/python3" if Path("/usr/bin/python3").exists() else sys.executable
+    )
+    return {"ansible_connection": "local", "ansible_python_interpreter": python}
+
+
+def _environment(inventory: Inventory) -> dict[str, str]:
+    """The user's environment, with our collection and callback added to what the user has configured."""
+    settings = inventory.settings
+    environment = {
+        **os.environ,
+        "ANSIBLE_COLLECTIONS_PATH": ":".join([str(COLLECTIONS_PATH), *settings.get("collections_paths", [])]),
+        "ANSIBLE_ROLES_PATH": ":".join([*settings.get("roles_path", []), str(ROOT / "roles")]),
+        "ANSIBLE_CALLBACKS_ENABLED": ",".join(
+            ["gpu.provision.gpu_provision_events", *settings.get("callbacks_enabled", [])]
+        ),
+        # Its copies of what it sends to hosts: in ~/.ansible/tmp those of a killed run would stay.
+        "ANSIBLE_LOCAL_TEMP": str(scratch.folder()),
+        "ANSIBLE_NOCOLOR": "1",
+        "ANSIBLE_RETRY_FILES_ENABLED": "false",
+        "PYTHONUNBUFFERED": "1",
+    }
+    environment.pop("ANSIBLE_FORCE_COLOR", None)
+    if not settings.get("pipelining_configured"):
+        environment["ANSIBLE_PIPELINING"] = "true"
+    arguments = str(settings.get("ssh_args") or "")
+    if "serveralive" not in (arguments + _ssh_config()).lower():
+        # A half-open connection after a reboot ends in 15 seconds instead of hanging.
+        environment["ANSIBLE_SSH_ARGS"] = (
+            f"{arguments} -o ServerAliveInterval=5 -o ServerAliveCountMax=3".strip()
+        )
+    return environment
+
+
+def _ssh_config() -> str:
+    path = Path("~/.ssh/config").expanduser()
+    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+
+
+def _send_password(process: subprocess.Popen[bytes], password: str | None) -> None:
+    """ansible-playbook reads the become password from stdin ("-"); nobody else reads there."""
+    stdin = process.stdin
+    if stdin is None:
+        return
+    try:
+        if password is not None:
+            stdin.write(password.encode() + b"\n")
+        stdin.close()
+    except BrokenPipeError:
+        return  # it ended at once; its log says why
+
+
+def _watch(
+    process: subprocess.Popen[bytes],
+    events: Path,
+    state: _State,
+    on_event: Callable[[Event], None],
+) -> bool:
+    """Follow the events until the process ends; return whether the user interrupted."""
+    interrupts = 0
+    deadline = float("inf")
+    with events.open(encoding="utf-8") as lines:
+        reader = _complete_lines(lines.read)
+        while True:
+            try:
+                ended = process.poll() is not None
+                for line in next(reader):
+                    event = _event(line)
+                    if event is not None:
+                        state.take(event)
+                        on_event(event)
+                if ended:
+                    return interrupts > 0
+                if time.monotonic() > deadline:
+                    interrupts += 1
+                    deadline = _stop(process, interrupts)
+                time.sleep(_POLL)
+            except KeyboardInterrupt:
+                interrupts += 1
+                deadline = _stop(process, interrupts)
+
+
+def _event(line: str) -> Event | None:
+    """Return an event of our callback; None for a line that is none (a full disk cuts one off): the run goes on without it."""
+    try:
+        event = answers.loads(line.encode("utf-8", "replace"))
+    except answers.BadAnswer:
+        return None
+    return event if isinstance(event, dict) and isinstance(event.get("event"), str) else None
+
+
+def _stop(process: subprocess.Popen[bytes], times: int) -> float:
+    """Tell the run to end: first as Ctrl-C does, then harder. Return when to lose patience."""
+    if process.poll() is None:
+        os.killpg(process.pid, (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)[min(times, 3) - 1])
+    return time.monotonic() + _PATIENCE[min(times, len(_PATIENCE)) - 1]
+
+
+def _complete_lines(read: Callable[[], str]) -> Iterator[list[str]]:
+    """Yield the lines that are complete since last time; a half-written one waits for its end."""
+    rest = ""
+    while True:
+        *lines, rest = (rest + read()).split("\n")
+        yield lines
+
+
+def _last_words(log: Path) -> list[str]:
+    """Return the error lines of ansible-playbook's output, or its last lines."""
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - _LAST_BYTES))
+        text = file.read().decode("utf-8", "replace")
+    lines = [line.strip()[:300] for line in text.splitlines() if line.strip()]
+    errors = [line for line in lines if line.startswith(("ERROR!", "[ERROR]"))]
+    return (errors or lines)[-4:]
+
+
+# ---- what the events mean ------------------------------------------------------------------------------------
+
+
+class _State:
+    """The outcome of each host, built from events."""
+
+    def __init__(self, hosts: Sequence[str]) -> None:
+        self._hosts = {name: HostOutcome() for name in hosts}
+        self._stats: dict[str, dict[str, int]] | None = None
+
+    def take(self, event: Event) -> None:
+        kind = event["event"]
+        if kind == "stats":
+            self._stats = event["hosts"]
+            return
+        outcome = self._hosts.get(event.get("host", ""))
+        if outcome is None:
+            return
+        if kind == "host_start":
+            outcome.running_task = event["task"]
+            if outcome.status == "not_started":
+                outcome.status = "ok"
+            return
+        outcome.running_task = None
+        outcome.warnings += [
+            Issue(code="host.warning", host=event["host"], message=text)
+            for text in event.get("warnings") or ()
+        ]
+        if event.get("reboot_required"):
+            outcome.reboot_required = True
+            outcome.reboot_because = list(event.get("reboot_because") or [])
+        if "restart_required" in event:
+            outcome.restart_required = event["restart_required"]
+        if kind == "ok":
+            outcome.status = "ok" if outcome.status == "not_started" else outcome.status
+            if event["changed"]:
+                outcome.changed.append(event["task"])
+                outcome.rebooted = outcome.rebooted or is_reboot(event)
+        elif kind == "unreachable" or (kind == "failed" and not event.get("ignored")):
+            outcome.status = "unreachable" if kind == "unreachable" else "failed"
+            outcome.failed_task, outcome.failed_action = event["task"], event.get("action")
+            outcome.issue = _issue(event)
+
+    def outcomes(self, interrupted: bool, last_words: list[str], run_dir: Path) -> dict[str, HostOutcome]:
+        """Return the final word on each host."""
+        for name, outcome in self._hosts.items():
+            numbers = (self._stats or {}).get(name)
+            if numbers is not None and not numbers["failures"] and not numbers["unreachable"]:
+                # A failure that a rescue block took care of.
+                outcome.status, outcome.failed_task, outcome.issue = "ok", None, None
+                outcome.failed_action = None
+            elif outcome.status in ("ok", "not_started") and numbers is None:
+                self._unfinished(name, outcome, interrupted, last_words)
+            if outcome.status == "ok" and outcome.changed:
+                outcome.status = "changed"
+            if outcome.issue is not None and outcome.issue.hint is None:
+                outcome.issue.hint = f"see {run_dir / 'ansible.log'}"
+        return self._hosts
+
+    def _unfinished(self, name: str, outcome: HostOutcome, interrupted: bool, last_words: list[str]) -> None:
+        task = outcome.running_task
+        if interrupted:
+            message = f"interrupted in task {task!r}" if task else "interrupted before it was its turn"
+            outcome.status = "interrupted" if outcome.status == "ok" else "not_started"
+            hint = "run the command again: it goes on where this one was cut off"
+            outcome.issue = Issue(code="run.interrupted", host=name, message=message, hint=hint)
+        else:
+            outcome.status = "failed"
+            message = "ansible-playbook ended before the host was done"
+            outcome.issue = Issue(code="engine.failed", host=name, message=message, because=last_words)
+
+
+def is_reboot(event: Event) -> bool:
+    """True for an event of a task that reboots its host."""
+    return str(event.get("action", "")).rpartition(".")[2] == "reboot"
+
+
+def _issue(event: Event) -> Issue:
+    first, *rest = str(
+        event.get("message") or "failed (its output is not shown: no_log)"
+    ).strip().splitlines() or [""]
+    because = event.get("because") or [line.strip() for line in rest if line.strip()][:8]
+    unreachable = event["event"] == "unreachable"
+    return Issue(
+        code=str(event.get("code") or ("connect.lost" if unreachable else "apply.task_failed")),
+        host=event["host"],
+        message=f"{event['task']}: {first}",
+        because=[str(line) for line in because] if isinstance(because, list) else [str(because)],
+        hint=event.get("hint"),
+    )

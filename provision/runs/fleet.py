@@ -1,0 +1,166 @@
+"""What the commands share: the fleet with its wishes, sessions with it, and how they say what they are doing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from provision import remote
+from provision.catalog import load_catalog
+from provision.errors import ProvisionError
+from provision.inventory import Host, Inventory, variables
+from provision.lock.model import VARIABLE as LOCK_VARIABLE
+
+T = TypeVar("T")
+# Sessions that wait for the end of a change: how many, and for how long.
+_KEEP_SESSIONS = 32
+_KEEP_SECONDS = 60.0
+_RESUMED_SECONDS = 10.0  # a host answers in one; a connection that is gone never does
+
+
+class Talk(Protocol):
+    """Progress, for people: what is going on, host by host. Nothing in it is data."""
+
+    def begin(self, title: str, hosts: Sequence[str]) -> None: ...
+
+    def host(self, name: str, text: str, *, state: str = "running") -> None:
+        """Say what a host does. state: running, ok, changed, failed; unread: its error is in the document."""
+        ...
+
+    def note(self, text: str) -> None:
+        """Say something that stays on the terminal: which wave of hosts begins, who is waited for."""
+        ...
+
+    def end(self) -> None: ...
+
+
+class Silent:
+    """A Talk that says nothing."""
+
+    def begin(self, title: str, hosts: Sequence[str]) -> None:
+        return
+
+    def host(self, name: str, text: str, *, state: str = "running") -> None:
+        return
+
+    def note(self, text: str) -> None:
+        return
+
+    def end(self) -> None:
+        return
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """The hosts that were asked for, what the inventory wants of each, and how many to do at a time."""
+
+    inventory: Inventory
+    values: Mapping[str, dict[str, Any]] = field(repr=False)  # host name -> role variables, with defaults
+    forks: int | None = None
+    kept: dict[str, tuple[remote.Session, float]] = field(default_factory=dict, repr=False)  # see ask_all
+
+    @property
+    def hosts(self) -> list[Host]:
+        return self.inventory.hosts
+
+
+def fleet_of(inventory: Inventory, forks: int | None = None) -> Fleet:
+    """Return the fleet; VariablesError (exit 64) when a role variable is unknown or wrong."""
+    values = variables.effective_all(inventory.hosts)
+    beside = {"inventory_dir": _folder(inventory.sources)}
+    if LOCK_VARIABLE in inventory.extra_vars:
+        beside[LOCK_VARIABLE] = inventory.extra_vars[LOCK_VARIABLE]
+    return Fleet(inventory, {name: {**found, **beside} for name, found in values.items()}, forks)
+
+
+def _folder(sources: Sequence[str]) -> str:
+    """Where files that the inventory names are looked for: beside it; the current folder without a file."""
+    paths = [Path(source) for source in sources if "," not in source and Path(source).exists()]
+    return str((paths[0] if paths[0].is_dir() else paths[0].parent).resolve()) if paths else str(Path.cwd())
+
+
+def warm_up() -> None:
+    """Read the parts of the catalog that every plan asks for, before threads do it at the same time."""
+    catalog = load_catalog()
+    catalog.gpu_by_id("2330")
+    for part in ("branches", "drivers", "cuda_data", "ubuntu_data", "repositories", "architectures"):
+        getattr(catalog, part)
+
+
+class _Resumed:
+    """A session that was kept open; where it is no good any more, a new one takes its place."""
+
+    def __init__(self, host: Host, kept: remote.Session) -> None:
+        self.host, self._session, self._tried = host, kept, False
+
+    def call(self, module: str, args: dict[str, Any], *, timeout: float = 60) -> Any:
+        if self._tried:
+            return self._session.call(module, args, timeout=timeout)
+        self._tried = True
+        try:
+            return self._session.call(module, args, timeout=min(timeout, _RESUMED_SECONDS))
+        except ProvisionError:
+            # The reason does not matter: a new session either works or says what is wrong.
+            self._session.close()
+            self._session = remote.open_session(self.host)
+            return self._session.call(module, args, timeout=timeout)
+
+    def close(self) -> None:
+        self._session.close()
+
+
+def _open(host: Host, kept: tuple[remote.Session, float] | None) -> remote.Session:
+    """Open a session, or take one that was kept and when it was last used."""
+    if kept is None:
+        return remote.open_session(host)
+    if time.monotonic() - kept[1] < _KEEP_SECONDS:
+        return _Resumed(host, kept[0])
+    # Firewalls forget connections that nothing goes over.
+    kept[0].close()
+    return remote.open_session(host)
+
+
+def ask_all(
+    fleet: Fleet, hosts: Sequence[Host], title: str, ask: Callable[[Host, remote.Session], T], talk: Talk,
+    *, keep: Callable[[T], bool] = lambda result: False, words: Callable[[T], str] = lambda result: "read",
+) -> dict[str, T | ProvisionError]:  # fmt: skip
+    """Open a session with each host in parallel and return what ask makes of it, or the error, by host name.
+
+    keep: true for hosts that will be asked again at once: their sessions stay open in fleet.kept, for the next
+    ask_all or for release. words: what is shown of a host as soon as it has answered.
+    """
+
+    def one(host: Host) -> T:
+        opened = _open(host, fleet.kept.pop(host.name, None))
+        stays = False
+        try:
+            result = ask(host, opened)
+            stays = keep(result) and len(fleet.kept) < _KEEP_SESSIONS
+        finally:
+            if not stays:
+                opened.close()
+        if stays:
+            fleet.kept[host.name] = (opened, time.monotonic())
+        return result
+
+    def done(host: Host, result: T | ProvisionError) -> None:
+        if isinstance(result, ProvisionError):
+            talk.host(host.name, result.issue.message, state="unread")
+        else:
+            talk.host(host.name, words(result), state="ok")
+
+    talk.begin(title, [host.name for host in hosts])
+    try:
+        return remote.for_each(hosts, one, forks=fleet.forks, on_done=done)
+    finally:
+        talk.end()
+        remote.close_shared()
+
+
+def release(fleet: Fleet) -> None:
+    """Close the sessions that were kept open."""
+    while fleet.kept:
+        fleet.kept.popitem()[1][0].close()

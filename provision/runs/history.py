@@ -1,0 +1,324 @@
+"""What was done to hosts, by whom, with which inventory and lock: kept with each run on this machine, and on the hosts.
+
+A run's folder has ``history.json`` (who, what, and a record of each host), beside the plan, the events and the result, and
+``before.lock.yml``: what its hosts had before, as a lock, which is what a rollback holds them to.
+
+``Recorder`` is the seam through which apply takes the hosts' locks and writes all this; ``runs`` reads it back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
+
+import provision.collection  # noqa: F401  (makes the collection importable)
+from ansible_collections.gpu.provision.plugins.plugin_utils import runlock, runrecord
+from provision.errors import Exit, Issue, UsageError
+from provision.lib import own_state
+from provision.lock.hold import path_of
+from provision.rollout.observers import Seam
+from provision.rollout.state import FILE as STATE
+from provision.rollout.state import RunState
+from provision.runs.run_lock import HostLocks, folder_of
+
+if TYPE_CHECKING:
+    from provision.documents import AppliedHost, ApplyDocument
+    from provision.parts.plan import HostPlan
+    from provision.runs.fleet import Fleet, Talk
+
+FILE = "history.json"
+BEFORE = "before.lock.yml"
+SCHEMA = "provision/history-run/1"
+# Nothing was done to a host with one of these: it gets no record.
+_UNTOUCHED = frozenset({"unchanged", "checked", "blocked", "busy", "skipped", "not_started"})
+
+
+class InventoryState(BaseModel):
+    """Which inventory it was. commit: None without git; dirty: files differed from that commit."""
+
+    folder: str | None = None
+    commit: str | None = None
+    dirty: bool | None = None
+
+
+class LockState(BaseModel):
+    """The lock of versions that hosts were held to."""
+
+    path: str = ""
+    sha256: str = ""
+
+
+class Judged(BaseModel):
+    """How many checks said what. failed: names of those that failed."""
+
+    passed: int = Field(0, alias="pass")
+    warn: int = 0
+    fail: int = 0
+    skip: int = 0
+    failed: list[str] = Field(default_factory=list)
+
+    model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
+
+
+class HostRecord(BaseModel):
+    """What a run did to one host, as the host keeps it. packages: [name, version before, version after], null for none."""
+
+    model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True, extra="ignore")
+
+    run: str
+    status: str
+    command: str = ""
+    who: str = ""
+    git: str | None = None
+    started: str = ""  # UTC
+    ended: str = ""
+    inventory: InventoryState | None = None
+    lock: LockState | None = None
+    packages: list[tuple[str, str | None, str | None]] = Field(default_factory=list)
+    rebooted: bool = False
+    verify: Judged | None = None
+    took_lock_of: dict[str, str | None] | None = None
+    ended_by: str | None = None  # who found it cut off, and removed its lock
+
+
+class Run(BaseModel):
+    """One run, as its folder on this machine tells it. ended: None while it goes on, or where it was cut off."""
+
+    model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
+
+    schema_id: str = Field(default=SCHEMA, alias="schema")
+    run: str
+    command: str = ""
+    who: str = ""
+    git: str | None = None
+    started: str = ""
+    ended: str | None = None
+    exit_code: int | None = None
+    inventory: InventoryState | None = None
+    lock: LockState | None = None
+    planned: list[str] = Field(default_factory=list)  # hosts that it was to change
+    hosts: dict[str, HostRecord] = Field(default_factory=dict)
+    left_alone: dict[str, str] = Field(default_factory=dict)  # host -> why: busy, blocked, …
+    folder: str | None = None
+    active: bool = False  # it goes on: its process is there
+    _unreadable: bool = PrivateAttr(default=False)
+
+    @property
+    def unreadable(self) -> bool:
+        """Nothing is known of it but its name: its record is broken."""
+        return self._unreadable
+
+    @property
+    def state(self) -> str:
+        """done, failed (a host is not as it should be), at work, or cut off."""
+        if self.ended is None:
+            return "at work" if self.active else "cut off"
+        return "done" if self.exit_code in (0, int(Exit.REBOOT_NEEDED)) else "failed"
+
+
+class Recorder(Seam):
+    """Takes the lock of each host before it is touched; gives it back, with a record of the run, when it is done with.
+
+    command: as a person typed it, without values. before: host -> lock entry of what it had, see ``keep_before``. force: take
+    locks of others (--break-lock).
+    """
+
+    def __init__(
+        self, fleet: Fleet, plans: Mapping[str, HostPlan], command: str, talk: Talk, *, force: bool = False,
+        before: Mapping[str, Any] | None = None,
+    ) -> None:  # fmt: skip
+        self._fleet, self._plans, self._command, self._talk, self._force = fleet, plans, command, talk, force
+        self._before = before or {}
+        self._renewing, self._renews = ExitStack(), False
+        self._through: dict[str, dict[str, Any] | None] = {}  # hosts to let go -> their record
+        self._issues: list[Issue] = []
+
+    def begin(self, folder: Path) -> None:
+        """Write down who begins what, with which inventory and lock."""
+        self._folder = folder
+        self._locks = HostLocks(self._fleet, self._command, folder.name, self._talk, force=self._force)
+        place = folder_of(self._fleet)
+        values = next(iter(self._fleet.values.values()), {})
+        self._about: dict[str, Any] = {
+            "run": folder.name, "command": self._command, "who": runlock.who(), "git": runlock.git_identity(place),
+            "started": runrecord.now(), "inventory": runrecord.inventory_state(place),
+            "lock": runrecord.lock_state(path_of(values)),
+        }  # fmt: skip
+        # Gone on with after it was cut off: what was done then is kept.
+        earlier = own_state.take(folder / FILE, Run, self._talk.note)
+        planned = [name for name, plan in self._plans.items() if plan.status == "changes"]
+        self._run = Run.model_validate({**self._about, "planned": planned, "folder": str(folder)})
+        if earlier is not None:
+            self._run.hosts, self._run.started = earlier.hosts, earlier.started
+            self._run.planned = list(dict.fromkeys([*earlier.planned, *planned]))
+        self._save()
+        if self._before and not (folder / BEFORE).exists():
+            keep_before(self._before, folder / BEFORE)
+
+    def before_wave(self, wave: int, hosts: Sequence[str]) -> Mapping[str, Issue]:
+        """Take the locks; the first time, begin to renew them."""
+        if not self._renews:
+            self._renewing.enter_context(self._locks.kept())
+            self._renews = True
+        seen = len(self._locks.notes)
+        refused = {name: error.issue for name, error in self._locks.take(hosts).items()}
+        for note in self._locks.notes[seen:]:
+            self._talk.note(f"{note.host}: {note.message}" + "".join(f" ({why})" for why in note.because))
+        return refused
+
+    def after_host(self, host: str, result: AppliedHost) -> None:
+        """Collect what is to be recorded; hosts of a wave are let go together, at the same time."""
+        record = None
+        if result.status not in _UNTOUCHED:
+            plan = self._plans.get(host)
+            packages = [change.model_dump() for change in plan.packages] if plan else []
+            whole = result.status not in ("failed", "interrupted", "unreachable")
+            record = runrecord.record(
+                self._about, result.status, packages if whole else [],
+                [check.model_dump() for check in result.checks] or None, result.rebooted, self._locks.took.get(host),
+            )  # fmt: skip
+            self._run.hosts[host] = HostRecord.model_validate(record)
+        elif result.status != "unchanged":
+            self._run.left_alone[host] = result.status
+        self._through[host] = record
+        if self._locks.held <= set(self._through):
+            self._let_go()
+
+    def at_end(self, document: ApplyDocument) -> None:
+        """Let go of what is left, and write the run's last words."""
+        self._let_go()
+        self._renewing.close()
+        document.warnings += [*self._locks.notes, *self._issues]
+        self._run.ended, self._run.exit_code = runrecord.now(), document.exit_code
+        self._save()
+
+    def _let_go(self) -> None:
+        records = {name: record for name, record in self._through.items() if record}
+        self._issues += self._locks.give_back(records)
+        self._through = {}
+        self._save()
+
+    def _save(self) -> None:
+        own_state.write(self._folder / FILE, self._run.model_dump_json(by_alias=True, indent=1))
+
+
+# ---- reading it back ---------------------------------------------------------------------------------------------------
+
+
+def read(folder: Path) -> Run | None:
+    """Return the run of a folder; None where it has none, or none that can be read."""
+    run = own_state.read_or_none(folder / FILE, Run)
+    if run is None:
+        return None
+    run.active = run.ended is None and _goes_on(folder)
+    return run
+
+
+def _goes_on(folder: Path) -> bool:
+    """True while the process of a run is there; by its state (see rollout.state)."""
+    state = own_state.read_or_none(folder / STATE, RunState)
+    return state is not None and state.process is not None and state.process.alive()
+
+
+def folders(base: Path) -> list[Path]:
+    """Return the folders of runs below a folder, newest first: their names begin with the time."""
+    found = {path.parent for path in base.glob(f"*/{FILE}")} if base.is_dir() else set()
+    return sorted(found, key=lambda folder: folder.name, reverse=True)
+
+
+def runs(base: Path) -> list[Run]:
+    """Return every run below a folder, newest first; one whose record is broken too, so that no older one is the last."""
+    return [read(folder) or _unread(folder) for folder in folders(base)]
+
+
+def _unread(folder: Path) -> Run:
+    run = Run(run=folder.name, folder=str(folder))
+    run._unreadable = True
+    return run
+
+
+def find(word: str, base: Path) -> Run | None:
+    """Return the run below a folder that a word means, see ``meant``, and read no other; None for no run's."""
+    known = {folder.name: folder for folder in folders(base)}
+    name = meant(word, list(known))
+    return None if name is None else read(known[name]) or _unread(known[name])
+
+
+def meant(word: str, known: Sequence[str]) -> str | None:
+    """Return the name of the run that a word means: ``last``, its name or folder, or a part of it that no other has.
+
+    known: names of runs, newest first. None for no run's; UsageError where it means more than one.
+    """
+    if word == "last":
+        return known[0] if known else None
+    plain = word.rstrip("/").rpartition("/")[2]
+    near = [name for name in known if name == plain] or [name for name in known if plain in name]
+    if len(near) > 1:
+        raise UsageError(
+            "usage.run",
+            f"{len(near)} runs are called like {word}",
+            because=near[:5],
+            hint="say more of its name",
+        )
+    return near[0] if near else None
+
+
+def changed_in_words(packages: Iterable[tuple[str, str | None, str | None]]) -> str:
+    """Say what changed: ``driver 580.95.05 to 580.126.20, 12 packages``."""
+    rows = list(packages)
+    if not rows:
+        return ""
+    told = _moves(rows)
+    count = f"{len(rows)} package{'' if len(rows) == 1 else 's'}"
+    return ", ".join([*told, count])
+
+
+def _moves(rows: Sequence[tuple[str, str | None, str | None]]) -> list[str]:
+    """The moves that people think in: the driver's version, toolkits' releases, cuDNN and NCCL."""
+    from ansible_collections.gpu.provision.plugins.module_utils.lib import cuda_names, driver_names
+
+    old: dict[str, set[str]] = {}
+    new: dict[str, set[str]] = {}
+    for name, before, after in rows:
+        for version, found in ((before, old), (after, new)):
+            if version is None:
+                continue
+            plain = name.split(":")[0]
+            cuda = cuda_names.parse(plain, version)
+            if cuda is not None and cuda.kind in ("cudnn", "nccl"):
+                word = {"cudnn": "cuDNN", "nccl": "NCCL"}[cuda.kind]
+                found.setdefault(word, set()).add(str(cuda_names.upstream(version)))
+            elif cuda is not None and cuda.version:
+                found.setdefault("CUDA", set()).add(cuda.version)
+            elif driver_names.is_version_locked(plain) and not plain.startswith("linux-"):
+                found.setdefault("driver", set()).add(driver_names.upstream(version))
+    return [
+        f"{word} {_from_to(old.get(word, set()), new.get(word, set()))}"
+        for word in ("driver", "CUDA", "cuDNN", "NCCL")
+        if word in old or word in new
+    ]
+
+
+def _from_to(old: set[str], new: set[str]) -> str:
+    gone, came = ", ".join(sorted(old - new)), ", ".join(sorted(new - old))
+    if gone and came:
+        return f"{gone} to {came}"
+    return came or (f"{gone} removed" if gone else ", ".join(sorted(new)))
+
+
+# ---- before a run --------------------------------------------------------------------------------------------------------
+
+
+def keep_before(entries: Mapping[str, Any], path: Path) -> None:
+    """Write what hosts had before a run as a lock, each host its own group: nothing is averaged."""
+    from provision.lock.model import Lock, dump
+
+    lock = Lock(
+        groups={name: entry.group for name, entry in entries.items()},
+        hosts={name: entry.host.model_copy(update={"group": name}) for name, entry in entries.items()},
+    )
+    own_state.write(path, dump(lock))

@@ -1,0 +1,117 @@
+"""What a run that was cut off left on hosts that are as wanted: its lock goes, and its record is written in its place.
+
+A host that is changed needs none of this: its new run takes the lock over. One that is not would keep it for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+import provision.collection  # noqa: F401  (makes the collection importable)
+from ansible_collections.gpu.provision.plugins.module_utils.run import record as run_record
+from ansible_collections.gpu.provision.plugins.plugin_utils import runlock, runrecord
+from provision import remote
+from provision.documents import PlanDocument
+from provision.errors import Issue, ProvisionError
+from provision.facts import Package
+from provision.inventory import Host
+from provision.lib import own_state
+from provision.planning import read_facts
+from provision.runs import history, run_lock
+from provision.runs.fleet import Fleet, Silent, ask_all
+
+
+def end(fleet: Fleet, plan: PlanDocument, base: Path) -> list[Issue]:
+    """Remove the locks of ended runs from hosts of a plan that are as wanted; return what was done. base: folder of runs."""
+    names = {
+        name for name, host in plan.hosts.items()
+        if host.status == "converged" and any(warning.code == run_lock.LEFT for warning in host.warnings)
+    }  # fmt: skip
+    hosts = [host for host in fleet.hosts if host.name in names]
+    if not hosts:
+        return []
+
+    def one(host: Host, session: remote.Session) -> tuple[Issue, dict[str, Any] | None] | None:
+        lock = session.call("run.lock", {"op": "read"})
+        was, why = lock["held"], lock["stale"] or runlock.proven(lock)
+        if not was or not why:
+            return None  # somebody else has it meanwhile
+        told = session.call("run.record", {"op": "read"})["runs"]
+        known = next((row for row in told if row.get("run") == was["run"]), None)
+        record = None
+        if known is None:
+            facts = read_facts(session.call, fleet.values[host.name])
+            record = _record(host.name, was, facts.packages, base)
+        answer = session.call("run.record", {"op": "leave", "record": record, "run": was["run"]})
+        issue = run_lock.removed(host.name, was, why, _in_words(record or known))
+        issue.because += [answer["trouble"]] if answer["trouble"] else []
+        return issue, record
+
+    found: list[Issue] = []
+    for name, answer in ask_all(fleet, hosts, "ending what was cut off", one, Silent()).items():
+        if isinstance(answer, ProvisionError):
+            found.append(answer.issue.model_copy(update={"host": name}))
+        elif answer is not None:
+            found.append(answer[0])
+            _keep(name, answer[1], base)
+    return found
+
+
+def _record(
+    host: str, was: Mapping[str, Any], installed: Mapping[str, Package], base: Path
+) -> dict[str, Any]:
+    """What a run did to a host before it was cut off: of what it had planned, what is there now.
+
+    Without the folder of that run, which is on the machine that it was started from, nobody knows what was planned.
+    """
+    about = {"run": was["run"], "command": was.get("command", ""), "who": was.get("who", ""), "git": was.get("git"),
+             "started": was.get("since", ""), "inventory": None, "lock": None}  # fmt: skip
+    changed = []
+    run = _run(host, was["run"], base)
+    if run is not None:
+        about.update(run.model_dump(include={"inventory", "lock"}))
+        # Facts know the packages that matter to us; of others there is only the plan's word.
+        changed = [
+            change for change in _planned(base / was["run"], host)
+            if change["name"] not in installed or installed[change["name"]].version == change["version"]
+        ]  # fmt: skip
+    return {**runrecord.record(about, "interrupted", changed), "ended_by": runlock.who()}
+
+
+def _run(host: str, name: str, base: Path) -> history.Run | None:
+    """The run of this machine with that name, if it was to change the host: the name is the host's word."""
+    run = history.read(base / name) if run_record.is_name(name) else None
+    return run if run is not None and host in run.planned and not run.active else None
+
+
+def _planned(folder: Path, host: str) -> list[dict[str, Any]]:
+    """Changes of packages that the sessions of a run had planned for a host."""
+    found: dict[str, dict[str, Any]] = {}
+    for path in sorted(folder.glob("plan*.json"), key=lambda path: (len(path.name), path.name)):
+        document = own_state.read_or_none(path, PlanDocument)
+        plan = document.hosts.get(host) if document else None
+        for change in plan.packages if plan else ():
+            first = found.get(change.name, {}).get("from_version", change.from_version)
+            found[change.name] = {**change.model_dump(), "from_version": first}
+    return list(found.values())
+
+
+def _in_words(record: Any) -> str:
+    """What changed by a record, which may be one that the host gave."""
+    try:
+        return history.changed_in_words(history.HostRecord.model_validate(record).packages)
+    except ValidationError:
+        return ""
+
+
+def _keep(host: str, record: Mapping[str, Any] | None, base: Path) -> None:
+    """Put the record into the run's own history too, where this machine has it."""
+    run = _run(host, record["run"], base) if record else None
+    if run is None or host in run.hosts:
+        return
+    run.hosts[host] = history.HostRecord.model_validate(record)
+    own_state.write(base / run.run / history.FILE, run.model_dump_json(by_alias=True, indent=1))

@@ -1,0 +1,204 @@
+"""Back to the versions before a run: a lock made of what its hosts had, and wishes that do not contradict it.
+
+``entry_before`` says what a host had, when a run is about to change it; ``Rollback`` holds hosts to that. Everything else is
+planning's: exact versions in one transaction, simulated, shown, and refused where the repositories no longer have them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import provision.collection  # noqa: F401  (makes the collection importable)
+from ansible_collections.gpu.provision.plugins.module_utils.lib import cuda_names
+from provision.catalog import Catalog, load_catalog
+from provision.documents import PlanDocument
+from provision.errors import Exit, Issue, ProvisionError, RefusedError, UsageError
+from provision.facts import Facts
+from provision.lock.make import Entry, Seen, entry
+from provision.lock.model import VARIABLE, Lock, load
+from provision.planning import failed_plan
+from provision.runs.fleet import Fleet
+from provision.runs.history import BEFORE, Run
+
+# Wishes for versions: on the way back the lock's word counts, whatever the inventory asks for by now.
+_OPEN = {
+    "nvidia_driver_branch": "recommended", "nvidia_driver_version": "", "nvidia_driver_update": False,
+    "nvidia_driver_channel": "auto", "nvidia_driver_modules": "auto", "nvidia_driver_build": "auto",
+    "nvidia_driver_variant": "auto", "nvidia_driver_min_cuda": "",
+    "cuda_toolkit_update": False, "container_toolkit_update": False, "container_toolkit_version": "",
+}  # fmt: skip
+
+# Of each profile, the package that stands for the toolkit of a minor release; see cudanames.release_package.
+_TOOLKITS = ("cuda-toolkit", "cuda-libraries")
+
+
+def entry_before(
+    name: str, facts: Facts, values: Mapping[str, Any], catalog: Catalog | None = None
+) -> Entry | None:
+    """Say what a host has now, by parts: one that is not whole (half a driver, no toolkit) is not there to go back to.
+
+    None where nothing can be said of any part.
+    """
+    catalog = catalog or load_catalog()
+    wishes = {**values, **_OPEN, VARIABLE: "none"}
+    # Toolkits: those that are installed, not those that the run is to bring.
+    wishes["cuda_toolkit_versions"] = installed_toolkits(facts)
+    wishes["cuda_toolkit_default"] = ""
+    wishes["cuda_toolkit_cudnn"] = wishes["cuda_toolkit_nccl"] = "auto"
+    off: tuple[dict[str, Any], ...] = (
+        {},
+        {"cuda_toolkit_cudnn": "none", "cuda_toolkit_nccl": "none"},
+        {"container_toolkit_runtimes": [], "container_toolkit_rootless_users": []},
+        {"cuda_toolkit_versions": []},
+        {"nvidia_driver_manage": False},
+    )
+    for less in off:
+        wishes.update(less)
+        try:
+            return entry(Seen(name, facts, wishes), catalog)
+        except ProvisionError:
+            continue
+    return None
+
+
+def installed_toolkits(facts: Facts) -> list[str]:
+    """Minor releases of the toolkits that apt's packages make up, as the inventory would write them."""
+    found = set()
+    for name, package in facts.packages.items():
+        if not package.installed:
+            continue
+        known = cuda_names.parse(name, package.version)
+        if known is not None and known.version and known.base in _TOOLKITS:
+            found.add(str(known.version))
+    return sorted(found, key=lambda minor: [int(part) for part in minor.split(".")])
+
+
+@dataclass(frozen=True)
+class Rollback:
+    """A run to go back before. lock: of what its hosts had; impossible: hosts of the run that cannot, and why."""
+
+    run: Run
+    path: Path
+    lock: Lock
+    hosts: list[str] = field(default_factory=list)
+    impossible: dict[str, ProvisionError] = field(default_factory=dict)
+
+    def fleet(self, fleet: Fleet) -> Fleet:
+        """The hosts of the run among those asked for, each held to what it had before.
+
+        Raises UsageError where none of them is in the inventory.
+        """
+        hosts = [host for host in fleet.hosts if host.name in self.hosts]
+        if not hosts and not any(host.name in self.impossible for host in fleet.hosts):
+            raise UsageError(
+                "usage.rollback", f"none of the hosts of {self.run.run} is among those of this call",
+                because=[f"it changed {', '.join([*self.hosts, *self.impossible][:8]) or 'none'}"],
+                hint="give the inventory that has them (-i), and no -l that leaves them out",
+            )  # fmt: skip
+        values = {name: dict(found) for name, found in fleet.values.items()}
+        for host in hosts:
+            values[host.name].update(self._wishes(host.name))
+        return replace(fleet, inventory=replace(fleet.inventory, hosts=hosts), values=values)
+
+    def refuse(self, planned: PlanDocument, asked: Collection[str], *, limited: bool = False) -> None:
+        """Put those hosts of the run into a plan that have nothing to go back to, as blocked; name those that are not asked.
+
+        limited: somebody chose hosts, so that others are missing on purpose.
+        """
+        for name, error in self.impossible.items():
+            if name in asked:
+                planned.hosts[name] = failed_plan(name, error)
+                planned.errors += planned.hosts[name].blockers
+        codes = [Exit(planned.exit_code), *(plan.exit_code for plan in planned.hosts.values())]
+        gone = [] if limited else sorted({*self.hosts, *self.impossible} - set(asked))
+        for name in gone:
+            planned.errors.append(
+                Issue(
+                    code="rollback.host_gone", host=name, message=f"{self.run.run} changed it, and the inventory does not have it",
+                    hint="give the inventory that has it (-i); the others go back",
+                )
+            )  # fmt: skip
+        planned.conclude([*codes, Exit.REFUSED] if gone else codes)
+
+    def _wishes(self, host: str) -> dict[str, Any]:
+        locked = self.lock.groups[self.lock.hosts[host].group]
+        wishes: dict[str, Any] = {**_OPEN, VARIABLE: str(self.path.absolute())}
+        wishes["nvidia_driver_manage"] = locked.driver is not None
+        if locked.cuda is None:
+            wishes["cuda_toolkit_versions"] = []
+        else:
+            wishes["cuda_toolkit_versions"] = list(locked.cuda.releases)
+            wishes["cuda_toolkit_default"] = locked.cuda.default
+            wishes["cuda_toolkit_cudnn"] = wishes["cuda_toolkit_nccl"] = "auto"
+        if locked.containers is None:
+            wishes["container_toolkit_runtimes"] = wishes["container_toolkit_rootless_users"] = []
+        # Environments of conda have no versions to go back to: they stay.
+        wishes["miniconda_install"], wishes["miniconda_users"], wishes["miniconda_environments"] = (
+            False,
+            [],
+            [],
+        )
+        record = self.run.hosts[host]
+        wishes["cuda_toolkit_prune"] = any(
+            before is None and _is_toolkit(name, after) for name, before, after in record.packages
+        )
+        return wishes
+
+
+def _is_toolkit(name: str, version: str | None) -> bool:
+    known = cuda_names.parse(name.split(":")[0], version)
+    return known is not None and known.base in _TOOLKITS
+
+
+def of_run(run: Run) -> Rollback:
+    """Say how to go back before a run. Raises UsageError where its folder does not say what its hosts had."""
+    path = Path(run.folder or ".") / BEFORE
+    if run.unreadable:
+        raise UsageError(
+            "usage.rollback", f"the record of {run.run} cannot be read, and so not what it changed",
+            because=[f"{run.folder} has it"], hint="where its before.lock.yml is whole: provision apply --lock FILE",
+        )  # fmt: skip
+    changed = {
+        name: record for name, record in run.hosts.items() if record.packages or record.status != "done"
+    }
+    if not changed:
+        raise UsageError(
+            "usage.rollback", f"{run.run} changed no package on any host: there is nothing to go back to",
+            hint="provision history lists runs, and what they changed",
+        )  # fmt: skip
+    if not path.is_file():
+        raise UsageError(
+            "usage.rollback", f"{run.run} does not say what its hosts had before", because=[f"there is no {path}"],
+            hint="a lock of then, from git, does the same: provision apply --lock FILE",
+        )  # fmt: skip
+    lock = load(path)
+    hosts: list[str] = []
+    impossible: dict[str, ProvisionError] = {}
+    for name in changed:
+        locked = lock.hosts.get(name)
+        group = lock.groups[locked.group] if locked else None
+        if group is None or not (group.driver or group.cuda or group.containers):
+            impossible[name] = RefusedError(
+                "rollback.nothing_before", "before that run it had nothing whole that it could go back to", host=name,
+                because=[f"{run.run} found no driver of apt's, no toolkits and no container toolkit in one piece"],
+                hint="to take a driver off again: provision rescue --purge",
+            )  # fmt: skip
+        else:
+            hosts.append(name)
+    return Rollback(run, path, lock, hosts, impossible)
+
+
+def before_of(fleet: Fleet) -> tuple[dict[str, Entry], Callable[[str, Any], None]]:
+    """Return (entries by host, what plan.run tells the facts of hosts that will change): see entry_before."""
+    entries: dict[str, Entry] = {}
+    catalog = load_catalog()
+
+    def keep(name: str, facts: Any) -> None:
+        found = entry_before(name, Facts.of_host(facts), fleet.values[name], catalog)
+        if found is not None:
+            entries[name] = found
+
+    return entries, keep
