@@ -34,9 +34,15 @@ class Exit(IntEnum):
 
 
 PRECEDENCE = (
-    Exit.INTERRUPTED, Exit.USAGE, Exit.UNREACHABLE, Exit.FAILED, Exit.REFUSED, Exit.CHECK_FAILED,
-    Exit.REBOOT_NEEDED, Exit.CHANGES,
-)  # fmt: skip
+    Exit.INTERRUPTED,
+    Exit.USAGE,
+    Exit.UNREACHABLE,
+    Exit.FAILED,
+    Exit.REFUSED,
+    Exit.CHECK_FAILED,
+    Exit.REBOOT_NEEDED,
+    Exit.CHANGES,
+)
 
 
 def worst(codes: Iterable[int]) -> Exit:
@@ -61,13 +67,7 @@ class ProvisionError(Exception):
     exit_code: Exit = Exit.FAILED
 
     def __init__(
-        self,
-        code: str,
-        message: str,
-        *,
-        host: str | None = None,
-        because: Iterable[str] = (),
-        hint: str | None = None,
+        self, code: str, message: str, *, host: str | None = None, because: Iterable[str] = (), hint: str | None = None
     ) -> None:
         super().__init__(message)
         self.issue = Issue(code=code, message=message, host=host, because=list(because), hint=hint)

@@ -69,9 +69,7 @@ def check_id(check: Callable[..., Any]) -> str:
 def _bad_verdicts(check: Callable[..., Any]) -> Iterator[tuple[str, str, tuple[str, ...]]]:
     tree = _tree(check)
     for node in ast.walk(tree):
-        if not (
-            isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "_verdict"
-        ):
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "_verdict"):
             continue
         statuses = [text for text in _texts(node.args[1], tree) if text in ("warn", "fail")]
         hints = tuple(_texts(node.args[4], tree)) if len(node.args) > 4 else ()
@@ -87,7 +85,8 @@ def _texts(node: ast.expr, tree: ast.AST) -> list[str]:
         return _texts(node.left, tree)
     if isinstance(node, ast.IfExp):
         return [*_texts(node.body, tree), *_texts(node.orelse, tree)]
-    if isinstance(node, ast.Subscript):  # problems[0]: the sentences that next_boot_problems() can return
+    # problems[0]: the sentences that next_boot_problems() can return
+    if isinstance(node, ast.Subscript):
         return list(_problems())
     if isinstance(node, ast.Name):
         return [
@@ -105,9 +104,7 @@ def _problems() -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Return) and isinstance(node.value, ast.List):
             yield from (text for element in node.value.elts for text in _texts(element, tree))
-        elif (
-            isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "append"
-        ):
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "append":
             yield from _texts(node.args[0], tree)
 
 

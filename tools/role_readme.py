@@ -22,14 +22,7 @@ def render(role: Path) -> str:
         "",
         *[_plain(t) + "\n" for t in spec["description"]],
     ]
-    lines += [
-        "Use it in a play:",
-        "",
-        "```yaml",
-        "- hosts: gpu_servers",
-        "  gather_facts: false",
-        "  become: true",
-    ]
+    lines += ["Use it in a play:", "", "```yaml", "- hosts: gpu_servers", "  gather_facts: false", "  become: true"]
     lines += ["  roles:", f"    - gpu.provision.{role.name}", "```", "", "## Variables", ""]
     lines += ["All are optional.", "", "| variable | default | what it does |", "| --- | --- | --- |"]
     for name, option in spec["options"].items():

@@ -54,7 +54,11 @@ class ActionModule(ActionBase):
         if not bad:
             return dict(result, changed=False, checks=verdicts)
         return dict(
-            result, failed=True, msg="; ".join("%s: %s" % (verdict["id"], verdict["message"]) for verdict in bad),
-            code="verify.failed", because=[line for verdict in bad for line in verdict["evidence"]][:12],
-            hint=bad[0]["hint"], checks=verdicts,
-        )  # fmt: skip
+            result,
+            failed=True,
+            msg="; ".join("%s: %s" % (verdict["id"], verdict["message"]) for verdict in bad),
+            code="verify.failed",
+            because=[line for verdict in bad for line in verdict["evidence"]][:12],
+            hint=bad[0]["hint"],
+            checks=verdicts,
+        )

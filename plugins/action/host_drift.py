@@ -37,13 +37,18 @@ class ActionModule(ActionBase):
             return dict(result, **error_result(error.issue))
         told = ["%s: %s: expected %s, found %s" % (i.code, i.what, i.expected, i.found) for i in items]
         result.update(
-            changed=False, drifted=bool(items), found=[item.model_dump() for item in items],
+            changed=False,
+            drifted=bool(items),
+            found=[item.model_dump() for item in items],
             group=lock.group_name if lock else None,
-        )  # fmt: skip
+        )
         if items and self._task.args.get("fail", True):
             count = "1 thing" if len(items) == 1 else "%d things" % len(items)
             result.update(
-                failed=True, code="drift.drifted", msg="%s drifted: %s" % (count, "; ".join(told[:6])),
-                because=told, hint=items[0].hint,
-            )  # fmt: skip
+                failed=True,
+                code="drift.drifted",
+                msg="%s drifted: %s" % (count, "; ".join(told[:6])),
+                because=told,
+                hint=items[0].hint,
+            )
         return result

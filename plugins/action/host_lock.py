@@ -33,10 +33,12 @@ class ActionModule(ActionBase):
         job = task_vars.get("awx_job_id") or task_vars.get("tower_job_id")
         user = task_vars.get("awx_user_name") or task_vars.get("tower_user_name")
         holder = runlock.holder(
-            "ansible-playbook (%s)" % task_vars.get("ansible_play_name", "a play"), run, [runlock.process()],
+            "ansible-playbook (%s)" % task_vars.get("ansible_play_name", "a play"),
+            run,
+            [runlock.process()],
             task_vars.get("inventory_dir") or task_vars.get("playbook_dir") or Path.cwd(),
             "%s@AWX (job %s)" % (user or "somebody", job) if job else None,
-        )  # fmt: skip
+        )
         force = boolean(self._templar.template(task_vars.get("gpu_provision_break_lock", False)))
         args = {"op": "acquire", "holder": holder, "lease": runlock.LONG_LEASE, "force": force}
         answer = self._module(args, task_vars)
@@ -47,7 +49,8 @@ class ActionModule(ActionBase):
             return answer
         if not answer["taken"]:
             words = runlock.refused(answer["held"])
-            if self._task.check_mode:  # nothing is changed: whoever is at work is not disturbed
+            # nothing is changed: whoever is at work is not disturbed
+            if self._task.check_mode:
                 return dict(answer, changed=False, warnings=[words["message"]])
             return dict(answer, failed=True, msg=words.pop("message"), **words)
         if answer["replaced"]:
@@ -70,6 +73,4 @@ class ActionModule(ActionBase):
         return answer
 
     def _module(self, args, task_vars):
-        return self._execute_module(
-            module_name="gpu.provision.host_lock", module_args=args, task_vars=task_vars
-        )
+        return self._execute_module(module_name="gpu.provision.host_lock", module_args=args, task_vars=task_vars)

@@ -18,9 +18,9 @@ class ActionModule(ActionBase):
         task_vars = task_vars or {}
         result = super().run(tmp, task_vars)
         # The command's run, or the one that host_lock has taken the lock for.
-        run = task_vars.get("gpu_provision_run") or (
-            runlock.fact(task_vars, "gpu_provision_host_lock") or {}
-        ).get("run")
+        run = task_vars.get("gpu_provision_run") or (runlock.fact(task_vars, "gpu_provision_host_lock") or {}).get(
+            "run"
+        )
         return dict(
             result,
             **self._execute_module(

@@ -43,15 +43,25 @@ class ActionModule(ActionBase):
         if plan["blockers"]:
             issue = plan["blockers"][0]
             return dict(
-                result, failed=True, msg=issue["message"], code=issue["code"], because=issue["because"],
-                hint=issue["hint"], blockers=plan["blockers"], plan=plan,
-            )  # fmt: skip
+                result,
+                failed=True,
+                msg=issue["message"],
+                code=issue["code"],
+                because=issue["because"],
+                hint=issue["hint"],
+                blockers=plan["blockers"],
+                plan=plan,
+            )
         left = [other for other in (plan["spec"]["roles"] if first else made["left"]) if other != role]
         return dict(
-            result, changed=False, plan=plan, apt=plan["spec"]["apt"] if first else None, spec=plan["spec"]["parts"][role],
+            result,
+            changed=False,
+            plan=plan,
+            apt=plan["spec"]["apt"] if first else None,
+            spec=plan["spec"]["parts"][role],
             environment=plan["spec"]["environment"],
             ansible_facts=keep(_FACT, {"plan": plan, "left": left, "play": play}),
-        )  # fmt: skip
+        )
 
     def _first_plan(self, host, role, task_vars):
         """Return the plan as data, or a failed task result."""

@@ -70,9 +70,13 @@ class CallbackModule(CallbackBase):
         task, host, data = result.task, result.host.get_name(), result.result
         started = self._started.pop((host, task._uuid), None)
         fields.update(
-            host=host, task=task.get_name(), role=task._role.get_name() if task._role else None, action=task.action,
-            changed=bool(data.get("changed")), duration=round(time.time() - started, 3) if started else None,
-        )  # fmt: skip
+            host=host,
+            task=task.get_name(),
+            role=task._role.get_name() if task._role else None,
+            action=task.action,
+            changed=bool(data.get("changed")),
+            duration=round(time.time() - started, 3) if started else None,
+        )
         if not (task.no_log or data.get("_ansible_no_log")) and event in ("failed", "unreachable"):
             # Of a loop it is the item that failed that says why.
             results = data.get("results")
@@ -80,20 +84,19 @@ class CallbackModule(CallbackBase):
             said = next((item for item in items if isinstance(item, dict) and item.get("failed")), data)
             fields["message"] = text(said.get("msg") or said.get("stderr") or said.get("module_stderr") or "")
             fields.update(
-                {
-                    word: lines(said[word]) if word == "because" else text(said[word])
-                    for word in WORDS
-                    if said.get(word)
-                }
+                {word: lines(said[word]) if word == "because" else text(said[word]) for word in WORDS if said.get(word)}
             )
         if not (task.no_log or data.get("_ansible_no_log")) and task.action.startswith("gpu.provision."):
             # What a module found out of order on the host and went on with, such as damaged state of an earlier run.
             fields["warnings"] = lines([warning.event.msg for warning in result.warnings])
         reported = REPORTS.get(task.action.rpartition(".")[2], ())
-        fields.update({
-            key: data[key] for key in reported
-            if data.get(key) is not None and len(json.dumps(data[key], default=str)) <= REPORT
-        })  # fmt: skip
+        fields.update(
+            {
+                key: data[key]
+                for key in reported
+                if data.get(key) is not None and len(json.dumps(data[key], default=str)) <= REPORT
+            }
+        )
         facts = mapping(data.get("ansible_facts"))
         if any(key.endswith("_reboot_required") and facts[key] is True for key in facts):
             fields["reboot_required"] = True

@@ -173,18 +173,16 @@ def main():
         argument_spec={
             "name": {"type": "str", "required": True},
             "prefix": {"type": "str", "required": True},
-            "action": {
-                "type": "str",
-                "choices": ["create", "rebuild", "finish", "configure"],
-                "default": "create",
-            },
+            "action": {"type": "str", "choices": ["create", "rebuild", "finish", "configure"], "default": "create"},
             "owner": {"type": "str", "default": "root"},
             "group": {"type": "str", "default": ""},
             "umask": {"type": "str", "default": "022"},
             "channels": texts,
             "packages": texts,
             "pip": {
-                "type": "list", "elements": "dict", "default": [],
+                "type": "list",
+                "elements": "dict",
+                "default": [],
                 "options": {
                     "packages": {"type": "list", "elements": "str", "required": True},
                     "index_url": {"type": "str", "default": ""},
@@ -202,7 +200,7 @@ def main():
             "timeout": {"type": "int", "default": 7200},
         },
         supports_check_mode=True,
-    )  # fmt: skip
+    )
     try:
         answer = make_environment.run(module.params, module.check_mode)
     except CondaError as error:

@@ -154,11 +154,7 @@ def main():
     module = HostModule(
         argument_spec={
             "prefix": {"type": "str", "required": True},
-            "action": {
-                "type": "str",
-                "choices": ["install", "update", "repair", "configure"],
-                "default": "install",
-            },
+            "action": {"type": "str", "choices": ["install", "update", "repair", "configure"], "default": "install"},
             "distribution": {"type": "str", "choices": ["miniconda", "miniforge"], "default": "miniconda"},
             "version": {"type": "str", "default": ""},
             "installer": {"type": "str", "default": ""},

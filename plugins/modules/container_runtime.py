@@ -206,14 +206,18 @@ def main():
             "backup": {"type": "path", "default": "/var/lib/gpu-provision/backup"},
         },
         supports_check_mode=True,
-    )  # fmt: skip
+    )
     try:
         result = containers_runtime.apply(module.params, module.check_mode)
     except containers_runtime.ContainerError as error:
         module.fail_json(
-            msg=error.message, code=error.code, because=error.because, hint=error.hint, done=error.done,
+            msg=error.message,
+            code=error.code,
+            because=error.because,
+            hint=error.hint,
+            done=error.done,
             changed=bool(error.done),
-        )  # fmt: skip
+        )
     for words in result["notes"]:
         module.warn(words)
     module.exit_json(**result)

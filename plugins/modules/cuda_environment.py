@@ -145,9 +145,7 @@ def mode_of(module, item):
         return int(item["mode"], 8)
     except ValueError:
         module.fail_json(
-            msg="%s: the mode %r is not octal" % (item["path"], item["mode"]),
-            code="cuda.usage",
-            hint='mode: "0644"',
+            msg="%s: the mode %r is not octal" % (item["path"], item["mode"]), code="cuda.usage", hint='mode: "0644"'
         )
 
 
@@ -155,7 +153,9 @@ def main():
     module = HostModule(
         argument_spec={
             "files": {
-                "type": "list", "elements": "dict", "default": [],
+                "type": "list",
+                "elements": "dict",
+                "default": [],
                 "options": {
                     "path": {"type": "path", "required": True},
                     "content": {"type": "str", "required": True},
@@ -164,7 +164,9 @@ def main():
             },
             "absent": {"type": "list", "elements": "path", "default": []},
             "alternatives": {
-                "type": "list", "elements": "dict", "default": [],
+                "type": "list",
+                "elements": "dict",
+                "default": [],
                 "options": {
                     "name": {"type": "str", "required": True},
                     "link": {"type": "path", "required": True},
@@ -173,16 +175,15 @@ def main():
                 },
             },
             "alternatives_gone": {
-                "type": "list", "elements": "dict", "default": [],
-                "options": {
-                    "name": {"type": "str", "required": True},
-                    "path": {"type": "path", "required": True},
-                },
+                "type": "list",
+                "elements": "dict",
+                "default": [],
+                "options": {"name": {"type": "str", "required": True}, "path": {"type": "path", "required": True}},
             },
             "ldconfig": {"type": "bool", "default": False},
         },
         supports_check_mode=True,
-    )  # fmt: skip
+    )
 
     def start(argv):
         # ldconfig and update-alternatives lie where a user's PATH may not lead.
@@ -195,9 +196,13 @@ def main():
         result = cuda_environment.Environment(start, module.check_mode).apply(**params)
     except cuda_environment.CudaEnvError as error:
         module.fail_json(
-            msg=error.message, code=error.code, because=error.because, hint=error.hint, done=error.done,
+            msg=error.message,
+            code=error.code,
+            because=error.because,
+            hint=error.hint,
+            done=error.done,
             changed=bool(error.done),
-        )  # fmt: skip
+        )
     module.exit_json(**result)
 
 

@@ -127,9 +127,9 @@ class DriverBoot(object):
         except own_files.FileError as error:
             self.fail("boot.file", error.message, error.hint)
         self.done.append("wrote " + path)
-        self.diff.append({
-            "before_header": path, "after_header": path, "before": own_files.show(before), "after": content,
-        })  # fmt: skip
+        self.diff.append(
+            {"before_header": path, "after_header": path, "before": own_files.show(before), "after": content}
+        )
         folder = os.path.basename(os.path.dirname(path))
         if folder.endswith(".service.d"):
             self.restart.add(folder[: -len(".service.d")])
@@ -143,8 +143,11 @@ class DriverBoot(object):
         elif self.module.get_bin_path("dracut"):
             self.command(["dracut", "--regenerate-all", "--force"], "rebuilt every initramfs")
         else:
-            self.fail("boot.no_initramfs_tool", "neither update-initramfs nor dracut is installed",
-                      "install initramfs-tools, or rebuild the initramfs as this system does")  # fmt: skip
+            self.fail(
+                "boot.no_initramfs_tool",
+                "neither update-initramfs nor dracut is installed",
+                "install initramfs-tools, or rebuild the initramfs as this system does",
+            )
 
     def start_at_boot(self, unit):
         """Have a unit started at boot, static ones too; returns True when that is new."""
@@ -152,8 +155,7 @@ class DriverBoot(object):
         if os.path.lexists(link):
             return False
         self.command(
-            ["systemctl", "add-wants", "multi-user.target", unit + ".service"],
-            "will start %s at every boot" % unit,
+            ["systemctl", "add-wants", "multi-user.target", unit + ".service"], "will start %s at every boot" % unit
         )
         return True
 
@@ -178,12 +180,18 @@ class DriverBoot(object):
         rc, out, err = self.module.run_command(argv)
         if rc != 0:
             said = (err or out).strip().splitlines()
-            self.fail("boot.command_failed", "%s failed: %s" % (" ".join(argv), said[-1] if said else "exit code %d" % rc),
-                      self.hint(argv), said[-8:])  # fmt: skip
+            self.fail(
+                "boot.command_failed",
+                "%s failed: %s" % (" ".join(argv), said[-1] if said else "exit code %d" % rc),
+                self.hint(argv),
+                said[-8:],
+            )
 
     def hint(self, argv):
         if argv[0] == "dkms":
-            return "the newest make.log below /var/lib/dkms/nvidia has the compiler's words; kernel and driver may not fit"
+            return (
+                "the newest make.log below /var/lib/dkms/nvidia has the compiler's words; kernel and driver may not fit"
+            )
         if argv[0] == "modprobe":
             return "dmesg | grep -e NVRM -e nvidia says why; provision verify names what is missing"
         if argv[0] == "systemctl":
@@ -202,7 +210,9 @@ def main():
             argument_spec={
                 "build": {"type": "list", "elements": "str", "default": []},
                 "files": {
-                    "type": "list", "elements": "dict", "default": [],
+                    "type": "list",
+                    "elements": "dict",
+                    "default": [],
                     "options": {
                         "path": {"type": "path", "required": True},
                         "content": {"type": "str", "required": True},
@@ -215,7 +225,7 @@ def main():
             },
             supports_check_mode=True,
         )
-    ).run()  # fmt: skip
+    ).run()
 
 
 if __name__ == "__main__":

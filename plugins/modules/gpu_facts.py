@@ -119,9 +119,7 @@ def main():
         supports_check_mode=True,
     )
     if module.params["smi_timeout"] <= 0:
-        module.fail_json(
-            msg="smi_timeout must be more than 0", code="facts.bad_timeout", hint="leave it out for 20"
-        )
+        module.fail_json(msg="smi_timeout must be more than 0", code="facts.bad_timeout", hint="leave it out for 20")
     facts = probe_facts.collect(
         smi_timeout=module.params["smi_timeout"], conda_prefixes=module.params["conda_prefixes"]
     )

@@ -47,12 +47,8 @@ gpu_trouble:
 """
 
 from ansible_collections.gpu.provision.plugins.module_utils.lib.host_module import HostModule
-from ansible_collections.gpu.provision.plugins.module_utils.probe import (
-    diagnostics as probe_diagnostics,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.probe import (
-    facts as probe_facts,
-)
+from ansible_collections.gpu.provision.plugins.module_utils.probe import diagnostics as probe_diagnostics
+from ansible_collections.gpu.provision.plugins.module_utils.probe import facts as probe_facts
 
 
 def main():

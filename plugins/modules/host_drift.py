@@ -61,9 +61,7 @@ from ansible.module_utils.basic import AnsibleModule
 
 
 def main():
-    module = AnsibleModule(
-        argument_spec={"fail": {"type": "bool", "default": True}}, supports_check_mode=True
-    )
+    module = AnsibleModule(argument_spec={"fail": {"type": "bool", "default": True}}, supports_check_mode=True)
     module.fail_json(msg="host_drift is an action plugin: it does not run on hosts")
 
 

@@ -60,9 +60,7 @@ from ansible_collections.gpu.provision.plugins.module_utils.probe import gpu_use
 
 def main():
     module = HostModule(
-        argument_spec={
-            "policy": {"type": "str", "choices": ["when_idle", "always", "never"], "default": "when_idle"}
-        },
+        argument_spec={"policy": {"type": "str", "choices": ["when_idle", "always", "never"], "default": "when_idle"}},
         supports_check_mode=True,
     )
     module.exit_json(changed=False, look=gpu_users.main({}))

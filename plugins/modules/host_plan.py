@@ -68,9 +68,9 @@ from ansible.module_utils.basic import AnsibleModule
 
 
 def main():
-    AnsibleModule(
-        argument_spec={"role": {"type": "str", "required": True}}, supports_check_mode=True
-    ).fail_json(msg="host_plan is an action plugin: it does not run on hosts")
+    AnsibleModule(argument_spec={"role": {"type": "str", "required": True}}, supports_check_mode=True).fail_json(
+        msg="host_plan is an action plugin: it does not run on hosts"
+    )
 
 
 if __name__ == "__main__":

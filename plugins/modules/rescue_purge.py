@@ -97,12 +97,8 @@ hint:
 from ansible_collections.gpu.provision.plugins.module_utils.apt.common import AptError
 from ansible_collections.gpu.provision.plugins.module_utils.lib import own_files
 from ansible_collections.gpu.provision.plugins.module_utils.lib.host_module import HostModule
-from ansible_collections.gpu.provision.plugins.module_utils.rescue import (
-    purge as rescue_purge,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.rescue import (
-    snapshot as rescue_snapshot,
-)
+from ansible_collections.gpu.provision.plugins.module_utils.rescue import purge as rescue_purge
+from ansible_collections.gpu.provision.plugins.module_utils.rescue import snapshot as rescue_snapshot
 
 
 def main():
@@ -119,16 +115,22 @@ def main():
     params = module.params
     try:
         result = rescue_purge.run(
-            params["snapshot"], params["allow"], params["expect"], params["lock_timeout"], params["timeout"],
+            params["snapshot"],
+            params["allow"],
+            params["expect"],
+            params["lock_timeout"],
+            params["timeout"],
             check=module.check_mode,
-        )  # fmt: skip
+        )
     except (AptError, rescue_snapshot.SnapshotError) as error:
         module.fail_json(msg=error.message, **error.as_dict())
     except (own_files.FileError, OSError) as error:
         module.fail_json(
-            msg="the purge stopped: %s" % error, code="purge.file", because=[],
+            msg="the purge stopped: %s" % error,
+            code="purge.file",
+            because=[],
             hint="see with df -h and mount whether there is room; the next run goes on from here",
-        )  # fmt: skip
+        )
     for warning in result.pop("warnings"):
         module.warn(warning)
     module.exit_json(**result)

@@ -129,12 +129,8 @@ snapshots:
 
 from ansible_collections.gpu.provision.plugins.module_utils.apt.common import AptError
 from ansible_collections.gpu.provision.plugins.module_utils.lib.host_module import HostModule
-from ansible_collections.gpu.provision.plugins.module_utils.rescue import (
-    snapshot as rescue_snapshot,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.rescue import (
-    undo as rescue_undo,
-)
+from ansible_collections.gpu.provision.plugins.module_utils.rescue import snapshot as rescue_snapshot
+from ansible_collections.gpu.provision.plugins.module_utils.rescue import undo as rescue_undo
 
 
 def act(params, check):
@@ -147,9 +143,7 @@ def act(params, check):
             params["reason"], params["paths"], resume=params["resume"], keep=params["keep"], check=check
         )
     if action == "undo":
-        return rescue_undo.run(
-            params["id"], params["expect"], check, params["lock_timeout"], params["timeout"]
-        )
+        return rescue_undo.run(params["id"], params["expect"], check, params["lock_timeout"], params["timeout"])
     if check:
         return {"changed": action == "finish", "id": params["id"]}
     if action == "mark":
@@ -160,11 +154,7 @@ def act(params, check):
 def main():
     module = HostModule(
         argument_spec={
-            "action": {
-                "type": "str",
-                "choices": ["take", "mark", "finish", "list", "undo"],
-                "default": "take",
-            },
+            "action": {"type": "str", "choices": ["take", "mark", "finish", "list", "undo"], "default": "take"},
             "id": {"type": "str"},
             "reason": {"type": "str", "default": "rescue"},
             "paths": {"type": "list", "elements": "path", "default": []},
@@ -182,9 +172,11 @@ def main():
         module.fail_json(msg=error.message, **error.as_dict())
     except OSError as error:
         module.fail_json(
-            msg="the snapshot could not be written: %s" % error, code="snapshot.write", because=[],
+            msg="the snapshot could not be written: %s" % error,
+            code="snapshot.write",
+            because=[],
             hint="see with df -h /var whether there is room; nothing else was touched",
-        )  # fmt: skip
+        )
     for warning in result.pop("warnings", []):
         module.warn(warning)
     module.exit_json(**result)

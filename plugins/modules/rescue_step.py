@@ -89,7 +89,9 @@ def main():
     module = HostModule(
         argument_spec={
             "steps": {
-                "type": "list", "elements": "dict", "required": True,
+                "type": "list",
+                "elements": "dict",
+                "required": True,
                 "options": {
                     "action": {"type": "str", "required": True},
                     "words": {"type": "str", "default": ""},
@@ -101,7 +103,7 @@ def main():
             "environment": {"type": "dict", "default": {}},
         },
         supports_check_mode=True,
-    )  # fmt: skip
+    )
     try:
         result = rescue_step.run(module.params, module.check_mode)
     except AptError as error:

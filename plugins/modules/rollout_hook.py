@@ -85,15 +85,15 @@ def main():
     answer = run_hook.run(args["command"], environment, args["timeout"])
     if answer["rc"] == 0:
         module.exit_json(changed=True, **answer)
-    how = (
-        "did not end within %d s" % args["timeout"] if answer["timed_out"] else "ended with %s" % answer["rc"]
-    )
+    how = "did not end within %d s" % args["timeout"] if answer["timed_out"] else "ended with %s" % answer["rc"]
     if answer["rc"] is None and not answer["timed_out"]:
         how = "could not be started"
     module.fail_json(
-        msg="the %s hook %s %s" % (args["phase"], args["command"][0], how), code="rollout.%s_failed" % args["phase"],
-        because=answer["output"].strip().splitlines()[-6:], **answer
-    )  # fmt: skip
+        msg="the %s hook %s %s" % (args["phase"], args["command"][0], how),
+        code="rollout.%s_failed" % args["phase"],
+        because=answer["output"].strip().splitlines()[-6:],
+        **answer,
+    )
 
 
 if __name__ == "__main__":

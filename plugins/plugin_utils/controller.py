@@ -19,9 +19,13 @@ _MODULES = {
 _PLAN = ("gpu.provision.host_plan", "host_plan")
 # What roles report to the play, and no wish: see tasks/reboot.yml of nvidia_driver and gpu_rescue, and container_toolkit.
 _REPORTED = {
-    "nvidia_driver_reboot_required", "nvidia_driver_reboot_because", "gpu_rescue_reboot_required", "gpu_rescue_reboot_because",
-    "container_toolkit_restart_required", "container_toolkit_restart_because",
-}  # fmt: skip
+    "nvidia_driver_reboot_required",
+    "nvidia_driver_reboot_because",
+    "gpu_rescue_reboot_required",
+    "gpu_rescue_reboot_because",
+    "container_toolkit_restart_required",
+    "container_toolkit_restart_because",
+}
 
 
 def import_provision():
@@ -31,7 +35,8 @@ def import_provision():
         import provision.planning
     except ImportError as error:
         if (error.name or "").startswith("provision.") and error.name != "provision.planning":
-            raise  # a defect of ours: no package that somebody could install mends it
+            # a defect of ours: no package that somebody could install mends it
+            raise
         if error.name not in ("provision", "provision.planning"):
             raise AnsibleActionFail(
                 "the controller lacks the Python package %s: pip install pydantic PyYAML" % error.name
@@ -104,14 +109,17 @@ def module_call(action, task_vars):
 
     def call(program, args):
         module, key = _MODULES[program]
-        args = {name: value for name, value in args.items() if value is not None}  # the module's defaults
+        # the module's defaults
+        args = {name: value for name, value in args.items() if value is not None}
         answer = action._execute_module(module_name=module, module_args=args, task_vars=task_vars)
         if answer.get("failed") or key not in answer:
             said = answer.get("module_stderr") or answer.get("msg") or "no answer"
             raise HostFailedError(
-                answer.get("code", "host.read_failed"), answer.get("msg", "the host could not be read"),
-                because=answer.get("because") or str(said).strip().splitlines()[-3:], hint=answer.get("hint"),
-            )  # fmt: skip
+                answer.get("code", "host.read_failed"),
+                answer.get("msg", "the host could not be read"),
+                because=answer.get("because") or str(said).strip().splitlines()[-3:],
+                hint=answer.get("hint"),
+            )
         return answer[key]
 
     return call
@@ -119,6 +127,4 @@ def module_call(action, task_vars):
 
 def error_result(issue):
     """Return a failed task result that carries an error's code, reasons and hint."""
-    return {
-        "failed": True, "msg": issue.message, "code": issue.code, "because": issue.because, "hint": issue.hint,
-    }  # fmt: skip
+    return {"failed": True, "msg": issue.message, "code": issue.code, "because": issue.because, "hint": issue.hint}

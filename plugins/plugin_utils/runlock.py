@@ -67,16 +67,20 @@ def holder(command, run, processes, folder, person=None):
     inventory, for git. person: who it is, where something else knows better than this process.
     """
     return {
-        "run": run, "command": command, "who": person or who(), "git": git_identity(folder),
+        "run": run,
+        "command": command,
+        "who": person or who(),
+        "git": git_identity(folder),
         "controller": run_lock.controller(processes),
-    }  # fmt: skip
+    }
 
 
 def who():
     """Return ``user@machine`` of whoever runs this; behind sudo, who called it."""
     try:
         user = os.environ.get("SUDO_USER") or getpass.getuser()
-    except (KeyError, OSError):  # no entry in passwd: a container that runs as a number
+    except (KeyError, OSError):
+        # no entry in passwd: a container that runs as a number
         user = str(os.getuid())
     return "%s@%s" % (user, socket.gethostname())
 
@@ -93,10 +97,14 @@ def git(folder, *arguments):
     """Return the output of git in a folder; None where it fails, takes long, or there is no git."""
     try:
         done = subprocess.run(
-            ["git", "-C", str(folder)] + list(arguments), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            stdin=subprocess.DEVNULL, timeout=_GIT_SECONDS, env=dict(os.environ, GIT_OPTIONAL_LOCKS="0", LC_ALL="C"),
+            ["git", "-C", str(folder)] + list(arguments),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            stdin=subprocess.DEVNULL,
+            timeout=_GIT_SECONDS,
+            env=dict(os.environ, GIT_OPTIONAL_LOCKS="0", LC_ALL="C"),
             check=False,
-        )  # fmt: skip
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else None
@@ -109,23 +117,27 @@ def refused(held):
     if held.get("lease"):
         because += "; not renewed for %s, its lock counts as stale" % run_lock.span(float(held["lease"]))
     return {
-        "code": "host.locked", "message": "another run is changing this host: %s" % run_lock.words(held),
+        "code": "host.locked",
+        "message": "another run is changing this host: %s" % run_lock.words(held),
         "because": [because],
         "hint": "wait for it, then run this again. Where you know that it is dead: --break-lock, or with plain Ansible "
         "-e gpu_provision_break_lock=true",
-    }  # fmt: skip
+    }
 
 
 def took(was, why):
     """Return the words for a lock that was taken over: {"code", "message", "because"}. why: the proof; None: by force."""
     if why is None:
         return {
-            "code": "host.lock_broken", "message": "broke the lock of %s" % run_lock.words(was),
+            "code": "host.lock_broken",
+            "message": "broke the lock of %s" % run_lock.words(was),
             "because": ["that was asked for (--break-lock)"],
-        }  # fmt: skip
+        }
     return {
-        "code": "host.lock_stale", "message": "took over the stale lock of %s" % run_lock.words(was), "because": [why],
-    }  # fmt: skip
+        "code": "host.lock_stale",
+        "message": "took over the stale lock of %s" % run_lock.words(was),
+        "because": [why],
+    }
 
 
 def record_of(text):

@@ -26,9 +26,7 @@ def record(run, status, packages=(), checks=None, rebooted=False, took=None):
     of verify, None where it was not run. took: record of the run whose lock was taken over.
     """
     found = dict(run, schema="provision/record/1", ended=now(), status=status, rebooted=bool(rebooted))
-    found["packages"] = [
-        [change["name"], change.get("from_version"), change.get("version")] for change in packages
-    ]
+    found["packages"] = [[change["name"], change.get("from_version"), change.get("version")] for change in packages]
     found["verify"] = judged(checks) if checks is not None else None
     if took:
         found["took_lock_of"] = {key: took.get(key) for key in ("run", "who")}
@@ -50,9 +48,10 @@ def inventory_state(folder):
     commit = runlock.git(folder, "rev-parse", "HEAD")
     changed = runlock.git(folder, "status", "--porcelain", "--", ".") if commit else None
     return {
-        "folder": str(folder), "commit": commit.strip() if commit else None,
+        "folder": str(folder),
+        "commit": commit.strip() if commit else None,
         "dirty": bool(changed.strip()) if changed is not None else None,
-    }  # fmt: skip
+    }
 
 
 def lock_state(path):

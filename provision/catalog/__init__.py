@@ -249,9 +249,11 @@ class Catalog:
         row = self.branch(branch)
         listed = list(gpus)
         offered: list[Flavour] = {
-            "none": ["proprietary"], "available": ["proprietary", "open"],
-            "default": ["open", "proprietary"], "only": ["open"],
-        }[row.open]  # type: ignore[assignment]  # fmt: skip
+            "none": ["proprietary"],
+            "available": ["proprietary", "open"],
+            "default": ["open", "proprietary"],
+            "only": ["open"],
+        }[row.open]  # type: ignore[assignment]
         if row.open_segments and any(gpu.segment not in row.open_segments for gpu in listed):
             offered = [f for f in offered if f != "open"]
         if not all(self._drives(row, gpu) for gpu in listed):
@@ -293,9 +295,10 @@ class Catalog:
         able = self.branches_for(listed) if listed else {b.number for b in self.branches}
         floor = self._minor_compatibility(cuda).branch
         fit = [
-            b.number for b in self.branches
+            b.number
+            for b in self.branches
             if b.number in able and b.number >= floor and (not full or key(b.max_cuda) >= key(minor(cuda)))
-        ]  # fmt: skip
+        ]
         return min(fit, default=None)
 
     def offers(self, branch: str | int, *, ubuntu: str) -> list[Offer]:
@@ -308,9 +311,10 @@ class Catalog:
         found = [
             Offer(channel="ubuntu", series=o.series, version=o.version, certainty=o.certainty, note=o.note)
             for o in self.drivers.archive.offers
-            if o.ubuntu == release and int(o.series[:3]) == number
+            if o.ubuntu == release
+            and int(o.series[:3]) == number
             and not any(t.from_ == o.series and release in t.ubuntu for t in self.drivers.archive.transitional)
-        ]  # fmt: skip
+        ]
         for row in self.drivers.nvidia.offers:
             if row.ubuntu == release and number in row.branches:
                 sure = "inferred" if number in row.inferred else row.certainty
@@ -337,12 +341,18 @@ class Catalog:
         for version, row in sorted(self.cuda_data.minors.items(), key=lambda item: key(item[0])):
             major, small = version.split(".")
             plain = tuple(_sm_to_cc(sm) for sm in row.sm if sm.isdigit())
-            found.append(CudaMinor.model_validate({
-                **row.model_dump(), "version": version, "ccs": plain,
-                "toolkit_package": apt.format(major=major, minor=small),
-                "min_driver": self.cuda_data.minor_version_compatibility[int(major)].min_driver,
-                "releases": tuple(v for v, r in releases.items() if minor(v) == version and not r.preview),
-            }))  # fmt: skip
+            found.append(
+                CudaMinor.model_validate(
+                    {
+                        **row.model_dump(),
+                        "version": version,
+                        "ccs": plain,
+                        "toolkit_package": apt.format(major=major, minor=small),
+                        "min_driver": self.cuda_data.minor_version_compatibility[int(major)].min_driver,
+                        "releases": tuple(v for v, r in releases.items() if minor(v) == version and not r.preview),
+                    }
+                )
+            )
         return tuple(found)
 
     @cached_property
@@ -354,20 +364,14 @@ class Catalog:
         wanted = text.strip()
         if wanted in self._minors_by_version:
             return self._minors_by_version[wanted]
-        fit = (
-            [m for m in self.cuda_minors if same(wanted, m.version)]
-            if re.match(r"^\d+(\.\d+){0,3}$", wanted)
-            else []
-        )
+        fit = [m for m in self.cuda_minors if same(wanted, m.version)] if re.match(r"^\d+(\.\d+){0,3}$", wanted) else []
         if not fit and wanted.count(".") >= 2:
             fit = [m for m in self.cuda_minors if any(same(wanted, v) for v in m.releases)]
         if fit:
             return fit[-1]
         because = []
         if minor(wanted) in self.cuda_data.no_release:
-            because = [
-                f"{minor(wanted)} is only a number that nvidia-smi shows (driver branch 565): it has no toolkit"
-            ]
+            because = [f"{minor(wanted)} is only a number that nvidia-smi shows (driver branch 565): it has no toolkit"]
         known = [m.version for m in self.cuda_minors]
         if wanted.count(".") >= 2:
             known = [v for m in self.cuda_minors for v in m.releases if m.version == minor(wanted)] or known
@@ -378,9 +382,7 @@ class Catalog:
         does."""
         listed = [gpu.cc for gpu in gpus if gpu.cc]
         fit = [
-            m.version
-            for m in self.cuda_minors
-            if all(self._toolkit(m, cc) in ("native", "binary") for cc in listed)
+            m.version for m in self.cuda_minors if all(self._toolkit(m, cc) in ("native", "binary") for cc in listed)
         ]
         return CudaRange(first=fit[0], last=fit[-1]) if fit else None
 
@@ -429,9 +431,7 @@ class Catalog:
                 return row.cc, row.certainty not in UNSURE
         return None
 
-    def cudnn_for(
-        self, cuda: str, gpus: Iterable[Gpu] = (), *, version: str | None = None
-    ) -> CudnnPair | None:
+    def cudnn_for(self, cuda: str, gpus: Iterable[Gpu] = (), *, version: str | None = None) -> CudnnPair | None:
         """cuDNN that goes with a CUDA on these GPUs, with exact apt pins; None when there is none.
 
         Without ``version``: what NVIDIA's images of that CUDA install, or the newest older one that drives
@@ -450,11 +450,7 @@ class Catalog:
                 because = f"what NVIDIA's images of CUDA {pair.cuda} install"
                 return self._cudnn_pair(pair.cudnn, toolkit, pair.suffix, because, pair.certainty)
         for candidate, majors in self.cudnn_versions.items():
-            if (
-                toolkit.major in majors
-                and drives(candidate)
-                and (version is None or same(version, candidate))
-            ):
+            if toolkit.major in majors and drives(candidate) and (version is None or same(version, candidate)):
                 because = f"the newest cuDNN for CUDA {toolkit.major} that drives these GPUs"
                 # Which single versions exist as .deb was not enumerated.
                 return self._cudnn_pair(candidate, toolkit, None, because, "inferred")
@@ -486,10 +482,12 @@ class Catalog:
         toolkit = self.cuda(cuda)
         release = self.ubuntu(ubuntu).version if ubuntu else None
         fit = [
-            p for p in self.nccl_data.pairs
-            if key(p.cuda)[0] == toolkit.major and key(p.cuda) <= key(toolkit.version)
+            p
+            for p in self.nccl_data.pairs
+            if key(p.cuda)[0] == toolkit.major
+            and key(p.cuda) <= key(toolkit.version)
             and (p.ubuntu is None or release is None or p.ubuntu == release)
-        ]  # fmt: skip
+        ]
         if not fit:
             return None
         suffix = max((p.cuda for p in fit), key=key)
@@ -498,14 +496,16 @@ class Catalog:
         full = self.nccl_data.apt.version.format(nccl=pair.nccl, cuda=suffix)
         names = (self.nccl_data.apt.runtime, self.nccl_data.apt.dev)
         because = (
-            f"built for CUDA {suffix}"
-            if exact
-            else f"no pair is known for {toolkit.version}: that of {suffix} runs"
+            f"built for CUDA {suffix}" if exact else f"no pair is known for {toolkit.version}: that of {suffix} runs"
         )
         return NcclPair(
-            version=pair.nccl, cuda=suffix, packages=names, pins=tuple(f"{n}={full}" for n in names),
-            certainty=pair.certainty if exact else "inferred", because=because,
-        )  # fmt: skip
+            version=pair.nccl,
+            cuda=suffix,
+            packages=names,
+            pins=tuple(f"{n}={full}" for n in names),
+            certainty=pair.certainty if exact else "inferred",
+            because=because,
+        )
 
     # Frameworks ---------------------------------------------------------------------------------------------------
 
@@ -546,9 +546,7 @@ class Catalog:
         }
         chosen = extra.get(wanted) or (extra[max(extra, key=key)] if extra else None)
         data = rows[version].model_dump()
-        return TensorflowRelease.model_validate(
-            {"version": version, **data, "extra": chosen and chosen.model_dump()}
-        )
+        return TensorflowRelease.model_validate({"version": version, **data, "extra": chosen and chosen.model_dump()})
 
     def tensorflow_support(self, version: str, gpu: Gpu) -> Support:
         """Degree to which a TensorFlow release runs on a GPU, judged by the CUDA that it was built with.
@@ -609,8 +607,11 @@ class Catalog:
         if release.version not in row.ubuntu:
             raise _unknown("ubuntu", f"Ubuntu release in repository {name}", ubuntu, list(row.ubuntu))
         words = {
-            "base_url": row.base_url, "yymm": release.yymm, "machine": row.machines[arch], "codename": release.codename,
-        }  # fmt: skip
+            "base_url": row.base_url,
+            "yymm": release.yymm,
+            "machine": row.machines[arch],
+            "codename": release.codename,
+        }
         url = row.url.format(**words)
         key_name = row.keys.get(release.version)
         found = self.repositories.keys[key_name] if key_name else None
@@ -620,14 +621,20 @@ class Catalog:
         note = None
         if found is None:
             note = next(
-                (k.note for k in self.repositories.unknown_keys if k.repository == f"ubuntu{release.yymm}"),
-                None,
+                (k.note for k in self.repositories.unknown_keys if k.repository == f"ubuntu{release.yymm}"), None
             )
         return Repository(
-            name=name, url=url, suite=row.suite.format(**words), components=" ".join(row.components), architecture=arch,
-            fingerprint=found.fingerprint if found else None, key_url=key_url,
-            key_certainty=found.certainty if found else "unknown", note=note or row.note, certainty=row.certainty,
-        )  # fmt: skip
+            name=name,
+            url=url,
+            suite=row.suite.format(**words),
+            components=" ".join(row.components),
+            architecture=arch,
+            fingerprint=found.fingerprint if found else None,
+            key_url=key_url,
+            key_certainty=found.certainty if found else "unknown",
+            note=note or row.note,
+            certainty=row.certainty,
+        )
 
     @property
     def archive_keys(self) -> list[str]:
@@ -641,9 +648,15 @@ class Catalog:
         return found is not None and any(("." + found[1]).endswith("." + host) for host in hosts)
 
     def known_bad(
-        self, component: str, version: str, *, ubuntu: str | None = None, channel: Channel | None = None,
-        kernel: str | None = None, care: bool = False,
-    ) -> list[KnownBad]:  # fmt: skip
+        self,
+        component: str,
+        version: str,
+        *,
+        ubuntu: str | None = None,
+        channel: Channel | None = None,
+        kernel: str | None = None,
+        care: bool = False,
+    ) -> list[KnownBad]:
         """Entries against a version ("driver", "580.119.02"): those to avoid; ``care`` adds those with a
         workaround.
 
@@ -652,14 +665,19 @@ class Catalog:
         """
         release = self.ubuntu(ubuntu).version if ubuntu else None
         return [
-            bad for bad in self._known_bad
-            if bad.component == component and (care or bad.severity == "avoid")
-            and (bad.any_version or any(same(v, version) for v in bad.versions)
-                 or (bad.below is not None and key(version) < key(bad.below)))
+            bad
+            for bad in self._known_bad
+            if bad.component == component
+            and (care or bad.severity == "avoid")
+            and (
+                bad.any_version
+                or any(same(v, version) for v in bad.versions)
+                or (bad.below is not None and key(version) < key(bad.below))
+            )
             and (bad.ubuntu is None or release in bad.ubuntu)
             and (bad.channels is None or channel in bad.channels)
             and (bad.kernel_from is None or kernel is None or key(kernel.split("-")[0]) >= key(bad.kernel_from))
-        ]  # fmt: skip
+        ]
 
     # --------------------------------------------------------------------------------------------------------
 
@@ -707,19 +725,12 @@ class Catalog:
             need("compute capability", f"CUDA {version}", [cc for cc in plain if cc != "10.1"], ccs)
             ranges = {u for u in releases if self.cuda_in_repository(version, ubuntu=u)}
             if ranges != set(toolkit.ubuntu):
-                problems.append(
-                    f"CUDA {version}: minors and repository ranges disagree about Ubuntu releases"
-                )
+                problems.append(f"CUDA {version}: minors and repository ranges disagree about Ubuntu releases")
         for version, release in self.cuda_data.releases.items():
             need("CUDA minor", f"release {version}", [minor(version)], minors)
             need("branch", f"release {version}", [release.branch] if release.branch else [], numbers)
         need("CUDA minor", "nccl pairs", [p.cuda for p in self.nccl_data.pairs], minors)
-        need(
-            "CUDA minor",
-            "cudnn pairs",
-            [minor(p.cuda) for p in self.cudnn_data.pairs if "." in p.cuda],
-            minors,
-        )
+        need("CUDA minor", "cudnn pairs", [minor(p.cuda) for p in self.cudnn_data.pairs if "." in p.cuda], minors)
         for version, torch in self.frameworks.torch.releases.items():
             need("tag", f"torch {version}", (torch.default, *torch.offered), tags)
             for tag in torch.offered:
@@ -736,10 +747,9 @@ class Catalog:
         ids = [trap.id for trap in self.traps]
         problems.extend(f"trap {i} is there twice" for i in set(ids) if ids.count(i) > 1)
         for bad in self._known_bad:
-            need(
-                "branch", "known bad", [key(v)[0] for v in bad.versions if bad.component == "driver"], numbers
-            )
-        _ = (self.container_toolkit, self.conda)  # read and validated
+            need("branch", "known bad", [key(v)[0] for v in bad.versions if bad.component == "driver"], numbers)
+        # read and validated
+        _ = (self.container_toolkit, self.conda)
         return problems
 
 
@@ -760,9 +770,7 @@ def _degree(cc: str | None, compiled: Sequence[str], *, ptx: str | None) -> Supp
     return "jit" if ptx is not None else "none"
 
 
-def _unknown(
-    what: str, title: str, value: str, known: Sequence[str], because: Iterable[str] = ()
-) -> UsageError:
+def _unknown(what: str, title: str, value: str, known: Sequence[str], because: Iterable[str] = ()) -> UsageError:
     """UsageError for a value that the catalog does not have, with the nearest that it has."""
     numbers = key(value)
     near = difflib.get_close_matches(value.strip().lower(), known, n=3, cutoff=0.5)

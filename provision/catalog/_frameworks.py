@@ -11,14 +11,16 @@ from provision.catalog import Catalog, Gpu, Support, TorchRelease
 from provision.catalog.models import Data, Distribution, Installer
 from provision.catalog.versions import key, minor
 
-MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}  # dpkg's name -> the kernel's
+# dpkg's name -> the kernel's
+MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 
 
 class CondaInstaller(Data):
     """One installer file of the catalog, or the moving one: then without checksum."""
 
     distribution: str
-    version: str  # "26.5.3-1", or "latest"
+    # "26.5.3-1", or "latest"
+    version: str
     python: str | None
     file: str
     url: str
@@ -32,9 +34,10 @@ def torch_tags(catalog: Catalog, release: TorchRelease, machine: str) -> list[st
     """
     tags = catalog.frameworks.torch.tags
     known = [
-        tag for tag in release.offered
+        tag
+        for tag in release.offered
         if machine == "x86_64" or catalog.torch_arch_list(release.version, tag, machine) is not None
-    ]  # fmt: skip
+    ]
     return sorted(known, key=lambda tag: key(tags[tag].cuda))
 
 
@@ -92,7 +95,7 @@ def moving_installer(catalog: Catalog, distribution: str, machine: str) -> Conda
     file = data.moving_file.format(machine=machine)
     return CondaInstaller(
         distribution=distribution, version="latest", python=None, file=file, url=data.base_url + file, sha256=""
-    )  # fmt: skip
+    )
 
 
 def version_key(version: str) -> tuple[int, ...]:
@@ -108,6 +111,10 @@ def _installer(data: Distribution, distribution: str, row: Installer, machine: s
     words = {"version": row.version, "python": row.python.replace(".", ""), "machine": machine}
     file = data.file.format(**words)
     return CondaInstaller(
-        distribution=distribution, version=row.version, python=row.python, file=file,
-        url=data.base_url.format(**words) + file, sha256=row.sha256[machine],
-    )  # fmt: skip
+        distribution=distribution,
+        version=row.version,
+        python=row.python,
+        file=file,
+        url=data.base_url.format(**words) + file,
+        sha256=row.sha256[machine],
+    )

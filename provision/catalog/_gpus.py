@@ -13,23 +13,88 @@ from provision.catalog.models import Architectures, Board, Device, Fabric, Flavo
 from provision.catalog.versions import key
 
 # Words that tell one board of a product from another: a name without them means any of those boards.
-_BRANDS = frozenset({
-    "ada", "ampere", "blackwell", "card", "edition", "geforce", "generation", "gpu", "graphics", "gt", "gtx", "hgx",
-    "kepler", "lovelace", "maxwell", "nvidia", "pascal", "pro", "quadro", "rtx", "tesla", "turing", "volta",
-})  # fmt: skip
-_FORMS = frozenset({
-    "ac", "active", "cnx", "dgxs", "fhhl", "grace", "hbm2", "hbm2e", "hbm3", "hbm3e", "jm", "lc", "nvl", "pcie", "server",
-    "sff", "sxm", "workstation",
-})  # fmt: skip
+_BRANDS = frozenset(
+    {
+        "ada",
+        "ampere",
+        "blackwell",
+        "card",
+        "edition",
+        "geforce",
+        "generation",
+        "gpu",
+        "graphics",
+        "gt",
+        "gtx",
+        "hgx",
+        "kepler",
+        "lovelace",
+        "maxwell",
+        "nvidia",
+        "pascal",
+        "pro",
+        "quadro",
+        "rtx",
+        "tesla",
+        "turing",
+        "volta",
+    }
+)
+_FORMS = frozenset(
+    {
+        "ac",
+        "active",
+        "cnx",
+        "dgxs",
+        "fhhl",
+        "grace",
+        "hbm2",
+        "hbm2e",
+        "hbm3",
+        "hbm3e",
+        "jm",
+        "lc",
+        "nvl",
+        "pcie",
+        "server",
+        "sff",
+        "sxm",
+        "workstation",
+    }
+)
 # A name with one of these is meant only by somebody who writes it.
-_RARE = frozenset({
-    "a", "drive", "embedded", "engineering", "es", "hash", "int", "laptop", "lhr", "lite", "mac", "maxq", "mining", "mobile",
-    "oem", "rate", "refresh", "reserved", "rev", "sample", "sku", "usm", "vgpu",
-})  # fmt: skip
+_RARE = frozenset(
+    {
+        "a",
+        "drive",
+        "embedded",
+        "engineering",
+        "es",
+        "hash",
+        "int",
+        "laptop",
+        "lhr",
+        "lite",
+        "mac",
+        "maxq",
+        "mining",
+        "mobile",
+        "oem",
+        "rate",
+        "refresh",
+        "reserved",
+        "rev",
+        "sample",
+        "sku",
+        "usm",
+        "vgpu",
+    }
+)
 _QUALIFIER = re.compile(r"^(\d+gb|sxm\d*|hbm\d\w*)$")
 _HEAD = re.compile(r"^(rtx|gtx|gt)(?:(pro))?(\d.*)$")
 _TAIL = re.compile(r"^(.*\d[a-z]?)(super|ti|sxm\d?|pcie|nvl)$")
-_COUNT = re.compile(r"^\d+\s*x\s+")  # "8x H100"
+# "8x H100"
+_COUNT = re.compile(r"^\d+\s*x\s+")
 _ID = re.compile(r"^(?:(?:10de|0x10de)[: ])?(?:0x)?([0-9a-f]{4})$", re.IGNORECASE)
 # Chips whose boards may sit on NVSwitch: a board that is not listed is "unknown" there, "never" elsewhere.
 _FABRIC_CHIPS = frozenset({"GV100", "GA100", "GH100", "GB100", "GB102", "GB110", "GB112", "GR100", "GR102"})
@@ -81,18 +146,28 @@ class GpuIndex:
             fabric = board.fabric
             name = self._board_name(device, board)
             name = board.subsystems.get(subsystem or "", name)
-        notes = [
-            n for n in (board.note if board else None, board.fabric_note if board else None, chip.note) if n
-        ]
+        notes = [n for n in (board.note if board else None, board.fabric_note if board else None, chip.note) if n]
         return Gpu(
-            ids=(device_id,), name=name, chip=device.chip, architecture=chip.architecture, cc=chip.cc,
-            segment=device.segment, mobile=device.mobile, mig=mig,
+            ids=(device_id,),
+            name=name,
+            chip=device.chip,
+            architecture=chip.architecture,
+            cc=chip.cc,
+            segment=device.segment,
+            mobile=device.mobile,
+            mig=mig,
             mig_certainty="inferred" if device.mig == "inferred" else "unknown" if mig is None else "sourced",
-            fabric=fabric, fabric_certainty=board.fabric_certainty if board else "inferred",
-            first_branch=capability.first_branch, first_branch_certainty=capability.first_branch_certainty,
-            last_branch=architecture.last_branch, modules=modules, modules_certainty=certainty,
-            turing_or_newer=self._turing(device_id), certainty=chip.certainty, note="; ".join(notes) or None,
-        )  # fmt: skip
+            fabric=fabric,
+            fabric_certainty=board.fabric_certainty if board else "inferred",
+            first_branch=capability.first_branch,
+            first_branch_certainty=capability.first_branch_certainty,
+            last_branch=architecture.last_branch,
+            modules=modules,
+            modules_certainty=certainty,
+            turing_or_newer=self._turing(device_id),
+            certainty=chip.certainty,
+            note="; ".join(notes) or None,
+        )
 
     @staticmethod
     def _board_name(device: Device, board: Board) -> str:
@@ -116,21 +191,37 @@ class GpuIndex:
         else:
             newer = self._turing(device_id)
             return Gpu(
-                ids=(device_id,), name=f"unknown GPU {device_id}", turing_or_newer=newer, certainty="unknown",
-                mig=None, mig_certainty="unknown", fabric_certainty="unknown",
-                modules=("open",) if newer else (), modules_certainty="unknown",
+                ids=(device_id,),
+                name=f"unknown GPU {device_id}",
+                turing_or_newer=newer,
+                certainty="unknown",
+                mig=None,
+                mig_certainty="unknown",
+                fabric_certainty="unknown",
+                modules=("open",) if newer else (),
+                modules_certainty="unknown",
                 note="newer than the catalog" if newer else "not among the GPUs from Kepler on: older, or no GPU",
-            )  # fmt: skip
+            )
         architecture = self.arch.architectures[span.architecture]
         capability = self.arch.compute_capabilities.get(span.cc or "")
         return Gpu(
-            ids=(device_id,), name=f"{span.architecture} GPU {device_id}", chip=None, architecture=span.architecture,
-            cc=span.cc, mig=None, mig_certainty="unknown", fabric_certainty="unknown",
-            first_branch=capability.first_branch if capability else None, first_branch_certainty="inferred",
-            last_branch=architecture.last_branch, modules=architecture.modules, modules_certainty="inferred",
-            turing_or_newer=self._turing(device_id), certainty="inferred",
+            ids=(device_id,),
+            name=f"{span.architecture} GPU {device_id}",
+            chip=None,
+            architecture=span.architecture,
+            cc=span.cc,
+            mig=None,
+            mig_certainty="unknown",
+            fabric_certainty="unknown",
+            first_branch=capability.first_branch if capability else None,
+            first_branch_certainty="inferred",
+            last_branch=architecture.last_branch,
+            modules=architecture.modules,
+            modules_certainty="inferred",
+            turing_or_newer=self._turing(device_id),
+            certainty="inferred",
             note=f"not listed; by the id range {span.first} to {span.last}",
-        )  # fmt: skip
+        )
 
     def find(self, text: str) -> GpuMatch:
         """Return what a name, an id or an nvidia-smi name means.
@@ -141,7 +232,8 @@ class GpuIndex:
         """
         core, qualifiers = _tokens(text)
         found = [n for n in self._names if n.core == core and qualifiers <= n.qualifiers] if core else []
-        if not found and core:  # a chip (GH100) or a bare brand word that is the product (TITAN)
+        # a chip (GH100) or a bare brand word that is the product (TITAN)
+        if not found and core:
             found = [n for n in self._chip_names if n.core == core and not qualifiers - _BRANDS]
         plain = [n for n in found if not (n.qualifiers & _RARE) - qualifiers]
         found = plain or found
@@ -157,9 +249,7 @@ class GpuIndex:
         for name in names:
             chip = self.data.chips[self.data.devices[name.device_id].chip]
             groups.setdefault((chip.architecture, chip.cc), []).append(name)
-        families = [
-            self._family(group) for _, group in sorted(groups.items(), key=lambda item: key(item[0][1]))
-        ]
+        families = [self._family(group) for _, group in sorted(groups.items(), key=lambda item: key(item[0][1]))]
         if len(families) == 1:
             return GpuMatch(text=text, gpu=families[0])
         return GpuMatch(text=text, candidates=tuple(families))
@@ -176,15 +266,18 @@ class GpuIndex:
         fabrics = {m.fabric for m in members} - {"unknown"}
         migs = {m.mig for m in members}
         modules: tuple[Flavour, ...] = tuple(f for f in first.modules if all(f in m.modules for m in members))
-        return first.model_copy(update={
-            "ids": tuple(ids), "name": _family_name(shortest),
-            "mobile": all(m.mobile for m in members),
-            "segment": first.segment if len({m.segment for m in members}) == 1 else _common_segment(members),
-            "fabric": fabrics.pop() if len(fabrics) == 1 else "depends" if fabrics else "unknown",
-            "mig": migs.pop() if len(migs) == 1 else None,
-            "modules": modules or first.modules,
-            "note": None,
-        })  # fmt: skip
+        return first.model_copy(
+            update={
+                "ids": tuple(ids),
+                "name": _family_name(shortest),
+                "mobile": all(m.mobile for m in members),
+                "segment": first.segment if len({m.segment for m in members}) == 1 else _common_segment(members),
+                "fabric": fabrics.pop() if len(fabrics) == 1 else "depends" if fabrics else "unknown",
+                "mig": migs.pop() if len(migs) == 1 else None,
+                "modules": modules or first.modules,
+                "note": None,
+            }
+        )
 
     def _nearest(self, text: str) -> tuple[str, ...]:
         wanted = " ".join(sorted(_words(text)))
@@ -202,7 +295,8 @@ class GpuIndex:
             architecture = frozenset(self.data.chips[device.chip].architecture.lower().split())
             for text in dict.fromkeys((*_variants(device.name), *device.also, *extra)):
                 core, qualifiers = _tokens(text)
-                qualifiers |= architecture  # "Titan X Pascal", "RTX 6000 Turing"
+                # "Titan X Pascal", "RTX 6000 Turing"
+                qualifiers |= architecture
                 if device.mobile and not qualifiers & _RARE:
                     qualifiers |= {"mobile"}
                 if core:
@@ -222,9 +316,7 @@ def _family_name(text: str) -> str:
     kept = []
     for word in text.split():
         parts = re.findall(r"[a-z0-9]+", word.lower())
-        if not parts or not all(
-            p in _FORMS or p in ("edition", "generation") or _QUALIFIER.match(p) for p in parts
-        ):
+        if not parts or not all(p in _FORMS or p in ("edition", "generation") or _QUALIFIER.match(p) for p in parts):
             kept.append(word)
     return " ".join(kept)
 
@@ -242,8 +334,13 @@ def _variants(name: str) -> Iterable[str]:
     if len(parts) == 1:
         return parts
     brand = " ".join(word for word in parts[0].split() if word.lower() in _BRANDS)
-    return [parts[0], *(part if any(c.isdigit() for c in part) and len(part.split()) > 1 else f"{brand} {part}".strip()
-                        for part in parts[1:])]  # fmt: skip
+    return [
+        parts[0],
+        *(
+            part if any(c.isdigit() for c in part) and len(part.split()) > 1 else f"{brand} {part}".strip()
+            for part in parts[1:]
+        ),
+    ]
 
 
 def _words(text: str) -> list[str]:

@@ -1263,8 +1263,10 @@ class CudaMinor(MinorRow):
 
     version: str
     toolkit_package: str
-    ccs: tuple[str, ...]  # compute capabilities compiled for, without variants
-    min_driver: str  # minor-version compatibility
+    # compute capabilities compiled for, without variants
+    ccs: tuple[str, ...]
+    # minor-version compatibility
+    min_driver: str
     releases: tuple[str, ...]
 
     @property
@@ -1295,7 +1297,8 @@ class CudnnPair(Data):
 
 class NcclPair(Data):
     version: str
-    cuda: str  # of the +cuda suffix
+    # of the +cuda suffix
+    cuda: str
     packages: tuple[str, ...]
     pins: tuple[str, ...]
     certainty: Certainty = "sourced"
@@ -1314,7 +1317,8 @@ class TensorflowRelease(TensorflowRow):
 class UbuntuRelease(UbuntuRow):
     version: str
     cuda_first: str | None
-    cuda_last: str | None  # None: the current one
+    # None: the current one
+    cuda_last: str | None
 
     @property
     def yymm(self) -> str:
@@ -1338,7 +1342,8 @@ class Repository(Data):
     name: str
     url: str
     suite: str
-    components: str  # separated by spaces; empty for a flat repository
+    # separated by spaces; empty for a flat repository
+    components: str
     architecture: str
     fingerprint: str | None
     key_url: str | None

@@ -67,9 +67,7 @@ def nearest(catalog: Catalog, cuda: str) -> list[str]:
     place = sum(key(v) < wanted for v in order) - (0 if minor(cuda) in order else 0.5)
     rest = [v for v in order if v != minor(cuda)]
     # The same major first: a program that was written for 12 asks for a 12.
-    return sorted(
-        rest, key=lambda v: (key(v)[0] != wanted[0], abs(order.index(v) - place), [-part for part in key(v)])
-    )
+    return sorted(rest, key=lambda v: (key(v)[0] != wanted[0], abs(order.index(v) - place), [-part for part in key(v)]))
 
 
 def elsewhere(catalog: Catalog, cuda: str) -> str:
@@ -80,9 +78,7 @@ def elsewhere(catalog: Catalog, cuda: str) -> str:
     return f"{image}, conda (cuda-toolkit={release}) or wheels bring CUDA {toolkit.version} without it"
 
 
-def host_compiler(
-    toolkit: CudaMinor, gcc: str | None, available: Sequence[str] = ()
-) -> tuple[str, str] | None:
+def host_compiler(toolkit: CudaMinor, gcc: str | None, available: Sequence[str] = ()) -> tuple[str, str] | None:
     """(limit, way out) in words where nvcc of a toolkit refuses a gcc major; None where it takes it, or it is not known.
 
     available: majors of the g++ that are there. (source: cuda.yml, gcc_max, read off crt/host_config.h)

@@ -117,15 +117,14 @@ def _usage_error(error: Exception, arguments: Sequence[str]) -> UsageError | Non
     named = re.match(r"No such command ['\"](?P<name>[^'\"]*)['\"]", message)
     if named:
         return UsageError(
-            "usage.command", f"no such command: {named['name']}",
+            "usage.command",
+            f"no such command: {named['name']}",
             hint=_nearest(named["name"], list(getattr(command, "commands", {})), "provision --help"),
-        )  # fmt: skip
+        )
     option = getattr(error, "option_name", None)
     if option and message.startswith("No such option"):
         known = [name for param in getattr(command, "params", []) for name in getattr(param, "opts", [])]
-        return UsageError(
-            "usage.option", f"no such option: {option}", hint=_nearest(option, known, f"{path} --help")
-        )
+        return UsageError("usage.option", f"no such option: {option}", hint=_nearest(option, known, f"{path} --help"))
     words = message[:1].lower() + message[1:].rstrip(".")
     extra = re.search(r"unexpected extra arguments? ?\((?P<words>[^()]+)\)", words.replace("(s)", "s"))
     limits = any("--limit" in getattr(param, "opts", []) for param in getattr(command, "params", []))

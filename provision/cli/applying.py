@@ -32,9 +32,7 @@ class How:
 def begin(settings: Settings, options: RolloutOptions, how: How, *, rollback: str | None = None) -> int:
     """Plan, ask, change, prove. rollback: the run whose hosts go back to what they had before it."""
     if rollback and VARIABLE in options.values:
-        raise UsageError(
-            "usage.rollback", "--rollback has a lock of its own", hint="leave --lock or --no-lock out"
-        )
+        raise UsageError("usage.rollback", "--rollback has a lock of its own", hint="leave --lock or --no-lock out")
     back = _rollback(settings, rollback)
     if back is not None:
         options = options.model_copy(update={"rollback": back.run.run})
@@ -53,10 +51,11 @@ def _rollback(settings: Settings, run: str | None) -> Rollback | None:
     found = history.find(run, base)
     if found is None:
         raise UsageError(
-            "usage.run", f"--rollback {run}: no run is called like that",
+            "usage.run",
+            f"--rollback {run}: no run is called like that",
             because=[folder.name for folder in history.folders(base)[:5]],
             hint="provision history lists the runs of this machine; those of others are undone from there",
-        )  # fmt: skip
+        )
     return rollback.of_run(found)
 
 
@@ -71,18 +70,17 @@ def _where_it_was(back: Rollback) -> list[str]:
     return [source for source in sources if "," in source or Path(source).exists()]
 
 
-def go_on(
-    settings: Settings, run: str, options: RolloutOptions, how: How, *, rollback: str | None = None
-) -> int:
+def go_on(settings: Settings, run: str, options: RolloutOptions, how: How, *, rollback: str | None = None) -> int:
     """Go on with a run: its hosts that are not done, with its options.
 
     Raises UsageError for options beside --resume, for a run that is not known, and for an inventory that is not the run's.
     """
     if how.check or rollback or options != type(options)():
         raise UsageError(
-            "usage.resume", "--resume goes on with the options that the run began with",
+            "usage.resume",
+            "--resume goes on with the options that the run began with",
             hint="leave the other options out; or begin a new run: provision apply",
-        )  # fmt: skip
+        )
     from provision.commands import apply as command
     from provision.render import Renderer
 
@@ -90,24 +88,25 @@ def go_on(
     store = command.reopen(run, settings.run_dir, talk)
     state = store.state
     settings = replace(
-        settings,
-        inventory=settings.inventory or list(state.where.sources),
-        limit=settings.limit or state.where.limit,
+        settings, inventory=settings.inventory or list(state.where.sources), limit=settings.limit or state.where.limit
     )
     fleet, renderer = open_fleet(with_values(settings, state.options.values or False), "apply")
     part = command.part_of(fleet, state, settings.limit)
     if not part.hosts:
         renderer.say(f"nothing is left of {state.run}: {state.count()}")
     command.settle(part, state, renderer.progress())
-    return _carry_out(
-        settings, part, renderer, state.options, store, how, _rollback(settings, state.options.rollback)
-    )
+    return _carry_out(settings, part, renderer, state.options, store, how, _rollback(settings, state.options.rollback))
 
 
 def _carry_out(
-    settings: Settings, fleet: Fleet, renderer: Renderer, options: RolloutOptions, store: Store | None, how: How,
+    settings: Settings,
+    fleet: Fleet,
+    renderer: Renderer,
+    options: RolloutOptions,
+    store: Store | None,
+    how: How,
     back: Rollback | None,
-) -> int:  # fmt: skip
+) -> int:
     from provision.commands import apply as command
     from provision.commands import plan as planning
     from provision.runs import engine, rollback
@@ -133,10 +132,19 @@ def _carry_out(
 
     def run(**more: Any) -> ApplyDocument:
         return command.run(
-            fleet, planned, renderer.progress(), options=options, resumed=store, where=_where(settings, fleet, options),
-            run_base=settings.run_dir, check=how.check, verbosity=settings.verbose, planned_at=planned_at,
-            seams=seams(fleet, planned, renderer, options, how, before), **more,
-        )  # fmt: skip
+            fleet,
+            planned,
+            renderer.progress(),
+            options=options,
+            resumed=store,
+            where=_where(settings, fleet, options),
+            run_base=settings.run_dir,
+            check=how.check,
+            verbosity=settings.verbose,
+            planned_at=planned_at,
+            seams=seams(fleet, planned, renderer, options, how, before),
+            **more,
+        )
 
     if names and not (how.yes or how.check) and not agreed(renderer, len(names)):
         engine.dismiss()
@@ -150,7 +158,7 @@ def _carry_out(
 
 def seams(
     fleet: Fleet, planned: PlanDocument, renderer: Renderer, options: RolloutOptions, how: How, before: dict[str, Any]
-) -> list[Seam]:  # fmt: skip
+) -> list[Seam]:
     """Return what is told of the rollout: the locks of the hosts, and the record of the run."""
     from provision.runs.history import Recorder
 
@@ -159,12 +167,7 @@ def seams(
 
 
 def _show(
-    renderer: Renderer,
-    command: Any,
-    fleet: Fleet,
-    planned: PlanDocument,
-    options: RolloutOptions,
-    store: Store | None,
+    renderer: Renderer, command: Any, fleet: Fleet, planned: PlanDocument, options: RolloutOptions, store: Store | None
 ) -> None:
     renderer.show(planned)
     state = store.state if store else None

@@ -92,7 +92,10 @@ _OPTIONS: dict[str, tuple[Any, Any]] = {
         Annotated[
             list[str] | None,
             typer.Option(
-                "-i", "--inventory", metavar="INVENTORY", rich_help_panel=_HOSTS,
+                "-i",
+                "--inventory",
+                metavar="INVENTORY",
+                rich_help_panel=_HOSTS,
                 help="Ansible inventory: file, folder, or hosts with a comma (gpu01, or localhost,). Repeatable. "
                 "Default: ansible.cfg's, then inventory/hosts.yml.",
             ),
@@ -103,7 +106,10 @@ _OPTIONS: dict[str, tuple[Any, Any]] = {
         Annotated[
             str | None,
             typer.Option(
-                "-l", "--limit", metavar="PATTERN", rich_help_panel=_HOSTS,
+                "-l",
+                "--limit",
+                metavar="PATTERN",
+                rich_help_panel=_HOSTS,
                 help="Only these hosts: gpu01, a group, 'gpu*:!gpu03', @file.",
             ),
         ],
@@ -113,7 +119,10 @@ _OPTIONS: dict[str, tuple[Any, Any]] = {
         Annotated[
             list[str] | None,
             typer.Option(
-                "-e", "--extra-vars", metavar="VARS", rich_help_panel=_HOSTS,
+                "-e",
+                "--extra-vars",
+                metavar="VARS",
+                rich_help_panel=_HOSTS,
                 help="Variables over the inventory's: key=value, JSON, or @file. Repeatable.",
             ),
         ],
@@ -129,7 +138,9 @@ _OPTIONS: dict[str, tuple[Any, Any]] = {
     "ask_become_pass": (
         Annotated[
             bool,
-            typer.Option("-K", "--ask-become-pass", metavar="", rich_help_panel=_HOSTS, help="Ask for the sudo password."),
+            typer.Option(
+                "-K", "--ask-become-pass", metavar="", rich_help_panel=_HOSTS, help="Ask for the sudo password."
+            ),
         ],
         False,
     ),
@@ -144,7 +155,10 @@ _OPTIONS: dict[str, tuple[Any, Any]] = {
         Annotated[
             list[str] | None,
             typer.Option(
-                "--vault-password-file", metavar="FILE", rich_help_panel=_HOSTS, help="File or script with the vault password."
+                "--vault-password-file",
+                metavar="FILE",
+                rich_help_panel=_HOSTS,
+                help="File or script with the vault password.",
             ),
         ],
         None,
@@ -153,7 +167,9 @@ _OPTIONS: dict[str, tuple[Any, Any]] = {
         Annotated[
             Path | None,
             typer.Option(
-                "--run-dir", metavar="DIR", rich_help_panel=_GLOBAL,
+                "--run-dir",
+                metavar="DIR",
+                rich_help_panel=_GLOBAL,
                 help="Where runs keep plan, events and logs (default: the user's state folder).",
             ),
         ],
@@ -162,7 +178,9 @@ _OPTIONS: dict[str, tuple[Any, Any]] = {
     "json": (
         Annotated[
             bool,
-            typer.Option("--json", metavar="", rich_help_panel=_GLOBAL, help="Print one JSON object; never ask anything."),
+            typer.Option(
+                "--json", metavar="", rich_help_panel=_GLOBAL, help="Print one JSON object; never ask anything."
+            ),
         ],
         False,
     ),
@@ -170,13 +188,18 @@ _OPTIONS: dict[str, tuple[Any, Any]] = {
         Annotated[
             int,
             typer.Option(
-                "-v", "--verbose", count=True, metavar="", show_default=False, rich_help_panel=_GLOBAL,
+                "-v",
+                "--verbose",
+                count=True,
+                metavar="",
+                show_default=False,
+                rich_help_panel=_GLOBAL,
                 help="Say more: every fact, choice and package. Repeatable.",
             ),
         ],
         0,
     ),
-}  # fmt: skip
+}
 
 
 def _signature(own: Sequence[inspect.Parameter], extra: Sequence[inspect.Parameter]) -> inspect.Signature:
@@ -204,7 +227,8 @@ def command(*examples: str) -> Callable[[Callable[..., int]], Callable[..., int]
             try:
                 return fn(settings, **values)
             except KeyboardInterrupt:
-                raise interrupted() from None  # typer would end without a word
+                # typer would end without a word
+                raise interrupted() from None
 
         signature = _signature(own, [context])
         call.__signature__ = signature  # type: ignore[attr-defined]
@@ -272,9 +296,7 @@ def with_values(settings: Settings, values: dict[str, Any] | Literal[False]) -> 
 LOCK = Annotated[
     Path | None,
     typer.Option(
-        "--lock",
-        metavar="FILE",
-        help="Hold hosts to this lock (default: fleet.lock.yml beside the inventory).",
+        "--lock", metavar="FILE", help="Hold hosts to this lock (default: fleet.lock.yml beside the inventory)."
     ),
 ]
 NO_LOCK = Annotated[bool, typer.Option("--no-lock", metavar="", help="Do not hold hosts to a lock.")]
@@ -288,9 +310,7 @@ def held_to(settings: Settings, lock: Path | None, no_lock: bool) -> Settings:
 def held_to_values(lock: Path | None, no_lock: bool) -> dict[str, str]:
     """The variable that names the lock of this run; UsageError for both options."""
     if lock and no_lock:
-        raise UsageError(
-            "usage.lock", "--lock and --no-lock contradict each other", hint="leave one of them out"
-        )
+        raise UsageError("usage.lock", "--lock and --no-lock contradict each other", hint="leave one of them out")
     named = "none" if no_lock else str(lock.absolute()) if lock else ""
     return {"gpu_provision_lock": named} if named else {}
 
@@ -327,19 +347,22 @@ def _start(settings: Settings) -> inventory.Loading:
     from provision import inventory
 
     return inventory.start(
-        settings.inventory or None, settings.limit, settings.extra_vars,
+        settings.inventory or None,
+        settings.limit,
+        settings.extra_vars,
         vault_password=_password(settings, "Vault password: ") if settings.ask_vault_pass else None,
         vault_password_files=settings.vault_password_file,
         become_password=_password(settings, "sudo password: ") if settings.ask_become_pass else None,
-    )  # fmt: skip
+    )
 
 
 def _password(settings: Settings, prompt: str) -> str:
     if settings.json:
         raise UsageError(
-            "usage.no_prompt", "--json never asks for a password",
+            "usage.no_prompt",
+            "--json never asks for a password",
             hint="put it in a vault (ansible_become_password) and give --vault-password-file",
-        )  # fmt: skip
+        )
     import getpass
 
     return getpass.getpass(prompt, stream=sys.stderr)

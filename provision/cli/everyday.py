@@ -40,12 +40,8 @@ def init(
         Path | None,
         typer.Option("-o", "--output", metavar="FILE", help="File to write (default: inventory/hosts.yml)."),
     ] = None,
-    user: Annotated[
-        str | None, typer.Option("-u", "--user", metavar="NAME", help="User to log in as.")
-    ] = None,
-    force: Annotated[
-        bool, typer.Option("--force", metavar="", help="Overwrite the file if it is there.")
-    ] = False,
+    user: Annotated[str | None, typer.Option("-u", "--user", metavar="NAME", help="User to log in as.")] = None,
+    force: Annotated[bool, typer.Option("--force", metavar="", help="Overwrite the file if it is there.")] = False,
     from_file: Annotated[
         Path | None,
         typer.Option("--from-file", metavar="FILE", rich_help_panel=_LOOK, help="Names in a file, one a line."),
@@ -65,18 +61,21 @@ def init(
     from_inventory: Annotated[
         bool,
         typer.Option(
-            "--from-inventory", metavar="", rich_help_panel=_LOOK,
+            "--from-inventory",
+            metavar="",
+            rich_help_panel=_LOOK,
             help="Groups for the hosts of an inventory that you have (-i): a file beside it, not a copy.",
         ),
     ] = False,
     scan: Annotated[
         bool | None,
         typer.Option(
-            "--scan/--no-scan", rich_help_panel=_LOOK,
+            "--scan/--no-scan",
+            rich_help_panel=_LOOK,
             help="Look at every host, and group hosts by their cards. Default: yes, but for hosts that are merely named.",
         ),
     ] = None,
-) -> int:  # fmt: skip
+) -> int:
     """Write a commented starter inventory; for a fleet, look at every host first and propose groups by hardware.
 
     Hosts that cannot be read are in a group of their own, with the reason (exit code 4).
@@ -84,9 +83,15 @@ def init(
     from provision.cli import starting
 
     request = starting.Request(
-        hosts=tuple(hosts or ()), output=output, user=user, force=force, file=from_file, inventory=from_inventory,
-        ssh_config=ssh_config or (starting.SSH_CONFIG if from_ssh_config else None), scan=scan,
-    )  # fmt: skip
+        hosts=tuple(hosts or ()),
+        output=output,
+        user=user,
+        force=force,
+        file=from_file,
+        inventory=from_inventory,
+        ssh_config=ssh_config or (starting.SSH_CONFIG if from_ssh_config else None),
+        scan=scan,
+    )
     return starting.run(settings, request)
 
 
@@ -155,10 +160,7 @@ def apply(
     settings: Settings,
     yes: Annotated[bool, typer.Option("-y", "--yes", metavar="", help="Do not ask.")] = False,
     check: Annotated[
-        bool,
-        typer.Option(
-            "--check", metavar="", help="Ansible's check mode: say what would change, change nothing."
-        ),
+        bool, typer.Option("--check", metavar="", help="Ansible's check mode: say what would change, change nothing.")
     ] = False,
     no_reboot: Annotated[
         bool, typer.Option("--no-reboot", metavar="", help="Leave needed reboots to you (exit code 6).")
@@ -175,43 +177,51 @@ def apply(
     batch: Annotated[
         str | None,
         typer.Option(
-            "--batch", metavar="N|N%", rich_help_panel=_ROLLOUT,
+            "--batch",
+            metavar="N|N%",
+            rich_help_panel=_ROLLOUT,
             help="So many hosts at a time; a percentage is of those that change.",
         ),
     ] = None,
     max_failures: Annotated[
         str | None,
         typer.Option(
-            "--max-failures", metavar="N|N%", rich_help_panel=_ROLLOUT,
+            "--max-failures",
+            metavar="N|N%",
+            rich_help_panel=_ROLLOUT,
             help="Stop when more hosts than this fail (default with --canary or --batch: 0).",
         ),
     ] = None,
     wait: Annotated[
         str | None,
         typer.Option(
-            "--wait", metavar="TIME", rich_help_panel=_ROLLOUT,
+            "--wait",
+            metavar="TIME",
+            rich_help_panel=_ROLLOUT,
             help="Wait so long for GPUs that are in use (15m, 2h). Without it such hosts are skipped.",
         ),
     ] = None,
     resume: Annotated[
         str | None,
         typer.Option(
-            "--resume", metavar="RUN", rich_help_panel=_ROLLOUT,
+            "--resume",
+            metavar="RUN",
+            rich_help_panel=_ROLLOUT,
             help="Go on with a run where it stopped: last, a part of its name, or its folder.",
         ),
     ] = None,
     rollback: Annotated[
         str | None,
         typer.Option(
-            "--rollback", metavar="RUN",
+            "--rollback",
+            metavar="RUN",
             help="Back to the versions before a run, on its hosts: last, or a part of its name (provision history).",
         ),
     ] = None,
     break_lock: Annotated[
-        bool,
-        typer.Option("--break-lock", metavar="", help="Take the lock of another run that is at work on a host."),
+        bool, typer.Option("--break-lock", metavar="", help="Take the lock of another run that is at work on a host.")
     ] = False,
-) -> int:  # fmt: skip
+) -> int:
     """Plan, ask, change the hosts that need it, reboot where that is allowed, and prove the result by a fresh read.
 
     Hosts that are as wanted are left alone. A run that was cut off is finished by the next one, or by --resume.
@@ -280,9 +290,7 @@ def compat(
     cuda: Annotated[str | None, typer.Option("--cuda", metavar="12.4", help="CUDA toolkit.")] = None,
     cudnn: Annotated[str | None, typer.Option("--cudnn", metavar="9", help="cuDNN.")] = None,
     torch: Annotated[str | None, typer.Option("--torch", metavar="2.6", help="PyTorch.")] = None,
-    tensorflow: Annotated[
-        str | None, typer.Option("--tensorflow", metavar="2.18", help="TensorFlow.")
-    ] = None,
+    tensorflow: Annotated[str | None, typer.Option("--tensorflow", metavar="2.18", help="TensorFlow.")] = None,
     ubuntu: Annotated[str | None, typer.Option("--ubuntu", metavar="24.04", help="Ubuntu release.")] = None,
     modules: Annotated[
         str | None, typer.Option("--modules", metavar="FLAVOUR", help="Kernel modules: open or proprietary.")
@@ -296,7 +304,14 @@ def compat(
     from provision.compat import Wishes
 
     wishes = Wishes(
-        gpu=tuple(gpu or ()), driver=driver, cuda=cuda, cudnn=cudnn, torch=torch, tensorflow=tensorflow, ubuntu=ubuntu,
-        modules=modules, image_cuda=image_cuda,
-    )  # fmt: skip
+        gpu=tuple(gpu or ()),
+        driver=driver,
+        cuda=cuda,
+        cudnn=cudnn,
+        torch=torch,
+        tensorflow=tensorflow,
+        ubuntu=ubuntu,
+        modules=modules,
+        image_cuda=image_cuda,
+    )
     return finish(settings, command.run(wishes))

@@ -7,44 +7,25 @@ from typing import Annotated
 
 import typer
 
-from provision.cli.base import (
-    LOCK,
-    NO_LOCK,
-    Settings,
-    command,
-    finish,
-    held_to,
-    open_fleet,
-)
+from provision.cli.base import LOCK, NO_LOCK, Settings, command, finish, held_to, open_fleet
 
 
-@command(
-    "provision lock",
-    "provision lock -l 'gpu*' -o fleet.lock.yml",
-    "provision lock --update --only driver",
-)
+@command("provision lock", "provision lock -l 'gpu*' -o fleet.lock.yml", "provision lock --update --only driver")
 def lock(
     settings: Settings,
     output: Annotated[
         Path | None,
         typer.Option(
-            "-o",
-            "--output",
-            metavar="FILE",
-            help="File to write (default: fleet.lock.yml beside the inventory).",
+            "-o", "--output", metavar="FILE", help="File to write (default: fleet.lock.yml beside the inventory)."
         ),
     ] = None,
     update: Annotated[
         bool,
-        typer.Option(
-            "--update", metavar="", help="Move the lock on to the newest, and show what changes and why."
-        ),
+        typer.Option("--update", metavar="", help="Move the lock on to the newest, and show what changes and why."),
     ] = False,
     only: Annotated[
         list[str] | None,
-        typer.Option(
-            "--only", metavar="PART", help="Of --update: driver, cuda, containers or conda. Repeatable."
-        ),
+        typer.Option("--only", metavar="PART", help="Of --update: driver, cuda, containers or conda. Repeatable."),
     ] = None,
 ) -> int:
     """Write the exact versions of verified hosts to fleet.lock.yml, for apply and drift to hold every host to.
@@ -68,9 +49,7 @@ def drift(
     metrics: Annotated[
         Path | None,
         typer.Option(
-            "--metrics",
-            metavar="FILE",
-            help="Write the answer for Prometheus' node_exporter (textfile collector).",
+            "--metrics", metavar="FILE", help="Write the answer for Prometheus' node_exporter (textfile collector)."
         ),
     ] = None,
     lock: LOCK = None,
@@ -99,20 +78,14 @@ def drift(
 )
 def mirror(
     settings: Settings,
-    folder: Annotated[
-        str, typer.Argument(metavar="DIR", help="Folder of the mirror, made when it is not there.")
-    ],
+    folder: Annotated[str, typer.Argument(metavar="DIR", help="Folder of the mirror, made when it is not there.")],
     lock: Annotated[
         Path | None,
-        typer.Option(
-            "--lock", metavar="FILE", help="The lock (default: fleet.lock.yml beside the inventory)."
-        ),
+        typer.Option("--lock", metavar="FILE", help="The lock (default: fleet.lock.yml beside the inventory)."),
     ] = None,
     on: Annotated[
         str | None,
-        typer.Option(
-            "--on", metavar="HOST", help="Fill DIR on this host, which has internet (default: this machine)."
-        ),
+        typer.Option("--on", metavar="HOST", help="Fill DIR on this host, which has internet (default: this machine)."),
     ] = None,
     sign: Annotated[
         str | None,
@@ -124,16 +97,12 @@ def mirror(
     ] = None,
     also: Annotated[
         list[str] | None,
-        typer.Option(
-            "--also", metavar="PACKAGE", help="A further package, with what it needs: docker.io. Repeatable."
-        ),
+        typer.Option("--also", metavar="PACKAGE", help="A further package, with what it needs: docker.io. Repeatable."),
     ] = None,
     wheels: Annotated[
         str,
         typer.Option(
-            "--wheels",
-            metavar="FOLDER",
-            help="Wheels on this machine to put into its index: what gpu_pull installs.",
+            "--wheels", metavar="FOLDER", help="Wheels on this machine to put into its index: what gpu_pull installs."
         ),
     ] = "",
     archive: Annotated[
@@ -152,18 +121,13 @@ def mirror(
             help="Key of an archive of your own, a file here or its fingerprint (default: Ubuntu's own keys).",
         ),
     ] = "",
-    prune: Annotated[
-        bool, typer.Option("--prune", metavar="", help="Take out what the lock no longer needs.")
-    ] = False,
+    prune: Annotated[bool, typer.Option("--prune", metavar="", help="Take out what the lock no longer needs.")] = False,
     verify: Annotated[
-        bool,
-        typer.Option("--verify", metavar="", help="Fetch nothing: compare every file with its checksum."),
+        bool, typer.Option("--verify", metavar="", help="Fetch nothing: compare every file with its checksum.")
     ] = False,
     serve: Annotated[
         str | None,
-        typer.Option(
-            "--serve", metavar="[ADDR]:PORT", help="Fetch nothing: hand DIR out over http until Ctrl-C."
-        ),
+        typer.Option("--serve", metavar="[ADDR]:PORT", help="Fetch nothing: hand DIR out over http until Ctrl-C."),
     ] = None,
 ) -> int:
     """Fetch everything that the lock needs into one folder, for hosts without internet: gpu_mirror_url names it.
@@ -187,9 +151,7 @@ def mirror(
 
         return finish(settings, command.verify(folder))
     if verify and (sign or prune or also or archive):
-        raise UsageError(
-            "usage.arguments", "--verify goes with DIR and --on alone", hint="provision mirror --help"
-        )
+        raise UsageError("usage.arguments", "--verify goes with DIR and --on alone", hint="provision mirror --help")
     fleet, renderer = open_fleet(settings, "mirror")
     from provision.commands import mirror as command
 
@@ -209,19 +171,12 @@ def history(
     settings: Settings,
     what: Annotated[
         str | None,
-        typer.Argument(
-            metavar="[RUN|HOST]", help="A run: last, or a part of its name. A host or group: what it says."
-        ),
+        typer.Argument(metavar="[RUN|HOST]", help="A run: last, or a part of its name. A host or group: what it says."),
     ] = None,
     on_hosts: Annotated[
-        bool,
-        typer.Option(
-            "--on-hosts", metavar="", help="Ask the hosts: runs from other machines are told there too."
-        ),
+        bool, typer.Option("--on-hosts", metavar="", help="Ask the hosts: runs from other machines are told there too.")
     ] = False,
-    newest: Annotated[
-        int, typer.Option("-n", "--newest", min=1, metavar="N", help="So many of the newest runs.")
-    ] = 20,
+    newest: Annotated[int, typer.Option("-n", "--newest", min=1, metavar="N", help="So many of the newest runs.")] = 20,
 ) -> int:
     """Show who changed what, when, with which inventory and lock. Changes nothing.
 
@@ -237,7 +192,8 @@ def history(
     if what is not None and not on_hosts:
         try:
             found = command.one_run(what, base)
-        except UsageError as error:  # more than one run: perhaps it is a host
+        except UsageError as error:
+            # more than one run: perhaps it is a host
             found, trouble = None, error
         if found is not None:
             return finish(settings, found)
@@ -246,11 +202,7 @@ def history(
     try:
         fleet, renderer = open_fleet(replace(settings, limit=what or settings.limit), "history")
     except UsageError as error:
-        if what is None or error.issue.code not in (
-            "inventory.missing",
-            "inventory.no_match",
-            "inventory.empty",
-        ):
+        if what is None or error.issue.code not in ("inventory.missing", "inventory.no_match", "inventory.empty"):
             raise
         raise trouble or command.nothing(what, base) from error
     return finish(settings, command.of_hosts(fleet, base, renderer.progress(), newest=newest), renderer)

@@ -12,9 +12,8 @@ import typer
 from provision.cli.base import Settings, agreed, command, finish, open_fleet, with_values
 from provision.errors import UsageError
 
-_SNAPSHOT = re.compile(
-    r"^[0-9]{8}T[0-9]{6}Z(?:-[0-9a-f]{6})?$"
-)  # see plugins/module_utils/rescue/snapshot.py
+# see plugins/module_utils/rescue/snapshot.py
+_SNAPSHOT = re.compile(r"^[0-9]{8}T[0-9]{6}Z(?:-[0-9a-f]{6})?$")
 
 
 @command(
@@ -27,9 +26,7 @@ _SNAPSHOT = re.compile(
 )
 def rescue(
     settings: Settings,
-    hosts: Annotated[
-        list[str] | None, typer.Argument(metavar="HOST...", help="Hosts or groups, as with -l.")
-    ] = None,
+    hosts: Annotated[list[str] | None, typer.Argument(metavar="HOST...", help="Hosts or groups, as with -l.")] = None,
     yes: Annotated[bool, typer.Option("-y", "--yes", metavar="", help="Do not ask.")] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", metavar="", help="Show what would be done first; change nothing.")
@@ -52,13 +49,10 @@ def rescue(
     ] = False,
     undo: Annotated[
         bool,
-        typer.Option(
-            "--undo", metavar="", help="Go back to what was there before a rescue, as far as apt allows."
-        ),
+        typer.Option("--undo", metavar="", help="Go back to what was there before a rescue, as far as apt allows."),
     ] = False,
     snapshot: Annotated[
-        str | None,
-        typer.Option("--snapshot", metavar="ID", help="Of --undo: which one (default: the newest)."),
+        str | None, typer.Option("--snapshot", metavar="ID", help="Of --undo: which one (default: the newest).")
     ] = None,
     offline_script: Annotated[
         bool,
@@ -70,16 +64,13 @@ def rescue(
     ] = False,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "-o", "--output", metavar="FILE", help="Of --offline-script: where to (default: stdout)."
-        ),
+        typer.Option("-o", "--output", metavar="FILE", help="Of --offline-script: where to (default: stdout)."),
     ] = None,
     no_reboot: Annotated[
         bool, typer.Option("--no-reboot", metavar="", help="Leave needed reboots to you (exit code 6).")
     ] = False,
     break_lock: Annotated[
-        bool,
-        typer.Option("--break-lock", metavar="", help="Take the lock of another run that is at work there."),
+        bool, typer.Option("--break-lock", metavar="", help="Take the lock of another run that is at work there.")
     ] = False,
 ) -> int:
     """Bring broken hosts back by the smallest repairs, round by round, and prove it.
@@ -92,10 +83,12 @@ def rescue(
             "usage.options", "--purge, --undo and --offline-script exclude each other", hint="say one of them"
         )
     if offline_script and hosts and output is None and hosts[-1].endswith(".sh"):
-        *hosts, name = hosts  # rescue gpu01 --offline-script rescue.sh
+        # rescue gpu01 --offline-script rescue.sh
+        *hosts, name = hosts
         output = Path(name)
     if undo and hosts and snapshot is None and _SNAPSHOT.match(hosts[-1]):
-        *hosts, snapshot = hosts  # rescue gpu01 --undo 20261128T093012Z-1f2e3d
+        # rescue gpu01 --undo 20261128T093012Z-1f2e3d
+        *hosts, snapshot = hosts
     if snapshot is not None and not undo:
         raise UsageError(
             "usage.options", "--snapshot belongs to --undo", hint="provision rescue HOST --undo --snapshot ID"
@@ -123,10 +116,14 @@ def rescue(
     if offline_script:
         return finish(settings, command.offline(fleet, output, settings.run_dir), renderer)
     options = command.Options(
-        mode="purge" if purge else "undo" if undo else "mend", snapshot=snapshot,
-        stop_holders=stop_holders, dry_run=dry_run, break_lock=break_lock, run_base=settings.run_dir,
+        mode="purge" if purge else "undo" if undo else "mend",
+        snapshot=snapshot,
+        stop_holders=stop_holders,
+        dry_run=dry_run,
+        break_lock=break_lock,
+        run_base=settings.run_dir,
         verbosity=settings.verbose,
-    )  # fmt: skip
+    )
     document = command.run(fleet, renderer.progress(), options, agree)
     # What was refused was shown a moment ago.
     return document.exit_code if refused and not renderer.as_json else finish(settings, document, renderer)

@@ -48,9 +48,10 @@ def run(settings: Settings, request: Request) -> int:
         words.append(str(request.ssh_config))
     if not names:
         raise UsageError(
-            "usage.arguments", "no hosts were named",
+            "usage.arguments",
+            "no hosts were named",
             hint="provision init gpu01 gpu02; or --from-file, --from-ssh-config, --from-inventory",
-        )  # fmt: skip
+        )
     output = request.output or _DEFAULT
     # What ssh reads anyway needs no word in the inventory.
     other = request.ssh_config and request.ssh_config.expanduser().resolve()
@@ -76,10 +77,11 @@ def _from_inventory(settings: Settings, request: Request) -> int:
 
     if request.hosts or request.file or request.ssh_config or request.user or request.scan is False:
         raise UsageError(
-            "usage.arguments", "--from-inventory goes with -i, -l and -o alone",
+            "usage.arguments",
+            "--from-inventory goes with -i, -l and -o alone",
             because=["its hosts and how to log in stand there, and they are looked at"],
             hint="provision init -i INVENTORY --from-inventory",
-        )  # fmt: skip
+        )
     fleet, renderer = open_fleet(settings, "init")
     sources = [_from_here(source) for source in fleet.inventory.sources]
     output = request.output or _beside(sources)
@@ -99,8 +101,4 @@ def _beside(sources: list[str]) -> Path:
 def _from_here(source: str) -> str:
     """A file as people would type it in this folder."""
     path = Path(source)
-    return (
-        str(path.relative_to(Path.cwd()))
-        if path.is_absolute() and path.is_relative_to(Path.cwd())
-        else source
-    )
+    return str(path.relative_to(Path.cwd())) if path.is_absolute() and path.is_relative_to(Path.cwd()) else source

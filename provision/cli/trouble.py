@@ -23,15 +23,12 @@ from provision.errors import UsageError
 def diagnose(
     settings: Settings,
     explain: Annotated[
-        str | None,
-        typer.Option("--explain", metavar="CODE", help="Tell all about one code. Asks no host."),
+        str | None, typer.Option("--explain", metavar="CODE", help="Tell all about one code. Asks no host.")
     ] = None,
     text: Annotated[
         str | None,
         typer.Option(
-            "--text",
-            metavar="TEXT",
-            help="Find the codes that know an error text; - reads a log. Asks no host.",
+            "--text", metavar="TEXT", help="Find the codes that know an error text; - reads a log. Asks no host."
         ),
     ] = None,
 ) -> int:
@@ -41,9 +38,7 @@ def diagnose(
     """
     if explain is not None and text is not None:
         raise UsageError(
-            "usage.arguments",
-            "--explain and --text are two questions",
-            hint="give one of them, and no host for either",
+            "usage.arguments", "--explain and --text are two questions", hint="give one of them, and no host for either"
         )
     if explain is not None:
         from provision.commands import diagnose as command

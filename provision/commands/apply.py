@@ -77,12 +77,10 @@ def can_wait(fleet: Fleet, options: RolloutOptions) -> set[str]:
     """Return the hosts whose GPUs may be in use when they are planned: they are waited for, or drained."""
     return {
         host.name for host in fleet.hosts if options.wait or "drain" in hooks_of(host.name, fleet.values[host.name])
-    }  # fmt: skip
+    }
 
 
-def stages(
-    fleet: Fleet, plan: PlanDocument, options: RolloutOptions, resumed: RunState | None = None
-) -> Stages:
+def stages(fleet: Fleet, plan: PlanDocument, options: RolloutOptions, resumed: RunState | None = None) -> Stages:
     """Say what will be done when. resumed: the run that is gone on with; its proven canaries are not chosen again."""
     names = to_change(plan)
     hooks = {name: hooks_of(name, fleet.values[name]) for name in names}
@@ -113,10 +111,20 @@ def preview(stages: Stages, options: RolloutOptions, total: int) -> list[str]:
 
 
 def run(
-    fleet: Fleet, plan: PlanDocument, talk: Talk | None = None, *, options: RolloutOptions | None = None,
-    resumed: Store | None = None, where: Where | None = None, run_base: Path | None = None, check: bool = False,
-    verbosity: int = 0, seams: Sequence[Seam] = (), planned_at: float | None = None, declined: bool = False,
-) -> ApplyDocument:  # fmt: skip
+    fleet: Fleet,
+    plan: PlanDocument,
+    talk: Talk | None = None,
+    *,
+    options: RolloutOptions | None = None,
+    resumed: Store | None = None,
+    where: Where | None = None,
+    run_base: Path | None = None,
+    check: bool = False,
+    verbosity: int = 0,
+    seams: Sequence[Seam] = (),
+    planned_at: float | None = None,
+    declined: bool = False,
+) -> ApplyDocument:
     """Carry out a plan that was shown and agreed to.
 
     Hosts that are blocked, unreachable or failed stay untouched and are in the document; the others are done. With
@@ -128,7 +136,8 @@ def run(
     talk = talk or Silent()
     options = RolloutOptions() if check or options is None else options
     for name, values in fleet.values.items():
-        hooks_of(name, values)  # before anything is touched
+        # before anything is touched
+        hooks_of(name, values)
     staged = stages(fleet, plan, options, resumed.state if resumed else None)
     if declined:
         staged = Stages([], [], [])
@@ -196,9 +205,10 @@ def reopen(run: str, run_base: Path | None, talk: Talk) -> Store:
     state = read(folder)
     if state.process and state.process.pid != os.getpid() and state.process.alive():
         raise RefusedError(
-            "run.active", f"{state.run} still goes on (process {state.process.pid})",
+            "run.active",
+            f"{state.run} still goes on (process {state.process.pid})",
             hint="wait for its end, or end it with Ctrl-C there",
-        )  # fmt: skip
+        )
     if state.playbook and state.playbook.alive():
         talk.note(f"waiting for what is left of {state.run} to end (process {state.playbook.pid})")
         while state.playbook.alive():
@@ -215,18 +225,20 @@ def part_of(fleet: Fleet, state: RunState, limit: str | None) -> Fleet:
     missing = [name for name in state.where.extra_vars if name not in fleet.inventory.extra_vars]
     if missing:
         raise UsageError(
-            "usage.resume", f"the run was given -e {', '.join(missing)}, and this call is not",
+            "usage.resume",
+            f"the run was given -e {', '.join(missing)}, and this call is not",
             because=["values of variables are not kept: they may be secrets"],
             hint=f"give them again: provision apply --resume {state.run} -e {missing[0]}=…",
-        )  # fmt: skip
+        )
     wanted = dict.fromkeys([*state.left(), *state.owing()])
     have = {host.name for host in fleet.hosts}
     gone = [name for name in wanted if name not in have]
     if gone and not limit:
         raise UsageError(
-            "usage.resume", f"the inventory does not have {rollout_summary.hosts(gone)}, of {state.run}",
+            "usage.resume",
+            f"the inventory does not have {rollout_summary.hosts(gone)}, of {state.run}",
             hint="give the inventory that has them (-i), or leave them out: -l 'all'",
-        )  # fmt: skip
+        )
     hosts = [host for host in fleet.hosts if host.name in wanted]
     return replace(fleet, inventory=replace(fleet.inventory, hosts=hosts))
 
@@ -238,10 +250,14 @@ def settle(fleet: Fleet, state: RunState, talk: Talk) -> None:
     if hosts:
         # A host that does not answer says so when it is planned for.
         ask_all(
-            fleet, hosts, "waiting for what was begun",
-            lambda host, session: session.call("apt.settle", {"timeout": _SETTLE_SECONDS}, timeout=_SETTLE_SECONDS + 30),
+            fleet,
+            hosts,
+            "waiting for what was begun",
+            lambda host, session: session.call(
+                "apt.settle", {"timeout": _SETTLE_SECONDS}, timeout=_SETTLE_SECONDS + 30
+            ),
             talk,
-        )  # fmt: skip
+        )
 
 
 def _plan_name(session: int) -> str:
@@ -264,7 +280,7 @@ def _agreed_before(store: Store, talk: Talk) -> dict[str, list[HostPlan]]:
 
 def _new_store(
     plan: PlanDocument, options: RolloutOptions, staged: Stages, where: Where, run_base: Path | None, check: bool
-) -> Store:  # fmt: skip
+) -> Store:
     folder = engine.new_run_dir("apply", run_base)
     hosts = {}
     canaries = {name for wave in staged.waves if wave.kind == "canary" for name in wave.hosts}
@@ -307,9 +323,7 @@ def _go_on(store: Store, plan: PlanDocument, staged: Stages) -> None:
 # ---- the document ----------------------------------------------------------------------------------------------------
 
 
-def _finish(
-    document: ApplyDocument, plan: PlanDocument, store: Store, rollout: Rollout, declined: bool
-) -> None:
+def _finish(document: ApplyDocument, plan: PlanDocument, store: Store, rollout: Rollout, declined: bool) -> None:
     """Fill the document with what became of every host of the run, in the order of the run."""
     state = store.state
     outcomes = rollout.outcomes
@@ -360,7 +374,8 @@ def _conclude(
         document.hosts[name] = outcome.applied
         found.append(outcome.code)
     if plan.exit_code != Exit.CHANGES:
-        found.append(Exit(plan.exit_code))  # it may say more than its hosts (64: values that cannot be used)
+        # it may say more than its hosts (64: values that cannot be used)
+        found.append(Exit(plan.exit_code))
     return document.conclude(found)
 
 
@@ -371,13 +386,7 @@ class _Actions:
     """The real thing for a Rollout: Ansible, the fast read, the hooks."""
 
     def __init__(
-        self,
-        fleet: Fleet,
-        store: Store,
-        agreed: Mapping[str, HostPlan],
-        talk: Talk,
-        check: bool,
-        verbosity: int,
+        self, fleet: Fleet, store: Store, agreed: Mapping[str, HostPlan], talk: Talk, check: bool, verbosity: int
     ) -> None:
         self.fleet, self.store, self.agreed, self.talk = fleet, store, agreed, talk
         self.check, self.verbosity = check, verbosity
@@ -397,9 +406,7 @@ class _Actions:
         def show(users: Mapping[str, list[str]], left: float) -> None:
             for name in hosts:
                 if name in users:
-                    self.talk.host(
-                        name, f"in use by {', '.join(users[name])}; {rollout_summary.duration(left)} left"
-                    )
+                    self.talk.host(name, f"in use by {', '.join(users[name])}; {rollout_summary.duration(left)} left")
                 else:
                     self.talk.host(name, "idle", state="ok")
 
@@ -438,7 +445,8 @@ class _Actions:
             results = remote.for_each(having, one, forks=self.fleet.forks, on_done=told_of)
         finally:
             self.talk.end()
-        found = {name: HookResult() for name in hosts}  # without this hook there is nothing to fail
+        # without this hook there is nothing to fail
+        found = {name: HookResult() for name in hosts}
         for name, result in results.items():
             if isinstance(result, ProvisionError):
                 hook = self._hooks[name][phase]
@@ -449,9 +457,10 @@ class _Actions:
 
     def _run_hook(self, phase: str, host: Host, hook: Hook, wave: int) -> Issue | None:
         args: dict[str, Any] = {
-            "command": list(hook.command), "timeout": hook.timeout,
+            "command": list(hook.command),
+            "timeout": hook.timeout,
             "environment": hook.environment(phase, host.name, self.store.state.run, wave),
-        }  # fmt: skip
+        }
         if hook.on == "controller":
             answer = run_hook.run(args["command"], args["environment"], args["timeout"])
         else:
@@ -471,9 +480,7 @@ class _Actions:
                 return planning.described(session.call("probe.gpu_users", {})["gpu_users"])
 
         answers = remote.for_each(self._of(hosts), ask, forks=self.fleet.forks)
-        return {
-            name: None if isinstance(answer, ProvisionError) else answer for name, answer in answers.items()
-        }
+        return {name: None if isinstance(answer, ProvisionError) else answer for name, answer in answers.items()}
 
     # -- changing
 
@@ -483,12 +490,18 @@ class _Actions:
         self.talk.begin(f"{title}checking (nothing is changed)" if self.check else f"{title}applying", names)
         try:
             result = engine.run_playbook(
-                _PLAYBOOK, self.fleet.inventory, names,
-                {"gpu_provision_plan_file": str(plan_file), "gpu_provision_run": self.store.state.run}, folder,
-                lambda event: tell(self.talk, event), forks=self.fleet.forks, check=self.check,
-                verbosity=self.verbosity, pythons={name: plans[name].spec.get("python", {}) for name in names},
+                _PLAYBOOK,
+                self.fleet.inventory,
+                names,
+                {"gpu_provision_plan_file": str(plan_file), "gpu_provision_run": self.store.state.run},
+                folder,
+                lambda event: tell(self.talk, event),
+                forks=self.fleet.forks,
+                check=self.check,
+                verbosity=self.verbosity,
+                pythons={name: plans[name].spec.get("python", {}) for name in names},
                 on_start=self._started,
-            )  # fmt: skip
+            )
         finally:
             self.talk.end()
         with self.store.change() as state:
@@ -567,9 +580,14 @@ def _outcome(name: str, outcome: HostOutcome, plan: HostPlan, check: bool, run: 
         elif status == "restart_needed":
             issues.append(restart_issue(name, outcome.restart_required or []))
     applied = AppliedHost.model_validate(
-        {"status": status, "summary": plan.summary, "changed": outcome.changed, "failed_task": outcome.failed_task,
-         "rebooted": outcome.rebooted}
-    )  # fmt: skip
+        {
+            "status": status,
+            "summary": plan.summary,
+            "changed": outcome.changed,
+            "failed_task": outcome.failed_task,
+            "rebooted": outcome.rebooted,
+        }
+    )
     return Outcome(applied, code, issues, lost, outcome.warnings)
 
 
@@ -584,10 +602,12 @@ def not_back_issue(host: str, issue: Issue, plan: HostPlan, run: str) -> Issue:
     limit = ((plan.spec.get("parts") or {}).get("nvidia_driver") or {}).get("reboot", {}).get("timeout")
     within = f" within {limit} s (nvidia_driver_reboot_timeout)" if limit else ""
     return Issue(
-        code="reboot.not_back", host=host, message=f"did not come back from its reboot{within}",
+        code="reboot.not_back",
+        host=host,
+        message=f"did not come back from its reboot{within}",
         because=[issue.message.partition(": ")[2] or issue.message, *issue.because][:4],
         hint=f"look at its console; when it is up, go on: provision apply --resume {run}",
-    )  # fmt: skip
+    )
 
 
 def reboot_issue(host: str, because: list[str], why_left: Sequence[str] = (), run: str = "last") -> Issue:
@@ -596,17 +616,24 @@ def reboot_issue(host: str, because: list[str], why_left: Sequence[str] = (), ru
     if why_left:
         hint = f"reboot it when it suits, then go on: provision apply --resume {run}"
     return Issue(
-        code="reboot.needed", host=host, message="done, and a reboot is needed", because=[*why_left, *because], hint=hint
-    )  # fmt: skip
+        code="reboot.needed",
+        host=host,
+        message="done, and a reboot is needed",
+        because=[*why_left, *because],
+        hint=hint,
+    )
 
 
 def restart_issue(host: str, because: list[str]) -> Issue:
     """What is left to the owner of a host whose containers a restart would end."""
     return Issue(
-        code="restart.needed", host=host, message="done, and a daemon has to be restarted", because=because,
+        code="restart.needed",
+        host=host,
+        message="done, and a daemon has to be restarted",
+        because=because,
         hint="when these containers have ended, run apply again: it restarts then, unless container_toolkit_restart is "
         "never, which leaves it to you; always does it at once",
-    )  # fmt: skip
+    )
 
 
 def tell(talk: Talk, event: Event) -> None:

@@ -47,9 +47,7 @@ def run(wishes: Wishes) -> CompatDocument:
     """Answer what fits: exit code 0 when it does, 5 when wishes clash. UsageError for what does not exist."""
     if not any(wishes.model_dump().values()):
         raise UsageError(
-            "usage.arguments",
-            "nothing to compare",
-            hint="provision compat --gpu 'RTX 3090' --cuda 12.4 --torch 2.6",
+            "usage.arguments", "nothing to compare", hint="provision compat --gpu 'RTX 3090' --cuda 12.4 --torch 2.6"
         )
     answer = compat(wishes, load_catalog())
     document = CompatDocument(

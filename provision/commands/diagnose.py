@@ -9,8 +9,7 @@ from pydantic import BaseModel, Field
 from provision.catalog import load_catalog
 from provision.catalog.models import Trap
 from provision.commands.scan import driver_in_words
-from provision.diagnose import diagnose, registry
-from provision.diagnose import queries as diagnose_queries
+from provision.diagnose import diagnose, queries, registry
 from provision.diagnose.finding import Diagnosis, Finding
 from provision.diagnose.rule import Case, Rule
 from provision.diagnose.text import matches, traps
@@ -20,7 +19,8 @@ from provision.facts import Facts
 from provision.planning import describe_gpus, read_facts
 from provision.runs.fleet import Fleet, Silent, Talk, ask_all
 
-_TRAP = "trap."  # before the ids of the catalog's known errors
+# before the ids of the catalog's known errors
+_TRAP = "trap."
 
 
 class DiagnosedHost(BaseModel):
@@ -29,10 +29,14 @@ class DiagnosedHost(BaseModel):
     status: Literal["well", "warned", "broken", "unexplained", "unreachable", "failed"]
     gpus: list[str] = Field(default_factory=list)
     driver: str | None = None
-    findings: list[Finding] = Field(default_factory=list)  # what has to be mended first stands first
-    unknown: list[str] = Field(default_factory=list)  # symptoms that nothing explains, and what was looked at
-    unread: list[str] = Field(default_factory=list)  # what could not be read: silence about it proves nothing
-    looked_at: list[str] = Field(default_factory=list)  # told where nothing was found
+    # what has to be mended first stands first
+    findings: list[Finding] = Field(default_factory=list)
+    # symptoms that nothing explains, and what was looked at
+    unknown: list[str] = Field(default_factory=list)
+    # what could not be read: silence about it proves nothing
+    unread: list[str] = Field(default_factory=list)
+    # told where nothing was found
+    looked_at: list[str] = Field(default_factory=list)
     summary: str = ""
 
 
@@ -54,7 +58,8 @@ class ExplainedCode(BaseModel):
     reboot: bool = False
     texts: list[str] = Field(default_factory=list)
     sources: list[str] = Field(default_factory=list)
-    line: str | None = None  # of the text, where one was given: the line that it was known by
+    # of the text, where one was given: the line that it was known by
+    line: str | None = None
 
 
 class ExplainDocument(Document):
@@ -100,9 +105,7 @@ def judged(facts: Facts, values: dict[str, object]) -> DiagnosedHost:
         findings=found.findings,
         unknown=found.unknown,
         unread=found.unread,
-        looked_at=[]
-        if found.errors or found.unknown
-        else diagnose_queries.looked_at(Case(facts, values, catalog)),
+        looked_at=[] if found.errors or found.unknown else queries.looked_at(Case(facts, values, catalog)),
     )
 
 
@@ -118,19 +121,25 @@ def issues(name: str, host: DiagnosedHost) -> list[Issue]:
     """Return the errors of a host as a document tells them."""
     rows = [
         Issue(
-            code=finding.code, message=finding.message, host=name, because=finding.evidence,
+            code=finding.code,
+            message=finding.message,
+            host=name,
+            because=finding.evidence,
             hint="; then ".join(repair.words for repair in finding.repairs) or None,
         )
         for finding in host.findings
         if finding.level == "error"
-    ]  # fmt: skip
+    ]
     if host.unknown:
         rows.append(
             Issue(
-                code="diagnose.unexplained", message=host.unknown[0], host=name, because=host.unknown[1:],
+                code="diagnose.unexplained",
+                message=host.unknown[0],
+                host=name,
+                because=host.unknown[1:],
                 hint="nothing that was read explains it: nvidia-bug-report.sh collects what NVIDIA would ask for",
             )
-        )  # fmt: skip
+        )
     return rows
 
 
@@ -161,19 +170,31 @@ def by_text(text: str) -> ExplainDocument:
 
 def _trap(trap: Trap, line: str | None = None) -> ExplainedCode:
     """The page of an error that the catalog knows and no rule can see on a host."""
-    parts = [
-        trap.cause,
-        *([f"Look: {trap.check}"] if trap.check else []),
-        *([trap.note] if trap.note else []),
-    ]
+    parts = [trap.cause, *([f"Look: {trap.check}"] if trap.check else []), *([trap.note] if trap.note else [])]
     return ExplainedCode(
-        code=_TRAP + trap.id, level="note", title=trap.match, explain="\n\n".join(parts), breaks=trap.side_effect or "",
-        repair=trap.fix, texts=[trap.match, *trap.also], sources=[f"{trap.source} ({trap.as_of}, {trap.certainty})"], line=line,
-    )  # fmt: skip
+        code=_TRAP + trap.id,
+        level="note",
+        title=trap.match,
+        explain="\n\n".join(parts),
+        breaks=trap.side_effect or "",
+        repair=trap.fix,
+        texts=[trap.match, *trap.also],
+        sources=[f"{trap.source} ({trap.as_of}, {trap.certainty})"],
+        line=line,
+    )
 
 
 def _page(rule: Rule, line: str | None = None) -> ExplainedCode:
     return ExplainedCode(
-        code=rule.code, level=rule.level, title=rule.title, explain=rule.explain, breaks=rule.breaks, repair=rule.repair,
-        prevent=rule.prevent, reboot=rule.reboot, texts=list(rule.texts), sources=list(rule.sources), line=line,
-    )  # fmt: skip
+        code=rule.code,
+        level=rule.level,
+        title=rule.title,
+        explain=rule.explain,
+        breaks=rule.breaks,
+        repair=rule.repair,
+        prevent=rule.prevent,
+        reboot=rule.reboot,
+        texts=list(rule.texts),
+        sources=list(rule.sources),
+        line=line,
+    )

@@ -55,7 +55,8 @@ def run(fleet: Fleet, talk: Talk | None = None) -> DriftDocument:
     for values in list(fleet.values.values())[:1]:
         path = path_of(values)
         document.lock = str(path) if path else None
-        find(values)  # once, and said once, before any host is asked
+        # once, and said once, before any host is asked
+        find(values)
 
     def ask(host: Host, session: remote.Session) -> _Judged:
         values = dict(fleet.values[host.name])
@@ -76,9 +77,7 @@ def run(fleet: Fleet, talk: Talk | None = None) -> DriftDocument:
             codes.append(answer.exit_code)
             continue
         items = [*answer.items, *odd.get(name, [])]
-        document.hosts[name] = DriftedHost(
-            status="drifted" if items else "clean", group=answer.group, items=items
-        )
+        document.hosts[name] = DriftedHost(status="drifted" if items else "clean", group=answer.group, items=items)
         codes.append(Exit.CHANGES if items else Exit.OK)
     document.seconds = round(time.monotonic() - begun, 3)
     return document.conclude(codes)

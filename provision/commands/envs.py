@@ -59,15 +59,20 @@ def _of_prefix(prefix: CondaPrefix, sizes: dict[str, Any]) -> EnvsRow:
     elif prefix.state == "partial":
         notes.append("only part of it is there: " + ", ".join(prefix.missing))
     elif prefix.state != "whole":
-        notes.append(
-            "no conda: " + {"foreign": "something else is there", "empty": "an empty folder"}[prefix.state]
-        )
+        notes.append("no conda: " + {"foreign": "something else is there", "empty": "an empty folder"}[prefix.state])
     distribution = prefix.distribution if prefix.state in ("whole", "partial") else ""
     return EnvsRow(
-        kind="conda", name=" ".join(filter(None, (distribution, prefix.version))), path=prefix.path,
-        owner=prefix.owner, state=prefix.state, python=prefix.python, made_by_us=prefix.record is not None,
-        notes=notes, size_bytes=_size(prefix.path, sizes, "total"), own_bytes=_size(prefix.path, sizes, "own"),
-    )  # fmt: skip
+        kind="conda",
+        name=" ".join(filter(None, (distribution, prefix.version))),
+        path=prefix.path,
+        owner=prefix.owner,
+        state=prefix.state,
+        python=prefix.python,
+        made_by_us=prefix.record is not None,
+        notes=notes,
+        size_bytes=_size(prefix.path, sizes, "total"),
+        own_bytes=_size(prefix.path, sizes, "own"),
+    )
 
 
 def _of_environment(env: CondaEnvironment, sizes: dict[str, Any]) -> EnvsRow:
@@ -83,11 +88,22 @@ def _of_environment(env: CondaEnvironment, sizes: dict[str, Any]) -> EnvsRow:
     if env.changed:
         notes.append("changed since we made it")
     return EnvsRow(
-        kind="environment", name=env.name, path=env.path, owner=env.owner, state=env.state, python=env.python,
-        frameworks=frameworks(env), builds=dict(env.builds), cuda=env.cuda, cudnn=_cudnn(env), nccl=_nccl(env),
-        made_by_us=made_by_us(env), notes=notes,
-        size_bytes=_size(env.path, sizes, "total"), own_bytes=_size(env.path, sizes, "own"),
-    )  # fmt: skip
+        kind="environment",
+        name=env.name,
+        path=env.path,
+        owner=env.owner,
+        state=env.state,
+        python=env.python,
+        frameworks=frameworks(env),
+        builds=dict(env.builds),
+        cuda=env.cuda,
+        cudnn=_cudnn(env),
+        nccl=_nccl(env),
+        made_by_us=made_by_us(env),
+        notes=notes,
+        size_bytes=_size(env.path, sizes, "total"),
+        own_bytes=_size(env.path, sizes, "own"),
+    )
 
 
 def _library(env: CondaEnvironment, name: str) -> str | None:

@@ -15,7 +15,8 @@ from provision.runs import engine
 from provision.runs.fleet import Fleet, Silent, Talk, ask_all
 from provision.runs.history import HostRecord, Run, folders, meant, read
 
-_NEWEST = 50  # what a host keeps
+# what a host keeps
+_NEWEST = 50
 
 
 class HostHistory(BaseModel):
@@ -24,7 +25,8 @@ class HostHistory(BaseModel):
     status: Literal["ok", "unreachable", "failed"]
     runs: list[HostRecord] = Field(default_factory=list)
     locked_by: dict[str, Any] | None = None
-    stale: str | None = None  # the proof that this lock is
+    # the proof that this lock is
+    stale: str | None = None
 
 
 class HistoryDocument(Document):
@@ -34,8 +36,10 @@ class HistoryDocument(Document):
     hosts: dict[str, HostHistory] = Field(default_factory=dict)
     runs: list[Run] = Field(default_factory=list)
     asked: str | None = None
-    folder: str = ""  # where this machine keeps its runs
-    warnings: list[Issue] = Field(default_factory=list)  # records that cannot be read
+    # where this machine keeps its runs
+    folder: str = ""
+    # records that cannot be read
+    warnings: list[Issue] = Field(default_factory=list)
 
 
 def place(base: Path | None) -> Path:
@@ -72,23 +76,18 @@ def _read(document: HistoryDocument, found: Sequence[Path]) -> None:
         else:
             document.runs.append(run)
     if broken:
-        document.warnings.append(
-            _unreadable(broken, "their folders may have more: events.jsonl, ansible.log")
-        )
+        document.warnings.append(_unreadable(broken, "their folders may have more: events.jsonl, ansible.log"))
 
 
 def _unreadable(broken: Sequence[str], hint: str, host: str | None = None) -> Issue:
     more = [f"and {len(broken) - 5} more"] if len(broken) > 5 else []
     one = "the record of a run" if len(broken) == 1 else f"the records of {len(broken)} runs"
     return Issue(
-        code="history.unreadable", host=host, message=f"{one} cannot be read",
-        because=[*broken[:5], *more], hint=hint,
-    )  # fmt: skip
+        code="history.unreadable", host=host, message=f"{one} cannot be read", because=[*broken[:5], *more], hint=hint
+    )
 
 
-def of_hosts(
-    fleet: Fleet, base: Path | None, talk: Talk | None = None, *, newest: int = _NEWEST
-) -> HistoryDocument:
+def of_hosts(fleet: Fleet, base: Path | None, talk: Talk | None = None, *, newest: int = _NEWEST) -> HistoryDocument:
     """Ask hosts what was done to them, in one read each; runs from other machines are told there too."""
 
     def ask(host: Any, session: Any) -> Mapping[str, Any]:
@@ -143,7 +142,8 @@ def _records(told: Sequence[Any]) -> tuple[list[HostRecord], list[str]]:
 def nothing(word: str, base: Path | None) -> UsageError:
     """The error for a word that is neither a run nor a host."""
     return UsageError(
-        "usage.run", f"{word} is neither a run of this machine nor a host of the inventory",
+        "usage.run",
+        f"{word} is neither a run of this machine nor a host of the inventory",
         because=[f"the newest runs: {', '.join(folder.name for folder in folders(place(base))[:3]) or 'none'}"],
         hint="provision history lists the runs; -i names another inventory",
-    )  # fmt: skip
+    )

@@ -29,10 +29,12 @@ _NAME = re.compile(r"^[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?$")
 _RANGE = re.compile(r"\[([A-Za-z]|[0-9]+):([A-Za-z]|[0-9]+)(?::([0-9]+))?\]")
 # YAML 1.1 reads these as something else than a text.
 _YAML_WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
-_LETTERS = string.ascii_letters  # as Ansible orders them
+# as Ansible orders them
+_LETTERS = string.ascii_letters
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 _UNREACHED = "unreached"
-_WIDTH = 110  # of a line with a comment
+# of a line with a comment
+_WIDTH = 110
 _LOCAL_LINE = "          ansible_connection: local   # this machine: no ssh"
 
 _COMMANDS = """\
@@ -112,23 +114,16 @@ class Login:
     @property
     def lines(self) -> str:
         """The lines of it, in an inventory."""
-        found = [
-            f"        ansible_user: {_scalar(self.user)}" if self.user else "        # ansible_user: ubuntu"
-        ]
+        found = [f"        ansible_user: {_scalar(self.user)}" if self.user else "        # ansible_user: ubuntu"]
         if self.config:
-            found.append(
-                f"        ansible_ssh_common_args: {_scalar(self.variables['ansible_ssh_common_args'])}"
-            )
+            found.append(f"        ansible_ssh_common_args: {_scalar(self.variables['ansible_ssh_common_args'])}")
         return "\n".join(found)
 
     @property
     def variables(self) -> dict[str, str]:
         """What the lines say."""
         found = {"ansible_user": self.user} if self.user else {}
-        return {
-            **found,
-            **({"ansible_ssh_common_args": f"-F {shlex.quote(str(self.config))}"} if self.config else {}),
-        }
+        return {**found, **({"ansible_ssh_common_args": f"-F {shlex.quote(str(self.config))}"} if self.config else {})}
 
 
 @dataclass(frozen=True)
@@ -145,8 +140,12 @@ class Source:
 
 
 def run(
-    hosts: Sequence[str], path: Path, *, login: Login = Login(), force: bool = False  # noqa: B008 - frozen
-) -> InitDocument:  # fmt: skip
+    hosts: Sequence[str],
+    path: Path,
+    *,
+    login: Login = Login(),
+    force: bool = False,  # noqa: B008 - frozen
+) -> InitDocument:
     """Write an inventory for the named hosts to path; UsageError for a bad name or a file that is there."""
     names = list(dict.fromkeys(hosts))
     for name in names:
@@ -169,27 +168,27 @@ def run_scanned(
     refuse_existing(path, force)
     catalog = load_catalog()
     answers = ask_all(
-        fleet, fleet.hosts, "scanning", lambda host, session: read_facts(session.call, {}),
-        talk or Silent(),
-    )  # fmt: skip
+        fleet, fleet.hosts, "scanning", lambda host, session: read_facts(session.call, {}), talk or Silent()
+    )
     read = {name: answer for name, answer in answers.items() if isinstance(answer, Facts)}
     errors = {name: answer for name, answer in answers.items() if isinstance(answer, ProvisionError)}
     if not read:
         raise UsageError(
-            "init.none_reached", "none of the hosts could be read, so nothing was written",
+            "init.none_reached",
+            "none of the hosts could be read, so nothing was written",
             because=[f"{name}: {error.issue.message}" for name, error in list(errors.items())[:4]],
             hint=next(iter(errors.values())).issue.hint or "--no-scan writes the names without a look",
-        )  # fmt: skip
+        )
     found = kinds(read, catalog, taken={"all", "ungrouped", "gpus", _UNREACHED, *answers})
-    without = (
-        next((kind for kind in found if kind.name.startswith(NO_GPU)), None) if source.leave_out else None
-    )
+    without = next((kind for kind in found if kind.name.startswith(NO_GPU)), None) if source.leave_out else None
     shown = [kind for kind in found if kind is not without]
     if not shown:
         raise UsageError(
-            "init.no_gpu", f"no host of {source.words} has an NVIDIA GPU, so nothing was written",
-            because=[f"looked at {len(read)} of {len(answers)} hosts"], hint="name the hosts that have one",
-        )  # fmt: skip
+            "init.no_gpu",
+            f"no host of {source.words} has an NVIDIA GPU, so nothing was written",
+            because=[f"looked at {len(read)} of {len(answers)} hosts"],
+            hint="name the hosts that have one",
+        )
     left_out = without.hosts if without else []
     reasons = {name: error.issue.message for name, error in errors.items()}
     content = scanned_text(shown, read, catalog, source, path, unreached=reasons, left_out=left_out)
@@ -198,11 +197,15 @@ def run_scanned(
     document.next_source = _source(path, source.overlay)
     document.groups = {
         kind.name: InitGroup(
-            hosts=kind.hosts, cards=kind.cards, ubuntu=kind.releases, branches=kind.branches, recommended=kind.recommended,
+            hosts=kind.hosts,
+            cards=kind.cards,
+            ubuntu=kind.releases,
+            branches=kind.branches,
+            recommended=kind.recommended,
             trouble=kind.trouble,
         )
         for kind in shown
-    }  # fmt: skip
+    }
     document.errors = [error.issue for error in errors.values()]
     return document.conclude([Exit(error.exit_code) for error in errors.values()])
 
@@ -211,9 +214,7 @@ def refuse_existing(path: Path, force: bool) -> None:
     """Raise UsageError where the file is there: what somebody has written is not overwritten."""
     if path.exists() and not force:
         raise UsageError(
-            "init.exists",
-            f"{path} is there already",
-            hint="--force overwrites it; -o FILE writes another file",
+            "init.exists", f"{path} is there already", hint="--force overwrites it; -o FILE writes another file"
         )
 
 
@@ -225,10 +226,11 @@ def _write(path: Path, content: str, meant: object) -> None:
         said = None
     if said != meant:
         raise RefusedError(
-            "init.not_as_meant", "the inventory would not say what it must say, so nothing was written",
+            "init.not_as_meant",
+            "the inventory would not say what it must say, so nothing was written",
             because=["read again, its hosts, groups or variables are others: this is a defect of gpu-provision"],
             hint="--no-scan writes the names alone",
-        )  # fmt: skip
+        )
     hint = "-o FILE writes another file"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -251,11 +253,7 @@ def _check_range(name: str, begin: str, end: str, step: str | None) -> None:
     """Raise UsageError for a range that Ansible refuses or that holds nothing (plugins/inventory of ansible-core)."""
     numbers = begin.isdigit() and end.isdigit()
     padded = begin.startswith("0") and len(begin) > 1
-    if (
-        begin.isdigit() != end.isdigit()
-        or (padded and len(begin) != len(end))
-        or (step is not None and int(step) == 0)
-    ):
+    if begin.isdigit() != end.isdigit() or (padded and len(begin) != len(end)) or (step is not None and int(step) == 0):
         why = "write both ends alike: gpu[01:40], gpu[1:40], gpu[a:f]"
     elif (int(begin) > int(end)) if numbers else (_LETTERS.index(begin) > _LETTERS.index(end)):
         why = "the smaller end comes first: gpu[01:40]"
@@ -324,9 +322,7 @@ def _named(names: Sequence[str]) -> dict[str, Any]:
 
 def _says(found: Sequence[Kind], source: Source, unreached: Mapping[str, str]) -> dict[str, Any]:
     """What an inventory by kinds of hardware says, without its comments."""
-    gpus: dict[str, Any] = {
-        "children": {kind.name: None for kind in found if not kind.name.startswith(NO_GPU)}
-    }
+    gpus: dict[str, Any] = {"children": {kind.name: None for kind in found if not kind.name.startswith(NO_GPU)}}
     if not source.overlay:
         gpus["vars"] = yaml.safe_load(_WISHES)
     children: dict[str, Any] = {"gpus": gpus}
@@ -347,14 +343,18 @@ def _says(found: Sequence[Kind], source: Source, unreached: Mapping[str, str]) -
 
 
 def scanned_text(
-    found: Sequence[Kind], facts: Mapping[str, Facts], catalog: Catalog, source: Source, path: Path, *,
-    unreached: Mapping[str, str] | None = None, left_out: Sequence[str] = (),
-) -> str:  # fmt: skip
+    found: Sequence[Kind],
+    facts: Mapping[str, Facts],
+    catalog: Catalog,
+    source: Source,
+    path: Path,
+    *,
+    unreached: Mapping[str, str] | None = None,
+    left_out: Sequence[str] = (),
+) -> str:
     """Return the inventory of hosts that were looked at, by kinds of hardware. path: as for ``text``."""
     gpus = [kind for kind in found if not kind.name.startswith(NO_GPU)]
-    lines = [
-        f"# GPU hosts by their hardware, as an ordinary Ansible inventory; from {one_line(source.words)}."
-    ]
+    lines = [f"# GPU hosts by their hardware, as an ordinary Ansible inventory; from {one_line(source.words)}."]
     if source.overlay:
         lines.append(
             "# Groups only: how to log in stays where it is. Give both, or put this file into the same folder."
@@ -366,23 +366,19 @@ def scanned_text(
     if not source.overlay:
         # Of all hosts, those too that were not reached.
         login = _LOGIN.format(login=source.login.lines).splitlines()
-        lines += [
-            "  vars:" if source.login.said else "  # vars:",
-            *(line.removeprefix("    ") for line in login),
-        ]
+        lines += ["  vars:" if source.login.said else "  # vars:", *(line.removeprefix("    ") for line in login)]
     lines += ["  children:", "    gpus:", "      children:"]
     lines += [f"        {kind.name}:" for kind in gpus] or ["        {}"]
-    lines += (
-        ["      # vars:", *_commented(_WISHES)] if source.overlay else ["      vars:", *_WISHES.splitlines()]
-    )
+    lines += ["      # vars:", *_commented(_WISHES)] if source.overlay else ["      vars:", *_WISHES.splitlines()]
     for kind in found:
         lines += _group(kind, facts, catalog)
     if unreached:
         lines += [
-            "", f"    {_UNREACHED}:",
+            "",
+            f"    {_UNREACHED}:",
             "      # Not read: no group is known for them. provision -l unreached scan tries again; move them when it works.",
             "      hosts:",
-        ]  # fmt: skip
+        ]
         lines += [_host(name, why) for name, why in unreached.items()]
     return "\n".join(lines) + "\n"
 
@@ -413,13 +409,12 @@ def _group(kind: Kind, facts: Mapping[str, Facts], catalog: Catalog) -> list[str
         span = f"Branch {first} drives" if first == last else f"Branches {first} to {last} drive"
         lines += _folded(
             f"{span} these cards on {system}, by the catalog; recommended is the newest long-term or production one that apt "
-            f"offers, {kind.recommended} at most.", "        # ",
-        )  # fmt: skip
+            f"offers, {kind.recommended} at most.",
+            "        # ",
+        )
         lines.append(f'        # nvidia_driver_branch: "{kind.recommended}"')
     elif not kind.trouble:
-        lines.append(
-            "        # The catalog knows no branch of the driver for them: provision plan says more."
-        )
+        lines.append("        # The catalog knows no branch of the driver for them: provision plan says more.")
     for reason in dict.fromkeys(kind.trouble.values()):
         lines += _folded(f"No driver can be chosen: {reason}.", "        # ")
     if kind.nvswitch:
@@ -455,16 +450,12 @@ def _host(name: str, comment: str) -> str:
 def _folded(text: str, start: str) -> list[str]:
     import textwrap
 
-    return textwrap.wrap(
-        one_line(text), _WIDTH, initial_indent=start, subsequent_indent=start, break_long_words=False
-    )
+    return textwrap.wrap(one_line(text), _WIDTH, initial_indent=start, subsequent_indent=start, break_long_words=False)
 
 
 def _commented(text: str) -> list[str]:
     """Lines of variables as comments: beside an inventory that may say the same, nothing is said twice."""
     return [
-        line
-        if not line.strip() or line.lstrip().startswith("#")
-        else line.replace("        ", "        # ", 1)
+        line if not line.strip() or line.lstrip().startswith("#") else line.replace("        ", "        # ", 1)
         for line in text.splitlines()
     ]

@@ -65,9 +65,10 @@ def run(
     odd = [part for part in only if part not in PARTS]
     if odd or (only and not update):
         raise UsageError(
-            "usage.part", f"no part of a lock is called {odd[0]}" if odd else "--only says what of --update moves",
+            "usage.part",
+            f"no part of a lock is called {odd[0]}" if odd else "--only says what of --update moves",
             hint=f"provision lock --update --only {'|'.join(PARTS)}",
-        )  # fmt: skip
+        )
     path = output or place(fleet)
     files.check_writable(path, WRITE_HINT)
     existed = path.is_file()
@@ -78,9 +79,7 @@ def run(
         )
     catalog = load_catalog()
     moving = [part for part in PARTS if part in (only or PARTS)] if update else []
-    answers = ask_all(
-        fleet, fleet.hosts, "reading", _reader(fleet, catalog, old, path, moving), talk or Silent()
-    )
+    answers = ask_all(fleet, fleet.hosts, "reading", _reader(fleet, catalog, old, path, moving), talk or Silent())
     return _concluded(answers, old, path, update, existed)
 
 
@@ -121,16 +120,23 @@ def _refuse_unverified(facts: Facts, values: dict[str, Any], catalog: Catalog) -
     failed = [verdict for verdict in verdicts if verdict["status"] == "fail"]
     if failed:
         raise RefusedError(
-            "lock.not_verified", f"it does not verify: {', '.join(verdict['id'] for verdict in failed)}",
+            "lock.not_verified",
+            f"it does not verify: {', '.join(verdict['id'] for verdict in failed)}",
             because=[f"{verdict['id']}: {verdict['message']}" for verdict in failed[:6]],
             hint="provision verify shows the evidence; provision apply mends what it can; or leave the host out: -l",
-        )  # fmt: skip
+        )
 
 
 def _moved(
-    name: str, facts: Facts, call: Callable[[str, dict[str, Any]], Any], values: dict[str, Any], catalog: Catalog,
-    old: Lock | None, path: Path, moving: list[str],
-) -> _Read:  # fmt: skip
+    name: str,
+    facts: Facts,
+    call: Callable[[str, dict[str, Any]], Any],
+    values: dict[str, Any],
+    catalog: Catalog,
+    old: Lock | None,
+    path: Path,
+    moving: list[str],
+) -> _Read:
     """What a host will be by the newest plan for the moving parts; the others stay as locked."""
     wishes = {**values, VARIABLE: str(path)}
     wishes.update({f"{_ROLES[part]}_update": True for part in moving if part in _ROLES})
@@ -146,9 +152,7 @@ def _moved(
         found = Entry(name, group, found.host, (*kind_of(group), found.kind[-1]))
     told = {reason.what: reason.because for reason in plan.decisions}
     wanted = {what for part in moving for what in REASONS[part]}
-    return _Read(
-        entry=found, because={w: b for w, b in told.items() if any(w.startswith(one) for one in wanted)}
-    )
+    return _Read(entry=found, because={w: b for w, b in told.items() if any(w.startswith(one) for one in wanted)})
 
 
 def _kept_parts(new: LockedGroup, old: LockedGroup, moving: Collection[str]) -> LockedGroup:
@@ -165,10 +169,7 @@ def predicted(facts: Facts, plan: HostPlan) -> Facts:
             continue
         before = packages.get(change.name)
         packages[change.name] = Package(
-            version=change.version or "",
-            status="hi",
-            arch=facts.host.arch,
-            depends=before.depends if before else None,
+            version=change.version or "", status="hi", arch=facts.host.arch, depends=before.depends if before else None
         )
     apt = plan.spec["apt"]
     for name in apt["extra_hold"] if apt else ():
@@ -180,13 +181,14 @@ def predicted(facts: Facts, plan: HostPlan) -> Facts:
         sources = [source for source in sources if source.file != own]
         sources.append(
             Source(
-                file=own, format="deb822", uris=[spec["uris"]], suites=[spec["suites"]],
+                file=own,
+                format="deb822",
+                uris=[spec["uris"]],
+                suites=[spec["suites"]],
                 components=str(spec["components"] or "").split(),
             )
-        )  # fmt: skip
-    return facts.model_copy(
-        update={"packages": packages, "apt": facts.apt.model_copy(update={"sources": sources})}
-    )
+        )
+    return facts.model_copy(update={"packages": packages, "apt": facts.apt.model_copy(update={"sources": sources})})
 
 
 def toolkits_of(plan: HostPlan) -> tuple[str, ...]:
@@ -206,9 +208,7 @@ def _concluded(
     codes = [Exit.REFUSED] if made.issues else []
     for name, answer in answers.items():
         if isinstance(answer, ProvisionError):
-            status: Any = {Exit.UNREACHABLE: "unreachable", Exit.REFUSED: "refused"}.get(
-                answer.exit_code, "failed"
-            )
+            status: Any = {Exit.UNREACHABLE: "unreachable", Exit.REFUSED: "refused"}.get(answer.exit_code, "failed")
             document.hosts[name] = LockedHostResult(status=status)
             document.errors.append(answer.issue.model_copy(update={"host": name}))
             codes.append(answer.exit_code)

@@ -55,7 +55,8 @@ class MirrorDocument(Document):
     groups: dict[str, MirroredGroup] = Field(default_factory=dict)
     notes: list[str] = Field(default_factory=list)
     verified: bool = False
-    extra: list[str] = Field(default_factory=list)  # of --verify: files that the manifest does not name
+    # of --verify: files that the manifest does not name
+    extra: list[str] = Field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,8 @@ class Order:
     archive: str = ""
     archive_key: str = ""
     also: tuple[str, ...] = ()
-    wheels: str = ""  # a folder on this machine
+    # a folder on this machine
+    wheels: str = ""
 
 
 def run(fleet: Fleet, order: Order, talk: Talk | None = None) -> MirrorDocument:
@@ -83,17 +85,13 @@ def run(fleet: Fleet, order: Order, talk: Talk | None = None) -> MirrorDocument:
     wanted = needs(lock, seen, fleet.values, catalog, upstream, order.also)
     of_conda = list(_conda_needs(fleet, lock, seen, catalog))
     if not wanted and not of_conda:
-        raise UsageError(
-            "mirror.nothing", f"{path} locks nothing", hint="provision apply, then provision lock"
-        )
+        raise UsageError("mirror.nothing", f"{path} locks nothing", hint="provision apply, then provision lock")
     wheels = _wheels(order.wheels)
     key = signer(order.sign) if order.sign else None
     with _Place(fleet, order) as (store, where):
         talk.begin("filling the mirror", [where])
         try:
-            made = Maker(store, key, order.prune, lambda text: talk.host(where, text)).run(
-                wanted, of_conda, wheels
-            )
+            made = Maker(store, key, order.prune, lambda text: talk.host(where, text)).run(wanted, of_conda, wheels)
         finally:
             talk.end()
     document = _document(made, wanted, store.root, where)
@@ -102,7 +100,7 @@ def run(fleet: Fleet, order: Order, talk: Talk | None = None) -> MirrorDocument:
     document.errors = [
         Issue(code="mirror.incomplete", message=problem, hint="a host that needs it must get it another way")
         for problem in made.problems
-    ]  # fmt: skip
+    ]
     return document.conclude([Exit.FAILED] if document.errors else [])
 
 
@@ -110,9 +108,10 @@ def _wheels(folder: str) -> list[Path]:
     found = sorted(Path(folder).expanduser().glob("*.whl")) if folder else []
     if folder and not found:
         raise UsageError(
-            "usage.folder", f"there are no wheels in {folder}",
+            "usage.folder",
+            f"there are no wheels in {folder}",
             hint="under the Python of the hosts: pip download --dest wheels gpu-provision==VERSION",
-        )  # fmt: skip
+        )
     return found
 
 
@@ -126,16 +125,18 @@ def verify(folder: str, call: Callable[..., Any] = here, where: str = "this mach
     """Compare every file with the manifest. Exit code 3 where one is missing or another."""
     store = Store(_absolute(folder, None), call, {})
     opened = store.ask("open", create=False)
-    document = MirrorDocument(
-        path=store.root, where=where, signed=opened["manifest"].get("signed"), verified=True
-    )
+    document = MirrorDocument(path=store.root, where=where, signed=opened["manifest"].get("signed"), verified=True)
     start: int | None = 0
     while start is not None:
         answer = store.ask("verify", start=start)
         document.errors += [
-            Issue(code="mirror.damaged", message=f"{row['path']}: {row['problem']}", hint="provision mirror fetches it again")
+            Issue(
+                code="mirror.damaged",
+                message=f"{row['path']}: {row['problem']}",
+                hint="provision mirror fetches it again",
+            )
             for row in answer["bad"]
-        ]  # fmt: skip
+        ]
         start = answer["next"]
     document.files, document.total_bytes, document.extra = answer["files"], answer["bytes"], answer["extra"]
     return document.conclude([Exit.CHECK_FAILED] if document.errors else [])
@@ -144,13 +145,21 @@ def verify(folder: str, call: Callable[..., Any] = here, where: str = "this mach
 def _document(made: Made, wanted: Sequence[Need], root: str, where: str) -> MirrorDocument:
     asked = {need.label: len(need.asked) for need in wanted}
     return MirrorDocument(
-        path=root, where=where, files=made.files, total_bytes=made.total_bytes, fetched=made.fetched,
-        fetched_bytes=made.fetched_bytes, changed=made.changed, removed=made.removed, notes=made.stayed,
+        path=root,
+        where=where,
+        files=made.files,
+        total_bytes=made.total_bytes,
+        fetched=made.fetched,
+        fetched_bytes=made.fetched_bytes,
+        changed=made.changed,
+        removed=made.removed,
+        notes=made.stayed,
         groups={
             label: MirroredGroup(asked=asked[label], packages=packages)
-            for label, packages in made.packages.items() if label in asked
+            for label, packages in made.packages.items()
+            if label in asked
         },
-    )  # fmt: skip
+    )
 
 
 # --- hosts
@@ -168,8 +177,9 @@ def _read(fleet: Fleet, lock: Lock, talk: Talk) -> tuple[dict[str, Any], list[st
     seen = {name: answer for name, answer in answers.items() if not isinstance(answer, ProvisionError)}
     problems = [
         f"{name} was not read: {answer.issue.message}"
-        for name, answer in answers.items() if isinstance(answer, ProvisionError)
-    ]  # fmt: skip
+        for name, answer in answers.items()
+        if isinstance(answer, ProvisionError)
+    ]
     return seen, problems
 
 
@@ -192,20 +202,20 @@ def _conda_needs(fleet: Fleet, lock: Lock, seen: Mapping[str, Any], catalog: Cat
         for locked in group.conda.values():
             version = wish.version or locked.version
             chosen = choose_installer(
-                replace(wish, distribution=locked.distribution, version=version, installer_file=""), catalog,
+                replace(wish, distribution=locked.distribution, version=version, installer_file=""),
+                catalog,
                 _MACHINES.get(group.arch, group.arch),
-            )  # fmt: skip
+            )
             if isinstance(chosen, Issue):
                 raise UsageError(chosen.code, chosen.message, because=chosen.because, hint=chosen.hint)
             installer, url = chosen
             if not installer.sha256:
                 raise UsageError(
-                    "mirror.unpinned", f"{installer.file} has no checksum: its content moves under its name",
+                    "mirror.unpinned",
+                    f"{installer.file} has no checksum: its content moves under its name",
                     hint="set miniconda_version to an exact one",
-                )  # fmt: skip
-            need.installers.append(
-                {"file": installer.file, "url": url or installer.url, "sha256": installer.sha256}
-            )
+                )
+            need.installers.append({"file": installer.file, "url": url or installer.url, "sha256": installer.sha256})
         need.environments = [env for host in hosts if host in seen for env in seen[host]["conda"].values()]
         channels = [*wish.channels, *(channel for env in wish.environments for channel in env.channels)]
         need.channels = list(dict.fromkeys([*channels, "conda-forge"]))
@@ -245,9 +255,10 @@ class _Place:
         host = next((one for one in self._fleet.hosts if one.name == order.on), None)
         if host is None:
             raise UsageError(
-                "usage.host", f"there is no host {order.on} in the inventory (or -l leaves it out)",
+                "usage.host",
+                f"there is no host {order.on} in the inventory (or -l leaves it out)",
                 hint="--on names a host of the inventory that has internet",
-            )  # fmt: skip
+            )
         self._session = remote.open_session(host)
         environment = HostProxy.from_vars(self._fleet.values[host.name]).environment
         return Store(root, self._session.call, environment), host.name
@@ -263,8 +274,11 @@ def _absolute(folder: str, on: str | None) -> str:
         return str(Path(folder).expanduser().resolve())
     if not folder.startswith("/"):
         raise UsageError(
-            "usage.folder", f"{folder} is no absolute path", because=[f"the folder lies on {on}"], hint=f"write /srv/{folder}"
-        )  # fmt: skip
+            "usage.folder",
+            f"{folder} is no absolute path",
+            because=[f"the folder lies on {on}"],
+            hint=f"write /srv/{folder}",
+        )
     return folder.rstrip("/")
 
 
@@ -272,7 +286,5 @@ def manifest_of(folder: Path) -> Path:
     """Path of the manifest of a mirror on this machine. Raises UsageError where there is no mirror."""
     path = folder.expanduser().resolve() / mirror_layout.MANIFEST
     if not path.is_file():
-        raise UsageError(
-            "mirror.none", f"there is no mirror in {folder}", hint="provision mirror DIR makes one"
-        )
+        raise UsageError("mirror.none", f"there is no mirror in {folder}", hint="provision mirror DIR makes one")
     return path

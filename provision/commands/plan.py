@@ -96,6 +96,4 @@ def disturbs(plan: HostPlan) -> bool:
 
 def described(users: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return facts.GpuUser rows in words: ``python3 (pid 42, root)``."""
-    return [
-        f"{user['comm']} (pid {user['pid']}{', ' + user['user'] if user['user'] else ''})" for user in users
-    ]
+    return [f"{user['comm']} (pid {user['pid']}{', ' + user['user'] if user['user'] else ''})" for user in users]

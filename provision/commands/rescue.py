@@ -25,14 +25,7 @@ from provision.lib import own_state
 from provision.lock.hold import path_of
 from provision.remote import Session
 from provision.rescue.host import Look, Mode, limits_of, look
-from provision.rescue.model import (
-    History,
-    OfflineDocument,
-    OfflineHost,
-    RescuedHost,
-    RescueDocument,
-    RescueStep,
-)
+from provision.rescue.model import History, OfflineDocument, OfflineHost, RescuedHost, RescueDocument, RescueStep
 from provision.rescue.offline import known_of, offline_script
 from provision.rescue.orders import orders, record
 from provision.rescue.rounds import Limits, next_level, to_mend
@@ -43,14 +36,21 @@ from provision.runs.fleet import Fleet, Silent, Talk, ask_all, release
 from provision.runs.run_lock import HostLocks, folder_of
 
 _PLAYBOOK = ROOT / "playbooks/rescue.yml"
-_READ_SECONDS = (
-    120.0  # a host in trouble answers slowly: dmesg, systemctl and nvidia-smi may each run into their limit
-)
+# a host in trouble answers slowly: dmesg, systemctl and nvidia-smi may each run into their limit
+_READ_SECONDS = 120.0
 _CODES = {
-    "well": Exit.OK, "undone": Exit.OK, "rescued": Exit.OK, "planned": Exit.CHANGES, "left": Exit.CHECK_FAILED,
-    "check_failed": Exit.CHECK_FAILED, "reboot_needed": Exit.REBOOT_NEEDED, "blocked": Exit.REFUSED, "failed": Exit.FAILED,
-    "unreachable": Exit.UNREACHABLE, "interrupted": Exit.INTERRUPTED,
-}  # fmt: skip
+    "well": Exit.OK,
+    "undone": Exit.OK,
+    "rescued": Exit.OK,
+    "planned": Exit.CHANGES,
+    "left": Exit.CHECK_FAILED,
+    "check_failed": Exit.CHECK_FAILED,
+    "reboot_needed": Exit.REBOOT_NEEDED,
+    "blocked": Exit.REFUSED,
+    "failed": Exit.FAILED,
+    "unreachable": Exit.UNREACHABLE,
+    "interrupted": Exit.INTERRUPTED,
+}
 _OVER = ("left", "failed")
 OFFLINE = "at its console: provision rescue {host} --offline-script writes a script to carry there"
 
@@ -75,9 +75,11 @@ class _Rescued:
     history: History = field(default_factory=History)
     first: Look | None = None
     last: Look | None = None
-    trouble: Issue | None = None  # what ended the last round
+    # what ended the last round
+    trouble: Issue | None = None
     snapshot: str | None = None
-    end: RescuedHost | None = None  # set once its fate is known
+    # set once its fate is known
+    end: RescuedHost | None = None
 
 
 def run(
@@ -95,9 +97,7 @@ def run(
 
 
 class _Run:
-    def __init__(
-        self, fleet: Fleet, talk: Talk, options: Options, agree: Callable[[RescueDocument], bool]
-    ) -> None:
+    def __init__(self, fleet: Fleet, talk: Talk, options: Options, agree: Callable[[RescueDocument], bool]) -> None:
         self.fleet, self.talk, self.options, self.agree = fleet, talk, options, agree
         self.hosts = {host.name: _Rescued() for host in fleet.hosts}
         self.limits = {host.name: self._limits(host) for host in fleet.hosts}
@@ -137,24 +137,37 @@ class _Run:
         document = self._document()
         place, values = folder_of(self.fleet), next(iter(self.fleet.values.values()), {})
         about = {
-            "run": self.run_dir.name, "command": "provision rescue", "who": runlock.who(), "git": runlock.git_identity(place),
-            "started": self.started, "inventory": runrecord.inventory_state(place),
+            "run": self.run_dir.name,
+            "command": "provision rescue",
+            "who": runlock.who(),
+            "git": runlock.git_identity(place),
+            "started": self.started,
+            "inventory": runrecord.inventory_state(place),
             "lock": runrecord.lock_state(path_of(values)),
-        }  # fmt: skip
+        }
         held = {name: host for name, host in document.hosts.items() if name in self.locks.held}
         records = {
             name: runrecord.record(
-                about, "done" if host.status in ("rescued", "undone") else host.status,
+                about,
+                "done" if host.status in ("rescued", "undone") else host.status,
                 [change.model_dump() for change in host.packages],
-                [check.model_dump() for check in host.checks] or None, bool(host.reboots), self.locks.took.get(name),
+                [check.model_dump() for check in host.checks] or None,
+                bool(host.reboots),
+                self.locks.took.get(name),
             )
             for name, host in held.items()
-        }  # fmt: skip
+        }
         self.warnings += [*self.locks.give_back(records), *self.locks.notes]
-        kept = history.Run.model_validate({
-            **about, "planned": list(held), "folder": str(self.run_dir), "ended": runrecord.now(),
-            "exit_code": document.exit_code, "hosts": records,
-        })  # fmt: skip
+        kept = history.Run.model_validate(
+            {
+                **about,
+                "planned": list(held),
+                "folder": str(self.run_dir),
+                "ended": runrecord.now(),
+                "exit_code": document.exit_code,
+                "hosts": records,
+            }
+        )
         own_state.write(self.run_dir / history.FILE, kept.model_dump_json(by_alias=True, indent=1))
 
     def _limits(self, host: Host) -> Limits:
@@ -179,9 +192,7 @@ class _Run:
             history = self.hosts[host.name].history
             values = dict(self.fleet.values[host.name])
             limits = self.limits[host.name]
-            return look(
-                host.name, call, values, catalog, history, limits, self.options.mode, self.options.snapshot
-            )
+            return look(host.name, call, values, catalog, history, limits, self.options.mode, self.options.snapshot)
 
         hosts = [host for host in self.fleet.hosts if host.name in names]
         answers = ask_all(self.fleet, hosts, "looking again" if again else "looking", ask, self.talk)
@@ -214,9 +225,7 @@ class _Run:
             self._end(name, "failed" if host.trouble else "undone" if gone else "well", words)
         elif seen.errors and (locked := _lock_timeout(host.history)):
             # Every further step would wait as long for the same lock.
-            self.errors.append(
-                Issue(code="apt.lock_timeout", host=name, message=locked.said[0], hint=locked.hint)
-            )
+            self.errors.append(Issue(code="apt.lock_timeout", host=name, message=locked.said[0], hint=locked.hint))
             self._end(name, "blocked", locked.said[0])
         elif found is None:
             if seen.errors:
@@ -247,10 +256,7 @@ class _Run:
     # --- changing
 
     def _to_carry_out(self) -> list[str]:
-        return [
-            name for name in self._open()
-            if (seen := self.hosts[name].last) is not None and seen.round is not None
-        ]  # fmt: skip
+        return [name for name in self._open() if (seen := self.hosts[name].last) is not None and seen.round is not None]
 
     def _carry_out(self, names: list[str]) -> None:
         """Have ansible-playbook do one round on these hosts."""
@@ -278,11 +284,16 @@ class _Run:
         try:
             with self.locks.kept():
                 result = engine.run_playbook(
-                    _PLAYBOOK, self.fleet.inventory, names,
+                    _PLAYBOOK,
+                    self.fleet.inventory,
+                    names,
                     {"gpu_provision_rescue_file": str(folder / "rescue.json"), "gpu_provision_run": self.run_dir.name},
-                    folder, lambda event: self._event(event, answers), forks=self.fleet.forks,
-                    verbosity=self.options.verbosity, pythons=self._pythons(names),
-                )  # fmt: skip
+                    folder,
+                    lambda event: self._event(event, answers),
+                    forks=self.fleet.forks,
+                    verbosity=self.options.verbosity,
+                    pythons=self._pythons(names),
+                )
         finally:
             self.talk.end()
         self.seconds += result.seconds
@@ -301,9 +312,7 @@ class _Run:
         refused = self.locks.take(wanted) if wanted else {}
         for name, error in refused.items():
             self.errors.append(error.issue)
-            self._end(
-                name, "unreachable" if error.exit_code == Exit.UNREACHABLE else "blocked", error.issue.message
-            )
+            self._end(name, "unreachable" if error.exit_code == Exit.UNREACHABLE else "blocked", error.issue.message)
         return [name for name in names if name not in refused]
 
     def _pythons(self, names: list[str]) -> Mapping[str, Mapping[str, str | None]]:
@@ -368,9 +377,7 @@ class _Run:
             id_ = str(self.hosts[host.name].snapshot).rpartition("/")[2]
             return session.call("rescue.snapshot", {"op": "finish", "id": id_})
 
-        for name, answer in (
-            ask_all(self.fleet, hosts, "recording", finish, Silent()).items() if hosts else ()
-        ):
+        for name, answer in ask_all(self.fleet, hosts, "recording", finish, Silent()).items() if hosts else ():
             if isinstance(answer, ProvisionError):
                 self.errors.append(answer.issue.model_copy(update={"host": name}))
 
@@ -396,9 +403,11 @@ class _Run:
 
     def _document(self) -> RescueDocument:
         document = RescueDocument(
-            errors=list(self.errors), warnings=list(self.warnings), run_dir=str(self.run_dir) if self.run_dir else None,
+            errors=list(self.errors),
+            warnings=list(self.warnings),
+            run_dir=str(self.run_dir) if self.run_dir else None,
             seconds=round(self.seconds, 1) if self.seconds else None,
-        )  # fmt: skip
+        )
         document.hosts = {name: self._told(name) for name in self.hosts}
         codes = [_CODES[host.status] for host in document.hosts.values()]
         return document.conclude([*codes, *([Exit.INTERRUPTED] if self.interrupted else [])])
@@ -412,7 +421,8 @@ class _Run:
         told.rounds = list(host.history.rounds)
         if host.end is None and host.last.round is not None and not _carried(host.history, host.last):
             told.rounds.append(host.last.round)
-        told.rounds = [one.model_copy(deep=True) for one in told.rounds]  # later rounds write into them
+        # later rounds write into them
+        told.rounds = [one.model_copy(deep=True) for one in told.rounds]
         told.left = to_mend(host.last.shown)
         told.packages = touched(host.first.facts, host.last.facts, host.history)
         told.configured = configured(host.first.facts, host.last.facts)
@@ -434,9 +444,7 @@ def _carried(history: History, seen: Look) -> bool:
 def _count_left(seen: Look) -> str:
     errors: list[Finding] = seen.errors
     return (
-        errors[0].message
-        if len(errors) == 1
-        else f"{len(errors)} findings stay: " + ", ".join(f.code for f in errors)
+        errors[0].message if len(errors) == 1 else f"{len(errors)} findings stay: " + ", ".join(f.code for f in errors)
     )
 
 
@@ -451,9 +459,7 @@ def offline(fleet: Fleet, output: Path | None = None, run_base: Path | None = No
     several = len(fleet.hosts) > 1
     if several and output is None:
         raise UsageError(
-            "usage.output",
-            f"{len(fleet.hosts)} hosts need a script each",
-            hint="name one host, or a folder with -o",
+            "usage.output", f"{len(fleet.hosts)} hosts need a script each", hint="name one host, or a folder with -o"
         )
     for host in fleet.hosts:
         values = fleet.values[host.name]
@@ -481,5 +487,8 @@ def _write_script(path: Path, script: str) -> None:
         path.chmod(0o755)
     except OSError as error:
         raise UsageError(
-            "usage.file", f"cannot write {path}", because=[str(error)], hint="name a file in a folder that you can write"
-        ) from error  # fmt: skip
+            "usage.file",
+            f"cannot write {path}",
+            because=[str(error)],
+            hint="name a file in a folder that you can write",
+        ) from error

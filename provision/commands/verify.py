@@ -24,9 +24,13 @@ _WORST: tuple[CheckStatus, ...] = ("fail", "warn", "pass")
 
 
 def run(
-    fleet: Fleet, talk: Talk | None = None, hosts: Sequence[Host] | None = None, look: Look = EVERYTHING,
-    *, keep: bool = False,
-) -> VerifyDocument:  # fmt: skip
+    fleet: Fleet,
+    talk: Talk | None = None,
+    hosts: Sequence[Host] | None = None,
+    look: Look = EVERYTHING,
+    *,
+    keep: bool = False,
+) -> VerifyDocument:
     """Check hosts (all of the fleet when None). Exit code 3 where a check failed; warnings do not fail.
 
     keep: their sessions stay open, for what is asked next; see fleet.ask_all.
@@ -74,9 +78,12 @@ def worst_status(checks: Sequence[Check]) -> CheckStatus:
 
 def as_issue(host: str, check: Check) -> Issue:
     return Issue(
-        code=f"check.{check.id}", host=host, message=f"{check.id}: {check.message}", because=check.evidence,
+        code=f"check.{check.id}",
+        host=host,
+        message=f"{check.id}: {check.message}",
+        because=check.evidence,
         hint=check.hint,
-    )  # fmt: skip
+    )
 
 
 def write_junit(document: VerifyDocument, path: Path) -> None:
@@ -89,16 +96,20 @@ def write_junit(document: VerifyDocument, path: Path) -> None:
         checks = host.checks or [Check(id="host", status="fail", message=_why(document, name))]
         count = {status: str(sum(check.status == status for check in checks)) for status in ("fail", "skip")}
         suite = ElementTree.SubElement(
-            suites, "testsuite", name=name, tests=str(len(checks)), failures=count["fail"], skipped=count["skip"],
-            errors="0", time=f"{sum(check.seconds or 0 for check in checks):.3f}",
-        )  # fmt: skip
+            suites,
+            "testsuite",
+            name=name,
+            tests=str(len(checks)),
+            failures=count["fail"],
+            skipped=count["skip"],
+            errors="0",
+            time=f"{sum(check.seconds or 0 for check in checks):.3f}",
+        )
         for check in checks:
             case = ElementTree.SubElement(
                 suite, "testcase", classname=name, name=check.id, time=f"{check.seconds or 0:.3f}"
             )
-            told = "\n".join(
-                [check.message, *check.evidence, *([f"hint: {check.hint}"] if check.hint else [])]
-            )
+            told = "\n".join([check.message, *check.evidence, *([f"hint: {check.hint}"] if check.hint else [])])
             if check.status == "fail":
                 ElementTree.SubElement(case, "failure", message=_plain(check.message)).text = _plain(told)
             elif check.status == "skip":
@@ -111,14 +122,15 @@ def write_junit(document: VerifyDocument, path: Path) -> None:
         tree.write(path, encoding="utf-8", xml_declaration=True)
     except OSError as error:
         raise UsageError(
-            "usage.file", f"cannot write {path}", because=[str(error)], hint="name a file in a folder that you can write"
-        ) from error  # fmt: skip
+            "usage.file",
+            f"cannot write {path}",
+            because=[str(error)],
+            hint="name a file in a folder that you can write",
+        ) from error
 
 
 def _why(document: VerifyDocument, host: str) -> str:
-    return next(
-        (issue.message for issue in document.errors if issue.host == host), "the host could not be read"
-    )
+    return next((issue.message for issue in document.errors if issue.host == host), "the host could not be read")
 
 
 def _plain(text: str) -> str:

@@ -85,19 +85,22 @@ class _Answer:
         tag = self._choose_tag(chosen)
         toolkit = self._choose_toolkit(chosen, tag)
         answer.driver = DriverAnswer(
-            branches=[item.branch.number for item in left], recommended=branch.number,
-            minimum=self._minimum(left[0]), modules=chosen.flavours, offers=self._offers(branch),
-        )  # fmt: skip
+            branches=[item.branch.number for item in left],
+            recommended=branch.number,
+            minimum=self._minimum(left[0]),
+            modules=chosen.flavours,
+            offers=self._offers(branch),
+        )
         without = {k: w for k, w in self.wished.items() if k != "cuda"}
-        fit = {
-            t.version for item in self.judge.left(without) for t in item.toolkits if self.judge.compiled(t)
-        }
+        fit = {t.version for item in self.judge.left(without) for t in item.toolkits if self.judge.compiled(t)}
         span = sorted(fit, key=key)
         answer.cuda = CudaAnswer(
-            chosen=toolkit.version if toolkit else None, release=self._release(toolkit),
-            package=toolkit.toolkit_package if toolkit else None, gcc_max=toolkit.gcc_max if toolkit else None,
+            chosen=toolkit.version if toolkit else None,
+            release=self._release(toolkit),
+            package=toolkit.toolkit_package if toolkit else None,
+            gcc_max=toolkit.gcc_max if toolkit else None,
             range=[span[0], span[-1]] if span else None,
-        )  # fmt: skip
+        )
         self._libraries(answer, toolkit, warn)
         self._frameworks(answer, tag)
         warn.branch(branch, self.wished)
@@ -134,9 +137,12 @@ class _Answer:
         ]
         full = runs(self.catalog, toolkit.version, driver or branch.number) == "full"
         return ImageAnswer(
-            cuda=toolkit.version, runs="full" if full else "minor", minimum=toolkit.min_driver,
-            full_from=self.catalog.min_driver_for_cuda(toolkit.version, full=True), names=names,
-        )  # fmt: skip
+            cuda=toolkit.version,
+            runs="full" if full else "minor",
+            minimum=toolkit.min_driver,
+            full_from=self.catalog.min_driver_for_cuda(toolkit.version, full=True),
+            names=names,
+        )
 
     def _offers(self, branch: Branch) -> list[Offer]:
         ubuntu = self.wished["ubuntu"].ubuntu if "ubuntu" in self.wished else None
@@ -162,10 +168,7 @@ class _Answer:
         def rank(tag: str) -> tuple[int, int, int, int]:
             version = release.version if release else ""
             degree = max(
-                (
-                    SUPPORT_ORDER.index(self.judge.degree(g, "torch", version, tag))
-                    for g in gpus_of(self.wished)
-                ),
+                (SUPPORT_ORDER.index(self.judge.degree(g, "torch", version, tag)) for g in gpus_of(self.wished)),
                 default=0,
             )
             near = 0 if any(t.version == tags[tag].cuda for t in wanted) else 1
@@ -182,9 +185,7 @@ class _Answer:
     def _choose_toolkit(self, item: Left, tag: str | None) -> CudaMinor | None:
         """Newest that the branch runs in full and that compiles for the GPUs; beside torch, torch's own where
         it fits."""
-        pool = [t for t in item.toolkits if self.judge.compiled(t)] or (
-            item.toolkits if self._explicit_toolkit else []
-        )
+        pool = [t for t in item.toolkits if self.judge.compiled(t)] or (item.toolkits if self._explicit_toolkit else [])
         if tag and "cuda" not in self.wished:
             own = [t for t in pool if t.version == self.catalog.frameworks.torch.tags[tag].cuda]
             pool = own or pool
@@ -217,18 +218,14 @@ class _Answer:
             return
         ubuntu = self.wished["ubuntu"].ubuntu if "ubuntu" in self.wished else None
         wish = self.wished.get("cudnn")
-        pair = self.catalog.cudnn_for(
-            toolkit.version, gpus_of(self.wished), version=wish.version if wish else None
-        )
+        pair = self.catalog.cudnn_for(toolkit.version, gpus_of(self.wished), version=wish.version if wish else None)
         if pair:
             answer.cudnn = LibraryAnswer(
                 version=pair.version, cuda=pair.cuda, pins=list(pair.pins), because=pair.because
             )
             if wish and pair.certainty in UNSURE:
                 warn.uncertain(
-                    f"cuDNN {pair.version} as a package for CUDA {toolkit.version}",
-                    pair.certainty,
-                    pair.because,
+                    f"cuDNN {pair.version} as a package for CUDA {toolkit.version}", pair.certainty, pair.because
                 )
         nccl = self.catalog.nccl_for(toolkit.version, ubuntu=ubuntu.version if ubuntu else None)
         if nccl:
@@ -243,17 +240,23 @@ class _Answer:
             row = self.catalog.frameworks.torch
             default = tag == torch.default
             answer.torch = TorchAnswer(
-                version=torch.version, tag=tag, cuda=row.tags[tag].cuda, cudnn=torch.cudnn if default else None,
-                nccl=torch.nccl if default else None, index_url=row.index_url.format(tag=tag),
-            )  # fmt: skip
+                version=torch.version,
+                tag=tag,
+                cuda=row.tags[tag].cuda,
+                cudnn=torch.cudnn if default else None,
+                nccl=torch.nccl if default else None,
+                index_url=row.index_url.format(tag=tag),
+            )
             if torch.python:
                 pythons.append(set(torch.python))
         tensorflow = self.wished["tensorflow"].tensorflow if "tensorflow" in self.wished else None
         if tensorflow:
             answer.tensorflow = TensorflowAnswer(
-                version=tensorflow.version, cuda=tensorflow.cuda, cudnn=tensorflow.cudnn,
+                version=tensorflow.version,
+                cuda=tensorflow.cuda,
+                cudnn=tensorflow.cudnn,
                 extra=f"tensorflow[and-cuda]=={tensorflow.version}.*" if tensorflow.extra else None,
-            )  # fmt: skip
+            )
             first, last = (int(v.split(".")[1]) for v in tensorflow.python)
             pythons.append({f"3.{n}" for n in range(first, last + 1)})
         if pythons:
@@ -274,10 +277,17 @@ class _Answer:
                 degrees = ["none"]
             degree = max(degrees, key=SUPPORT_ORDER.index, default=None)
             warn.gpu(gpu, wish.text)
-            answer.gpus.append(GpuAnswer(
-                asked=wish.text, name=gpu.name, architecture=gpu.architecture, cc=gpu.cc, ids=list(gpu.ids),
-                fabric=self.catalog.fabric(gpu), support=degree,
-            ))  # fmt: skip
+            answer.gpus.append(
+                GpuAnswer(
+                    asked=wish.text,
+                    name=gpu.name,
+                    architecture=gpu.architecture,
+                    cc=gpu.cc,
+                    ids=list(gpu.ids),
+                    fabric=self.catalog.fabric(gpu),
+                    support=degree,
+                )
+            )
             if degree:
                 weakest.append(degree)
         answer.support = max(weakest, key=SUPPORT_ORDER.index, default=None)
@@ -287,24 +297,14 @@ class _Answer:
         covered."""
         degrees: list[Support] = []
         if "cuda" in self.wished:
-            options = (
-                [answer.cuda.chosen]
-                if answer.cuda.chosen
-                else [t.version for t in self.wished["cuda"].toolkits]
-            )
+            options = [answer.cuda.chosen] if answer.cuda.chosen else [t.version for t in self.wished["cuda"].toolkits]
             degrees.append(best(self.judge.degree(gpu, "cuda", t) for t in options))
         if "image_cuda" in self.wished:
             inside = self.wished["image_cuda"].toolkits
             degrees.append(best(self.judge.degree(gpu, "cuda", t.version) for t in inside))
         torch = self.wished.get("torch")
         if torch and torch.torch:
-            tags = (
-                [answer.torch.tag]
-                if answer.torch
-                else [torch.tag]
-                if torch.tag
-                else list(torch.torch.offered)
-            )
+            tags = [answer.torch.tag] if answer.torch else [torch.tag] if torch.tag else list(torch.torch.offered)
             degrees.append(best(self.judge.degree(gpu, "torch", torch.torch.version, tag) for tag in tags))
         tensorflow = self.wished["tensorflow"].tensorflow if "tensorflow" in self.wished else None
         if tensorflow:

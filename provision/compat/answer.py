@@ -19,14 +19,22 @@ class Wishes(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     gpu: tuple[str, ...] = ()
-    driver: str | None = None  # "580", "580-server", "580.95.05"
-    cuda: str | None = None  # "12.4", "12.4.1", "13"
-    cudnn: str | None = None  # "9", "9.10", "9.10.2.21"
-    torch: str | None = None  # "2.6", "2.6.0", "2.6+cu124"
-    tensorflow: str | None = None  # "2.18"
-    ubuntu: str | None = None  # "22.04", "jammy"
-    modules: str | None = None  # "open", "proprietary"
-    image_cuda: str | None = None  # CUDA inside a container image: "12.1", "12.1.1"
+    # "580", "580-server", "580.95.05"
+    driver: str | None = None
+    # "12.4", "12.4.1", "13"
+    cuda: str | None = None
+    # "9", "9.10", "9.10.2.21"
+    cudnn: str | None = None
+    # "2.6", "2.6.0", "2.6+cu124"
+    torch: str | None = None
+    # "2.18"
+    tensorflow: str | None = None
+    # "22.04", "jammy"
+    ubuntu: str | None = None
+    # "open", "proprietary"
+    modules: str | None = None
+    # CUDA inside a container image: "12.1", "12.1.1"
+    image_cuda: str | None = None
 
 
 class GpuAnswer(BaseModel):
@@ -36,25 +44,31 @@ class GpuAnswer(BaseModel):
     cc: str | None
     ids: list[str]
     fabric: str
-    support: Support | None  # weakest over what was asked; None: nothing that runs on it was asked
+    # weakest over what was asked; None: nothing that runs on it was asked
+    support: Support | None
 
 
 class DriverAnswer(BaseModel):
-    branches: list[int] = Field(default_factory=list)  # that fit, oldest first
+    # that fit, oldest first
+    branches: list[int] = Field(default_factory=list)
     recommended: int | None = None
-    minimum: str | None = None  # version where one is known ("525.60.13"), else a branch ("520")
-    modules: list[Flavour] = Field(default_factory=list)  # for the recommended branch, preferred first
-    offers: list[Offer] = Field(
-        default_factory=list
-    )  # where that branch is known to be, for the Ubuntu that is asked
+    # version where one is known ("525.60.13"), else a branch ("520")
+    minimum: str | None = None
+    # for the recommended branch, preferred first
+    modules: list[Flavour] = Field(default_factory=list)
+    # where that branch is known to be, for the Ubuntu that is asked
+    offers: list[Offer] = Field(default_factory=list)
 
 
 class CudaAnswer(BaseModel):
     chosen: str | None = None
-    release: str | None = None  # "12.4.1": the one asked for, else the newest of the chosen minor
+    # "12.4.1": the one asked for, else the newest of the chosen minor
+    release: str | None = None
     package: str | None = None
-    gcc_max: int | None = None  # newest gcc that nvcc takes
-    range: list[str] | None = None  # first and last that fit everything else
+    # newest gcc that nvcc takes
+    gcc_max: int | None = None
+    # first and last that fit everything else
+    range: list[str] | None = None
 
 
 class LibraryAnswer(BaseModel):
@@ -79,17 +93,23 @@ class TensorflowAnswer(BaseModel):
     version: str
     cuda: str
     cudnn: str
-    extra: str | None  # what pip installs, None where there is no extra
+    # what pip installs, None where there is no extra
+    extra: str | None
 
 
 class ImageAnswer(BaseModel):
     """An image's CUDA on the driver of the host; the driver is never in the image."""
 
-    cuda: str  # minor: "12.1"
-    runs: Literal["full", "minor"]  # on the recommended branch; minor: without PTX
-    minimum: str  # oldest driver that runs it at all: "525.60.13"
-    full_from: str | None = None  # driver that came with it, from which on everything works
-    names: list[str] = Field(default_factory=list)  # NVIDIA's images: nvidia/cuda:12.1.1-base-ubuntu22.04, …
+    # minor: "12.1"
+    cuda: str
+    # on the recommended branch; minor: without PTX
+    runs: Literal["full", "minor"]
+    # oldest driver that runs it at all: "525.60.13"
+    minimum: str
+    # driver that came with it, from which on everything works
+    full_from: str | None = None
+    # NVIDIA's images: nvidia/cuda:12.1.1-base-ubuntu22.04, …
+    names: list[str] = Field(default_factory=list)
 
 
 class Nearest(BaseModel):
@@ -97,7 +117,8 @@ class Nearest(BaseModel):
 
     change: dict[str, str]
     text: str
-    fits_all: bool  # False: it ends this clash, another one stays
+    # False: it ends this clash, another one stays
+    fits_all: bool
 
 
 class CompatAnswer(BaseModel):
@@ -120,4 +141,5 @@ class CompatAnswer(BaseModel):
     torch: TorchAnswer | None = None
     tensorflow: TensorflowAnswer | None = None
     image: ImageAnswer | None = None
-    python: list[str] = Field(default_factory=list)  # that every asked framework has wheels for
+    # that every asked framework has wheels for
+    python: list[str] = Field(default_factory=list)

@@ -69,9 +69,7 @@ class Judge:
         if driver and driver.branch and driver.branch.number != branch.number:
             return False
         ubuntu = wished.get("ubuntu")
-        return not (ubuntu and ubuntu.ubuntu) or self.offered(
-            branch, ubuntu.ubuntu, driver.series if driver else None
-        )
+        return not (ubuntu and ubuntu.ubuntu) or self.offered(branch, ubuntu.ubuntu, driver.series if driver else None)
 
     def offered(self, branch: Branch, ubuntu: UbuntuRelease, series: str | None = None) -> bool:
         """True when a repository of that Ubuntu is known to hold the branch, and the branch builds for its
@@ -198,9 +196,10 @@ class Judge:
             offers = self.catalog.offers(item.branch.number, ubuntu=release) if release else []
             channels = {o.channel for o in offers}
             bad = [
-                b for b in self.catalog.known_bad("driver", str(item.branch.number), ubuntu=release)
+                b
+                for b in self.catalog.known_bad("driver", str(item.branch.number), ubuntu=release)
                 if b.channels is None or channels <= set(b.channels)
-            ]  # fmt: skip
+            ]
             return item.branch.is_long_term_or_production and not bad
 
         def sure(item: Left) -> bool:
@@ -239,17 +238,13 @@ class Judge:
                 return None
             kept = [w.text for w in others.values() if w.gpu]
             return Nearest(
-                change={"gpu": ", ".join(kept)},
-                text=f"put {wish.gpu.name} into a host of its own",
-                fits_all=True,
+                change={"gpu": ", ".join(kept)}, text=f"put {wish.gpu.name} into a host of its own", fits_all=True
             )
         for text in self._domain(wish, others):
             other = parse_one(wish.kind, text, self.catalog)
             if self.fits({**others, name: other}):
                 label = other.title if wish.kind != "driver" else f"driver {text}"
-                return Nearest(
-                    change={wish.kind: text}, text=f"{label} instead of {wish.title}", fits_all=True
-                )
+                return Nearest(change={wish.kind: text}, text=f"{label} instead of {wish.title}", fits_all=True)
         return None
 
     def _domain(self, wish: Wish, others: Wished) -> list[str]:

@@ -22,8 +22,10 @@ class Wish:
     text: str
     gpu: Gpu | None = None
     branch: Branch | None = None
-    series: str | None = None  # "580-server" where that was asked for
-    version: str | None = None  # exact driver version, or cuDNN prefix
+    # "580-server" where that was asked for
+    series: str | None = None
+    # exact driver version, or cuDNN prefix
+    version: str | None = None
     toolkits: tuple[CudaMinor, ...] = ()
     torch: TorchRelease | None = None
     tag: str | None = None
@@ -43,13 +45,7 @@ class Wish:
             return self.gpu.name
         if self.torch:
             return f"torch {self.torch.version}" + (f"+{self.tag}" if self.tag else "")
-        names = {
-            "driver": "driver",
-            "cuda": "CUDA",
-            "cudnn": "cuDNN",
-            "tensorflow": "TensorFlow",
-            "ubuntu": "Ubuntu",
-        }
+        names = {"driver": "driver", "cuda": "CUDA", "cudnn": "cuDNN", "tensorflow": "TensorFlow", "ubuntu": "Ubuntu"}
         if self.ubuntu:
             return f"Ubuntu {self.ubuntu.version}"
         if self.tensorflow:
@@ -61,7 +57,8 @@ class Wish:
         return f"{names[self.kind]} {self.text}"
 
 
-Wished = Mapping[str, Wish]  # "gpu0", "gpu1", "driver", "cuda", …
+# "gpu0", "gpu1", "driver", "cuda", …
+Wished = Mapping[str, Wish]
 
 
 def parse(wishes: Wishes, catalog: Catalog) -> dict[str, Wish]:
@@ -80,34 +77,34 @@ def _parse_gpu(text: str, catalog: Catalog) -> Wish:
     if match.candidates:
         names = [f"{g.name} ({g.architecture}, compute capability {g.cc}): {g.id}" for g in match.candidates]
         raise UsageError(
-            "compat.gpu_ambiguous", f"{text!r} means several GPUs with different answers", because=names,
+            "compat.gpu_ambiguous",
+            f"{text!r} means several GPUs with different answers",
+            because=names,
             hint="write one of these names or its PCI id",
-        )  # fmt: skip
+        )
     near = ", ".join(match.nearest)
     raise UsageError(
-        "compat.unknown_gpu", f"there is no GPU {text!r} in the catalog",
+        "compat.unknown_gpu",
+        f"there is no GPU {text!r} in the catalog",
         hint=f"nearest: {near}" if near else "write a name such as 'RTX 3090' or a PCI device id such as 10de:2330",
-    )  # fmt: skip
+    )
 
 
 def parse_one(kind: str, text: str, catalog: Catalog) -> Wish:
     if kind == "driver":
         branch = catalog.branch(text)
         exact = text if "." in text else None
-        return Wish(
-            kind, text, branch=branch, version=exact, series=text if text.endswith("-server") else None
-        )
+        return Wish(kind, text, branch=branch, version=exact, series=text if text.endswith("-server") else None)
     if kind in ("cuda", "image_cuda"):
         newest = catalog.cuda(text)
-        covered = (
-            [m for m in catalog.cuda_minors if same(text, m.version)] if text.count(".") < 2 else [newest]
-        )
+        covered = [m for m in catalog.cuda_minors if same(text, m.version)] if text.count(".") < 2 else [newest]
         if text.count(".") >= 2 and not any(same(text, v) or same(v, text) for v in newest.releases):
             raise UsageError(
-                "catalog.unknown_cuda", f"there is no CUDA toolkit {text!r} in the catalog",
+                "catalog.unknown_cuda",
+                f"there is no CUDA toolkit {text!r} in the catalog",
                 because=[f"releases of {newest.version}: {', '.join(newest.releases)}"],
                 hint=f"nearest known: {newest.releases[-1] if newest.releases else newest.version}",
-            )  # fmt: skip
+            )
         return Wish(kind, text, toolkits=tuple(covered or [newest]))
     if kind == "cudnn":
         if not re.fullmatch(r"\d+(\.\d+)*", text) or not any(same(text, v) for v in catalog.cudnn_versions):
@@ -123,10 +120,11 @@ def parse_one(kind: str, text: str, catalog: Catalog) -> Wish:
         tag = text.partition("+")[2] or None
         if tag and tag not in release.offered:
             raise UsageError(
-                "compat.unknown_torch_build", f"torch {release.version} has no build {tag!r}",
+                "compat.unknown_torch_build",
+                f"torch {release.version} has no build {tag!r}",
                 because=[f"builds of {release.version}: {', '.join(release.offered)}"],
                 hint=f"write one of them, or no build: {release.version}+{release.default}",
-            )  # fmt: skip
+            )
         return Wish(kind, text, torch=release, tag=tag)
     if kind == "tensorflow":
         return Wish(kind, text, tensorflow=catalog.tensorflow(text))

@@ -29,15 +29,29 @@ class Words:
     def issue(self) -> Issue:
         kinds = "+".join(sorted(w.kind for w in self.wishes))
         special = {
-            "gpu": self._gpu, "gpu+gpu": self._gpu_gpu, "driver+gpu": self._driver_gpu, "cuda+gpu": self._cuda_gpu,
-            "gpu+torch": self._torch_gpu, "gpu+tensorflow": self._tensorflow_gpu, "cudnn+gpu": self._cudnn_gpu,
-            "gpu+modules": self._modules_gpu, "driver+modules": self._driver_modules, "cuda+driver": self._cuda_driver,
-            "driver+torch": self._driver_torch, "driver+tensorflow": self._driver_tensorflow,
-            "cudnn+driver": self._driver_cudnn, "driver+ubuntu": self._driver_ubuntu, "gpu+ubuntu": self._gpu_ubuntu,
-            "cuda+ubuntu": self._cuda_ubuntu, "cuda+cudnn": self._cuda_cudnn, "cuda+tensorflow": self._cuda_tensorflow,
-            "cudnn+tensorflow": self._cudnn_tensorflow, "modules+ubuntu": self._modules_ubuntu,
-            "driver+image_cuda": self._driver_image, "gpu+image_cuda": self._image_gpu,
-        }.get(kinds)  # fmt: skip
+            "gpu": self._gpu,
+            "gpu+gpu": self._gpu_gpu,
+            "driver+gpu": self._driver_gpu,
+            "cuda+gpu": self._cuda_gpu,
+            "gpu+torch": self._torch_gpu,
+            "gpu+tensorflow": self._tensorflow_gpu,
+            "cudnn+gpu": self._cudnn_gpu,
+            "gpu+modules": self._modules_gpu,
+            "driver+modules": self._driver_modules,
+            "cuda+driver": self._cuda_driver,
+            "driver+torch": self._driver_torch,
+            "driver+tensorflow": self._driver_tensorflow,
+            "cudnn+driver": self._driver_cudnn,
+            "driver+ubuntu": self._driver_ubuntu,
+            "gpu+ubuntu": self._gpu_ubuntu,
+            "cuda+ubuntu": self._cuda_ubuntu,
+            "cuda+cudnn": self._cuda_cudnn,
+            "cuda+tensorflow": self._cuda_tensorflow,
+            "cudnn+tensorflow": self._cudnn_tensorflow,
+            "modules+ubuntu": self._modules_ubuntu,
+            "driver+image_cuda": self._driver_image,
+            "gpu+image_cuda": self._image_gpu,
+        }.get(kinds)
         if special:
             return special()
         titles = " and ".join(w.title for w in self.wishes)
@@ -56,11 +70,7 @@ class Words:
             else:
                 span = f"branches {numbers[0]} to {numbers[-1]}" if numbers else "no branch"
             toolkits = [t.version for item in left for t in item.toolkits]
-            cuda = (
-                f", CUDA {min(toolkits, key=key)} to {max(toolkits, key=key)}"
-                if toolkits
-                else ", no CUDA toolkit"
-            )
+            cuda = f", CUDA {min(toolkits, key=key)} to {max(toolkits, key=key)}" if toolkits else ", no CUDA toolkit"
             lines.append(f"{wish.title}: {span}{cuda}")
         return lines
 
@@ -91,37 +101,33 @@ class Words:
         what = "module flavour" if shared else "driver branch"
         return Issue(
             code="gpu.no_common_modules" if shared else "gpu.no_common_branch",
-            message=f"no {what} drives both {one.name} and {other.name}", because=[self._line(one), self._line(other)],
+            message=f"no {what} drives both {one.name} and {other.name}",
+            because=[self._line(one), self._line(other)],
             hint="put them into different hosts",
-        )  # fmt: skip
+        )
 
     def _driver_gpu(self) -> Issue:
         driver, gpu = self.by["driver"], self.gpus[0]
         return Issue(
-            code="driver.gpu_not_supported", message=f"driver {driver.text} does not drive {gpu.name}",
+            code="driver.gpu_not_supported",
+            message=f"driver {driver.text} does not drive {gpu.name}",
             because=[self._line(gpu)],
-        )  # fmt: skip
+        )
 
     def _cuda_gpu(self) -> Issue:
         gpu, cuda = self.gpus[0], self.by["cuda"]
         because = [self._cuda_span(gpu)]
         degrees = {self.catalog.toolkit_support(t.version, gpu) for t in cuda.toolkits}
         if "jit" in degrees and not degrees & {"native", "binary"}:
-            because.append(
-                "nvcc and the libraries have no code for it; programs that carry PTX may still start"
-            )
-        if gpu.last_branch and not any(
-            self.catalog.toolkit_support(t.version, gpu) != "none" for t in cuda.toolkits
-        ):
+            because.append("nvcc and the libraries have no code for it; programs that carry PTX may still start")
+        if gpu.last_branch and not any(self.catalog.toolkit_support(t.version, gpu) != "none" for t in cuda.toolkits):
             because.append(f"{gpu.architecture} is driven up to branch {gpu.last_branch}")
         elif gpu.last_branch:
             because.append(
                 f"CUDA {cuda.text} needs driver {cuda.toolkits[0].min_driver}, {gpu.name} ends at {gpu.last_branch}"
             )
         return Issue(
-            code="cuda.gpu_not_supported",
-            message=f"CUDA {cuda.text} does not target {gpu.name}",
-            because=because,
+            code="cuda.gpu_not_supported", message=f"CUDA {cuda.text} does not target {gpu.name}", because=because
         )
 
     def _torch_gpu(self) -> Issue:
@@ -138,18 +144,17 @@ class Words:
                     because[-1] += f"; needs driver {least}, {gpu.name} ends at {gpu.last_branch}"
         because.append(f"{gpu.name} has compute capability {gpu.cc}")
         return Issue(
-            code="torch.gpu_not_supported",
-            message=f"{wish.title} has no code for {gpu.name}",
-            because=because,
+            code="torch.gpu_not_supported", message=f"{wish.title} has no code for {gpu.name}", because=because
         )
 
     def _tensorflow_gpu(self) -> Issue:
         gpu, wish = self.gpus[0], self.by["tensorflow"]
         cuda = wish.tensorflow.cuda if wish.tensorflow else ""
         return Issue(
-            code="tensorflow.gpu_not_supported", message=f"{wish.title} does not run on {gpu.name}",
+            code="tensorflow.gpu_not_supported",
+            message=f"{wish.title} does not run on {gpu.name}",
             because=[f"it is built with CUDA {cuda}", self._cuda_span(gpu), self._line(gpu)],
-        )  # fmt: skip
+        )
 
     def _cudnn_gpu(self) -> Issue:
         gpu, wish = self.gpus[0], self.by["cudnn"]
@@ -162,9 +167,7 @@ class Words:
         else:
             because.append(self._cuda_span(gpu))
         return Issue(
-            code="cudnn.gpu_not_supported",
-            message=f"cuDNN {wish.text} does not drive {gpu.name}",
-            because=because,
+            code="cudnn.gpu_not_supported", message=f"cuDNN {wish.text} does not drive {gpu.name}", because=because
         )
 
     def _newest_cudnn(self, wish: Wish) -> str:
@@ -178,25 +181,28 @@ class Words:
             else f"{gpu.architecture} works with open modules only"
         )
         return Issue(
-            code="modules.gpu_not_supported", message=f"{wish.title} cannot drive {gpu.name}",
+            code="modules.gpu_not_supported",
+            message=f"{wish.title} cannot drive {gpu.name}",
             because=[why, self._line(gpu)],
-        )  # fmt: skip
+        )
 
     def _driver_modules(self) -> Issue:
         driver, wish = self.by["driver"], self.by["modules"]
         branch = driver.branch
         has = self.catalog.flavours([], branch.number) if branch else []
         return Issue(
-            code="modules.branch_has_none", message=f"driver {driver.text} has no {wish.title}",
+            code="modules.branch_has_none",
+            message=f"driver {driver.text} has no {wish.title}",
             because=[f"branch {branch.number if branch else ''} comes with {' and '.join(has)} modules only"],
-        )  # fmt: skip
+        )
 
     def _too_old(self, code: str, wish: Wish, least: str) -> Issue:
         driver = self.by["driver"]
         return Issue(
-            code=code, message=f"driver {driver.text} is too old for {wish.title}",
+            code=code,
+            message=f"driver {driver.text} is too old for {wish.title}",
             because=[f"{wish.title} needs driver {least} or newer, by minor-version compatibility"],
-        )  # fmt: skip
+        )
 
     def _cuda_driver(self) -> Issue:
         wish = self.by["cuda"]
@@ -218,9 +224,10 @@ class Words:
     def _image_gpu(self) -> Issue:
         gpu, wish = self.gpus[0], self.by["image_cuda"]
         return Issue(
-            code="image.gpu_not_supported", message=f"{wish.title} has no code for {gpu.name}",
+            code="image.gpu_not_supported",
+            message=f"{wish.title} has no code for {gpu.name}",
             because=[self._cuda_span(gpu), "programs in it run on what its CUDA compiles for, whatever the host has"],
-        )  # fmt: skip
+        )
 
     def _driver_torch(self) -> Issue:
         wish = self.by["torch"]
@@ -239,9 +246,7 @@ class Words:
     def _driver_cudnn(self) -> Issue:
         wish = self.by["cudnn"]
         majors = self.catalog.cudnn_versions[self._newest_cudnn(wish)]
-        return self._too_old(
-            "driver.too_old_for_cudnn", wish, self.catalog.cudnn_data.min_driver[majors[0]].version
-        )
+        return self._too_old("driver.too_old_for_cudnn", wish, self.catalog.cudnn_data.min_driver[majors[0]].version)
 
     def _where(self, number: int) -> list[str]:
         found = []
@@ -266,17 +271,16 @@ class Words:
             because.append("no repository of it is known to hold this branch")
         because += [f"offered for {place}" for place in self._where(branch.number)]
         return Issue(
-            code="driver.not_offered",
-            message=f"driver {driver.text} is not offered for {wish.title}",
-            because=because,
+            code="driver.not_offered", message=f"driver {driver.text} is not offered for {wish.title}", because=because
         )
 
     def _gpu_ubuntu(self) -> Issue:
         gpu, wish = self.gpus[0], self.by["ubuntu"]
         return Issue(
-            code="gpu.no_branch_offered", message=f"{wish.title} offers no branch that drives {gpu.name}",
+            code="gpu.no_branch_offered",
+            message=f"{wish.title} offers no branch that drives {gpu.name}",
             because=[self._line(gpu)],
-        )  # fmt: skip
+        )
 
     def _cuda_ubuntu(self) -> Issue:
         cuda, wish = self.by["cuda"], self.by["ubuntu"]
@@ -285,10 +289,11 @@ class Words:
         held = sorted({v for t in cuda.toolkits for v in holders(self.catalog, t.version)})
         where = f"; Ubuntu {', '.join(held)} has it" if held else ""
         return Issue(
-            code="cuda.not_in_repository", message=f"NVIDIA's repository of {wish.title} has no CUDA {cuda.text}",
+            code="cuda.not_in_repository",
+            message=f"NVIDIA's repository of {wish.title} has no CUDA {cuda.text}",
             because=[f"it begins with {first} and ends with {last or 'the current one'}{where}"],
             hint=self._cuda_way_out(cuda),
-        )  # fmt: skip
+        )
 
     def _cuda_way_out(self, cuda: Wish) -> str:
         near = self.judge.nearest(tuple(n for n, w in self.judge.wished.items() if w in self.wishes))
@@ -300,33 +305,35 @@ class Words:
 
     def _cuda_cudnn(self) -> Issue:
         cuda, wish = self.by["cuda"], self.by["cudnn"]
-        majors = {
-            m for v, ms in self.catalog.cudnn_versions.items() if same(wish.version or "", v) for m in ms
-        }
+        majors = {m for v, ms in self.catalog.cudnn_versions.items() if same(wish.version or "", v) for m in ms}
         return Issue(
-            code="cudnn.cuda_mismatch", message=f"cuDNN {wish.text} is not built for CUDA {cuda.text}",
+            code="cudnn.cuda_mismatch",
+            message=f"cuDNN {wish.text} is not built for CUDA {cuda.text}",
             because=[f"it is built for CUDA {' and '.join(str(m) for m in sorted(majors))}"],
-        )  # fmt: skip
+        )
 
     def _cuda_tensorflow(self) -> Issue:
         cuda, wish = self.by["cuda"], self.by["tensorflow"]
         built = wish.tensorflow.cuda if wish.tensorflow else ""
         return Issue(
-            code="tensorflow.cuda_mismatch", message=f"{wish.title} does not work with CUDA {cuda.text}",
+            code="tensorflow.cuda_mismatch",
+            message=f"{wish.title} does not work with CUDA {cuda.text}",
             because=[f"it is built with CUDA {built} and loads the libraries of CUDA {key(built)[0]}"],
-        )  # fmt: skip
+        )
 
     def _cudnn_tensorflow(self) -> Issue:
         wish, cudnn = self.by["tensorflow"], self.by["cudnn"]
         built = wish.tensorflow.cudnn if wish.tensorflow else ""
         return Issue(
-            code="tensorflow.cudnn_mismatch", message=f"{wish.title} does not work with cuDNN {cudnn.text}",
+            code="tensorflow.cudnn_mismatch",
+            message=f"{wish.title} does not work with cuDNN {cudnn.text}",
             because=[f"it is built with cuDNN {built} and loads cuDNN {key(built)[0]}"],
-        )  # fmt: skip
+        )
 
     def _modules_ubuntu(self) -> Issue:
         modules, wish = self.by["modules"], self.by["ubuntu"]
         return Issue(
-            code="modules.not_offered", message=f"no branch offered for {wish.title} has {modules.title}",
+            code="modules.not_offered",
+            message=f"no branch offered for {wish.title} has {modules.title}",
             because=self._limits(),
-        )  # fmt: skip
+        )

@@ -33,14 +33,16 @@ def moved_words(case: Case) -> list[str]:
     told = []
     for row in apt(case).transactions:
         steps = {
-            (driver_names.upstream(change.old) if change.old else "nothing", driver_names.upstream(change.new)): change.name
-            for change in row.changes if change.new and driver_names.is_version_locked(change.name)
-        }  # fmt: skip
+            (
+                driver_names.upstream(change.old) if change.old else "nothing",
+                driver_names.upstream(change.new),
+            ): change.name
+            for change in row.changes
+            if change.new and driver_names.is_version_locked(change.name)
+        }
         if steps:
             moves_ = ", ".join(f"{old} to {new}" for old, new in sorted(steps))
-            told.append(
-                f"apt's history, {row.title}: {next(iter(steps.values()))} and its family from {moves_}"
-            )
+            told.append(f"apt's history, {row.title}: {next(iter(steps.values()))} and its family from {moves_}")
     return told[-2:]
 
 
@@ -52,7 +54,8 @@ class Candidate:
     version: str
     source: RepositoryList | None
     priority: int
-    pin: Preference | None = None  # the preference that decided
+    # the preference that decided
+    pin: Preference | None = None
     phased: int | None = None
 
     @property
@@ -76,15 +79,14 @@ def candidate(case: Case, name: str) -> Candidate | None:
         if pin is not None and pin.pin.startswith("version"):
             return None
         if priority < 0:
-            continue  # never installed (apt_preferences(5)); what is there of it stays
+            # never installed (apt_preferences(5)); what is there of it stays
+            continue
         rows.append(Candidate(name, offer.version, source, priority, pin, offer.phased))
     have = facts.packages.get(name)
     if have and have.status[1] not in "nc":
         same = [row for row in rows if row.version == have.version]
         priority = max([_INSTALLED, *(row.priority for row in same)])
-        own = (
-            max(same, key=lambda row: row.priority) if same else Candidate(name, have.version, None, priority)
-        )
+        own = max(same, key=lambda row: row.priority) if same else Candidate(name, have.version, None, priority)
         rows = [row for row in rows if row.priority >= _DOWNGRADES or _order(row.version, have.version) > 0]
         rows.append(own)
     elif not rows:
@@ -101,9 +103,7 @@ def moves(case: Case, name: str) -> Candidate | None:
 
 
 def _better(one: Candidate, other: Candidate) -> int:
-    return (one.priority > other.priority) - (one.priority < other.priority) or _order(
-        one.version, other.version
-    )
+    return (one.priority > other.priority) - (one.priority < other.priority) or _order(one.version, other.version)
 
 
 def _order(one: str, other: str) -> int:
@@ -166,22 +166,22 @@ def _fits(pin: str, source: RepositoryList) -> bool:
         return True
     if kind == "origin":
         host = urlsplit(source.uri).hostname or ""
-        return (
-            fnmatch.fnmatchcase(host, rest.strip("\"'"))
-            or rest in ('""', "''")
-            and source.uri.startswith("file:")
-        )
+        return fnmatch.fnmatchcase(host, rest.strip("\"'")) or rest in ('""', "''") and source.uri.startswith("file:")
     if kind != "release":
         return False
     if "=" not in rest:
         return rest in source.release
     has: dict[str, list[str | None]] = {
-        "o": [source.origin], "l": [source.label], "a": [*source.release[:1]], "n": [*source.release[-1:]],
-    }  # fmt: skip
+        "o": [source.origin],
+        "l": [source.label],
+        "a": [*source.release[:1]],
+        "n": [*source.release[-1:]],
+    }
     for word in rest.split(","):
         key, _, value = word.strip().partition("=")
         if key not in has:
-            continue  # version, component, architecture: not told apart here
+            # version, component, architecture: not told apart here
+            continue
         if not any(fnmatch.fnmatchcase(one or "", value.strip("\"'")) for one in has[key]):
             return False
     return True

@@ -13,23 +13,36 @@ Level = Literal["error", "warning", "note"]
 # What rescue can do, from the smallest on. ``Repair.action`` is one of these; docs/rescue.md explains them.
 ACTIONS: dict[str, int] = {
     # 0: nothing but a reload or a reboot
-    "module.reload": 0,  # stop what holds the modules (consent), unload, load again
+    # stop what holds the modules (consent), unload, load again
+    "module.reload": 0,
     "reboot": 0,
     # 1: finish what was cut off
-    "dpkg.configure": 1,  # dpkg --configure -a, then what apt calls --fix-broken; args: none
-    "boot.room": 1,  # make room in /boot; args: packages (exact names of old kernels), files
-    "initramfs.build": 1,  # args: kernels
+    # dpkg --configure -a, then what apt calls --fix-broken; args: none
+    "dpkg.configure": 1,
+    # make room in /boot; args: packages (exact names of old kernels), files
+    "boot.room": 1,
+    # args: kernels
+    "initramfs.build": 1,
     # 2: mend what steers apt and the modules
-    "holds.clear": 2,  # args: packages (exact names)
-    "sources.drop": 2,  # args: entries [{file, line}] to comment out
-    "sources.rewrite": 2,  # args: entries [{file, line, uri, to}]
-    "sources.key": 2,  # args: name of a catalog repository whose key file is to be written
-    "lists.clean": 2,  # downloaded lists that contradict each other are fetched anew
-    "file.aside": 2,  # args: paths that are renamed to PATH.gpu-provision-disabled
-    "packages.install": 2,  # args: packages (exact names) that a removal took along and that concern no driver
+    # args: packages (exact names)
+    "holds.clear": 2,
+    # args: entries [{file, line}] to comment out
+    "sources.drop": 2,
+    # args: entries [{file, line, uri, to}]
+    "sources.rewrite": 2,
+    # args: name of a catalog repository whose key file is to be written
+    "sources.key": 2,
+    # downloaded lists that contradict each other are fetched anew
+    "lists.clean": 2,
+    # args: paths that are renamed to PATH.gpu-provision-disabled
+    "file.aside": 2,
+    # args: packages (exact names) that a removal took along and that concern no driver
+    "packages.install": 2,
     # 3 and 4: let the inventory's roles do it: headers, modules, holds, one family at one version
-    "apply": 3,  # args: parts (driver, cuda, conda, containers)
-    "realign": 4,  # as apply, where versions of one family have to move; args: parts
+    # args: parts (driver, cuda, conda, containers)
+    "apply": 3,
+    # as apply, where versions of one family have to move; args: parts
+    "realign": 4,
     # 5: remove every trace of the driver, then install by the inventory
     "runfile.uninstall": 5,
     "purge": 5,
@@ -42,7 +55,8 @@ class Repair(BaseModel):
     """One step of the smallest repair."""
 
     action: str
-    words: str  # "install linux-headers-6.8.0-45-generic and build the module": what it does here, for people
+    # "install linux-headers-6.8.0-45-generic and build the module": what it does here, for people
+    words: str
     args: dict[str, Any] = Field(default_factory=dict)
 
     @property
@@ -53,23 +67,33 @@ class Repair(BaseModel):
 class Finding(BaseModel):
     """One named cause on one host."""
 
-    code: str  # stable: driver.stale_module
+    # stable: driver.stale_module
+    code: str
     level: Level
-    message: str  # this host's case in one line, with its versions and names
-    evidence: list[str] = Field(default_factory=list)  # the file, the line, the versions that disagree
-    breaks: str = ""  # what does not work because of it
-    repairs: list[Repair] = Field(default_factory=list)  # in order; the first level that does is the smallest
-    reboot: bool = False  # the repair ends with one
-    prevent: str = ""  # what would have kept it from happening
-    folded: list[Finding] = Field(default_factory=list)  # symptoms that follow from this one
+    # this host's case in one line, with its versions and names
+    message: str
+    # the file, the line, the versions that disagree
+    evidence: list[str] = Field(default_factory=list)
+    # what does not work because of it
+    breaks: str = ""
+    # in order; the first level that does is the smallest
+    repairs: list[Repair] = Field(default_factory=list)
+    # the repair ends with one
+    reboot: bool = False
+    # what would have kept it from happening
+    prevent: str = ""
+    # symptoms that follow from this one
+    folded: list[Finding] = Field(default_factory=list)
 
 
 class Diagnosis(BaseModel):
     """What is wrong with one host: what has to be mended first stands first."""
 
     findings: list[Finding] = Field(default_factory=list)
-    unknown: list[str] = Field(default_factory=list)  # symptoms that no rule explains, and what was looked at
-    unread: list[str] = Field(default_factory=list)  # what could not be read, so that silence proves nothing
+    # symptoms that no rule explains, and what was looked at
+    unknown: list[str] = Field(default_factory=list)
+    # what could not be read, so that silence proves nothing
+    unread: list[str] = Field(default_factory=list)
 
     @property
     def errors(self) -> list[Finding]:

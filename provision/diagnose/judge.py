@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from provision.diagnose import queries as diagnose_queries
-from provision.diagnose import registry
+from provision.diagnose import queries, registry
 from provision.diagnose.finding import Diagnosis, Finding
 from provision.diagnose.rule import Case, Found, Rule
 from provision.diagnose.rules import symptoms
@@ -28,7 +27,7 @@ def judge(case: Case) -> Diagnosis:
         else:
             diagnosis.unknown += [symptom.message, *(f"  {line}" for line in symptom.evidence)]
     if diagnosis.unknown:
-        diagnosis.unknown += ["looked at:", *(f"  {line}" for line in diagnose_queries.looked_at(case))]
+        diagnosis.unknown += ["looked at:", *(f"  {line}" for line in queries.looked_at(case))]
     return diagnosis
 
 

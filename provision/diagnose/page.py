@@ -9,12 +9,29 @@ from provision.diagnose.registry import all_rules, area
 from provision.diagnose.rule import Rule
 
 _TITLES = {
-    "host": "The host itself", "disk": "Disks", "dpkg": "dpkg", "apt": "apt", "holds": "Holds", "boot": "What boots",
-    "secureboot": "Secure Boot", "kernel": "Kernel and module", "driver": "Driver", "nouveau": "nouveau and nova",
-    "gpus": "GPUs", "fabric": "NVSwitch and fabric manager", "mig": "MIG", "reboot": "Reboots", "desktop": "Desktop and X",
-    "cuda": "CUDA", "cudnn": "cuDNN", "nccl": "NCCL", "containers": "Containers", "conda": "conda", "proxy": "Proxies",
+    "host": "The host itself",
+    "disk": "Disks",
+    "dpkg": "dpkg",
+    "apt": "apt",
+    "holds": "Holds",
+    "boot": "What boots",
+    "secureboot": "Secure Boot",
+    "kernel": "Kernel and module",
+    "driver": "Driver",
+    "nouveau": "nouveau and nova",
+    "gpus": "GPUs",
+    "fabric": "NVSwitch and fabric manager",
+    "mig": "MIG",
+    "reboot": "Reboots",
+    "desktop": "Desktop and X",
+    "cuda": "CUDA",
+    "cudnn": "cuDNN",
+    "nccl": "NCCL",
+    "containers": "Containers",
+    "conda": "conda",
+    "proxy": "Proxies",
     "shell": "Shells",
-}  # fmt: skip
+}
 _ERRORS = {
     "error": "error: something does not work, or will not after the next boot or apt run",
     "warning": "warning: it works, and one ordinary event breaks it",
@@ -38,14 +55,10 @@ def page(rule: Rule) -> str:
             f"## Errors that lead here\n\n`provision diagnose --text` knows it by (regular expressions):\n\n{patterns}"
         )
     links = [
-        (words, codes)
-        for words, codes in (("Follows from", rule.symptom_of), ("Mended after", rule.after))
-        if codes
+        (words, codes) for words, codes in (("Follows from", rule.symptom_of), ("Mended after", rule.after)) if codes
     ]
     if links:
-        parts.append(
-            "\n".join(f"{words}: {', '.join(f'[{c}]({c}.md)' for c in codes)}." for words, codes in links)
-        )
+        parts.append("\n".join(f"{words}: {', '.join(f'[{c}]({c}.md)' for c in codes)}." for words, codes in links))
     if rule.sources:
         parts.append("## Sources\n\n" + "\n".join(f"- {source}" for source in rule.sources))
     parts.append("Written from the rule by `make docs`. [All findings](README.md).")
@@ -66,9 +79,7 @@ def index() -> str:
     for name in areas:
         rows = [rule for rule in all_rules() if area(rule.code) == name]
         table = "\n".join(f"| [{rule.code}]({rule.code}.md) | {rule.level} | {rule.title} |" for rule in rows)
-        parts.append(
-            f"## {_TITLES.get(name, name)}\n\n| code | level | cause |\n| --- | --- | --- |\n{table}"
-        )
+        parts.append(f"## {_TITLES.get(name, name)}\n\n| code | level | cause |\n| --- | --- | --- |\n{table}")
     parts.append("Written from the rules by `make docs`.")
     return "\n\n".join(parts) + "\n"
 
@@ -93,11 +104,7 @@ def traps_page() -> str:
 
 def pages() -> dict[str, str]:
     """Return {file name: text} of docs/findings."""
-    return {
-        "README.md": index(),
-        "traps.md": traps_page(),
-        **{f"{rule.code}.md": page(rule) for rule in all_rules()},
-    }
+    return {"README.md": index(), "traps.md": traps_page(), **{f"{rule.code}.md": page(rule) for rule in all_rules()}}
 
 
 def _repair(rule: Rule) -> str:
@@ -108,16 +115,13 @@ def _repair(rule: Rule) -> str:
 def _folded(text: str) -> str:
     """Paragraphs with lines of a length that people read."""
     return "\n\n".join(
-        textwrap.fill(part, 118, break_long_words=False, break_on_hyphens=False)
-        for part in text.strip().split("\n\n")
+        textwrap.fill(part, 118, break_long_words=False, break_on_hyphens=False) for part in text.strip().split("\n\n")
     )
 
 
 def _sentence(text: str) -> str:
     text = text.strip()
     text = (
-        text[:1].upper() + text[1:]
-        if not text.startswith(("nvidia", "apt", "dpkg", "nouveau", "provision"))
-        else text
+        text[:1].upper() + text[1:] if not text.startswith(("nvidia", "apt", "dpkg", "nouveau", "provision")) else text
     )
     return text if text.endswith((".", "!", "?", "`", ":")) else text + "."

@@ -18,7 +18,8 @@ from provision.parts.driver.installed import InstalledDriver, installed_driver
 from provision.parts.driver.removed import removed_driver
 
 _NO_TROUBLE = BootTrouble()
-EVIDENCE = 12  # lines of one finding
+# lines of one finding
+EVIDENCE = 12
 
 
 # --- repairs -----------------------------------------------------------------------------------------------------
@@ -136,7 +137,8 @@ def driver_origin(case: Case) -> str:
         return "signed"
     origins = {module.origin for module in case.facts.module.on_disk}
     if "dkms" in origins or boot(case).dkms:
-        return "dkms"  # of a runfile too, where it was told to use DKMS
+        # of a runfile too, where it was told to use DKMS
+        return "dkms"
     if case.facts.runfile.uninstaller or case.facts.runfile.traces:
         return "runfile"
     return "signed" if "prebuilt" in origins else "none"
@@ -199,9 +201,7 @@ def slots_in(lines: Sequence[str]) -> set[str]:
     """PCI addresses (without domain) that lines name."""
     found = set()
     for line in lines:
-        for match in re.finditer(
-            r"\b(?:[0-9a-f]{4,8}:)?([0-9a-f]{2}:[0-9a-f]{2})(?:\.[0-9a-f])?\b", line, re.I
-        ):
+        for match in re.finditer(r"\b(?:[0-9a-f]{4,8}:)?([0-9a-f]{2}:[0-9a-f]{2})(?:\.[0-9a-f])?\b", line, re.I):
             found.add(match.group(1).lower())
     return found
 
@@ -298,8 +298,7 @@ def looked_at(case: Case) -> list[str]:
         found = modules_of(case, kernel)
         which = "runs" if kernel == facts.kernels.running else "boots next"
         rows.append(
-            f"kernel {kernel} ({which}): "
-            + (module_words(found[0]) if found else "no nvidia module on the disk")
+            f"kernel {kernel} ({which}): " + (module_words(found[0]) if found else "no nvidia module on the disk")
         )
     rows += library_words(case) or ["no libcuda.so.1 and no libnvidia-ml.so.1 in the loader's folders"]
     driver = installed(case)

@@ -14,9 +14,29 @@ from provision.errors import UsageError
 # What is mended first where neither ``after`` nor the level says: from what stands in every way to what only annoys.
 # The first part of a code; areas that are not listed come last, by name.
 AREAS = (
-    "host", "disk", "dpkg", "apt", "holds", "boot", "secureboot", "kernel", "driver", "nouveau", "gpus", "fabric", "mig",
-    "reboot", "desktop", "cuda", "cudnn", "nccl", "containers", "conda", "proxy", "shell",
-)  # fmt: skip
+    "host",
+    "disk",
+    "dpkg",
+    "apt",
+    "holds",
+    "boot",
+    "secureboot",
+    "kernel",
+    "driver",
+    "nouveau",
+    "gpus",
+    "fabric",
+    "mig",
+    "reboot",
+    "desktop",
+    "cuda",
+    "cudnn",
+    "nccl",
+    "containers",
+    "conda",
+    "proxy",
+    "shell",
+)
 
 
 @cache

@@ -19,11 +19,9 @@ _NAMES = (
     ("cuda", re.compile(r"/compute/cuda/repos/[a-z]+[0-9]+/")),
     ("container_toolkit", re.compile(r"/libnvidia-container/(?:stable|experimental)/|^nvidia\.github\.io/nvidia-")),
     ("ppa", re.compile(r"/graphics-drivers/ppa/ubuntu/")),
-)  # fmt: skip
-# Where NVIDIA's keyring package and its instructions for the container toolkit put their entry.
-_OF_PACKAGE = re.compile(
-    r"/(?:cuda-(?:ubuntu|debian)[0-9]+-[a-z0-9_]+|nvidia-container-toolkit)\.(?:list|sources)$"
 )
+# Where NVIDIA's keyring package and its instructions for the container toolkit put their entry.
+_OF_PACKAGE = re.compile(r"/(?:cuda-(?:ubuntu|debian)[0-9]+-[a-z0-9_]+|nvidia-container-toolkit)\.(?:list|sources)$")
 OURS = "/etc/apt/sources.list.d/gpu-provision-"
 
 

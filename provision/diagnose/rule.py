@@ -33,7 +33,8 @@ class Case:
     def expect(self) -> dict[str, Any]:
         """What ``verify`` holds this host to: rules that judge the same things ask its checks."""
         from provision.planning.verification import (
-            expect_of,  # it knows planning, which most of what imports this does not need
+            # it knows planning, which most of what imports this does not need
+            expect_of,
         )
 
         return expect_of(self.facts, dict(self.values), self.catalog)
@@ -66,14 +67,18 @@ class Rule:
 
     code: str
     level: Level
-    title: str  # the cause in a few words: "the loaded module is older than the driver on the disk"
-    explain: str  # how it comes about; paragraphs of plain Markdown
+    # the cause in a few words: "the loaded module is older than the driver on the disk"
+    title: str
+    # how it comes about; paragraphs of plain Markdown
+    explain: str
     breaks: str
-    repair: str  # the smallest repair in general words
+    # the smallest repair in general words
+    repair: str
     prevent: str
     find: Callable[[Case], Iterable[Found]]
     reboot: bool = False
     texts: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
     symptom_of: tuple[str, ...] = ()
-    sources: tuple[str, ...] = field(default=())  # where the rule is taken from
+    # where the rule is taken from
+    sources: tuple[str, ...] = field(default=())

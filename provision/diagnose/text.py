@@ -19,11 +19,16 @@ _PREFIX = re.compile(
 )
 # Colours and other orders to a terminal (ECMA-48), as ``script``, CI logs and a pasted prompt have them.
 _TERMINAL = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
-_LEAST = 18  # characters of an error that are enough to know it by
-MOST = 64_000_000  # characters of a log that are looked at, from its end
-_PASTE = 400  # lines up to which a text is one message, with words of any two lines together
-_NEAR = 8  # lines of a log on each side of one that may belong to its message
-_HITS = 200  # places of a log at which a pattern is tried over several lines
+# characters of an error that are enough to know it by
+_LEAST = 18
+# characters of a log that are looked at, from its end
+MOST = 64_000_000
+# lines up to which a text is one message, with words of any two lines together
+_PASTE = 400
+# lines of a log on each side of one that may belong to its message
+_NEAR = 8
+# places of a log at which a pattern is tried over several lines
+_HITS = 200
 
 
 @dataclass(frozen=True)
@@ -32,8 +37,10 @@ class Match:
 
     rule: Rule
     line: str
-    length: int  # characters that matched: more of them is surer
-    lines: int  # how many lines it knew
+    # characters that matched: more of them is surer
+    length: int
+    # how many lines it knew
+    lines: int
 
 
 class _Text:
@@ -106,7 +113,8 @@ def traps(text: str, catalog: Catalog) -> list[tuple[Trap, str]]:
             if numbers:
                 found.append((len(words), trap, told.lines[numbers[0]]))
                 break
-            if whole and (at := whole.lower().find(words)) >= 0:  # a terminal or a mail broke the line
+            # a terminal or a mail broke the line
+            if whole and (at := whole.lower().find(words)) >= 0:
                 found.append((len(words), trap, whole[at : at + 240]))
                 break
     return [(trap, line) for _, trap, line in sorted(found, key=lambda row: -row[0])]
@@ -117,9 +125,10 @@ def _known(trap: Trap) -> list[str]:
     if trap.kind != "error":
         return []
     pieces = [
-        piece.strip(" \"'<>()") for words in (trap.match, *trap.also)
+        piece.strip(" \"'<>()")
+        for words in (trap.match, *trap.also)
         for piece in re.split(r"\.\.\.|…|N{2,}[.N]*|<[A-Za-z]+>|\b[XY]\b", words)
-    ]  # fmt: skip
+    ]
     return [piece.lower() for piece in pieces if len(piece) >= _LEAST]
 
 
@@ -128,9 +137,7 @@ def _match(rule: Rule, text: _Text) -> Match | None:
     for pattern in map(re.compile, rule.texts, [re.I] * len(rule.texts)):
         near = text.with_any(needed(pattern.pattern))
         hits = [
-            (len(hit.group(0)), text.lines[number])
-            for number in near
-            if (hit := pattern.search(text.lines[number]))
+            (len(hit.group(0)), text.lines[number]) for number in near if (hit := pattern.search(text.lines[number]))
         ]
         if not hits and near:
             for joined in text.messages(near):
@@ -190,7 +197,8 @@ def _runs(tokens: Sequence[str]) -> Iterator[str]:
     for piece, after in zip(tokens, [*tokens[1:], ""], strict=True):
         plain = piece[-1] if re.fullmatch(r"[A-Za-z0-9_ :'\"<>=,/@%&#;!~`-]|\\[^A-Za-z0-9\s]", piece) else ""
         if after[:1] in ("?", "*", "{") or plain.isspace():
-            plain = ""  # may be absent, or a line's end
+            # may be absent, or a line's end
+            plain = ""
         if plain:
             run += plain
             if after != "+":

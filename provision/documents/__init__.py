@@ -40,7 +40,8 @@ class Document(BaseModel):
     def to_json(self) -> str:
         try:
             text = self.model_dump_json(by_alias=True, indent=2)
-        except PydanticSerializationError:  # a name of a file that is not UTF-8
+        except PydanticSerializationError:
+            # a name of a file that is not UTF-8
             text = json.dumps(self.model_dump(by_alias=True), ensure_ascii=False, indent=2, default=str)
         return clean_json(text)
 
@@ -54,10 +55,14 @@ class ErrorDocument(Document):
 class ScannedHost(BaseModel):
     status: Literal["ok", "unreachable", "failed"]
     gpus: list[str] = Field(default_factory=list)
-    driver: str | None = None  # "580.126.20 open": the module that is loaded, else what is installed
-    origin: str | None = None  # "the Ubuntu archive", "NVIDIA's repository", …; "not from apt"
-    cuda: str | None = None  # "CUDA 13.0, cuDNN 9.14.0.64, NCCL 2.28.3"
-    summary: str = ""  # what a person should notice
+    # "580.126.20 open": the module that is loaded, else what is installed
+    driver: str | None = None
+    # "the Ubuntu archive", "NVIDIA's repository", …; "not from apt"
+    origin: str | None = None
+    # "CUDA 13.0, cuDNN 9.14.0.64, NCCL 2.28.3"
+    cuda: str | None = None
+    # what a person should notice
+    summary: str = ""
     facts: Facts | None = None
 
 
@@ -75,20 +80,26 @@ class EnvsRow(BaseModel):
     owner: str | None = None
     state: str = "whole"
     python: str | None = None
-    frameworks: dict[str, str] = Field(default_factory=dict)  # torch -> 2.6.0+cu124
-    builds: dict[str, str] = Field(default_factory=dict)  # torch -> cuda | cpu
+    # torch -> 2.6.0+cu124
+    frameworks: dict[str, str] = Field(default_factory=dict)
+    # torch -> cuda | cpu
+    builds: dict[str, str] = Field(default_factory=dict)
     cuda: str | None = None
     cudnn: str | None = None
     nccl: str | None = None
-    size_bytes: int | None = None  # on disk; files that are linked from elsewhere count; None: not measured
-    own_bytes: int | None = None  # what would be free without it
+    # on disk; files that are linked from elsewhere count; None: not measured
+    size_bytes: int | None = None
+    # what would be free without it
+    own_bytes: int | None = None
     made_by_us: bool = False
-    notes: list[str] = Field(default_factory=list)  # what a person should notice
+    # what a person should notice
+    notes: list[str] = Field(default_factory=list)
 
 
 class EnvsHost(BaseModel):
     status: Literal["ok", "unreachable", "failed"]
-    rows: list[EnvsRow] = Field(default_factory=list)  # each installation, then its environments
+    # each installation, then its environments
+    rows: list[EnvsRow] = Field(default_factory=list)
 
 
 class EnvsDocument(Document):
@@ -107,8 +118,10 @@ class Check(BaseModel):
     message: str
     evidence: list[str] = Field(default_factory=list)
     hint: str | None = None
-    seconds: float | None = None  # of checks that run something
-    numbers: dict[str, float] = Field(default_factory=dict)  # measured, the unit in the name
+    # of checks that run something
+    seconds: float | None = None
+    # measured, the unit in the name
+    numbers: dict[str, float] = Field(default_factory=dict)
 
 
 class VerifiedHost(BaseModel):
@@ -123,24 +136,41 @@ class VerifyDocument(Document):
 
 class AppliedHost(BaseModel):
     status: Literal[
-        "done", "unchanged", "checked", "reboot_needed", "restart_needed", "check_failed", "failed", "unreachable", "blocked",
-        "interrupted", "not_started",
-        "busy",  # its GPUs are in use: left alone
-        "skipped",  # it could not be drained: nothing was changed
-    ]  # fmt: skip
+        "done",
+        "unchanged",
+        "checked",
+        "reboot_needed",
+        "restart_needed",
+        "check_failed",
+        "failed",
+        "unreachable",
+        "blocked",
+        "interrupted",
+        "not_started",
+        # its GPUs are in use: left alone
+        "busy",
+        # it could not be drained: nothing was changed
+        "skipped",
+    ]
     summary: str = ""
-    changed: list[str] = Field(default_factory=list)  # tasks that changed something
+    # tasks that changed something
+    changed: list[str] = Field(default_factory=list)
     failed_task: str | None = None
     checks: list[Check] = Field(default_factory=list)
-    wave: int | None = None  # counted from 1; None: in none of them
-    rebooted: bool = False  # another boot answers: told apart by its boot_id
-    because: list[str] = Field(default_factory=list)  # of busy: the processes on the GPUs
-    drain: Literal["ok", "failed"] | None = None  # what became of its hooks; None: there was none to run
+    # counted from 1; None: in none of them
+    wave: int | None = None
+    # another boot answers: told apart by its boot_id
+    rebooted: bool = False
+    # of busy: the processes on the GPUs
+    because: list[str] = Field(default_factory=list)
+    # what became of its hooks; None: there was none to run
+    drain: Literal["ok", "failed"] | None = None
     resume: Literal["ok", "failed"] | None = None
 
 
 class AppliedWave(BaseModel):
-    kind: Literal["all", "canary", "batch", "waited"]  # waited: hosts whose GPUs were in use
+    # waited: hosts whose GPUs were in use
+    kind: Literal["all", "canary", "batch", "waited"]
     status: Literal["done", "stopped", "not_begun"]
     hosts: list[str] = Field(default_factory=list)
     seconds: float | None = None
@@ -150,10 +180,10 @@ class ApplyDocument(Document):
     schema_id: str = Field(default="provision/apply/1", alias="schema")
     hosts: dict[str, AppliedHost] = Field(default_factory=dict)
     waves: list[AppliedWave] = Field(default_factory=list)
-    stopped: str | None = None  # why no further wave was begun
-    warnings: list[Issue] = Field(
-        default_factory=list
-    )  # a lock that was taken over, a record that was not written
+    # why no further wave was begun
+    stopped: str | None = None
+    # a lock that was taken over, a record that was not written
+    warnings: list[Issue] = Field(default_factory=list)
     run_dir: str | None = None
     seconds: float | None = None
 
@@ -162,23 +192,27 @@ class InitGroup(BaseModel):
     """Hosts of one kind of hardware. branches, recommended: of the driver, by the catalog alone."""
 
     hosts: list[str] = Field(default_factory=list)
-    cards: str = ""  # "8x H100 SXM5 80GB"; empty: no NVIDIA GPU
+    # "8x H100 SXM5 80GB"; empty: no NVIDIA GPU
+    cards: str = ""
     ubuntu: list[str] = Field(default_factory=list)
     branches: list[int] = Field(default_factory=list)
     recommended: int | None = None
-    trouble: dict[str, str] = Field(
-        default_factory=dict
-    )  # host -> why no driver can be chosen for it as it is
+    # host -> why no driver can be chosen for it as it is
+    trouble: dict[str, str] = Field(default_factory=dict)
 
 
 class InitDocument(Document):
     schema_id: str = Field(default="provision/init/1", alias="schema")
     path: str = ""
     content: str = ""
-    groups: dict[str, InitGroup] = Field(default_factory=dict)  # of hosts that were looked at
-    unreached: dict[str, str] = Field(default_factory=dict)  # host -> why
-    left_out: list[str] = Field(default_factory=list)  # no GPU, and nobody said that they have one
-    next_source: str | None = None  # what -i the next command needs, where that is not path
+    # of hosts that were looked at
+    groups: dict[str, InitGroup] = Field(default_factory=dict)
+    # host -> why
+    unreached: dict[str, str] = Field(default_factory=dict)
+    # no GPU, and nobody said that they have one
+    left_out: list[str] = Field(default_factory=list)
+    # what -i the next command needs, where that is not path
+    next_source: str | None = None
 
 
 def error_document(error: ProvisionError) -> ErrorDocument:
@@ -209,11 +243,15 @@ def schemas() -> dict[str, dict[str, Any]]:
         OfflineDocument,
         RescueDocument,
     )
-    return {
-        model.model_fields["schema_id"].default: model.model_json_schema(by_alias=True) for model in models
-    }
+    return {model.model_fields["schema_id"].default: model.model_json_schema(by_alias=True) for model in models}
 
 
 DOCUMENTS: tuple[type[Document], ...] = (
-    ErrorDocument, InitDocument, ScanDocument, EnvsDocument, PlanDocument, ApplyDocument, VerifyDocument,
-)  # fmt: skip
+    ErrorDocument,
+    InitDocument,
+    ScanDocument,
+    EnvsDocument,
+    PlanDocument,
+    ApplyDocument,
+    VerifyDocument,
+)

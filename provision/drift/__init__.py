@@ -20,9 +20,7 @@ from provision.lock.model import HostLock, Lock
 __all__ = ["Item", "judge_host"]
 
 
-def judge_host(
-    name: str, facts: Facts, values: dict[str, Any], catalog: Catalog
-) -> tuple[list[Item], HostLock | None]:
+def judge_host(name: str, facts: Facts, values: dict[str, Any], catalog: Catalog) -> tuple[list[Item], HostLock | None]:
     """Return what of a host drifted, the gravest first, and the lock that it was held against.
 
     values: effective role variables with ``inventory_dir``. Raises LockError for a lock that cannot be used, UsageError and
@@ -46,18 +44,27 @@ def _unlisted(name: str, facts: Facts, lock: Lock, *, known: bool) -> list[Item]
     known: it is held to a group that is like it. Then nothing is amiss but a name, by which its own hardware is found.
     """
     cards = {gpu.uuid for gpu in facts.smi.gpus if gpu.uuid}
-    before = [
-        other for other, host in lock.hosts.items()
-        if cards & {gpu.uuid for gpu in host.gpus if gpu.uuid}
-    ]  # fmt: skip
+    before = [other for other, host in lock.hosts.items() if cards & {gpu.uuid for gpu in host.gpus if gpu.uuid}]
     if before:
         return [
-            Item(code="lock.renamed", what="its name", expected=before[0], found=name, against="lock",
-                 hint=f"the lock has these cards as {before[0]}: rename it there, or provision lock again")
-        ]  # fmt: skip
+            Item(
+                code="lock.renamed",
+                what="its name",
+                expected=before[0],
+                found=name,
+                against="lock",
+                hint=f"the lock has these cards as {before[0]}: rename it there, or provision lock again",
+            )
+        ]
     if known:
         return []
     return [
-        Item(code="lock.not_listed", what="the lock", expected="every host in it", found=f"{name} is not", against="lock",
-             hint="provision lock adds it once it is verified")
-    ]  # fmt: skip
+        Item(
+            code="lock.not_listed",
+            what="the lock",
+            expected="every host in it",
+            found=f"{name} is not",
+            against="lock",
+            hint="provision lock adds it once it is verified",
+        )
+    ]

@@ -19,18 +19,19 @@ def against_hardware(facts: Facts, lock: HostLock | None) -> list[Item]:
         gpu = now.get(slot)
         if gpu is None:
             items.append(
-                _item("card_missing", f"card {card.slot}", f"{card.name}{_uuid(card)}", "no card on the bus",
-                      "look at power, seating and the BIOS; a card that was taken out on purpose: provision lock --update")
-            )  # fmt: skip
+                _item(
+                    "card_missing",
+                    f"card {card.slot}",
+                    f"{card.name}{_uuid(card)}",
+                    "no card on the bus",
+                    "look at power, seating and the BIOS; a card that was taken out on purpose: provision lock --update",
+                )
+            )
             continue
         if gpu.device != card.device:
             items.append(
                 _item(
-                    "card_other",
-                    f"card {card.slot}",
-                    f"{card.name} (10de:{card.device})",
-                    f"10de:{gpu.device}",
-                    _NEW,
+                    "card_other", f"card {card.slot}", f"{card.name} (10de:{card.device})", f"10de:{gpu.device}", _NEW
                 )
             )
             continue
@@ -45,9 +46,7 @@ _NEW = "changed on purpose: provision lock --update takes it over"
 
 
 def _item(code: str, what: str, expected: str, found: str, hint: str) -> Item:
-    return Item(
-        code=f"hardware.{code}", what=what, expected=expected, found=found, against="hardware", hint=hint
-    )
+    return Item(code=f"hardware.{code}", what=what, expected=expected, found=found, against="hardware", hint=hint)
 
 
 def _uuid(card: LockedGpu) -> str:
@@ -75,18 +74,28 @@ def _of_card(card: LockedGpu, gpu: Gpu, seen: SmiGpu | None, busy: bool) -> list
     link = gpu.pcie
     if link and link.width and card.width and link.width < card.width:
         items.append(
-            _item("pcie_width", f"PCIe width of card {card.slot}", f"x{card.width}", f"x{link.width}",
-                  "reseat the card, look at riser and slot; a reboot trains the link again")
-        )  # fmt: skip
+            _item(
+                "pcie_width",
+                f"PCIe width of card {card.slot}",
+                f"x{card.width}",
+                f"x{link.width}",
+                "reseat the card, look at riser and slot; a reboot trains the link again",
+            )
+        )
     # An idle card may lower its speed to save power, a busy one does not; what it can do at most never falls by itself.
     top = link.max_speed if link else None
     speed = link.speed if link and busy else None
     lower = min((value for value in (top, speed) if value), default=None)
     if lower and card.speed and lower < card.speed:
         items.append(
-            _item("pcie_speed", f"PCIe speed of card {card.slot}", f"{card.speed:g} GT/s", f"{lower:g} GT/s",
-                  "look at the BIOS setting of the slot and at 'dmesg | grep AER'; a reboot trains the link again")
-        )  # fmt: skip
+            _item(
+                "pcie_speed",
+                f"PCIe speed of card {card.slot}",
+                f"{card.speed:g} GT/s",
+                f"{lower:g} GT/s",
+                "look at the BIOS setting of the slot and at 'dmesg | grep AER'; a reboot trains the link again",
+            )
+        )
     return items
 
 
@@ -99,7 +108,13 @@ def _lost_in_the_driver(facts: Facts) -> list[Item]:
     if not seen or len(facts.smi.gpus) >= len(mine):
         return []
     return [
-        _item("card_lost", f"card {gpu.slot}", "the driver sees it", "nvidia-smi does not list it",
-              "dmesg | grep -e NVRM -e Xid says why; provision diagnose names the cause")
-        for gpu in mine if short(gpu.slot) not in seen
-    ]  # fmt: skip
+        _item(
+            "card_lost",
+            f"card {gpu.slot}",
+            "the driver sees it",
+            "nvidia-smi does not list it",
+            "dmesg | grep -e NVRM -e Xid says why; provision diagnose names the cause",
+        )
+        for gpu in mine
+        if short(gpu.slot) not in seen
+    ]

@@ -30,18 +30,25 @@ def against_inventory(name: str, facts: Facts, values: dict[str, Any], catalog: 
     plan, asking = standing(name, facts, values, catalog)
     ids = {step.id for step in plan.steps}
     items = [
-        item for step in plan.steps
+        item
+        for step in plan.steps
         # A daemon that is to take up what is written anew is no second thing.
         if not (step.id == "reboot" or (step.id == "restart" and "containers" in ids))
         for item in _of_step(step, facts)
-    ]  # fmt: skip
+    ]
     items += _next_boot(facts, plan)
     items += _blockers(plan)
     items += [
-        Item(code=f"packages.{part}", what=_PARTS[part], expected="as the inventory asks", found="its packages have to change",
-             against="inventory", hint="provision plan says how")
+        Item(
+            code=f"packages.{part}",
+            what=_PARTS[part],
+            expected="as the inventory asks",
+            found="its packages have to change",
+            against="inventory",
+            hint="provision plan says how",
+        )
         for part in asking
-    ]  # fmt: skip
+    ]
     items += _sources(facts)
     if not any(item.what == apt_files.UNATTENDED for item in items):
         items += _unattended(facts, values)
@@ -78,28 +85,24 @@ def _of_step(step: Step, facts: Facts) -> list[Item]:
 
 # Step of a plan -> area of what it puts right.
 _AREAS = {
-    "sources": "sources", "boot": "boot", "containers": "containers", "restart": "containers", "conda": "conda",
+    "sources": "sources",
+    "boot": "boot",
+    "containers": "containers",
+    "restart": "containers",
+    "conda": "conda",
     "environments": "conda",
-}  # fmt: skip
+}
 
 
 def _of_hold(step: Step) -> list[Item]:
     """Nothing where the step goes with packages that are to change."""
     loose = [name for name in step.details if not name.startswith(("kernel: ", "not installed: "))]
-    stale = [
-        name.removeprefix("not installed: ") for name in step.details if name.startswith("not installed: ")
-    ]
+    stale = [name.removeprefix("not installed: ") for name in step.details if name.startswith("not installed: ")]
     if not loose and not stale:
         return []
-    found = (
-        f"not held: {', '.join(loose[:4])}" if loose else f"held and not installed: {', '.join(stale[:4])}"
-    )
+    found = f"not held: {', '.join(loose[:4])}" if loose else f"held and not installed: {', '.join(stale[:4])}"
     found += f" and {len(loose) - 4} more" if len(loose) > 4 else ""
-    return [
-        _item(
-            f"holds.{step.part}", f"holds of {_PARTS.get(step.part, step.part)}", "every package held", found
-        )
-    ]
+    return [_item(f"holds.{step.part}", f"holds of {_PARTS.get(step.part, step.part)}", "every package held", found)]
 
 
 def _of_boot(step: Step, has_files: bool, facts: Facts) -> list[Item]:
@@ -110,9 +113,7 @@ def _of_boot(step: Step, has_files: bool, facts: Facts) -> list[Item]:
         return [_item("boot.driver", step.title, "done", step.because)]
     units = step.title.removeprefix("start ").split(",")[0]
     off = [f"GPU {gpu.index}" for gpu in facts.smi.gpus if gpu.persistence is False]
-    found = (
-        f"persistence mode is off on {', '.join(off)}" if off and _PERSISTENCED in units else "not running"
-    )
+    found = f"persistence mode is off on {', '.join(off)}" if off and _PERSISTENCED in units else "not running"
     return [_item("services.unit", units, "running, now and at every boot", found)]
 
 
@@ -123,26 +124,29 @@ def _next_boot(facts: Facts, plan: HostPlan) -> list[Item]:
     data = facts.model_dump()
     problems = checks.next_boot_problems(data) if checks.installed_driver(data) else []
     hint = "do not reboot before provision apply has put a module there"
-    return [
-        _item("boot.module", "the next boot", "a module that fits", problem, hint) for problem in problems
-    ]
+    return [_item("boot.module", "the next boot", "a module that fits", problem, hint) for problem in problems]
 
 
 def _of_file(step: Step, verb: str, path: str, facts: Facts) -> Item:
     area = _AREAS.get(step.id, "files")
     if verb == "remove":
         return _item(f"{area}.own", path, "not there", "there")
-    return _item(
-        f"{area}.own", path, "as gpu-provision writes it", "changed" if path in facts.own_files else "missing"
-    )
+    return _item(f"{area}.own", path, "as gpu-provision writes it", "changed" if path in facts.own_files else "missing")
 
 
 def _blockers(plan: HostPlan) -> list[Item]:
     return [
-        Item(code=f"{'boot' if issue.code == 'driver.next_boot' else 'blocked'}.{issue.code.split('.')[-1]}",
-             what=issue.code, expected="possible", found=issue.message, against="inventory", hint=issue.hint)
-        for issue in plan.blockers if not issue.code.startswith("lock.")
-    ]  # fmt: skip
+        Item(
+            code=f"{'boot' if issue.code == 'driver.next_boot' else 'blocked'}.{issue.code.split('.')[-1]}",
+            what=issue.code,
+            expected="possible",
+            found=issue.message,
+            against="inventory",
+            hint=issue.hint,
+        )
+        for issue in plan.blockers
+        if not issue.code.startswith("lock.")
+    ]
 
 
 def _sources(facts: Facts) -> list[Item]:
@@ -153,11 +157,16 @@ def _sources(facts: Facts) -> list[Item]:
         if own not in facts.own_files:
             continue
         items += [
-            _item("sources.second", source.file, f"only {own} for this repository", ", ".join(source.uris[:1]),
-                  "take the entry out: provision apply does where it changes packages")
+            _item(
+                "sources.second",
+                source.file,
+                f"only {own} for this repository",
+                ", ".join(source.uris[:1]),
+                "take the entry out: provision apply does where it changes packages",
+            )
             for source in facts.apt.sources
             if source.enabled and source.file != own and "deb" in source.types and any(map(is_it, source.uris))
-        ]  # fmt: skip
+        ]
     return items
 
 
@@ -166,17 +175,18 @@ def _unattended(facts: Facts, values: dict[str, Any]) -> list[Item]:
     wish = DriverWish.from_vars(values)
     if not (wish.manage and wish.hold and facts.apt.unattended and apt_files.UNATTENDED in facts.own_files):
         return []
-    lost = [
-        p
-        for p in driver_names.UNATTENDED_PATTERNS
-        if not any(p.startswith(one) for one in facts.apt.blacklist)
-    ]
+    lost = [p for p in driver_names.UNATTENDED_PATTERNS if not any(p.startswith(one) for one in facts.apt.blacklist)]
     if not lost or not checks.installed_driver(facts.model_dump()):
         return []
     return [
-        _item("sources.unattended", "Unattended-Upgrade::Package-Blacklist", "NVIDIA's names in it", f"without {lost[0]}",
-              "look into /etc/apt/apt.conf.d for a file that clears the list")
-    ]  # fmt: skip
+        _item(
+            "sources.unattended",
+            "Unattended-Upgrade::Package-Blacklist",
+            "NVIDIA's names in it",
+            f"without {lost[0]}",
+            "look into /etc/apt/apt.conf.d for a file that clears the list",
+        )
+    ]
 
 
 def _reboot(facts: Facts, plan: HostPlan) -> list[Item]:
@@ -190,11 +200,7 @@ def _reboot(facts: Facts, plan: HostPlan) -> list[Item]:
     if facts.reboot_required.required and ours:
         return [
             _item(
-                "reboot.pending",
-                "a reboot",
-                "none pending",
-                f"asked for by {', '.join(ours[:3])}",
-                "reboot when idle",
+                "reboot.pending", "a reboot", "none pending", f"asked for by {', '.join(ours[:3])}", "reboot when idle"
             )
         ]
     return []
@@ -205,5 +211,6 @@ def _checks(facts: Facts, values: dict[str, Any], catalog: Catalog) -> list[Item
     verdicts = select(checks.run(facts.model_dump(), expect_of(facts, values, catalog)), values)
     return [
         _item(f"check.{verdict['id']}", verdict["id"], "pass", verdict["message"], verdict["hint"])
-        for verdict in verdicts if verdict["status"] == "fail"
-    ]  # fmt: skip
+        for verdict in verdicts
+        if verdict["status"] == "fail"
+    ]

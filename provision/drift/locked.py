@@ -24,10 +24,16 @@ def against_lock(facts: Facts, values: Mapping[str, Any], lock: HostLock, catalo
     """Items of a host that the lock knows, or that is like one of its groups."""
     held = hold(lock, values, facts, list(PARTS))
     items = [
-        Item(code="lock.contradicts", what="the inventory", expected="what the lock says", found=issue.message, against="lock",
-             hint=issue.hint)
+        Item(
+            code="lock.contradicts",
+            what="the inventory",
+            expected="what the lock says",
+            found=issue.message,
+            against="lock",
+            hint=issue.hint,
+        )
         for issue in held.issues
-    ]  # fmt: skip
+    ]
     for part, pins in held.pins.items():
         items += _packages(facts, part, pins)
     if "driver" in held.pins:
@@ -80,14 +86,28 @@ def _several(moved: list[str]) -> str:
 def _beside(facts: Facts, pins: Mapping[str, str]) -> list[Item]:
     """Driver packages that the lock does not have, and that carry the driver's version: somebody added them."""
     extra = sorted(
-        name for name, row in facts.packages.items()
-        if row.installed and driver_names.is_version_locked(name) and name not in pins
-        and not driver_names.parse(name).base.startswith("linux-") and cuda_names.parse(name) is None
-    )  # fmt: skip
-    return [
-        Item(code="packages.extra", what=_several(extra), expected="not installed", found=facts.packages[extra[0]].version,
-             against="lock", hint="provision lock --update takes them over; apt-get remove takes them away")
-    ] if extra else []  # fmt: skip
+        name
+        for name, row in facts.packages.items()
+        if row.installed
+        and driver_names.is_version_locked(name)
+        and name not in pins
+        and not driver_names.parse(name).base.startswith("linux-")
+        and cuda_names.parse(name) is None
+    )
+    return (
+        [
+            Item(
+                code="packages.extra",
+                what=_several(extra),
+                expected="not installed",
+                found=facts.packages[extra[0]].version,
+                against="lock",
+                hint="provision lock --update takes them over; apt-get remove takes them away",
+            )
+        ]
+        if extra
+        else []
+    )
 
 
 def _loaded(facts: Facts, lock: HostLock) -> list[Item]:
@@ -96,9 +116,15 @@ def _loaded(facts: Facts, lock: HostLock) -> list[Item]:
     if lock.host.driver in (None, loaded):
         return []
     return [
-        Item(code="packages.loaded", what="the loaded driver", expected=str(lock.host.driver), found=loaded, against="lock",
-             hint="wanted: provision lock --update takes it over; else bring the old one back")
-    ]  # fmt: skip
+        Item(
+            code="packages.loaded",
+            what="the loaded driver",
+            expected=str(lock.host.driver),
+            found=loaded,
+            against="lock",
+            hint="wanted: provision lock --update takes it over; else bring the old one back",
+        )
+    ]
 
 
 def _kernel(facts: Facts, lock: HostLock) -> list[Item]:
@@ -108,17 +134,29 @@ def _kernel(facts: Facts, lock: HostLock) -> list[Item]:
     items = []
     if boots != locked.release:
         items.append(
-            Item(code="boot.kernel", what="the kernel that boots next", expected=locked.release, found=boots, against="lock",
-                 hint="wanted: provision apply, then provision lock --update; else boot the locked one and remove the new one")
-        )  # fmt: skip
+            Item(
+                code="boot.kernel",
+                what="the kernel that boots next",
+                expected=locked.release,
+                found=boots,
+                against="lock",
+                hint="wanted: provision apply, then provision lock --update; else boot the locked one and remove the new one",
+            )
+        )
     for name, version in sorted(locked.packages.items()):
         have = _version(facts, name)
         # A kernel that moved has other modules and metapackages: that is told once.
         if have != version and boots == locked.release:
             items.append(
-                Item(code="packages.kernel", what=name, expected=version, found=have or "not installed", against="lock",
-                     hint=_BACK)
-            )  # fmt: skip
+                Item(
+                    code="packages.kernel",
+                    what=name,
+                    expected=version,
+                    found=have or "not installed",
+                    against="lock",
+                    hint=_BACK,
+                )
+            )
     return items
 
 
@@ -126,19 +164,31 @@ def _sources(facts: Facts, lock: HostLock) -> list[Item]:
     """Files of sources that came since the lock; those of the lock that are gone. Ours follow the inventory, not the lock."""
     if lock.host.sources is None:
         return []
-    now = {
-        source.file: source for source in facts.apt.sources if source.enabled and not _is_ours(source.file)
-    }
+    now = {source.file: source for source in facts.apt.sources if source.enabled and not _is_ours(source.file)}
     items = [
-        Item(code="sources.added", what=path, expected="not there", found=", ".join(source.uris[:2]) or "a file of sources",
-             against="lock", hint="remove it, or provision lock --update takes it over")
-        for path, source in now.items() if path not in lock.host.sources
-    ]  # fmt: skip
+        Item(
+            code="sources.added",
+            what=path,
+            expected="not there",
+            found=", ".join(source.uris[:2]) or "a file of sources",
+            against="lock",
+            hint="remove it, or provision lock --update takes it over",
+        )
+        for path, source in now.items()
+        if path not in lock.host.sources
+    ]
     items += [
-        Item(code="sources.gone", what=path, expected="a file of apt's sources", found="not there, or switched off",
-             against="lock", hint=_BACK)
-        for path in lock.host.sources if path not in now and not _is_ours(path)
-    ]  # fmt: skip
+        Item(
+            code="sources.gone",
+            what=path,
+            expected="a file of apt's sources",
+            found="not there, or switched off",
+            against="lock",
+            hint=_BACK,
+        )
+        for path in lock.host.sources
+        if path not in now and not _is_ours(path)
+    ]
     return items
 
 
@@ -158,9 +208,7 @@ def _conda(facts: Facts, lock: HostLock) -> list[Item]:
         if (prefix.version or "") != locked.version:
             items.append(_conda_item("version", path, locked.version, prefix.version or "unknown"))
         for env_path, wanted in locked.environments.items():
-            items += _environment(
-                environments.get(env_path), env_path, wanted, lock.host.environments.get(env_path)
-            )
+            items += _environment(environments.get(env_path), env_path, wanted, lock.host.environments.get(env_path))
     return items
 
 
@@ -194,6 +242,10 @@ def _pairs(one: Mapping[str, str], other: Mapping[str, str]) -> list[tuple[str, 
 
 def _conda_item(code: str, what: str, expected: str, found: str) -> Item:
     return Item(
-        code=f"conda.{code}", what=what, expected=expected, found=found, against="lock",
+        code=f"conda.{code}",
+        what=what,
+        expected=expected,
+        found=found,
+        against="lock",
         hint="provision lock --update --only conda takes it over; remove the environment and apply to make it anew",
-    )  # fmt: skip
+    )

@@ -26,36 +26,51 @@ def render(hosts: Mapping[str, tuple[str, str | None, Sequence[Item]]], now: flo
     of the look, seconds: how long it took.
     """
     read = {name: row for name, row in hosts.items() if row[0] in ("clean", "drifted")}
-    lines = _family("host_up", "Whether the host could be read (1) or not (0).", (
-        ({"host": name}, int(name in read)) for name in hosts
-    ))  # fmt: skip
-    lines += _family("host_drifted", "Whether the host drifted (1) or is as it should be (0); hosts that were read.", (
-        ({"host": name}, int(status == "drifted")) for name, (status, _, _) in read.items()
-    ))  # fmt: skip
-    lines += _family("items", "Things of a host that drifted, by what they were compared with.", (
-        ({"host": name, "against": against}, sum(item.against == against for item in items))
-        for name, (_, _, items) in read.items() for against in _AGAINST
-    ))  # fmt: skip
-    lines += _family("item_info", "One thing that drifted; always 1.", (
-        ({"host": name, "code": item.code, "what": item.what, "against": item.against}, 1)
-        for name, (_, _, items) in read.items() for item in items
-    ))  # fmt: skip
-    lines += _family("host_info", "The group of the lock that a host is held to; always 1.", (
-        ({"host": name, "group": group or ""}, 1) for name, (_, group, _) in read.items()
-    ))  # fmt: skip
-    lines += _family("last_run_timestamp_seconds", "When the fleet was looked at, Unix time.", [({}, now)])
-    lines += _family(
-        "last_run_duration_seconds", "How long the look at the fleet took.", [({}, round(seconds, 3))]
+    lines = _family(
+        "host_up",
+        "Whether the host could be read (1) or not (0).",
+        (({"host": name}, int(name in read)) for name in hosts),
     )
+    lines += _family(
+        "host_drifted",
+        "Whether the host drifted (1) or is as it should be (0); hosts that were read.",
+        (({"host": name}, int(status == "drifted")) for name, (status, _, _) in read.items()),
+    )
+    lines += _family(
+        "items",
+        "Things of a host that drifted, by what they were compared with.",
+        (
+            ({"host": name, "against": against}, sum(item.against == against for item in items))
+            for name, (_, _, items) in read.items()
+            for against in _AGAINST
+        ),
+    )
+    lines += _family(
+        "item_info",
+        "One thing that drifted; always 1.",
+        (
+            ({"host": name, "code": item.code, "what": item.what, "against": item.against}, 1)
+            for name, (_, _, items) in read.items()
+            for item in items
+        ),
+    )
+    lines += _family(
+        "host_info",
+        "The group of the lock that a host is held to; always 1.",
+        (({"host": name, "group": group or ""}, 1) for name, (_, group, _) in read.items()),
+    )
+    lines += _family("last_run_timestamp_seconds", "When the fleet was looked at, Unix time.", [({}, now)])
+    lines += _family("last_run_duration_seconds", "How long the look at the fleet took.", [({}, round(seconds, 3))])
     return "\n".join(lines) + "\n"
 
 
 def _family(name: str, help_: str, samples: Iterable[tuple[Labels, float]]) -> list[str]:
     full = f"{_PREFIX}_{name}"
     return [
-        f"# HELP {full} {help_}", f"# TYPE {full} gauge",
+        f"# HELP {full} {help_}",
+        f"# TYPE {full} gauge",
         *(f"{full}{_labels(labels)} {value}" for labels, value in samples),
-    ]  # fmt: skip
+    ]
 
 
 def _labels(labels: Labels) -> str:

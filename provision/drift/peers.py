@@ -100,6 +100,10 @@ def compare(peers: Mapping[str, Peer], told: Mapping[str, set[str]]) -> dict[str
 
 def _item(area: str, what: str, expected: str, found: str, count: int, of: int) -> Item:
     return Item(
-        code=f"{area}.peers", what=what, expected=f"{expected}, as {count} of {of} of its kind", found=found, against="peers",
+        code=f"{area}.peers",
+        what=what,
+        expected=f"{expected}, as {count} of {of} of its kind",
+        found=found,
+        against="peers",
         hint="make it like the others, or say in the inventory that it is to be so",
-    )  # fmt: skip
+    )

@@ -50,12 +50,14 @@ class Os(Answer):
 class HostInfo(Answer):
     hostname: Name = ""
     os: Os = Os()
-    arch: Arch = "amd64"  # dpkg's name: amd64, arm64
+    # dpkg's name: amd64, arm64
+    arch: Arch = "amd64"
     boot_id: Hash | None = None
     machine_id: Hash | None = None
     uptime_s: float | None = None
     python: Version | None = None
-    python_path: Program | None = None  # of the Python that read the host
+    # of the Python that read the host
+    python_path: Program | None = None
     is_root: bool = True
     container: Name | None = None
     systemd: bool = True
@@ -72,11 +74,15 @@ class PcieLink(Answer):
 
 
 class Gpu(Answer):
-    slot: PciSlot  # 0000:1b:00.0
-    device: PciId  # PCI device id, 4 lower-case hex digits
-    subsystem: PciId | None = None  # "10de:16c1"
+    # 0000:1b:00.0
+    slot: PciSlot
+    # PCI device id, 4 lower-case hex digits
+    device: PciId
+    # "10de:16c1"
+    subsystem: PciId | None = None
     pci_class: PciId = "0302"
-    driver: Name | None = None  # kernel driver bound to it: nvidia, nouveau, nova_core, vfio-pci, None
+    # kernel driver bound to it: nvidia, nouveau, nova_core, vfio-pci, None
+    driver: Name | None = None
     numa_node: Number | None = None
     pcie: PcieLink | None = None
 
@@ -95,7 +101,8 @@ class DiskModule(Answer):
     flavour: Flavour | None = None
     signed: bool = False
     signer: Line | None = None
-    origin: Literal["prebuilt", "dkms", "other"] = "other"  # by its place and by dkms' tree
+    # by its place and by dkms' tree
+    origin: Literal["prebuilt", "dkms", "other"] = "other"
     # dpkg package that owns the file; None for DKMS builds and foreign files
     package: PackageName | None = None
 
@@ -110,14 +117,16 @@ class Module(Answer):
 class Kernel(Answer):
     release: KernelRelease
     image: bool = True
-    headers: bool = False  # /usr/src/linux-headers-RELEASE or modules/RELEASE/build is there
+    # /usr/src/linux-headers-RELEASE or modules/RELEASE/build is there
+    headers: bool = False
     initrd: bool = True
     package: PackageName | None = None
 
 
 class Kernels(Answer):
     running: KernelRelease = ""
-    next: KernelRelease | None = None  # what the boot loader will start; None: not known
+    # what the boot loader will start; None: not known
+    next: KernelRelease | None = None
     next_because: Line = ""
     installed: list[Kernel] = Field(default_factory=list)
     # installed: linux-image-generic-hwe-24.04, …
@@ -126,7 +135,8 @@ class Kernels(Answer):
 
 class Package(Answer):
     version: DebianVersion
-    status: DpkgStatus = "ii"  # dpkg's two letters: ii, iU, iF, iHR… ; first letter 'h' is a hold
+    # dpkg's two letters: ii, iU, iF, iHR… ; first letter 'h' is a hold
+    status: DpkgStatus = "ii"
     arch: Arch = "amd64"
     source: Line | None = None
     depends: Line | None = None
@@ -161,7 +171,8 @@ class SmiGpu(Answer):
     memory_mib: Number | None = None
     persistence: bool | None = None
     mig: Line | None = None
-    mig_pending: Line | None = None  # the mode after the next reset
+    # the mode after the next reset
+    mig_pending: Line | None = None
     ecc: Line | None = None
 
 
@@ -173,7 +184,8 @@ class Smi(Answer):
     driver_version: Version | None = None
     cuda_version: Version | None = None
     gpus: list[SmiGpu] = Field(default_factory=list)
-    error: Line | None = None  # its own words when it failed
+    # its own words when it failed
+    error: Line | None = None
 
 
 class Source(Answer):
@@ -199,18 +211,25 @@ class Preference(Answer):
 class Apt(Answer):
     sources: list[Source] = Field(default_factory=list)
     preferences: list[Preference] = Field(default_factory=list)
-    blacklist: list[Line] = Field(default_factory=list)  # Unattended-Upgrade::Package-Blacklist
-    unattended: bool | None = None  # unattended-upgrades switched on
+    # Unattended-Upgrade::Package-Blacklist
+    blacklist: list[Line] = Field(default_factory=list)
+    # unattended-upgrades switched on
+    unattended: bool | None = None
     lists_age_s: float | None = None
-    lock_holder: Line | None = None  # "pid 123 (unattended-upgr)"
-    errors: list[Line] = Field(default_factory=list)  # sources that cannot be parsed, Signed-By conflicts
+    # "pid 123 (unattended-upgr)"
+    lock_holder: Line | None = None
+    # sources that cannot be parsed, Signed-By conflicts
+    errors: list[Line] = Field(default_factory=list)
 
 
 class SecureBoot(Answer):
     efi: bool = False
-    enabled: bool | None = False  # None: EFI host whose variable could not be read
-    mok_key: Path | None = None  # DKMS' own certificate on disk
-    mok_enrolled: bool | None = None  # is it among the enrolled keys
+    # None: EFI host whose variable could not be read
+    enabled: bool | None = False
+    # DKMS' own certificate on disk
+    mok_key: Path | None = None
+    # is it among the enrolled keys
+    mok_enrolled: bool | None = None
 
 
 class GpuUser(Answer):
@@ -237,53 +256,75 @@ class RebootRequired(Answer):
 
 
 class Modprobe(Answer):
-    blacklisted: list[Name] = Field(default_factory=list)  # module names blacklisted anywhere in modprobe.d
+    # module names blacklisted anywhere in modprobe.d
+    blacklisted: list[Name] = Field(default_factory=list)
 
 
 class Initrd(Answer):
     kernel: KernelRelease
-    newer_than_blacklist: bool | None = None  # built after the newest nouveau blacklist file was written
+    # built after the newest nouveau blacklist file was written
+    newer_than_blacklist: bool | None = None
 
 
 class Disk(Answer):
     path: Path
-    free: Number  # bytes
+    # bytes
+    free: Number
     size: Number
 
 
 class Nvcc(Answer):
-    path: Path  # as a shell would find it: /usr/bin/nvcc, /usr/local/cuda-12.4/bin/nvcc
-    target: Path | None = None  # the file that it leads to
-    version: Version | None = None  # "12.4"
-    build: Version | None = None  # "12.4.131"
-    package: PackageName | None = None  # dpkg package that owns the target
-    on_path: bool = False  # its folder is on the PATH that /etc gives to every login
-    environment: Path | None = None  # prefix of the conda environment that it belongs to
+    # as a shell would find it: /usr/bin/nvcc, /usr/local/cuda-12.4/bin/nvcc
+    path: Path
+    # the file that it leads to
+    target: Path | None = None
+    # "12.4"
+    version: Version | None = None
+    # "12.4.131"
+    build: Version | None = None
+    # dpkg package that owns the target
+    package: PackageName | None = None
+    # its folder is on the PATH that /etc gives to every login
+    on_path: bool = False
+    # prefix of the conda environment that it belongs to
+    environment: Path | None = None
 
 
 class Toolkit(Answer):
     """One CUDA toolkit on the disk, whoever put it there."""
 
-    path: Path  # /usr/local/cuda-12.4; the real folder
-    version: Version | None = None  # "12.4"
-    release: Version | None = None  # "12.4.1", of its version.json
+    # /usr/local/cuda-12.4; the real folder
+    path: Path
+    # "12.4"
+    version: Version | None = None
+    # "12.4.1", of its version.json
+    release: Version | None = None
     # a dpkg package that owns files in it; None: runfile or copied by hand
     package: PackageName | None = None
-    compiler: bool = False  # bin/nvcc is there
-    headers: bool = False  # include/cuda_runtime.h is there
-    runtime: bool = False  # libcudart is there
-    uninstaller: Path | None = None  # bin/cuda-uninstaller of a runfile
+    # bin/nvcc is there
+    compiler: bool = False
+    # include/cuda_runtime.h is there
+    headers: bool = False
+    # libcudart is there
+    runtime: bool = False
+    # bin/cuda-uninstaller of a runfile
+    uninstaller: Path | None = None
 
 
 class Alternative(Answer):
     """One group of update-alternatives."""
 
-    name: Name  # cuda, cuda-12
-    link: Path  # /usr/local/cuda
+    # cuda, cuda-12
+    name: Name
+    # /usr/local/cuda
+    link: Path
     manual: bool = False
-    current: AnyPath | None = None  # where /etc/alternatives/NAME leads
-    choices: dict[Path, Number] = Field(default_factory=dict)  # path -> priority
-    dangling: list[Path] = Field(default_factory=list)  # choices that are not there any more
+    # where /etc/alternatives/NAME leads
+    current: AnyPath | None = None
+    # path -> priority
+    choices: dict[Path, Number] = Field(default_factory=dict)
+    # choices that are not there any more
+    dangling: list[Path] = Field(default_factory=list)
 
 
 class CudaLink(Answer):
@@ -291,27 +332,37 @@ class CudaLink(Answer):
 
     path: Path
     kind: Literal["link", "directory", "file"] = "link"
-    target: AnyPath | None = None  # one step: /etc/alternatives/cuda
-    resolved: Path | None = None  # the folder in the end; None: the link leads nowhere
+    # one step: /etc/alternatives/cuda
+    target: AnyPath | None = None
+    # the folder in the end; None: the link leads nowhere
+    resolved: Path | None = None
 
 
 class CudaLibrary(Answer):
     """One file of a CUDA library (libcudart, libcudnn, libnccl, libcublas, libnvJitLink, …; cuda-compat's libcuda)."""
 
-    soname: Name  # libcudnn.so.9: what a program asks for
-    path: Path  # as found: /usr/lib/x86_64-linux-gnu/libcudnn.so.9
-    target: Path | None = None  # the real file
-    version: Version | None = None  # from the real file's name: 9.14.0
-    package: PackageName | None = None  # owner of the path; of the target where both lie in one folder
-    in_cache: bool | None = None  # found by /etc/ld.so.cache; None: there is no cache to be read
+    # libcudnn.so.9: what a program asks for
+    soname: Name
+    # as found: /usr/lib/x86_64-linux-gnu/libcudnn.so.9
+    path: Path
+    # the real file
+    target: Path | None = None
+    # from the real file's name: 9.14.0
+    version: Version | None = None
+    # owner of the path; of the target where both lie in one folder
+    package: PackageName | None = None
+    # found by /etc/ld.so.cache; None: there is no cache to be read
+    in_cache: bool | None = None
 
 
 class Header(Answer):
     """cudnn_version.h, nccl.h: the version that programs are compiled against."""
 
-    name: Name  # cudnn, nccl
+    # cudnn, nccl
+    name: Name
     path: Path
-    version: Version | None = None  # 9.14.0, 2.28.3
+    # 9.14.0, 2.28.3
+    version: Version | None = None
     package: PackageName | None = None
 
 
@@ -321,34 +372,45 @@ class ShellLine(Answer):
     file: Path
     line: Number
     text: Line
-    variable: Name  # PATH, LD_LIBRARY_PATH, CUDA_HOME, CUDA_PATH, CUDA_VISIBLE_DEVICES, …
-    paths: list[AnyPath] = Field(default_factory=list)  # folders of CUDA or cuDNN that it names
-    missing: list[AnyPath] = Field(default_factory=list)  # those of them that are not on the disk
-    front: list[AnyPath] = Field(default_factory=list)  # those of them that come before the old value
-    replaces: bool = False  # a list (PATH, …) is set without its old value
+    # PATH, LD_LIBRARY_PATH, CUDA_HOME, CUDA_PATH, CUDA_VISIBLE_DEVICES, …
+    variable: Name
+    # folders of CUDA or cuDNN that it names
+    paths: list[AnyPath] = Field(default_factory=list)
+    # those of them that are not on the disk
+    missing: list[AnyPath] = Field(default_factory=list)
+    # those of them that come before the old value
+    front: list[AnyPath] = Field(default_factory=list)
+    # a list (PATH, …) is set without its old value
+    replaces: bool = False
 
 
 class Compilers(Answer):
     """Host compilers: nvcc hands its code to gcc, and refuses one that is too new."""
 
-    gcc: Version | None = None  # major of what /usr/bin/gcc leads to: "13"
-    available: list[Version] = Field(default_factory=list)  # majors with a g++: ["11", "13"]
+    # major of what /usr/bin/gcc leads to: "13"
+    gcc: Version | None = None
+    # majors with a g++: ["11", "13"]
+    available: list[Version] = Field(default_factory=list)
 
 
 class Shells(Answer):
     """What starts a user's session here, as far as files of ours can reach it."""
 
     fish: bool = False
-    csh: bool = False  # csh or tcsh
+    # csh or tcsh
+    csh: bool = False
     zsh: bool = False
-    environment_modules: Path | None = None  # folder for modulefiles: /etc/environment-modules/modules, …
-    lmod: Path | None = None  # folder for Lua modulefiles: /etc/lmod/modules, …
+    # folder for modulefiles: /etc/environment-modules/modules, …
+    environment_modules: Path | None = None
+    # folder for Lua modulefiles: /etc/lmod/modules, …
+    lmod: Path | None = None
 
 
 class Cuda(Answer):
     """CUDA in userland: toolkits, compilers, links, libraries, shells."""
 
-    nvccs: list[Nvcc] = Field(default_factory=list)  # in the order of a login's PATH, then those not on it
+    # in the order of a login's PATH, then those not on it
+    nvccs: list[Nvcc] = Field(default_factory=list)
     toolkits: list[Toolkit] = Field(default_factory=list)
     alternatives: list[Alternative] = Field(default_factory=list)
     links: list[CudaLink] = Field(default_factory=list)
@@ -368,15 +430,18 @@ class CondaPackage(Answer):
     """A package of conda, by the name of its record."""
 
     version: Version
-    build: Name | None = None  # py3.11_cuda12.1_cudnn8.9.2_0
+    # py3.11_cuda12.1_cudnn8.9.2_0
+    build: Name | None = None
 
 
 class CudartLink(Answer):
     """A link libcudart.so… of an environment whose name promises another version than it leads to."""
 
     path: Path
-    target: Path | None = None  # the real file; None: it leads nowhere
-    version: Version | None = None  # by the real file's name
+    # the real file; None: it leads nowhere
+    target: Path | None = None
+    # by the real file's name
+    version: Version | None = None
 
 
 class CondaEnvironment(Answer):
@@ -384,21 +449,31 @@ class CondaEnvironment(Answer):
 
     name: Line
     path: Path
-    prefix: Path | None = None  # the conda it belongs to; None: only named in an environments.txt
+    # the conda it belongs to; None: only named in an environments.txt
+    prefix: Path | None = None
     owner: UserName | None = None
-    state: Literal["whole", "partial", "foreign"] = "whole"  # foreign: no environment, something else
-    unfinished: bool = False  # a mark of ours says that making it was cut off
-    python: Version | None = None  # 3.11.9
+    # foreign: no environment, something else
+    state: Literal["whole", "partial", "foreign"] = "whole"
+    # a mark of ours says that making it was cut off
+    unfinished: bool = False
+    # 3.11.9
+    python: Version | None = None
     # those that concern CUDA, see condaprobe
     packages: dict[Name, CondaPackage] = Field(default_factory=dict)
-    pip: dict[Name, Version] = Field(default_factory=dict)  # the same of pip: torch -> 2.6.0+cu124
-    builds: dict[Name, Literal["cuda", "cpu"]] = Field(default_factory=dict)  # torch -> cuda, as far as known
-    cuda: Version | None = None  # CUDA that its framework or its packages bring: "12.4"
+    # the same of pip: torch -> 2.6.0+cu124
+    pip: dict[Name, Version] = Field(default_factory=dict)
+    # torch -> cuda, as far as known
+    builds: dict[Name, Literal["cuda", "cpu"]] = Field(default_factory=dict)
+    # CUDA that its framework or its packages bring: "12.4"
+    cuda: Version | None = None
     cudart_links: list[CudartLink] = Field(default_factory=list)
     lib64: bool = False
-    record: dict[Line, Data] | None = None  # what we noted when we made it; None: not made by us
-    digest: Hash | None = None  # over the names of all its packages
-    changed: bool | None = None  # its packages are others than when we made it; None: not made by us
+    # what we noted when we made it; None: not made by us
+    record: dict[Line, Data] | None = None
+    # over the names of all its packages
+    digest: Hash | None = None
+    # its packages are others than when we made it; None: not made by us
+    changed: bool | None = None
 
 
 class CondaPrefix(Answer):
@@ -408,15 +483,21 @@ class CondaPrefix(Answer):
     state: Literal["whole", "partial", "foreign", "empty"] = "whole"
     # what is not there, or must not be there, when partial
     missing: list[AnyPath] = Field(default_factory=list)
-    unfinished: bool = False  # a mark of ours says that installing it was cut off
+    # a mark of ours says that installing it was cut off
+    unfinished: bool = False
     owner: UserName | None = None
     distribution: Literal["miniconda", "miniforge", "anaconda", "other"] = "other"
-    version: Version | None = None  # of conda: 26.5.3
+    # of conda: 26.5.3
+    version: Version | None = None
     python: Version | None = None
-    channels: list[Line] | None = None  # of all its configuration files together; None: conda's own default
-    condarcs: dict[Path, list[Line]] = Field(default_factory=dict)  # file -> channels
-    settings: dict[Line, Line] = Field(default_factory=dict)  # other keys of PREFIX/.condarc with one value
-    asks_terms: bool = False  # it has the plugin that asks for Anaconda's terms of service
+    # of all its configuration files together; None: conda's own default
+    channels: list[Line] | None = None
+    # file -> channels
+    condarcs: dict[Path, list[Line]] = Field(default_factory=dict)
+    # other keys of PREFIX/.condarc with one value
+    settings: dict[Line, Line] = Field(default_factory=dict)
+    # it has the plugin that asks for Anaconda's terms of service
+    asks_terms: bool = False
     # channels whose terms are accepted, for everybody or by its owner
     tos_accepted: list[Line] = Field(default_factory=list)
     record: dict[Line, Data] | None = None
@@ -427,8 +508,10 @@ class Conda(Answer):
 
     prefixes: list[CondaPrefix] = Field(default_factory=list)
     environments: list[CondaEnvironment] = Field(default_factory=list)
-    homes: dict[UserName, Path] = Field(default_factory=dict)  # user -> home, of users that log in
-    looked: list[AnyPath] = Field(default_factory=list)  # paths that were asked for, written out
+    # user -> home, of users that log in
+    homes: dict[UserName, Path] = Field(default_factory=dict)
+    # paths that were asked for, written out
+    looked: list[AnyPath] = Field(default_factory=list)
     # user -> prefix of conda's block in .bashrc
     shell_init: dict[UserName, Path] = Field(default_factory=dict)
 
@@ -447,29 +530,37 @@ class DaemonFile(Answer):
 
     path: Path = "/etc/docker/daemon.json"
     present: bool = False
-    unreadable: bool = False  # it is there and may not be read
+    # it is there and may not be read
+    unreadable: bool = False
     error: FileError | None = None
     warnings: list[Line] = Field(default_factory=list)
-    keys: list[Line] = Field(default_factory=list)  # every name at its top
-    value: dict[Line, Data] = Field(default_factory=dict)  # runtimes, default-runtime, features, …
-    refused: dict[Line, FileError] = Field(default_factory=dict)  # key that cannot be written there, and why
-    runtime_exists: bool = True  # the program of runtimes.nvidia, where it is an absolute path, is there
+    # every name at its top
+    keys: list[Line] = Field(default_factory=list)
+    # runtimes, default-runtime, features, …
+    value: dict[Line, Data] = Field(default_factory=dict)
+    # key that cannot be written there, and why
+    refused: dict[Line, FileError] = Field(default_factory=dict)
+    # the program of runtimes.nvidia, where it is an absolute path, is there
+    runtime_exists: bool = True
 
 
 class DaemonFlag(Answer):
     """A flag of dockerd. value and the whole text only of keys that are compared here."""
 
-    key: Line  # as daemon.json has it: runtimes for --add-runtime
+    # as daemon.json has it: runtimes for --add-runtime
+    key: Line
     text: Line
     value: Line = ""
-    place: Line  # "/etc/systemd/system/docker.service.d/override.conf, line 3"
+    # "/etc/systemd/system/docker.service.d/override.conf, line 3"
+    place: Line
 
 
 class DockerInfo(Answer):
     """What a running daemon says of itself."""
 
     version: Version = ""
-    runtimes: dict[Name, AnyPath] = Field(default_factory=dict)  # name -> path
+    # name -> path
+    runtimes: dict[Name, AnyPath] = Field(default_factory=dict)
     default_runtime: Name = ""
     cgroup_driver: Name = ""
     live_restore: bool = False
@@ -477,7 +568,8 @@ class DockerInfo(Answer):
     data_root: Path = ""
     cdi_spec_dirs: list[Path] = Field(default_factory=list)
     running: Number = 0
-    proxy: dict[Name, Line] = Field(default_factory=dict)  # http, https, no_proxy; without user and password
+    # http, https, no_proxy; without user and password
+    proxy: dict[Name, Line] = Field(default_factory=dict)
 
 
 class RootlessDocker(Answer):
@@ -490,32 +582,45 @@ class RootlessDocker(Answer):
 class Docker(Answer):
     """Which docker a host has. engine None: none for the whole system."""
 
-    engine: Path | None = None  # /usr/bin/dockerd
-    package: PackageName | None = None  # docker.io, docker-ce, moby-engine; None: of no package
-    version: Version | None = None  # 28.2.2
+    # /usr/bin/dockerd
+    engine: Path | None = None
+    # docker.io, docker-ce, moby-engine; None: of no package
+    package: PackageName | None = None
+    # 28.2.2
+    version: Version | None = None
     snap: bool = False
-    podman: bool = False  # the program docker is podman's
-    desktop: list[UserName] = Field(default_factory=list)  # users whose docker goes to Docker Desktop
+    # the program docker is podman's
+    podman: bool = False
+    # users whose docker goes to Docker Desktop
+    desktop: list[UserName] = Field(default_factory=list)
     rootless: list[RootlessDocker] = Field(default_factory=list)
     file: DaemonFile = DaemonFile()
     flags: list[DaemonFlag] = Field(default_factory=list)
     # keys that are in the file and a flag: it does not start
     conflicts: list[Line] = Field(default_factory=list)
-    pid: Number | None = None  # of the running daemon
-    file_is_newer: bool | None = None  # written after the daemon started
-    hook_is_newer: bool = False  # the toolkit came after the daemon started: --gpus waits for a restart
-    proxy_elsewhere: Line = ""  # where a proxy is set that goes before our drop-in
-    info: DockerInfo | None = None  # None: it does not run, or was not asked
-    group: list[UserName] | None = None  # members of the group docker; None: there is no such group
+    # of the running daemon
+    pid: Number | None = None
+    # written after the daemon started
+    file_is_newer: bool | None = None
+    # the toolkit came after the daemon started: --gpus waits for a restart
+    hook_is_newer: bool = False
+    # where a proxy is set that goes before our drop-in
+    proxy_elsewhere: Line = ""
+    # None: it does not run, or was not asked
+    info: DockerInfo | None = None
+    # members of the group docker; None: there is no such group
+    group: list[UserName] | None = None
 
 
 class Containerd(Answer):
     path: Path | None = None
     package: PackageName | None = None
     version: Version | None = None
-    config_version: Number | None = None  # None: there is no file
+    # None: there is no file
+    config_version: Number | None = None
     imports: list[AnyPath] = Field(default_factory=list)
-    runtime: bool = False  # nvidia is registered
+    # nvidia is registered
+    runtime: bool = False
     default_runtime: Name = ""
     cri_disabled: bool = False
     pid: Number | None = None
@@ -531,7 +636,8 @@ class ToolkitConfig(Answer):
     """nvidia-container-runtime: is its program there, what does its configuration say."""
 
     config: Path | None = None
-    mode: Name | None = None  # auto, legacy, cdi, jit-cdi, csv
+    # auto, legacy, cdi, jit-cdi, csv
+    mode: Name | None = None
     no_cgroups: bool = False
     program: bool = False
     ctk: bool = False
@@ -540,15 +646,19 @@ class ToolkitConfig(Answer):
 class CdiSpec(Answer):
     path: Path
     cdi_version: Version = ""
-    versions: list[Version] = Field(default_factory=list)  # of the driver's libraries that it names
+    # of the driver's libraries that it names
+    versions: list[Version] = Field(default_factory=list)
     gpus: list[Number] = Field(default_factory=list)
     caps: list[Number] = Field(default_factory=list)
-    stale: Line = ""  # why it does not fit the loaded driver
+    # why it does not fit the loaded driver
+    stale: Line = ""
 
 
 class RunningContainer(Answer):
-    id: Name  # 12 digits
-    runtime: Name  # docker, containerd, podman
+    # 12 digits
+    id: Name
+    # docker, containerd, podman
+    runtime: Name
     pid: Number | None = None
     comm: Line | None = None
     gpu: bool = False
@@ -570,15 +680,18 @@ class Containers(Answer):
     podman: Podman = Podman()
     toolkit: ToolkitConfig = ToolkitConfig()
     cdi: list[CdiSpec] = Field(default_factory=list)
-    cdi_units: Literal["toolkit", "ours", "masked"] | None = None  # who keeps the specification current
+    # who keeps the specification current
+    cdi_units: Literal["toolkit", "ours", "masked"] | None = None
     cgroups: Literal["v2", "hybrid", "v1"] | None = None
     running: list[RunningContainer] = Field(default_factory=list)
-    device_links_missing: list[Path] = Field(default_factory=list)  # devices without a link in /dev/char
+    # devices without a link in /dev/char
+    device_links_missing: list[Path] = Field(default_factory=list)
     # Files in which apt trusts NVIDIA's key for every repository -> whether it can be taken out of them for certain.
     old_keys: dict[Path, bool] = Field(default_factory=dict)
     # Daemons that did not take up yet what was written -> its keys; none where they were started since.
     pending: dict[Name, list[Line]] = Field(default_factory=dict)
-    users: list[UserName] = Field(default_factory=list)  # accounts of people
+    # accounts of people
+    users: list[UserName] = Field(default_factory=list)
 
 
 class Facts(Answer):
@@ -586,7 +699,8 @@ class Facts(Answer):
 
     host: HostInfo = HostInfo()
     gpus: list[Gpu] = Field(default_factory=list)
-    nvswitches: list[PciSlot] = Field(default_factory=list)  # PCI slots
+    # PCI slots
+    nvswitches: list[PciSlot] = Field(default_factory=list)
     nvlink5_switch: bool = False
     module: Module = Module()
     kernels: Kernels = Kernels()
@@ -601,22 +715,27 @@ class Facts(Answer):
     secure_boot: SecureBoot = SecureBoot()
     reboot_required: RebootRequired = RebootRequired()
     gpu_users: list[GpuUser] = Field(default_factory=list)
-    devices: list[Path] = Field(default_factory=list)  # /dev/nvidia0, /dev/nvidiactl, …
+    # /dev/nvidia0, /dev/nvidiactl, …
+    devices: list[Path] = Field(default_factory=list)
     services: dict[UnitName, Service] = Field(default_factory=dict)
     # sha256 of the files that the roles write, by path
     own_files: dict[Path, Name] = Field(default_factory=dict)
     modprobe: Modprobe = Modprobe()
     initrds: list[Initrd] = Field(default_factory=list)
     disks: list[Disk] = Field(default_factory=list)
-    desktop: bool = False  # a display manager or desktop session package is installed
+    # a display manager or desktop session package is installed
+    desktop: bool = False
     cuda: Cuda = Cuda()
     conda: Conda = Conda()
     containers: Containers = Containers()
-    cuda_dirs: dict[Path, Version | None] = Field(default_factory=dict)  # /usr/local/cuda-13.0 -> version
-    run_lock: Line | None = None  # text of the lock of runs; see hostlock
+    # /usr/local/cuda-13.0 -> version
+    cuda_dirs: dict[Path, Version | None] = Field(default_factory=dict)
+    # text of the lock of runs; see hostlock
+    run_lock: Line | None = None
     # What root would have seen; with ": " and a reason, what was there and cannot be used.
     unreadable: list[Line] = Field(default_factory=list)
-    trouble: Trouble | None = None  # None: not asked for; see provision.facts.diagnostics
+    # None: not asked for; see provision.facts.diagnostics
+    trouble: Trouble | None = None
 
     @property
     def refused(self) -> list[str]:

@@ -32,7 +32,8 @@ class ModuleRow(Answer):
 
     name: Name
     uses: Number | None = None
-    holders: list[Name] = Field(default_factory=list)  # modules that need it
+    # modules that need it
+    holders: list[Name] = Field(default_factory=list)
 
 
 class ConfLine(Answer):
@@ -49,7 +50,8 @@ class ConfLine(Answer):
 
 class DkmsBuild(Answer):
     kernel: KernelRelease
-    installed: bool = False  # False: built, and not put into the kernel's folder
+    # False: built, and not put into the kernel's folder
+    installed: bool = False
 
 
 class DkmsTree(Answer):
@@ -60,9 +62,12 @@ class DkmsTree(Answer):
     source: Line = ""
     source_missing: bool = False
     builds: list[DkmsBuild] = Field(default_factory=list)
-    make_log: Line | None = None  # of a build that did not end well
-    make_kernel: KernelRelease | None = None  # the kernel that it was for
-    make_error: Line | None = None  # its decisive line
+    # of a build that did not end well
+    make_log: Line | None = None
+    # the kernel that it was for
+    make_kernel: KernelRelease | None = None
+    # its decisive line
+    make_error: Line | None = None
 
 
 class XorgDevice(Answer):
@@ -84,38 +89,52 @@ class Compiler(Answer):
 class BootTrouble(Answer):
     """Kernel log, modules, DKMS, initramfs, services: what decides whether the driver comes up."""
 
-    log: list[Line] = Field(default_factory=list)  # this boot's kernel log about the driver, dates taken off
-    log_from: list[Line] = Field(default_factory=list)  # where it was read; empty: nowhere
+    # this boot's kernel log about the driver, dates taken off
+    log: list[Line] = Field(default_factory=list)
+    # where it was read; empty: nowhere
+    log_from: list[Line] = Field(default_factory=list)
     modules: list[ModuleRow] = Field(default_factory=list)
-    parameters: dict[Name, Line] = Field(default_factory=dict)  # nvidia_uvm.uvm_disable_hmm -> Y
+    # nvidia_uvm.uvm_disable_hmm -> Y
+    parameters: dict[Name, Line] = Field(default_factory=dict)
     dkms: list[DkmsTree] = Field(default_factory=list)
-    crashes: list[Path] = Field(default_factory=list)  # /var/crash/nvidia-dkms-580.0.crash
+    # /var/crash/nvidia-dkms-580.0.crash
+    crashes: list[Path] = Field(default_factory=list)
     default_target: UnitName | None = None
-    display_manager: UnitName | None = None  # gdm3.service
+    # gdm3.service
+    display_manager: UnitName | None = None
     cmdline: Line = ""
     modprobe: list[ConfLine] = Field(default_factory=list)
     modules_load: list[ConfLine] = Field(default_factory=list)
     xorg: list[XorgDevice] = Field(default_factory=list)
     xorg_errors: list[Line] = Field(default_factory=list)
-    cron: list[ConfLine] = Field(default_factory=list)  # lines with nvidia-smi -pm
+    # lines with nvidia-smi -pm
+    cron: list[ConfLine] = Field(default_factory=list)
     # driver version -> GSP firmware files
     firmware: dict[Version, list[AnyPath]] = Field(default_factory=dict)
     # kernel -> size of its initramfs in bytes
     initrds: dict[KernelRelease, Number] = Field(default_factory=dict)
-    boot_leftovers: list[Path] = Field(default_factory=list)  # unfinished images in /boot
+    # unfinished images in /boot
+    boot_leftovers: list[Path] = Field(default_factory=list)
     # GPU number -> GPU instances; None: the driver has no MIG
     mig_instances: dict[Name, Number] | None = None
-    mig_layout: list[Path] = Field(default_factory=list)  # files of nvidia-mig-manager
-    driver_gpus: list[PciSlot] = Field(default_factory=list)  # slots that the driver lists
-    failed_units: list[UnitName] | None = None  # None: not known
+    # files of nvidia-mig-manager
+    mig_layout: list[Path] = Field(default_factory=list)
+    # slots that the driver lists
+    driver_gpus: list[PciSlot] = Field(default_factory=list)
+    # None: not known
+    failed_units: list[UnitName] | None = None
     unit_log: dict[UnitName, list[Line]] = Field(default_factory=dict)
     persistenced_options: Line | None = None
     masked_units: list[UnitName] = Field(default_factory=list)
     compiler: Compiler | None = None
-    driver_container: bool = False  # the driver lives in a container of the GPU operator
-    default_route: bool | None = None  # a route leads out of the host; None: not known
-    nameservers: list[Line] | None = None  # None: there is no /etc/resolv.conf
-    lockdown: Name | None = None  # none, integrity, confidentiality
+    # the driver lives in a container of the GPU operator
+    driver_container: bool = False
+    # a route leads out of the host; None: not known
+    default_route: bool | None = None
+    # None: there is no /etc/resolv.conf
+    nameservers: list[Line] | None = None
+    # none, integrity, confidentiality
+    lockdown: Name | None = None
     sig_enforce: bool = False
 
 
@@ -124,7 +143,8 @@ class Hold(Answer):
 
     name: PackageName
     version: Version | None = None
-    state: Name = "installed"  # dpkg's word
+    # dpkg's word
+    state: Name = "installed"
 
     @property
     def present(self) -> bool:
@@ -136,12 +156,18 @@ class Unfinished(Answer):
 
     name: PackageName
     version: Version | None = None
-    state: Name  # dpkg's word: unpacked, half-configured, half-installed, triggers-pending, …
-    reinstall: bool = False  # dpkg wants it unpacked again
-    since: Time | None = None  # by dpkg.log
-    action: Name | None = None  # configure, remove, … that failed, by term.log
-    reason: Line | None = None  # dpkg's own line
-    context: list[Line] = Field(default_factory=list)  # telling lines before it
+    # dpkg's word: unpacked, half-configured, half-installed, triggers-pending, …
+    state: Name
+    # dpkg wants it unpacked again
+    reinstall: bool = False
+    # by dpkg.log
+    since: Time | None = None
+    # configure, remove, … that failed, by term.log
+    action: Name | None = None
+    # dpkg's own line
+    reason: Line | None = None
+    # telling lines before it
+    context: list[Line] = Field(default_factory=list)
 
 
 class Unmet(Answer):
@@ -150,11 +176,13 @@ class Unmet(Answer):
     name: PackageName
     version: Version | None = None
     needs: Line
-    found: Version | None = None  # version that is there of what it needs first
+    # version that is there of what it needs first
+    found: Version | None = None
 
 
 class Change(Answer):
-    action: Name  # install, upgrade, downgrade, reinstall, remove, purge
+    # install, upgrade, downgrade, reinstall, remove, purge
+    action: Name
     name: PackageName
     old: Version | None = None
     new: Version | None = None
@@ -187,9 +215,11 @@ class Keyring(Answer):
 
     path: Path
     # form: armored under the name of a binary one, or the other way round; hidden: apt's own user may not read it
-    state: Name = "ok"  # ok, absent, unreadable, empty, damaged, form, hidden, keybox
+    # ok, absent, unreadable, empty, damaged, form, hidden, keybox
+    state: Name = "ok"
     primaries: list[Hash] = Field(default_factory=list)
-    ids: list[Hash] = Field(default_factory=list)  # last 16 digits of every key
+    # last 16 digits of every key
+    ids: list[Hash] = Field(default_factory=list)
 
 
 class SizeDiffers(Answer):
@@ -205,17 +235,23 @@ class RepositoryList(Answer):
     suite: AnyPath
     file: Path
     line: Number | None = None
-    prefix: Line = ""  # begin of its lists' names
+    # begin of its lists' names
+    prefix: Line = ""
     there: bool = False
     origin: Line | None = None
     label: Line | None = None
     date: Line | None = None
-    release: list[Line] = Field(default_factory=list)  # suite and codename
+    # suite and codename
+    release: list[Line] = Field(default_factory=list)
     automatic: bool = True
-    upgrades: bool = False  # not automatic, but upgrades are
-    signers: list[Hash] = Field(default_factory=list)  # ids of keys
-    fetched_signers: list[Hash] = Field(default_factory=list)  # of a list that apt fetched and did not take
-    failed: list[Line] = Field(default_factory=list)  # indexes that apt fetched and found wrong
+    # not automatic, but upgrades are
+    upgrades: bool = False
+    # ids of keys
+    signers: list[Hash] = Field(default_factory=list)
+    # of a list that apt fetched and did not take
+    fetched_signers: list[Hash] = Field(default_factory=list)
+    # indexes that apt fetched and found wrong
+    failed: list[Line] = Field(default_factory=list)
     differs: list[SizeDiffers] = Field(default_factory=list)
 
     @property
@@ -228,31 +264,39 @@ class Offer(Answer):
 
     name: PackageName
     version: Version
-    list: Line  # RepositoryList.prefix
-    phased: Number | None = None  # percentage of hosts that get it
+    # RepositoryList.prefix
+    list: Line
+    # percentage of hosts that get it
+    phased: Number | None = None
 
 
 class Setting(Answer):
     """A setting of apt.conf, where it is set last."""
 
-    name: Line  # lower case
+    # lower case
+    name: Line
     value: Line
     file: Path
 
 
 class Lock(Answer):
     path: Path
-    pid: Number  # 0: outside this container
+    # 0: outside this container
+    pid: Number
     comm: Line = "?"
-    state: Name | None = None  # proc(5): R, S, D, T (stopped), Z
-    age_s: float | None = None  # of the process
+    # proc(5): R, S, D, T (stopped), Z
+    state: Name | None = None
+    # of the process
+    age_s: float | None = None
 
 
 class FileSystem(Answer):
     path: Path
-    free: Number  # bytes
+    # bytes
+    free: Number
     size: Number
-    files_free: Number | None = None  # inodes
+    # inodes
+    files_free: Number | None = None
     read_only: bool = False
 
 
@@ -274,18 +318,24 @@ class AptTrouble(Answer):
     aptitude_holds: list[PackageName] = Field(default_factory=list)
     locks: list[Lock] = Field(default_factory=list)
     disks: list[FileSystem] = Field(default_factory=list)
-    largest_initrd: Number | None = None  # bytes
-    verifier: Name | None = None  # sqv or gpgv
-    clock: float | None = None  # the host's own, seconds since 1970
+    # bytes
+    largest_initrd: Number | None = None
+    # sqv or gpgv
+    verifier: Name | None = None
+    # the host's own, seconds since 1970
+    clock: float | None = None
 
 
 class Proxy(Answer):
     """A proxy that one layer is told of; apt's are among its settings."""
 
-    layer: Name  # everybody, user, docker, conda, pip
+    # everybody, user, docker, conda, pip
+    layer: Name
     file: Path
-    kind: Name  # http, https, all
-    value: Line = ""  # host:port
+    # http, https, all
+    kind: Name
+    # host:port
+    value: Line = ""
 
 
 class Bundled(Answer):
@@ -313,9 +363,11 @@ class UserTrouble(Answer):
     bundled: list[Bundled] = Field(default_factory=list)
     daemon_copies: list[DaemonCopy] = Field(default_factory=list)
     data_roots: list[Path] = Field(default_factory=list)
-    topology: list[Line] = Field(default_factory=list)  # what makes cards slow or silent to each other
+    # what makes cards slow or silent to each other
+    topology: list[Line] = Field(default_factory=list)
     cmdline: Line = ""
-    conda_guarded: dict[UserName, Path] = Field(default_factory=dict)  # user -> file
+    # user -> file
+    conda_guarded: dict[UserName, Path] = Field(default_factory=dict)
     conda_profile: list[Path] = Field(default_factory=list)
 
 

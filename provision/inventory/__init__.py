@@ -42,24 +42,28 @@ _DISCOVER = ("auto", "auto_silent", "auto_legacy", "auto_legacy_silent")
 class Connection:
     """How to reach a host and become root there. Passwords are not part of repr."""
 
-    kind: str = "ssh"  # ssh, local, or another of Ansible's names
+    # ssh, local, or another of Ansible's names
+    kind: str = "ssh"
     address: str = ""
-    port: int | None = None  # None: ssh's configuration decides
+    # None: ssh's configuration decides
+    port: int | None = None
     user: str | None = None
     password: str | None = field(default=None, repr=False)
     key_file: str | None = None
     private_key: str | None = field(default=None, repr=False)
     key_passphrase: str | None = field(default=None, repr=False)
-    ssh_args: tuple[
-        str, ...
-    ] = ()  # split as a shell would; these win over the inventory's port, user and key
-    ssh_extra_args: tuple[str, ...] = ()  # ssh_common_args + ssh_extra_args; the inventory wins over these
+    # split as a shell would; these win over the inventory's port, user and key
+    ssh_args: tuple[str, ...] = ()
+    # ssh_common_args + ssh_extra_args; the inventory wins over these
+    ssh_extra_args: tuple[str, ...] = ()
     ssh_executable: str = "ssh"
     host_key_checking: bool = True
     timeout: float = 10
     pkcs11_provider: str | None = None
-    python: str | None = None  # None: find it
-    become: bool | None = None  # None: not said; then root is become where the login user is not root
+    # None: find it
+    python: str | None = None
+    # None: not said; then root is become where the login user is not root
+    become: bool | None = None
     become_method: str = "sudo"
     become_user: str = "root"
     become_password: str | None = field(default=None, repr=False)
@@ -75,9 +79,12 @@ class Host:
     vars: dict[str, Any] = field(default_factory=dict, repr=False)
     groups: tuple[str, ...] = ()
     connection: Connection = Connection()
-    unresolved: dict[str, str] = field(default_factory=dict, repr=False)  # variable -> why it has no value
-    origins: dict[str, str] = field(default_factory=dict, repr=False)  # variable -> "-e", "host x", "group y"
-    implicit_local: bool = False  # local although the inventory does not say so
+    # variable -> why it has no value
+    unresolved: dict[str, str] = field(default_factory=dict, repr=False)
+    # variable -> "-e", "host x", "group y"
+    origins: dict[str, str] = field(default_factory=dict, repr=False)
+    # local although the inventory does not say so
+    implicit_local: bool = False
 
 
 @dataclass(frozen=True)
@@ -89,14 +96,13 @@ class Inventory:
     extra_vars: dict[str, Any] = field(default_factory=dict, repr=False)
     groups: dict[str, list[str]] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
-    vault_password: str | None = field(
-        default=None, repr=False
-    )  # for ansible-playbook, which reads it all again
+    # for ansible-playbook, which reads it all again
+    vault_password: str | None = field(default=None, repr=False)
     vault_password_files: list[str] = field(default_factory=list)
-    become_password: str | None = field(default=None, repr=False)  # typed by the user (-K)
-    settings: dict[str, Any] = field(
-        default_factory=dict
-    )  # Ansible's own, for a run: collections_paths, ssh_args, ...
+    # typed by the user (-K)
+    become_password: str | None = field(default=None, repr=False)
+    # Ansible's own, for a run: collections_paths, ssh_args, ...
+    settings: dict[str, Any] = field(default_factory=dict)
 
     def host(self, name: str) -> Host:
         return next(host for host in self.hosts if host.name == name)
@@ -129,7 +135,8 @@ class Loading:
         self._process = early.take()
         stdin, self._process.stdin = self._process.stdin, None
         if stdin is not None:
-            with contextlib.suppress(BrokenPipeError):  # it ended at once; what it said is read in result()
+            # it ended at once; what it said is read in result()
+            with contextlib.suppress(BrokenPipeError):
                 stdin.write(json.dumps(request))
                 stdin.close()
 
@@ -157,9 +164,7 @@ class Loading:
             wrong = answer["error"]
             if wrong["code"] == "inventory.invalid":
                 wrong["because"] += _why_unread(talk, wrong["because"])
-                wrong["hint"] = (
-                    wrong["hint"] or "mend it; ansible-inventory -i FILE --list reads it the same way"
-                )
+                wrong["hint"] = wrong["hint"] or "mend it; ansible-inventory -i FILE --list reads it the same way"
             raise UsageError(wrong["code"], wrong["message"], because=wrong["because"], hint=wrong["hint"])
         hosts = [_host(data, self._become_password) for data in answer["hosts"]]
         _refuse_unresolved(hosts)
@@ -205,9 +210,13 @@ def load(
 ) -> Inventory:
     """Read an inventory; UsageError when it is missing, wrong, empty or nothing matches the limit."""
     return start(
-        sources, limit, extra_vars, vault_password=vault_password, vault_password_files=vault_password_files,
+        sources,
+        limit,
+        extra_vars,
+        vault_password=vault_password,
+        vault_password_files=vault_password_files,
         become_password=become_password,
-    ).result()  # fmt: skip
+    ).result()
 
 
 def is_ours(name: str) -> bool:
@@ -271,10 +280,7 @@ def _split(name: str, options: dict[str, Any], *wanted: str) -> tuple[str, ...]:
             found += shlex.split(options[option] or "")
         except ValueError as error:
             raise UsageError(
-                "inventory.invalid",
-                f"ansible_{option} cannot be split into arguments",
-                host=name,
-                because=[str(error)],
+                "inventory.invalid", f"ansible_{option} cannot be split into arguments", host=name, because=[str(error)]
             ) from error
     return tuple(found)
 

@@ -21,24 +21,46 @@ from typing import Any
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 # Options of the ssh and sudo plugins, looked up as Ansible does: variables, environment, ansible.cfg, default.
 SSH_OPTIONS = (
-    "host", "port", "remote_user", "password", "private_key_file", "private_key", "private_key_passphrase",
-    "ssh_args", "ssh_common_args", "ssh_extra_args", "ssh_executable", "host_key_checking", "timeout",
-    "control_path", "pkcs11_provider",
-)  # fmt: skip
+    "host",
+    "port",
+    "remote_user",
+    "password",
+    "private_key_file",
+    "private_key",
+    "private_key_passphrase",
+    "ssh_args",
+    "ssh_common_args",
+    "ssh_extra_args",
+    "ssh_executable",
+    "host_key_checking",
+    "timeout",
+    "control_path",
+    "pkcs11_provider",
+)
 # Ansible's own variables that mean nothing outside a play.
-NOT_THEIRS = frozenset({
-    "groups", "hostvars", "omit", "vars", "ansible_facts", "ansible_local", "ansible_version", "ansible_config_file",
-    "ansible_playbook_python", "playbook_dir", "inventory_dir", "inventory_file",
-})  # fmt: skip
+NOT_THEIRS = frozenset(
+    {
+        "groups",
+        "hostvars",
+        "omit",
+        "vars",
+        "ansible_facts",
+        "ansible_local",
+        "ansible_version",
+        "ansible_config_file",
+        "ansible_playbook_python",
+        "playbook_dir",
+        "inventory_dir",
+        "inventory_file",
+    }
+)
 SUDO_OPTIONS = ("become_user", "become_exe", "become_flags", "become_pass")
 
 
 class Wrong(Exception):
     """The inventory cannot be used; the four words of an Issue."""
 
-    def __init__(
-        self, code: str, message: str, because: list[str] | None = None, hint: str | None = None
-    ) -> None:
+    def __init__(self, code: str, message: str, because: list[str] | None = None, hint: str | None = None) -> None:
         super().__init__(message)
         self.error = {"code": code, "message": message, "because": because or [], "hint": hint}
 
@@ -125,9 +147,11 @@ def vault_secrets(request: dict[str, Any], loader: Any) -> list[Any]:
             )
         except AnsibleError as error:
             raise Wrong(
-                "inventory.vault", "the vault password cannot be read", [first_line(error)],
+                "inventory.vault",
+                "the vault password cannot be read",
+                [first_line(error)],
                 "see --vault-password-file, ANSIBLE_VAULT_PASSWORD_FILE and vault_password_file in ansible.cfg",
-            ) from error  # fmt: skip
+            ) from error
     return found
 
 
@@ -157,9 +181,11 @@ def read_inventory(request: dict[str, Any]) -> dict[str, Any]:
         extra_vars = load_extra_vars(loader)
     except AnsibleError as error:
         raise Wrong(
-            "vars.extra", "extra variables (-e) cannot be read", [first_line(error)],
+            "vars.extra",
+            "extra variables (-e) cannot be read",
+            [first_line(error)],
             "write -e key=value, -e '{\"key\": [1, 2]}' or -e @file.yml",
-        ) from error  # fmt: skip
+        ) from error
     try:
         manager = InventoryManager(loader=loader, sources=sources)
         variables = VariableManager(loader=loader, inventory=manager)
@@ -169,9 +195,10 @@ def read_inventory(request: dict[str, Any]) -> dict[str, Any]:
         everyone = sorted(manager.hosts)
         if not everyone and not hosts:
             raise Wrong(
-                "inventory.empty", f"the inventory {', '.join(sources)} has no hosts",
+                "inventory.empty",
+                f"the inventory {', '.join(sources)} has no hosts",
                 hint="add hosts to it; provision init HOST... writes a commented example",
-            )  # fmt: skip
+            )
         if not hosts:
             raise no_match(str(request["limit"]), everyone, sorted(manager.groups))
         return {
@@ -186,9 +213,11 @@ def read_inventory(request: dict[str, Any]) -> dict[str, Any]:
         text = first_line(error)
         if "vault" in text.lower() or "decrypt" in text.lower():
             raise Wrong(
-                "inventory.vault", "the inventory holds encrypted values that cannot be opened", [text],
+                "inventory.vault",
+                "the inventory holds encrypted values that cannot be opened",
+                [text],
                 "give the password with --ask-vault-pass or --vault-password-file FILE",
-            ) from error  # fmt: skip
+            ) from error
         raise Wrong("inventory.invalid", "the inventory cannot be read", [text]) from error
 
 
@@ -197,9 +226,7 @@ def settings() -> dict[str, Any]:
     from ansible import constants
 
     ssh_args = option("connection", "ssh", "ssh_args", {})
-    _, origin = constants.config.get_config_value_and_origin(
-        "pipelining", plugin_type="connection", plugin_name="ssh"
-    )
+    _, origin = constants.config.get_config_value_and_origin("pipelining", plugin_type="connection", plugin_name="ssh")
     return {
         "collections_paths": plain(constants.COLLECTIONS_PATHS),
         "roles_path": plain(constants.DEFAULT_ROLES_PATH),
@@ -299,9 +326,7 @@ def connect_options(found: dict[str, Any]) -> dict[str, Any]:
     options["become"] = become if become is None else str(become).lower() in ("true", "yes", "1", "on")
     options["become_method"] = found.get("ansible_become_method", constants.DEFAULT_BECOME_METHOD)
     options["connection"] = found.get("ansible_connection", constants.DEFAULT_TRANSPORT)
-    options["python"] = found.get(
-        "ansible_python_interpreter", constants.config.get_config_value("INTERPRETER_PYTHON")
-    )
+    options["python"] = found.get("ansible_python_interpreter", constants.config.get_config_value("INTERPRETER_PYTHON"))
     return options
 
 
@@ -314,7 +339,8 @@ def option(kind: str, plugin: str, name: str, found: dict[str, Any]) -> Any:
     if not constants.config.has_configuration_definition(kind, plugin):
         loaders[kind].get(plugin, class_only=True)
     if name not in constants.config.get_configuration_definitions(kind, plugin):
-        return None  # this ansible-core does not have the option yet
+        # this ansible-core does not have the option yet
+        return None
     try:
         value, _ = constants.config.get_config_value_and_origin(
             name, plugin_type=kind, plugin_name=plugin, variables=found
@@ -326,17 +352,13 @@ def option(kind: str, plugin: str, name: str, found: dict[str, Any]) -> Any:
 
 def main() -> None:
     answer_fd = os.dup(1)
-    os.dup2(2, 1)  # whatever Ansible or an inventory script prints is not the answer
+    # whatever Ansible or an inventory script prints is not the answer
+    os.dup2(2, 1)
     # A source that no plugin can read is an error here; Ansible only warns.
     os.environ.setdefault("ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED", "true")
     os.environ.setdefault("ANSIBLE_LOCALHOST_WARNING", "false")
     # Before the request is there: the process is started before the program knows what to ask.
-    for name in (
-        "ansible.inventory.manager",
-        "ansible.vars.manager",
-        "ansible.template",
-        "ansible.plugins.loader",
-    ):
+    for name in ("ansible.inventory.manager", "ansible.vars.manager", "ansible.template", "ansible.plugins.loader"):
         importlib.import_module(name)
     text = sys.stdin.read()
     if not text:

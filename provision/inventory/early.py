@@ -13,9 +13,7 @@ from pathlib import Path
 from provision.lib import scratch
 
 # Words that may follow on the command line without a need for an inventory.
-_WITHOUT = frozenset(
-    ("init", "compat", "--help", "-h", "--version", "--install-completion", "--show-completion")
-)
+_WITHOUT = frozenset(("init", "compat", "--help", "-h", "--version", "--install-completion", "--show-completion"))
 _COMMANDS = frozenset(("scan", "plan", "apply", "verify"))
 _started: list[subprocess.Popen[str]] = []
 
@@ -32,9 +30,12 @@ def spawn() -> subprocess.Popen[str]:
     # -P: the folder of the program, full of modules of ours, is not put before Ansible's imports.
     return subprocess.Popen(
         [sys.executable, "-P", str(Path(__file__).with_name("dump.py"))],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
         env={**os.environ, "ANSIBLE_LOCAL_TEMP": str(scratch.folder())},
-    )  # fmt: skip
+    )
 
 
 def take() -> subprocess.Popen[str]:

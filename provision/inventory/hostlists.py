@@ -11,7 +11,8 @@ from pathlib import Path
 from provision.errors import UsageError
 
 SSH_CONFIG = Path("~/.ssh/config")
-_MOST_INCLUDES = 16  # as deep as ssh itself follows them (readconf.c: READCONF_MAX_DEPTH)
+# as deep as ssh itself follows them (readconf.c: READCONF_MAX_DEPTH)
+_MOST_INCLUDES = 16
 
 
 def from_file(path: Path, check: Callable[[str], None]) -> list[str]:
@@ -46,9 +47,11 @@ def from_ssh_config(path: Path, check: Callable[[str], None]) -> list[str]:
     names = [name for name in dict.fromkeys(_hosts(path.expanduser(), 0, set())) if _is_name(name, check)]
     if not names:
         raise UsageError(
-            "init.no_hosts", f"{path} names no host", because=["only patterns (Host *) or none stand there"],
+            "init.no_hosts",
+            f"{path} names no host",
+            because=["only patterns (Host *) or none stand there"],
             hint="name the hosts: provision init gpu01 gpu02",
-        )  # fmt: skip
+        )
     return names
 
 
@@ -85,7 +88,8 @@ def _split(text: str) -> list[str]:
     try:
         return shlex.split(text, comments=True)
     except ValueError:
-        return text.split()  # a quote that is not closed: ssh refuses the file when it is used
+        # a quote that is not closed: ssh refuses the file when it is used
+        return text.split()
 
 
 def _text(path: Path, what: str) -> str:

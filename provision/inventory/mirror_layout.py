@@ -10,22 +10,20 @@ from urllib.parse import urlsplit
 
 from provision.catalog import Catalog, Repository
 
-KEY = "key.asc"  # of a mirror that is signed by a key of its own
-KEYS = "keys"  # keyrings of the originals, for --verify
+# of a mirror that is signed by a key of its own
+KEY = "key.asc"
+# keyrings of the originals, for --verify
+KEYS = "keys"
 MANIFEST = "manifest.json"
 CONDA = "conda"
 INSTALLERS, WHEELS, SIMPLE = f"{CONDA}/installers", f"{CONDA}/whl", f"{CONDA}/simple"
 # What the archive is asked for, on every release.
 POCKETS = ("", "-updates", "-security")
 COMPONENTS = "main restricted universe multiverse"
-ARCHIVE_KEYRING = (
-    "/usr/share/keyrings/ubuntu-archive-keyring.gpg"  # of the package ubuntu-keyring, which apt needs
-)
+# of the package ubuntu-keyring, which apt needs
+ARCHIVE_KEYRING = "/usr/share/keyrings/ubuntu-archive-keyring.gpg"
 # Where the archive is when neither the inventory nor a host says it; ports are everything but amd64 (and i386).
-ARCHIVE_URLS = {
-    "ubuntu": "http://archive.ubuntu.com/ubuntu",
-    "ubuntu-ports": "http://ports.ubuntu.com/ubuntu-ports",
-}
+ARCHIVE_URLS = {"ubuntu": "http://archive.ubuntu.com/ubuntu", "ubuntu-ports": "http://ports.ubuntu.com/ubuntu-ports"}
 
 
 def archive_path(arch: str) -> str:

@@ -18,9 +18,7 @@ import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.apt import files as apt_files
 from provision.errors import UsageError
 
-_ADDRESS = re.compile(
-    r"http://(?P<host>[A-Za-z0-9](?:[A-Za-z0-9._-]*)|\[[0-9A-Fa-f:.]+\]):(?P<port>[0-9]{1,5})/?"
-)
+_ADDRESS = re.compile(r"http://(?P<host>[A-Za-z0-9](?:[A-Za-z0-9._-]*)|\[[0-9A-Fa-f:.]+\]):(?P<port>[0-9]{1,5})/?")
 _DIRECT = re.compile(r"\.?[A-Za-z0-9](?:[A-Za-z0-9._-]*)(?:/[0-9]{1,3})?|\[?[0-9A-Fa-f:]+\]?(?:/[0-9]{1,3})?")
 # What a host reaches by itself, whatever the inventory says.
 _ALWAYS = ("localhost", "127.0.0.1", "::1")
@@ -45,9 +43,10 @@ class HostProxy:
         for word in words:
             if not _DIRECT.fullmatch(word):
                 raise UsageError(
-                    "usage.no_proxy", f"gpu_proxy_no_proxy: {word!r} is no host, domain or network",
+                    "usage.no_proxy",
+                    f"gpu_proxy_no_proxy: {word!r} is no host, domain or network",
                     hint="write names and addresses: [mirror.example.org, .example.org, 10.0.0.0/8]",
-                )  # fmt: skip
+                )
         return cls(http, https, tuple(words))
 
     def __bool__(self) -> bool:
@@ -106,11 +105,12 @@ def _address(name: str, url: str) -> str:
         return ""
     if "@" in url:
         raise UsageError(
-            "usage.url_with_password", f"{name} must not hold a user or password",
+            "usage.url_with_password",
+            f"{name} must not hold a user or password",
             because=["environments of tasks stand in command lines, apt's file is read by every user of the host"],
             hint="name a proxy that knows hosts by their address, or one nearby that logs in for them (cntlm, squid with "
             "cache_peer login=); apt alone takes them from the host's /etc/apt/auth.conf.d: machine http://HOST:PORT login …",
-        )  # fmt: skip
+        )
     found = _ADDRESS.fullmatch(url)
     if found is None or not 0 < int(found["port"]) < 65536:
         scheme = url.partition("://")[0].lower()
@@ -120,8 +120,10 @@ def _address(name: str, url: str) -> str:
                 f"Python's own downloads (keys, conda's installer) cannot use a proxy that is spoken to by {scheme}"
             ]
         raise UsageError(
-            "usage.url", f"{name}: {url!r} is not the address of a proxy", because=because,
+            "usage.url",
+            f"{name}: {url!r} is not the address of a proxy",
+            because=because,
             hint="write it as http://HOST:PORT, for https addresses too: the proxy passes them on unread; the port is needed, "
             "for programs differ in which one they take without",
-        )  # fmt: skip
+        )
     return url.rstrip("/")

@@ -17,9 +17,12 @@ from provision.facts import Facts
 from provision.inventory import mirror_layout
 
 NAMES = {
-    "cuda": "NVIDIA's repository", "ppa": "the graphics-drivers PPA", "container_toolkit": "NVIDIA's container toolkit repository",
-}  # fmt: skip
-ARCHIVE_NAME = "mirror"  # as our file for the mirror's part of Ubuntu's archive is called
+    "cuda": "NVIDIA's repository",
+    "ppa": "the graphics-drivers PPA",
+    "container_toolkit": "NVIDIA's container toolkit repository",
+}
+# as our file for the mirror's part of Ubuntu's archive is called
+ARCHIVE_NAME = "mirror"
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,8 @@ class Mirror:
     """What the inventory says about a repository; empty: what the catalog says. variables: their common prefix."""
 
     url: str = ""
-    key: str = ""  # armored text, a file on the controller, or a URL
+    # armored text, a file on the controller, or a URL
+    key: str = ""
     fingerprint: str = ""
     variables: str = "nvidia_driver_repo"
 
@@ -43,7 +47,8 @@ class FleetMirror:
     Without a key the mirror has the originals' signatures; with one, everything of apt in it is signed by that key.
     """
 
-    url: str = ""  # no slash at its end
+    # no slash at its end
+    url: str = ""
     key: str = ""
     fingerprint: str = ""
 
@@ -54,9 +59,10 @@ class FleetMirror:
         _refuse_odd_url(url)
         if url and not re.match(r"(?:https?://|file:/)", url):
             raise UsageError(
-                "usage.url", f"gpu_mirror_url: {url!r} is not the address of a mirror",
+                "usage.url",
+                f"gpu_mirror_url: {url!r} is not the address of a mirror",
                 hint="write http://mirror.example.org/gpu, or file:/srv/mirror for a folder on each host",
-            )  # fmt: skip
+            )
         key = str(values.get("gpu_mirror_key") or "")
         fingerprint = str(values.get("gpu_mirror_key_fingerprint") or "")
         if url.startswith("file:"):
@@ -64,8 +70,10 @@ class FleetMirror:
             url = "file:///" + url.removeprefix("file:").lstrip("/")
         if (key or fingerprint) and not url:
             raise UsageError(
-                "usage.mirror", "gpu_mirror_key is given, and no gpu_mirror_url", hint="set gpu_mirror_url, or take the key away"
-            )  # fmt: skip
+                "usage.mirror",
+                "gpu_mirror_key is given, and no gpu_mirror_url",
+                hint="set gpu_mirror_url, or take the key away",
+            )
         return cls(url, key, fingerprint)
 
     def __bool__(self) -> bool:
@@ -93,10 +101,13 @@ class FleetMirror:
             "uris": f"{self.url}/{mirror_layout.archive_path(facts.host.arch)}/",
             "suites": mirror_layout.archive_suites(catalog.ubuntu(facts.host.os.version_id).codename),
             "components": mirror_layout.COMPONENTS,
-            "key": text, "key_url": key_url, "fingerprint": self._wanted(),
-        }  # fmt: skip
+            "key": text,
+            "key_url": key_url,
+            "fingerprint": self._wanted(),
+        }
         if not self.signed:
-            spec["signed_by"] = mirror_layout.ARCHIVE_KEYRING  # the host has it
+            # the host has it
+            spec["signed_by"] = mirror_layout.ARCHIVE_KEYRING
         return spec
 
     @property
@@ -110,23 +121,28 @@ class FleetMirror:
         if self.fingerprint or text is None:
             if key_url and not self.fingerprint:
                 raise UsageError(
-                    "usage.mirror", "gpu_mirror_key is an address, and there is no gpu_mirror_key_fingerprint",
+                    "usage.mirror",
+                    "gpu_mirror_key is an address, and there is no gpu_mirror_key_fingerprint",
                     because=["a key is trusted by its fingerprint, not by where it came from"],
                     hint="provision mirror --sign prints the fingerprint; or give the key as a file",
-                )  # fmt: skip
+                )
             return _bare(self.fingerprint)
         try:
             found: list[str] = openpgp.primaries(text.encode("ascii", "replace"))
         except ValueError as error:
             raise UsageError(
-                "usage.key_unreadable", "gpu_mirror_key is no OpenPGP key", because=[str(error)],
+                "usage.key_unreadable",
+                "gpu_mirror_key is no OpenPGP key",
+                because=[str(error)],
                 hint="give key.asc of the mirror, as a file or as text",
-            ) from error  # fmt: skip
+            ) from error
         if len(found) != 1:
             raise UsageError(
-                "usage.key_unreadable", "gpu_mirror_key holds more than one key", because=found,
+                "usage.key_unreadable",
+                "gpu_mirror_key holds more than one key",
+                because=found,
                 hint="a mirror is signed by one: gpu_mirror_key_fingerprint says which, or give that key alone",
-            )  # fmt: skip
+            )
         return found[0]
 
     @property
@@ -135,9 +151,11 @@ class FleetMirror:
         if not self:
             return {}
         places = {
-            "installer_url": mirror_layout.INSTALLERS + "/", "channel_alias": mirror_layout.CONDA, "wheel_index_url": mirror_layout.WHEELS,
+            "installer_url": mirror_layout.INSTALLERS + "/",
+            "channel_alias": mirror_layout.CONDA,
+            "wheel_index_url": mirror_layout.WHEELS,
             "pip_index_url": mirror_layout.SIMPLE,
-        }  # fmt: skip
+        }
         return {name: f"{self.url}/{path}" for name, path in places.items()}
 
 
@@ -148,9 +166,11 @@ def agreed(first: Mirror, second: Mirror) -> Mirror:
         if one and other and one != other:
             tail = {"url": "_url", "key": "_key", "fingerprint": "_key_fingerprint"}[name]
             raise UsageError(
-                "usage.repository_twice", f"{first.variables}{tail} and {second.variables}{tail} differ",
-                because=["one repository holds drivers and toolkits, and a host has one entry of it"], hint="set one of them only",
-            )  # fmt: skip
+                "usage.repository_twice",
+                f"{first.variables}{tail} and {second.variables}{tail} differ",
+                because=["one repository holds drivers and toolkits, and a host has one entry of it"],
+                hint="set one of them only",
+            )
     return Mirror(
         first.url or second.url,
         first.key or second.key,
@@ -184,7 +204,8 @@ def source_spec(kind: str, mirror: Mirror, facts: Facts, catalog: Catalog) -> di
             + (", or nvidia_driver_channel: ubuntu" if mirror.variables.startswith("nvidia_driver") else ""),
         )
     return {
-        "name": kind.replace("_", "-"),  # as files are called
+        # as files are called
+        "name": kind.replace("_", "-"),
         "uris": base + "/",
         "suites": repository.suite,
         "components": repository.components,
@@ -204,16 +225,19 @@ def archive_key(given: str, catalog: Catalog) -> tuple[list[str], str | None]:
     try:
         return [openpgp.normalize(given)], None
     except ValueError:
-        pass  # a text or a file
+        # a text or a file
+        pass
     try:
         data = given.encode() if "BEGIN PGP" in given else Path(given).expanduser().read_bytes()
         ring = openpgp.dearmor(data)
         return openpgp.primaries(ring), base64.b64encode(ring).decode("ascii")
     except (OSError, ValueError) as error:
         raise UsageError(
-            "usage.key_unreadable", "cannot read the key of the archive", because=[str(error)],
+            "usage.key_unreadable",
+            "cannot read the key of the archive",
+            because=[str(error)],
             hint="--archive-key (gpu_mirror_archive_key) takes a full fingerprint, or the key as a file on this machine",
-        ) from error  # fmt: skip
+        ) from error
 
 
 def _bare(fingerprint: str) -> str | None:
@@ -226,13 +250,17 @@ def _refuse_odd_url(url: str) -> None:
         return
     if not re.fullmatch(r"[a-z][a-z0-9+.-]*:/[^\s\x00-\x1f\x7f]*", url):
         raise UsageError(
-            "usage.url", f"{url!r} is not the address of a repository", hint="write it as https://mirror.example.org/path/"
-        )  # fmt: skip
+            "usage.url",
+            f"{url!r} is not the address of a repository",
+            hint="write it as https://mirror.example.org/path/",
+        )
     if redact.has_secret(url):
         raise UsageError(
-            "usage.url_with_password", "a repository's address must not hold a user or password",
-            because=[redact.text(url)], hint="put them into a file in /etc/apt/auth.conf.d on the host (apt_auth.conf(5))",
-        )  # fmt: skip
+            "usage.url_with_password",
+            "a repository's address must not hold a user or password",
+            because=[redact.text(url)],
+            hint="put them into a file in /etc/apt/auth.conf.d on the host (apt_auth.conf(5))",
+        )
 
 
 def _load_key(key: str) -> tuple[str | None, str | None]:
@@ -248,6 +276,8 @@ def _load_key(key: str) -> tuple[str | None, str | None]:
         return path.read_text(encoding="ascii"), None
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(
-            "usage.key_unreadable", f"cannot read the repository key {key}", because=[str(error)],
+            "usage.key_unreadable",
+            f"cannot read the repository key {key}",
+            because=[str(error)],
             hint="give an armored key (gpg --armor --export) as a file, as text, or as a URL",
-        ) from error  # fmt: skip
+        ) from error

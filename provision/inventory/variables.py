@@ -26,18 +26,29 @@ _FALSE = frozenset({"n", "no", "off", "0", "false", "f"})
 # A variable without one of our prefixes that reads like one of ours is a slip of the pen, not another's variable.
 _SLIP = 0.92
 _ARTICLE = {
-    "bool": "true or false", "int": "a whole number", "float": "a number", "list": "a list",
-    "dict": "a mapping", "str": "a text", "path": "a path",
-}  # fmt: skip
+    "bool": "true or false",
+    "int": "a whole number",
+    "float": "a number",
+    "list": "a list",
+    "dict": "a mapping",
+    "str": "a text",
+    "path": "a path",
+}
 # Where a login belongs instead: (beginning of a variable's name, hint). The proxy's own words are those of proxy.py.
 _LOGINS = (
-    ("miniconda_", "a .netrc of the owner on the host is read by conda and pip (machine HOST login NAME password WORD); git goes "
-     "over ssh with a deploy key: git+ssh://git@HOST/…"),
+    (
+        "miniconda_",
+        "a .netrc of the owner on the host is read by conda and pip (machine HOST login NAME password WORD); git goes "
+        "over ssh with a deploy key: git+ssh://git@HOST/…",
+    ),
     ("gpu_pull_source", "git over ssh with gpu_pull_ssh_key: ssh://git@HOST/…"),
     ("gpu_pull_", "a .netrc of root on the host is read by pip: machine HOST login NAME password WORD"),
-    ("gpu_rollout_", "let the command be a program that reads it from a file of its own; a command is shown and logged"),
+    (
+        "gpu_rollout_",
+        "let the command be a program that reads it from a file of its own; a command is shown and logged",
+    ),
     ("", "put them into a file in /etc/apt/auth.conf.d on the host (apt_auth.conf(5))"),
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True)
@@ -50,7 +61,8 @@ class Variable:
     elements: str | None = None
     choices: tuple[Any, ...] = ()
     default: Any = None
-    options: Mapping[str, Variable] = field(default_factory=dict)  # of a dict, or of a list's dicts
+    # of a dict, or of a list's dicts
+    options: Mapping[str, Variable] = field(default_factory=dict)
     required: bool = False
 
 
@@ -124,18 +136,25 @@ def _of_host(host: Host, variables: Mapping[str, Variable]) -> tuple[dict[str, A
                 issues.append((origin, issue))
             continue
         if value is None:
-            continue  # "name:" with nothing behind it in YAML: the default
+            # "name:" with nothing behind it in YAML: the default
+            continue
         try:
             values[name] = convert(variable, value)
         except ValueError as error:
             message = f"{name}: {error} ({origin})"
             issues.append((origin, Issue(code="vars.invalid", message=message, hint=_allowed(variable))))
         if any(map(redact.has_secret, _texts(value))) and not name.startswith("gpu_proxy_"):
-            issues.append((origin, Issue(
-                code="usage.url_with_password", message=f"{name} holds a password or token ({origin})",
-                because=["plans, logs and command lines would show it"],
-                hint=next(hint for beginning, hint in _LOGINS if name.startswith(beginning)),
-            )))  # fmt: skip
+            issues.append(
+                (
+                    origin,
+                    Issue(
+                        code="usage.url_with_password",
+                        message=f"{name} holds a password or token ({origin})",
+                        because=["plans, logs and command lines would show it"],
+                        hint=next(hint for beginning, hint in _LOGINS if name.startswith(beginning)),
+                    ),
+                )
+            )
     return values, issues
 
 
@@ -156,9 +175,7 @@ def unknown(name: str, origin: str, variables: Mapping[str, Variable]) -> Issue 
         # Without the prefix, which makes everything look alike.
         prefix = next(prefix for prefix in PREFIXES if name.startswith(prefix))
         endings = [known.removeprefix(prefix) for known in variables if known.startswith(prefix)]
-        near = [
-            prefix + ending for ending in difflib.get_close_matches(name.removeprefix(prefix), endings, n=1)
-        ]
+        near = [prefix + ending for ending in difflib.get_close_matches(name.removeprefix(prefix), endings, n=1)]
     if not ours and not near:
         return None
     return Issue(
@@ -201,7 +218,8 @@ def _options(variable: Variable, value: dict[str, Any]) -> dict[str, Any]:
             near = difflib.get_close_matches(str(key), variable.options, n=1, cutoff=0.4)
             raise ValueError(f"unknown key {key}" + (f", did you mean {near[0]}?" if near else ""))
         if item is None:
-            continue  # "key:" with nothing behind it in YAML: the default
+            # "key:" with nothing behind it in YAML: the default
+            continue
         try:
             found[key] = convert(option, item)
         except ValueError as error:
@@ -233,9 +251,7 @@ def _typed(kind: str, value: Any) -> Any:
         raise ValueError(f"{value!r} is not {_ARTICLE[kind]}")
     if kind in ("str", "path"):
         if isinstance(value, (list, dict)):
-            raise ValueError(
-                f"{_ARTICLE['list' if isinstance(value, list) else 'dict']} where a text belongs"
-            )
+            raise ValueError(f"{_ARTICLE['list' if isinstance(value, list) else 'dict']} where a text belongs")
         text = str(value).lower() if isinstance(value, bool) else str(value)
         return str(Path(text).expanduser()) if kind == "path" and text else text
     if kind == "list":
@@ -292,7 +308,6 @@ def _variable(name: str, role: str, spec: Mapping[str, Any]) -> Variable:
 
 
 def _yaml(file: Path) -> Any:
-    loader = getattr(
-        yaml, "CSafeLoader", yaml.SafeLoader
-    )  # the C one is ten times faster, where it was built
+    # the C one is ten times faster, where it was built
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     return yaml.load(file.read_text(encoding="utf-8"), Loader=loader)  # noqa: S506 - a safe loader

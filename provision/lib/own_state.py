@@ -19,7 +19,8 @@ from provision.errors import HostFailedError
 
 Damaged = own_state.Damaged
 Model = TypeVar("Model", bound=BaseModel)
-_MOST_BYTES = 256 << 20  # of a plan for thousands of hosts
+# of a plan for thousands of hosts
+_MOST_BYTES = 256 << 20
 
 
 def text(path: Path, most: int = _MOST_BYTES) -> str | None:

@@ -12,15 +12,7 @@ from collections.abc import Iterator
 from types import UnionType
 from typing import Annotated, Any, Self, Union, get_args, get_origin
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    StringConstraints,
-    ValidationError,
-)
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError
 from pydantic.fields import FieldInfo
 
 from provision.errors import HostFailedError
@@ -34,7 +26,8 @@ _DEEPEST = 12
 # Controls, line separators, halves of a character and what is none: what ends a line or cannot be written.
 _BREAKS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufffe\uffff]+")
 _BAD = r"\p{Cc}\p{Zl}\p{Zp}"
-_WHY: dict[str, str] = {}  # pattern -> what a value is not
+# pattern -> what a value is not
+_WHY: dict[str, str] = {}
 _GONE = object()
 
 
@@ -76,9 +69,7 @@ PackageName = Annotated[
 # Names of what programs call by one word: modules, drivers, runtimes, sonames, Python and conda packages, keys.
 Name = Annotated[str, _form(r"[\w.+@:/~=*-]+", 256, "not a name")]
 PciId = Annotated[str, _form(r"[0-9a-fA-F]{4}(?:[0-9a-fA-F]{2}|:[0-9a-fA-F]{4})?", 9, "not a PCI id")]
-PciSlot = Annotated[
-    str, _form(r"(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]", 16, "not a PCI address")
-]
+PciSlot = Annotated[str, _form(r"(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]", 16, "not a PCI address")]
 KernelRelease = Annotated[str, _form(r"[A-Za-z0-9][A-Za-z0-9.+~:_@-]*", 64, "not a kernel release")]
 # useradd's names, and those of directories: DOMAIN\first last, user@example.com
 UserName = Annotated[str, _form(r"[\w.@$-](?:[\w.@\\+$' -]*[\w.@$-])?", 256, "not a user name")]
@@ -157,9 +148,7 @@ class Answer(BaseModel):
     def _with(self, told: list[str]) -> Self:
         if "unreadable" not in type(self).model_fields:
             return self
-        more = (
-            [f"{len(told) - _MOST_TOLD} more facts are not as they must be"] if len(told) > _MOST_TOLD else []
-        )
+        more = [f"{len(told) - _MOST_TOLD} more facts are not as they must be"] if len(told) > _MOST_TOLD else []
         known = getattr(self, "unreadable")  # noqa: B009 - not every model has it
         return self.model_copy(update={"unreadable": [*known, *told[:_MOST_TOLD], *more]})
 
@@ -167,9 +156,10 @@ class Answer(BaseModel):
 def bad_answer(why: str) -> HostFailedError:
     """The error of a host whose answer is of no use."""
     return HostFailedError(
-        "host.bad_answer", f"the host's answer cannot be used: {why}",
+        "host.bad_answer",
+        f"the host's answer cannot be used: {why}",
         hint="look at what its python3 is, and whether somebody has changed it: the host may be compromised",
-    )  # fmt: skip
+    )
 
 
 def _leave_out(model: type[BaseModel], answer: Any, error: ValidationError, told: list[str]) -> None:
@@ -200,9 +190,7 @@ def _inside(answer: Any, place: tuple[int | str, ...]) -> Iterator[int | str]:
         yield part
 
 
-def _target(
-    model: type[BaseModel], answer: Any, place: tuple[int | str, ...]
-) -> tuple[tuple[int | str, ...], object]:
+def _target(model: type[BaseModel], answer: Any, place: tuple[int | str, ...]) -> tuple[tuple[int | str, ...], object]:
     """What has to go for a value, and what comes instead of it; an object goes with a value that it must have."""
     while place:
         field = _field(model, place)
@@ -268,8 +256,18 @@ def _why(problem: Any) -> str:
 
 
 _KINDS = {
-    "string_unicode": "not valid Unicode", "string": "not a text", "int": "not a whole number", "float": "not a number",
-    "finite": "not a number", "less": "out of range", "greater": "out of range", "bool": "not true or false",
-    "list": "not a list", "tuple": "not a list", "dict": "not a mapping", "model": "not a mapping", "missing": "missing",
+    "string_unicode": "not valid Unicode",
+    "string": "not a text",
+    "int": "not a whole number",
+    "float": "not a number",
+    "finite": "not a number",
+    "less": "out of range",
+    "greater": "out of range",
+    "bool": "not true or false",
+    "list": "not a list",
+    "tuple": "not a list",
+    "dict": "not a mapping",
+    "model": "not a mapping",
+    "missing": "missing",
     "literal": "not one of the known words",
-}  # fmt: skip
+}

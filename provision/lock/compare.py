@@ -16,14 +16,15 @@ REASONS = {
     "cuda": ("CUDA", "cuDNN", "NCCL", "default"),
     "containers": ("container toolkit", "replaced"),
     "conda": (),
-}  # fmt: skip
+}
 
 
 class Change(BaseModel):
     """One thing of a lock that changes. old, new: None where it was not or will not be there; packages: names that move."""
 
     group: str
-    part: str  # driver, cuda, containers, conda, hosts
+    # driver, cuda, containers, conda, hosts
+    part: str
     what: str
     old: str | None = None
     new: str | None = None
@@ -31,9 +32,7 @@ class Change(BaseModel):
     packages: list[str] = []
 
 
-def changes(
-    old: Lock | None, new: Lock, because: Mapping[str, Mapping[str, str]] | None = None
-) -> list[Change]:
+def changes(old: Lock | None, new: Lock, because: Mapping[str, Mapping[str, str]] | None = None) -> list[Change]:
     """Every change from old to new. because: host -> what ("version", "CUDA 12.8", …) -> why, as plans say it."""
     before = old or Lock()
     found: list[Change] = []
@@ -44,11 +43,7 @@ def changes(
             there = ", ".join((new if other else before).members(name))
             found.append(
                 Change(
-                    group=name,
-                    part="hosts",
-                    what="group",
-                    new=there if other else None,
-                    old=None if other else there,
+                    group=name, part="hosts", what="group", new=there if other else None, old=None if other else there
                 )
             )
         origin = one or before.groups.get(_origin(before, new, name))
@@ -72,12 +67,7 @@ def _reasons(lock: Lock, group: str, because: Mapping[str, Mapping[str, str]]) -
 def _of_group(name: str, one: LockedGroup, other: LockedGroup, because: Mapping[str, str]) -> list[Change]:
     found = []
     found += _headline(
-        name,
-        "driver",
-        "driver",
-        _driver(one),
-        _driver(other),
-        because.get("version") or because.get("branch") or "",
+        name, "driver", "driver", _driver(one), _driver(other), because.get("version") or because.get("branch") or ""
     )
     minors = {*(one.cuda.releases if one.cuda else {}), *(other.cuda.releases if other.cuda else {})}
     for minor in sorted(minors, key=natural):
@@ -89,20 +79,14 @@ def _of_group(name: str, one: LockedGroup, other: LockedGroup, because: Mapping[
             name, "cuda", what, pair[0], pair[1], because.get(what if key != "default" else "default", "")
         )
     pair = [group.containers.version if group.containers else None for group in (one, other)]
-    found += _headline(
-        name, "containers", "container toolkit", pair[0], pair[1], because.get("container toolkit", "")
-    )
+    found += _headline(name, "containers", "container toolkit", pair[0], pair[1], because.get("container toolkit", ""))
     found += _packages(name, one, other)
     found += _conda(name, one, other)
     return found
 
 
-def _headline(
-    group: str, part: str, what: str, old: str | None, new: str | None, because: str
-) -> list[Change]:
-    return (
-        [Change(group=group, part=part, what=what, old=old, new=new, because=because)] if old != new else []
-    )
+def _headline(group: str, part: str, what: str, old: str | None, new: str | None, because: str) -> list[Change]:
+    return [Change(group=group, part=part, what=what, old=old, new=new, because=because)] if old != new else []
 
 
 def _driver(group: LockedGroup) -> str | None:
@@ -137,8 +121,9 @@ def _conda(name: str, one: LockedGroup, other: LockedGroup) -> list[Change]:
     a, b = (flat(group.model_copy(update=bare)) for group in (one, other))
     return [
         Change(group=name, part="conda", what=key, old=a.get(key), new=b.get(key))
-        for key in sorted({*a, *b}, key=natural) if a.get(key) != b.get(key)
-    ]  # fmt: skip
+        for key in sorted({*a, *b}, key=natural)
+        if a.get(key) != b.get(key)
+    ]
 
 
 def _of_hosts(before: Lock, new: Lock, moved: set[str]) -> list[Change]:
@@ -153,7 +138,8 @@ def _of_hosts(before: Lock, new: Lock, moved: set[str]) -> list[Change]:
             ("cards", _cards(one), _cards(other)),
         ):
             if what == "group" and now not in before.groups:
-                continue  # told with the group
+                # told with the group
+                continue
             if old != now and one is not None and other is not None:
                 found.append(Change(group=group, part="hosts", what=f"{name} {what}", old=old, new=now))
         if one and other and _kernel(one) == _kernel(other) and group not in moved:
@@ -161,13 +147,7 @@ def _of_hosts(before: Lock, new: Lock, moved: set[str]) -> list[Change]:
         if (one is None) != (other is None) and group in before.groups and group in new.groups:
             there = f"{name} in it"
             found.append(
-                Change(
-                    group=group,
-                    part="hosts",
-                    what=name,
-                    old=there if one else None,
-                    new=there if other else None,
-                )
+                Change(group=group, part="hosts", what=name, old=there if one else None, new=there if other else None)
             )
     return found
 
@@ -176,8 +156,9 @@ def _kernel_packages(name: str, group: str, one: LockedHost, other: LockedHost) 
     a, b = (host.kernel.packages if host.kernel else {} for host in (one, other))
     return [
         Change(group=group, part="hosts", what=f"{name} {package}", old=a.get(package), new=b.get(package))
-        for package in sorted({*a, *b}, key=natural) if a.get(package) != b.get(package)
-    ]  # fmt: skip
+        for package in sorted({*a, *b}, key=natural)
+        if a.get(package) != b.get(package)
+    ]
 
 
 def _kernel(host: LockedHost | None) -> str | None:

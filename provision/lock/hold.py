@@ -75,15 +75,14 @@ def lock_of(name: str, facts: Facts, values: Mapping[str, Any]) -> tuple[HostLoc
     hint = "provision lock adds it once it is verified"
     if like:
         hint = f"say which one: add {name}: {{group: {like[0]}}} under hosts in {path}"
-    because = (
-        [f"groups like it: {', '.join(like)}"]
-        if like
-        else ["no group in it is of this Ubuntu and these cards"]
-    )
+    because = [f"groups like it: {', '.join(like)}"] if like else ["no group in it is of this Ubuntu and these cards"]
     return None, Issue(
-        code="lock.not_listed", host=name, message=f"{name} is not in the lock, and its versions are not held",
-        because=because, hint=hint,
-    )  # fmt: skip
+        code="lock.not_listed",
+        host=name,
+        message=f"{name} is not in the lock, and its versions are not held",
+        because=because,
+        hint=hint,
+    )
 
 
 def alike(lock: Lock, facts: Facts) -> list[str]:
@@ -123,11 +122,7 @@ class Held:
     def everything(self) -> dict[str, str]:
         """All pins, with the signed modules of kernels that the lock knows."""
         kernel = self.lock.host.kernel
-        own = {
-            n: v
-            for n, v in (kernel.packages if kernel else {}).items()
-            if kernel and n.endswith(kernel.release)
-        }
+        own = {n: v for n, v in (kernel.packages if kernel else {}).items() if kernel and n.endswith(kernel.release)}
         found = dict(own) if "driver" in self.pins else {}
         for part in self.pins.values():
             found.update(part)
@@ -136,9 +131,7 @@ class Held:
     def channel(self, part: str) -> str:
         """The channel that a part's packages come from, as planning calls it."""
         driver = self.lock.group.driver
-        return {"driver": driver.channel if driver else "ubuntu", "cuda": "cuda"}.get(
-            part, "container_toolkit"
-        )
+        return {"driver": driver.channel if driver else "ubuntu", "cuda": "cuda"}.get(part, "container_toolkit")
 
     def missing(self, facts: Facts, part: str) -> dict[str, str]:
         """Pins of a part that the host does not have at that version."""
@@ -152,42 +145,33 @@ def hold(host: HostLock, values: Mapping[str, Any], facts: Facts, parts: Collect
     where = f"{Path(host.path).name}, group {host.group_name}"
     if (group.ubuntu, group.arch) != (facts.host.os.version_id, facts.host.arch):
         issues.append(
-            _issue(host, "lock.other_system", f"the lock is for Ubuntu {group.ubuntu} {group.arch}, the host is "
-                   f"Ubuntu {facts.host.os.version_id} {facts.host.arch}", where)
-        )  # fmt: skip
+            _issue(
+                host,
+                "lock.other_system",
+                f"the lock is for Ubuntu {group.ubuntu} {group.arch}, the host is "
+                f"Ubuntu {facts.host.os.version_id} {facts.host.arch}",
+                where,
+            )
+        )
         return Held(host, found, issues, pins)
     wanted = {
         "driver": bool(values.get("nvidia_driver_manage", True)) and bool(facts.gpus),
         "cuda": bool(CudaWish.from_vars(values).versions),
-        "containers": bool(
-            values.get("container_toolkit_runtimes") or values.get("container_toolkit_rootless_users")
-        ),
+        "containers": bool(values.get("container_toolkit_runtimes") or values.get("container_toolkit_rootless_users")),
     }
-    for part, prefix in (
-        ("driver", "nvidia_driver"),
-        ("cuda", "cuda_toolkit"),
-        ("containers", "container_toolkit"),
-    ):
+    for part, prefix in (("driver", "nvidia_driver"), ("cuda", "cuda_toolkit"), ("containers", "container_toolkit")):
         if part not in parts or not wanted[part]:
             continue
         if values.get(f"{prefix}_update"):
             issues.append(
                 _issue(
-                    host,
-                    "lock.contradicts",
-                    f"{prefix}_update asks for newer versions, the lock for its own",
-                    where,
+                    host, "lock.contradicts", f"{prefix}_update asks for newer versions, the lock for its own", where
                 )
             )
             continue
         if getattr(group, part) is None:
             issues.append(
-                _issue(
-                    host,
-                    "lock.contradicts",
-                    f"the inventory asks for {_WORDS[part]}, the lock has none",
-                    where,
-                )
+                _issue(host, "lock.contradicts", f"the inventory asks for {_WORDS[part]}, the lock has none", where)
             )
             continue
         exact, against = _EXACT[part](group, values)
@@ -214,9 +198,12 @@ def _driver(group: Any, values: Mapping[str, Any]) -> tuple[dict[str, Any], list
         against.append(f"nvidia_driver_branch asks for {branch}, the lock has {locked.series}")
     exact: dict[str, Any] = {"nvidia_driver_branch": locked.series}
     for name, value in (
-        ("version", locked.version), ("channel", locked.channel), ("modules", locked.flavour),
-        ("build", locked.build), ("variant", locked.variant),
-    ):  # fmt: skip
+        ("version", locked.version),
+        ("channel", locked.channel),
+        ("modules", locked.flavour),
+        ("build", locked.build),
+        ("variant", locked.variant),
+    ):
         asked = str(values.get(f"nvidia_driver_{name}") or "auto")
         if asked not in ("auto", value):
             against.append(f"nvidia_driver_{name} asks for {asked}, the lock has {value}")
@@ -243,15 +230,14 @@ def _cuda(group: Any, values: Mapping[str, Any]) -> tuple[dict[str, Any], list[s
     elif locked.default in minors:
         exact["cuda_toolkit_default"] = locked.default
     for name, there in (
-        ("cudnn", list(dict.fromkeys(locked.cudnn.values()))), ("nccl", [locked.nccl] if locked.nccl else []),
-    ):  # fmt: skip
+        ("cudnn", list(dict.fromkeys(locked.cudnn.values()))),
+        ("nccl", [locked.nccl] if locked.nccl else []),
+    ):
         asked_text = getattr(wish, name)
         if asked_text == "none":
             continue
         if asked_text != "auto" and not _satisfied(asked_text, there):
-            against.append(
-                f"cuda_toolkit_{name} asks for {asked_text}, the lock has {', '.join(there) or 'none'}"
-            )
+            against.append(f"cuda_toolkit_{name} asks for {asked_text}, the lock has {', '.join(there) or 'none'}")
         exact[f"cuda_toolkit_{name}"] = ", ".join(there) or "none"
     return exact, against
 
@@ -261,7 +247,8 @@ def _satisfied(text: str, there: Iterable[str]) -> bool:
     have = list(there)
     wishes = library_wishes(text)
     if wishes is None:
-        return True  # unreadable: resolve says so
+        # unreadable: resolve says so
+        return True
     return all(
         any(
             str(cuda_names.upstream(version)).split(".")[: len((wish.version or "").split("."))]
@@ -322,9 +309,10 @@ def not_offered(
 ) -> Issue | None:
     """The blocker of a part of which locked versions are gone from the repositories. offered: package -> versions."""
     gone = {
-        name: version for name, version in held.missing(facts, part).items()
+        name: version
+        for name, version in held.missing(facts, part).items()
         if version not in offered.get(name.split(":")[0], ())
-    }  # fmt: skip
+    }
     if not gone:
         return None
     lines = [
@@ -334,11 +322,12 @@ def not_offered(
     more = [f"and {len(lines) - 6} more"] if len(lines) > 6 else []
     one = "1 locked version" if len(gone) == 1 else f"{len(gone)} locked versions"
     return Issue(
-        code="lock.not_offered", host=held.lock.name,
+        code="lock.not_offered",
+        host=held.lock.name,
         message=f"the repositories of this host no longer have {one}",
         because=[*list(errors)[:3], f"locked in {held.where}", *lines[:6], *more],
         hint="provision lock --update moves the lock on; provision mirror keeps what a lock needs, for good",
-    )  # fmt: skip
+    )
 
 
 def _nearest(there: Collection[str], version: str) -> str:
@@ -369,14 +358,16 @@ def driver_target(target: Target, held: Held, facts: Facts) -> Target:
 def cuda_target(target: CudaTarget, held: Held, facts: Facts) -> CudaTarget:
     """Decided toolkits with exactly the locked packages."""
     return replace(
-        target, packages=dict(sorted({**target.packages, **held.missing(facts, "cuda")}.items())),
+        target,
+        packages=dict(sorted({**target.packages, **held.missing(facts, "cuda")}.items())),
         names=tuple(sorted({*target.names, *held.pins["cuda"]})),
-    )  # fmt: skip
+    )
 
 
 def containers_target(target: ContainersTarget, held: Held, facts: Facts) -> ContainersTarget:
     """A decided container toolkit with exactly the locked packages."""
     return replace(
-        target, packages=dict(sorted({**target.packages, **held.missing(facts, "containers")}.items())),
+        target,
+        packages=dict(sorted({**target.packages, **held.missing(facts, "containers")}.items())),
         names=tuple(sorted({*target.names, *held.pins["containers"]})),
-    )  # fmt: skip
+    )

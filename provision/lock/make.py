@@ -79,9 +79,11 @@ def entry(seen: Seen, catalog: Catalog) -> Entry:
     facts, values = seen.facts, dict(seen.values)
     if not (facts.host.os.version_id and facts.host.arch):
         raise _refused(
-            "lock.no_release", "the release or the architecture of the host cannot be told", facts.refused[:4],
+            "lock.no_release",
+            "the release or the architecture of the host cannot be told",
+            facts.refused[:4],
             "provision scan tells what could not be read",
-        )  # fmt: skip
+        )
     cuda_wish = CudaWish.from_vars(values)
     wish = replace(DriverWish.from_vars(values), toolkits=cuda_wish.versions)
     decision = resolve_driver(wish, facts, catalog, {})
@@ -101,9 +103,7 @@ def entry(seen: Seen, catalog: Catalog) -> Entry:
         kernel=_kernel(facts),
         gpus=[_gpu(gpu, facts, catalog) for gpu in facts.gpus],
         sources=sorted({source.file for source in facts.apt.sources if source.enabled}),
-        environments={
-            env.path: env.digest for env in _environments(values, facts, catalog, decision) if env.digest
-        },
+        environments={env.path: env.digest for env in _environments(values, facts, catalog, decision) if env.digest},
     )
     flavours = tuple(kernel_flavours(facts)) if driver and driver.build == "signed" else ()
     return Entry(seen.name, group, host, (*kind_of(group), flavours))
@@ -113,12 +113,13 @@ def kind_of(group: LockedGroup) -> Kind:
     """What makes hosts of one kind, as far as a lock's group says it."""
     driver, cuda = group.driver, group.cuda
     return (
-        group.ubuntu, group.arch,
+        group.ubuntu,
+        group.arch,
         driver and (driver.channel, driver.series, driver.flavour, driver.build, driver.variant, driver.fabric_manager),
         cuda and (tuple(sorted(cuda.releases, key=natural)), cuda.default, tuple(sorted(cuda.cudnn)), bool(cuda.nccl)),
         group.containers is not None,
         tuple((path, tuple(sorted(group.conda[path].environments))) for path in sorted(group.conda)),
-    )  # fmt: skip
+    )
 
 
 def _refused(code: str, message: str, because: Sequence[str], hint: str) -> ProvisionError:
@@ -131,19 +132,22 @@ def _driver(wish: DriverWish, facts: Facts) -> LockedDriver | None:
     have = installed_driver(facts)
     if not (have.version and have.series and have.flavour and have.build and have.channel and have.variant):
         raise _refused(
-            "lock.no_driver", "the installed driver is not one whole driver",
-            [f"versions: {', '.join(have.versions) or 'none'}"], "provision apply makes it one; then lock",
-        )  # fmt: skip
-    own = {
-        name: v
-        for name, v in have.packages.items()
-        if not _is_kernels(name) and facts.packages[name].installed
-    }
+            "lock.no_driver",
+            "the installed driver is not one whole driver",
+            [f"versions: {', '.join(have.versions) or 'none'}"],
+            "provision apply makes it one; then lock",
+        )
+    own = {name: v for name, v in have.packages.items() if not _is_kernels(name) and facts.packages[name].installed}
     return LockedDriver(
-        version=have.version, series=have.series, flavour=cast(Any, have.flavour), build=cast(Any, have.build),
-        channel=cast(Any, have.channel), variant=cast(Any, have.variant),
-        fabric_manager=any(driver_names.parse(name).base == "nvidia-fabricmanager" for name in own), packages=own,
-    )  # fmt: skip
+        version=have.version,
+        series=have.series,
+        flavour=cast(Any, have.flavour),
+        build=cast(Any, have.build),
+        channel=cast(Any, have.channel),
+        variant=cast(Any, have.variant),
+        fabric_manager=any(driver_names.parse(name).base == "nvidia-fabricmanager" for name in own),
+        packages=own,
+    )
 
 
 def _is_kernels(name: str) -> bool:
@@ -163,18 +167,18 @@ def _belongs_to(name: str, kernel: str) -> bool:
 def _kernel(facts: Facts) -> LockedKernel | None:
     boots = facts.kernels.next or facts.kernels.running
     if not boots or not facts.kernels.installed:
-        return None  # what boots comes from outside: nothing of it is a package here
+        # what boots comes from outside: nothing of it is a package here
+        return None
     own = {
-        name: row.version for name, row in facts.packages.items()
+        name: row.version
+        for name, row in facts.packages.items()
         if row.installed and (_belongs_to(name, boots) or (name in facts.kernels.metapackages and row.held))
-    }  # fmt: skip
+    }
     return LockedKernel(release=boots, packages=own)
 
 
 def _gpu(gpu: Gpu, facts: Facts, catalog: Catalog) -> LockedGpu:
-    seen = next(
-        (card for card in facts.smi.gpus if card.bus_id and short(card.bus_id) == short(gpu.slot)), None
-    )
+    seen = next((card for card in facts.smi.gpus if card.bus_id and short(card.bus_id) == short(gpu.slot)), None)
     return LockedGpu(
         slot=gpu.slot,
         device=gpu.device,
@@ -203,9 +207,11 @@ def _cuda(wish: CudaWish, seen: Seen, catalog: Catalog, driver: Decision) -> Loc
             "packages of them are missing or of other versions"
         ]
         raise _refused(
-            "lock.no_toolkits", "the toolkits are not all there as the inventory asks", because,
+            "lock.no_toolkits",
+            "the toolkits are not all there as the inventory asks",
+            because,
             "provision apply installs them; then lock",
-        )  # fmt: skip
+        )
     belongs = {*target.names, *seen.more}
     return LockedCuda(
         releases=dict(target.releases),
@@ -222,15 +228,15 @@ def _containers(wish: ContainersWish, facts: Facts, catalog: Catalog) -> LockedC
     have = installed_toolkit(facts, catalog)
     if not have.whole or have.version is None:
         raise _refused(
-            "lock.no_container_toolkit", "the container toolkit is not there as one version", have.words,
+            "lock.no_container_toolkit",
+            "the container toolkit is not there as one version",
+            have.words,
             "provision apply makes it so; then lock",
-        )  # fmt: skip
+        )
     return LockedContainers(version=have.version, packages=dict(have.packages))
 
 
-def _environments(
-    values: dict[str, Any], facts: Facts, catalog: Catalog, driver: Decision
-) -> list[CondaEnvironment]:
+def _environments(values: dict[str, Any], facts: Facts, catalog: Catalog, driver: Decision) -> list[CondaEnvironment]:
     """The environments that the inventory asks for and that are there."""
     wish = conda_wish_of(values)
     if not wish.wanted:
@@ -239,9 +245,7 @@ def _environments(
     return [env for env in facts.conda.environments if env.path in asked]
 
 
-def _conda(
-    values: dict[str, Any], facts: Facts, catalog: Catalog, driver: Decision
-) -> dict[str, LockedConda]:
+def _conda(values: dict[str, Any], facts: Facts, catalog: Catalog, driver: Decision) -> dict[str, LockedConda]:
     wish = conda_wish_of(values)
     if not wish.wanted:
         return {}
@@ -251,9 +255,7 @@ def _conda(
         prefix.path: LockedConda(
             distribution=prefix.distribution,
             version=prefix.version or "",
-            environments={
-                env.path: locked_environment(env) for env in environments if env.prefix == prefix.path
-            },
+            environments={env.path: locked_environment(env) for env in environments if env.prefix == prefix.path},
         )
         for prefix in facts.conda.prefixes
         if prefix.path in wanted
@@ -265,8 +267,7 @@ def locked_environment(env: CondaEnvironment) -> LockedEnvironment:
     return LockedEnvironment(
         python=env.python,
         packages={
-            name: " ".join(filter(None, (package.version, package.build)))
-            for name, package in env.packages.items()
+            name: " ".join(filter(None, (package.version, package.build))) for name, package in env.packages.items()
         },
         pip=dict(env.pip),
     )
@@ -280,17 +281,21 @@ def _repositories(facts: Facts, values: dict[str, Any], catalog: Catalog) -> dic
         own = next((source for source in facts.apt.sources if source.file == path and source.enabled), None)
         if own is not None and own.uris:
             found[kind] = LockedRepository(
-                uri=own.uris[0], suite=" ".join(own.suites), components=" ".join(own.components),
+                uri=own.uris[0],
+                suite=" ".join(own.suites),
+                components=" ".join(own.components),
                 key=_fingerprint(kind, facts, values, catalog),
-            )  # fmt: skip
+            )
     return found
 
 
 def _fingerprint(kind: str, facts: Facts, values: dict[str, Any], catalog: Catalog) -> str | None:
     """Fingerprint of a repository's key by inventory and catalog; None where only a key without one was given and is unread."""
     wish, toolkits, containers = (
-        DriverWish.from_vars(values), CudaWish.from_vars(values), ContainersWish.from_vars(values),
-    )  # fmt: skip
+        DriverWish.from_vars(values),
+        CudaWish.from_vars(values),
+        ContainersWish.from_vars(values),
+    )
     mirror = {
         "cuda": lambda: agreed(
             Mirror(wish.repo_url, wish.repo_key, wish.repo_key_fingerprint),
@@ -298,15 +303,10 @@ def _fingerprint(kind: str, facts: Facts, values: dict[str, Any], catalog: Catal
         ),
         "ppa": lambda: Mirror(wish.ppa_url, wish.ppa_key, wish.ppa_key_fingerprint, "nvidia_driver_ppa"),
         "container_toolkit": lambda: Mirror(
-            containers.repo_url,
-            containers.repo_key,
-            containers.repo_key_fingerprint,
-            "container_toolkit_repo",
+            containers.repo_url, containers.repo_key, containers.repo_key_fingerprint, "container_toolkit_repo"
         ),
     }[kind]()
-    spec = source_spec(
-        kind, FleetMirror.from_vars(values).instead_of(mirror, kind, facts, catalog), facts, catalog
-    )
+    spec = source_spec(kind, FleetMirror.from_vars(values).instead_of(mirror, kind, facts, catalog), facts, catalog)
     if spec["fingerprint"] or not spec["key"]:
         return cast("str | None", spec["fingerprint"])
     return str(openpgp.primaries(spec["key"].encode("ascii"))[0])
@@ -339,9 +339,8 @@ def make(entries: Sequence[Entry], old: Lock | None = None, *, update: bool = Fa
         if not keep:
             others = set(made.lock.members(name)) - {one.name for one in members}
             if name in made.lock.groups and others and _core(made.lock.groups[name]) != _core(group):
-                name = _fresh(
-                    _name(group), {*made.lock.groups, *taken}
-                )  # hosts that were not read stay where they are
+                # hosts that were not read stay where they are
+                name = _fresh(_name(group), {*made.lock.groups, *taken})
                 taken.add(name)
             made.lock.groups[name] = group
         for one in agreed_on:
@@ -356,9 +355,7 @@ def _core(group: LockedGroup) -> str:
     return json.dumps(group.model_dump(exclude={"repositories"}), sort_keys=True)
 
 
-def _old_group(
-    members: Sequence[Entry], old: Lock | None, taken: set[str]
-) -> tuple[str | None, LockedGroup | None]:
+def _old_group(members: Sequence[Entry], old: Lock | None, taken: set[str]) -> tuple[str | None, LockedGroup | None]:
     """The group that these hosts were in, or that is of their kind."""
     if old is None:
         return None, None
@@ -380,9 +377,7 @@ def _agree(members: Sequence[Entry], locked: LockedGroup | None) -> tuple[Locked
     text, count = Counter(texts.values()).most_common(1)[0]
     if 2 * count <= len(members):
         return None, list(texts)
-    return next(one.group for one in members if texts[one.name] == text), [
-        n for n, t in texts.items() if t != text
-    ]
+    return next(one.group for one in members if texts[one.name] == text), [n for n, t in texts.items() if t != text]
 
 
 def _differing(
@@ -392,28 +387,31 @@ def _differing(
     if group is None:
         first, *rest = odd
         lines = [
-            line for other in rest
-            for line in differences(by_name[first].group, by_name[other].group, first, other)[:6]
-        ]  # fmt: skip
+            line for other in rest for line in differences(by_name[first].group, by_name[other].group, first, other)[:6]
+        ]
         return [
             Issue(
-                code="lock.hosts_differ", message=f"hosts of one kind have different versions: {', '.join(odd)}",
-                because=lines, hint="provision apply makes them alike; or lock some of them: -l",
+                code="lock.hosts_differ",
+                message=f"hosts of one kind have different versions: {', '.join(odd)}",
+                because=lines,
+                hint="provision apply makes them alike; or lock some of them: -l",
             )
-        ]  # fmt: skip
+        ]
     issues = []
     for host in odd:
         lines = differences(group, by_name[host].group, "locked" if locked else "the others", "here")
         more = [f"and {len(lines) - 8} more"] if len(lines) > 8 else []
         issues.append(
             Issue(
-                code="lock.not_as_locked" if locked else "lock.hosts_differ", host=host,
+                code="lock.not_as_locked" if locked else "lock.hosts_differ",
+                host=host,
                 message=f"it is not as its group {name} is locked" if locked else "it is not as the others of its kind",
                 because=[*lines[:8], *more],
-                hint="provision apply brings it back; provision lock --update moves the lock on" if locked
+                hint="provision apply brings it back; provision lock --update moves the lock on"
+                if locked
                 else "provision apply makes it like them; or leave it out: -l 'all:!" + host + "'",
             )
-        )  # fmt: skip
+        )
     return issues
 
 
@@ -422,8 +420,9 @@ def differences(one: LockedGroup, other: LockedGroup, left: str, right: str) -> 
     a, b = flat(one), flat(other)
     return [
         f"{key}: {left} {a.get(key, 'none')}, {right} {b.get(key, 'none')}"
-        for key in sorted({*a, *b}, key=natural) if a.get(key) != b.get(key)
-    ]  # fmt: skip
+        for key in sorted({*a, *b}, key=natural)
+        if a.get(key) != b.get(key)
+    ]
 
 
 def flat(group: LockedGroup) -> dict[str, str]:
@@ -438,9 +437,7 @@ def flat(group: LockedGroup) -> dict[str, str]:
         found[path] = f"{conda.distribution} {conda.version}"
         for env_path, env in conda.environments.items():
             found[f"{env_path} python"] = env.python or "none"
-            found.update(
-                {f"{env_path} {name}": version for name, version in {**env.packages, **env.pip}.items()}
-            )
+            found.update({f"{env_path} {name}": version for name, version in {**env.packages, **env.pip}.items()})
     return found
 
 

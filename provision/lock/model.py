@@ -20,7 +20,8 @@ from provision.errors import Issue, UsageError
 from provision.facts import Flavour
 from provision.lib import files, own_state
 
-NAME = "fleet.lock.yml"  # beside the inventory
+# beside the inventory
+NAME = "fleet.lock.yml"
 # Variable (an extra variable of the command, any variable in plain Ansible): a lock's path, "none" for no lock at all.
 VARIABLE = "gpu_provision_lock"
 SCHEMA = "provision/lock/1"
@@ -34,7 +35,8 @@ _FLOAT = re.compile(r"^[-+]?(?:0|[1-9][0-9]*)\.[0-9]+(?:[eE][-+]?[0-9]+)?$")
 _MOST_BYTES = 16 << 20
 _NUMBERS = {"tag:yaml.org,2002:int": _INT, "tag:yaml.org,2002:float": _FLOAT}
 _DATE = "tag:yaml.org,2002:timestamp"
-_MARKERS = ("<<<<<<<", "=======", ">>>>>>>")  # git's, where a merge was left half done
+# git's, where a merge was left half done
+_MARKERS = ("<<<<<<<", "=======", ">>>>>>>")
 _HEADER = """\
 # Written by `provision lock`: the exact versions of verified hosts. apply installs exactly these, drift compares with them.
 # `provision lock --update` moves it on and says what changes. Keep it in git, beside the inventory.
@@ -44,10 +46,16 @@ DebianVersion = Annotated[str, StringConstraints(pattern=r"^(?:[0-9]+:)?[0-9][A-
 PackageName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.+-]+(?::[a-z0-9]+)?$")]
 Versions = dict[PackageName, DebianVersion]
 _WORDS = {
-    "string_type": "is not a text", "dict_type": "is not a mapping", "int_type": "is not a whole number",
-    "bool_type": "is not true or false", "list_type": "is not a list", "extra_forbidden": "is not known here",
-    "missing": "is missing", "model_type": "is not a mapping", "float_type": "is not a number",
-}  # fmt: skip
+    "string_type": "is not a text",
+    "dict_type": "is not a mapping",
+    "int_type": "is not a whole number",
+    "bool_type": "is not true or false",
+    "list_type": "is not a list",
+    "extra_forbidden": "is not known here",
+    "missing": "is missing",
+    "model_type": "is not a mapping",
+    "float_type": "is not a number",
+}
 
 
 class _Locked(BaseModel):
@@ -67,7 +75,8 @@ class LockedDriver(_Locked):
     """version: NVIDIA's. packages: Debian versions, without those that belong to one kernel (see LockedHost.kernel)."""
 
     version: str
-    series: str  # "580", "580-server"
+    # "580", "580-server"
+    series: str
     flavour: Flavour
     build: Literal["signed", "dkms"]
     channel: Literal["ubuntu", "cuda", "ppa"]
@@ -118,7 +127,8 @@ class LockedGroup(_Locked):
     cuda: LockedCuda | None = None
     containers: LockedContainers | None = None
     conda: dict[str, LockedConda] = Field(default_factory=dict)
-    repositories: dict[str, LockedRepository] = Field(default_factory=dict)  # as their files are called: cuda
+    # as their files are called: cuda
+    repositories: dict[str, LockedRepository] = Field(default_factory=dict)
 
     @property
     def by_part(self) -> dict[str, dict[str, str]]:
@@ -143,7 +153,8 @@ class LockedGpu(_Locked):
     """A card as it was seen: width in lanes and speed in GT/s are the most that card and slot can do together."""
 
     slot: str
-    device: str  # PCI device id
+    # PCI device id
+    device: str
     name: str
     uuid: str | None = None
     width: int | None = None
@@ -161,7 +172,8 @@ class LockedHost(_Locked):
     driver: str | None = None
     kernel: LockedKernel | None = None
     gpus: list[LockedGpu] = Field(default_factory=list)
-    sources: list[str] | None = None  # files of apt's sources; None: not looked at
+    # files of apt's sources; None: not looked at
+    sources: list[str] | None = None
     environments: dict[str, str] = Field(default_factory=dict)
 
 
@@ -195,9 +207,10 @@ class Lock(_Locked):
             if host.group not in self.groups:
                 near = difflib.get_close_matches(host.group, self.groups, n=1)
                 raise _Misplaced(
-                    ("hosts", name, "group"), f"there is no group {host.group}",
+                    ("hosts", name, "group"),
+                    f"there is no group {host.group}",
                     f"did you mean {near[0]}?" if near else f"groups: {', '.join(self.groups) or 'none'}",
-                )  # fmt: skip
+                )
         return self
 
     def for_host(self, name: str, path: str = NAME) -> HostLock | None:
@@ -236,7 +249,7 @@ class _Loader(_FASTEST):  # type: ignore[misc]
     yaml_implicit_resolvers = {
         first: [(tag, _NUMBERS.get(tag, pattern)) for tag, pattern in known if tag != _DATE]
         for first, known in _FASTEST.yaml_implicit_resolvers.items()
-    }  # fmt: skip
+    }
 
 
 class LockError(UsageError):
@@ -261,7 +274,7 @@ def load(path: Path) -> Lock:
     if text is None:
         raise LockError(
             [_issue(f"cannot read the lock {path}", [why], "provision lock writes one; --no-lock does without")]
-        )  # fmt: skip
+        )
     return parse(text, str(path))
 
 
@@ -282,7 +295,8 @@ def parse(text: str, where: str = NAME) -> Lock:
         raise LockError(
             [_issue(f"{where}: not YAML", ["an alias (*name) stands in what it stands for"], _MEND)]
         ) from error
-    except ValueError as error:  # a tag and a value that is none of it: !!int abc
+    except ValueError as error:
+        # a tag and a value that is none of it: !!int abc
         raise LockError([_issue(f"{where}: not YAML", [str(error)], _MEND)]) from error
     if twice:
         raise LockError(
@@ -292,16 +306,19 @@ def parse(text: str, where: str = NAME) -> Lock:
             ]
         )
     if not isinstance(data, dict):
-        raise LockError(
-            [_issue(f"{where} is not a lock", ["it holds no mapping"], "provision lock writes one")]
-        )
+        raise LockError([_issue(f"{where} is not a lock", ["it holds no mapping"], "provision lock writes one")])
     if data.get("schema") != SCHEMA:
         said = data.get("schema")
         because = f"it says schema: {said}" if said else "it does not say its schema"
         raise LockError(
-            [_issue(f"{where} line {lines.get(('schema',), 1)}: not a lock that this program reads", [because],
-                    f"schema: {SCHEMA} is what it writes and reads; provision lock -o FILE writes a new one")]
-        )  # fmt: skip
+            [
+                _issue(
+                    f"{where} line {lines.get(('schema',), 1)}: not a lock that this program reads",
+                    [because],
+                    f"schema: {SCHEMA} is what it writes and reads; provision lock -o FILE writes a new one",
+                )
+            ]
+        )
     try:
         return Lock.model_validate(data)
     except ValidationError as error:
@@ -319,15 +336,13 @@ def _not_yaml(error: yaml.YAMLError, text: str, where: str) -> Issue:
     merged = next((n for n, line in enumerate(text.splitlines(), 1) if line.startswith(_MARKERS)), None)
     if merged is not None:
         return _issue(
-            f"{where} line {merged}: not YAML", ["git left the marks of a merge there"],
+            f"{where} line {merged}: not YAML",
+            ["git left the marks of a merge there"],
             "leave one of the two sides, or take the file back from git; provision lock then says what is otherwise",
-        )  # fmt: skip
+        )
     mark = getattr(error, "problem_mark", None)
     place = f"{where} line {mark.line + 1}, column {mark.column + 1}" if mark else where
-    return _issue(
-        f"{place}: not YAML", [str(getattr(error, "problem", "") or error)],
-        _MEND,
-    )  # fmt: skip
+    return _issue(f"{place}: not YAML", [str(getattr(error, "problem", "") or error)], _MEND)
 
 
 def _explained(error: Any, lines: Mapping[tuple[Any, ...], int], where: str) -> Issue:
@@ -358,8 +373,19 @@ def _explained(error: Any, lines: Mapping[tuple[Any, ...], int], where: str) -> 
 
 
 def _known_keys(place: Sequence[Any]) -> list[str]:
-    models = (Lock, LockedGroup, LockedHost, LockedDriver, LockedCuda, LockedContainers, LockedConda, LockedGpu,
-              LockedKernel, LockedEnvironment, LockedRepository)  # fmt: skip
+    models = (
+        Lock,
+        LockedGroup,
+        LockedHost,
+        LockedDriver,
+        LockedCuda,
+        LockedContainers,
+        LockedConda,
+        LockedGpu,
+        LockedKernel,
+        LockedEnvironment,
+        LockedRepository,
+    )
     return sorted({(f.alias or name) for model in models for name, f in model.model_fields.items()})
 
 
@@ -414,9 +440,7 @@ def _plain(thing: Any) -> Any:
     """Data of a model: fields in their order, names of mappings sorted, what is empty left out."""
     if isinstance(thing, BaseModel):
         fields = {name: getattr(thing, name) for name in type(thing).model_fields}
-        return {
-            name: _plain(value) for name, value in fields.items() if value not in (None, {}, [], "", False)
-        }
+        return {name: _plain(value) for name, value in fields.items() if value not in (None, {}, [], "", False)}
     if isinstance(thing, Mapping):
         return {name: _plain(thing[name]) for name in sorted(thing, key=natural)}
     if isinstance(thing, list):
@@ -426,9 +450,7 @@ def _plain(thing: Any) -> Any:
 
 def natural(text: str) -> list[tuple[int, int, str]]:
     """Sort key of names as people count: gpu2 before gpu10."""
-    return [
-        (0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"([0-9]+)", text) if part
-    ]
+    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"([0-9]+)", text) if part]
 
 
 def save(lock: Lock, path: Path) -> None:

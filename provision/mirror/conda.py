@@ -62,10 +62,14 @@ def channels(packages: Iterable[Mapping[str, Any]], alias: str, named: Iterable[
         found.records.setdefault((channel, "noarch"), {})
         if file not in rows:
             rows[file] = {name: value for name, value in record.items() if name not in _NOT_INDEX}
-            found.files.append({
-                "path": f"{mirror_layout.CONDA}/{channel}/{subdir}/{file}", "url": record["url"], "sha256": record["sha256"],
-                "size": record.get("size"),
-            })  # fmt: skip
+            found.files.append(
+                {
+                    "path": f"{mirror_layout.CONDA}/{channel}/{subdir}/{file}",
+                    "url": record["url"],
+                    "sha256": record["sha256"],
+                    "size": record.get("size"),
+                }
+            )
     return found
 
 
@@ -75,7 +79,8 @@ def channel_of(url: str, alias: str) -> tuple[str, str, str] | None:
     rest = url[len(base) :] if base and url.startswith(base) else urlsplit(url).path.lstrip("/")
     parts = rest.split("/")
     if parts[0] == "t" and len(parts) > 4:
-        parts = parts[2:]  # /t/TOKEN/ of a private channel
+        # /t/TOKEN/ of a private channel
+        parts = parts[2:]
     plain = all(re.fullmatch(r"(?!\.)[A-Za-z0-9._+=!~-]+", part) for part in parts)
     return ("/".join(parts[:-2]), parts[-2], parts[-1]) if len(parts) >= 3 and plain else None
 
@@ -95,9 +100,12 @@ def repodata(subdir: str, rows: Mapping[str, Mapping[str, Any]], present: str | 
     """Text of repodata.json: rows, and what is there already (present: the text of before)."""
     before = json.loads(present) if present else {}
     found: dict[str, Any] = {
-        "info": {"subdir": subdir}, "packages": dict(before.get("packages", {})),
-        "packages.conda": dict(before.get("packages.conda", {})), "removed": [], "repodata_version": 1,
-    }  # fmt: skip
+        "info": {"subdir": subdir},
+        "packages": dict(before.get("packages", {})),
+        "packages.conda": dict(before.get("packages.conda", {})),
+        "removed": [],
+        "repodata_version": 1,
+    }
     for file, record in rows.items():
         found["packages.conda" if file.endswith(".conda") else "packages"][file] = dict(record)
     return json.dumps(found, indent=1, sort_keys=True) + "\n"
@@ -126,8 +134,9 @@ def indexes(files: Mapping[str, str], every_tag: Iterable[str]) -> dict[str, str
         pages[f"{root}/index.html"] = _page([(f"{project}/", project) for project in sorted(projects)])
         for project, names in projects.items():
             links = [
-                (f"{up}{FILES.partition('/')[2]}/{quote(name)}#sha256={files[f'{FILES}/{name}']}", name) for name in names
-            ]  # fmt: skip
+                (f"{up}{FILES.partition('/')[2]}/{quote(name)}#sha256={files[f'{FILES}/{name}']}", name)
+                for name in names
+            ]
             pages[f"{root}/{project}/index.html"] = _page(links)
     return pages
 

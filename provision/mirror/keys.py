@@ -62,9 +62,11 @@ def signer(wanted: str, folder: Path | None = None) -> Signer:
         found = _secret(None, wanted)
         if len(found) != 1:
             raise UsageError(
-                "mirror.key", f"{'no' if not found else 'more than one'} secret key {wanted} in your GnuPG", because=found,
+                "mirror.key",
+                f"{'no' if not found else 'more than one'} secret key {wanted} in your GnuPG",
+                because=found,
                 hint="gpg --list-secret-keys shows them; --sign new makes one for mirrors",
-            )  # fmt: skip
+            )
         return Signer(found[0])
     file = (folder or _own_folder()) / FILE
     made = not file.is_file()
@@ -98,9 +100,7 @@ def _home() -> Iterator[Path]:
         try:
             yield Path(folder)
         finally:
-            subprocess.run(
-                ["gpgconf", "--homedir", folder, "--kill", "all"], capture_output=True, check=False
-            )
+            subprocess.run(["gpgconf", "--homedir", folder, "--kill", "all"], capture_output=True, check=False)
 
 
 def _secret(home: Path | None, wanted: str) -> list[str]:
@@ -117,27 +117,20 @@ def _secret(home: Path | None, wanted: str) -> list[str]:
 def _gpg(home: Path | None, *words: str, data: bytes | None = None) -> bytes:
     command = ["gpg", "--yes", "--quiet"]
     if home is not None:
-        command += [
-            "--homedir",
-            str(home),
-            "--batch",
-            "--no-tty",
-            "--pinentry-mode",
-            "loopback",
-            "--passphrase",
-            "",
-        ]
+        command += ["--homedir", str(home), "--batch", "--no-tty", "--pinentry-mode", "loopback", "--passphrase", ""]
     try:
         done = subprocess.run([*command, *words], input=data, capture_output=True, check=False)
     except FileNotFoundError:
         raise RefusedError(
-            "mirror.no_gpg", "gpg is not installed here",
+            "mirror.no_gpg",
+            "gpg is not installed here",
             hint="apt install gpg; or leave --sign away and keep the originals' signatures",
-        ) from None  # fmt: skip
+        ) from None
     if done.returncode:
         raise RefusedError(
-            "mirror.gpg", f"gpg {next(word for word in words if word.startswith('--'))} failed",
+            "mirror.gpg",
+            f"gpg {next(word for word in words if word.startswith('--'))} failed",
             because=done.stderr.decode("utf-8", "replace").strip().splitlines()[-4:],
             hint="try it by hand: the key may want its passphrase (GPG_TTY=$(tty))",
-        )  # fmt: skip
+        )
     return done.stdout

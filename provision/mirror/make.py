@@ -27,7 +27,8 @@ class CondaNeed:
     environments: list[Mapping[str, Any]] = field(default_factory=list)
     alias: str = ""
     channels: list[str] = field(default_factory=list)
-    indexes: list[str] = field(default_factory=list)  # of wheels, in the order in which they are asked
+    # of wheels, in the order in which they are asked
+    indexes: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -42,7 +43,8 @@ class Made:
     removed: list[str] = field(default_factory=list)
     stayed: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
-    packages: dict[str, dict[str, str]] = field(default_factory=dict)  # "24.04 amd64" -> name -> version
+    # "24.04 amd64" -> name -> version
+    packages: dict[str, dict[str, str]] = field(default_factory=dict)
 
 
 @dataclass
@@ -56,9 +58,7 @@ class Maker:
     rows: Rows = field(default_factory=list)
     made: Made = field(default_factory=Made)
 
-    def run(
-        self, needs: Sequence[Need], conda_needs: Sequence[CondaNeed], wheels: Sequence[Path] = ()
-    ) -> Made:
+    def run(self, needs: Sequence[Need], conda_needs: Sequence[CondaNeed], wheels: Sequence[Path] = ()) -> Made:
         """Bring the mirror to what is needed; a second run fetches and changes nothing. Raises HostFailedError, RefusedError.
 
         wheels: files on this machine that go into the index of wheels.
@@ -66,9 +66,11 @@ class Maker:
         opened = self.store.ask("open")
         if needs and not opened["apt"]:
             raise RefusedError(
-                "mirror.no_apt", "there is no apt where the mirror is to be filled",
-                because=["apt itself says what packages need"], hint="--on HOST names a host with Ubuntu or Debian and internet",
-            )  # fmt: skip
+                "mirror.no_apt",
+                "there is no apt where the mirror is to be filled",
+                because=["apt itself says what packages need"],
+                hint="--on HOST names a host with Ubuntu or Debian and internet",
+            )
         self.made.stayed += opened["warnings"]
         before = opened["manifest"]
         self._refuse_other_signature(before)
@@ -89,9 +91,7 @@ class Maker:
         for path in wheels:
             content = {"base64": base64.b64encode(path.read_bytes()).decode("ascii")}
             self._take(self.store.ask("put", files={f"{conda.FILES}/{path.name}": content}))
-        self._write_indexes(
-            [w for one in conda_needs for env in one.environments for w in env["wheels"]], before
-        )
+        self._write_indexes([w for one in conda_needs for env in one.environments for w in env["wheels"]], before)
         return self._finish(before)
 
     def _words(self, what: str) -> Callable[[str], None]:
@@ -106,17 +106,25 @@ class Maker:
             return
         said = f"it is signed by {was}" if was else "it has the originals' signatures"
         raise RefusedError(
-            "mirror.other_signature", "this mirror is signed otherwise", because=[said],
+            "mirror.other_signature",
+            "this mirror is signed otherwise",
+            because=[said],
             hint=(f"say --sign {was}" if was else "leave --sign away") + ", or make another in a new folder",
-        )  # fmt: skip
+        )
 
     def _resolve(self, need: Need, before: Mapping[str, Any]) -> dict[str, Any] | None:
         """What apt says; None where the originals dropped what is locked and the mirror has all of it."""
         self.said(f"asking apt what {len(need.asked)} packages of {need.label} need")
-        answer: dict[str, Any] = self.store.resolve({
-            "codename": need.codename, "arch": need.arch, "sources": need.sources, "sets": need.sets, "base": need.base,
-            "present": self.store.root if self.signer else None,
-        })  # fmt: skip
+        answer: dict[str, Any] = self.store.resolve(
+            {
+                "codename": need.codename,
+                "arch": need.arch,
+                "sources": need.sources,
+                "sets": need.sets,
+                "base": need.base,
+                "present": self.store.root if self.signer else None,
+            }
+        )
         if not answer["missing"]:
             return answer
         have = before.get("packages", {}).get(need.label, {})
@@ -128,14 +136,15 @@ class Maker:
             )
             return None
         raise HostFailedError(
-            "mirror.version_gone", f"the repositories of {need.label} no longer have what is locked",
+            "mirror.version_gone",
+            f"the repositories of {need.label} no longer have what is locked",
             because=[
                 f"{row['name']} {row['version'] or ''}: "
                 + (f"there is {', '.join(row['have'][:3])}" if row["have"] else "there is no such package")
                 for row in answer["missing"][:8]
             ],
             hint="provision lock --update moves the lock on; a mirror that is made with the lock keeps its versions for good",
-        )  # fmt: skip
+        )
 
     def _room(self, resolved: Iterable[tuple[Need, Any]], opened: Mapping[str, Any]) -> None:
         known = opened["manifest"].get("files", {})
@@ -148,17 +157,20 @@ class Maker:
         wanted = sum(todo.values())
         if wanted > opened["free"]:
             raise RefusedError(
-                "mirror.disk_full", f"{wanted / 1e9:.1f} GB of packages do not fit",
-                because=[f"free in {self.store.root}: {opened['free'] / 1e9:.1f} GB"], hint="make room, or name another folder",
-            )  # fmt: skip
+                "mirror.disk_full",
+                f"{wanted / 1e9:.1f} GB of packages do not fit",
+                because=[f"free in {self.store.root}: {opened['free'] / 1e9:.1f} GB"],
+                hint="make room, or name another folder",
+            )
 
     def _stays(self, need: Need, before: Mapping[str, Any]) -> None:
         self.made.packages[need.label] = dict(before["packages"][need.label])
         mine = {mirror_layout.archive_path(need.arch), *(source["path"] for source in need.sources)}
         self.rows += [
-            {"path": path, **row, "fetched": False} for path, row in before["files"].items()
+            {"path": path, **row, "fetched": False}
+            for path, row in before["files"].items()
             if any(path.startswith(one + "/") for one in mine)
-        ]  # fmt: skip
+        ]
 
     def _indexes(self, need: Need, answer: Mapping[str, Any]) -> None:
         places: dict[tuple[str, str], list[str]] = {}
@@ -179,9 +191,14 @@ class Maker:
         place = f"{path} {suite}"
         release = answer["releases"][place]
         items = self.store.ask(
-            "kept", release=release, base=answer["bases"][place], path=path, suite=suite, components=components,
+            "kept",
+            release=release,
+            base=answer["bases"][place],
+            path=path,
+            suite=suite,
+            components=components,
             archs=answer["archs"],
-        )  # fmt: skip
+        )
         rows = self.store.fetch(items)
         self._take(rows)
         pairs = [[row["path"], _by_hash(row["path"], row["sha256"])] for row in rows]
@@ -204,18 +221,25 @@ class Maker:
                 if package["repository"] == path and where == suite:
                     rows.setdefault(component, []).append(package["stanza"])
         answered = self.store.ask(
-            "written", path=path, suite=suite, components=components, archs=answer["archs"],
-            original=answer["releases"][f"{path} {suite}"], rows=rows, prune=self.prune,
-        )  # fmt: skip
+            "written",
+            path=path,
+            suite=suite,
+            components=components,
+            archs=answer["archs"],
+            original=answer["releases"][f"{path} {suite}"],
+            rows=rows,
+            prune=self.prune,
+        )
         self._take(answered["files"])
         folder, release = answered["folder"], answered["release"]
         if answered["same"]:
             self._take(answered["signed"])
             return
         files = {
-            f"{folder}/Release": release, f"{folder}/Release.gpg": signer.detached(release),
+            f"{folder}/Release": release,
+            f"{folder}/Release.gpg": signer.detached(release),
             f"{folder}/InRelease": signer.clear(release),
-        }  # fmt: skip
+        }
         self._take(self.store.ask("put", files=files))
 
     def _vendor_keys(self, need: Need, answer: Mapping[str, Any]) -> None:
@@ -233,13 +257,16 @@ class Maker:
     def _conda(self, need: CondaNeed) -> None:
         self.said("conda: installers, channels, wheels")
         installers = [
-            {"path": f"{mirror_layout.INSTALLERS}/{one['file']}", "url": one["url"], "sha256": one["sha256"], "size": None}
+            {
+                "path": f"{mirror_layout.INSTALLERS}/{one['file']}",
+                "url": one["url"],
+                "sha256": one["sha256"],
+                "size": None,
+            }
             for one in need.installers
-        ]  # fmt: skip
+        ]
         packages = [record for env in need.environments for record in env["packages"]]
-        wheels = {
-            (w["name"], w["version"], tuple(w["tags"])): w for env in need.environments for w in env["wheels"]
-        }
+        wheels = {(w["name"], w["version"], tuple(w["tags"])): w for env in need.environments for w in env["wheels"]}
         self.made.problems += [problem for env in need.environments for problem in env["problems"]]
         found = conda.channels(packages, need.alias, need.channels if need.environments else (), need.arch)
         self.made.problems += found.problems
@@ -250,20 +277,17 @@ class Maker:
             files += [
                 {"path": f"{conda.FILES}/{one['file']}", "url": one["url"], "sha256": one["sha256"], "size": None}
                 for one in answer["files"]
-            ]  # fmt: skip
+            ]
         self._take(self.store.fetch(files, self._words("conda")))
         self._write_channels(found)
 
     def _write_channels(self, found: conda.Channels) -> None:
-        paths = {
-            place: f"{mirror_layout.CONDA}/{place[0]}/{place[1]}/repodata.json" for place in found.records
-        }
+        paths = {place: f"{mirror_layout.CONDA}/{place[0]}/{place[1]}/repodata.json" for place in found.records}
         if not paths:
             return
         present = {} if self.prune else self.store.ask("get", paths=sorted(paths.values()))
         texts = {
-            path: conda.repodata(place[1], found.records[place], present.get(path))
-            for place, path in paths.items()
+            path: conda.repodata(place[1], found.records[place], present.get(path)) for place, path in paths.items()
         }
         self._take(self.store.ask("put", files=texts))
 
@@ -283,11 +307,7 @@ class Maker:
     def _finish(self, before: Mapping[str, Any]) -> Made:
         files = {row["path"]: {"sha256": row["sha256"], "size": row["size"]} for row in self.rows}
         packages = self.made.packages if self.prune else {**before.get("packages", {}), **self.made.packages}
-        manifest = {
-            "files": files,
-            "packages": packages,
-            "signed": self.signer.fingerprint if self.signer else None,
-        }
+        manifest = {"files": files, "packages": packages, "signed": self.signer.fingerprint if self.signer else None}
         answer = self.store.ask("finish", manifest=manifest, prune=self.prune)
         new = {row["path"]: row["size"] for row in self.rows if row["fetched"]}
         made = self.made

@@ -24,9 +24,10 @@ from provision.lock.model import Lock, LockedGroup, LockedRepository
 # File names of our sources -> the catalog's names of repositories, and the variables that give their keys.
 KINDS = {"cuda": "cuda", "container-toolkit": "container_toolkit", "ppa": "ppa"}
 _KEYS = {
-    "cuda": ("nvidia_driver_repo_key", "cuda_toolkit_repo_key"), "container-toolkit": ("container_toolkit_repo_key",),
+    "cuda": ("nvidia_driver_repo_key", "cuda_toolkit_repo_key"),
+    "container-toolkit": ("container_toolkit_repo_key",),
     "ppa": ("nvidia_driver_ppa_key",),
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -59,9 +60,13 @@ class Need:
 
 
 def needs(
-    lock: Lock, seen: Mapping[str, Mapping[str, Any]], values: Mapping[str, Mapping[str, Any]], catalog: Catalog,
-    upstream: Upstream = Upstream(), also: Iterable[str] = (),
-) -> list[Need]:  # fmt: skip
+    lock: Lock,
+    seen: Mapping[str, Mapping[str, Any]],
+    values: Mapping[str, Mapping[str, Any]],
+    catalog: Catalog,
+    upstream: Upstream = Upstream(),
+    also: Iterable[str] = (),
+) -> list[Need]:
     """Return what a lock needs, a Need for each release and architecture in it.
 
     seen: host -> what mirrorread says of it; values: host -> its role variables; also: further packages, by name or
@@ -139,9 +144,7 @@ def _sources(
 
 
 def _below(uri: str, mirror: str) -> bool:
-    return uri.replace("file:///", "file:/").startswith(
-        mirror.replace("file:///", "file:/").rstrip("/") + "/"
-    )
+    return uri.replace("file:///", "file:/").startswith(mirror.replace("file:///", "file:/").rstrip("/") + "/")
 
 
 def _archive(
@@ -163,29 +166,39 @@ def _archive(
         uri = upstream.archive or (entry["uris"][0] if entry else mirror_layout.ARCHIVE_URLS[path])
         if uri != upstream.archive and not catalog.is_archive(uri):
             raise RefusedError(
-                "mirror.archive_unknown", f"{host} takes Ubuntu's archive from {uri}, which the catalog does not know",
-                because=["an archive that replays old lists is signed, too", "a host does not decide where a mirror copies from"],
+                "mirror.archive_unknown",
+                f"{host} takes Ubuntu's archive from {uri}, which the catalog does not know",
+                because=[
+                    "an archive that replays old lists is signed, too",
+                    "a host does not decide where a mirror copies from",
+                ],
                 hint="if that is an archive of your own, say --archive URL, or gpu_mirror_archive_url in the inventory",
-            )  # fmt: skip
+            )
         rows.setdefault(uri.rstrip("/") + "/", []).append(suite)
     fingerprints, ring = archive_key(upstream.key, catalog)
     lent = [text for text in (*(e["key"] for e in entries if e), read and read["archive_key"]) if text]
     ring = ring or _ring(lent, fingerprints)
     if lent and not ring:
         raise RefusedError(
-            "mirror.archive_key_unknown", f"{host} has no key of Ubuntu's archive that the catalog knows",
+            "mirror.archive_key_unknown",
+            f"{host} has no key of Ubuntu's archive that the catalog knows",
             because=[f"known: {' '.join(fingerprints)}", "a host does not decide which key is right"],
             hint="look at the keyrings there; for an archive of your own say --archive-key FILE or FINGERPRINT, or "
             "gpu_mirror_archive_key in the inventory",
-        )  # fmt: skip
+        )
     key = {"key": ring} if ring else {"signed_by": mirror_layout.ARCHIVE_KEYRING}
     return [
         {
-            "name": "archive", "path": path, "suites": " ".join(of_uri), "components": mirror_layout.COMPONENTS, "uris": uri,
-            "fingerprint": fingerprints, **key,
+            "name": "archive",
+            "path": path,
+            "suites": " ".join(of_uri),
+            "components": mirror_layout.COMPONENTS,
+            "uris": uri,
+            "fingerprint": fingerprints,
+            **key,
         }
         for uri, of_uri in rows.items()
-    ]  # fmt: skip
+    ]
 
 
 def _ring(lent: Iterable[str], fingerprints: list[str]) -> str | None:
@@ -195,32 +208,44 @@ def _ring(lent: Iterable[str], fingerprints: list[str]) -> str | None:
         try:
             found[openpgp.only(base64.b64decode(text), fingerprints)] = None
         except ValueError:
-            continue  # no keyring
+            # no keyring
+            continue
     ring = b"".join(found)
     return base64.b64encode(ring).decode("ascii") if ring else None
 
 
 def _is_archive(entry: Mapping[str, Any]) -> bool:
     paths = [urlsplit(uri).path.rstrip("/") for uri in entry["uris"]]
-    return bool(entry["components"]) and any(path.endswith(("/ubuntu", "/ubuntu-ports")) for path in paths) and not any(
-        "/ppa/" in path for path in paths
-    )  # fmt: skip
+    return (
+        bool(entry["components"])
+        and any(path.endswith(("/ubuntu", "/ubuntu-ports")) for path in paths)
+        and not any("/ppa/" in path for path in paths)
+    )
 
 
 def _vendor(
-    name: str, locked: LockedRepository, group: LockedGroup, read: Mapping[str, Any] | None, values: Mapping[str, Any],
-    catalog: Catalog, of_mirror: bool,
-) -> dict[str, Any]:  # fmt: skip
+    name: str,
+    locked: LockedRepository,
+    group: LockedGroup,
+    read: Mapping[str, Any] | None,
+    values: Mapping[str, Any],
+    catalog: Catalog,
+    of_mirror: bool,
+) -> dict[str, Any]:
     """A repository of NVIDIA's: where verified hosts have it, or the original where that is a mirror of ours."""
     kind = KINDS[name]
     original = catalog.repository(kind, ubuntu=group.ubuntu, arch=group.arch)
     uri = original.url if of_mirror else locked.uri.replace("$(ARCH)", group.arch)
     fingerprint = original.fingerprint if of_mirror else locked.key or original.fingerprint
     spec: dict[str, Any] = {
-        "name": name, "path": mirror_layout.repository_path(kind, group.ubuntu, group.arch, catalog), "uris": uri.rstrip("/") + "/",
-        "suites": locked.suite or original.suite, "components": locked.components or original.components,
-        "fingerprint": fingerprint, "key_name": mirror_layout.key_name(original),
-    }  # fmt: skip
+        "name": name,
+        "path": mirror_layout.repository_path(kind, group.ubuntu, group.arch, catalog),
+        "uris": uri.rstrip("/") + "/",
+        "suites": locked.suite or original.suite,
+        "components": locked.components or original.components,
+        "fingerprint": fingerprint,
+        "key_name": mirror_layout.key_name(original),
+    }
     given = next((str(values[one]) for one in _KEYS[name] if values.get(one)), "")
     path = apt_files.sources_path(name)
     entry = next((e for e in (read or {}).get("sources", ()) if e["file"] == path and e["key"]), None)
@@ -234,10 +259,13 @@ def _vendor(
         )
     else:
         raise UsageError(
-            "mirror.no_key", f"nobody says by which key {uri} is signed",
-            because=["the lock has no fingerprint of it, the catalog neither, and what a host has is not taken on trust"],
+            "mirror.no_key",
+            f"nobody says by which key {uri} is signed",
+            because=[
+                "the lock has no fingerprint of it, the catalog neither, and what a host has is not taken on trust"
+            ],
             hint=f"set {_KEYS[name][0]}_fingerprint to the fingerprint as the vendor states it, and lock again",
-        )  # fmt: skip
+        )
     return spec
 
 

@@ -63,7 +63,8 @@ def seen_of(host: str, answer: Any) -> dict[str, Any]:
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
         raise HostFailedError(
-            "host.bad_answer", f"{host} says what cannot be: {first['msg']}",
+            "host.bad_answer",
+            f"{host} says what cannot be: {first['msg']}",
             because=[".".join(str(part) for part in first["loc"] if isinstance(part, int) or part.isidentifier())],
             hint="look at its apt sources and the environments that the lock names",
-        ) from error  # fmt: skip
+        ) from error

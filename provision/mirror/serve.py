@@ -32,9 +32,7 @@ def address(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     if not port.isdigit() or not 0 <= int(port) < 65536:
         raise UsageError(
-            "usage.address",
-            f"{text!r} is no address and port",
-            hint="write --serve 10.0.0.1:8080, or --serve :8080",
+            "usage.address", f"{text!r} is no address and port", hint="write --serve 10.0.0.1:8080, or --serve :8080"
         )
     return host.strip("[]"), int(port)
 
@@ -46,6 +44,8 @@ def server(folder: Path, place: tuple[str, int]) -> http.server.ThreadingHTTPSer
         return http.server.ThreadingHTTPServer(place, handler)
     except OSError as error:
         raise UsageError(
-            "usage.address", f"cannot listen on {place[0] or '*'}:{place[1]}", because=[str(error)],
+            "usage.address",
+            f"cannot listen on {place[0] or '*'}:{place[1]}",
+            because=[str(error)],
             hint="another port: ports below 1024 are root's",
-        ) from error  # fmt: skip
+        ) from error

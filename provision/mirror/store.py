@@ -13,8 +13,10 @@ from provision.errors import HostFailedError
 
 # One file may take long; a call comes back after the file that is being fetched.
 _SECONDS = 7200.0
-_BUDGET = 20  # seconds after which a call says what it has
-_MANY = 500  # files of one call
+# seconds after which a call says what it has
+_BUDGET = 20
+# files of one call
+_MANY = 500
 
 Call = Callable[..., Any]
 Said = Callable[[str], None]
@@ -52,9 +54,7 @@ class Store:
         args = {"wheels": wheels, "indexes": indexes, "environment": dict(self.environment)}
         return self.call("mirror.wheels", args, timeout=_SECONDS)
 
-    def fetch(
-        self, files: Iterable[Mapping[str, Any]], said: Said = lambda text: None
-    ) -> list[dict[str, Any]]:
+    def fetch(self, files: Iterable[Mapping[str, Any]], said: Said = lambda text: None) -> list[dict[str, Any]]:
         """Have files there; returns their rows. Of files with the same ``any`` one is enough. Raises HostFailedError."""
         todo = [{name: row.get(name) for name in ("path", "url", "sha256", "size", "any")} for row in files]
         total, rows = sum(row["size"] or 0 for row in todo), []
@@ -72,9 +72,11 @@ class Store:
         for name, message in groups.items():
             if message and not have & {row["path"] for row in files if row.get("any") == name}:
                 raise HostFailedError(
-                    "mirror.no_index", f"no form of the index {name} can be fetched", because=[message],
+                    "mirror.no_index",
+                    f"no form of the index {name} can be fetched",
+                    because=[message],
                     hint="run it again: a repository in the middle of an update of its own is right again later",
-                )  # fmt: skip
+                )
         return rows
 
 

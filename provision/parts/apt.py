@@ -113,9 +113,7 @@ def combine(
     return spec, step
 
 
-def _configure(
-    parts: Sequence[AptPart], facts: Facts, proxy: HostProxy
-) -> tuple[dict[str, Any] | None, Step | None]:
+def _configure(parts: Sequence[AptPart], facts: Facts, proxy: HostProxy) -> tuple[dict[str, Any] | None, Step | None]:
     """Our files of apt's configuration, where one of them is not as it should be."""
     details: list[str] = []
     because: list[str] = []
@@ -149,9 +147,7 @@ def _configure(
         because.append(preferences.preferences_because)
     patterns = _union((part.unattended for part in parts), in_order=True)
     # They match from the start of a name: one that begins with another adds nothing.
-    patterns = [
-        one for one in patterns if not any(one != other and one.startswith(other) for other in patterns)
-    ]
+    patterns = [one for one in patterns if not any(one != other and one.startswith(other) for other in patterns)]
     reasons = [part.unattended_because for part in parts if part.unattended_because]
     if patterns:
         if have.get(apt_files.UNATTENDED) != apt_files.sha256(apt_files.render_unattended(patterns)):
@@ -190,15 +186,11 @@ def _configure(
 
 
 def _uris(
-    facts: Facts,
-    repositories: Mapping[str, tuple[dict[str, Any], str]],
-    omitted: Collection[tuple[str, int | None]],
+    facts: Facts, repositories: Mapping[str, tuple[dict[str, Any], str]], omitted: Collection[tuple[str, int | None]]
 ) -> list[str]:
     """Of the repositories that the host will have: the same before and after the change."""
     theirs = [e for e in facts.apt.sources if e.enabled and (e.file, e.line) not in omitted]
-    return [uri for entry in theirs for uri in entry.uris] + [
-        str(spec["uris"]) for spec, _ in repositories.values()
-    ]
+    return [uri for entry in theirs for uri in entry.uris] + [str(spec["uris"]) for spec, _ in repositories.values()]
 
 
 def _union(lists: Any, in_order: bool = False) -> list[str]:

@@ -10,9 +10,7 @@ from typing import Any
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.lib import deb_version, driver_names
 
-_RELATION = re.compile(
-    r"^\s*(?P<name>[^\s:(]+)(?::\S+)?\s*(?:\(\s*(?P<op><<|<=|=|>=|>>)\s*(?P<version>[^)\s]+)\s*\))?"
-)
+_RELATION = re.compile(r"^\s*(?P<name>[^\s:(]+)(?::\S+)?\s*(?:\(\s*(?P<op><<|<=|=|>=|>>)\s*(?P<version>[^)\s]+)\s*\))?")
 
 
 @dataclass(frozen=True)
@@ -28,9 +26,7 @@ class Relation:
         if self.op is None or self.version is None:
             return True
         order = deb_version.compare(version, self.version)
-        return bool(
-            {"<<": order < 0, "<=": order <= 0, "=": order == 0, ">=": order >= 0, ">>": order > 0}[self.op]
-        )  # fmt: skip
+        return bool({"<<": order < 0, "<=": order <= 0, "=": order == 0, ">=": order >= 0, ">>": order > 0}[self.op])
 
 
 def relations(text: str | None) -> list[list[Relation]]:
@@ -61,7 +57,8 @@ class Candidate:
     origin: str = ""
     size: int = 0
     conflicts: str = ""
-    also: tuple[str, ...] = ()  # URIs of other repositories that have the same version
+    # URIs of other repositories that have the same version
+    also: tuple[str, ...] = ()
 
     @property
     def uris(self) -> tuple[str, ...]:
@@ -83,9 +80,7 @@ class Candidate:
         own = driver_names.parse(self.name)
         if own is None or own.branch is None:
             return None
-        driver = [
-            driver_names.parse(relation.name) for group in relations(self.depends) for relation in group
-        ]
+        driver = [driver_names.parse(relation.name) for group in relations(self.depends) for relation in group]
         series = {package.series for package in driver if package is not None and package.branch is not None}
         if series and own.series not in series:
             return str(sorted(series)[0])

@@ -27,12 +27,23 @@ from provision.parts.cuda import library_checks
 RIVALS = ("nouveau", "nova_core", "nova")
 
 # Kernel drivers that hold a card for a virtual machine: somebody set that up, it never happens by itself.
-_SET_ASIDE = ("vfio", "pci-stub", "pciback")  # vfio-pci, nvgrace-gpu-vfio-pci, xen-pciback, …
+# vfio-pci, nvgrace-gpu-vfio-pci, xen-pciback, …
+_SET_ASIDE = ("vfio", "pci-stub", "pciback")
 
 DEFAULT_EXPECT = {
-    "version": None, "branch": None, "flavour": None, "manage": True, "hold": True, "persistence": True,
-    "fabric_manager": False, "gpus": 0, "none": False, "cuda": {}, "conda": {}, "containers": {},
-}  # fmt: skip
+    "version": None,
+    "branch": None,
+    "flavour": None,
+    "manage": True,
+    "hold": True,
+    "persistence": True,
+    "fabric_manager": False,
+    "gpus": 0,
+    "none": False,
+    "cuda": {},
+    "conda": {},
+    "containers": {},
+}
 _verdict = verdicts.verdict
 
 
@@ -78,9 +89,7 @@ def stale_holds(facts):
     return sorted(
         name
         for name, package in facts.get("packages", {}).items()
-        if package["status"][0] == "h"
-        and package["status"][1] in "nc"
-        and driver_names.is_driver_package(name)
+        if package["status"][0] == "h" and package["status"][1] in "nc" and driver_names.is_driver_package(name)
     )
 
 
@@ -110,8 +119,7 @@ def next_boot_problems(facts, version=None):
     version = version or library_version(facts)
     if version and module["version"] and module["version"] != version:
         problems.append(
-            "kernel %s boots next and its module is %s, the libraries are %s"
-            % (kernel, module["version"], version)
+            "kernel %s boots next and its module is %s, the libraries are %s" % (kernel, module["version"], version)
         )
     if facts["secure_boot"].get("enabled"):
         if not module["signed"]:
@@ -130,9 +138,7 @@ def library_version(facts):
         if library.get("version"):
             return library["version"]
     versions = [
-        driver_names.upstream(v)
-        for n, v in installed_driver(facts).items()
-        if n.startswith("libnvidia-compute")
+        driver_names.upstream(v) for n, v in installed_driver(facts).items() if n.startswith("libnvidia-compute")
     ]
     return versions[0] if versions else None
 
@@ -145,12 +151,22 @@ def gpus_on_bus(facts, want):
         driven = facts["module"]["loaded"] or installed_driver(facts) or facts["smi"].get("path")
         if want["none"] and not want["gpus"] and not driven:
             return _verdict(check, "skip", "neither GPU nor driver, and nvidia_driver_manage is false")
-        return _verdict(check, "fail", "no NVIDIA GPU on the PCI bus", evidence,
-                        "look at power, seating and the BIOS; lspci -d 10de: shows what the bus sees; a machine that only"
-                        " builds for others says so with nvidia_driver_manage: false")  # fmt: skip
+        return _verdict(
+            check,
+            "fail",
+            "no NVIDIA GPU on the PCI bus",
+            evidence,
+            "look at power, seating and the BIOS; lspci -d 10de: shows what the bus sees; a machine that only"
+            " builds for others says so with nvidia_driver_manage: false",
+        )
     if want["gpus"] and len(found) != want["gpus"]:
-        return _verdict(check, "fail", "%d GPUs on the bus, %d expected" % (len(found), want["gpus"]), evidence,
-                        "a card fell off the bus, or gpu_verify_expect is out of date")  # fmt: skip
+        return _verdict(
+            check,
+            "fail",
+            "%d GPUs on the bus, %d expected" % (len(found), want["gpus"]),
+            evidence,
+            "a card fell off the bus, or gpu_verify_expect is out of date",
+        )
     return _verdict(check, "pass", "%d on the PCI bus" % len(found), evidence)
 
 
@@ -158,13 +174,9 @@ def bound(facts, want):
     """Every GPU is bound to the nvidia module."""
     check = "driver.bound"
     own = own_gpus(facts)
-    aside = [
-        "%s is set aside (%s)" % (g["slot"], g["driver"]) for g in facts["gpus"] if is_set_aside(g["driver"])
-    ]
+    aside = ["%s is set aside (%s)" % (g["slot"], g["driver"]) for g in facts["gpus"] if is_set_aside(g["driver"])]
     if not own:
-        return _verdict(
-            check, "skip", "every GPU is set aside for virtual machines" if aside else "no GPU", aside
-        )
+        return _verdict(check, "skip", "every GPU is set aside for virtual machines" if aside else "no GPU", aside)
     others = [gpu for gpu in own if gpu["driver"] != "nvidia"]
     evidence = ["%s is bound to %s" % (gpu["slot"], gpu["driver"] or "nothing") for gpu in others] + aside
     if not others:
@@ -176,9 +188,7 @@ def bound(facts, want):
         hint = "the nvidia module is not loaded: see boot.next, then modprobe nvidia or reboot"
     else:
         hint = "the loaded module does not drive this card: look at 'dmesg | grep NVRM' and at branch and flavour"
-    return _verdict(
-        check, "fail", "%d of %d GPUs not bound to nvidia" % (len(others), len(own)), evidence, hint
-    )
+    return _verdict(check, "fail", "%d of %d GPUs not bound to nvidia" % (len(others), len(own)), evidence, hint)
 
 
 def versions_agree(facts, want):
@@ -191,11 +201,7 @@ def versions_agree(facts, want):
     on_disk = modules_of(facts, facts["kernels"]["running"])
     if on_disk and on_disk[0]["version"]:
         seen.append(("module on disk for %s" % facts["kernels"]["running"], on_disk[0]["version"]))
-    seen += [
-        (lib["soname"] + " (" + lib["path"] + ")", lib["version"])
-        for lib in facts["libraries"]
-        if lib["version"]
-    ]
+    seen += [(lib["soname"] + " (" + lib["path"] + ")", lib["version"]) for lib in facts["libraries"] if lib["version"]]
     packages = {
         driver_names.upstream(version)
         for name, version in installed_driver(facts).items()
@@ -209,14 +215,20 @@ def versions_agree(facts, want):
     if loaded is None and not own_gpus(facts):
         return _verdict(check, "skip", "no GPU, and no driver is loaded", evidence)
     if loaded is None:
-        return _verdict(check, "fail", "the nvidia module is not loaded", evidence,
-                        "modprobe nvidia shows why; provision plan shows what is missing")  # fmt: skip
+        return _verdict(
+            check,
+            "fail",
+            "the nvidia module is not loaded",
+            evidence,
+            "modprobe nvidia shows why; provision plan shows what is missing",
+        )
     if len(versions) > 1:
         rest = {version for what, version in seen if what != "loaded module"}
         hint = (
-            "everything on disk is %s: reboot" % next(iter(rest)) if len(rest) == 1
+            "everything on disk is %s: reboot" % next(iter(rest))
+            if len(rest) == 1
             else "parts of several drivers are mixed: provision plan shows the way to one version"
-        )  # fmt: skip
+        )
         return _verdict(check, "fail", "versions differ: %s" % ", ".join(sorted(versions)), evidence, hint)
     return _verdict(check, "pass", "%s everywhere" % loaded["version"], evidence)
 
@@ -228,11 +240,18 @@ def wanted_version(facts, want):
         return _verdict(check, "skip", "no driver is loaded")
     evidence = ["loaded: %s %s" % (loaded["version"], loaded["flavour"] or "")]
     for what, have in (
-        ("version", loaded["version"]), ("branch", driver_names.branch(loaded["version"])), ("flavour", loaded["flavour"]),
-    ):  # fmt: skip
+        ("version", loaded["version"]),
+        ("branch", driver_names.branch(loaded["version"])),
+        ("flavour", loaded["flavour"]),
+    ):
         if want[what] and have and str(want[what]) != have:
-            return _verdict(check, "fail", "%s is %s, wanted is %s" % (what, have, want[what]), evidence,
-                            "provision plan shows how to get there")  # fmt: skip
+            return _verdict(
+                check,
+                "fail",
+                "%s is %s, wanted is %s" % (what, have, want[what]),
+                evidence,
+                "provision plan shows how to get there",
+            )
     return _verdict(check, "pass", " ".join(filter(None, [loaded["version"], loaded["flavour"]])), evidence)
 
 
@@ -242,26 +261,39 @@ def smi_answers(facts, want):
     if not count:
         return _verdict(check, "skip", "no GPU")
     if not smi.get("path"):
-        return _verdict(
-            check, "fail", "nvidia-smi is not installed", (), "provision plan shows the missing package"
-        )
+        return _verdict(check, "fail", "nvidia-smi is not installed", (), "provision plan shows the missing package")
     if smi["timed_out"]:
-        return _verdict(check, "fail", "nvidia-smi did not answer in time", (),
-                        "a GPU hangs: look at 'dmesg | grep -e NVRM -e Xid'; a reboot, often a power cycle, is needed")  # fmt: skip
+        return _verdict(
+            check,
+            "fail",
+            "nvidia-smi did not answer in time",
+            (),
+            "a GPU hangs: look at 'dmesg | grep -e NVRM -e Xid'; a reboot, often a power cycle, is needed",
+        )
     if smi["rc"] != 0 or not smi["gpus"]:
         said = smi.get("error") or "exit code %s" % smi["rc"]
-        return _verdict(check, "fail", "nvidia-smi fails: %s" % said.splitlines()[0], said.splitlines(),
-                        "see driver.versions and driver.bound")  # fmt: skip
+        return _verdict(
+            check,
+            "fail",
+            "nvidia-smi fails: %s" % said.splitlines()[0],
+            said.splitlines(),
+            "see driver.versions and driver.bound",
+        )
     if facts["host"]["container"] and len(smi["gpus"]) < count:
         # The bus shows every card of the machine, the runtime hands some of them to the container.
-        return _verdict(check, "pass", "nvidia-smi sees %d; the machine of this container has %d"
-                        % (len(smi["gpus"]), count))  # fmt: skip
+        return _verdict(
+            check, "pass", "nvidia-smi sees %d; the machine of this container has %d" % (len(smi["gpus"]), count)
+        )
     if len(smi["gpus"]) != count:
         missing = sorted(_slot(gpu["slot"]) for gpu in own_gpus(facts))
         seen = {_slot(gpu["bus_id"]) for gpu in smi["gpus"] if gpu.get("bus_id")}
-        return _verdict(check, "fail", "nvidia-smi sees %d GPUs, the bus %d" % (len(smi["gpus"]), count),
-                        ["not seen: %s" % slot for slot in missing if slot not in seen],
-                        "look at 'dmesg | grep -e NVRM -e Xid': the branch may not drive the card, or it is sick")  # fmt: skip
+        return _verdict(
+            check,
+            "fail",
+            "nvidia-smi sees %d GPUs, the bus %d" % (len(smi["gpus"]), count),
+            ["not seen: %s" % slot for slot in missing if slot not in seen],
+            "look at 'dmesg | grep -e NVRM -e Xid': the branch may not drive the card, or it is sick",
+        )
     evidence = ["%s %s" % (gpu["index"], gpu["name"]) for gpu in smi["gpus"]]
     return _verdict(check, "pass", "nvidia-smi sees all %d" % count, evidence)
 
@@ -275,17 +307,26 @@ def packages_whole(facts, want):
     """No package of the host is half-installed; the driver's packages come from one series."""
     check, broken = "apt.packages", facts["package_problems"]
     if broken:
-        return _verdict(check, "fail", "%d packages are half-installed" % len(broken), broken[:12],
-                        "dpkg --configure -a shows why; provision apply tries to finish them")  # fmt: skip
+        return _verdict(
+            check,
+            "fail",
+            "%d packages are half-installed" % len(broken),
+            broken[:12],
+            "dpkg --configure -a shows why; provision apply tries to finish them",
+        )
     driver = installed_driver(facts)
     if not driver:
         if want["manage"]:
-            return _verdict(check, "fail", "no driver package is installed", facts["runfile"]["traces"][:8],
-                            "the driver came from outside apt: nvidia_driver_manage: false accepts it as it is"
-                            if facts["module"]["loaded"] else "provision apply installs it")  # fmt: skip
-        return _verdict(
-            check, "skip", "the driver is not from apt, and not managed", facts["runfile"]["traces"][:8]
-        )
+            return _verdict(
+                check,
+                "fail",
+                "no driver package is installed",
+                facts["runfile"]["traces"][:8],
+                "the driver came from outside apt: nvidia_driver_manage: false accepts it as it is"
+                if facts["module"]["loaded"]
+                else "provision apply installs it",
+            )
+        return _verdict(check, "skip", "the driver is not from apt, and not managed", facts["runfile"]["traces"][:8])
     return _verdict(check, "pass", "%d driver packages, all configured" % len(driver))
 
 
@@ -296,11 +337,21 @@ def held(facts, want):
         return _verdict(check, "skip", "no hold is asked for" if driver else "no driver package is installed")
     loose, stale = unheld(facts), stale_holds(facts)
     if loose:
-        return _verdict(check, "fail", "%d of %d driver packages are not held" % (len(loose), len(driver)), loose[:12],
-                        "an update can move them apart from the rest: provision apply holds them")  # fmt: skip
+        return _verdict(
+            check,
+            "fail",
+            "%d of %d driver packages are not held" % (len(loose), len(driver)),
+            loose[:12],
+            "an update can move them apart from the rest: provision apply holds them",
+        )
     if stale:
-        return _verdict(check, "warn", "%d holds on packages that are not installed" % len(stale), stale[:12],
-                        "they make later installs fail with 'held broken packages': provision apply clears them")  # fmt: skip
+        return _verdict(
+            check,
+            "warn",
+            "%d holds on packages that are not installed" % len(stale),
+            stale[:12],
+            "they make later installs fail with 'held broken packages': provision apply clears them",
+        )
     return _verdict(check, "pass", "all %d held" % len(driver))
 
 
@@ -314,29 +365,32 @@ def next_boot(facts, want):
             "no kernel image is installed here: what boots comes from outside",
             kernels.get("next_because") or "",
         ]
-        return _verdict(
-            check, "skip", "what boots next is not known here", [line for line in because if line]
-        )
+        return _verdict(check, "skip", "what boots next is not known here", [line for line in because if line])
     if kernels.get("next") is None:
         return _verdict(
-            check,
-            "skip",
-            "what boots next is not known here",
-            [kernels.get("next_because") or "no boot loader found"],
+            check, "skip", "what boots next is not known here", [kernels.get("next_because") or "no boot loader found"]
         )
     evidence = ["next: %s (%s)" % (kernels["next"], kernels.get("next_because") or "running")]
     problems = next_boot_problems(facts)
     if problems:
-        return _verdict(check, "fail", problems[0], problems[1:] + evidence,
-                        "do not reboot before provision apply has put a module there")  # fmt: skip
+        return _verdict(
+            check,
+            "fail",
+            problems[0],
+            problems[1:] + evidence,
+            "do not reboot before provision apply has put a module there",
+        )
     module = modules_of(facts, kernels["next"])[0]
     if module["origin"] == "dkms":
-        without = [
-            k["release"] for k in kernels["installed"] if k["release"] == kernels["next"] and not k["headers"]
-        ]
+        without = [k["release"] for k in kernels["installed"] if k["release"] == kernels["next"] and not k["headers"]]
         if without:
-            return _verdict(check, "warn", "the headers of %s are not installed" % without[0], evidence,
-                            "DKMS cannot rebuild the module for it: install linux-headers-%s" % without[0])  # fmt: skip
+            return _verdict(
+                check,
+                "warn",
+                "the headers of %s are not installed" % without[0],
+                evidence,
+                "DKMS cannot rebuild the module for it: install linux-headers-%s" % without[0],
+            )
     evidence.append("%s: %s%s" % (module["path"], module["version"], ", signed" if module["signed"] else ""))
     return _verdict(check, "pass", "%s has module %s" % (kernels["next"], module["version"]), evidence)
 
@@ -348,13 +402,16 @@ def rivals_blocked(facts, want):
     if not want["manage"]:
         return _verdict(check, "skip", "the driver is not managed")
     if "nouveau" not in blocked:
-        return _verdict(
-            check, "warn", "nouveau is not blocked", (), "provision apply blocks it in every initramfs"
-        )
+        return _verdict(check, "warn", "nouveau is not blocked", (), "provision apply blocks it in every initramfs")
     old = [i["kernel"] for i in facts["initrds"] if i["newer_than_blacklist"] is False]
     if facts["kernels"].get("next") in old:
-        return _verdict(check, "warn", "the initramfs of %s is older than the block" % facts["kernels"]["next"], old,
-                        "it may still load nouveau: update-initramfs -u -k all")  # fmt: skip
+        return _verdict(
+            check,
+            "warn",
+            "the initramfs of %s is older than the block" % facts["kernels"]["next"],
+            old,
+            "it may still load nouveau: update-initramfs -u -k all",
+        )
     return _verdict(check, "pass", "nouveau and nova are blocked", sorted(set(blocked) & set(RIVALS)))
 
 
@@ -370,16 +427,17 @@ def device_nodes(facts, want):
     wanted = min(len(own), len(facts["smi"]["gpus"]) or 1) if facts["host"]["container"] else len(own)
     missing = [node for node in ("/dev/nvidiactl",) if node not in nodes]
     if len(cards) < wanted:
-        missing.append(
-            "/dev/nvidia0, …: %d of %d (%s)" % (len(cards), wanted, ", ".join(sorted(cards)) or "none")
-        )
+        missing.append("/dev/nvidia0, …: %d of %d (%s)" % (len(cards), wanted, ", ".join(sorted(cards)) or "none"))
     if missing:
-        return _verdict(check, "fail", "device nodes are missing", missing,
-                        "nvidia-modprobe -c 0 -u makes them; nvidia-persistenced keeps them")  # fmt: skip
-    if "/dev/nvidia-uvm" not in nodes:
         return _verdict(
-            check, "warn", "/dev/nvidia-uvm is missing", (), "nvidia-modprobe -u makes it; CUDA needs it"
+            check,
+            "fail",
+            "device nodes are missing",
+            missing,
+            "nvidia-modprobe -c 0 -u makes them; nvidia-persistenced keeps them",
         )
+    if "/dev/nvidia-uvm" not in nodes:
+        return _verdict(check, "warn", "/dev/nvidia-uvm is missing", (), "nvidia-modprobe -u makes it; CUDA needs it")
     return _verdict(check, "pass", "%d nodes" % len(nodes))
 
 
@@ -395,8 +453,13 @@ def persistence(facts, want):
         hint = "provision apply switches it on for good; nvidia-smi -pm 1 does until the next boot"
         return _verdict(check, "warn", "persistence is off", off, hint)
     if want["manage"] and facts["host"]["systemd"] and daemon.get("present") and not daemon.get("running"):
-        return _verdict(check, "warn", "persistence is on, and nvidia-persistenced does not run", (),
-                        "it will be off after the next boot: provision apply makes it last")  # fmt: skip
+        return _verdict(
+            check,
+            "warn",
+            "persistence is on, and nvidia-persistenced does not run",
+            (),
+            "it will be off after the next boot: provision apply makes it last",
+        )
     return _verdict(check, "pass", "on")
 
 
@@ -406,31 +469,41 @@ def fabric_manager(facts, want):
     if not want["fabric_manager"]:
         return _verdict(check, "skip", "no NVSwitch" if not facts["nvswitches"] else "not asked for")
     packages = {
-        name: driver_names.upstream(version) for name, version in installed_driver(facts).items()
+        name: driver_names.upstream(version)
+        for name, version in installed_driver(facts).items()
         if driver_names.parse(name).base == "nvidia-fabricmanager"
-    }  # fmt: skip
+    }
     loaded = facts["module"]["loaded"]
-    evidence = ["%s %s" % pair for pair in sorted(packages.items())] + [
-        "%d NVSwitches" % len(facts["nvswitches"])
-    ]
+    evidence = ["%s %s" % pair for pair in sorted(packages.items())] + ["%d NVSwitches" % len(facts["nvswitches"])]
     running = facts["services"].get("nvidia-fabricmanager", {}).get("running")
     if not packages and facts["host"]["container"]:
         return _verdict(check, "skip", "it runs on the machine, not in this container", evidence)
     if not packages and running and not want["manage"]:
         return _verdict(check, "pass", "running, from outside apt", evidence)
     if not packages:
-        return _verdict(check, "fail", "fabric manager is not installed", evidence,
-                        "CUDA fails with error 802 on NVSwitch without it: provision apply installs it")  # fmt: skip
+        return _verdict(
+            check,
+            "fail",
+            "fabric manager is not installed",
+            evidence,
+            "CUDA fails with error 802 on NVSwitch without it: provision apply installs it",
+        )
     wrong = [name for name, version in packages.items() if loaded and version != loaded["version"]]
     if wrong:
         evidence.append("driver %s" % loaded["version"])
-        return _verdict(check, "fail", "fabric manager is not of the driver's version", evidence,
-                        "they must be equal to the last digit: provision apply aligns them")  # fmt: skip
+        return _verdict(
+            check,
+            "fail",
+            "fabric manager is not of the driver's version",
+            evidence,
+            "they must be equal to the last digit: provision apply aligns them",
+        )
     if not running and not facts["nvswitches"] and not facts["nvlink5_switch"]:
         return _verdict(check, "pass", "installed; there is no NVSwitch that it could manage", evidence)
     if not running:
-        return _verdict(check, "fail", "nvidia-fabricmanager does not run", evidence,
-                        "journalctl -u nvidia-fabricmanager says why")  # fmt: skip
+        return _verdict(
+            check, "fail", "nvidia-fabricmanager does not run", evidence, "journalctl -u nvidia-fabricmanager says why"
+        )
     return _verdict(check, "pass", "running, %s" % next(iter(packages.values())), evidence)
 
 
@@ -445,7 +518,21 @@ def apt_sources(facts, want):
 
 
 CHECKS = (
-    gpus_on_bus, bound, versions_agree, wanted_version, smi_answers, device_nodes, packages_whole, held, apt_sources,
-    next_boot, rivals_blocked, persistence, fabric_manager, *cuda_checks.CHECKS,
-    *library_checks.CHECKS, *conda_checks.CHECKS, *containers_checks.CHECKS,
-)  # fmt: skip
+    gpus_on_bus,
+    bound,
+    versions_agree,
+    wanted_version,
+    smi_answers,
+    device_nodes,
+    packages_whole,
+    held,
+    apt_sources,
+    next_boot,
+    rivals_blocked,
+    persistence,
+    fabric_manager,
+    *cuda_checks.CHECKS,
+    *library_checks.CHECKS,
+    *conda_checks.CHECKS,
+    *containers_checks.CHECKS,
+)

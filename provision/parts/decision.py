@@ -14,11 +14,7 @@ from provision.facts import Facts
 from provision.parts.driver.installed import InstalledDriver
 from provision.parts.plan import Reason
 
-CHANNELS = {
-    "ubuntu": "the Ubuntu archive",
-    "cuda": "NVIDIA's repository",
-    "ppa": "the graphics-drivers PPA",
-}
+CHANNELS = {"ubuntu": "the Ubuntu archive", "cuda": "NVIDIA's repository", "ppa": "the graphics-drivers PPA"}
 
 
 def of_role(values: Mapping[str, Any], prefix: str, wish: Any) -> dict[str, Any]:
@@ -39,9 +35,8 @@ class DriverWish:
     version: str = ""
     update: bool = False
     min_cuda: str = ""
-    toolkits: tuple[
-        str, ...
-    ] = ()  # CUDA toolkits that this driver will run: cuda_toolkit_versions, not a variable of ours
+    # CUDA toolkits that this driver will run: cuda_toolkit_versions, not a variable of ours
+    toolkits: tuple[str, ...] = ()
     channel: str = "auto"
     modules: str = "auto"
     build: str = "auto"
@@ -78,8 +73,10 @@ class Target:
     variant: str
     fabric: bool = False
     packages: dict[str, str] = field(default_factory=dict)
-    pinning: tuple[str, str] | None = None  # (package, version), in a transaction of its own first
-    installed: bool = False  # the installed driver already is this one
+    # (package, version), in a transaction of its own first
+    pinning: tuple[str, str] | None = None
+    # the installed driver already is this one
+    installed: bool = False
 
 
 @dataclass
@@ -113,9 +110,7 @@ class Decision(Notes):
     installed: InstalledDriver = InstalledDriver()
 
 
-def fewest(
-    singles: Sequence[tuple[str, Any]], works: Callable[[dict[str, Any]], bool]
-) -> tuple[tuple[str, Any], ...]:
+def fewest(singles: Sequence[tuple[str, Any]], works: Callable[[dict[str, Any]], bool]) -> tuple[tuple[str, Any], ...]:
     """The fewest changes, three at most, of which one look (``works``) says that together they help; empty: none do.
 
     singles: (field of the wish, value), the smallest change first.

@@ -30,7 +30,8 @@ class Kind:
     name: str
     hosts: list[str]
     cards: str
-    releases: list[str] = field(default_factory=list)  # of Ubuntu
+    # of Ubuntu
+    releases: list[str] = field(default_factory=list)
     nvswitch: bool = False
     branches: list[int] = field(default_factory=list)
     recommended: int | None = None
@@ -92,11 +93,11 @@ def _kind(name: str, cards: list[str], facts: Mapping[str, Facts], catalog: Cata
 def _ask_catalog(kind: Kind, cards: list[str], catalog: Catalog) -> None:
     """Which branches drive all of these cards: on the one Ubuntu of the group, on any where there are several."""
     try:
-        answer = compat(
-            Wishes(gpu=tuple(cards), ubuntu=kind.releases[0] if len(kind.releases) == 1 else None), catalog
-        )
+        answer = compat(Wishes(gpu=tuple(cards), ubuntu=kind.releases[0] if len(kind.releases) == 1 else None), catalog)
     except UsageError:
-        return  # an Ubuntu or a card that the catalog does not know: nothing is said of it
+        # an Ubuntu or a card that the catalog does not know: nothing is said of it
+        return
     if answer.fits:
         kind.branches, kind.recommended = answer.driver.branches, answer.driver.recommended
-        kind.newest_cuda = answer.cuda.chosen  # of those that run on the recommended branch
+        # of those that run on the recommended branch
+        kind.newest_cuda = answer.cuda.chosen

@@ -22,12 +22,15 @@ class Reason(BaseModel):
 class PackageChange(BaseModel):
     action: Literal["install", "upgrade", "downgrade", "remove"]
     name: str
-    version: str | None = None  # None for removals
+    # None for removals
+    version: str | None = None
     from_version: str | None = None
     download_bytes: int = 0
     disk_bytes: int = 0
-    part: str = "driver"  # of the plan that brings it
-    group: str = ""  # what it belongs to, where that is not the driver: "CUDA 12.4", "cuDNN", "NCCL"
+    # of the plan that brings it
+    part: str = "driver"
+    # what it belongs to, where that is not the driver: "CUDA 12.4", "cuDNN", "NCCL"
+    group: str = ""
 
 
 class Step(BaseModel):
@@ -44,14 +47,17 @@ class Reboot(BaseModel):
     needed: bool = False
     because: list[str] = Field(default_factory=list)
     policy: str = "when_idle"
-    blocked_by: list[str] = Field(default_factory=list)  # processes that use the GPUs
+    # processes that use the GPUs
+    blocked_by: list[str] = Field(default_factory=list)
 
 
 class HostPlan(BaseModel):
     host: str
     status: Status
-    gpus: list[str] = Field(default_factory=list)  # "2 x H100 SXM5 80GB"
-    summary: str = ""  # one line: "driver 580.126.20 open, signed modules, from the Ubuntu archive"
+    # "2 x H100 SXM5 80GB"
+    gpus: list[str] = Field(default_factory=list)
+    # one line: "driver 580.126.20 open, signed modules, from the Ubuntu archive"
+    summary: str = ""
     decisions: list[Reason] = Field(default_factory=list)
     steps: list[Step] = Field(default_factory=list)
     packages: list[PackageChange] = Field(default_factory=list)
@@ -60,11 +66,15 @@ class HostPlan(BaseModel):
     reboot: Reboot = Reboot()
     blockers: list[Issue] = Field(default_factory=list)
     warnings: list[Issue] = Field(default_factory=list)
-    spec: dict[str, Any] = Field(default_factory=dict)  # what the roles carry out; see resolve.DriverSpec
+    # what the roles carry out; see resolve.DriverSpec
+    spec: dict[str, Any] = Field(default_factory=dict)
 
     @property
     def exit_code(self) -> Exit:
         return {
-            "converged": Exit.OK, "changes": Exit.CHANGES, "blocked": Exit.REFUSED,
-            "unreachable": Exit.UNREACHABLE, "failed": Exit.FAILED,
-        }[self.status]  # fmt: skip
+            "converged": Exit.OK,
+            "changes": Exit.CHANGES,
+            "blocked": Exit.REFUSED,
+            "unreachable": Exit.UNREACHABLE,
+            "failed": Exit.FAILED,
+        }[self.status]

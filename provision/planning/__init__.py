@@ -48,13 +48,15 @@ Call = Callable[[str, dict[str, Any]], Any]
 
 # Part of a plan -> the role that carries it out. A plan is made for the roles of a play; the commands plan for all.
 PARTS = {
-    "driver": "nvidia_driver", "cuda": "cuda_toolkit", "conda": "miniconda", "containers": "container_toolkit",
-    "proxy": "gpu_proxy", "mirror": "gpu_mirror",
-}  # fmt: skip
+    "driver": "nvidia_driver",
+    "cuda": "cuda_toolkit",
+    "conda": "miniconda",
+    "containers": "container_toolkit",
+    "proxy": "gpu_proxy",
+    "mirror": "gpu_mirror",
+}
 # What unattended-upgrades leaves alone for a role: one file of ours has it for all of them.
-_UNATTENDED = {
-    "driver": driver_names.UNATTENDED_PATTERNS, "cuda": CUDA_UNATTENDED, "containers": CONTAINERS_UNATTENDED,
-}  # fmt: skip
+_UNATTENDED = {"driver": driver_names.UNATTENDED_PATTERNS, "cuda": CUDA_UNATTENDED, "containers": CONTAINERS_UNATTENDED}
 
 
 def plan_host(
@@ -97,9 +99,14 @@ def conda_wish_of(values: dict[str, Any]) -> CondaWish:
 
 
 def plan_from_facts(
-    name: str, facts: Facts, call: Call, values: dict[str, Any], catalog: Catalog | None = None,
-    parts: Collection[str] = PARTS, held: Collection[str] = PARTS,
-) -> HostPlan:  # fmt: skip
+    name: str,
+    facts: Facts,
+    call: Call,
+    values: dict[str, Any],
+    catalog: Catalog | None = None,
+    parts: Collection[str] = PARTS,
+    held: Collection[str] = PARTS,
+) -> HostPlan:
     """As plan_host, with the facts at hand: apt is asked only where packages have to change."""
     planner = _Planner(name, facts, call, values, catalog or load_catalog(), parts, held)
     try:
@@ -154,33 +161,31 @@ class _Planner:
         held: Collection[str],
     ) -> None:
         self.name, self.facts, self.call, self.catalog, self.parts = name, facts, call, catalog, parts
-        lock, self.unlocked = locked.lock_of(
-            name, facts, values
-        )  # a warning where the lock says nothing of the host
+        # a warning where the lock says nothing of the host
+        lock, self.unlocked = locked.lock_of(name, facts, values)
         self.held = locked.hold(lock, values, facts, [p for p in parts if p in held]) if lock else None
-        self.offered: dict[str, set[str]] = {}  # package -> versions, whatever repository they come from
+        # package -> versions, whatever repository they come from
+        self.offered: dict[str, set[str]] = {}
         self.offer_errors: list[str] = []
-        self.stands = (
-            False  # nothing will be changed: the lock is compared with the host itself, not with a plan
-        )
+        # nothing will be changed: the lock is compared with the host itself, not with a plan
+        self.stands = False
         if self.held:
             values = self.held.values
         given = CudaWish.from_vars(values)
         self.cuda_wish = given if "cuda" in parts else CudaWish()
-        self.toolkits_mirror = Mirror(
-            given.repo_url, given.repo_key, given.repo_key_fingerprint, "cuda_toolkit_repo"
-        )
+        self.toolkits_mirror = Mirror(given.repo_url, given.repo_key, given.repo_key_fingerprint, "cuda_toolkit_repo")
         self.conda_wish = conda_wish_of(values if "conda" in parts else {})
         self.containers_wish = ContainersWish.from_vars(values if "containers" in parts else {})
-        self.proxy = HostProxy.from_vars(values)  # of every plan, whichever roles it is for
+        # of every plan, whichever roles it is for
+        self.proxy = HostProxy.from_vars(values)
         self.mirror = FleetMirror.from_vars(values)
         wish = DriverWish.from_vars(values)
         self.wish = replace(wish, toolkits=self.cuda_wish.versions, manage=wish.manage and "driver" in parts)
         self.offers: dict[str, Offer] = {}
-        self.brings: dict[str, set[str]] = {}  # part -> packages that it asks apt for, or asks to go
-        self.workdir: str | None = (
-            None  # on the host: apt's private folder, with the sources of every channel asked
-        )
+        # part -> packages that it asks apt for, or asks to go
+        self.brings: dict[str, set[str]] = {}
+        # on the host: apt's private folder, with the sources of every channel asked
+        self.workdir: str | None = None
 
     def run(self) -> HostPlan:
         driver, cuda, containers = self._decide()
@@ -223,13 +228,12 @@ class _Planner:
     def _decide(self) -> tuple[Decision, CudaDecision, ContainersDecision]:
         driver = resolve_driver(self.wish, self.facts, self.catalog, self.offers)
         if "driver" not in self.parts:
-            driver.reasons, driver.warnings = [], []  # not this plan's business
+            # not this plan's business
+            driver.reasons, driver.warnings = [], []
         decisions = (
             driver,
             resolve_cuda(self.cuda_wish, self.facts, self.catalog, self.offers, driver),
-            resolve_containers(
-                self.containers_wish, self.facts, self.catalog, self.offers, driver, self.proxy
-            ),
+            resolve_containers(self.containers_wish, self.facts, self.catalog, self.offers, driver, self.proxy),
         )
         self._hold_to_lock(*decisions)
         return decisions
@@ -275,11 +279,7 @@ class _Planner:
             like = "" if held.lock.listed else "; the host is not in it, and is like this group alone"
             driver.reasons.insert(
                 0,
-                Reason(
-                    what="lock",
-                    value=held.lock.group_name,
-                    because=f"{held.lock.path} says these versions{like}",
-                ),
+                Reason(what="lock", value=held.lock.group_name, because=f"{held.lock.path} says these versions{like}"),
             )
 
     # --- what apt is asked -------------------------------------------------------------------------------------------
@@ -343,9 +343,7 @@ class _Planner:
         self.offered = {name: {row["version"] for row in rows} for name, rows in answer["packages"].items()}
         for channel in every:
             source = sources[channel]
-            self.offers[channel] = Offer.from_json(
-                answer, keep=lambda c, s=source, k=channel: _is_from(c, k, s)
-            )
+            self.offers[channel] = Offer.from_json(answer, keep=lambda c, s=source, k=channel: _is_from(c, k, s))
             self.offers[channel] = locked.restrict(self.offers[channel], pins)
 
     # --- the plan ----------------------------------------------------------------------------------------------------
@@ -356,58 +354,56 @@ class _Planner:
         target = decision.target
         cuda_source = self._source_of_toolkits(cuda_decision)
         driver = plan_driver(
-            self.wish,
-            self.facts,
-            decision,
-            self._source(target.channel) if target else None,
-            bool(cuda_source),
+            self.wish, self.facts, decision, self._source(target.channel) if target else None, bool(cuda_source)
         )
         cuda = plan_cuda(self.cuda_wish, self.facts, cuda_decision, cuda_source)
         conda_decision = resolve_conda(self.conda_wish, self.facts, self.catalog, decision)
         conda, conda_steps = conda_spec(self.conda_wish, self.facts, conda_decision)
         toolkit_source = self._source("container_toolkit") if containers_decision.target else None
         containers = plan_containers(self.containers_wish, self.facts, containers_decision, toolkit_source)
-        wanted = {
-            "driver": driver.apt,
-            "cuda": cuda.apt,
-            "containers": containers.apt,
-            "mirror": self._of_mirror(),
-        }
+        wanted = {"driver": driver.apt, "cuda": cuda.apt, "containers": containers.apt, "mirror": self._of_mirror()}
         self.brings = {part: {*_names(apt.install), *apt.remove} for part, apt in wanted.items() if apt}
         asked = self._apt_parts(wanted)
         steps = [*driver.steps, *cuda.steps, *conda_steps, *containers.steps]
-        apt, configure = combine(
-            asked, self.facts, steps, self.wish.lock_timeout, self.proxy, bool(self.mirror)
-        )
+        apt, configure = combine(asked, self.facts, steps, self.wish.lock_timeout, self.proxy, bool(self.mirror))
         decisions = (decision, cuda_decision, conda_decision, containers_decision)
         summary = [self._summary(decision), cuda.summary, conda_summary(conda_decision), containers.summary]
         plan = HostPlan(
-            host=self.name, status="converged", gpus=describe_gpus(self.facts, self.catalog),
+            host=self.name,
+            status="converged",
+            gpus=describe_gpus(self.facts, self.catalog),
             summary="; ".join(filter(None, summary)),
             decisions=[reason for one in decisions for reason in one.reasons],
-            steps=_in_order([*([configure] if configure else []), *steps]), reboot=driver.reboot,
+            steps=_in_order([*([configure] if configure else []), *steps]),
+            reboot=driver.reboot,
             blockers=[_on(self.name, issue) for one in decisions for issue in one.blockers],
             warnings=[_on(self.name, issue) for one in decisions for issue in one.warnings],
             spec={
                 "roles": [PARTS[part] for part in self.parts],
                 "apt": apt,
                 "parts": {
-                    PARTS["driver"]: driver.spec, PARTS["cuda"]: cuda.spec, PARTS["conda"]: conda,
-                    PARTS["containers"]: containers.spec, PARTS["proxy"]: {}, PARTS["mirror"]: {},
+                    PARTS["driver"]: driver.spec,
+                    PARTS["cuda"]: cuda.spec,
+                    PARTS["conda"]: conda,
+                    PARTS["containers"]: containers.spec,
+                    PARTS["proxy"]: {},
+                    PARTS["mirror"]: {},
                 },
                 "environment": self.proxy.environment,
                 "python": {"path": self.facts.host.python_path, "version": self.facts.host.python},
             },
-        )  # fmt: skip
+        )
         self._tell_refused(plan)
         if plan.reboot.blocked_by:
             plan.blockers.append(
                 Issue(
-                    code="gpu.in_use", host=self.name, message="the GPUs are in use and the change would disturb them",
+                    code="gpu.in_use",
+                    host=self.name,
+                    message="the GPUs are in use and the change would disturb them",
                     because=plan.reboot.blocked_by[:8],
                     hint="wait for them or stop them; nvidia_driver_reboot: always goes ahead all the same",
                 )
-            )  # fmt: skip
+            )
         if plan.blockers:
             plan.status, plan.steps = "blocked", []
         elif plan.steps:
@@ -437,9 +433,7 @@ class _Planner:
             ours = apt_files.sources_path(ARCHIVE_NAME) in self.facts.own_files
             return AptPart(absent=[ARCHIVE_NAME]) if ours else None
         spec = self.mirror.archive(self.facts, self.catalog)
-        return AptPart(
-            repositories=[(spec, "the fleet's mirror has what the packages need (gpu_mirror_url)")]
-        )
+        return AptPart(repositories=[(spec, "the fleet's mirror has what the packages need (gpu_mirror_url)")])
 
     def _apt_parts(self, asked: dict[str, AptPart | None]) -> list[AptPart]:
         """What is asked of apt, in the order of the roles; with what a role that is not planned for has in our files."""
@@ -454,9 +448,7 @@ class _Planner:
         target, loaded = decision.target, self.facts.module.loaded
         if target:
             signed = "signed" if target.build == "signed" else "DKMS"
-            return (
-                f"driver {target.version} {target.flavour}, {signed} modules, from {CHANNELS[target.channel]}"
-            )
+            return f"driver {target.version} {target.flavour}, {signed} modules, from {CHANNELS[target.channel]}"
         if not self.facts.gpus:
             return "no NVIDIA GPU"
         if not self.wish.manage and "driver" in self.parts:
@@ -470,23 +462,35 @@ class _Planner:
         workdir, self.workdir = self.workdir, None
         answer = self.call(
             "apt.query",
-            {"op": "simulate", "workdir": workdir, "install": install, "remove": apt["remove"],
-             "unhold": ["all_driver", *apt["extra_hold"], *apt["extra_release"], *apt["remove"],
-                        *(item.split("=")[0] for item in install)],
-             "preferences": (apt["configure"] or {}).get("preferences")},
-        )  # fmt: skip
+            {
+                "op": "simulate",
+                "workdir": workdir,
+                "install": install,
+                "remove": apt["remove"],
+                "unhold": [
+                    "all_driver",
+                    *apt["extra_hold"],
+                    *apt["extra_release"],
+                    *apt["remove"],
+                    *(item.split("=")[0] for item in install),
+                ],
+                "preferences": (apt["configure"] or {}).get("preferences"),
+            },
+        )
         if not answer["ok"]:
             # Repositories that could not be read are the likelier reason where something is missing.
             errors = list(dict.fromkeys(error for offer in self.offers.values() for error in offer.errors))
             plan.blockers.append(
                 Issue(
-                    code="apt.unmet", host=plan.host, message="apt finds no way to install this",
+                    code="apt.unmet",
+                    host=plan.host,
+                    message="apt finds no way to install this",
                     because=[*errors[:4], *str(answer["error"]).splitlines()[:8]],
                     hint="make that repository reachable from the host (network, proxy, mirror, key), then plan again"
                     if errors
                     else "look for half-configured packages (dpkg --audit) and for other sources of the same packages",
                 )
-            )  # fmt: skip
+            )
         else:
             apply_simulation(plan, answer, self.brings)
             plan.blockers += self._judge(plan, answer["changes"], install)
@@ -496,23 +500,28 @@ class _Planner:
     def _judge(self, plan: HostPlan, changes: list[dict[str, Any]], install: list[str]) -> list[Issue]:
         apt = plan.spec["apt"]
         installed = {
-            name: package.version
-            for name, package in self.facts.packages.items()
-            if package.status[1] not in "nc"
+            name: package.version for name, package in self.facts.packages.items() if package.status[1] not in "nc"
         }
         # A driver that changes may take parts of the old one along; where only toolkits change, none of it may go.
         driver = filter(driver_names.is_driver_package, installed) if apt["family_version"] else ()
         problems = apt_query.judge(
-            changes, allowed_remove=[*apt["remove"], *driver], family_version=apt["family_version"],
-            requested=install, installed=installed, running_kernel=self.facts.kernels.running,
-        )  # fmt: skip
+            changes,
+            allowed_remove=[*apt["remove"], *driver],
+            family_version=apt["family_version"],
+            requested=install,
+            installed=installed,
+            running_kernel=self.facts.kernels.running,
+        )
         return [
             Issue(
-                code=problem["code"], host=plan.host, message=problem["message"],
-                because=problem.get("because") or [], hint=problem.get("hint"),
+                code=problem["code"],
+                host=plan.host,
+                message=problem["message"],
+                because=problem.get("because") or [],
+                hint=problem.get("hint"),
             )
             for problem in problems
-        ]  # fmt: skip
+        ]
 
 
 def offer_args(sources: list[dict[str, Any]], facts: Facts, *, update: bool) -> dict[str, Any]:
@@ -531,9 +540,12 @@ def offer_args(sources: list[dict[str, Any]], facts: Facts, *, update: bool) -> 
         *(CUDA_PATTERNS if any(source["name"] == "cuda" for source in sources) else ()),
     ]
     return {
-        "op": "offer", "sources": sources, "omit": omit, "patterns": patterns,
+        "op": "offer",
+        "sources": sources,
+        "omit": omit,
+        "patterns": patterns,
         "refresh": "always" if update else "if_stale",
-    }  # fmt: skip
+    }
 
 
 def _is_from(candidate: Candidate, channel: str, source: dict[str, Any] | None) -> bool:
@@ -557,16 +569,14 @@ def _is_from(candidate: Candidate, channel: str, source: dict[str, Any] | None) 
 
 def _refuse_unreadable_sources(facts: Facts, decision: Decision, *, mended: bool = False) -> None:
     """mended: entries of NVIDIA's container repositories that contradict each other are taken out by this plan."""
-    others = [
-        error
-        for error in facts.apt.errors
-        if not is_cuda_uri(error) and not (mended and is_toolkit_uri(error))
-    ]
+    others = [error for error in facts.apt.errors if not is_cuda_uri(error) and not (mended and is_toolkit_uri(error))]
     if others:
         decision.block(
-            "apt.sources_broken", "apt cannot read its sources: every apt call on this host fails", others[:4],
+            "apt.sources_broken",
+            "apt cannot read its sources: every apt call on this host fails",
+            others[:4],
             "mend the named file first; it is not ours to change",
-        )  # fmt: skip
+        )
 
 
 def _reloads(plan: HostPlan) -> bool:
@@ -575,11 +585,7 @@ def _reloads(plan: HostPlan) -> bool:
     packages = bool(apt) and any([apt["install"], apt["remove"], *apt["before"].values()])
     units = any("/systemd/" in str(file["path"]) for file in boot.get("files", ()))
     docker = (plan.spec["parts"][PARTS["containers"]].get("runtimes") or {}).get("docker") or {}
-    return (
-        packages
-        or units
-        or (docker.get("proxy") is not None and any(step.id == "restart" for step in plan.steps))
-    )
+    return packages or units or (docker.get("proxy") is not None and any(step.id == "restart" for step in plan.steps))
 
 
 # Sources first, then packages and holds, then what lies around them, the reboot last.
@@ -610,22 +616,24 @@ def _part_of(name: str, brings: Mapping[str, Collection[str]]) -> str:
     return next((part for part in reversed(list(brings)) if brings[part]), "driver")
 
 
-def apply_simulation(
-    plan: HostPlan, simulation: dict[str, Any], brings: Mapping[str, Collection[str]]
-) -> None:
+def apply_simulation(plan: HostPlan, simulation: dict[str, Any], brings: Mapping[str, Collection[str]]) -> None:
     """Put what apt said it would do into the plan: packages with versions, removals, sizes.
 
     brings: the names that each part asks apt for, or asks to go.
     """
     plan.packages = [
         PackageChange(
-            action=change["action"], name=change["name"], version=change.get("version"),
-            from_version=change.get("from_version"), download_bytes=int(change.get("download_bytes") or 0),
-            disk_bytes=int(change.get("disk_bytes") or 0), group=group_of(change["name"]),
+            action=change["action"],
+            name=change["name"],
+            version=change.get("version"),
+            from_version=change.get("from_version"),
+            download_bytes=int(change.get("download_bytes") or 0),
+            disk_bytes=int(change.get("disk_bytes") or 0),
+            group=group_of(change["name"]),
             part=_part_of(change["name"], brings),
         )
         for change in simulation["changes"]
-    ]  # fmt: skip
+    ]
     plan.download_bytes = int(simulation.get("download_bytes") or 0)
     plan.disk_bytes = int(simulation.get("disk_bytes") or 0)
     # What is only "before" was done in a transaction of its own by the time the plan is compared.
@@ -633,5 +641,6 @@ def apply_simulation(
     first = {*_names(before["install"]), *before["remove"]}
     plan.spec["apt"]["expect"] = [
         package.model_dump(include={"action", "name", "version", "from_version"})
-        for package in plan.packages if package.name not in first
-    ]  # fmt: skip
+        for package in plan.packages
+        if package.name not in first
+    ]

@@ -67,9 +67,9 @@ def verify_host(
     expect = expect_of(facts, values, catalog)
     verdicts = list(checks.run(facts.model_dump(), expect))
     if runs(values, look):
-        verdicts += answered(
-            call("prove.proofs", prove_args(facts, values, expect, catalog, look)), checks=list
-        )["checks"]
+        verdicts += answered(call("prove.proofs", prove_args(facts, values, expect, catalog, look)), checks=list)[
+            "checks"
+        ]
     refuse_unknown(look, (verdict["id"] for verdict in verdicts))
     return select(verdicts, values, look)
 
@@ -79,9 +79,7 @@ def runs(values: dict[str, Any], look: Look) -> bool:
     return bool(values.get("gpu_verify_run", True)) and look.wants_to_run()
 
 
-def select(
-    verdicts: Sequence[dict[str, Any]], values: dict[str, Any], look: Look = EVERYTHING
-) -> list[dict[str, Any]]:
+def select(verdicts: Sequence[dict[str, Any]], values: dict[str, Any], look: Look = EVERYTHING) -> list[dict[str, Any]]:
     """Return the verdicts that were asked for; with gpu_verify_strict a warning counts as a failure."""
     found = []
     for verdict in verdicts:
@@ -114,9 +112,11 @@ def refuse_unknown(look: Look, found: Iterable[str]) -> None:
         if not any(proofs.wanted(name, [pattern]) for name in names):
             near = difflib.get_close_matches(pattern, names, n=1)
             raise UsageError(
-                "verify.unknown_check", f"no check is called {pattern}", because=[f"there are: {', '.join(names)}"],
+                "verify.unknown_check",
+                f"no check is called {pattern}",
+                because=[f"there are: {', '.join(names)}"],
                 hint=f"did you mean {near[0]}?" if near else "docs/checks.md and docs/prove.md list them",
-            )  # fmt: skip
+            )
 
 
 def expect_of(facts: Facts, values: dict[str, Any], catalog: Catalog | None = None) -> dict[str, Any]:
@@ -145,8 +145,11 @@ def expected_count(text: str) -> int:
     parts = [part.strip() for part in text.split("+") if part.strip()]
     counts = [re.match(r"^(\d{1,3})(?:\s*x\s*\S.*)?$", part, re.IGNORECASE) for part in parts]
     if not all(counts):
-        raise UsageError("vars.invalid", f"gpu_verify_expect: {text!r} does not say how many cards",
-                         hint='write it as "8", "8x H100" or "2x H100 + 1x T4"')  # fmt: skip
+        raise UsageError(
+            "vars.invalid",
+            f"gpu_verify_expect: {text!r} does not say how many cards",
+            hint='write it as "8", "8x H100" or "2x H100 + 1x T4"',
+        )
     return sum(int(match[1]) for match in counts if match)
 
 
@@ -157,9 +160,10 @@ def interpreters(facts: Facts, values: dict[str, Any], expect: dict[str, Any]) -
     """
     there = {env.path for env in facts.conda.environments if env.state == "whole" and env.python}
     asked = [
-        f"{env['path']}/bin/python" for env in expect["conda"].get("environments", ())
+        f"{env['path']}/bin/python"
+        for env in expect["conda"].get("environments", ())
         if env["path"] in there and env["build"] != "cpu"
-    ]  # fmt: skip
+    ]
     return list(dict.fromkeys([*(values.get("gpu_verify_python") or ()), *asked]))
 
 
@@ -169,9 +173,11 @@ def prove_args(
     """What the host's program ``prove`` is told: cards, toolkits, interpreters, thresholds and limits."""
     # What a login exports: lines that people wrote for everyone, and ours where it was asked for.
     exported = [
-        folder for line in facts.cuda.shell_lines
-        if line.variable == "LD_LIBRARY_PATH" and line.file.startswith("/etc/") for folder in line.paths
-    ]  # fmt: skip
+        folder
+        for line in facts.cuda.shell_lines
+        if line.variable == "LD_LIBRARY_PATH" and line.file.startswith("/etc/")
+        for folder in line.paths
+    ]
     if values.get("cuda_toolkit_ld_library_path") and values.get("cuda_toolkit_versions"):
         exported.append(f"{LINK}/lib64")
     return {
@@ -179,18 +185,19 @@ def prove_args(
         "users": [user.model_dump() for user in facts.gpu_users],
         "toolkits": [
             {"version": toolkit.version, "path": toolkit.path}
-            for toolkit in facts.cuda.toolkits if toolkit.compiler and toolkit.version
+            for toolkit in facts.cuda.toolkits
+            if toolkit.compiler and toolkit.version
         ],
         "library_path": ":".join(dict.fromkeys(exported)),
         "environment": {
-            name: value for line in facts.cuda.shell_lines
-            for name, value in [_exported(line)] if name == "CUDA_VISIBLE_DEVICES" or name.startswith("NCCL_")
+            name: value
+            for line in facts.cuda.shell_lines
+            for name, value in [_exported(line)]
+            if name == "CUDA_VISIBLE_DEVICES" or name.startswith("NCCL_")
         },
         "installed": {header.name: header.version for header in facts.cuda.headers if header.version},
         "bandwidth": catalog.bandwidth.model_dump(mode="json"),
-        "least": {
-            name: value for name, value in (values.get("gpu_verify_bandwidth") or {}).items() if value
-        },
+        "least": {name: value for name, value in (values.get("gpu_verify_bandwidth") or {}).items() if value},
         "only": list(look.only),
         "skip": list(values.get("gpu_verify_skip") or ()) if not look.only else [],
         "deep": look.deep or bool(values.get("gpu_verify_deep")),
@@ -198,4 +205,4 @@ def prove_args(
         "python": interpreters(facts, values, expect),
         "containers": containers_to_run(ContainersWish.from_vars(values), facts, catalog),
         "timeout_s": int(values.get("gpu_verify_timeout") or 120),
-    }  # fmt: skip
+    }

@@ -17,11 +17,14 @@ class Outcome:
 
     host: str
     code: int
-    started: float  # Unix time
+    # Unix time
+    started: float
     seconds: float
-    state: str = ""  # commit or checksum of the inventory
+    # commit or checksum of the inventory
+    state: str = ""
     drift: int | None = None
-    last_success: float = 0.0  # Unix time of the last run that ended well; 0: there was none
+    # Unix time of the last run that ended well; 0: there was none
+    last_success: float = 0.0
 
     @property
     def well(self) -> bool:
@@ -32,13 +35,23 @@ def render(outcome: Outcome) -> str:
     """Return the metrics of a run."""
     labels = f'{{host="{escaped(outcome.host)}",state="{escaped(outcome.state)}"}}'
     rows: list[tuple[str, str, str, float]] = [
-        ("last_run_timestamp_seconds", "When this host last looked for what it should be, Unix time.", "", outcome.started),
+        (
+            "last_run_timestamp_seconds",
+            "When this host last looked for what it should be, Unix time.",
+            "",
+            outcome.started,
+        ),
         ("last_run_duration_seconds", "How long that took.", "", round(outcome.seconds, 3)),
-        ("last_result", "Exit code of provision apply: 0 as wanted, 6 a reboot is needed, others are failures.", "", outcome.code),
+        (
+            "last_result",
+            "Exit code of provision apply: 0 as wanted, 6 a reboot is needed, others are failures.",
+            "",
+            outcome.code,
+        ),
         ("last_success_timestamp_seconds", "When it last ended well, Unix time; 0: never.", "", outcome.last_success),
         ("reboot_needed", "Whether this host waits for a reboot (1) or not (0).", "", int(outcome.code == 6)),
         ("source_info", "The inventory that was applied; always 1.", labels, 1),
-    ]  # fmt: skip
+    ]
     if outcome.drift in (0, 2):
         rows.append(
             (

@@ -55,9 +55,7 @@ def read_config(path: Path) -> Config:
         return Config(source=source, **values)
     except (Damaged, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise UsageError(
-            "usage.config",
-            f"{path} cannot be used: {error}",
-            hint="the role gpu_pull writes it: run it again",
+            "usage.config", f"{path} cannot be used: {error}", hint="the role gpu_pull writes it: run it again"
         ) from error
 
 
@@ -129,9 +127,7 @@ def _words(config: Config, inventory: Path) -> list[str]:
         "-e",
         json.dumps(config.variables),
     ]
-    return words + (
-        ["--vault-password-file", config.vault_password_file] if config.vault_password_file else []
-    )
+    return words + (["--vault-password-file", config.vault_password_file] if config.vault_password_file else [])
 
 
 def _apply(config: Config, inventory: Path) -> int:
@@ -171,9 +167,7 @@ def _drift(config: Config, inventory: Path) -> int:
 
 def _last_success(folder: Path) -> float:
     told: list[str] = []
-    state = own_state.take(
-        str(folder / STATE), {"last_success": (float, int)}, told, "its last success is not known"
-    )
+    state = own_state.take(str(folder / STATE), {"last_success": (float, int)}, told, "its last success is not known")
     for line in told:
         _say(f"warning: {line}")
     return float(state["last_success"]) if state else 0.0
@@ -182,8 +176,7 @@ def _last_success(folder: Path) -> float:
 def _keep(config: Config, outcome: report.Outcome) -> None:
     config.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     own_state.write(
-        str(config.folder / STATE),
-        {"last_success": outcome.last_success, "code": outcome.code, "state": outcome.state},
+        str(config.folder / STATE), {"last_success": outcome.last_success, "code": outcome.code, "state": outcome.state}
     )
     if config.metrics_dir:
         metrics.write(report.render(outcome), config.metrics_dir / report.FILE)

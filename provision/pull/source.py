@@ -23,7 +23,8 @@ from typing import Any
 from provision.errors import HostFailedError, UsageError
 from provision.pull.unpack import BadArchiveError, sync, unpack
 
-_LIMIT = 64 << 20  # bytes of an archive: an inventory is small
+# bytes of an archive: an inventory is small
+_LIMIT = 64 << 20
 _SECONDS = 300
 # The role gpu_pull has the same three patterns (a test compares them).
 _ARCHIVE = re.compile(r"^(?:https?|file)://.*\.(?:tar\.gz|tgz)$")
@@ -72,24 +73,26 @@ def refuse_unproven(source: Source) -> None:
     shown = without_login(source.url)
     if source.version.startswith("-") or not (_SAFE.match(source.url) or _OPEN.match(source.url)):
         raise UsageError(
-            "usage.source", f"{shown!r} is no source of an inventory",
+            "usage.source",
+            f"{shown!r} is no source of an inventory",
             hint="set gpu_pull_source to https://…, ssh://…, user@host:path, or a path on the host",
-        )  # fmt: skip
+        )
     if source.sha256 and not re.fullmatch(r"[0-9A-Fa-f]{64}", source.sha256):
         raise UsageError(
-            "usage.checksum", "gpu_pull_sha256 is no checksum", because=["a sha256 has 64 hexadecimal digits"],
+            "usage.checksum",
+            "gpu_pull_sha256 is no checksum",
+            because=["a sha256 has 64 hexadecimal digits"],
             hint="sha256sum inventory.tar.gz prints it",
-        )  # fmt: skip
-    named = (
-        source.sha256 if source.kind == "archive" else source.verify_commit or _PINNED.match(source.version)
-    )
+        )
+    named = source.sha256 if source.kind == "archive" else source.verify_commit or _PINNED.match(source.version)
     if _OPEN.match(source.url) and not named:
         raise UsageError(
-            "usage.source_unproven", f"{shown} is not encrypted, and nothing says what should come from there",
+            "usage.source_unproven",
+            f"{shown} is not encrypted, and nothing says what should come from there",
             because=["whoever sits between the server and this host could send another inventory, which root applies"],
             hint="use https:// or ssh://; or name the content: gpu_pull_sha256 of an archive, the full commit in "
             "gpu_pull_version, or gpu_pull_verify_commit: true",
-        )  # fmt: skip
+        )
 
 
 def _is_repository(path: Path) -> bool:
@@ -128,9 +131,11 @@ def _bring(source: Source, folder: Path) -> tuple[Path, str]:
     came = _run(source, folder, "rev-parse", "FETCH_HEAD^{commit}").strip()
     if _PINNED.match(source.version) and came != source.version.lower():
         raise HostFailedError(
-            "pull.checksum", "the repository sent another commit than the one that was asked for",
-            because=[f"wanted: {source.version}", f"came: {came}"], hint="look at gpu_pull_version and at the server",
-        )  # fmt: skip
+            "pull.checksum",
+            "the repository sent another commit than the one that was asked for",
+            because=[f"wanted: {source.version}", f"came: {came}"],
+            hint="look at gpu_pull_version and at the server",
+        )
     if source.verify_commit:
         _run(source, folder, "verify-commit", "FETCH_HEAD")
     _run(source, folder, "reset", "--quiet", "--hard", "FETCH_HEAD")
@@ -141,30 +146,33 @@ def _bring(source: Source, folder: Path) -> tuple[Path, str]:
 def _run(source: Source, folder: Path, *words: str) -> str:
     # Redirections too: https may not lead to http.
     allowed = source.url.split(":")[0] if _OPEN.match(source.url) else "https:ssh:file"
-    environment = {
-        **os.environ, "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C.UTF-8", "GIT_ALLOW_PROTOCOL": allowed,
-    }  # fmt: skip
+    environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C.UTF-8", "GIT_ALLOW_PROTOCOL": allowed}
     ssh = ["ssh", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes"]
     if source.ssh_key:
         ssh += ["-i", source.ssh_key, "-o", "IdentitiesOnly=yes"]
     environment["GIT_SSH_COMMAND"] = shlex.join(ssh)
     try:
         done = subprocess.run(
-            ["git", "-C", str(folder), *words], env=environment, capture_output=True, text=True, timeout=_SECONDS, check=False
-        )  # fmt: skip
+            ["git", "-C", str(folder), *words],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS,
+            check=False,
+        )
     except FileNotFoundError:
         raise HostFailedError("pull.no_git", "git is not installed here", hint="apt install git") from None
     except subprocess.TimeoutExpired:
         raise HostFailedError(
-            "pull.fetch",
-            f"git {words[0]} took longer than {_SECONDS} s",
-            hint="is the server reachable from here?",
+            "pull.fetch", f"git {words[0]} took longer than {_SECONDS} s", hint="is the server reachable from here?"
         ) from None
     if done.returncode:
         raise HostFailedError(
-            "pull.fetch", f"git {words[0]} failed", because=without_login(done.stderr).strip().splitlines()[-4:],
+            "pull.fetch",
+            f"git {words[0]} failed",
+            because=without_login(done.stderr).strip().splitlines()[-4:],
             hint="try it as root on this host: the server, its host key (known_hosts) or the login may be missing",
-        )  # fmt: skip
+        )
     return done.stdout
 
 
@@ -181,10 +189,11 @@ def _archive(source: Source, folder: Path) -> tuple[Path, str]:
     digest = hashlib.sha256(data).hexdigest()
     if source.sha256 and digest != source.sha256.lower():
         raise HostFailedError(
-            "pull.checksum", "the archive is not the one that was expected",
+            "pull.checksum",
+            "the archive is not the one that was expected",
             because=[f"sha256 wanted: {source.sha256}", f"sha256 of {len(data)} bytes: {digest}"],
             hint="gpu_pull_sha256 is of one archive: leave it empty for one that changes, over https alone",
-        )  # fmt: skip
+        )
     folder.mkdir(parents=True, exist_ok=True)
     link, kept = folder / "archive", None
     if link.is_symlink():
@@ -203,9 +212,11 @@ def _archive(source: Source, folder: Path) -> tuple[Path, str]:
     except (BadArchiveError, OSError) as error:
         shutil.rmtree(fresh)
         raise HostFailedError(
-            "pull.archive", "the archive cannot be unpacked", because=[str(error)],
+            "pull.archive",
+            "the archive cannot be unpacked",
+            because=[str(error)],
             hint="make it of plain files, without links: tar --dereference -czf inventory.tar.gz .",
-        ) from error  # fmt: skip
+        ) from error
     new = folder / "archive.link"
     new.unlink(missing_ok=True)
     new.symlink_to(fresh.name)
@@ -244,12 +255,16 @@ def _download(source: Source) -> bytes:
                     raise TimeoutError(f"it took longer than {_SECONDS} s")
     except (urllib.error.URLError, OSError, ValueError) as error:
         raise HostFailedError(
-            "pull.fetch", f"the archive cannot be fetched: {without_login(str(error))}", because=[without_login(url)],
+            "pull.fetch",
+            f"the archive cannot be fetched: {without_login(str(error))}",
+            because=[without_login(url)],
             hint="is the server reachable from here? a proxy stands in the environment of gpu-pull.service",
-        ) from error  # fmt: skip
+        ) from error
     if len(data) > _LIMIT:
         raise HostFailedError(
-            "pull.archive", "the archive is too large for an inventory", because=[f"more than {_LIMIT >> 20} MiB"],
+            "pull.archive",
+            "the archive is too large for an inventory",
+            because=[f"more than {_LIMIT >> 20} MiB"],
             hint="look what is in it",
-        )  # fmt: skip
+        )
     return bytes(data)

@@ -52,9 +52,7 @@ class _Inflated(io.RawIOBase):
         return b""
 
 
-def unpack(
-    packed: BinaryIO, folder: Path, most_bytes: int = MOST_BYTES, most_entries: int = MOST_ENTRIES
-) -> None:
+def unpack(packed: BinaryIO, folder: Path, most_bytes: int = MOST_BYTES, most_entries: int = MOST_ENTRIES) -> None:
     """Unpack a .tar.gz into an empty folder of ours. Raises BadArchiveError and OSError; what is there then is of no use."""
     folders, count = {folder}, 0
     try:
@@ -68,9 +66,7 @@ def unpack(
                 else:
                     target.parent.mkdir(parents=True, exist_ok=True)
                     _write(archive, entry, target)
-                folders |= {
-                    one for one in (target, *target.parents) if one.is_relative_to(folder) and one.is_dir()
-                }
+                folders |= {one for one in (target, *target.parents) if one.is_relative_to(folder) and one.is_dir()}
     except (tarfile.TarError, EOFError, ValueError, RecursionError) as error:
         # RecursionError: tarfile reads a header within the one before it.
         raise BadArchiveError(str(error)) from error
@@ -86,9 +82,7 @@ def _parts(entry: tarfile.TarInfo) -> tuple[str, ...]:
     if path.is_absolute() or ".." in path.parts or "\0" in entry.name:
         raise BadArchiveError(f"{entry.name!r} would lie outside")
     if not entry.isdir() and (not entry.isfile() or entry.issparse()):
-        raise BadArchiveError(
-            f"{entry.name!r} is a link, a device or sparse: an inventory has files and folders only"
-        )
+        raise BadArchiveError(f"{entry.name!r} is a link, a device or sparse: an inventory has files and folders only")
     return path.parts
 
 

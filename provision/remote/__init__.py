@@ -42,9 +42,13 @@ def open_session(host: Host) -> Session:
         except client.NeedsOpenSsh as reason:
             return _openssh(host, str(reason))
         return ProgramSession(
-            host, connected.start, user=goal.user, is_root=goal.user == "root", on_close=connected.close,
+            host,
+            connected.start,
+            user=goal.user,
+            is_root=goal.user == "root",
+            on_close=connected.close,
             lost=connected.lost,
-        )  # fmt: skip
+        )
     return _openssh(host, *goal.reasons)
 
 

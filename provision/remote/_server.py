@@ -26,9 +26,7 @@ class Finder:
         short = name[len(PACKAGE) + 1 :] if name.startswith(PACKAGE + ".") else ""
         if short in SOURCES:
             return importlib.machinery.ModuleSpec(name, self, origin=name)
-        if (PACKAGE + ".").startswith(name + ".") or (
-            short and any(s.startswith(short + ".") for s in SOURCES)
-        ):
+        if (PACKAGE + ".").startswith(name + ".") or (short and any(s.startswith(short + ".") for s in SOURCES)):
             return importlib.machinery.ModuleSpec(name, self, is_package=True)
         return None
 

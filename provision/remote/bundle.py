@@ -41,9 +41,7 @@ def needed(module: str) -> tuple[str, ...]:
             listed = re.sub(r"#[^\n]*", "", match["many"] or match["names"])
             for part in filter(None, (part.split(" as ")[0].strip() for part in listed.split(","))):
                 full = f"{match['base']}.{part}" if match["base"] else part
-                todo.append(
-                    full if (MODULE_UTILS / f"{full.replace('.', '/')}.py").is_file() else match["base"]
-                )
+                todo.append(full if (MODULE_UTILS / f"{full.replace('.', '/')}.py").is_file() else match["base"])
     return tuple(found)
 
 
@@ -82,9 +80,12 @@ def _encode(module: str, args: dict[str, Any], timeout: int, sources: tuple[str,
     the compiler, any other one takes the sources. Both are sent, since to ask first would be a round trip.
     """
     body = {
-        "module": module, "args": args, "timeout": timeout, "sources": {s: source(s) for s in sources},
+        "module": module,
+        "args": args,
+        "timeout": timeout,
+        "sources": {s: source(s) for s in sources},
         "code": importlib.util.MAGIC_NUMBER.hex() if sources else None,
-    }  # fmt: skip
+    }
     frame = _frame(json.dumps(body).encode())
     return frame + _frame(marshal.dumps({s: _code(s) for s in sources})) if sources else frame
 

@@ -80,9 +80,7 @@ class Client:
     def start(self, argv: list[str]) -> Stream:
         """Run a command; UnreachableError when the connection is gone or the host refuses a channel."""
         try:
-            return ChannelStream(
-                self.transport, shlex.join(argv), self.target.connect_timeout + _LOGIN_SECONDS
-            )
+            return ChannelStream(self.transport, shlex.join(argv), self.target.connect_timeout + _LOGIN_SECONDS)
         except (paramiko.SSHException, EOFError, OSError) as error:
             raise UnreachableError(
                 "connect.closed",
@@ -173,20 +171,27 @@ def _tcp(host: str, goal: Target) -> socket.socket:
 def _not_connected(host: str, where: str, error: OSError, seconds: float) -> UnreachableError:
     if isinstance(error, ConnectionRefusedError):
         return UnreachableError(
-            "connect.refused", f"connection refused by {where}", host=host,
+            "connect.refused",
+            f"connection refused by {where}",
+            host=host,
             because=["the machine is there, and nothing listens on that port (or a firewall rejects)"],
             hint="is sshd running there? is the port right (ansible_port)?",
-        )  # fmt: skip
+        )
     if isinstance(error, TimeoutError):
         return UnreachableError(
-            "connect.timeout", f"no answer from {where} within {seconds:.0f} s", host=host,
+            "connect.timeout",
+            f"no answer from {where} within {seconds:.0f} s",
+            host=host,
             because=["the machine is off, or a firewall drops the packets"],
             hint="check power and network; wait longer with ansible_timeout",
-        )  # fmt: skip
+        )
     return UnreachableError(
-        "connect.unreachable", f"{where} cannot be reached", host=host, because=[_words(error)],
+        "connect.unreachable",
+        f"{where} cannot be reached",
+        host=host,
+        because=[_words(error)],
         hint="check the address (ansible_host), the route and the VPN",
-    )  # fmt: skip
+    )
 
 
 # ---- jump hosts: one connection each, shared by the whole fleet --------------------------------------------
@@ -202,11 +207,7 @@ def _through(host: str, goal: Target) -> Any:
     if isinstance(client, ProvisionError):
         issue = client.issue
         raise UnreachableError(
-            issue.code,
-            f"jump host {jumps[-1]}: {issue.message}",
-            host=host,
-            because=issue.because,
-            hint=issue.hint,
+            issue.code, f"jump host {jumps[-1]}: {issue.message}", host=host, because=issue.because, hint=issue.hint
         )
     try:
         return client.transport.open_channel(
@@ -364,9 +365,12 @@ def _check_host_key(host: str, goal: Target, transport: paramiko.Transport) -> b
     revoked = next((e for e in entries if e.marker == "@revoked" and e.blob == blob), None)
     if revoked:
         raise UnreachableError(
-            "connect.host_key_revoked", "THE HOST KEY IS REVOKED", host=host,
-            because=[f"{revoked.file}:{revoked.line} revokes {shown}"], hint="give the host a new key",
-        )  # fmt: skip
+            "connect.host_key_revoked",
+            "THE HOST KEY IS REVOKED",
+            host=host,
+            because=[f"{revoked.file}:{revoked.line} revokes {shown}"],
+            hint="give the host a new key",
+        )
     if any(entry.blob == blob for entry in entries if entry.marker is None):
         return True
     if any(entry.marker == "@cert-authority" for entry in entries):
@@ -387,9 +391,13 @@ def _check_host_key(host: str, goal: Target, transport: paramiko.Transport) -> b
         )
     if goal.strict in ("no", "accept-new"):
         knownhosts.add(
-            goal.known_hosts[0] if goal.known_hosts else "none", goal.alias, goal.port, key.get_name(), blob,
+            goal.known_hosts[0] if goal.known_hosts else "none",
+            goal.alias,
+            goal.port,
+            key.get_name(),
+            blob,
             hashed=goal.hash_known_hosts,
-        )  # fmt: skip
+        )
         return True
     port = "" if goal.port == 22 else f"-p {goal.port} "
     raise UnreachableError(
@@ -412,9 +420,7 @@ def _fingerprint(entry: knownhosts.Entry) -> str:
 # ---- login -------------------------------------------------------------------------------------------------
 
 
-def _login(
-    host: Host, goal: Target, transport: paramiko.Transport, deadline: float, *, password_allowed: bool
-) -> None:
+def _login(host: Host, goal: Target, transport: paramiko.Transport, deadline: float, *, password_allowed: bool) -> None:
     tried: list[str] = []
     allowed: set[str] = set()
     for key in _identities(host, goal, tried) if goal.use_keys else ():
@@ -495,7 +501,8 @@ def _identities(host: Host, goal: Target, tried: list[str]) -> Iterator[paramiko
             used.add(key.asbytes())
             yield key
     if goal.use_agent:
-        with contextlib.suppress(paramiko.SSHException):  # an agent that does not answer has no keys
+        # an agent that does not answer has no keys
+        with contextlib.suppress(paramiko.SSHException):
             for agent_key in keys.agent_keys():
                 if agent_key.asbytes() in used or (goal.identities_only and not _named(agent_key, goal)):
                     continue

@@ -46,7 +46,7 @@ _SUDO: Sequence[tuple[str, str, str, str]] = (
         "there is no sudo on this host",
         "install sudo there, or log in as root (ansible_user: root)",
     ),
-)  # fmt: skip
+)
 _LINE = 300
 _NO_PYTHON = re.compile(
     r"python[0-9.]*['’]?: (?:command )?not found|python[0-9.]*['’]?: No such file|"
@@ -66,12 +66,7 @@ _SSH: Sequence[tuple[str, str, str, str | None]] = (
         "the host key is not known",
         "look at it and accept it once: ssh {address}",
     ),
-    (
-        r"Connection refused",
-        "connect.refused",
-        "connection refused",
-        "is sshd running there, and is the port right?",
-    ),
+    (r"Connection refused", "connect.refused", "connection refused", "is sshd running there, and is the port right?"),
     (
         r"timed out|Timeout, server|No route to host|Network is unreachable|Host is down",
         "connect.timeout",

@@ -18,12 +18,15 @@ _write_lock = threading.Lock()
 
 @dataclass(frozen=True)
 class Entry:
-    patterns: tuple[str, ...]  # as written; one "|1|salt|hash" for a hashed line
+    # as written; one "|1|salt|hash" for a hashed line
+    patterns: tuple[str, ...]
     type: str
-    blob: str  # base64 of the key
+    # base64 of the key
+    blob: str
     file: str
     line: int
-    marker: str | None  # "@revoked", "@cert-authority" or None
+    # "@revoked", "@cert-authority" or None
+    marker: str | None
 
     def matches(self, name: str) -> bool:
         if self.patterns[0].startswith("|1|"):

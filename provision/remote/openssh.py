@@ -42,7 +42,8 @@ class OpenSsh:
         command = [self._program(), *self._arguments(), "-G", "--", self._host.connection.address]
         try:
             told = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False).stdout
-        except subprocess.TimeoutExpired:  # a Match exec that hangs; the connection itself says so
+        except subprocess.TimeoutExpired:
+            # a Match exec that hangs; the connection itself says so
             return self._target.user
         found = [line.split(" ", 1)[1] for line in told.splitlines() if line.startswith("user ")]
         return found[0] if found else self._target.user
@@ -125,7 +126,8 @@ def _answer(fifo: Path, password: str, done: threading.Event) -> None:
     while not done.wait(0.02):
         try:
             out = os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
-        except OSError:  # nobody reads yet, or the folder is gone
+        except OSError:
+            # nobody reads yet, or the folder is gone
             continue
         try:
             os.write(out, password.encode() + b"\n")

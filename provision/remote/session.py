@@ -84,7 +84,8 @@ class ProgramSession:
 
     def call(self, module: str, args: dict[str, Any], *, timeout: float = 60) -> Any:
         if self._broken is not None:
-            raise self._broken  # a caller that cleans up after a failure sees the failure, not its echo
+            # a caller that cleans up after a failure sees the failure, not its echo
+            raise self._broken
         deadline = time.monotonic() + timeout
         try:
             answer = self._ask(module, args, timeout, deadline)
@@ -153,12 +154,7 @@ class ProgramSession:
     def _command(self) -> tuple[list[str], bytes | None]:
         """Return the command and, when a password may be asked for, the prompt to wait for."""
         connection = self.host.connection
-        python = [
-            *shlex.split(self._python or "python3"),
-            *_PYTHON_FLAGS,
-            "-c",
-            _BOOTSTRAP.format(token=TOKEN),
-        ]
+        python = [*shlex.split(self._python or "python3"), *_PYTHON_FLAGS, "-c", _BOOTSTRAP.format(token=TOKEN)]
         become = connection.become if connection.become is not None else not self._is_root
         if not become or (self._is_root and connection.become_user == "root"):
             return python, None
@@ -234,7 +230,8 @@ class ProgramSession:
                 if not more or self._incoming.complete():
                     return
             except OSError:
-                return  # it ended already; what it said is read next and explains it
+                # it ended already; what it said is read next and explains it
+                return
 
     def _running(self) -> Stream:
         if self._stream is None:
@@ -264,9 +261,7 @@ class ProgramSession:
         wanted = self.host.connection.python
         return HostFailedError(
             "host.no_python",
-            f"there is no Python at {wanted} (ansible_python_interpreter)"
-            if wanted
-            else "there is no Python 3",
+            f"there is no Python at {wanted} (ansible_python_interpreter)" if wanted else "there is no Python 3",
             host=self.host.name,
             because=explain.tail(text),
             hint="on the host: apt-get install python3-minimal; a Python elsewhere: ansible_python_interpreter",

@@ -15,26 +15,50 @@ _TEXT, _WORDS = (str, None), [str]
 _NUMBER = (int, float)
 _LOCK = (
     {
-        "run?": _TEXT, "who?": _TEXT, "command?": _TEXT, "git?": _TEXT, "since?": _TEXT, "from?": _TEXT, "trouble?": _TEXT,
+        "run?": _TEXT,
+        "who?": _TEXT,
+        "command?": _TEXT,
+        "git?": _TEXT,
+        "since?": _TEXT,
+        "from?": _TEXT,
+        "trouble?": _TEXT,
         "lease?": (*_NUMBER, None),
         "controller?": ({"name?": _TEXT, "boot_id?": _TEXT, "machine_id?": _TEXT}, None),
     },
     None,
-)  # fmt: skip
+)
 _CHANGE = {
-    "action": str, "name": str, "version?": _TEXT, "from_version?": _TEXT, "origin?": _TEXT, "download_bytes?": (int, None),
+    "action": str,
+    "name": str,
+    "version?": _TEXT,
+    "from_version?": _TEXT,
+    "origin?": _TEXT,
+    "download_bytes?": (int, None),
     "disk_bytes?": (int, None),
-}  # fmt: skip
+}
 _PROBLEM = {"code": str, "message": str, "because": _WORDS, "hint": _TEXT}
 _CANDIDATE = {
-    "version": str, "depends?": _TEXT, "provides?": _TEXT, "uri?": _TEXT, "suite?": _TEXT, "component?": _TEXT,
-    "origin?": _TEXT, "conflicts?": _TEXT, "size?": (int, None), "also?": (_WORDS, None),
-}  # fmt: skip
+    "version": str,
+    "depends?": _TEXT,
+    "provides?": _TEXT,
+    "uri?": _TEXT,
+    "suite?": _TEXT,
+    "component?": _TEXT,
+    "origin?": _TEXT,
+    "conflicts?": _TEXT,
+    "size?": (int, None),
+    "also?": (_WORDS, None),
+}
 _FILE = {"path": str, "sha256": str, "size": int}
 _VERDICT = {
-    "id": str, "status": str, "message": str, "evidence": _WORDS, "hint": _TEXT, "seconds?": (*_NUMBER, None),
+    "id": str,
+    "status": str,
+    "message": str,
+    "evidence": _WORDS,
+    "hint": _TEXT,
+    "seconds?": (*_NUMBER, None),
     "numbers?": {...: _NUMBER},
-}  # fmt: skip
+}
 
 # Program -> operation (args["op"], "" without one) -> shape.
 SHAPES: Mapping[str, Mapping[str, Any]] = {
@@ -61,24 +85,57 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
         "read": {"runs": [dict], "unreadable": _WORDS, "lock": {"held": _LOCK, "stale": _TEXT}},
     },
     "rescue.snapshot": {
-        "list": {"snapshots": [{"id": str, "made": str, "reason?": _TEXT, "kernel?": _TEXT, "whole?": bool, "finished?": bool}]},
+        "list": {
+            "snapshots": [
+                {"id": str, "made": str, "reason?": _TEXT, "kernel?": _TEXT, "whole?": bool, "finished?": bool}
+            ]
+        }
     },
-    "rescue.undo": {"plan": {
-        "id": str, "made": str, "reason?": _TEXT, "install": _WORDS, "remove": _WORDS, "hold": _WORDS, "release": _WORDS,
-        "files": [{"path": str, "action": str}], "left": [{"what": str, "why": str}], "changes": [_CHANGE],
-        "problems": [_PROBLEM], "nothing": bool,
-    }},
-    "rescue.purge": {"plan": {
-        "packages": _WORDS, "config": _WORDS, "kept": [{"name": str, "because": str}], "changes": [_CHANGE],
-        "problems": [_PROBLEM], "uninstaller": _TEXT, "files": _WORDS, "trees": _WORDS, "aside": _WORDS, "dkms": [[str]],
-        "left": [{"path": str, "why": str}], "unfinished": bool, "nothing": bool,
-    }},
+    "rescue.undo": {
+        "plan": {
+            "id": str,
+            "made": str,
+            "reason?": _TEXT,
+            "install": _WORDS,
+            "remove": _WORDS,
+            "hold": _WORDS,
+            "release": _WORDS,
+            "files": [{"path": str, "action": str}],
+            "left": [{"what": str, "why": str}],
+            "changes": [_CHANGE],
+            "problems": [_PROBLEM],
+            "nothing": bool,
+        }
+    },
+    "rescue.purge": {
+        "plan": {
+            "packages": _WORDS,
+            "config": _WORDS,
+            "kept": [{"name": str, "because": str}],
+            "changes": [_CHANGE],
+            "problems": [_PROBLEM],
+            "uninstaller": _TEXT,
+            "files": _WORDS,
+            "trees": _WORDS,
+            "aside": _WORDS,
+            "dkms": [[str]],
+            "left": [{"path": str, "why": str}],
+            "unfinished": bool,
+            "nothing": bool,
+        }
+    },
     "mirror": {
         "open": {"manifest": {"files?": {...: _FILE}, "signed?": object}, "apt": bool, "free": int},
         "resolve": {
-            "packages": [{**_FILE, "name": str, "version": str, "url": str, "repository": str, "places": [[str]], "stanza": str}],
-            "missing": [{"name": str, "version": _TEXT, "have": object}], "releases": {...: str}, "signatures": {...: str},
-            "bases": {...: str}, "keys": {...: str}, "archs": _WORDS,
+            "packages": [
+                {**_FILE, "name": str, "version": str, "url": str, "repository": str, "places": [[str]], "stanza": str}
+            ],
+            "missing": [{"name": str, "version": _TEXT, "have": object}],
+            "releases": {...: str},
+            "signatures": {...: str},
+            "bases": {...: str},
+            "keys": {...: str},
+            "archs": _WORDS,
         },
         "fetch": {"done": [_FILE], "left": _WORDS, "refused": [{"any": str, "message": str}]},
         "kept": [{"path": str, "size": (int, None)}],
@@ -89,15 +146,21 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
         "finish": {"changed": (bool, int), "removed": _WORDS, "files": int, "total": int},
         "verify": {"bad": [{"path": str}], "extra": _WORDS, "next": (int, None), "files": int, "bytes": int},
     },
-    "mirror.read": {"": {
-        "arch": str, "packages": [[str]], "archive_key": _TEXT,
-        "sources": [{"file": str, "uris": _WORDS, "suites": _WORDS, "components": _WORDS, "signed_by": _TEXT, "key": _TEXT}],
-        "conda": {...: {"packages": [dict], "wheels": [dict], "index": _TEXT, "problems": _WORDS}},
-    }},
-    "mirror.wheels": {"": {
-        "files": [{"name": str, "version": str, "file": str, "url": str, "sha256": str}], "problems": _WORDS,
-    }},
-}  # fmt: skip
+    "mirror.read": {
+        "": {
+            "arch": str,
+            "packages": [[str]],
+            "archive_key": _TEXT,
+            "sources": [
+                {"file": str, "uris": _WORDS, "suites": _WORDS, "components": _WORDS, "signed_by": _TEXT, "key": _TEXT}
+            ],
+            "conda": {...: {"packages": [dict], "wheels": [dict], "index": _TEXT, "problems": _WORDS}},
+        }
+    },
+    "mirror.wheels": {
+        "": {"files": [{"name": str, "version": str, "file": str, "url": str, "sha256": str}], "problems": _WORDS}
+    },
+}
 
 
 def check(program: str, args: Mapping[str, Any], result: Any) -> None:

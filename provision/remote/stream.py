@@ -32,16 +32,18 @@ class ProcessStream:
     """A local process, in a session of its own: a Ctrl-C typed here is not its business."""
 
     def __init__(
-        self,
-        argv: Sequence[str],
-        env: Mapping[str, str] | None = None,
-        on_close: Callable[[], None] | None = None,
+        self, argv: Sequence[str], env: Mapping[str, str] | None = None, on_close: Callable[[], None] | None = None
     ) -> None:
         self._on_close = on_close
         self._process = subprocess.Popen(
-            list(argv), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env,
-            start_new_session=True, bufsize=0,
-        )  # fmt: skip
+            list(argv),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=env,
+            start_new_session=True,
+            bufsize=0,
+        )
         self._in = cast("IO[bytes]", self._process.stdin)
         self._out = cast("IO[bytes]", self._process.stdout)
         os.set_blocking(self._in.fileno(), False)
@@ -65,7 +67,8 @@ class ProcessStream:
             return -1
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):  # it ended before it read everything
+        # it ended before it read everything
+        with contextlib.suppress(OSError):
             self._in.close()
         try:
             self._process.wait(timeout=0.5)

@@ -31,41 +31,105 @@ _USER_KNOWN_HOSTS = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2")
 _DEFAULT_KEYS = ("~/.ssh/id_rsa", "~/.ssh/id_ecdsa", "~/.ssh/id_ed25519")
 
 # Without effect on a command without a terminal, forwarding or a file that ssh would write.
-_WITHOUT_EFFECT = frozenset({
-    "addkeystoagent", "batchmode", "canonicaldomains", "canonicalizemaxdots",
-    "challengeresponseauthentication", "checkhostip", "clearallforwardings", "compression",
-    "controlmaster", "controlpersist", "dynamicforward", "enableescapecommandline", "escapechar",
-    "exitonforwardfailure", "fingerprinthash", "forkafterauthentication", "forwardagent", "forwardx11",
-    "forwardx11timeout", "forwardx11trusted", "gatewayports", "gssapidelegatecredentials", "host",
-    "ignoreunknown", "ipqos", "localforward", "loglevel", "logverbose", "match",
-    "numberofpasswordprompts", "obscurekeystroketiming", "permitlocalcommand", "permitremoteopen",
-    "protocol", "rekeylimit", "remoteforward", "requesttty", "rsaauthentication", "sendenv",
-    "serveralivecountmax", "sessiontype", "stdinnull", "streamlocalbindmask", "streamlocalbindunlink",
-    "syslogfacility", "tag", "tcpkeepalive", "updatehostkeys", "useprivilegedport", "useroaming",
-    "visualhostkey", "warnweakcrypto", "xauthlocation",
-})  # fmt: skip
-_UNDERSTOOD = frozenset({
-    "addressfamily", "canonicalizehostname", "certificatefile", "ciphers", "connectionattempts",
-    "connecttimeout", "controlpath", "globalknownhostsfile", "gssapiauthentication",
-    "gssapikeyexchange", "hashknownhosts", "hostbasedauthentication", "hostkeyalgorithms",
-    "hostkeyalias", "hostname", "identitiesonly", "identityagent", "identityfile",
-    "kbdinteractiveauthentication", "kexalgorithms", "macs", "passwordauthentication", "pkcs11provider",
-    "port", "preferredauthentications", "proxycommand", "proxyjump", "pubkeyacceptedalgorithms",
-    "pubkeyacceptedkeytypes", "pubkeyauthentication", "serveraliveinterval", "stricthostkeychecking",
-    "user", "userknownhostsfile", "verifyhostkeydns",
-})  # fmt: skip
-_ALGORITHMS = {
-    "ciphers": "ciphers", "macs": "digests", "kexalgorithms": "kex", "hostkeyalgorithms": "key_types",
-}  # fmt: skip
+_WITHOUT_EFFECT = frozenset(
+    {
+        "addkeystoagent",
+        "batchmode",
+        "canonicaldomains",
+        "canonicalizemaxdots",
+        "challengeresponseauthentication",
+        "checkhostip",
+        "clearallforwardings",
+        "compression",
+        "controlmaster",
+        "controlpersist",
+        "dynamicforward",
+        "enableescapecommandline",
+        "escapechar",
+        "exitonforwardfailure",
+        "fingerprinthash",
+        "forkafterauthentication",
+        "forwardagent",
+        "forwardx11",
+        "forwardx11timeout",
+        "forwardx11trusted",
+        "gatewayports",
+        "gssapidelegatecredentials",
+        "host",
+        "ignoreunknown",
+        "ipqos",
+        "localforward",
+        "loglevel",
+        "logverbose",
+        "match",
+        "numberofpasswordprompts",
+        "obscurekeystroketiming",
+        "permitlocalcommand",
+        "permitremoteopen",
+        "protocol",
+        "rekeylimit",
+        "remoteforward",
+        "requesttty",
+        "rsaauthentication",
+        "sendenv",
+        "serveralivecountmax",
+        "sessiontype",
+        "stdinnull",
+        "streamlocalbindmask",
+        "streamlocalbindunlink",
+        "syslogfacility",
+        "tag",
+        "tcpkeepalive",
+        "updatehostkeys",
+        "useprivilegedport",
+        "useroaming",
+        "visualhostkey",
+        "warnweakcrypto",
+        "xauthlocation",
+    }
+)
+_UNDERSTOOD = frozenset(
+    {
+        "addressfamily",
+        "canonicalizehostname",
+        "certificatefile",
+        "ciphers",
+        "connectionattempts",
+        "connecttimeout",
+        "controlpath",
+        "globalknownhostsfile",
+        "gssapiauthentication",
+        "gssapikeyexchange",
+        "hashknownhosts",
+        "hostbasedauthentication",
+        "hostkeyalgorithms",
+        "hostkeyalias",
+        "hostname",
+        "identitiesonly",
+        "identityagent",
+        "identityfile",
+        "kbdinteractiveauthentication",
+        "kexalgorithms",
+        "macs",
+        "passwordauthentication",
+        "pkcs11provider",
+        "port",
+        "preferredauthentications",
+        "proxycommand",
+        "proxyjump",
+        "pubkeyacceptedalgorithms",
+        "pubkeyacceptedkeytypes",
+        "pubkeyauthentication",
+        "serveraliveinterval",
+        "stricthostkeychecking",
+        "user",
+        "userknownhostsfile",
+        "verifyhostkeydns",
+    }
+)
+_ALGORITHMS = {"ciphers": "ciphers", "macs": "digests", "kexalgorithms": "kex", "hostkeyalgorithms": "key_types"}
 # Command-line switches of ssh: with an argument, and what option each is.
-_SWITCH_OPTIONS = {
-    "p": "port",
-    "l": "user",
-    "i": "identityfile",
-    "J": "proxyjump",
-    "c": "ciphers",
-    "m": "macs",
-}
+_SWITCH_OPTIONS = {"p": "port", "l": "user", "i": "identityfile", "J": "proxyjump", "c": "ciphers", "m": "macs"}
 _SWITCHES_WITHOUT_EFFECT = frozenset("CqvTtxXYAanN")
 
 
@@ -76,22 +140,28 @@ class Target:
     address: str
     port: int
     user: str
-    keys: tuple[str, ...] = ()  # identity files, in the order of trying
-    explicit_keys: bool = False  # they were named; otherwise they are ssh's defaults
+    # identity files, in the order of trying
+    keys: tuple[str, ...] = ()
+    # they were named; otherwise they are ssh's defaults
+    explicit_keys: bool = False
     identities_only: bool = False
     use_agent: bool = True
     use_keys: bool = True
     use_password: bool = True
     known_hosts: tuple[str, ...] = ()
-    strict: str = "ask"  # yes, ask, accept-new, no
-    alias: str = ""  # name of the host in known_hosts
+    # yes, ask, accept-new, no
+    strict: str = "ask"
+    # name of the host in known_hosts
+    alias: str = ""
     hash_known_hosts: bool = False
     proxy_command: str | None = None
     proxy_jump: str | None = None
     connect_timeout: float = 10
     alive_interval: int = 0
-    family: str = "any"  # any, inet, inet6
-    algorithms: dict[str, tuple[str, ...]] = field(default_factory=dict)  # "kex" -> wanted, as written
+    # any, inet, inet6
+    family: str = "any"
+    # "kex" -> wanted, as written
+    algorithms: dict[str, tuple[str, ...]] = field(default_factory=dict)
     reasons: tuple[str, ...] = ()
 
 
@@ -210,7 +280,8 @@ def _lines(path: Path, base: Path, depth: int) -> list[str]:
                 # Path.glob takes no absolute pattern.
                 for match in sorted(glob.glob(str(full if full.is_absolute() else base / full))):  # noqa: PTH207
                     found += _lines(Path(match), base, depth + 1)
-            found.append(block)  # an included file's last block ends with it
+            # an included file's last block ends with it
+            found.append(block)
             continue
         found.append(line)
     return found
@@ -230,9 +301,7 @@ def _refuse_unknown_match(key: str, words: list[str]) -> None:
         given[:1] = []
 
 
-def _configured(
-    address: str, options: dict[str, Any], file: str | None, reasons: list[str]
-) -> dict[str, Any]:
+def _configured(address: str, options: dict[str, Any], file: str | None, reasons: list[str]) -> dict[str, Any]:
     try:
         config = _config(file)
         return {} if config is None else dict(config.lookup(address))
@@ -299,9 +368,7 @@ def _target(connection: Connection, options: dict[str, Any], reasons: list[str])
         connect_timeout=float(options["connecttimeout"]) if options["connecttimeout"] != "none" else 30.0,
         alive_interval=int(options.get("serveraliveinterval") or 0),
         family=str(options.get("addressfamily", "any")).lower(),
-        algorithms={
-            name: tuple(str(options[key]).split(",")) for key, name in _ALGORITHMS.items() if options.get(key)
-        },
+        algorithms={name: tuple(str(options[key]).split(",")) for key, name in _ALGORITHMS.items() if options.get(key)},
         reasons=tuple(dict.fromkeys(reasons)),
     )
 
@@ -338,9 +405,7 @@ def has_kerberos_ticket() -> bool:
     return "KRB5CCNAME" in os.environ or Path(f"/tmp/krb5cc_{os.getuid()}").exists()  # noqa: S108
 
 
-def _master_is_up(
-    options: dict[str, Any], original: str, address: str, port: int, user: str, jump: str | None
-) -> bool:
+def _master_is_up(options: dict[str, Any], original: str, address: str, port: int, user: str, jump: str | None) -> bool:
     """True when the user's own ControlPath has a live master: it may carry what cannot be done again (a second factor)."""
     path = _none(options.get("controlpath"))
     if path is None:
@@ -348,10 +413,19 @@ def _master_is_up(
     local = socket.gethostname()
     joined = local + address + str(port) + user + (jump or "")
     values = {
-        "%%": "%", "%h": address, "%p": str(port), "%r": user, "%n": original, "%l": local, "%L": local.split(".")[0],
-        "%u": getpass.getuser(), "%d": str(Path.home()), "%i": str(os.getuid()), "%j": jump or "",
+        "%%": "%",
+        "%h": address,
+        "%p": str(port),
+        "%r": user,
+        "%n": original,
+        "%l": local,
+        "%L": local.split(".")[0],
+        "%u": getpass.getuser(),
+        "%d": str(Path.home()),
+        "%i": str(os.getuid()),
+        "%j": jump or "",
         "%C": hashlib.sha1(joined.encode()).hexdigest(),  # noqa: S324 - OpenSSH's own naming
-    }  # fmt: skip
+    }
     for token, value in values.items():
         path = path.replace(token, value)
     return Path(path).expanduser().is_socket()

@@ -184,9 +184,7 @@ def _view(document: Document, width: int, verbosity: int) -> Iterable[Renderable
 def _untold(document: Document) -> list[Issue]:
     """Errors that the view has not told in full: failed checks stand there with evidence and hint, tasks by name."""
     if isinstance(document, ApplyDocument):
-        document = document.model_copy(
-            update={"errors": [_without_task(document, e) for e in document.errors]}
-        )
+        document = document.model_copy(update={"errors": [_without_task(document, e) for e in document.errors]})
     if document.schema_id == "provision/diagnose/1":
         # Findings stand in the view with all their words; what is left are hosts that were not read.
         read = {name for name, host in document.hosts.items() if host.status not in ("unreachable", "failed")}
@@ -202,12 +200,14 @@ def _untold(document: Document) -> list[Issue]:
         *rest,
         *(
             Issue(
-                code="verify.failed", host=host, message=f"{plural(len(ids), 'check')} failed: {', '.join(ids)}",
+                code="verify.failed",
+                host=host,
+                message=f"{plural(len(ids), 'check')} failed: {', '.join(ids)}",
                 hint="docs/checks.md says what each check means and what to do",
             )
             for host, ids in by_host.items()
         ),
-    ]  # fmt: skip
+    ]
 
 
 def _without_task(document: ApplyDocument, issue: Issue) -> Issue:

@@ -72,9 +72,7 @@ def put(where: Console, thing: RenderableType) -> None:
 def text(*parts: object, styles: Sequence[str] = ()) -> Text:
     """Return parts as one text, each with its style."""
     padded = [*styles, *[""] * len(parts)]
-    return cast(
-        "Text", Text.assemble(*((str(part), style) for part, style in zip(parts, padded, strict=False)))
-    )
+    return cast("Text", Text.assemble(*((str(part), style) for part, style in zip(parts, padded, strict=False))))
 
 
 def indented(thing: RenderableType, indent: int) -> RenderableType:

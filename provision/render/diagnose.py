@@ -12,9 +12,13 @@ from provision.render.base import Text, columns, headline, indented, text
 from provision.render.words import count_words, grouped, plural
 
 _WORDS = (
-    ("broken", "broken"), ("unexplained", "with symptoms that nothing explains"), ("warned", "with warnings"),
-    ("well", "well"), ("unreachable", "unreachable"), ("failed", "could not be read"),
-)  # fmt: skip
+    ("broken", "broken"),
+    ("unexplained", "with symptoms that nothing explains"),
+    ("warned", "with warnings"),
+    ("well", "well"),
+    ("unreachable", "unreachable"),
+    ("failed", "could not be read"),
+)
 _LEVEL_STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
 _FEW_LINES = 5
 
@@ -57,11 +61,7 @@ def _host(host: DiagnosedHost, verbosity: int, *, alone: bool) -> Iterable[Rende
         for line in lines:
             yield indented(Text(line, style="dim"), 4)
     if host.unread:
-        more = (
-            ""
-            if verbosity or len(host.unread) <= _FEW_LINES
-            else f" and {len(host.unread) - _FEW_LINES} more (-v)"
-        )
+        more = "" if verbosity or len(host.unread) <= _FEW_LINES else f" and {len(host.unread) - _FEW_LINES} more (-v)"
         told = ", ".join(host.unread if verbosity else host.unread[:_FEW_LINES])
         yield indented(
             text("not read  ", told + more + ": silence about these proves nothing", styles=("yellow", "")), 2
@@ -70,25 +70,16 @@ def _host(host: DiagnosedHost, verbosity: int, *, alone: bool) -> Iterable[Rende
 
 def _finding(finding: Finding, indent: int, verbosity: int) -> Iterable[RenderableType]:
     head = text(
-        f"{finding.level}  ",
-        f"{finding.code}  ",
-        finding.message,
-        styles=(_LEVEL_STYLES[finding.level], "bold", ""),
+        f"{finding.level}  ", f"{finding.code}  ", finding.message, styles=(_LEVEL_STYLES[finding.level], "bold", "")
     )
     yield indented(head, indent)
     rows: list[tuple[str | Text, str | Text]] = [
-        ("because" if not number else "", Text(line, style="dim"))
-        for number, line in enumerate(finding.evidence)
+        ("because" if not number else "", Text(line, style="dim")) for number, line in enumerate(finding.evidence)
     ]
     if finding.breaks:
         rows.append(("breaks", finding.breaks))
     for number, repair in enumerate(finding.repairs):
-        rows.append(
-            (
-                "repair" if not number else "or" if _alternative(finding, number) else "then",
-                repair.words,
-            )
-        )
+        rows.append(("repair" if not number else "or" if _alternative(finding, number) else "then", repair.words))
     if finding.repairs:
         rows.append(("reboot", "yes, it ends with one" if finding.reboot else "not needed"))
     if finding.prevent and (finding.level != "note" or verbosity):

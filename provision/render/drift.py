@@ -13,15 +13,13 @@ from provision.render.base import Text, columns, headline, stacked, text
 from provision.render.words import STYLES, count_words, grouped, hosts_in_words, plural
 
 _COUNTED = (
-    ("drifted", "drifted"), ("clean", "as they should be"), ("unreachable", "unreachable"), ("failed", "could not be read"),
-)  # fmt: skip
+    ("drifted", "drifted"),
+    ("clean", "as they should be"),
+    ("unreachable", "unreachable"),
+    ("failed", "could not be read"),
+)
 _FIRST = 2
-_BY = {
-    "inventory": "the inventory",
-    "lock": "the lock",
-    "peers": "its peers",
-    "hardware": "what was there before",
-}
+_BY = {"inventory": "the inventory", "lock": "the lock", "peers": "its peers", "hardware": "what was there before"}
 
 
 def view(document: DriftDocument, verbosity: int) -> Iterable[RenderableType]:
@@ -31,9 +29,7 @@ def view(document: DriftDocument, verbosity: int) -> Iterable[RenderableType]:
         for name, host in hosts.items():
             yield headline([name], host.status, _group(host))
             for item in host.items:
-                yield columns(
-                    [(item.code, _told(item)), *([("", f"hint: {item.hint}")] if item.hint else [])]
-                )
+                yield columns([(item.code, _told(item)), *([("", f"hint: {item.hint}")] if item.hint else [])])
     else:
         drifted = [(name, host) for name, host in hosts.items() if host.status == "drifted"]
         if drifted:
@@ -43,9 +39,7 @@ def view(document: DriftDocument, verbosity: int) -> Iterable[RenderableType]:
             if names:
                 yield headline(names, status)
     counts = count_words((host.status for host in hosts.values()), _COUNTED)
-    against = (
-        f"against {document.lock}" if document.lock else "there is no lock: against inventory and peers alone"
-    )
+    against = f"against {document.lock}" if document.lock else "there is no lock: against inventory and peers alone"
     yield Text(f"drift: {plural(len(hosts), 'host')}: {counts}; {against}", style="bold")
     if len(hosts) > 1 and not verbosity and any(host.items for host in hosts.values()):
         yield Text("item by item: provision drift -l HOST, or -v for all", style="dim")
@@ -64,15 +58,11 @@ def _table(drifted: list[tuple[str, DriftedHost]]) -> Table:
     table.add_column("host", overflow="fold")
     table.add_column("items", justify="right")
     table.add_column("what drifted", overflow="fold")
-    for names, host in grouped(
-        drifted, lambda one: [(i.code, i.what, i.expected, i.found) for i in one.items]
-    ):
+    for names, host in grouped(drifted, lambda one: [(i.code, i.what, i.expected, i.found) for i in one.items]):
         lines = [f"{item.what}: {item.found}; expected: {item.expected}" for item in host.items[:_FIRST]]
         more = len(host.items) - _FIRST
         lines += [f"and {more} more"] if more > 0 else []
         table.add_row(
-            text(hosts_in_words(names), styles=[STYLES["changes"]]),
-            Text(str(len(host.items))),
-            stacked(lines),
+            text(hosts_in_words(names), styles=[STYLES["changes"]]), Text(str(len(host.items))), stacked(lines)
         )
     return table

@@ -22,14 +22,10 @@ def view(document: EnvsDocument, width: int, verbosity: int) -> Iterable[Rendera
         yield from [Text("")] * bool(number)
         installations = sum(row.kind == "conda" for row in host.rows)
         environments = len(host.rows) - installations
-        told = (
-            "no conda" if not host.rows else f"{installations} conda, {plural(environments, 'environment')}"
-        )
+        told = "no conda" if not host.rows else f"{installations} conda, {plural(environments, 'environment')}"
         yield headline(names, host.status, told if host.status == "ok" else "", everything=bool(verbosity))
         if host.rows:
-            yield _table(host) if width >= _TABLE_WIDTH else columns([
-                (_name(row), _line(row)) for row in host.rows
-            ])  # fmt: skip
+            yield _table(host) if width >= _TABLE_WIDTH else columns([(_name(row), _line(row)) for row in host.rows])
 
 
 def _table(host: EnvsHost) -> Table:
@@ -38,9 +34,7 @@ def _table(host: EnvsHost) -> Table:
     shown = [number for number in range(len(_TITLES)) if any(row[number] for row in cells)]
     table = Table(box=None, pad_edge=True, header_style="bold")
     for number in shown:
-        table.add_column(
-            _TITLES[number], overflow="fold", justify="right" if _TITLES[number] == "size" else "left"
-        )
+        table.add_column(_TITLES[number], overflow="fold", justify="right" if _TITLES[number] == "size" else "left")
     for row, told in zip(host.rows, cells, strict=True):
         style = "bold" if row.kind == "conda" else ""
         table.add_row(*(Text(told[number]) for number in shown), style=style)

@@ -37,9 +37,7 @@ def _table(runs: Sequence[Run]) -> Table:
         table.add_column(title, overflow="fold", no_wrap=title in ("run", "UTC"))
     for run in runs:
         state = Text(_counted(run), style=_STATES.get(run.state, ""))
-        table.add_row(
-            *(Text(cell) for cell in (short(run.run), when(run.started), run.who)), state, Text(_what(run))
-        )
+        table.add_row(*(Text(cell) for cell in (short(run.run), when(run.started), run.who)), state, Text(_what(run)))
     return table
 
 
@@ -113,16 +111,23 @@ def _record(names: Sequence[str], record: HostRecord, verbosity: int) -> Iterabl
     rows = [
         (f"{before or 'none'} -> {after or 'none'}", ", ".join(found) if verbosity else listed(found, _SHOWN_PACKAGES))
         for (before, after), found in moves.items()
-    ]  # fmt: skip
+    ]
     for move, found in rows:
         yield indented(Text(move, style="dim"), 2)
         yield indented(Text(found), 4)
 
 
 def _judged(verify: Judged) -> str:
-    told = [f"{number} {word}" for word, number in (
-        ("pass", verify.passed), ("warn", verify.warn), ("fail", verify.fail), ("skip", verify.skip),
-    ) if number]  # fmt: skip
+    told = [
+        f"{number} {word}"
+        for word, number in (
+            ("pass", verify.passed),
+            ("warn", verify.warn),
+            ("fail", verify.fail),
+            ("skip", verify.skip),
+        )
+        if number
+    ]
     failed = f": {listed(verify.failed, 6)}" if verify.failed else ""
     return ", ".join(told) + failed
 
@@ -132,9 +137,7 @@ def _inventory(state: InventoryState | None) -> str:
         return ""
     if not state.commit:
         return f"{state.folder} (not in git)"
-    return f"{state.folder} at {state.commit[:12]}" + (
-        ", with changes that are not committed" if state.dirty else ""
-    )
+    return f"{state.folder} at {state.commit[:12]}" + (", with changes that are not committed" if state.dirty else "")
 
 
 def _lock(lock: LockState | None) -> str:
@@ -157,7 +160,5 @@ def _host(name: str, host: HostHistory, mine: set[str]) -> Iterable[RenderableTy
         status = Text(STATUS_WORDS.get(record.status, record.status), style=STYLES.get(record.status, ""))
         elsewhere = "" if record.run in mine else "; run from elsewhere"
         told = changed_in_words(record.packages) or record.command
-        table.add_row(
-            Text(when(record.started)), Text(record.who), status, Text(f"{told}{elsewhere}"),
-        )  # fmt: skip
+        table.add_row(Text(when(record.started)), Text(record.who), status, Text(f"{told}{elsewhere}"))
     yield indented(table, 2)

@@ -17,9 +17,7 @@ def view(document: MirrorDocument, verbosity: int) -> Iterable[RenderableType]:
     yield text(document.path, f" on {document.where}: {total}", styles=("bold", ""))
     if document.verified:
         bad = len(document.errors)
-        yield _line(
-            f"{plural(bad, 'file')} wrong or missing" if bad else "every file is as the manifest says"
-        )
+        yield _line(f"{plural(bad, 'file')} wrong or missing" if bad else "every file is as the manifest says")
         for path in document.extra if verbosity else ():
             yield _line(f"not in the manifest: {path}")
         if document.extra and not verbosity:
@@ -42,11 +40,7 @@ def view(document: MirrorDocument, verbosity: int) -> Iterable[RenderableType]:
     for note in document.notes:
         yield _line(note)
     if document.signed:
-        made = (
-            ", made now; keep its folder (~/.local/share/gpu-provision/mirror-key) safe"
-            if document.key_made
-            else ""
-        )
+        made = ", made now; keep its folder (~/.local/share/gpu-provision/mirror-key) safe" if document.key_made else ""
         yield _line(f"signed by {document.signed}{made}")
     else:
         yield _line("with the originals' signatures")

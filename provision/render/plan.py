@@ -13,9 +13,12 @@ from provision.render.base import Text, columns, headline, indented, text
 from provision.render.words import count_words, grouped, listed, plural, size, unnamed
 
 _ORDER = (
-    ("changes", "to change"), ("converged", "as wanted"), ("blocked", "blocked"), ("unreachable", "unreachable"),
+    ("changes", "to change"),
+    ("converged", "as wanted"),
+    ("blocked", "blocked"),
+    ("unreachable", "unreachable"),
     ("failed", "failed"),
-)  # fmt: skip
+)
 # Choices that the one-line summary tells already; their reasons come with -v.
 _MINOR = ("version", "variant")
 _ACTIONS = {"install": "new", "upgrade": "upgraded", "downgrade": "downgraded", "remove": "removed"}
@@ -83,13 +86,9 @@ def _in_full(names: Sequence[str], plan: HostPlan, verbosity: int) -> Iterable[R
         yield indented(Text(package_line(plan.packages)), 2)
         yield from _packages(plan.packages, verbosity)
     if plan.reboot.needed and not any(step.id == "reboot" for step in plan.steps):
-        yield from _step(
-            Step(id="reboot", title="reboot", because="; ".join(plan.reboot.because)), plan, verbosity
-        )
+        yield from _step(Step(id="reboot", title="reboot", because="; ".join(plan.reboot.because)), plan, verbosity)
     if plan.reboot.blocked_by and plan.status == "changes":
-        yield indented(
-            text("in use now: ", listed(plan.reboot.blocked_by, _SHOWN_NAMES), styles=("yellow", "")), 2
-        )
+        yield indented(text("in use now: ", listed(plan.reboot.blocked_by, _SHOWN_NAMES), styles=("yellow", "")), 2)
     for warning in plan.warnings:
         yield from issue(warning)
     for blocker in plan.blockers:

@@ -41,9 +41,7 @@ class Progress:
         if self._silent:
             return
         if self._console.is_terminal:
-            self._live = Live(
-                console=self._console, get_renderable=self._picture, refresh_per_second=8, transient=True
-            )
+            self._live = Live(console=self._console, get_renderable=self._picture, refresh_per_second=8, transient=True)
             self._live.start()
         else:
             self._plain(f"{title}: {plural(len(hosts), 'host')}")

@@ -15,12 +15,21 @@ from provision.render.words import clean, count_words, grouped, listed, plural, 
 from provision.rescue.model import OfflineDocument, RescuedHost, RescueDocument, RescueStep, Round
 
 _STATUSES = (
-    ("rescued", "rescued and proven"), ("undone", "undone"), ("well", "well"), ("planned", "to rescue"), ("left", "still broken"),
-    ("check_failed", "with failed checks"), ("reboot_needed", "waiting for a reboot"), ("blocked", "blocked"),
-    ("failed", "failed"), ("unreachable", "unreachable"), ("interrupted", "interrupted"),
-)  # fmt: skip
+    ("rescued", "rescued and proven"),
+    ("undone", "undone"),
+    ("well", "well"),
+    ("planned", "to rescue"),
+    ("left", "still broken"),
+    ("check_failed", "with failed checks"),
+    ("reboot_needed", "waiting for a reboot"),
+    ("blocked", "blocked"),
+    ("failed", "failed"),
+    ("unreachable", "unreachable"),
+    ("interrupted", "interrupted"),
+)
 _SHOWN_EVIDENCE = 4
-_SHOWN_SAID = 2  # lines of what a step said; all of them are in the document
+# lines of what a step said; all of them are in the document
+_SHOWN_SAID = 2
 _SHOWN_PACKAGES = 4
 
 
@@ -85,9 +94,7 @@ def _finding(finding: Finding, verbosity: int, *, short: bool) -> Iterable[Rende
     rows = [("", text(line, styles=("dim",))) for line in [*shown, *([f"and {more} more"] if more else [])]]
     yield columns(rows, 2 + len(finding.level), gap=2)
     if finding.folded and verbosity:
-        yield indented(
-            text("explains: ", ", ".join(f.code for f in finding.folded), styles=("dim", "dim")), 6
-        )
+        yield indented(text("explains: ", ", ".join(f.code for f in finding.folded), styles=("dim", "dim")), 6)
 
 
 def _round(one: Round, number: int, verbosity: int) -> Iterable[RenderableType]:
@@ -163,9 +170,7 @@ def _end(host: RescuedHost, verbosity: int) -> Iterable[RenderableType]:
     for check in host.checks:
         if check.status in ("fail", "warn"):
             style = "bold red" if check.status == "fail" else "yellow"
-            yield indented(
-                text(f"{check.status}  ", check.id, f"  {check.message}", styles=(style, "bold")), 2
-            )
+            yield indented(text(f"{check.status}  ", check.id, f"  {check.message}", styles=(style, "bold")), 2)
             if check.hint:
                 yield indented(text("hint: ", check.hint, styles=("cyan", "")), 8)
     if host.packages and verbosity:

@@ -11,15 +11,28 @@ from provision.render.base import Text, columns, headline, indented, text
 from provision.render.words import STYLES, count_words, grouped, hosts_in_words, plural, task_words
 
 _VERIFIED = (
-    ("pass", "passed"), ("warn", "passed with warnings"), ("fail", "failed"), ("skip", "with nothing to judge"),
-    ("unreachable", "unreachable"), ("failed", "could not be read"),
-)  # fmt: skip
+    ("pass", "passed"),
+    ("warn", "passed with warnings"),
+    ("fail", "failed"),
+    ("skip", "with nothing to judge"),
+    ("unreachable", "unreachable"),
+    ("failed", "could not be read"),
+)
 _APPLIED = (
-    ("done", "done and proven"), ("checked", "checked"), ("unchanged", "as wanted"), ("reboot_needed", "waiting for a reboot"),
+    ("done", "done and proven"),
+    ("checked", "checked"),
+    ("unchanged", "as wanted"),
+    ("reboot_needed", "waiting for a reboot"),
     ("restart_needed", "waiting for a restart"),
-    ("check_failed", "with failed checks"), ("failed", "failed"), ("blocked", "blocked"), ("busy", "in use"),
-    ("skipped", "not drained"), ("unreachable", "unreachable"), ("interrupted", "interrupted"), ("not_started", "not started"),
-)  # fmt: skip
+    ("check_failed", "with failed checks"),
+    ("failed", "failed"),
+    ("blocked", "blocked"),
+    ("busy", "in use"),
+    ("skipped", "not drained"),
+    ("unreachable", "unreachable"),
+    ("interrupted", "interrupted"),
+    ("not_started", "not started"),
+)
 # From so many different results on, hosts that are well take one line each.
 _MANY = 4
 
@@ -78,9 +91,7 @@ def folded(checks: Sequence[Check]) -> list[Check]:
 
 def _checks(checks: Sequence[Check], evidence: bool) -> Iterable[RenderableType]:
     for check in checks:
-        line = Text.assemble(
-            (f"{check.status:<4}  ", STYLES[check.status]), (check.id, "bold"), "  ", check.message
-        )
+        line = Text.assemble((f"{check.status:<4}  ", STYLES[check.status]), (check.id, "bold"), "  ", check.message)
         yield indented(line, 2)
         wrong = check.status in ("warn", "fail")
         for fact in check.evidence if wrong or (evidence and check.status != "skip") else ():
@@ -107,15 +118,15 @@ def _waves(document: ApplyDocument) -> Iterable[RenderableType]:
     """Return a line a wave, where there was more than one."""
     if len(document.waves) < 2:
         return
-    from provision.rollout.state import FAILURES  # verify shows its results without it
+    # verify shows its results without it
+    from provision.rollout.state import FAILURES
 
     rows: list[tuple[str | Text, str | Text]] = []
     for number, wave in enumerate(document.waves, start=1):
         took = f" in {wave.seconds:.0f} s" if wave.status == "done" and wave.seconds is not None else ""
         ended = {"done": "done", "stopped": "cut off", "not_begun": "not begun"}[wave.status]
         failed = sum(
-            document.hosts[name].status in FAILURES and document.hosts[name].wave == number
-            for name in wave.hosts
+            document.hosts[name].status in FAILURES and document.hosts[name].wave == number for name in wave.hosts
         )
         took += f", {failed} failed" if failed else ""
         style = "bold red" if failed else "green" if wave.status == "done" else "yellow"
@@ -145,9 +156,7 @@ def _host(host: AppliedHost, verbosity: int) -> Iterable[RenderableType]:
         rows.append(("failed in", task_words(host.failed_task)))
     if host.drain:
         drained = {"ok": "drained", "failed": "not drained"}[host.drain]
-        rows.append(
-            ("hooks", drained + {"ok": ", resumed", "failed": ", NOT RESUMED", None: ""}[host.resume])
-        )
+        rows.append(("hooks", drained + {"ok": ", resumed", "failed": ", NOT RESUMED", None: ""}[host.resume]))
     passed = [check for check in host.checks if check.status == "pass"]
     if passed:
         rows.append(("proven", _proven(passed)))

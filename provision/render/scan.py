@@ -49,9 +49,9 @@ def _one(name: str, host: ScannedHost) -> Iterable[RenderableType]:
         return
     if host.summary:
         yield columns([("notice", host.summary)], style="bold yellow")
-    yield columns([
-        (title if first else "", line) for title, lines in layers(host.facts) for first, line in _first(lines)
-    ])  # fmt: skip
+    yield columns(
+        [(title if first else "", line) for title, lines in layers(host.facts) for first, line in _first(lines)]
+    )
 
 
 def _first(lines: list[str]) -> list[tuple[bool, str]]:
@@ -80,9 +80,7 @@ def _table(rows: list[tuple[list[str], tuple[str | tuple[str, ...], ...]]]) -> T
     table = Table(box=None, pad_edge=False, header_style="bold")
     # A column in which no host has anything is left out.
     shown = [number for number in range(5) if any(cells[number] for _, cells in rows)]
-    table.add_column(
-        "host", overflow="fold", no_wrap=all(len(hosts_in_words(names)) < 30 for names, _ in rows)
-    )
+    table.add_column("host", overflow="fold", no_wrap=all(len(hosts_in_words(names)) < 30 for names, _ in rows))
     for title in (_TITLES[number + 1] for number in shown):
         table.add_column(title, overflow="fold")
     for names, cells in rows:
@@ -95,6 +93,5 @@ def _blocks(rows: list[tuple[list[str], tuple[str | tuple[str, ...], ...]]]) -> 
     for names, cells in rows:
         yield Text(hosts_in_words(names), style="bold")
         yield columns(
-            [(title, _cell(cell)) for title, cell in zip(_TITLES[1:], cells, strict=True) if cell],
-            style="dim",
+            [(title, _cell(cell)) for title, cell in zip(_TITLES[1:], cells, strict=True) if cell], style="dim"
         )

@@ -17,20 +17,52 @@ _NUMBERED = re.compile(r"^(?P<stem>.*?)(?P<number>[0-9]+)(?P<tail>[^0-9]*)$")
 _ADDRESS = re.compile(r"(?<![\w.])(?:[0-9]{1,3}\.){3}[0-9]{1,3}(?![\w.])")
 _SHOWN_HOSTS = 6
 STYLES = {
-    "rescued": "green", "undone": "green", "well": "green", "planned": "yellow", "left": "bold red",
-    "pass": "green", "ok": "green", "done": "green", "converged": "green", "unchanged": "green", "checked": "green",
-    "clean": "green", "drifted": "yellow", "warn": "yellow", "changes": "yellow", "changed": "yellow", "reboot_needed": "yellow",
-    "restart_needed": "yellow", "interrupted": "yellow", "busy": "yellow", "skipped": "yellow",
-    "fail": "bold red", "failed": "bold red", "unreachable": "bold red", "blocked": "bold red",
-    "check_failed": "bold red", "not_started": "yellow", "skip": "dim",
-    "warned": "yellow", "broken": "bold red", "unexplained": "bold red",
-}  # fmt: skip
+    "rescued": "green",
+    "undone": "green",
+    "well": "green",
+    "planned": "yellow",
+    "left": "bold red",
+    "pass": "green",
+    "ok": "green",
+    "done": "green",
+    "converged": "green",
+    "unchanged": "green",
+    "checked": "green",
+    "clean": "green",
+    "drifted": "yellow",
+    "warn": "yellow",
+    "changes": "yellow",
+    "changed": "yellow",
+    "reboot_needed": "yellow",
+    "restart_needed": "yellow",
+    "interrupted": "yellow",
+    "busy": "yellow",
+    "skipped": "yellow",
+    "fail": "bold red",
+    "failed": "bold red",
+    "unreachable": "bold red",
+    "blocked": "bold red",
+    "check_failed": "bold red",
+    "not_started": "yellow",
+    "skip": "dim",
+    "warned": "yellow",
+    "broken": "bold red",
+    "unexplained": "bold red",
+}
 STATUS_WORDS = {
-    "planned": "to rescue", "left": "still broken",
-    "reboot_needed": "reboot needed", "restart_needed": "restart needed",
-    "check_failed": "check failed", "not_started": "not started", "busy": "in use", "skipped": "not drained",
-    "clean": "as it should be", "converged": "as wanted", "unchanged": "as wanted, nothing done", "changes": "to change",
-}  # fmt: skip
+    "planned": "to rescue",
+    "left": "still broken",
+    "reboot_needed": "reboot needed",
+    "restart_needed": "restart needed",
+    "check_failed": "check failed",
+    "not_started": "not started",
+    "busy": "in use",
+    "skipped": "not drained",
+    "clean": "as it should be",
+    "converged": "as wanted",
+    "unchanged": "as wanted, nothing done",
+    "changes": "to change",
+}
 
 
 def task_words(text: str) -> str:
@@ -83,9 +115,13 @@ def _runs(names: Sequence[str]) -> list[str]:
 def _follows(before: str, after: str) -> bool:
     a, b = _NUMBERED.match(before), _NUMBERED.match(after)
     return (
-        a is not None and b is not None and a["stem"] == b["stem"] and a["tail"] == b["tail"]
-        and len(b["number"]) >= len(a["number"]) and int(b["number"]) == int(a["number"]) + 1
-    )  # fmt: skip
+        a is not None
+        and b is not None
+        and a["stem"] == b["stem"]
+        and a["tail"] == b["tail"]
+        and len(b["number"]) >= len(a["number"])
+        and int(b["number"]) == int(a["number"]) + 1
+    )
 
 
 def grouped(pairs: Iterable[tuple[str, T]], key: object) -> list[tuple[list[str], T]]:

@@ -30,8 +30,10 @@ from provision.rescue.rounds import Limits, next_round
 from provision.rescue.undo import read_undo
 
 Mode = Literal["mend", "purge", "undo"]
-UNKNOWN = "unknown"  # stands for symptoms that no rule explains
-PURGE = "purge"  # stands for the wish of a person
+# stands for symptoms that no rule explains
+UNKNOWN = "unknown"
+# stands for the wish of a person
+PURGE = "purge"
 
 
 @dataclasses.dataclass
@@ -52,9 +54,15 @@ class Look:
 
 
 def look(
-    name: str, call: Call, values: dict[str, Any], catalog: Catalog, history: History, limits: Limits,
-    mode: Mode = "mend", snapshot: str | None = None,
-) -> Look:  # fmt: skip
+    name: str,
+    call: Call,
+    values: dict[str, Any],
+    catalog: Catalog,
+    history: History,
+    limits: Limits,
+    mode: Mode = "mend",
+    snapshot: str | None = None,
+) -> Look:
     """Read a host and plan its next round; rounds that turn out to have nothing to do go into the history.
 
     mode: purge removes every trace of the driver first, then installs by the inventory; undo goes back to a snapshot (its
@@ -89,7 +97,8 @@ def look(
             _complete(found, facts, values, catalog)
         if found.blockers or any(step.ok is None for step in found.steps):
             break
-        history.rounds.append(found)  # nothing of it can be done: on to what is larger
+        # nothing of it can be done: on to what is larger
+        history.rounds.append(found)
     return Look(facts, diagnosis, seen, found)
 
 
@@ -128,9 +137,11 @@ def _undo(name: str, call: Call, history: History, snapshot: str | None) -> Roun
 def _in_use(facts: Facts, message: str) -> Issue:
     users = [f"{u.comm} (pid {u.pid}{', ' + u.user if u.user else ''})" for u in facts.gpu_users]
     return Issue(
-        code="gpu.in_use", message=message, because=users[:8],
+        code="gpu.in_use",
+        message=message,
+        because=users[:8],
         hint="wait for them or stop them; nvidia_driver_reboot: always goes ahead all the same",
-    )  # fmt: skip
+    )
 
 
 def limits_of(values: Mapping[str, Any], *, local: bool, stop_holders: bool) -> Limits:
@@ -150,11 +161,7 @@ def with_unknown(diagnosis: Diagnosis, facts: Facts, values: Mapping[str, Any]) 
         return diagnosis
     repairs = [
         Repair(action="module.reload", words="load the module that is on the disk"),
-        Repair(
-            action="apply",
-            words="bring the driver to what the inventory asks for",
-            args={"parts": ["driver"]},
-        ),
+        Repair(action="apply", words="bring the driver to what the inventory asks for", args={"parts": ["driver"]}),
     ]
     finding = Finding(code=UNKNOWN, level="error", message=diagnosis.unknown[0], repairs=repairs)
     return diagnosis.model_copy(update={"findings": [*diagnosis.findings, finding]})
@@ -164,8 +171,14 @@ def with_unknown(diagnosis: Diagnosis, facts: Facts, values: Mapping[str, Any]) 
 
 
 def _plan(
-    name: str, facts: Facts, call: Call, values: dict[str, Any], catalog: Catalog, steps: list[RescueStep], before: Facts
-) -> HostPlan:  # fmt: skip
+    name: str,
+    facts: Facts,
+    call: Call,
+    values: dict[str, Any],
+    catalog: Catalog,
+    steps: list[RescueStep],
+    before: Facts,
+) -> HostPlan:
     """The plan of the narrowest wish that changes something; where none does, the last one's word stands.
 
     before: the facts that say what driver is kept.
@@ -207,19 +220,14 @@ def _judge_plan(found: Round, errors: set[str]) -> None:
             step.ok, step.said = False, ["the inventory's roles find nothing to change"]
     elif plan.reboot.needed and not errors & {step.finding for step in found.steps}:
         for step in found.steps:
-            step.ok, step.said = (
-                False,
-                ["it would take a reboot, and nothing is broken yet: provision apply does it"],
-            )
+            step.ok, step.said = (False, ["it would take a reboot, and nothing is broken yet: provision apply does it"])
     found.reboot = plan.reboot.needed and plan.status == "changes"
 
 
 # --- level 0 -----------------------------------------------------------------------------------------------------
 
 
-def _judge_restart(
-    found: Round, facts: Facts, values: dict[str, Any], catalog: Catalog, limits: Limits
-) -> None:
+def _judge_restart(found: Round, facts: Facts, values: dict[str, Any], catalog: Catalog, limits: Limits) -> None:
     """Say of a reload or a reboot that cannot be what stands in its way."""
     users = [f"{u.comm} (pid {u.pid}{', ' + u.user if u.user else ''})" for u in facts.gpu_users]
     if not found.reboot:
@@ -235,10 +243,12 @@ def _judge_restart(
     if problems:
         found.blockers.append(
             Issue(
-                code="driver.next_boot", message="a reboot would end without a driver", because=problems,
+                code="driver.next_boot",
+                message="a reboot would end without a driver",
+                because=problems,
                 hint="provision plan says what installs the module for that kernel; do not reboot before",
             )
-        )  # fmt: skip
+        )
 
 
 def _next_boot(facts: Facts, values: dict[str, Any], catalog: Catalog) -> list[str]:
@@ -260,10 +270,7 @@ def _complete(found: Round, facts: Facts, values: dict[str, Any], catalog: Catal
         if step.action != "sources.key" or "repository" in step.args:
             continue
         try:
-            step.args = {
-                **step.args,
-                "repository": _repository(str(step.args["name"]), facts, values, catalog),
-            }
+            step.args = {**step.args, "repository": _repository(str(step.args["name"]), facts, values, catalog)}
         except ProvisionError as error:
             step.ok, step.code, step.hint = False, error.issue.code, error.issue.hint
             step.said = [error.issue.message, *error.issue.because]

@@ -16,27 +16,41 @@ from provision.rescue.undo import UndoPlan
 
 Kind = Literal["mend", "apply", "restart", "purge", "undo"]
 Status = Literal[
-    "well", "planned", "rescued", "left", "check_failed", "reboot_needed", "blocked", "failed", "unreachable", "interrupted",
+    "well",
+    "planned",
+    "rescued",
+    "left",
+    "check_failed",
+    "reboot_needed",
+    "blocked",
+    "failed",
+    "unreachable",
+    "interrupted",
     "undone",
-]  # fmt: skip
+]
 
 
 class RescueStep(BaseModel):
     """One repair of one finding; after its round with what came of it."""
 
-    finding: str  # code
+    # code
+    finding: str
     action: str
     words: str
     args: dict[str, Any] = Field(default_factory=dict)
-    ok: bool | None = None  # None: not carried out
+    # None: not carried out
+    ok: bool | None = None
     changed: bool = False
-    said: list[str] = Field(default_factory=list)  # what was done, or why it could not be
-    code: str | None = None  # of what could not be done
+    # what was done, or why it could not be
+    said: list[str] = Field(default_factory=list)
+    # of what could not be done
+    code: str | None = None
     hint: str | None = None
 
     @property
     def level(self) -> int:
-        return ACTIONS.get(self.action, 9)  # undo is none of a finding's
+        # undo is none of a finding's
+        return ACTIONS.get(self.action, 9)
 
     @property
     def key(self) -> str:
@@ -56,8 +70,10 @@ class Round(BaseModel):
     plan: HostPlan | None = None
     purge: PurgePlan | None = None
     undo: UndoPlan | None = None
-    reboot: bool = False  # this round ends with one
-    stops: list[str] = Field(default_factory=list)  # what stops for a moment, for people
+    # this round ends with one
+    reboot: bool = False
+    # what stops for a moment, for people
+    stops: list[str] = Field(default_factory=list)
     blockers: list[Issue] = Field(default_factory=list)
 
     @property
@@ -74,8 +90,10 @@ class History(BaseModel):
     """What was tried on a host in this rescue, and the boots that were seen."""
 
     rounds: list[Round] = Field(default_factory=list)
-    boots: list[str] = Field(default_factory=list)  # boot ids, oldest first, each once
-    broken: bool = False  # something did not work when it was first looked at
+    # boot ids, oldest first, each once
+    boots: list[str] = Field(default_factory=list)
+    # something did not work when it was first looked at
+    broken: bool = False
 
     @property
     def reboots(self) -> int:
@@ -85,32 +103,39 @@ class History(BaseModel):
 class RescuedHost(BaseModel):
     status: Status
     summary: str = ""
-    found: list[Finding] = Field(default_factory=list)  # at the beginning
-    left: list[Finding] = Field(default_factory=list)  # at the end
+    # at the beginning
+    found: list[Finding] = Field(default_factory=list)
+    # at the end
+    left: list[Finding] = Field(default_factory=list)
     rounds: list[Round] = Field(default_factory=list)
-    packages: list[PackageChange] = Field(default_factory=list)  # installed, moved, removed
-    configured: list[str] = Field(default_factory=list)  # packages that dpkg had left unfinished
+    # installed, moved, removed
+    packages: list[PackageChange] = Field(default_factory=list)
+    # packages that dpkg had left unfinished
+    configured: list[str] = Field(default_factory=list)
     reboots: int = 0
-    snapshot: str | None = None  # of the state before, on the host
-    next: str = ""  # what comes next where something is left
+    # of the state before, on the host
+    snapshot: str | None = None
+    # what comes next where something is left
+    next: str = ""
     checks: list[Check] = Field(default_factory=list)
 
 
 class RescueDocument(Document):
     schema_id: str = Field(default="provision/rescue/1", alias="schema")
     hosts: dict[str, RescuedHost] = Field(default_factory=dict)
-    warnings: list[Issue] = Field(
-        default_factory=list
-    )  # a lock that was taken over, a record that was not written
+    # a lock that was taken over, a record that was not written
+    warnings: list[Issue] = Field(default_factory=list)
     run_dir: str | None = None
     seconds: float | None = None
 
 
 class OfflineHost(BaseModel):
     status: Literal["written", "failed"] = "written"
-    path: str | None = None  # None: the script is in the document alone
+    # None: the script is in the document alone
+    path: str | None = None
     script: str = ""
-    source: str = ""  # where the driver's exact versions come from, in words; empty: from the inventory and the host itself
+    # where the driver's exact versions come from, in words; empty: from the inventory and the host itself
+    source: str = ""
 
 
 class OfflineDocument(Document):

@@ -18,9 +18,11 @@ from provision.parts.driver.installed import InstalledDriver, installed_driver
 from provision.rescue.model import RescueStep
 
 _NO_UPDATE = {
-    "nvidia_driver_update": False, "cuda_toolkit_update": False, "cuda_toolkit_prune": False,
+    "nvidia_driver_update": False,
+    "cuda_toolkit_update": False,
+    "cuda_toolkit_prune": False,
     "container_toolkit_update": False,
-}  # fmt: skip
+}
 
 
 def parts_of(steps: Iterable[RescueStep]) -> list[str]:
@@ -51,9 +53,11 @@ def _without(facts: Facts, steps: Sequence[RescueStep]) -> dict[str, Any]:
     """Variables that leave out cuDNN and NCCL where they are not installed and no finding is about them."""
     about = {step.finding.split(".")[0] for step in steps}
     there = {
-        kind for kind in ("cudnn", "nccl") for name, row in facts.packages.items()
+        kind
+        for kind in ("cudnn", "nccl")
+        for name, row in facts.packages.items()
         if row.installed and name.startswith(f"lib{kind}")
-    }  # fmt: skip
+    }
     return {f"cuda_toolkit_{kind}": "none" for kind in ("cudnn", "nccl") if kind not in about | there}
 
 
@@ -76,9 +80,12 @@ def _drivers(facts: Facts) -> list[InstalledDriver]:
     found = []
     for series in whole.all_series:
         other = {
-            name for name, version in whole.packages.items()
-            if version and driver_names.is_version_locked(name) and (driver_names.parse(name).series or driver_names.branch(version)) != series
-        }  # fmt: skip
+            name
+            for name, version in whole.packages.items()
+            if version
+            and driver_names.is_version_locked(name)
+            and (driver_names.parse(name).series or driver_names.branch(version)) != series
+        }
         rest = {name: package for name, package in facts.packages.items() if name not in other}
         one = installed_driver(facts.model_copy(update={"packages": rest}))
         if one.series is not None:
@@ -94,9 +101,11 @@ def _like(have: InstalledDriver, values: Mapping[str, Any], facts: Facts) -> lis
     """One driver, as variables: to the digit, then only its series."""
     like: dict[str, Any] = {"nvidia_driver_branch": have.series}
     for variable, value in (
-        ("nvidia_driver_channel", have.channel), ("nvidia_driver_modules", have.flavour),
-        ("nvidia_driver_build", have.build), ("nvidia_driver_variant", have.variant),
-    ):  # fmt: skip
+        ("nvidia_driver_channel", have.channel),
+        ("nvidia_driver_modules", have.flavour),
+        ("nvidia_driver_build", have.build),
+        ("nvidia_driver_variant", have.variant),
+    ):
         if value and values.get(variable, "auto") == "auto":
             like[variable] = value
     # Of several versions the one that most packages have: fewest move. Then the one that is loaded, which needs no reboot.

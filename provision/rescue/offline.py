@@ -18,15 +18,9 @@ from typing import Any
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.apt import common as apt_common
 from ansible_collections.gpu.provision.plugins.module_utils.lib import driver_names
-from ansible_collections.gpu.provision.plugins.module_utils.rescue import (
-    purge as rescue_purge,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.rescue import (
-    snapshot as rescue_snapshot,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.rescue import (
-    traces as rescue_traces,
-)
+from ansible_collections.gpu.provision.plugins.module_utils.rescue import purge as rescue_purge
+from ansible_collections.gpu.provision.plugins.module_utils.rescue import snapshot as rescue_snapshot
+from ansible_collections.gpu.provision.plugins.module_utils.rescue import traces as rescue_traces
 from provision.errors import UsageError
 from provision.lib.text import one_line
 from provision.lock import hold
@@ -48,7 +42,8 @@ _FABRIC = f"^({'|'.join(sorted(driver_names.FABRIC))}|cuda-drivers-fabricmanager
 class Known:
     """The driver that is known to be right on a host. packages: exact versions; source: where that comes from, in words."""
 
-    series: str = ""  # "580", "580-server"
+    # "580", "580-server"
+    series: str = ""
     flavour: str = "auto"
     build: str = "auto"
     channel: str = "auto"
@@ -57,9 +52,7 @@ class Known:
     source: str = ""
 
 
-def offline_script(
-    host: str, values: Mapping[str, Any], known: Known | None = None, made: str | None = None
-) -> str:
+def offline_script(host: str, values: Mapping[str, Any], known: Known | None = None, made: str | None = None) -> str:
     """Return the script for a host.
 
     values: its effective role variables; known: see known_of; made: when, UTC, for its head. Without known packages the
@@ -69,12 +62,7 @@ def offline_script(
     made = made or time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
     options = " \\\n        ".join(f"-o {shlex.quote(option)}" for option in apt_common.OPTIONS)
     text = "".join(file.read_text(encoding="utf-8") for file in sorted(_FRAGMENTS.glob("*.sh")))
-    replaced = {
-        "@HOST@": host,
-        "@MADE@": made,
-        "@APT_OPTIONS@": options,
-        "@SETTINGS@": _settings(host, values, known),
-    }
+    replaced = {"@HOST@": host, "@MADE@": made, "@APT_OPTIONS@": options, "@SETTINGS@": _settings(host, values, known)}
     for mark, value in replaced.items():
         text = text.replace(mark, value)
     return text
@@ -90,9 +78,14 @@ def known_of(host: str, values: Mapping[str, Any], runs: Path | None = None) -> 
     if listed is not None and listed.group.driver is not None:
         locked = listed.group.driver
         return Known(
-            locked.series, locked.flavour, locked.build, locked.channel, locked.variant, dict(locked.packages),
+            locked.series,
+            locked.flavour,
+            locked.build,
+            locked.channel,
+            locked.variant,
+            dict(locked.packages),
             f"the lock {listed.path}",
-        )  # fmt: skip
+        )
     return _of_history(host, runs) if runs is not None else None
 
 
@@ -121,9 +114,14 @@ def of_packages(packages: Mapping[str, str], source: str) -> Known | None:
     flavour = "auto" if not modules else "open" if all(package.open for package in modules) else "proprietary"
     desktop = any(package.base in driver_names.DESKTOP for package in parsed)
     return Known(
-        str(series.pop()), flavour, "dkms" if dkms else "signed" if modules else "auto", "auto",
-        "desktop" if desktop else "headless", dict(packages), source,
-    )  # fmt: skip
+        str(series.pop()),
+        flavour,
+        "dkms" if dkms else "signed" if modules else "auto",
+        "auto",
+        "desktop" if desktop else "headless",
+        dict(packages),
+        source,
+    )
 
 
 def _settings(host: str, values: Mapping[str, Any], known: Known | None) -> str:
@@ -133,9 +131,11 @@ def _settings(host: str, values: Mapping[str, Any], known: Known | None) -> str:
     series = have.series or ("" if wish.branch == "recommended" else str(wish.branch))
     if series and not re.fullmatch(r"[0-9]{3}(-server)?", series):
         raise UsageError(
-            "driver.branch", f"no branch of the driver is called {series}", host=host,
+            "driver.branch",
+            f"no branch of the driver is called {series}",
+            host=host,
             hint="nvidia_driver_branch is a number (580), a series (580-server) or recommended",
-        )  # fmt: skip
+        )
     channel = _first(wish.channel, have.channel)
     build = "dkms" if channel == "cuda" else _first(wish.build, have.build)
     variant = _first(wish.variant, have.variant)
@@ -147,28 +147,56 @@ def _settings(host: str, values: Mapping[str, Any], known: Known | None) -> str:
     }
     # Modules of single kernels are asked for by the kernels that the host has when the script runs.
     wanted = [
-        f"{name}={version}" for name, version in sorted(have.packages.items()) if not getattr(driver_names.parse(name), "kernel", None)
-    ]  # fmt: skip
+        f"{name}={version}"
+        for name, version in sorted(have.packages.items())
+        if not getattr(driver_names.parse(name), "kernel", None)
+    ]
     groups: list[tuple[str, dict[str, str]]] = [
         ("", {"HOST": host, "MANAGED": _yes(wish.manage), "HOLD": _yes(wish.hold)}),
-        (f"from {have.source}" if known else "", {
-            "SERIES": series, "FLAVOUR": _first(wish.modules, have.flavour), "BUILD": build, "VARIANT": variant,
-            "WANTED": " ".join(wanted), "TOP_OPEN": " ".join(top["open"]), "TOP_PROPRIETARY": " ".join(top["proprietary"]),
-        }),
-        ("names of the driver's packages, and what is called like them and is none", {
-            "DRIVER_RE": f"{driver}|{rescue_purge.LEGACY}", "FOREIGN_RE": foreign, "LOOSE_RE": _LOOSE, "FABRIC_RE": _FABRIC,
-        }),
-        ("what a driver leaves that no package owns", {
-            "LIBRARY_FOLDERS": " ".join(rescue_traces.LIBRARY_FOLDERS), "LIBRARY_RE": rescue_traces.LIBRARY_NAMES,
-            "INNER_RE": rescue_traces.INNER_NAMES, "MODULE_RE": rescue_traces.MODULE_PATHS,
-            "BINARIES": " ".join(sorted(rescue_traces.BINARIES)), "UNITS": " ".join(rescue_traces.UNITS),
-            "TRACE_FILES": " ".join(rescue_traces.FILES), "TRACE_TREES": " ".join(rescue_traces.TREES),
-        }),
-        ("what keeps nouveau away, and what a snapshot holds", {
-            "NOUVEAU_PATH": MODPROBE_PATH, "NOUVEAU_TEXT": MODPROBE_TEXT.rstrip("\n"),
-            "SNAPSHOT_FOLDERS": " ".join(rescue_snapshot.FOLDERS), "SNAPSHOT_FILES": " ".join(rescue_snapshot.FILES),
-        }),
-    ]  # fmt: skip
+        (
+            f"from {have.source}" if known else "",
+            {
+                "SERIES": series,
+                "FLAVOUR": _first(wish.modules, have.flavour),
+                "BUILD": build,
+                "VARIANT": variant,
+                "WANTED": " ".join(wanted),
+                "TOP_OPEN": " ".join(top["open"]),
+                "TOP_PROPRIETARY": " ".join(top["proprietary"]),
+            },
+        ),
+        (
+            "names of the driver's packages, and what is called like them and is none",
+            {
+                "DRIVER_RE": f"{driver}|{rescue_purge.LEGACY}",
+                "FOREIGN_RE": foreign,
+                "LOOSE_RE": _LOOSE,
+                "FABRIC_RE": _FABRIC,
+            },
+        ),
+        (
+            "what a driver leaves that no package owns",
+            {
+                "LIBRARY_FOLDERS": " ".join(rescue_traces.LIBRARY_FOLDERS),
+                "LIBRARY_RE": rescue_traces.LIBRARY_NAMES,
+                "INNER_RE": rescue_traces.INNER_NAMES,
+                "MODULE_RE": rescue_traces.MODULE_PATHS,
+                "BINARIES": " ".join(sorted(rescue_traces.BINARIES)),
+                "UNITS": " ".join(rescue_traces.UNITS),
+                "TRACE_FILES": " ".join(rescue_traces.FILES),
+                "TRACE_TREES": " ".join(rescue_traces.TREES),
+            },
+        ),
+        (
+            "what keeps nouveau away, and what a snapshot holds",
+            {
+                "NOUVEAU_PATH": MODPROBE_PATH,
+                "NOUVEAU_TEXT": MODPROBE_TEXT.rstrip("\n"),
+                "SNAPSHOT_FOLDERS": " ".join(rescue_snapshot.FOLDERS),
+                "SNAPSHOT_FILES": " ".join(rescue_snapshot.FILES),
+            },
+        ),
+    ]
     lines = []
     for words, group in groups:
         lines += [f"# {one_line(words)}"] if words else []

@@ -24,7 +24,8 @@ def orders(found: Round | None, values: Mapping[str, Any], limits: Limits) -> di
         "kind": found.kind if found else "none",
         "steps": [
             {"action": step.action, "words": step.words, "args": step.args}
-            for step in steps if step.action not in _NOT_STEPS
+            for step in steps
+            if step.action not in _NOT_STEPS
         ],
         "plan": plan.model_dump(mode="json") if plan else None,
         "apt": plan.spec["apt"] if plan else None,
@@ -43,8 +44,10 @@ def orders(found: Round | None, values: Mapping[str, Any], limits: Limits) -> di
         "reason": "rescue: " + ", ".join(dict.fromkeys(step.finding for step in steps)),
         "paths": paths_of(steps),
         # Of a play that looks again by itself; see plugins/action/rescue_round.py.
-        "left": [], "history": {}, "again": False,
-    }  # fmt: skip
+        "left": [],
+        "history": {},
+        "again": False,
+    }
 
 
 def _arguments(arguments: dict[str, Any], but: str) -> dict[str, Any]:

@@ -32,14 +32,18 @@ class PurgePlan(BaseModel):
     packages: list[str] = Field(default_factory=list)
     config: list[str] = Field(default_factory=list)
     changes: list[PackageChange] = Field(default_factory=list)
-    uninstaller: str | None = None  # of NVIDIA's .run file
+    # of NVIDIA's .run file
+    uninstaller: str | None = None
     dkms: list[tuple[str, str]] = Field(default_factory=list)
     files: list[str] = Field(default_factory=list)
     trees: list[str] = Field(default_factory=list)
-    aside: list[str] = Field(default_factory=list)  # settings: moved into the snapshot
-    kept: list[Left] = Field(default_factory=list)  # companions that something else needs
+    # settings: moved into the snapshot
+    aside: list[str] = Field(default_factory=list)
+    # companions that something else needs
+    kept: list[Left] = Field(default_factory=list)
     left: list[Left] = Field(default_factory=list)
-    unfinished: bool = False  # a purge was cut off on this host
+    # a purge was cut off on this host
+    unfinished: bool = False
     blockers: list[Issue] = Field(default_factory=list)
     nothing: bool = True
 
@@ -49,24 +53,16 @@ class PurgePlan(BaseModel):
         found = []
         if self.uninstaller:
             found.append(
-                _step(
-                    "run NVIDIA's own uninstaller",
-                    "a .run file installed a driver",
-                    [f"{self.uninstaller} -s"],
-                )
+                _step("run NVIDIA's own uninstaller", "a .run file installed a driver", [f"{self.uninstaller} -s"])
             )
         if self.packages:
             title = f"remove {len(self.packages)} packages of the driver, by their exact names"
             found.append(
-                _step(
-                    title, "every branch goes; kernels, containers, CUDA and the desktop stay", self.packages
-                )
+                _step(title, "every branch goes; kernels, containers, CUDA and the desktop stay", self.packages)
             )
         if self.config:
             found.append(
-                _step(
-                    f"purge what {len(self.config)} removed packages left", "their configuration", self.config
-                )
+                _step(f"purge what {len(self.config)} removed packages left", "their configuration", self.config)
             )
         if self.dkms:
             trees = [f"{name}/{version}" for name, version in self.dkms]
@@ -75,11 +71,7 @@ class PurgePlan(BaseModel):
         if strays:
             title = f"remove {len(strays)} files and folders that no package owns"
             found.append(
-                _step(
-                    title,
-                    "pieces of a driver that apt does not know; small ones go into the snapshot",
-                    strays,
-                )
+                _step(title, "pieces of a driver that apt does not know; small ones go into the snapshot", strays)
             )
         if self.aside:
             found.append(_step("move settings into the snapshot", "they came with the driver", self.aside))
@@ -105,9 +97,7 @@ def read_purge(host: str, call: Call, allow: Iterable[str] = ()) -> PurgePlan:
 def purge_plan(host: str, answer: dict[str, Any]) -> PurgePlan:
     """The plan of what rescuepurge.plan answered. Pure."""
     kept = [{"path": row["name"], "why": row["because"]} for row in answer["kept"]]
-    blockers = [
-        Issue.model_validate(problem).model_copy(update={"host": host}) for problem in answer["problems"]
-    ]
+    blockers = [Issue.model_validate(problem).model_copy(update={"host": host}) for problem in answer["problems"]]
     return PurgePlan.model_validate({**answer, "kept": kept, "blockers": [b.model_dump() for b in blockers]})
 
 

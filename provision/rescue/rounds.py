@@ -17,9 +17,21 @@ from provision.rescue.model import History, RescueStep, Round
 
 # Room first, then what apt reads, then what it was doing, and images at the end, when everything is in its place.
 _ORDER = (
-    "boot.room", "sources.drop", "sources.rewrite", "sources.key", "lists.clean", "holds.clear", "file.aside",
-    "dpkg.configure", "packages.install", "initramfs.build", "module.reload", "reboot", "apply", "realign",
-)  # fmt: skip
+    "boot.room",
+    "sources.drop",
+    "sources.rewrite",
+    "sources.key",
+    "lists.clean",
+    "holds.clear",
+    "file.aside",
+    "dpkg.configure",
+    "packages.install",
+    "initramfs.build",
+    "module.reload",
+    "reboot",
+    "apply",
+    "realign",
+)
 # Never chosen: they are offered, or told.
 _NOT_OURS = frozenset({"runfile.uninstall", "purge", "manual"})
 _MENDS, _APPLIES, _RESTARTS = (1, 2), (3, 4), (0,)
@@ -27,10 +39,23 @@ _MENDS, _APPLIES, _RESTARTS = (1, 2), (3, 4), (0,)
 _TIMES = 2
 MOST_ROUNDS = 8
 # A purge is no way out of these.
-_PASSING = frozenset({
-    "apt.fetch", "apt.key", "apt.key_unknown", "apt.no_release", "apt.expired", "apt.mirror_sync", "apt.sources",
-    "apt.lock_timeout", "apt.disk_full", "gpu.in_use", "module.in_use", "connect.lost", "snapshot.write",
-})  # fmt: skip
+_PASSING = frozenset(
+    {
+        "apt.fetch",
+        "apt.key",
+        "apt.key_unknown",
+        "apt.no_release",
+        "apt.expired",
+        "apt.mirror_sync",
+        "apt.sources",
+        "apt.lock_timeout",
+        "apt.disk_full",
+        "gpu.in_use",
+        "module.in_use",
+        "connect.lost",
+        "snapshot.write",
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -94,15 +119,8 @@ def next_level(findings: Iterable[Finding], history: History) -> str:
             continue
         rest = [repair for repair in finding.repairs if repair.action in _NOT_OURS]
         told += [repair.words for repair in rest[:1]]
-        if (
-            not rest
-            and finding.repairs
-            and next_repair(finding, history) is None
-            and not _waits(finding, history)
-        ):
-            told.append(
-                "--purge removes every trace of the driver by exact names, then installs by the inventory"
-            )
+        if not rest and finding.repairs and next_repair(finding, history) is None and not _waits(finding, history):
+            told.append("--purge removes every trace of the driver by exact names, then installs by the inventory")
     return "; ".join(dict.fromkeys(told))
 
 
@@ -152,13 +170,12 @@ def _restart(steps: list[RescueStep], history: History, facts: Facts, limits: Li
 def stops(facts: Facts, limits: Limits) -> list[str]:
     """Services that a reload stops for a moment, in words."""
     own: list[str] = [
-        unit for unit in ("nvidia-persistenced", "nvidia-fabricmanager")
+        unit
+        for unit in ("nvidia-persistenced", "nvidia-fabricmanager")
         if unit in facts.services and facts.services[unit].running
-    ]  # fmt: skip
+    ]
     if limits.stop_holders:
-        own += [
-            f"what {user.comm} (pid {user.pid}) belongs to, if it is a service" for user in facts.gpu_users
-        ]
+        own += [f"what {user.comm} (pid {user.pid}) belongs to, if it is a service" for user in facts.gpu_users]
     return own
 
 

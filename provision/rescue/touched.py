@@ -23,28 +23,30 @@ def touched(before: Facts, after: Facts, history: History) -> list[PackageChange
         was, now = _present(before.packages.get(name)), _present(after.packages.get(name))
         if was is None and now is None or was and now and was.version == now.version:
             if name in before.packages or name in after.packages:
-                found.pop(name, None)  # planned, and not so in the end
+                # planned, and not so in the end
+                found.pop(name, None)
             continue
         action = (
-            "remove"
-            if now is None
-            else "install"
-            if was is None
-            else apt_query.change_action(was.version, now.version)
+            "remove" if now is None else "install" if was is None else apt_query.change_action(was.version, now.version)
         )
-        found[name] = PackageChange.model_validate({
-            "action": action, "name": name, "version": now.version if now else None,
-            "from_version": was.version if was else None,
-        })  # fmt: skip
+        found[name] = PackageChange.model_validate(
+            {
+                "action": action,
+                "name": name,
+                "version": now.version if now else None,
+                "from_version": was.version if was else None,
+            }
+        )
     return [found[name] for name in sorted(found)]
 
 
 def configured(before: Facts, after: Facts) -> list[str]:
     """Packages that dpkg had left unfinished, and that are set up now."""
     return sorted(
-        name for name, package in before.packages.items()
+        name
+        for name, package in before.packages.items()
         if package.broken and name in after.packages and after.packages[name].installed
-    )  # fmt: skip
+    )
 
 
 def _present(package: Package | None) -> Package | None:

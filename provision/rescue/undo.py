@@ -31,7 +31,8 @@ class SnapshotRow(BaseModel):
 
 class FileBack(BaseModel):
     path: str
-    action: str  # restore | remove
+    # restore | remove
+    action: str
 
 
 class NotBack(BaseModel):
@@ -49,7 +50,8 @@ class UndoPlan(BaseModel):
     id: str
     made: str
     reason: str | None = None
-    install: list[str] = Field(default_factory=list)  # name=version
+    # name=version
+    install: list[str] = Field(default_factory=list)
     remove: list[str] = Field(default_factory=list)
     hold: list[str] = Field(default_factory=list)
     release: list[str] = Field(default_factory=list)
@@ -66,17 +68,12 @@ class UndoPlan(BaseModel):
         found = []
         if self.changes:
             title = f"bring {len(self.changes)} packages back to what they were"
-            details = [
-                f"{c.name} {c.from_version or 'absent'} -> {c.version or 'absent'}" for c in self.changes
-            ]
+            details = [f"{c.name} {c.from_version or 'absent'} -> {c.version or 'absent'}" for c in self.changes]
             found.append(_step(title, f"the rescue of {self.made} changed them", details))
         for title, names in (("hold again", self.hold), ("lift holds that the rescue set", self.release)):
             if names:
                 found.append(_step(title, "as the snapshot has it", names))
-        for action, title in (
-            ("restore", "restore files"),
-            ("remove", "remove files that came with the rescue"),
-        ):
+        for action, title in (("restore", "restore files"), ("remove", "remove files that came with the rescue")):
             paths = [file.path for file in self.files if file.action == action]
             if paths:
                 found.append(_step(title, "nobody has changed them since", paths))
@@ -93,16 +90,13 @@ def read_undo(host: str, call: Call, id_: str | None = None) -> UndoPlan:
     Raises UnreachableError, or HostFailedError from ``call`` (also where there is no such snapshot: ``snapshot.none``,
     ``snapshot.unknown``, ``snapshot.cut_off``).
     """
-    return undo_plan(
-        host, answered(call("rescue.undo", {"op": "plan", "id": id_}), problems=list, changes=list)
-    )
+    return undo_plan(host, answered(call("rescue.undo", {"op": "plan", "id": id_}), problems=list, changes=list))
 
 
 def undo_plan(host: str, answer: dict[str, Any]) -> UndoPlan:
     """The plan of what rescueundo.plan answered. Pure."""
     blockers = [
-        Issue.model_validate(problem).model_copy(update={"host": host}).model_dump()
-        for problem in answer["problems"]
+        Issue.model_validate(problem).model_copy(update={"host": host}).model_dump() for problem in answer["problems"]
     ]
     return UndoPlan.model_validate({**answer, "blockers": blockers, "raw_changes": answer["changes"]})
 

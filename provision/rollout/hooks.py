@@ -24,8 +24,11 @@ class Hook:
     def environment(self, phase: str, host: str, run: str, wave: int) -> dict[str, str]:
         """Return what the command is told."""
         return {
-            "GPU_ROLLOUT_HOST": host, "GPU_ROLLOUT_PHASE": phase, "GPU_ROLLOUT_RUN": run, "GPU_ROLLOUT_WAVE": str(wave),
-        }  # fmt: skip
+            "GPU_ROLLOUT_HOST": host,
+            "GPU_ROLLOUT_PHASE": phase,
+            "GPU_ROLLOUT_RUN": run,
+            "GPU_ROLLOUT_WAVE": str(wave),
+        }
 
 
 def hook_of(host: str, values: Mapping[str, Any], phase: Phase) -> Hook | None:
@@ -36,16 +39,15 @@ def hook_of(host: str, values: Mapping[str, Any], phase: Phase) -> Hook | None:
     command = tuple(str(word) for word in given.get("command") or ())
     if not command or not command[0]:
         raise UsageError(
-            "usage.hook", f"gpu_rollout_{phase} has no command", host=host,
+            "usage.hook",
+            f"gpu_rollout_{phase} has no command",
+            host=host,
             hint="command: a list, the program first: [scontrol, update, 'nodename={{ inventory_hostname }}', state=resume]",
-        )  # fmt: skip
+        )
     timeout = float(given.get("timeout") or 600)
     if timeout < 0:
         raise UsageError(
-            "usage.hook",
-            f"gpu_rollout_{phase}: timeout {timeout:.0f}",
-            host=host,
-            hint="seconds, more than 0",
+            "usage.hook", f"gpu_rollout_{phase}: timeout {timeout:.0f}", host=host, hint="seconds, more than 0"
         )
     return Hook(command, str(given.get("on") or "host"), timeout)
 
@@ -55,9 +57,11 @@ def hooks_of(host: str, values: Mapping[str, Any]) -> dict[str, Hook]:
     found = {phase: hook for phase in ("drain", "resume") if (hook := hook_of(host, values, phase))}
     if "resume" in found and "drain" not in found:
         raise UsageError(
-            "usage.hook", "gpu_rollout_resume without gpu_rollout_drain: it would never run", host=host,
-            hint="give a drain hook too: [\"true\"] where there is nothing to drain",
-        )  # fmt: skip
+            "usage.hook",
+            "gpu_rollout_resume without gpu_rollout_drain: it would never run",
+            host=host,
+            hint='give a drain hook too: ["true"] where there is nothing to drain',
+        )
     return found
 
 
@@ -74,12 +78,7 @@ def judge(phase: str, host: str, hook: Hook, answer: Mapping[str, Any], run: str
     else:
         how = f"ended with {answer['rc']}"
     return failed(
-        phase,
-        host,
-        hook,
-        how,
-        [line for line in str(answer["output"]).splitlines() if line.strip()][-6:],
-        run,
+        phase, host, hook, how, [line for line in str(answer["output"]).splitlines() if line.strip()][-6:], run
     )
 
 
@@ -89,10 +88,16 @@ def failed(phase: str, host: str, hook: Hook, how: str, because: list[str], run:
     program = hook.command[0]
     if phase == "drain":
         return Issue(
-            code="rollout.drain_failed", host=host, message=f"not drained, so left alone: {program} ({where}) {how}",
-            because=because, hint=f"mend the hook (gpu_rollout_drain), then: provision apply --resume {run}",
-        )  # fmt: skip
+            code="rollout.drain_failed",
+            host=host,
+            message=f"not drained, so left alone: {program} ({where}) {how}",
+            because=because,
+            hint=f"mend the hook (gpu_rollout_drain), then: provision apply --resume {run}",
+        )
     return Issue(
-        code="rollout.resume_failed", host=host, message=f"STILL DRAINED: the resume hook {program} ({where}) {how}",
-        because=because, hint=f"resume it by hand, or have it tried again: provision apply --resume {run}",
-    )  # fmt: skip
+        code="rollout.resume_failed",
+        host=host,
+        message=f"STILL DRAINED: the resume hook {program} ({where}) {how}",
+        because=because,
+        hint=f"resume it by hand, or have it tried again: provision apply --resume {run}",
+    )

@@ -35,7 +35,8 @@ class Outcome:
     applied: AppliedHost
     code: Exit
     issues: list[Issue] = field(default_factory=list)
-    lost: bool = False  # it did not come back from its reboot
+    # it did not come back from its reboot
+    lost: bool = False
     warnings: list[Issue] = field(default_factory=list)
 
     @property
@@ -81,9 +82,7 @@ class Actions(Protocol):
         """Begin what the next play will need, while hosts are read and drained."""
         ...
 
-    def waiting(
-        self, hosts: Sequence[str]
-    ) -> AbstractContextManager[Callable[[Mapping[str, list[str]], float], None]]:
+    def waiting(self, hosts: Sequence[str]) -> AbstractContextManager[Callable[[Mapping[str, list[str]], float], None]]:
         """Show that hosts are waited for; what it gives is told who uses their GPUs, and how many seconds are left."""
         ...
 
@@ -103,22 +102,30 @@ class Rollout:
     """
 
     def __init__(
-        self, actions: Actions, store: Store, agreed: Mapping[str, HostPlan], *, planned_at: float, interrupts: Interrupts,
-        before: Mapping[str, Sequence[HostPlan]] | None = None, seams: Sequence[Seam] = (), check: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        actions: Actions,
+        store: Store,
+        agreed: Mapping[str, HostPlan],
+        *,
+        planned_at: float,
+        interrupts: Interrupts,
+        before: Mapping[str, Sequence[HostPlan]] | None = None,
+        seams: Sequence[Seam] = (),
+        check: bool = False,
+    ) -> None:
         self.actions, self.store, self.agreed = actions, store, dict(agreed)
         self.seams = [] if check else list(seams)
         self.interrupts, self.check = interrupts, check
         self.outcomes: dict[str, Outcome] = {}
-        self.issues: list[Issue] = []  # of hosts that this session has nothing else to say of
+        # of hosts that this session has nothing else to say of
+        self.issues: list[Issue] = []
         self.interrupted = False
         self._planned_at = planned_at
         self._before = dict(before or {})
         self._first = True
         self._deferred: list[str] = []
-        self._resumed: set[str] = (
-            set()
-        )  # in this session: what failed once is told, not tried again and again
+        # in this session: what failed once is told, not tried again and again
+        self._resumed: set[str] = set()
         self._allowed = store.state.options.may_fail(store.state.total)
 
     # ---- the order of things -------------------------------------------------------------------------------------------
@@ -228,8 +235,7 @@ class Rollout:
         for seam in self.seams:
             refused = seam.before_wave(number, left)
             self._take(
-                {name: rollout_summary.refused(self.agreed[name], issue) for name, issue in refused.items()},
-                wave=None,
+                {name: rollout_summary.refused(self.agreed[name], issue) for name, issue in refused.items()}, wave=None
             )
             left = [name for name in left if name not in refused]
         return left
@@ -250,9 +256,7 @@ class Rollout:
         self.actions.prepare()
         # Drained by a session that was killed before it could resume: once is enough.
         todo = [
-            name
-            for name in with_hook
-            if self.store.host(name).drain != "ok" or not self.store.host(name).owes_resume
+            name for name in with_hook if self.store.host(name).drain != "ok" or not self.store.host(name).owes_resume
         ]
         with self.store.change() as state:
             for name in todo:
@@ -264,8 +268,7 @@ class Rollout:
                     state.hosts[name].drain = "failed" if result.issue else "ok"
         failed = {name: result.issue for name, result in results.items() if result.issue}
         self._take(
-            {name: rollout_summary.skipped(self.agreed[name], issue) for name, issue in failed.items()},
-            wave=None,
+            {name: rollout_summary.skipped(self.agreed[name], issue) for name, issue in failed.items()}, wave=None
         )
         self.interrupts.check()
         return [name for name in hosts if name not in failed]
@@ -299,9 +302,7 @@ class Rollout:
         if not busy:
             return ready
         patient = [name for name in busy if self.actions.drains(name) and self._wait_seconds]
-        later = [
-            name for name in busy if name not in patient and self._wait_seconds and not self._waits(number)
-        ]
+        later = [name for name in busy if name not in patient and self._wait_seconds and not self._waits(number)]
         self._deferred += later
         self._busy({name: users for name, users in busy.items() if name not in patient and name not in later})
         if patient:
@@ -345,9 +346,7 @@ class Rollout:
             state.waves[number - 1].status = "done" if ended else "stopped"
             state.waves[number - 1].seconds = seconds
         if not self.check and self._count() > 1:
-            states = [
-                self.outcomes[name].status if name in self.outcomes else "waiting" for name in wave.hosts
-            ]
+            states = [self.outcomes[name].status if name in self.outcomes else "waiting" for name in wave.hosts]
             self.actions.note(
                 f"{rollout_summary.wave(number, self._count(), wave.kind)}: {rollout_summary.counts(states)} in {seconds:.0f} s"
             )
@@ -363,10 +362,7 @@ class Rollout:
 
     def _busy(self, users: Mapping[str, list[str]]) -> None:
         self._take(
-            {
-                name: rollout_summary.busy(self.agreed[name], who, self._wait_seconds)
-                for name, who in users.items()
-            },
+            {name: rollout_summary.busy(self.agreed[name], who, self._wait_seconds) for name, who in users.items()},
             wave=None,
         )
 
@@ -376,9 +372,7 @@ class Rollout:
         deadline = self._deadline()
         state = self.store.state
         while left and not self._stopped():
-            idle, still = self._until_idle(
-                {name: self.agreed[name].reboot.blocked_by for name in left}, deadline
-            )
+            idle, still = self._until_idle({name: self.agreed[name].reboot.blocked_by for name in left}, deadline)
             if not idle:
                 self._busy(still)
                 return
@@ -388,18 +382,14 @@ class Rollout:
                 changed.waves.append(WaveState(kind=kind, hosts=wave))
             self._wave(self._count())
             # A job may have begun between the look and the plan: such a host waits on.
-            again = [
-                name for name in wave if self.outcomes.get(name) and self.outcomes[name].status == "busy"
-            ]
+            again = [name for name in wave if self.outcomes.get(name) and self.outcomes[name].status == "busy"]
             for name in again if time.monotonic() < deadline else ():
                 del self.outcomes[name]
             left = [name for name in left if name not in wave or name in again]
             if time.monotonic() >= deadline:
                 left = [name for name in left if name not in again]
 
-    def _until_idle(
-        self, users: Mapping[str, list[str]], deadline: float
-    ) -> tuple[list[str], dict[str, list[str]]]:
+    def _until_idle(self, users: Mapping[str, list[str]], deadline: float) -> tuple[list[str], dict[str, list[str]]]:
         """Wait until a host's GPUs are idle (until all are, for hosts that are drained), or the time is over.
 
         Returns (idle hosts, who uses the GPUs of the others).

@@ -16,14 +16,18 @@ _DURATION = re.compile(r"(?:\d+(?:\.\d+)?[smhd])+")
 class RolloutOptions(BaseModel):
     """What was asked for; kept in a run's state, so that --resume goes on with the same."""
 
-    canary: int = 0  # hosts to do first; 0: none
-    batch: str | None = None  # hosts at a time: "4" or "25%"; None: all the others at once
-    max_failures: str | None = None  # hosts that may fail: "1" or "10%"; None: see may_fail
-    wait: float = 0  # seconds to wait for GPUs that are in use
-    values: dict[
-        str, str | bool
-    ] = {}  # variables that options of the command stand for (--no-reboot, --prune, --lock)
-    rollback: str | None = None  # the run before which hosts are brought back
+    # hosts to do first; 0: none
+    canary: int = 0
+    # hosts at a time: "4" or "25%"; None: all the others at once
+    batch: str | None = None
+    # hosts that may fail: "1" or "10%"; None: see may_fail
+    max_failures: str | None = None
+    # seconds to wait for GPUs that are in use
+    wait: float = 0
+    # variables that options of the command stand for (--no-reboot, --prune, --lock)
+    values: dict[str, str | bool] = {}
+    # the run before which hosts are brought back
+    rollback: str | None = None
 
     @property
     def staged(self) -> bool:
@@ -47,18 +51,24 @@ class RolloutOptions(BaseModel):
 
 
 def parse(
-    canary: int | None, batch: str | None, max_failures: str | None, wait: str | None,
+    canary: int | None,
+    batch: str | None,
+    max_failures: str | None,
+    wait: str | None,
     values: Mapping[str, str | bool] | None = None,
-) -> RolloutOptions:  # fmt: skip
+) -> RolloutOptions:
     """Return the options of the command line. Raises UsageError for what cannot be meant."""
     if batch is not None:
         _amount("--batch", batch, least=1)
     if max_failures is not None:
         _amount("--max-failures", max_failures, least=0)
     return RolloutOptions(
-        canary=canary or 0, batch=batch, max_failures=max_failures, wait=seconds(wait) if wait else 0,
+        canary=canary or 0,
+        batch=batch,
+        max_failures=max_failures,
+        wait=seconds(wait) if wait else 0,
         values=dict(values or {}),
-    )  # fmt: skip
+    )
 
 
 def seconds(text: str) -> float:
@@ -67,7 +77,7 @@ def seconds(text: str) -> float:
     if not _DURATION.fullmatch(told):
         raise UsageError(
             "usage.duration", f"--wait {text}: that is no time", hint="a number with its unit: 90s, 15m, 2h, 1h30m"
-        )  # fmt: skip
+        )
     return sum(float(number) * _UNITS[unit] for number, unit in re.findall(r"(\d+(?:\.\d+)?)([smhd])", told))
 
 
@@ -75,9 +85,10 @@ def _amount(option: str, text: str, least: int) -> None:
     match = re.fullmatch(r"(\d+)(%?)", text.strip())
     if match is None or int(match[1]) < least or (match[2] and int(match[1]) > 100):
         raise UsageError(
-            "usage.amount", f"{option} {text}: that is no number of hosts",
+            "usage.amount",
+            f"{option} {text}: that is no number of hosts",
             hint=f"a number from {least} on, or a part of the hosts to change: {option} {max(least, 1)}, {option} 25%",
-        )  # fmt: skip
+        )
 
 
 def _of(text: str, total: int) -> int:

@@ -36,8 +36,10 @@ _SHOWN_RUNS = 5
 class Process(BaseModel):
     """A process of this machine, told apart from a later one with its number."""
 
-    pid: int = Field(gt=0, le=1 << 22)  # the most that the kernel gives out (man proc: pid_max)
-    started: str | None = None  # clock ticks since boot: /proc/PID/stat
+    # the most that the kernel gives out (man proc: pid_max)
+    pid: int = Field(gt=0, le=1 << 22)
+    # clock ticks since boot: /proc/PID/stat
+    started: str | None = None
     boot_id: str | None = None
 
     @classmethod
@@ -61,12 +63,15 @@ class HostState(BaseModel):
     """One host of a run. status: waiting, running, or what AppliedHost says once it is known."""
 
     status: str = "waiting"
-    began: bool = False  # a change was begun, by this session or one before: it may be half-way
+    # a change was begun, by this session or one before: it may be half-way
+    began: bool = False
     summary: str = ""
     canary: bool = False
     wave: int | None = None
-    drain: Literal["none", "tried", "ok", "failed"] = "none"  # tried: begun, and nobody saw the end
-    resume: Literal["none", "due", "ok", "failed"] = "none"  # due: drain was tried, and this has to follow
+    # tried: begun, and nobody saw the end
+    drain: Literal["none", "tried", "ok", "failed"] = "none"
+    # due: drain was tried, and this has to follow
+    resume: Literal["none", "due", "ok", "failed"] = "none"
 
     @property
     def owes_resume(self) -> bool:
@@ -96,16 +101,24 @@ class RunState(BaseModel):
     command: str = "apply"
     options: RolloutOptions = RolloutOptions()
     where: Where = Where()
-    begun: str = ""  # UTC
-    controller: str = ""  # host name of the machine that runs it
-    process: Process | None = None  # the command
-    playbook: Process | None = None  # ansible-playbook, which outlives a killed command
-    sessions: int = 1  # 1, and one more for each --resume
-    total: int = 0  # hosts to change: what percentages are of
+    # UTC
+    begun: str = ""
+    # host name of the machine that runs it
+    controller: str = ""
+    # the command
+    process: Process | None = None
+    # ansible-playbook, which outlives a killed command
+    playbook: Process | None = None
+    # 1, and one more for each --resume
+    sessions: int = 1
+    # hosts to change: what percentages are of
+    total: int = 0
     waves: list[WaveState] = Field(default_factory=list)
     hosts: dict[str, HostState] = Field(default_factory=dict)
-    stopped: str | None = None  # why no further wave was begun
-    ended: str | None = None  # UTC; None while it runs, or after a kill
+    # why no further wave was begun
+    stopped: str | None = None
+    # UTC; None while it runs, or after a kill
+    ended: str | None = None
     exit_code: int | None = None
 
     def left(self) -> list[str]:
@@ -147,9 +160,7 @@ class Store:
     def host(self, name: str) -> HostState:
         return self.state.hosts[name]
 
-    def mark(
-        self, names: Sequence[str], status: str, *, began: bool | None = None, wave: int | None = None
-    ) -> None:
+    def mark(self, names: Sequence[str], status: str, *, began: bool | None = None, wave: int | None = None) -> None:
         with self.change() as state:
             for name in names:
                 host = state.hosts[name]
@@ -165,9 +176,16 @@ def new_state(
 ) -> RunState:
     """Return the state of a run that begins now, in this process."""
     return RunState(
-        run=run, options=options, where=where, begun=now(), controller=socket.gethostname(), process=Process.of(os.getpid()),
-        total=sum(len(wave.hosts) for wave in waves), waves=[as_state(wave) for wave in waves], hosts=hosts,
-    )  # fmt: skip
+        run=run,
+        options=options,
+        where=where,
+        begun=now(),
+        controller=socket.gethostname(),
+        process=Process.of(os.getpid()),
+        total=sum(len(wave.hosts) for wave in waves),
+        waves=[as_state(wave) for wave in waves],
+        hosts=hosts,
+    )
 
 
 def as_state(wave: Wave) -> WaveState:
@@ -183,9 +201,11 @@ def read(folder: Path) -> RunState:
         found, why = None, str(damage)
     if found is None:
         raise UsageError(
-            "usage.run", f"{folder} has no state to go on from", because=[why],
+            "usage.run",
+            f"{folder} has no state to go on from",
+            because=[why],
             hint="name the folder of a run of provision apply; or begin a new run: provision apply",
-        )  # fmt: skip
+        )
     return found
 
 
@@ -221,9 +241,7 @@ def find(run: str, base: Path) -> Path:
 
 
 def _unknown(message: str, known: Sequence[Path]) -> UsageError:
-    states = [
-        (folder.name, own_state.read_or_none(folder / FILE, RunState)) for folder in known[:_SHOWN_RUNS]
-    ]
+    states = [(folder.name, own_state.read_or_none(folder / FILE, RunState)) for folder in known[:_SHOWN_RUNS]]
     listed = [f"{name}: {state.count() if state else 'its state cannot be read'}" for name, state in states]
     if len(known) > _SHOWN_RUNS:
         listed.append(f"and {len(known) - _SHOWN_RUNS} older ones")

@@ -18,17 +18,18 @@ if TYPE_CHECKING:
 
 _SHOWN = 8
 _WORDS = {
-    "done": "done and proven", "unchanged": "as wanted", "reboot_needed": "waiting for a reboot",
-    "restart_needed": "waiting for a restart", "check_failed": "with failed checks", "not_started": "not begun",
-    "busy": "in use", "waiting": "later", "skipped": "not drained",
-}  # fmt: skip
-# How a plan's status reads once nothing is done about the host.
-_UNTOUCHED = {
-    "converged": "unchanged",
-    "blocked": "blocked",
-    "unreachable": "unreachable",
-    "failed": "failed",
+    "done": "done and proven",
+    "unchanged": "as wanted",
+    "reboot_needed": "waiting for a reboot",
+    "restart_needed": "waiting for a restart",
+    "check_failed": "with failed checks",
+    "not_started": "not begun",
+    "busy": "in use",
+    "waiting": "later",
+    "skipped": "not drained",
 }
+# How a plan's status reads once nothing is done about the host.
+_UNTOUCHED = {"converged": "unchanged", "blocked": "blocked", "unreachable": "unreachable", "failed": "failed"}
 
 
 # ---- lines ------------------------------------------------------------------------------------------------------------
@@ -101,11 +102,13 @@ def busy(plan: HostPlan, users: Sequence[str], waited: float) -> Outcome:
     """A host that was left alone because its GPUs are in use."""
     after = f" after {duration(waited)} of waiting" if waited else ""
     issue = Issue(
-        code="gpu.in_use", host=plan.host, message=f"the GPUs are in use{after}, and the change would disturb them",
+        code="gpu.in_use",
+        host=plan.host,
+        message=f"the GPUs are in use{after}, and the change would disturb them",
         because=list(users)[:8],
         hint="wait longer (--wait), stop them, or have a drain hook do it (gpu_rollout_drain); nvidia_driver_reboot: always "
         "goes ahead all the same",
-    )  # fmt: skip
+    )
     found = _outcome("busy", f"the GPUs are in use: {', '.join(list(users)[:3])}", Exit.REFUSED, issue)
     found.applied.because = list(users)
     return found
@@ -122,10 +125,12 @@ def refused(plan: HostPlan, issue: Issue) -> Outcome:
 def differs(plan: HostPlan, more: Sequence[str], run: str) -> Outcome:
     """A host whose plan has become another one than was agreed to."""
     issue = Issue(
-        code="apply.plan_changed", host=plan.host, message="its plan is no longer the one that was agreed to",
+        code="apply.plan_changed",
+        host=plan.host,
+        message="its plan is no longer the one that was agreed to",
         because=[f"now also: {line}" for line in more[:6]] + ([f"and {len(more) - 6} more"] if len(more) > 6 else []),
         hint=f"look at the new plan and agree to it: provision apply --resume {run}",
-    )  # fmt: skip
+    )
     return _outcome("blocked", issue.message, Exit.REFUSED, issue)
 
 
@@ -172,9 +177,11 @@ def stopped(state: RunState) -> Issue | None:
             groups["half-way"].append(name)
     because = [f"{word}: {hosts(names, whole=True)}" for word, names in groups.items() if names]
     return Issue(
-        code="rollout.stopped", message=f"the rollout was stopped: {state.stopped}", because=because,
+        code="rollout.stopped",
+        message=f"the rollout was stopped: {state.stopped}",
+        because=because,
         hint=f"mend what failed, then go on with the rest: provision apply --resume {state.run}",
-    )  # fmt: skip
+    )
 
 
 def owing(state: RunState) -> Issue | None:
@@ -183,10 +190,11 @@ def owing(state: RunState) -> Issue | None:
     if not names:
         return None
     return Issue(
-        code="rollout.still_drained", message=f"still drained: {hosts(names, whole=True)}",
+        code="rollout.still_drained",
+        message=f"still drained: {hosts(names, whole=True)}",
         because=["the resume hook failed there"],
         hint=f"resume them by hand, or have it tried again: provision apply --resume {state.run}",
-    )  # fmt: skip
+    )
 
 
 def preview(

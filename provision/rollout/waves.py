@@ -17,8 +17,10 @@ WaveKind = Literal["all", "canary", "batch", "waited"]
 class Kind:
     """What makes two hosts alike: their hardware, and what is to be done there."""
 
-    hardware: str  # "2 x H100 PCIe"
-    work: str  # of the plan: the same text, the same work
+    # "2 x H100 PCIe"
+    hardware: str
+    # of the plan: the same text, the same work
+    work: str
 
 
 @dataclass(frozen=True)
@@ -53,9 +55,12 @@ def canaries(hosts: Sequence[str], kinds: Mapping[str, Kind], count: int) -> lis
         best = min(
             left,
             key=lambda name: (
-                hardware[kinds[name].hardware], work[kinds[name]], -many[kinds[name].hardware], order[name],
+                hardware[kinds[name].hardware],
+                work[kinds[name]],
+                -many[kinds[name].hardware],
+                order[name],
             ),
-        )  # fmt: skip
+        )
         left.remove(best)
         chosen.append(best)
         hardware[kinds[best].hardware] += 1

@@ -41,16 +41,23 @@ class HostOutcome:
     """What a run did on one host."""
 
     status: HostStatus = "not_started"
-    changed: list[str] = field(default_factory=list)  # names of the tasks that changed something
+    # names of the tasks that changed something
+    changed: list[str] = field(default_factory=list)
     failed_task: str | None = None
-    running_task: str | None = None  # where it was when the run was cut off
-    failed_action: str | None = None  # the module of the task that failed
-    rebooted: bool = False  # the reboot of a task was seen through: another boot answers
+    # where it was when the run was cut off
+    running_task: str | None = None
+    # the module of the task that failed
+    failed_action: str | None = None
+    # the reboot of a task was seen through: another boot answers
+    rebooted: bool = False
     reboot_required: bool = False
-    reboot_because: list[str] = field(default_factory=list)  # why it is left to the owner
-    restart_required: list[str] | None = None  # why a daemon has to be restarted, and who is in the way
+    # why it is left to the owner
+    reboot_because: list[str] = field(default_factory=list)
+    # why a daemon has to be restarted, and who is in the way
+    restart_required: list[str] | None = None
     issue: Issue | None = None
-    warnings: list[Issue] = field(default_factory=list)  # what our modules went on with
+    # what our modules went on with
+    warnings: list[Issue] = field(default_factory=list)
 
     @property
     def exit_code(self) -> Exit:
@@ -104,9 +111,12 @@ class _Loading:
         self.environment = dict(environment)
         self.process = subprocess.Popen(
             [sys.executable, "-P", str(Path(__file__).with_name("playbook.py"))],
-            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            env=self.environment, start_new_session=True,
-        )  # fmt: skip
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=self.environment,
+            start_new_session=True,
+        )
 
     def play(self, request: Mapping[str, Any]) -> subprocess.Popen[bytes]:
         """Tell it what to play; raises BrokenPipeError when it is gone. Its stdin is Ansible's from then on."""
@@ -204,9 +214,7 @@ def run_playbook(
 # ---- the process -------------------------------------------------------------------------------------------
 
 
-def _start(
-    request: Mapping[str, Any], inventory: Inventory, log: Path, events: Path
-) -> subprocess.Popen[bytes]:
+def _start(request: Mapping[str, Any], inventory: Inventory, log: Path, events: Path) -> subprocess.Popen[bytes]:
     """Start ansible-playbook, in the process that has loaded it meanwhile where there is one."""
     write_private(log, "")
     environment = _environment(inventory)
@@ -225,15 +233,23 @@ def _start(
         return _Loading(environment).play(told)
     except OSError as error:
         raise HostFailedError(
-            "engine.no_ansible", "ansible-playbook cannot be started", because=[str(error)],
+            "engine.no_ansible",
+            "ansible-playbook cannot be started",
+            because=[str(error)],
             hint="pip install ansible-core, beside gpu-provision",
-        ) from error  # fmt: skip
+        ) from error
 
 
 def _request(
-    playbook: Path, inventory: Inventory, hosts: Sequence[str], extra_vars: Mapping[str, Any],
-    forks: int | None, check: bool, verbosity: int, pythons: Mapping[str, Mapping[str, str | None]],
-) -> dict[str, Any]:  # fmt: skip
+    playbook: Path,
+    inventory: Inventory,
+    hosts: Sequence[str],
+    extra_vars: Mapping[str, Any],
+    forks: int | None,
+    check: bool,
+    verbosity: int,
+    pythons: Mapping[str, Mapping[str, str | None]],
+) -> dict[str, Any]:
     """Return what _playbook.py is told: arguments, and beside them what no argument list and no file may hold."""
     command = [str(playbook)]
     for source in inventory.sources:
@@ -281,9 +297,7 @@ def _host_vars(
 
 def _local_vars(host: Host) -> dict[str, str]:
     """The system's Python first: apt and dpkg belong to it, and this program's may lie in a virtual environment."""
-    python = host.connection.python or (
-        "/usr/bin/python3" if Path("/usr/bin/python3").exists() else sys.executable
-    )
+    python = host.connection.python or ("/usr/bin/python3" if Path("/usr/bin/python3").exists() else sys.executable)
     return {"ansible_connection": "local", "ansible_python_interpreter": python}
 
 
@@ -309,9 +323,7 @@ def _environment(inventory: Inventory) -> dict[str, str]:
     arguments = str(settings.get("ssh_args") or "")
     if "serveralive" not in (arguments + _ssh_config()).lower():
         # A half-open connection after a reboot ends in 15 seconds instead of hanging.
-        environment["ANSIBLE_SSH_ARGS"] = (
-            f"{arguments} -o ServerAliveInterval=5 -o ServerAliveCountMax=3".strip()
-        )
+        environment["ANSIBLE_SSH_ARGS"] = f"{arguments} -o ServerAliveInterval=5 -o ServerAliveCountMax=3".strip()
     return environment
 
 
@@ -330,15 +342,11 @@ def _send_password(process: subprocess.Popen[bytes], password: str | None) -> No
             stdin.write(password.encode() + b"\n")
         stdin.close()
     except BrokenPipeError:
-        return  # it ended at once; its log says why
+        # it ended at once; its log says why
+        return
 
 
-def _watch(
-    process: subprocess.Popen[bytes],
-    events: Path,
-    state: _State,
-    on_event: Callable[[Event], None],
-) -> bool:
+def _watch(process: subprocess.Popen[bytes], events: Path, state: _State, on_event: Callable[[Event], None]) -> bool:
     """Follow the events until the process ends; return whether the user interrupted."""
     interrupts = 0
     deadline = float("inf")
@@ -422,8 +430,7 @@ class _State:
             return
         outcome.running_task = None
         outcome.warnings += [
-            Issue(code="host.warning", host=event["host"], message=text)
-            for text in event.get("warnings") or ()
+            Issue(code="host.warning", host=event["host"], message=text) for text in event.get("warnings") or ()
         ]
         if event.get("reboot_required"):
             outcome.reboot_required = True
@@ -475,9 +482,7 @@ def is_reboot(event: Event) -> bool:
 
 
 def _issue(event: Event) -> Issue:
-    first, *rest = str(
-        event.get("message") or "failed (its output is not shown: no_log)"
-    ).strip().splitlines() or [""]
+    first, *rest = str(event.get("message") or "failed (its output is not shown: no_log)").strip().splitlines() or [""]
     because = event.get("because") or [line.strip() for line in rest if line.strip()][:8]
     unreachable = event["event"] == "unreachable"
     return Issue(

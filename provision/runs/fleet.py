@@ -18,7 +18,8 @@ T = TypeVar("T")
 # Sessions that wait for the end of a change: how many, and for how long.
 _KEEP_SESSIONS = 32
 _KEEP_SECONDS = 60.0
-_RESUMED_SECONDS = 10.0  # a host answers in one; a connection that is gone never does
+# a host answers in one; a connection that is gone never does
+_RESUMED_SECONDS = 10.0
 
 
 class Talk(Protocol):
@@ -58,9 +59,11 @@ class Fleet:
     """The hosts that were asked for, what the inventory wants of each, and how many to do at a time."""
 
     inventory: Inventory
-    values: Mapping[str, dict[str, Any]] = field(repr=False)  # host name -> role variables, with defaults
+    # host name -> role variables, with defaults
+    values: Mapping[str, dict[str, Any]] = field(repr=False)
     forks: int | None = None
-    kept: dict[str, tuple[remote.Session, float]] = field(default_factory=dict, repr=False)  # see ask_all
+    # see ask_all
+    kept: dict[str, tuple[remote.Session, float]] = field(default_factory=dict, repr=False)
 
     @property
     def hosts(self) -> list[Host]:
@@ -124,9 +127,15 @@ def _open(host: Host, kept: tuple[remote.Session, float] | None) -> remote.Sessi
 
 
 def ask_all(
-    fleet: Fleet, hosts: Sequence[Host], title: str, ask: Callable[[Host, remote.Session], T], talk: Talk,
-    *, keep: Callable[[T], bool] = lambda result: False, words: Callable[[T], str] = lambda result: "read",
-) -> dict[str, T | ProvisionError]:  # fmt: skip
+    fleet: Fleet,
+    hosts: Sequence[Host],
+    title: str,
+    ask: Callable[[Host, remote.Session], T],
+    talk: Talk,
+    *,
+    keep: Callable[[T], bool] = lambda result: False,
+    words: Callable[[T], str] = lambda result: "read",
+) -> dict[str, T | ProvisionError]:
     """Open a session with each host in parallel and return what ask makes of it, or the error, by host name.
 
     keep: true for hosts that will be asked again at once: their sessions stay open in fleet.kept, for the next

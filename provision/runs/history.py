@@ -74,7 +74,8 @@ class HostRecord(BaseModel):
     command: str = ""
     who: str = ""
     git: str | None = None
-    started: str = ""  # UTC
+    # UTC
+    started: str = ""
     ended: str = ""
     inventory: InventoryState | None = None
     lock: LockState | None = None
@@ -82,7 +83,8 @@ class HostRecord(BaseModel):
     rebooted: bool = False
     verify: Judged | None = None
     took_lock_of: dict[str, str | None] | None = None
-    ended_by: str | None = None  # who found it cut off, and removed its lock
+    # who found it cut off, and removed its lock
+    ended_by: str | None = None
 
 
 class Run(BaseModel):
@@ -100,11 +102,14 @@ class Run(BaseModel):
     exit_code: int | None = None
     inventory: InventoryState | None = None
     lock: LockState | None = None
-    planned: list[str] = Field(default_factory=list)  # hosts that it was to change
+    # hosts that it was to change
+    planned: list[str] = Field(default_factory=list)
     hosts: dict[str, HostRecord] = Field(default_factory=dict)
-    left_alone: dict[str, str] = Field(default_factory=dict)  # host -> why: busy, blocked, …
+    # host -> why: busy, blocked, …
+    left_alone: dict[str, str] = Field(default_factory=dict)
     folder: str | None = None
-    active: bool = False  # it goes on: its process is there
+    # it goes on: its process is there
+    active: bool = False
     _unreadable: bool = PrivateAttr(default=False)
 
     @property
@@ -128,13 +133,20 @@ class Recorder(Seam):
     """
 
     def __init__(
-        self, fleet: Fleet, plans: Mapping[str, HostPlan], command: str, talk: Talk, *, force: bool = False,
+        self,
+        fleet: Fleet,
+        plans: Mapping[str, HostPlan],
+        command: str,
+        talk: Talk,
+        *,
+        force: bool = False,
         before: Mapping[str, Any] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._fleet, self._plans, self._command, self._talk, self._force = fleet, plans, command, talk, force
         self._before = before or {}
         self._renewing, self._renews = ExitStack(), False
-        self._through: dict[str, dict[str, Any] | None] = {}  # hosts to let go -> their record
+        # hosts to let go -> their record
+        self._through: dict[str, dict[str, Any] | None] = {}
         self._issues: list[Issue] = []
 
     def begin(self, folder: Path) -> None:
@@ -144,10 +156,14 @@ class Recorder(Seam):
         place = folder_of(self._fleet)
         values = next(iter(self._fleet.values.values()), {})
         self._about: dict[str, Any] = {
-            "run": folder.name, "command": self._command, "who": runlock.who(), "git": runlock.git_identity(place),
-            "started": runrecord.now(), "inventory": runrecord.inventory_state(place),
+            "run": folder.name,
+            "command": self._command,
+            "who": runlock.who(),
+            "git": runlock.git_identity(place),
+            "started": runrecord.now(),
+            "inventory": runrecord.inventory_state(place),
             "lock": runrecord.lock_state(path_of(values)),
-        }  # fmt: skip
+        }
         # Gone on with after it was cut off: what was done then is kept.
         earlier = own_state.take(folder / FILE, Run, self._talk.note)
         planned = [name for name, plan in self._plans.items() if plan.status == "changes"]
@@ -178,9 +194,13 @@ class Recorder(Seam):
             packages = [change.model_dump() for change in plan.packages] if plan else []
             whole = result.status not in ("failed", "interrupted", "unreachable")
             record = runrecord.record(
-                self._about, result.status, packages if whole else [],
-                [check.model_dump() for check in result.checks] or None, result.rebooted, self._locks.took.get(host),
-            )  # fmt: skip
+                self._about,
+                result.status,
+                packages if whole else [],
+                [check.model_dump() for check in result.checks] or None,
+                result.rebooted,
+                self._locks.took.get(host),
+            )
             self._run.hosts[host] = HostRecord.model_validate(record)
         elif result.status != "unchanged":
             self._run.left_alone[host] = result.status
@@ -259,10 +279,7 @@ def meant(word: str, known: Sequence[str]) -> str | None:
     near = [name for name in known if name == plain] or [name for name in known if plain in name]
     if len(near) > 1:
         raise UsageError(
-            "usage.run",
-            f"{len(near)} runs are called like {word}",
-            because=near[:5],
-            hint="say more of its name",
+            "usage.run", f"{len(near)} runs are called like {word}", because=near[:5], hint="say more of its name"
         )
     return near[0] if near else None
 

@@ -28,9 +28,10 @@ from provision.runs.fleet import Fleet, Silent, ask_all
 def end(fleet: Fleet, plan: PlanDocument, base: Path) -> list[Issue]:
     """Remove the locks of ended runs from hosts of a plan that are as wanted; return what was done. base: folder of runs."""
     names = {
-        name for name, host in plan.hosts.items()
+        name
+        for name, host in plan.hosts.items()
         if host.status == "converged" and any(warning.code == run_lock.LEFT for warning in host.warnings)
-    }  # fmt: skip
+    }
     hosts = [host for host in fleet.hosts if host.name in names]
     if not hosts:
         return []
@@ -39,7 +40,8 @@ def end(fleet: Fleet, plan: PlanDocument, base: Path) -> list[Issue]:
         lock = session.call("run.lock", {"op": "read"})
         was, why = lock["held"], lock["stale"] or runlock.proven(lock)
         if not was or not why:
-            return None  # somebody else has it meanwhile
+            # somebody else has it meanwhile
+            return None
         told = session.call("run.record", {"op": "read"})["runs"]
         known = next((row for row in told if row.get("run") == was["run"]), None)
         record = None
@@ -61,24 +63,30 @@ def end(fleet: Fleet, plan: PlanDocument, base: Path) -> list[Issue]:
     return found
 
 
-def _record(
-    host: str, was: Mapping[str, Any], installed: Mapping[str, Package], base: Path
-) -> dict[str, Any]:
+def _record(host: str, was: Mapping[str, Any], installed: Mapping[str, Package], base: Path) -> dict[str, Any]:
     """What a run did to a host before it was cut off: of what it had planned, what is there now.
 
     Without the folder of that run, which is on the machine that it was started from, nobody knows what was planned.
     """
-    about = {"run": was["run"], "command": was.get("command", ""), "who": was.get("who", ""), "git": was.get("git"),
-             "started": was.get("since", ""), "inventory": None, "lock": None}  # fmt: skip
+    about = {
+        "run": was["run"],
+        "command": was.get("command", ""),
+        "who": was.get("who", ""),
+        "git": was.get("git"),
+        "started": was.get("since", ""),
+        "inventory": None,
+        "lock": None,
+    }
     changed = []
     run = _run(host, was["run"], base)
     if run is not None:
         about.update(run.model_dump(include={"inventory", "lock"}))
         # Facts know the packages that matter to us; of others there is only the plan's word.
         changed = [
-            change for change in _planned(base / was["run"], host)
+            change
+            for change in _planned(base / was["run"], host)
             if change["name"] not in installed or installed[change["name"]].version == change["version"]
-        ]  # fmt: skip
+        ]
     return {**runrecord.record(about, "interrupted", changed), "ended_by": runlock.who()}
 
 

@@ -24,15 +24,21 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-_LOOK_EVERY = 0.5  # seconds
+# seconds
+_LOOK_EVERY = 0.5
 _PATIENCE = 15.0
 
 # What a run over ssh loads first. Only a head start: what is missing here is loaded when it is needed.
 _USUAL = (
-    "ansible.executor.playbook_executor", "ansible.executor.task_queue_manager", "ansible.executor.module_common",
-    "ansible.plugins.strategy.linear", "ansible.plugins.connection.ssh", "ansible.plugins.become.sudo",
-    "ansible.plugins.shell.sh", "ansible.plugins.action.normal",
-)  # fmt: skip
+    "ansible.executor.playbook_executor",
+    "ansible.executor.task_queue_manager",
+    "ansible.executor.module_common",
+    "ansible.plugins.strategy.linear",
+    "ansible.plugins.connection.ssh",
+    "ansible.plugins.become.sudo",
+    "ansible.plugins.shell.sh",
+    "ansible.plugins.action.normal",
+)
 
 
 def _load() -> Callable[[], object]:

@@ -25,19 +25,24 @@ from provision.runs.history import BEFORE, Run
 
 # Wishes for versions: on the way back the lock's word counts, whatever the inventory asks for by now.
 _OPEN = {
-    "nvidia_driver_branch": "recommended", "nvidia_driver_version": "", "nvidia_driver_update": False,
-    "nvidia_driver_channel": "auto", "nvidia_driver_modules": "auto", "nvidia_driver_build": "auto",
-    "nvidia_driver_variant": "auto", "nvidia_driver_min_cuda": "",
-    "cuda_toolkit_update": False, "container_toolkit_update": False, "container_toolkit_version": "",
-}  # fmt: skip
+    "nvidia_driver_branch": "recommended",
+    "nvidia_driver_version": "",
+    "nvidia_driver_update": False,
+    "nvidia_driver_channel": "auto",
+    "nvidia_driver_modules": "auto",
+    "nvidia_driver_build": "auto",
+    "nvidia_driver_variant": "auto",
+    "nvidia_driver_min_cuda": "",
+    "cuda_toolkit_update": False,
+    "container_toolkit_update": False,
+    "container_toolkit_version": "",
+}
 
 # Of each profile, the package that stands for the toolkit of a minor release; see cudanames.release_package.
 _TOOLKITS = ("cuda-toolkit", "cuda-libraries")
 
 
-def entry_before(
-    name: str, facts: Facts, values: Mapping[str, Any], catalog: Catalog | None = None
-) -> Entry | None:
+def entry_before(name: str, facts: Facts, values: Mapping[str, Any], catalog: Catalog | None = None) -> Entry | None:
     """Say what a host has now, by parts: one that is not whole (half a driver, no toolkit) is not there to go back to.
 
     None where nothing can be said of any part.
@@ -94,10 +99,11 @@ class Rollback:
         hosts = [host for host in fleet.hosts if host.name in self.hosts]
         if not hosts and not any(host.name in self.impossible for host in fleet.hosts):
             raise UsageError(
-                "usage.rollback", f"none of the hosts of {self.run.run} is among those of this call",
+                "usage.rollback",
+                f"none of the hosts of {self.run.run} is among those of this call",
                 because=[f"it changed {', '.join([*self.hosts, *self.impossible][:8]) or 'none'}"],
                 hint="give the inventory that has them (-i), and no -l that leaves them out",
-            )  # fmt: skip
+            )
         values = {name: dict(found) for name, found in fleet.values.items()}
         for host in hosts:
             values[host.name].update(self._wishes(host.name))
@@ -117,10 +123,12 @@ class Rollback:
         for name in gone:
             planned.errors.append(
                 Issue(
-                    code="rollback.host_gone", host=name, message=f"{self.run.run} changed it, and the inventory does not have it",
+                    code="rollback.host_gone",
+                    host=name,
+                    message=f"{self.run.run} changed it, and the inventory does not have it",
                     hint="give the inventory that has it (-i); the others go back",
                 )
-            )  # fmt: skip
+            )
         planned.conclude([*codes, Exit.REFUSED] if gone else codes)
 
     def _wishes(self, host: str) -> dict[str, Any]:
@@ -136,11 +144,7 @@ class Rollback:
         if locked.containers is None:
             wishes["container_toolkit_runtimes"] = wishes["container_toolkit_rootless_users"] = []
         # Environments of conda have no versions to go back to: they stay.
-        wishes["miniconda_install"], wishes["miniconda_users"], wishes["miniconda_environments"] = (
-            False,
-            [],
-            [],
-        )
+        wishes["miniconda_install"], wishes["miniconda_users"], wishes["miniconda_environments"] = (False, [], [])
         record = self.run.hosts[host]
         wishes["cuda_toolkit_prune"] = any(
             before is None and _is_toolkit(name, after) for name, before, after in record.packages
@@ -158,22 +162,25 @@ def of_run(run: Run) -> Rollback:
     path = Path(run.folder or ".") / BEFORE
     if run.unreadable:
         raise UsageError(
-            "usage.rollback", f"the record of {run.run} cannot be read, and so not what it changed",
-            because=[f"{run.folder} has it"], hint="where its before.lock.yml is whole: provision apply --lock FILE",
-        )  # fmt: skip
-    changed = {
-        name: record for name, record in run.hosts.items() if record.packages or record.status != "done"
-    }
+            "usage.rollback",
+            f"the record of {run.run} cannot be read, and so not what it changed",
+            because=[f"{run.folder} has it"],
+            hint="where its before.lock.yml is whole: provision apply --lock FILE",
+        )
+    changed = {name: record for name, record in run.hosts.items() if record.packages or record.status != "done"}
     if not changed:
         raise UsageError(
-            "usage.rollback", f"{run.run} changed no package on any host: there is nothing to go back to",
+            "usage.rollback",
+            f"{run.run} changed no package on any host: there is nothing to go back to",
             hint="provision history lists runs, and what they changed",
-        )  # fmt: skip
+        )
     if not path.is_file():
         raise UsageError(
-            "usage.rollback", f"{run.run} does not say what its hosts had before", because=[f"there is no {path}"],
+            "usage.rollback",
+            f"{run.run} does not say what its hosts had before",
+            because=[f"there is no {path}"],
             hint="a lock of then, from git, does the same: provision apply --lock FILE",
-        )  # fmt: skip
+        )
     lock = load(path)
     hosts: list[str] = []
     impossible: dict[str, ProvisionError] = {}
@@ -182,10 +189,12 @@ def of_run(run: Run) -> Rollback:
         group = lock.groups[locked.group] if locked else None
         if group is None or not (group.driver or group.cuda or group.containers):
             impossible[name] = RefusedError(
-                "rollback.nothing_before", "before that run it had nothing whole that it could go back to", host=name,
+                "rollback.nothing_before",
+                "before that run it had nothing whole that it could go back to",
+                host=name,
                 because=[f"{run.run} found no driver of apt's, no toolkits and no container toolkit in one piece"],
                 hint="to take a driver off again: provision rescue --purge",
-            )  # fmt: skip
+            )
         else:
             hosts.append(name)
     return Rollback(run, path, lock, hosts, impossible)

@@ -41,13 +41,12 @@ class HostLocks:
     of others too (--break-lock). ``notes`` says whose lock was taken over, and why that was right.
     """
 
-    def __init__(
-        self, fleet: Fleet, command: str, run: str, talk: Talk | None = None, *, force: bool = False
-    ) -> None:
+    def __init__(self, fleet: Fleet, command: str, run: str, talk: Talk | None = None, *, force: bool = False) -> None:
         self.fleet, self.run, self.force = fleet, run, force
         self.held: set[str] = set()
         self.notes: list[Issue] = []
-        self.took: dict[str, dict[str, Any]] = {}  # host -> record of the run whose lock was taken over
+        # host -> record of the run whose lock was taken over
+        self.took: dict[str, dict[str, Any]] = {}
         self._command, self._talk = command, talk or Silent()
 
     def take(self, names: Sequence[str]) -> dict[str, ProvisionError]:
@@ -66,9 +65,7 @@ class HostLocks:
             answer = answered(session.call("run.lock", args), taken=bool)
             why = runlock.proven(answer)
             if why:
-                answer = answered(
-                    session.call("run.lock", {**args, "over": answer["held"]["run"]}), taken=bool
-                )
+                answer = answered(session.call("run.lock", {**args, "over": answer["held"]["run"]}), taken=bool)
                 answer["why"] = why
             return host.name, answer
 
@@ -142,9 +139,14 @@ class HostLocks:
                 found.append(lost_issue(name, answer["held"]))
             elif answer["trouble"]:
                 found.append(
-                    Issue(code="history.not_written", host=name, message="the host has no record of this run",
-                          because=[answer["trouble"]], hint="the run's folder on this machine has all of it")
-                )  # fmt: skip
+                    Issue(
+                        code="history.not_written",
+                        host=name,
+                        message="the host has no record of this run",
+                        because=[answer["trouble"]],
+                        hint="the run's folder on this machine has all of it",
+                    )
+                )
         return found
 
 
@@ -167,26 +169,29 @@ def left_behind(host: str, facts: Facts) -> Issue | None:
     if not why:
         return None
     return Issue(
-        code=LEFT, host=host, message=f"a run that has ended left its lock: {run_lock.words(was)}", because=[why],
+        code=LEFT,
+        host=host,
+        message=f"a run that has ended left its lock: {run_lock.words(was)}",
+        because=[why],
         hint="provision apply removes it, and leaves the host a record of that run",
-    )  # fmt: skip
+    )
 
 
 def removed(host: str, was: Mapping[str, Any], why: str, changed: str) -> Issue:
     """Whose lock was removed from a host that is as wanted; changed: what that run did there, in words."""
     return Issue(
-        code=LEFT, host=host, message=f"removed the lock of a run that has ended: {run_lock.words(was)}",
+        code=LEFT,
+        host=host,
+        message=f"removed the lock of a run that has ended: {run_lock.words(was)}",
         because=[why, f"it changed {changed}" if changed else "what it changed is not known here"],
         hint=f"provision history {was['run']}",
-    )  # fmt: skip
+    )
 
 
 def locked(host: str, held: Mapping[str, Any]) -> RefusedError:
     """Another run is at work on a host."""
     words = runlock.refused(held)
-    return RefusedError(
-        words["code"], words["message"], host=host, because=words["because"], hint=words["hint"]
-    )
+    return RefusedError(words["code"], words["message"], host=host, because=words["because"], hint=words["hint"])
 
 
 def took_issue(host: str, was: Mapping[str, Any], why: str | None) -> Issue:
@@ -197,15 +202,20 @@ def took_issue(host: str, was: Mapping[str, Any], why: str | None) -> Issue:
 def lost_issue(host: str, held: Mapping[str, Any]) -> Issue:
     """Somebody took the lock away while this run was at work."""
     return Issue(
-        code="host.lock_lost", host=host, message=f"during this run the lock was taken by {run_lock.words(held)}",
+        code="host.lock_lost",
+        host=host,
+        message=f"during this run the lock was taken by {run_lock.words(held)}",
         hint="ask them what they changed, then run: provision verify",
-    )  # fmt: skip
+    )
 
 
 def not_given_back(host: str, issue: Issue) -> Issue:
     """The host could not be told that this run is over."""
     return Issue(
-        code="host.lock_left", host=host, message=f"the lock was left on the host: {issue.message}", because=issue.because,
+        code="host.lock_left",
+        host=host,
+        message=f"the lock was left on the host: {issue.message}",
+        because=issue.because,
         hint="the next run from this machine sees that this one has ended; from elsewhere, "
         f"the lock is stale {run_lock.span(runlock.LEASE)} after it was last renewed",
-    )  # fmt: skip
+    )

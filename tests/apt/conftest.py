@@ -59,8 +59,11 @@ def host(root: rootfs.Root, repo: rootfs.Repo) -> rootfs.Root:
     made = root.module("apt_sources", **repo.spec())
     assert made["changed"], made
     first = root.module(
-        "apt_transaction", install=packages.pinned("550", packages.OLD), family_version="550.163.01",
-        update_cache=True, reserve_mib=1,
-    )  # fmt: skip
+        "apt_transaction",
+        install=packages.pinned("550", packages.OLD),
+        family_version="550.163.01",
+        update_cache=True,
+        reserve_mib=1,
+    )
     assert first.get("changed"), first
     return root

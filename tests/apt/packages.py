@@ -8,9 +8,7 @@ OLD, NEW = "550.163.01-0ubuntu1", "580.126.20-0ubuntu1"
 _NAMES = ["nvidia-dkms-{}-open", "nvidia-kernel-common-{}", "nvidia-utils-{}", "libnvidia-compute-{}"]
 
 
-def driver(
-    repo: Repo, branch: str, version: str, everywhere: dict[str, str] | None = None, **scripts: str
-) -> None:
+def driver(repo: Repo, branch: str, version: str, everywhere: dict[str, str] | None = None, **scripts: str) -> None:
     """Add one branch with the archive's relations: equal versions inside, conflicts with every other branch.
 
     scripts: maintainer scripts of the DKMS package; everywhere: those of all packages.
@@ -31,13 +29,21 @@ def driver(
         scripts=every,
     )
     repo.add(
-        f"nvidia-dkms-{branch}-open", version, Depends=f"nvidia-kernel-common-{branch} {same}",
-        Provides="nvidia-dkms-kernel", Conflicts="nvidia-dkms-kernel", scripts=every | scripts,
-    )  # fmt: skip
+        f"nvidia-dkms-{branch}-open",
+        version,
+        Depends=f"nvidia-kernel-common-{branch} {same}",
+        Provides="nvidia-dkms-kernel",
+        Conflicts="nvidia-dkms-kernel",
+        scripts=every | scripts,
+    )
     repo.add(
-        f"nvidia-utils-{branch}", version, Depends=f"libnvidia-compute-{branch} {same}, lab-tool",
-        Provides="nvidia-utils", Conflicts="nvidia-utils", scripts=every,
-    )  # fmt: skip
+        f"nvidia-utils-{branch}",
+        version,
+        Depends=f"libnvidia-compute-{branch} {same}, lab-tool",
+        Provides="nvidia-utils",
+        Conflicts="nvidia-utils",
+        scripts=every,
+    )
 
 
 def names(branch: str) -> list[str]:

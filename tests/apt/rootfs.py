@@ -82,16 +82,9 @@ def _debootstrap(target: Path) -> None:
         raise NoBase("debootstrap failed: " + made.stdout[-400:])
 
 
-def deb(
-    name: str, version: str, *, scripts: dict[str, str] | None = None, size: int = 0, **fields: str
-) -> bytes:
+def deb(name: str, version: str, *, scripts: dict[str, str] | None = None, size: int = 0, **fields: str) -> bytes:
     """Return a .deb. fields: Depends="…", Pre_Depends="…"; scripts: postinst and the like as shell text."""
-    control = {
-        "Package": name,
-        "Version": version,
-        "Architecture": "amd64",
-        "Maintainer": "Lab <lab@example.org>",
-    }
+    control = {"Package": name, "Version": version, "Architecture": "amd64", "Maintainer": "Lab <lab@example.org>"}
     control |= {key.replace("_", "-"): value for key, value in fields.items()}
     control["Description"] = control.pop("Description", "test package")
     text = "".join(f"{key}: {value}\n" for key, value in control.items())
@@ -119,10 +112,7 @@ def _tar(members: dict[str, bytes]) -> bytes:
                     folder.type, folder.mode = tarfile.DIRTYPE, 0o755
                     tar.addfile(folder)
             info = tarfile.TarInfo(f"./{path}")
-            info.size, info.mode = (
-                len(data),
-                0o755 if path in ("preinst", "postinst", "prerm", "postrm") else 0o644,
-            )
+            info.size, info.mode = (len(data), 0o755 if path in ("preinst", "postinst", "prerm", "postrm") else 0o644)
             tar.addfile(info, io.BytesIO(data))
     return packed.getvalue()
 
@@ -134,16 +124,12 @@ class Key:
         self.home = home
         home.mkdir(mode=0o700)
         gpg = ["gpg", "--homedir", str(home), "--batch", "--quiet"]
-        subprocess.run(
-            [*gpg, "--passphrase", "", "--quick-gen-key", name, "ed25519", "sign", "0"], check=True
-        )
+        subprocess.run([*gpg, "--passphrase", "", "--quick-gen-key", name, "ed25519", "sign", "0"], check=True)
         listed = subprocess.run(
             [*gpg, "--with-colons", "--list-keys"], check=True, capture_output=True, text=True
         ).stdout
         self.fingerprint = re.findall(r"^fpr:+([0-9A-F]+):", listed, re.M)[0]
-        self.armored = subprocess.run(
-            [*gpg, "--armor", "--export"], check=True, capture_output=True, text=True
-        ).stdout
+        self.armored = subprocess.run([*gpg, "--armor", "--export"], check=True, capture_output=True, text=True).stdout
 
     def close(self) -> None:
         """End the agent that gpg started."""
@@ -308,10 +294,15 @@ class Root:
         given = dict(args) | {"_ansible_check_mode": check, "_ansible_diff": True}
         chroot = ["chroot", f"--userspec={user}:{user}", str(self.path)]
         process = subprocess.Popen(
-            [*chroot, "python3", "/opt/test/driver.py", module], start_new_session=True, text=True,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd="/",
+            [*chroot, "python3", "/opt/test/driver.py", module],
+            start_new_session=True,
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd="/",
             env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root"} | (env or {}),
-        )  # fmt: skip
+        )
         assert process.stdin is not None
         process.stdin.write(json.dumps(given))
         process.stdin.close()
@@ -319,13 +310,7 @@ class Root:
         return process
 
     def module(
-        self,
-        module: str,
-        *,
-        check: bool = False,
-        user: int = 0,
-        env: dict[str, str] | None = None,
-        **args: object,
+        self, module: str, *, check: bool = False, user: int = 0, env: dict[str, str] | None = None, **args: object
     ) -> dict:
         """Run a module inside and return its result; ``failed`` and ``msg`` as Ansible has them, warnings as text."""
         process = self.start(module, args, check=check, user=user, env=env)

@@ -89,16 +89,16 @@ def test_unpinned_libraries_go_with_the_wrong_cuda(lab_root: rootfs.Root) -> Non
 
 def test_three_toolkits_side_by_side(lab_root: rootfs.Root) -> None:
     lab_root.sh(f"{APT} install cuda-toolkit-12-4")
-    assert (
-        lab_root.sh("readlink -f /usr/local/cuda /usr/local/cuda-12").split() == ["/usr/local/cuda-12.4"] * 2
-    )
+    assert lab_root.sh("readlink -f /usr/local/cuda /usr/local/cuda-12").split() == ["/usr/local/cuda-12.4"] * 2
     lab_root.sh(f"{APT} install cuda-toolkit-13-0 cuda-toolkit-11-8")
     # The trap: a toolkit that comes later takes the link.
     assert lab_root.sh("readlink -f /usr/local/cuda").strip() == "/usr/local/cuda-13.0"
     shown = lab_root.sh("update-alternatives --query cuda")
     assert re.findall(r"^Alternative: (\S+)\nPriority: (\d+)", shown, re.M) == [
-        ("/usr/local/cuda-11.8", "118"), ("/usr/local/cuda-12.4", "124"), ("/usr/local/cuda-13.0", "130"),
-    ]  # fmt: skip
+        ("/usr/local/cuda-11.8", "118"),
+        ("/usr/local/cuda-12.4", "124"),
+        ("/usr/local/cuda-13.0", "130"),
+    ]
     for minor, version in (("11.8", "V11.8.89"), ("12.4", "V12.4.131"), ("13.0", "V13.0.88")):
         assert f"release {minor}, {version}" in lab_root.sh(f"/usr/local/cuda-{minor}/bin/nvcc -V")
         assert f'"{minor}' in lab_root.sh(f"grep -A2 'CUDA SDK' /usr/local/cuda-{minor}/version.json")
@@ -107,13 +107,8 @@ def test_three_toolkits_side_by_side(lab_root: rootfs.Root) -> None:
     lab_root.sh(f"{APT} install --reinstall cuda-toolkit-12-4-config-common cuda-toolkit-13-0-config-common")
     assert lab_root.sh("readlink -f /usr/local/cuda").strip() == "/usr/local/cuda-12.4"
     loader = lab_root.sh("ldconfig && ldconfig -p")
-    assert (
-        "libcudart.so.11.0 (libc6,x86-64) => /usr/local/cuda-11/targets/x86_64-linux/lib/libcudart.so.11.0"
-        in loader
-    )
-    assert (
-        "libcudart.so.12 (libc6,x86-64) => /usr/local/cuda/targets/x86_64-linux/lib/libcudart.so.12" in loader
-    )
+    assert "libcudart.so.11.0 (libc6,x86-64) => /usr/local/cuda-11/targets/x86_64-linux/lib/libcudart.so.11.0" in loader
+    assert "libcudart.so.12 (libc6,x86-64) => /usr/local/cuda/targets/x86_64-linux/lib/libcudart.so.12" in loader
     lab_root.sh(f"{APT} autoremove --purge cuda-toolkit-11-8")
     assert not lab_root.sh("ls -d /usr/local/cuda-11 /usr/local/cuda-11.8 2>/dev/null", check=False)
     assert "cuda-11.8" not in lab_root.sh("update-alternatives --query cuda")
@@ -126,17 +121,19 @@ def test_cudnn_of_both_layouts(lab_root: rootfs.Root) -> None:
         f"libcudnn9-cuda-12={both['9']} libcudnn9-dev-cuda-12={both['9']}"
     )
     # Before 9.10 update-alternatives gives the headers to one of them, and to no package.
-    assert (
-        lab_root.sh("readlink -f /usr/include/cudnn.h").strip() == "/usr/include/x86_64-linux-gnu/cudnn_v9.h"
-    )
+    assert lab_root.sh("readlink -f /usr/include/cudnn.h").strip() == "/usr/include/x86_64-linux-gnu/cudnn_v9.h"
     assert "no path found" in lab_root.sh("dpkg -S /usr/include/cudnn.h 2>&1", check=False)
     assert "CUDNN_MINOR 8" in lab_root.sh("cat /usr/include/cudnn_version.h")
     # From 9.10 on the headers are files, and keep those of 8 away.
-    removed = lab_root.sh(f"{APT} -s install libcudnn9-dev-cuda-12=9.14.0.64-1 libcudnn9-cuda-12=9.14.0.64-1 "
-                          "libcudnn9-headers-cuda-12=9.14.0.64-1")  # fmt: skip
+    removed = lab_root.sh(
+        f"{APT} -s install libcudnn9-dev-cuda-12=9.14.0.64-1 libcudnn9-cuda-12=9.14.0.64-1 "
+        "libcudnn9-headers-cuda-12=9.14.0.64-1"
+    )
     assert re.findall(r"^Remv (\S+)", removed, re.M) == ["libcudnn8-dev"]
-    lab_root.sh(f"{APT} install libcudnn9-dev-cuda-12=9.14.0.64-1 libcudnn9-cuda-12=9.14.0.64-1 "
-                "libcudnn9-headers-cuda-12=9.14.0.64-1")  # fmt: skip
+    lab_root.sh(
+        f"{APT} install libcudnn9-dev-cuda-12=9.14.0.64-1 libcudnn9-cuda-12=9.14.0.64-1 "
+        "libcudnn9-headers-cuda-12=9.14.0.64-1"
+    )
     assert "libcudnn9-headers-cuda-12" in lab_root.sh("dpkg -S /usr/include/x86_64-linux-gnu/cudnn.h")
     assert not lab_root.sh("ls /etc/alternatives/libcudnn 2>/dev/null", check=False)
     # The library for another CUDA major is the same file names: one at a time.

@@ -15,7 +15,8 @@ from tests.lab.conda import Proxy, Server
 from .rootfs import Key, Repo, Root
 
 pytestmark = pytest.mark.rootfs
-NAME = "apt.lab.invalid"  # no name service has it
+# no name service has it
+NAME = "apt.lab.invalid"
 DEAD = "http://127.0.0.1:9"
 
 
@@ -44,8 +45,11 @@ def change(root: Root, repo: Repo, wanted: HostProxy, **more: Any) -> dict[str, 
     text = wanted.apt_text([f"http://{NAME}/"])
     asked: dict[str, Any] = {
         "configure": {"repositories": [source(repo)], "proxy": text},
-        "environment": wanted.environment, "install": ["lab-tool=1.0"], "update_cache": True, "reserve_mib": 1,
-    }  # fmt: skip
+        "environment": wanted.environment,
+        "install": ["lab-tool=1.0"],
+        "update_cache": True,
+        "reserve_mib": 1,
+    }
     return root.module("apt_transaction", **asked | more)
 
 
@@ -55,9 +59,7 @@ def offer(root: Root, repo: Repo, wanted: HostProxy) -> dict[str, Any]:
     )
 
 
-def test_the_plan_asks_through_it_and_one_transaction_does_the_rest(
-    root: Root, repo: Repo, proxy: Proxy
-) -> None:
+def test_the_plan_asks_through_it_and_one_transaction_does_the_rest(root: Root, repo: Repo, proxy: Proxy) -> None:
     wanted = wish(proxy.url)
     assert list(offer(root, repo, wanted)["result"]["packages"]) == ["lab-tool"]
     assert not (root.path / apt_files.PROXY[1:]).exists(), "a look changes nothing"
@@ -77,12 +79,8 @@ def test_the_plan_asks_through_it_and_one_transaction_does_the_rest(
     assert proxy.requests == []
 
 
-@pytest.mark.parametrize(
-    "file", ["/etc/apt/apt.conf.d/95proxy", "/etc/apt/apt.conf.d/proxy.conf", apt_files.PROXY]
-)
-def test_what_the_inventory_says_goes_before_what_the_host_has(
-    root: Root, repo: Repo, proxy: Proxy, file: str
-) -> None:
+@pytest.mark.parametrize("file", ["/etc/apt/apt.conf.d/95proxy", "/etc/apt/apt.conf.d/proxy.conf", apt_files.PROXY])
+def test_what_the_inventory_says_goes_before_what_the_host_has(root: Root, repo: Repo, proxy: Proxy, file: str) -> None:
     # Another's file, and ours with the proxy of last year.
     root.write(file, f'Acquire::http::Proxy "{DEAD}";\n')
     assert offer(root, repo, wish(proxy.url))["result"]["errors"] == []
@@ -117,18 +115,12 @@ def test_a_proxy_that_is_not_there_is_named_with_its_layer(root: Root, repo: Rep
     asked = offer(root, repo, wish(DEAD))
     assert asked["code"] == "apt.key" and asked["because"] == ["key download: through the proxy 127.0.0.1:9"]
     failed = change(root, repo, wish(DEAD))
-    assert failed["code"] == "apt.key" and failed["because"] == [
-        "key download: through the proxy 127.0.0.1:9"
-    ]
+    assert failed["code"] == "apt.key" and failed["because"] == ["key download: through the proxy 127.0.0.1:9"]
     for path in ("etc/apt/keyrings", "etc/apt/sources.list.d"):
         assert not list((root.path / path).glob("gpu-provision*")), "no empty keyring, no source without one"
     given = repo.spec() | {"uris": f"http://{NAME}/"}
-    answer = root.module("apt_query", op="offer", sources=[given], environment=wish(DEAD).environment)[
-        "result"
-    ]
-    assert (
-        answer["errors"][0] == "apt: http through the proxy 127.0.0.1:9, https through the proxy 127.0.0.1:9"
-    )
+    answer = root.module("apt_query", op="offer", sources=[given], environment=wish(DEAD).environment)["result"]
+    assert answer["errors"][0] == "apt: http through the proxy 127.0.0.1:9, https through the proxy 127.0.0.1:9"
     configure = {"repositories": [given], "proxy": wish(DEAD).apt_text()}
     failed = change(root, repo, wish(DEAD), configure=configure)
     assert failed["code"] == "apt.fetch", failed

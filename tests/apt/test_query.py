@@ -20,9 +20,7 @@ def tree(root: Root, *folders: str) -> dict[str, str]:
         for path in sorted((root.path / folder).rglob("*")):
             info = path.lstat()
             data = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
-            found[str(path.relative_to(root.path))] = (
-                f"{info.st_mode:o} {info.st_uid} {info.st_mtime_ns} {data}"
-            )
+            found[str(path.relative_to(root.path))] = f"{info.st_mode:o} {info.st_uid} {info.st_mtime_ns} {data}"
     return found
 
 
@@ -36,21 +34,16 @@ def test_offer_and_simulate_leave_the_host_alone(root: Root, repo: Repo, key: Ke
     driver(repo, "580", "580.95.05-0ubuntu1")
     repo.publish()
     before = tree(root, *WATCHED)
-    answer = root.module(
-        "apt_query", op="offer", sources=[repo.spec()], patterns=[".*nvidia-.*580.*"], user=user
-    )["result"]
+    answer = root.module("apt_query", op="offer", sources=[repo.spec()], patterns=[".*nvidia-.*580.*"], user=user)[
+        "result"
+    ]
     assert answer["errors"] == []
     assert answer["refreshed"] is True
     assert sorted(answer["packages"]) == names("580")
     newest, older = answer["packages"]["nvidia-utils-580"]
     assert (newest["version"], older["version"]) == (NEW, "580.95.05-0ubuntu1")
     assert newest["depends"] == f"libnvidia-compute-580 (= {NEW}), lab-tool"
-    assert (newest["uri"], newest["origin"], newest["candidate"], newest["priority"]) == (
-        repo.uri,
-        "Lab",
-        True,
-        500,
-    )
+    assert (newest["uri"], newest["origin"], newest["candidate"], newest["priority"]) == (repo.uri, "Lab", True, 500)
     assert newest["size"] > 0
 
     simulated = root.module(
@@ -68,20 +61,16 @@ def test_offer_and_simulate_leave_the_host_alone(root: Root, repo: Repo, key: Ke
 def test_own_source_steps_in_for_the_hosts_and_unchanged_lists_are_reused(host: Root, repo: Repo) -> None:
     # The host has the same repository under another key file: apt alone would end in a Signed-By conflict.
     host.sh("cp /etc/apt/keyrings/gpu-provision-lab.gpg /etc/apt/keyrings/old.gpg")
-    host.write(
-        "/etc/apt/sources.list.d/old.list", f"deb [signed-by=/etc/apt/keyrings/old.gpg] {repo.uri} /\n"
-    )
+    host.write("/etc/apt/sources.list.d/old.list", f"deb [signed-by=/etc/apt/keyrings/old.gpg] {repo.uri} /\n")
     assert "Conflicting values set for option Signed-By" in host.sh("apt-cache policy", check=False)
     before = tree(host, *WATCHED)
-    answer = host.module("apt_query", op="offer", sources=[repo.spec()], patterns=["nvidia-utils-.*"])[
-        "result"
-    ]
+    answer = host.module("apt_query", op="offer", sources=[repo.spec()], patterns=["nvidia-utils-.*"])["result"]
     assert answer["refreshed"] is False
     assert answer["errors"] == []
     assert sorted(answer["packages"]) == ["nvidia-utils-550", "nvidia-utils-580"]
-    again = host.module(
-        "apt_query", op="offer", sources=[repo.spec()], patterns=["nvidia-utils-.*"], refresh="always"
-    )["result"]
+    again = host.module("apt_query", op="offer", sources=[repo.spec()], patterns=["nvidia-utils-.*"], refresh="always")[
+        "result"
+    ]
     assert again["refreshed"] is True
     assert again["packages"] == answer["packages"]
     assert tree(host, *WATCHED) == before
@@ -120,10 +109,14 @@ def test_unmet_dependencies_name_both_packages(root: Root, repo: Repo) -> None:
         "apt_query", op="simulate", workdir=offer["workdir"], install=[f"nvidia-driver-550-open={OLD}"]
     )["result"]
     assert (result["ok"], result["code"]) == (False, "apt.unmet")
-    assert result["unmet"] == [{
-        "package": "nvidia-driver-550-open", "relation": "Depends", "wants": "libnvidia-gl-550 (= 1)",
-        "but": "it is not installable",
-    }]  # fmt: skip
+    assert result["unmet"] == [
+        {
+            "package": "nvidia-driver-550-open",
+            "relation": "Depends",
+            "wants": "libnvidia-gl-550 (= 1)",
+            "but": "it is not installable",
+        }
+    ]
 
 
 def test_a_version_that_is_not_there(host: Root) -> None:

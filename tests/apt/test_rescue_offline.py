@@ -25,9 +25,7 @@ def machine(root: Root) -> None:
     card = "/sys/bus/pci/devices/0000:01:00.0"
     for name, text in (("vendor", "0x10de"), ("device", "0x2330"), ("class", "0x030200")):
         root.write(f"{card}/{name}", text + "\n")
-    root.write(
-        "/boot/grub/grub.cfg", f"menuentry 'Ubuntu' {{\n  linux /boot/vmlinuz-{KERNEL} root=/dev/sda1\n}}\n"
-    )
+    root.write("/boot/grub/grub.cfg", f"menuentry 'Ubuntu' {{\n  linux /boot/vmlinuz-{KERNEL} root=/dev/sda1\n}}\n")
     root.write(f"/boot/vmlinuz-{KERNEL}", "")
     root.write(f"/boot/initrd.img-{KERNEL}", "")
     root.write("/usr/bin/uname", f"#!/bin/sh\necho {KERNEL}\n")
@@ -75,9 +73,13 @@ def run(
             pytest.skip("no busybox on this machine")
         shutil.copy(found, root.path / "usr/bin/busybox")
     done = subprocess.run(
-        root.argv(*SHELLS[shell], "/root/rescue.sh", *words), capture_output=True, text=True, input=answers, timeout=120,
+        root.argv(*SHELLS[shell], "/root/rescue.sh", *words),
+        capture_output=True,
+        text=True,
+        input=answers,
+        timeout=120,
         env={"HOME": "/root", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
-    )  # fmt: skip
+    )
     said = done.stdout + done.stderr
     assert rc is None or done.returncode == rc, f"exit {done.returncode}\n{said}"
     return said
@@ -117,9 +119,7 @@ def test_finishes_what_dpkg_left_and_stops_there(root: Root, repo: Repo, shell: 
     root.write("/cured", "")
     said = run(root, shell, "-y", rc=0)
     assert "dpkg.unfinished" in said and "right from the next boot on: 580.126.20" in said, said
-    assert {name: root.selections()[name] for name in names("580")} == dict.fromkeys(
-        names("580"), f"hi {NEW}"
-    )
+    assert {name: root.selections()[name] for name in names("580")} == dict.fromkeys(names("580"), f"hi {NEW}")
     rows = root.module("rescue_snapshot", action="list")["snapshots"]
     assert [(row["whole"], row["finished"]) for row in rows] == [(True, True)], rows
     again = run(root, shell, "-y", rc=0)
@@ -176,9 +176,7 @@ def test_packages_from_a_stick(root: Root, repo: Repo, shell: str) -> None:
     assert known is not None
     root.write(f"/lib/modules/{KERNEL}/build", "")
     said = run(root, shell, "-y", "--debs", "/media/usb stick", known=known)
-    assert {name: root.selections()[name] for name in names("550")} == dict.fromkeys(
-        names("550"), f"hi {OLD}"
-    ), said
+    assert {name: root.selections()[name] for name in names("550")} == dict.fromkeys(names("550"), f"hi {OLD}"), said
     assert root.selections()["lab-tool"] == "ii 1.0"
 
 
@@ -221,11 +219,7 @@ def test_purge_takes_the_driver_alone(host: Root, repo: Repo, shell: str) -> Non
     assert host.sh(
         "dpkg-query -W -f '${db:Status-Abbrev}' linux-image-6.8.0-1010-nvidia cuda-toolkit-12-8"
     ).split() == ["ii", "ii"]
-    for path in (
-        "usr/bin/nvidia-uninstall",
-        "usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1",
-        "etc/X11/xorg.conf",
-    ):
+    for path in ("usr/bin/nvidia-uninstall", "usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1", "etc/X11/xorg.conf"):
         assert not (host.path / path).exists(), f"{path}\n{said}"
     assert (host.path / "usr/lib/x86_64-linux-gnu/libnvidia-container.so.1").exists()
     ran = host.read("/ran").splitlines()
@@ -346,8 +340,7 @@ def test_a_driver_that_is_not_managed_is_only_looked_at(host: Root, repo: Repo, 
     host.write(
         "/var/lib/dpkg/status",
         host.read("/var/lib/dpkg/status").replace(
-            "Package: lab-tool\nStatus: install ok installed",
-            "Package: lab-tool\nStatus: install ok unpacked",
+            "Package: lab-tool\nStatus: install ok installed", "Package: lab-tool\nStatus: install ok unpacked"
         ),
     )
     (host.path / f"boot/initrd.img-{KERNEL}").unlink()

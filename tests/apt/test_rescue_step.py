@@ -47,9 +47,7 @@ def test_what_an_unfinished_package_waits_for_is_fetched(host: Root, repo: Repo)
     repo.add("lab-base", "1.0")
     repo.add("lab-top", "1.0", Depends="lab-base")
     repo.publish()
-    host.sh(
-        "apt-get -q update && cd /tmp && apt-get -q download lab-top && dpkg -i lab-top_*.deb", check=False
-    )
+    host.sh("apt-get -q update && cd /tmp && apt-get -q download lab-top && dpkg -i lab-top_*.deb", check=False)
     assert host.selections()["lab-top"] == "iU 1.0"
     before = host.selections()
     done = step(host, "dpkg.configure")
@@ -61,9 +59,7 @@ def test_a_removal_is_no_way_to_finish(host: Root, repo: Repo) -> None:
     """apt's own --fix-broken would take the package away again: that is not asked for."""
     repo.add("lab-top", "1.0", Depends="lab-gone")
     repo.publish()
-    host.sh(
-        "apt-get -q update && cd /tmp && apt-get -q download lab-top && dpkg -i lab-top_*.deb", check=False
-    )
+    host.sh("apt-get -q update && cd /tmp && apt-get -q download lab-top && dpkg -i lab-top_*.deb", check=False)
     before = host.selections()
     answer = step(host, "dpkg.configure")
     assert not answer["ok"], answer
@@ -90,9 +86,7 @@ def test_sources_that_contradict_each_other(host: Root) -> None:
     done = step(host, "sources.drop", entries=[{"file": "/etc/apt/sources.list.d/zz.list", "line": 1}])
     assert done["changed"], done
     host.sh("apt-get -q update")
-    assert not step(host, "sources.drop", entries=[{"file": "/etc/apt/sources.list.d/zz.list", "line": 1}])[
-        "changed"
-    ]
+    assert not step(host, "sources.drop", entries=[{"file": "/etc/apt/sources.list.d/zz.list", "line": 1}])["changed"]
 
 
 def test_lists_are_fetched_anew_or_come_back(host: Root, repo: Repo) -> None:
@@ -122,9 +116,7 @@ def test_old_kernels_make_room(host: Root, repo: Repo) -> None:
     assert not newest["ok"] and newest["code"] == "rescue.running_kernel", newest
     foreign = step(host, "boot.room", packages=["lab-tool"])
     assert not foreign["ok"] and host.selections()["lab-tool"] == "ii 1.0", foreign
-    done = step(
-        host, "boot.room", packages=["linux-image-6.8.0-40-generic", "linux-modules-6.8.0-40-generic"]
-    )
+    done = step(host, "boot.room", packages=["linux-image-6.8.0-40-generic", "linux-modules-6.8.0-40-generic"])
     assert done["ok"] and done["changed"], done
     there = host.sh("dpkg-query -W -f '${db:Status-Abbrev} ${Package}\\n' 'linux-*'").splitlines()
     assert there == ["ii  linux-image-6.8.0-41-generic"]
@@ -149,9 +141,7 @@ def test_what_a_removal_took_along_comes_back_and_nothing_moves(host: Root, repo
     assert host.selections() == after
     assert not step(host, "packages.install", packages=["nvidia-container-toolkit"])["changed"]
     refused = step(host, "packages.install", packages=["lab-rival"])
-    assert not refused["ok"] and refused["code"] == "apt.removes" and "lab-tool" in str(refused["said"]), (
-        refused
-    )
+    assert not refused["ok"] and refused["code"] == "apt.removes" and "lab-tool" in str(refused["said"]), refused
     gone = step(host, "packages.install", packages=["linux-image-6.8.0-1010-nvidia"])
     assert not gone["ok"] and gone["code"] == "apt.not_offered", gone
     assert host.selections() == after

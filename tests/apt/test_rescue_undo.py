@@ -11,12 +11,7 @@ from .packages import NEW, OLD, names, pinned
 from .rootfs import Repo, Root, kill_session
 
 pytestmark = pytest.mark.rootfs
-SWITCH = {
-    "install": pinned("580", NEW),
-    "remove": names("550"),
-    "family_version": "580.126.20",
-    "reserve_mib": 1,
-}
+SWITCH = {"install": pinned("580", NEW), "remove": names("550"), "family_version": "580.126.20", "reserve_mib": 1}
 
 
 def snapshot(root: Root, **args: object) -> str:
@@ -94,11 +89,7 @@ def test_what_others_did_since_stays(field: Root, repo: Repo) -> None:
     now = field.selections()
     assert (now["lab-new"], now["lab-tool"]) == ("ii 1.0", "ii 2.0")
     assert {name: now[name] for name in names("550")} == dict.fromkeys(names("550"), f"hi {OLD}")
-    assert {row["what"].split(":")[0] for row in done["left"]} == {
-        "lab-new",
-        "lab-tool",
-        "/etc/modprobe.d/theirs.conf",
-    }
+    assert {row["what"].split(":")[0] for row in done["left"]} == {"lab-new", "lab-tool", "/etc/modprobe.d/theirs.conf"}
 
 
 def test_versions_that_no_repository_has_are_named_and_nothing_is_half_done(field: Root, repo: Repo) -> None:

@@ -49,9 +49,7 @@ def test_duplicates_are_migrated_and_saved(root: Root, repo: Repo) -> None:
         mixed,
         f"Types: deb\nURIs: {repo.uri}\nSuites: /\n\nTypes: deb\nURIs: file:/srv/mine\nSuites: ./\nTrusted: yes\n",
     )
-    root.write(
-        f"{SOURCES}/dead.list", "deb https://nvidia.example/machine-learning/repos/ubuntu1804/x86_64 /\n"
-    )
+    root.write(f"{SOURCES}/dead.list", "deb https://nvidia.example/machine-learning/repos/ubuntu1804/x86_64 /\n")
     (root.path / "srv/mine").mkdir()
     root.write("/srv/mine/Packages", "")
     saved = {path: root.read(path) for path in (only, mixed, "/etc/apt/sources.list", f"{SOURCES}/dead.list")}
@@ -79,9 +77,7 @@ def test_duplicates_are_migrated_and_saved(root: Root, repo: Repo) -> None:
 
 def test_wrong_key_leaves_nothing_behind(root: Root, repo: Repo, other_key: Key) -> None:
     before = files(root)
-    result = root.module(
-        "apt_sources", **repo.spec() | {"key": other_key.armored}, unattended_blacklist=["nvidia-"]
-    )
+    result = root.module("apt_sources", **repo.spec() | {"key": other_key.armored}, unattended_blacklist=["nvidia-"])
     assert (result["failed"], result["code"]) == (True, "apt.key")
     assert f"found {other_key.fingerprint}" in result["because"]
     page = root.module("apt_sources", **repo.spec() | {"key": "<html>404 Not Found</html>"})
@@ -115,9 +111,7 @@ def proxy(key: Key) -> Iterator[str]:
     server.server_close()
 
 
-def test_key_is_fetched_once_through_the_proxy(
-    root: Root, repo: Repo, key: Key, other_key: Key, proxy: str
-) -> None:
+def test_key_is_fetched_once_through_the_proxy(root: Root, repo: Repo, key: Key, other_key: Key, proxy: str) -> None:
     spec = repo.spec() | {"key_url": "http://vendor.invalid/key.pub"}
     del spec["key"]
     env = {"http_proxy": proxy}
@@ -165,9 +159,7 @@ def foreign(root: Root, name: str, key: Key, **release: str) -> Repo:
     return made
 
 
-def test_foreign_repositories_that_fail_are_named_and_not_fatal(
-    root: Root, repo: Repo, other_key: Key
-) -> None:
+def test_foreign_repositories_that_fail_are_named_and_not_fatal(root: Root, repo: Repo, other_key: Key) -> None:
     repo.add("lab-tool", "1.0")
     repo.publish()
     root.module("apt_sources", **repo.spec())
@@ -211,9 +203,7 @@ def test_signed_by_conflict_is_named(root: Root, repo: Repo) -> None:
     assert result["code"] == "apt.signed_by_conflict", result
     assert any("Conflicting values set for option Signed-By" in line for line in result["because"])
     assert root.module("apt_sources", **repo.spec())["changed"] is True
-    assert root.module("apt_transaction", install=["lab-tool=1.0"], update_cache=True, reserve_mib=1).get(
-        "changed"
-    )
+    assert root.module("apt_transaction", install=["lab-tool=1.0"], update_cache=True, reserve_mib=1).get("changed")
 
 
 def test_old_keys_are_no_longer_trusted_for_everything(root: Root, repo: Repo, other_key: Key) -> None:
@@ -230,9 +220,7 @@ def test_old_keys_are_no_longer_trusted_for_everything(root: Root, repo: Repo, o
     assert told["diff"] == done["diff"]
     assert (root.path / "etc/apt/trusted.gpg").read_bytes() == other
     assert not (root.path / "etc/apt/trusted.gpg.d/nvidia.gpg").exists()
-    assert (root.path / "etc/apt/trusted.gpg.d/all.asc").exists(), (
-        "armored, with a key that is not ours to judge"
-    )
+    assert (root.path / "etc/apt/trusted.gpg.d/all.asc").exists(), "armored, with a key that is not ours to judge"
     saved = root.path / done["backup"].lstrip("/")
     assert (saved / "etc/apt/trusted.gpg").read_bytes() == other + mine
     assert (saved / "etc/apt/trusted.gpg.d/nvidia.gpg").read_bytes() == mine

@@ -17,12 +17,7 @@ from .packages import NEW, OLD, driver, names, pinned
 from .rootfs import Repo, Root, cut_power, kill_session
 
 pytestmark = pytest.mark.rootfs
-SWITCH = {
-    "install": pinned("580", NEW),
-    "remove": names("550"),
-    "family_version": "580.126.20",
-    "reserve_mib": 1,
-}
+SWITCH = {"install": pinned("580", NEW), "remove": names("550"), "family_version": "580.126.20", "reserve_mib": 1}
 
 
 def held(root: Root, wanted: list[str]) -> dict[str, str]:
@@ -51,9 +46,7 @@ def test_second_run_starts_nothing(host: Root) -> None:
     for program in ("apt-get", "apt-cache", "dpkg", "apt-mark"):
         (host.path / "usr/bin" / program).rename(host.path / "usr/bin" / (program + ".away"))
     logs = sorted((host.path / "var/log/gpu-provision").iterdir())
-    result = host.module(
-        "apt_transaction", install=pinned("550", OLD), remove=names("580"), update_cache=True
-    )
+    result = host.module("apt_transaction", install=pinned("550", OLD), remove=names("580"), update_cache=True)
     assert result["changed"] is False, result
     assert (result["changes"], result["held"], result["unheld"], result["log"]) == ([], [], [], None)
     assert [(part["before"], part["after"]) for part in result["diff"]] == [("", "")]
@@ -106,12 +99,8 @@ fi
     result = root.module("apt_transaction", **SWITCH)
     assert result.get("failed"), result
     assert result["code"] == "apt.dpkg_failed"
-    assert (
-        result["msg"] == "nvidia-dkms-580-open failed: its post-installation script ended with exit status 10"
-    )
-    assert (
-        "Error! Bad return status for module build on kernel: 6.8.0-45-generic (x86_64)" in result["because"]
-    )
+    assert result["msg"] == "nvidia-dkms-580-open failed: its post-installation script ended with exit status 10"
+    assert "Error! Bad return status for module build on kernel: 6.8.0-45-generic (x86_64)" in result["because"]
     assert "the compiler's messages: /var/lib/dkms/nvidia/580.126.20/build/make.log" in result["because"]
     assert result["hint"]
     states = held(root, names("580"))
@@ -151,9 +140,7 @@ def test_killed_in_the_middle_the_worker_finishes_and_holds(root: Root, repo: Re
     driver(repo, "580", NEW, postinst=script)
     repo.publish()
     root.module("apt_sources", **repo.spec())
-    process = root.start(
-        "apt_transaction", {"install": pinned("580", NEW), "update_cache": True, "reserve_mib": 1}
-    )
+    process = root.start("apt_transaction", {"install": pinned("580", NEW), "update_cache": True, "reserve_mib": 1})
     root.wait_for((root.path / "reached").exists)
     kill_session(process)
     journal = root.path / "var/lib/gpu-provision/transaction.json"
@@ -170,9 +157,7 @@ def test_the_next_run_waits_for_the_worker_of_a_killed_one(root: Root, repo: Rep
     driver(repo, "580", NEW, postinst="touch /reached; sleep 4")
     repo.publish()
     root.module("apt_sources", **repo.spec())
-    process = root.start(
-        "apt_transaction", {"install": pinned("580", NEW), "update_cache": True, "reserve_mib": 1}
-    )
+    process = root.start("apt_transaction", {"install": pinned("580", NEW), "update_cache": True, "reserve_mib": 1})
     root.wait_for((root.path / "reached").exists)
     kill_session(process)
     result = root.module("apt_transaction", install=pinned("580", NEW))
@@ -185,9 +170,17 @@ def test_a_journal_without_a_worker_is_recovered(host: Root) -> None:
     # As after a power cut between unhold and hold: a journal, no worker, no holds.
     host.sh("for p in " + " ".join(names("550")) + "; do echo $p install; done | dpkg --set-selections")
     journal = {
-        "started": "2026-11-28T03:12:00Z", "hold": True, "release": False, "extra_hold": [], "log": None,
-        "held_before": names("550"), "install": [], "remove": [], "boot_id": None, "pid": 1,
-    }  # fmt: skip
+        "started": "2026-11-28T03:12:00Z",
+        "hold": True,
+        "release": False,
+        "extra_hold": [],
+        "log": None,
+        "held_before": names("550"),
+        "install": [],
+        "remove": [],
+        "boot_id": None,
+        "pid": 1,
+    }
     host.write("/var/lib/gpu-provision/transaction.json", json.dumps(journal))
     result = host.module("apt_transaction", install=pinned("550", OLD))
     assert result.get("changed"), result
@@ -197,18 +190,34 @@ def test_a_journal_without_a_worker_is_recovered(host: Root) -> None:
 
 
 DAMAGES = {
-    "a brace": "echo '{' > {}", "empty": "true > {}", "a list": "echo '[]' > {}", "another object": "echo '{\"pid\": 1}' > {}",
-    "cut off": "head -c 20 {}.whole > {}", "not UTF-8": "printf '\\377\\376' > {}", "NUL bytes": "head -c 4096 /dev/zero > {}",
-    "a folder": "mkdir {}", "a FIFO": "mkfifo {}", "a link": "ln -s {}.whole {}", "1 GiB": "truncate -s 1G {}",
-}  # fmt: skip
+    "a brace": "echo '{' > {}",
+    "empty": "true > {}",
+    "a list": "echo '[]' > {}",
+    "another object": "echo '{\"pid\": 1}' > {}",
+    "cut off": "head -c 20 {}.whole > {}",
+    "not UTF-8": "printf '\\377\\376' > {}",
+    "NUL bytes": "head -c 4096 /dev/zero > {}",
+    "a folder": "mkdir {}",
+    "a FIFO": "mkfifo {}",
+    "a link": "ln -s {}.whole {}",
+    "1 GiB": "truncate -s 1G {}",
+}
 
 
 def test_a_damaged_journal_costs_no_hold(host: Root) -> None:
     journal, copy = (f"/var/lib/gpu-provision/transaction{part}.json" for part in ("", "-copy"))
     lost = {
-        "started": "2026-11-28T03:12:00Z", "hold": True, "release": False, "extra_hold": [], "log": None,
-        "held_before": [*names("550"), "lab-tool"], "install": [], "remove": [], "boot_id": None, "pid": 1,
-    }  # fmt: skip
+        "started": "2026-11-28T03:12:00Z",
+        "hold": True,
+        "release": False,
+        "extra_hold": [],
+        "log": None,
+        "held_before": [*names("550"), "lab-tool"],
+        "install": [],
+        "remove": [],
+        "boot_id": None,
+        "pid": 1,
+    }
     host.write(journal + ".whole", json.dumps(lost))
     wanted = dict.fromkeys(names("550"), f"hi {OLD}")
     for how, command in DAMAGES.items():
@@ -237,17 +246,7 @@ def test_another_user_with_the_lock_is_named(host: Root, old: bool) -> None:
     lock = "/var/lib/gpu-provision/transaction.lock"
     if old:
         (host.path / lock.lstrip("/")).chmod(0o644)
-    argv = [
-        "chroot",
-        "--userspec=1234:1234",
-        str(host.path),
-        "flock",
-        "-x",
-        lock,
-        "sh",
-        "-c",
-        "echo; sleep 600",
-    ]
+    argv = ["chroot", "--userspec=1234:1234", str(host.path), "flock", "-x", lock, "sh", "-c", "echo; sleep 600"]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as stranger:
         try:
             assert stranger.stdout is not None
@@ -326,9 +325,7 @@ def test_after_a_power_cut_in_a_later_call_of_dpkg_the_plan_holds(root: Root, re
 def test_after_a_power_cut_a_moved_repository_is_refused(root: Root, repo: Repo) -> None:
     cut_off(root, repo, 3)
     plan = root.module("apt_transaction", check=True, **SWITCH)["changes"]
-    stale = [
-        dict(change, version="1.0") if change["name"] == "nvidia-utils-580" else change for change in plan
-    ]
+    stale = [dict(change, version="1.0") if change["name"] == "nvidia-utils-580" else change for change in plan]
     result = root.module("apt_transaction", **SWITCH, expect=stale)
     assert result["code"] == "apt.plan_moved", result
     assert result["msg"] == "apt's answer differs from the plan"
@@ -372,9 +369,13 @@ def at_a_terminal(root: Root, module: str, args: dict[str, object], timeout: flo
 
     try:
         done = subprocess.run(
-            root.argv("python3", "/opt/test/driver.py", module, "/args.json"), preexec_fn=sit_down, text=True,
-            stdin=slave, capture_output=True, timeout=timeout,
-        )  # fmt: skip
+            root.argv("python3", "/opt/test/driver.py", module, "/args.json"),
+            preexec_fn=sit_down,
+            text=True,
+            stdin=slave,
+            capture_output=True,
+            timeout=timeout,
+        )
     finally:
         os.close(master)
         os.close(slave)
@@ -444,11 +445,7 @@ def test_upgrade_of_somebody_elses_package_is_refused(host: Root, repo: Repo) ->
         Provides="nvidia-utils",
     )
     repo.publish()
-    asked = {
-        "install": ["nvidia-utils-580=580.126.21-0ubuntu1"],
-        "remove": ["nvidia-utils-550"],
-        "reserve_mib": 1,
-    }
+    asked = {"install": ["nvidia-utils-580=580.126.21-0ubuntu1"], "remove": ["nvidia-utils-550"], "reserve_mib": 1}
     status = (host.path / "var/lib/dpkg/status").read_bytes()
     result = host.module("apt_transaction", **asked, update_cache=True)
     assert result["code"] == "apt.unrelated", result
@@ -492,15 +489,10 @@ def test_a_fetch_that_fails_with_young_lists_is_tried_again_with_new_ones(host: 
 
 def test_moved_repository_is_refused(host: Root) -> None:
     plan = host.module("apt_transaction", check=True, **SWITCH)["changes"]
-    stale = [
-        dict(change, version="580.126.09-0ubuntu1") if change["version"] == NEW else change for change in plan
-    ]
+    stale = [dict(change, version="580.126.09-0ubuntu1") if change["version"] == NEW else change for change in plan]
     result = host.module("apt_transaction", **SWITCH, expect=stale)
     assert result["code"] == "apt.plan_moved", result
-    assert (
-        "nvidia-utils-580: planned install 580.126.09-0ubuntu1, now install 580.126.20-0ubuntu1"
-        in result["because"]
-    )
+    assert "nvidia-utils-580: planned install 580.126.09-0ubuntu1, now install 580.126.20-0ubuntu1" in result["because"]
     assert host.module("apt_transaction", **SWITCH, expect=plan).get("changed")
 
 

@@ -156,9 +156,7 @@ def test_the_record_of_a_run(base, name):
 @pytest.mark.parametrize("name", DAMAGES)
 def test_a_plan_that_was_agreed_to_before(base, name):
     damage(newest(base) / "plan.json", name, "plan.json")
-    state = rollout.new_state(
-        "r", RolloutOptions(), rollout.Where(), [], {"a": rollout.HostState(began=True)}
-    )
+    state = rollout.new_state("r", RolloutOptions(), rollout.Where(), [], {"a": rollout.HostState(began=True)})
     state.sessions = 2
     said = Said()
     assert within(lambda: apply._agreed_before(rollout.Store(newest(base), state), said)) == {}
@@ -255,9 +253,10 @@ def repository(tmp_path):
     made.mkdir()
     (made / "hosts.yml").write_text("all:\n")
     for words in (
-        ["init", "-q"], ["add", "."],
+        ["init", "-q"],
+        ["add", "."],
         ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "-m", "x"],
-    ):  # fmt: skip
+    ):
         subprocess.run(["git", "-C", str(made), *words], check=True, capture_output=True)
     return Source(str(made))
 

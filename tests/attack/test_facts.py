@@ -41,16 +41,68 @@ PHASES = (Phase.explicit, Phase.reuse, Phase.generate)
 LOOKUP = "{{ lookup('pipe', 'touch PWNED; echo /usr/bin/python3') }}"
 LINES = f'24.04\n      hosts: {{a: {{}}}}\n      vars:\n        nvidia_driver_branch: "{LOOKUP}"\n    zz:\n      # '
 ODD = [
-    LOOKUP, "/" + LOOKUP, LINES, "{% for x in y %}", "{# x #}", "a\nb", "a\r\nb", "\x85x", "\u2028- x", "\x00", "\x1b[31m",
-    "\ud800", "$(touch PWNED)", "`touch PWNED`", "'; touch PWNED; '", '"', "- a: b", "!!python/object/apply:os.system [id]",
-    "a: b # c", "x" * 5000, "", "\u202egnp", "@SETTINGS@", "%s{}", None, True, -1, 10**400, 1e308, float("nan"),
-    float("inf"), [], {}, [[]], {"a": "b"}, {"__ansible_unsafe": "x"},
-]  # fmt: skip
+    LOOKUP,
+    "/" + LOOKUP,
+    LINES,
+    "{% for x in y %}",
+    "{# x #}",
+    "a\nb",
+    "a\r\nb",
+    "\x85x",
+    "\u2028- x",
+    "\x00",
+    "\x1b[31m",
+    "\ud800",
+    "$(touch PWNED)",
+    "`touch PWNED`",
+    "'; touch PWNED; '",
+    '"',
+    "- a: b",
+    "!!python/object/apply:os.system [id]",
+    "a: b # c",
+    "x" * 5000,
+    "",
+    "\u202egnp",
+    "@SETTINGS@",
+    "%s{}",
+    None,
+    True,
+    -1,
+    10**400,
+    1e308,
+    float("nan"),
+    float("inf"),
+    [],
+    {},
+    [[]],
+    {"a": "b"},
+    {"__ansible_unsafe": "x"},
+]
 LEGAL = [
-    "580.126.20", "1:2.0~rc1-0ubuntu1+b", "1!2.0", "2.6.0+cu124", "/usr/bin/python3", "/home/jo smith/Übung~1/a+b:c{d}", "nvidia",
-    "libnvidia-gl-580:i386", "0000:1b:00.0", "2330", "6.8.0-45-generic", "ab12", "ii", "ubuntu", "24.04", "nvidia@1.service",
-    "amd64", "jo.smith", "DOM\\\\jo smith", "2026-11-28 10:00:00", "https://x.example/a?b=c", "GPU-1234", "it's fine: 100 %",
-]  # fmt: skip
+    "580.126.20",
+    "1:2.0~rc1-0ubuntu1+b",
+    "1!2.0",
+    "2.6.0+cu124",
+    "/usr/bin/python3",
+    "/home/jo smith/Übung~1/a+b:c{d}",
+    "nvidia",
+    "libnvidia-gl-580:i386",
+    "0000:1b:00.0",
+    "2330",
+    "6.8.0-45-generic",
+    "ab12",
+    "ii",
+    "ubuntu",
+    "24.04",
+    "nvidia@1.service",
+    "amd64",
+    "jo.smith",
+    "DOM\\\\jo smith",
+    "2026-11-28 10:00:00",
+    "https://x.example/a?b=c",
+    "GPU-1234",
+    "it's fine: 100 %",
+]
 
 
 # ---- the types ---------------------------------------------------------------------------------------------------------
@@ -79,9 +131,7 @@ def test_every_text_and_number_of_a_host_has_a_type_with_limits():
         name: str
         rows: list[dict[str, int]]
 
-    assert list(bare(Example, "x")) == ["x.name", "x.rows[0][0]", "x.rows[0][1]"], (
-        "the walk finds what has none"
-    )
+    assert list(bare(Example, "x")) == ["x.name", "x.rows[0][0]", "x.rows[0][1]"], "the walk finds what has none"
 
 
 # ---- what comes in -----------------------------------------------------------------------------------------------------
@@ -93,16 +143,18 @@ def filled(kind, draw, texts):
     if draw.random() < 0.02:
         return draw.choice(texts)
     if isinstance(kind, type) and issubclass(kind, BaseModel):
-        return {name: filled(field.annotation if not field.metadata else Annotated[(field.annotation, *field.metadata)],
-                             draw, texts) for name, field in kind.model_fields.items()}  # fmt: skip
+        return {
+            name: filled(
+                field.annotation if not field.metadata else Annotated[(field.annotation, *field.metadata)], draw, texts
+            )
+            for name, field in kind.model_fields.items()
+        }
     if origin in (Union, UnionType):
         return filled(args[0], draw, texts)
     if origin is list:
         return [filled(args[0], draw, texts) for _ in range(draw.randrange(3))]
     if origin is dict:
-        return {
-            str(filled(args[0], draw, texts)): filled(args[1], draw, texts) for _ in range(draw.randrange(3))
-        }
+        return {str(filled(args[0], draw, texts)): filled(args[1], draw, texts) for _ in range(draw.randrange(3))}
     if origin is tuple:
         return [filled(one, draw, texts) for one in args]
     if origin is Literal:
@@ -164,9 +216,12 @@ def texts_of(data):
 def sound(facts):
     """Facts that can be written: one line each, encodable, in range, and the same when they are read again."""
     for text in texts_of(facts.model_dump()):
-        assert one_line(text, 10_000) == text or text.isprintable() or text == text.strip() and not re.search(
-            "[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]", text
-        )  # fmt: skip
+        assert (
+            one_line(text, 10_000) == text
+            or text.isprintable()
+            or text == text.strip()
+            and not re.search("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]", text)
+        )
         assert len(text) <= 65536
     again = Facts.of_host(json.loads(facts.model_dump_json()))
     assert again == facts, "a second reading drops nothing more"
@@ -233,12 +288,9 @@ def test_what_is_left_out_and_what_stays():
     assert "gpus.0.slot: longer than 16 characters" in facts.refused
     assert "devices.1: not an absolute path" in facts.refused and "devices.2: not a text" in facts.refused
     assert (
-        "packages.odd.version: longer than 128 characters" in facts.refused
-        and "gpus.2.slot: missing" in facts.refused
+        "packages.odd.version: longer than 128 characters" in facts.refused and "gpus.2.slot: missing" in facts.refused
     )
-    assert any(place.startswith("packages.?") for place in facts.refused), (
-        "a name that a host made up is not repeated"
-    )
+    assert any(place.startswith("packages.?") for place in facts.refused), "a name that a host made up is not repeated"
 
 
 def test_a_flood_of_wrong_facts_is_told_briefly():
@@ -276,9 +328,10 @@ def unmarked(data):
 
 def inventory(names):
     return Inventory(
-        hosts=[Host(name=name, connection=Connection()) for name in names], sources=["hosts.yml"],
+        hosts=[Host(name=name, connection=Connection()) for name in names],
+        sources=["hosts.yml"],
         settings={"pythons": ["python3.12", "python3.11"]},
-    )  # fmt: skip
+    )
 
 
 @settings(max_examples=WRITTEN, deadline=None, phases=PHASES, suppress_health_check=list(HealthCheck))
@@ -299,13 +352,9 @@ def test_every_writer_writes_the_same_data(seed, texts, count):
 
     # what ansible-playbook is given: the inventory's file and the plan
     pythons = {"gpu01": {"path": facts.host.python_path, "version": facts.host.python}}
-    assert not list(
-        unmarked(json.loads(json.dumps(engine._host_vars(inventory(["gpu01"]), ["gpu01"], pythons))))
-    )
+    assert not list(unmarked(json.loads(json.dumps(engine._host_vars(inventory(["gpu01"]), ["gpu01"], pythons)))))
     try:
-        plan = plan_from_facts(
-            "gpu01", facts, lambda program, args: pytest.fail("apt is asked"), {}, catalog, parts=()
-        )
+        plan = plan_from_facts("gpu01", facts, lambda program, args: pytest.fail("apt is asked"), {}, catalog, parts=())
         document = PlanDocument(hosts={"gpu01": plan})
         assert PlanDocument.model_validate_json(document.to_json()) == document
     except ProvisionError as error:
@@ -315,13 +364,7 @@ def test_every_writer_writes_the_same_data(seed, texts, count):
     found = kinds({"gpu01": facts}, catalog, taken={"all", "gpus"})
     source = init.Source("hosts of " + texts[0], overlay=("hosts.yml",))
     content = init.scanned_text(
-        found,
-        {"gpu01": facts},
-        catalog,
-        source,
-        Path("x.yml"),
-        unreached={"gpu02": texts[0]},
-        left_out=["web"],
+        found, {"gpu01": facts}, catalog, source, Path("x.yml"), unreached={"gpu02": texts[0]}, left_out=["web"]
     )
     meant = init._says(found, source, {"gpu02": texts[0]})
     assert yaml.safe_load(content) == meant and not list(unmarked(meant))
@@ -366,9 +409,17 @@ def test_ansible_evaluates_nothing_that_a_host_said(tmp_path):
     evil = LOOKUP.replace("PWNED", str(tmp_path / "PWNED"))
     (tmp_path / "hosts.yml").write_text("all: {hosts: {a: {ansible_connection: local}}}")
     plan = {
-        "host": "a", "status": "changes", "blockers": [], "summary": evil,
-        "spec": {"roles": ["nvidia_driver"], "apt": {"x": evil}, "parts": {"nvidia_driver": {"text": evil}}, "environment": {}},
-    }  # fmt: skip
+        "host": "a",
+        "status": "changes",
+        "blockers": [],
+        "summary": evil,
+        "spec": {
+            "roles": ["nvidia_driver"],
+            "apt": {"x": evil},
+            "parts": {"nvidia_driver": {"text": evil}},
+            "environment": {},
+        },
+    }
     (tmp_path / "plan.json").write_text(json.dumps({"hosts": {"a": plan}}))
     (tmp_path / "play.yml").write_text("""
 - hosts: a
@@ -382,13 +433,18 @@ def test_ansible_evaluates_nothing_that_a_host_said(tmp_path):
     - ansible.builtin.debug: {msg: "{{ again }}"}
 """)
     run = Inventory(
-        hosts=[Host(name="a", connection=Connection(kind="local"))], sources=[str(tmp_path / "hosts.yml")],
+        hosts=[Host(name="a", connection=Connection(kind="local"))],
+        sources=[str(tmp_path / "hosts.yml")],
         settings={"pythons": ["python3.12"]},
-    )  # fmt: skip
+    )
     result = engine.run_playbook(
-        tmp_path / "play.yml", run, ["a"], {"gpu_provision_plan_file": str(tmp_path / "plan.json")}, tmp_path,
+        tmp_path / "play.yml",
+        run,
+        ["a"],
+        {"gpu_provision_plan_file": str(tmp_path / "plan.json")},
+        tmp_path,
         pythons={"a": {"path": evil, "version": "3.12.3"}},
-    )  # fmt: skip
+    )
     log = (tmp_path / "ansible.log").read_text()
     assert result.rc == 0, log
     assert log.count("lookup('pipe'") == 5, log
@@ -398,9 +454,7 @@ def test_ansible_evaluates_nothing_that_a_host_said(tmp_path):
 # ---- answers without a model ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "raw", [None, [], "x", {}, {"rows": {}}, {"rows": [float("nan")]}, {"rows": [10**99]}]
-)
+@pytest.mark.parametrize("raw", [None, [], "x", {}, {"rows": {}}, {"rows": [float("nan")]}, {"rows": [10**99]}])
 def test_an_answer_that_is_none_is_the_hosts_fault(raw):
     with pytest.raises(HostFailedError) as caught:
         answered(raw, rows=list)

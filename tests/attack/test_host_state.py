@@ -18,48 +18,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils.apt import (
-    common as apt_common,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.apt import (
-    files as apt_files,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.apt import (
-    settle as apt_settle,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.apt import (
-    transaction as apt_transaction,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.conda import (
-    fetch as conda_fetch,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.conda import (
-    install as conda_install,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.conda import (
-    read as conda_read,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.containers import (
-    files as containers_files,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.containers import (
-    host as containers_host,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.containers import (
-    probe as containers_probe,
-)
+from ansible_collections.gpu.provision.plugins.module_utils.apt import common as apt_common
+from ansible_collections.gpu.provision.plugins.module_utils.apt import files as apt_files
+from ansible_collections.gpu.provision.plugins.module_utils.apt import settle as apt_settle
+from ansible_collections.gpu.provision.plugins.module_utils.apt import transaction as apt_transaction
+from ansible_collections.gpu.provision.plugins.module_utils.conda import fetch as conda_fetch
+from ansible_collections.gpu.provision.plugins.module_utils.conda import install as conda_install
+from ansible_collections.gpu.provision.plugins.module_utils.conda import read as conda_read
+from ansible_collections.gpu.provision.plugins.module_utils.containers import files as containers_files
+from ansible_collections.gpu.provision.plugins.module_utils.containers import host as containers_host
+from ansible_collections.gpu.provision.plugins.module_utils.containers import probe as containers_probe
 from ansible_collections.gpu.provision.plugins.module_utils.lib import own_files, own_state
 from ansible_collections.gpu.provision.plugins.module_utils.lib.host_tree import HostTree
 from ansible_collections.gpu.provision.plugins.module_utils.mirror import store as mirror_store
-from ansible_collections.gpu.provision.plugins.module_utils.rescue import (
-    common as rescue_common,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.rescue import (
-    purge as rescue_purge,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.rescue import (
-    snapshot as rescue_snapshot,
-)
+from ansible_collections.gpu.provision.plugins.module_utils.rescue import common as rescue_common
+from ansible_collections.gpu.provision.plugins.module_utils.rescue import purge as rescue_purge
+from ansible_collections.gpu.provision.plugins.module_utils.rescue import snapshot as rescue_snapshot
 from ansible_collections.gpu.provision.plugins.module_utils.run import lock as run_lock
 from ansible_collections.gpu.provision.plugins.module_utils.run import record as run_record
 from provision.pull import run as pull
@@ -106,12 +80,12 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
     "a link to elsewhere": _link,
     "a link to nowhere": lambda path: path.symlink_to("/nowhere/at/all"),
     "a link to itself": lambda path: path.symlink_to(path.name),
-}  # fmt: skip
+}
 damaged = pytest.mark.parametrize("how", DAMAGES.values(), ids=list(DAMAGES))
 # What may come out of this is not a shape that every reader refuses.
 LINKS = pytest.mark.parametrize(
     "how", [how for name, how in DAMAGES.items() if "link" in name or "folder" in name or "FIFO" in name]
-)  # fmt: skip
+)
 
 
 @pytest.fixture(autouse=True)
@@ -188,12 +162,7 @@ def test_what_passes_has_the_shape(value: Any) -> None:
     journal = apt_transaction._JOURNAL
     if own_state.fits(value, journal):
         apt_transaction.restore_holds(value, [], lambda selections: None)
-    for shape in (
-        rescue_snapshot._SHAPE,
-        mirror_store._SHAPE,
-        apt_transaction._RESULT,
-        containers_files.MARKS,
-    ):
+    for shape in (rescue_snapshot._SHAPE, mirror_store._SHAPE, apt_transaction._RESULT, containers_files.MARKS):
         assert own_state.fits(value, shape) in (True, False)
 
 
@@ -203,9 +172,7 @@ def test_any_bytes_are_damage_or_of_the_shape(data: bytes) -> None:
         assert own_state.fits(own_state.parse(data, {"a": int}, "/x"), {"a": int})
 
 
-def test_a_file_is_replaced_whole_and_both_folders_are_synced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_is_replaced_whole_and_both_folders_are_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     steps: list[str] = []
 
     def spy(module: Any, name: str, told: Callable[..., str]) -> None:
@@ -250,10 +217,15 @@ def test_what_lies_under_the_temporary_name_is_not_written_through(tmp_path: Pat
 def _status(**wants: str) -> list[apt_common.Installed]:
     return [
         apt_common.Installed(
-            {"Package": name.replace("_", "-"), "Architecture": "amd64", "Version": "1", "Status": f"{want} ok installed"}
+            {
+                "Package": name.replace("_", "-"),
+                "Architecture": "amd64",
+                "Version": "1",
+                "Status": f"{want} ok installed",
+            }
         )
         for name, want in wants.items()
-    ]  # fmt: skip
+    ]
 
 
 @pytest.fixture
@@ -262,9 +234,12 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "gpu-provision"
     folder.mkdir()
     for name, file in {
-        "STATE": "", "JOURNAL": "transaction.json", "COPY": "transaction-copy.json", "LOCK": "transaction.lock",
+        "STATE": "",
+        "JOURNAL": "transaction.json",
+        "COPY": "transaction-copy.json",
+        "LOCK": "transaction.lock",
         "RESULT": "transaction-result.json",
-    }.items():  # fmt: skip
+    }.items():
         monkeypatch.setattr(apt_transaction, name, str(folder / file).rstrip("/"))
     monkeypatch.setattr(apt_files, "UNATTENDED", str(tmp_path / "52gpu-provision"))
     packages = _status(libnvidia_compute_580="install", libnccl2="install", sudo="install", bash="install")
@@ -281,16 +256,21 @@ def _recover(params: dict[str, Any] | None = None) -> tuple[apt_transaction._Tas
 
 
 _LOST = {
-    "schema": 1, "hold": True, "release": False, "extra_hold": ["libnccl2"], "extra_release": [], "held_before": ["sudo"],
-    "started": "2026-11-28T03:12:00Z", "log": "/log", "pid": 1,
-}  # fmt: skip
+    "schema": 1,
+    "hold": True,
+    "release": False,
+    "extra_hold": ["libnccl2"],
+    "extra_release": [],
+    "held_before": ["sudo"],
+    "started": "2026-11-28T03:12:00Z",
+    "log": "/log",
+    "pid": 1,
+}
 _ALL = dict.fromkeys(("libnvidia-compute-580", "libnccl2", "sudo"), "hold")
 
 
 @damaged
-def test_holds_come_back_from_the_copy_of_a_damaged_journal(
-    state: Path, how: Callable[[Path], object]
-) -> None:
+def test_holds_come_back_from_the_copy_of_a_damaged_journal(state: Path, how: Callable[[Path], object]) -> None:
     journal = state / "transaction.json"
     how(journal)
     own_state.write(apt_transaction.COPY, _LOST)
@@ -306,9 +286,7 @@ def test_holds_come_back_from_the_copy_of_a_damaged_journal(
 
 
 @damaged
-def test_holds_come_back_from_what_is_installed(
-    state: Path, tmp_path: Path, how: Callable[[Path], object]
-) -> None:
+def test_holds_come_back_from_what_is_installed(state: Path, tmp_path: Path, how: Callable[[Path], object]) -> None:
     how(state / "transaction.json")
     how(state / "transaction-copy.json")
     (tmp_path / "52gpu-provision").write_text(apt_files.render_unattended(["libnvidia-", "libnccl", "[odd"]))
@@ -369,17 +347,9 @@ def test_purge_goes_on_with_a_damaged_journal(
 
 
 @damaged
-def test_the_lock_of_a_run_is_somebodys_until_it_is_broken(
-    tmp_path: Path, how: Callable[[Path], object]
-) -> None:
+def test_the_lock_of_a_run_is_somebodys_until_it_is_broken(tmp_path: Path, how: Callable[[Path], object]) -> None:
     path = tmp_path / "lock.json"
-    holder = {
-        "run": "20261128T031200Z-me",
-        "command": "provision apply",
-        "who": "ada",
-        "git": None,
-        "controller": {},
-    }
+    holder = {"run": "20261128T031200Z-me", "command": "provision apply", "who": "ada", "git": None, "controller": {}}
     how(path)
     if path.is_symlink() or "run" not in _text(path):
         refused = run_lock.acquire(holder, 600, path=str(path))
@@ -409,9 +379,7 @@ def test_a_damaged_record_of_a_run_is_named(tmp_path: Path, how: Callable[[Path]
 
 
 @damaged
-def test_a_damaged_snapshot_is_put_aside_and_a_new_one_is_made(
-    tmp_path: Path, how: Callable[[Path], object]
-) -> None:
+def test_a_damaged_snapshot_is_put_aside_and_a_new_one_is_made(tmp_path: Path, how: Callable[[Path], object]) -> None:
     (tmp_path / "var/lib/dpkg").mkdir(parents=True)
     (tmp_path / "var/lib/dpkg/status").write_text("Package: dpkg\nStatus: install ok installed\nVersion: 1\n")
     root = str(tmp_path)
@@ -503,16 +471,12 @@ def test_damaged_state_of_a_host_that_pulls(
 
 _CONDA = st.fixed_dictionaries(
     {},
-    optional=dict.fromkeys(
-        ("spec", "version", "sha256", "digest", "accept_tos", "aside", "condarc", "moved"), _JSON
-    ),
+    optional=dict.fromkeys(("spec", "version", "sha256", "digest", "accept_tos", "aside", "condarc", "moved"), _JSON),
 )
 
 
 @given(_CONDA)
-def test_notes_of_conda_are_of_their_shape_or_nothing(
-    tmp_path_factory: pytest.TempPathFactory, data: Any
-) -> None:
+def test_notes_of_conda_are_of_their_shape_or_nothing(tmp_path_factory: pytest.TempPathFactory, data: Any) -> None:
     folder = tmp_path_factory.mktemp("env")
     for name in (conda_read.RECORD, conda_read.MARKER):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -537,11 +501,7 @@ _LOCKS: dict[str, Callable[[Path], Any]] = {
     "the downloads'": lambda path: conda_fetch.fetch(__file__, str(path.parent), "copy", ""),
     "the pulling host's": lambda path: pull._alone(path.parent).__enter__(),
 }
-_NAMES = {
-    "the guard of the run's lock": ".guard",
-    "the downloads'": ".lock",
-    "the pulling host's": "lock",
-}
+_NAMES = {"the guard of the run's lock": ".guard", "the downloads'": ".lock", "the pulling host's": "lock"}
 
 
 @pytest.mark.parametrize("whose", _LOCKS)
@@ -595,9 +555,7 @@ def test_the_holder_of_a_lock_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("root", [True, False])
-def test_a_stranger_with_the_lock_is_not_waited_for(
-    state: Path, monkeypatch: pytest.MonkeyPatch, root: bool
-) -> None:
+def test_a_stranger_with_the_lock_is_not_waited_for(state: Path, monkeypatch: pytest.MonkeyPatch, root: bool) -> None:
     clock = iter(range(0, 100_000, 5))
     monkeypatch.setattr(apt_transaction.time, "monotonic", lambda: next(clock))
     monkeypatch.setattr(apt_transaction.time, "sleep", lambda seconds: None)
@@ -655,12 +613,7 @@ def _change(name: str, version: str | None) -> dict[str, Any]:
 def _installed(name: str, version: str) -> apt_common.Installed:
     package, _, arch = name.partition(":")
     return apt_common.Installed(
-        {
-            "Package": package,
-            "Architecture": arch or "amd64",
-            "Version": version,
-            "Status": "install ok unpacked",
-        }
+        {"Package": package, "Architecture": arch or "amd64", "Version": version, "Status": "install ok unpacked"}
     )
 
 

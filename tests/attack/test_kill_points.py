@@ -9,16 +9,7 @@ from tests.attack.kill.kinds import FOREIGN, KINDS
 from tests.attack.kill.moments import VICTIMS, Moment, Timeline, point
 
 TIMELINE = Timeline(
-    [
-        ("start", 0.0),
-        ("lock", 3.0),
-        ("journal", 8.0),
-        ("dpkg", 8.5),
-        ("journal-gone", 12.0),
-        ("record", 19.0),
-    ],
-    20.0,
-    80,
+    [("start", 0.0), ("lock", 3.0), ("journal", 8.0), ("dpkg", 8.5), ("journal-gone", 12.0), ("record", 19.0)], 20.0, 80
 )
 
 
@@ -39,15 +30,8 @@ def test_a_hundred_points_hit_every_victim_in_every_phase():
     for victim in set(VICTIMS) - {"apt"}:
         assert found[victim] == {name for name, _ in TIMELINE.marks}, victim
     lines = sorted(item.moment.line for item in points() if item.moment.line)
-    assert (
-        lines[0] < 10 and lines[-1] > 70 and max(b - a for a, b in zip(lines, lines[1:], strict=False)) < 10
-    )
-    assert {item.apt_part for item in points() if item.victim == "apt"} == {
-        "all",
-        "programs",
-        "worker",
-        "dpkg",
-    }
+    assert lines[0] < 10 and lines[-1] > 70 and max(b - a for a, b in zip(lines, lines[1:], strict=False)) < 10
+    assert {item.apt_part for item in points() if item.victim == "apt"} == {"all", "programs", "worker", "dpkg"}
     assert sum(item.again is not None for item in points()) == 20
 
 
@@ -60,9 +44,7 @@ def test_a_moment_stays_within_its_phase():
     assert not half.is_due(late, 0, TIMELINE, 116.4) and half.is_due(late, 0, TIMELINE, 116.6), (
         "a run that is twice as slow"
     )
-    assert half.is_due({"start": 100.0, "lock": 103.0, "dpkg": 108.1}, 0, TIMELINE, 108.1), (
-        "the next phase has begun"
-    )
+    assert half.is_due({"start": 100.0, "lock": 103.0, "dpkg": 108.1}, 0, TIMELINE, 108.1), "the next phase has begun"
     assert Moment("dpkg", 0.0, 7).is_due({}, 7, TIMELINE, 0.0) and not Moment("dpkg", 0.0, 7).is_due(
         {}, 6, TIMELINE, 0.0
     )
@@ -92,9 +74,7 @@ def test_every_kind_of_loss_is_seen():
     assert lost(holds=frozenset({"sudo"})) == {"holds"}
     assert lost(packages=frozenset()) == {"packages"}
     path = "/etc/profile.d/foreign.sh"
-    assert lost(foreign={**HOST.foreign, path: "100644 0:0 aa 2"}) == {"foreign files"}, (
-        "rewritten with the same bytes"
-    )
+    assert lost(foreign={**HOST.foreign, path: "100644 0:0 aa 2"}) == {"foreign files"}, "rewritten with the same bytes"
     assert lost(etc={}) == {"files"}
     assert lost(etc={**HOST.etc, "etc/apt/apt.conf.d/x.new": "100644 0:0 aa"}) == {"files"}
     assert lost(locks=["var/lib/provision/lock.json"]) == {"lock stays"}
@@ -106,10 +86,7 @@ def test_every_kind_of_loss_is_seen():
 
 def said(status, *errors, code=0):
     return judge.of_document(
-        json.dumps({"hosts": {"k1": {"status": status}}, "errors": list(errors)}),
-        code,
-        "k1",
-        frozenset({"done"}),
+        json.dumps({"hosts": {"k1": {"status": status}}, "errors": list(errors)}), code, "k1", frozenset({"done"})
     )
 
 
@@ -117,9 +94,6 @@ def test_a_wrong_cause_and_an_error_are_seen():
     assert said("done") == {}
     moved = {"host": "k1", "code": "apt.plan_moved", "message": "the repository moved since the plan"}
     assert set(said("failed", moved, code=1)) == {"not done", "wrong cause"}
-    assert set(said("done", {"host": None, "code": "internal.error", "message": "x"})) == {
-        "errors",
-        "wrong cause",
-    }
+    assert set(said("done", {"host": None, "code": "internal.error", "message": "x"})) == {"errors", "wrong cause"}
     assert said("done", {"host": "k2", "code": "apt.failed", "message": "another host's"}) == {}
     assert set(judge.of_document("Traceback (most recent call last):", 1, "k1", frozenset())) == {"no answer"}

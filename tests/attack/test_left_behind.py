@@ -123,9 +123,7 @@ def test_of_a_run_from_elsewhere_nothing_is_made_up(host, tmp_path, dead):
     assert run_record.read(folder=host.history)["runs"][0]["packages"] == []
 
 
-@pytest.mark.parametrize(
-    "name", ["../runs/" + RUN, "/etc", "..", ".", "x/y", "20260101T000000Z-apply-other1"]
-)
+@pytest.mark.parametrize("name", ["../runs/" + RUN, "/etc", "..", ".", "x/y", "20260101T000000Z-apply-other1"])
 def test_a_host_names_no_folder_of_this_machine(host, base, dead, name):
     other = base / "20260101T000000Z-apply-other1"
     other.mkdir()
@@ -161,9 +159,7 @@ def test_locks_of_living_runs_and_of_others_stay(host, base, dead):
 def test_a_lock_that_was_taken_meanwhile_stays(host, base, dead):
     run_lock.acquire(dead, 600, path=host.lock)
     left = locks.left_behind("a", Facts.of_host(host.facts()))
-    run_lock.acquire(
-        runlock.holder("provision apply", "mine", None, Path("/")), 600, over=RUN, path=host.lock
-    )
+    run_lock.acquire(runlock.holder("provision apply", "mine", None, Path("/")), 600, over=RUN, path=host.lock)
     plan = PlanDocument(hosts={"a": HostPlan(host="a", status="converged", warnings=[left])})
     assert left_behind.end(fleet_of(inventory.load(["a,"])), plan, base) == []
     assert run_lock.read(host.lock)["held"]["run"] == "mine"
@@ -171,14 +167,20 @@ def test_a_lock_that_was_taken_meanwhile_stays(host, base, dead):
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{", "[]", "null", '{"run": 5}', '{"run": "x", "controller": 7, "lease": "x"}', "[" * 16000, '{"run": "\\ud800"}',
-     json.dumps({"run": "x", "controller": {"boot_id": "b", "processes": [{"pid": -(10**40), "started": 1}]}})],
-)  # fmt: skip
+    [
+        "",
+        "{",
+        "[]",
+        "null",
+        '{"run": 5}',
+        '{"run": "x", "controller": 7, "lease": "x"}',
+        "[" * 16000,
+        '{"run": "\\ud800"}',
+        json.dumps({"run": "x", "controller": {"boot_id": "b", "processes": [{"pid": -(10**40), "started": 1}]}}),
+    ],
+)
 def test_what_a_host_says_in_a_lock_proves_nothing_by_itself(text):
-    assert (
-        locks.left_behind("a", Facts.of_host({"run_lock": text, "host": {"uptime_s": 5.0, "boot_id": "ab"}}))
-        is None
-    )
+    assert locks.left_behind("a", Facts.of_host({"run_lock": text, "host": {"uptime_s": 5.0, "boot_id": "ab"}})) is None
 
 
 def test_a_cut_off_run_is_not_active(base):

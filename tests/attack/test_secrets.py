@@ -15,12 +15,8 @@ import yaml
 import provision.collection  # noqa: F401
 from ansible_collections.gpu.provision.plugins.module_utils.apt import common as apt_common
 from ansible_collections.gpu.provision.plugins.module_utils.lib import redact
-from ansible_collections.gpu.provision.plugins.module_utils.probe import (
-    diagnostics as probe_diagnostics,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.probe import (
-    facts as probe_facts,
-)
+from ansible_collections.gpu.provision.plugins.module_utils.probe import diagnostics as probe_diagnostics
+from ansible_collections.gpu.provision.plugins.module_utils.probe import facts as probe_facts
 from ansible_collections.gpu.provision.plugins.module_utils.rescue import step as rescue_step
 from provision.catalog import load_catalog
 from provision.cli import run
@@ -69,8 +65,7 @@ def test_what_is_no_secret_stays_and_is_not_refused(text):
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["HF_TOKEN", "splunk-token", "password", "identitytoken", "anaconda_token", "client_secret", "auth"],
+    "name", ["HF_TOKEN", "splunk-token", "password", "identitytoken", "anaconda_token", "client_secret", "auth"]
 )
 def test_a_value_is_redacted_by_its_name(name):
     assert redact.data({"a": {name: "S3CRET"}}) == {"a": {name: "***"}}
@@ -136,9 +131,9 @@ def test_no_secret_of_a_host_is_in_facts_or_diagnostics(tmp_path, seed):
     assert seen(facts, used) == [] and seen(read, used) == []
     Facts.model_validate(facts)
     # What is there is still told.
-    assert "https://conda.example/t/***/chan" in json.dumps(
+    assert "https://conda.example/t/***/chan" in json.dumps(facts) and "https://***@archive.example/z" in json.dumps(
         facts
-    ) and "https://***@archive.example/z" in json.dumps(facts)
+    )
 
 
 def test_the_program_on_the_host_redacts_every_answer_and_every_error(tmp_path):
@@ -155,13 +150,9 @@ def test_the_program_on_the_host_redacts_every_answer_and_every_error(tmp_path):
         "bad": "def main(args): raise ValueError('https://u:S3CRET3@h and token=S3CRET4')",
     }
     program = (
-        program.replace("SOURCES = {}", f"SOURCES = {sources!r}")
-        .replace("GOOD", "'good'")
-        .replace("BAD", "'bad'")
+        program.replace("SOURCES = {}", f"SOURCES = {sources!r}").replace("GOOD", "'good'").replace("BAD", "'bad'")
     )
-    said = subprocess.run(
-        [sys.executable, "-I", "-c", program], capture_output=True, text=True, check=True
-    ).stdout
+    said = subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, text=True, check=True).stdout
     assert len(said.splitlines()) == 2 and '"ok": false' in said and "S3CRET" not in said
     assert "redact" in bundle.needed("conda.size")
 
@@ -188,9 +179,7 @@ def test_a_module_redacts_its_answer_its_error_and_its_arguments():
 def test_the_log_of_a_program_holds_no_secret(tmp_path):
     with open(tmp_path / "log", "a+b") as log:
         log.write(b"head\n")
-        result = apt_common.run(
-            ["sh", "-c", "echo Get:1 http://u:S3CRET@h/x; echo E: token=S3CRET >&2"], 60, log=log
-        )
+        result = apt_common.run(["sh", "-c", "echo Get:1 http://u:S3CRET@h/x; echo E: token=S3CRET >&2"], 60, log=log)
         log.write(b"tail\n")
     text = (tmp_path / "log").read_text()
     assert text == "head\nGet:1 http://***@h/x\nE: token=***\ntail\n" and "S3CRET" not in result.text
@@ -215,21 +204,14 @@ def test_the_events_of_a_run_hold_no_secret(tmp_path, monkeypatch):
 
 
 def test_errors_hold_no_secret():
-    issue = Issue(
-        code="x.y", message="see https://u:S3CRET@h", because=["token=S3CRET"], hint="http://S3CRET@h"
-    )
+    issue = Issue(code="x.y", message="see https://u:S3CRET@h", because=["token=S3CRET"], hint="http://S3CRET@h")
     assert "S3CRET" not in issue.model_dump_json()
 
 
 @pytest.mark.parametrize("form", [[], ["--json"]])
 def test_diagnose_does_not_repeat_the_secrets_of_a_text(capsys, form):
     run(
-        [
-            "diagnose",
-            "--text",
-            "E: Failed to fetch http://u:S3CRET@archive.example/x token=S3CRET 404 Not Found",
-            *form,
-        ]
+        ["diagnose", "--text", "E: Failed to fetch http://u:S3CRET@archive.example/x token=S3CRET 404 Not Found", *form]
     )
     said = capsys.readouterr()
     assert said.out + said.err and "S3CRET" not in said.out + said.err
@@ -247,11 +229,7 @@ def test_a_login_in_the_inventory_is_refused_and_not_repeated(values):
 
 
 @pytest.mark.parametrize(
-    "values",
-    [
-        {"gpu_proxy_http": "http://u:S3CRET@p:3128"},
-        {"gpu_mirror_url": "https://h/?token=S3CRET"},
-    ],
+    "values", [{"gpu_proxy_http": "http://u:S3CRET@p:3128"}, {"gpu_mirror_url": "https://h/?token=S3CRET"}]
 )
 def test_logins_of_proxies_and_mirrors_are_refused_where_they_are_read(values):
     from provision.errors import UsageError
@@ -260,10 +238,7 @@ def test_logins_of_proxies_and_mirrors_are_refused_where_they_are_read(values):
     with pytest.raises(UsageError) as caught:
         HostProxy.from_vars(values)
         _refuse_odd_url(values["gpu_mirror_url"])
-    assert (
-        caught.value.issue.code == "usage.url_with_password"
-        and "S3CRET" not in caught.value.issue.model_dump_json()
-    )
+    assert caught.value.issue.code == "usage.url_with_password" and "S3CRET" not in caught.value.issue.model_dump_json()
 
 
 def test_what_nothing_verifies():
@@ -271,8 +246,7 @@ def test_what_nothing_verifies():
     assert [text for text in CASES["verified"] if unverified(text)] == []
     assert unverified_in_file("channels:\n  - conda-forge  # not http://h/x\n# http://h\n") == ""
     assert (
-        unverified_in_file("dependencies:\n  - pip:\n      - --extra-index-url http://h/simple\n")
-        == "http://h/simple"
+        unverified_in_file("dependencies:\n  - pip:\n      - --extra-index-url http://h/simple\n") == "http://h/simple"
     )
 
 

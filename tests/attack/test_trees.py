@@ -21,12 +21,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit import condatrees, trees  # isort: skip - trees makes the collection importable
 from ansible_collections.gpu.provision.plugins.module_utils.lib import host_tree, kmod, outputs
 
-from ansible_collections.gpu.provision.plugins.module_utils.probe import facts as probe_facts  # isort: skip
-from ansible_collections.gpu.provision.plugins.module_utils.probe import smi, diagnostics as probe_diagnostics  # isort: skip
-from ansible_collections.gpu.provision.plugins.module_utils.lib.host_tree import HostTree  # isort: skip
+# isort: skip
+from ansible_collections.gpu.provision.plugins.module_utils.lib.host_tree import HostTree
+from ansible_collections.gpu.provision.plugins.module_utils.probe import diagnostics as probe_diagnostics
+
+# isort: skip
+from ansible_collections.gpu.provision.plugins.module_utils.probe import facts as probe_facts
+
+# isort: skip
+from ansible_collections.gpu.provision.plugins.module_utils.probe import smi
+
+# isort: skip - trees makes the collection importable
+from tests.unit import condatrees, trees
 
 ROOT = Path(__file__).resolve().parents[2]
 HOME = "/home/ada"
@@ -36,22 +44,12 @@ TREE = {
     "running": "6.8.0-45-generic",
     "boot": ["6.8.0-45-generic"],
     "modules": [
-        {
-            "path": "/lib/modules/6.8.0-45-generic/updates/dkms/nvidia.ko",
-            "version": "580.95.05",
-            "signed_by": "x",
-        },
-        {
-            "path": "/lib/modules/6.8.0-45-generic/kernel/nvidia-580/nvidia.ko.xz",
-            "version": "580.95.05",
-            "pack": "xz",
-        },
+        {"path": "/lib/modules/6.8.0-45-generic/updates/dkms/nvidia.ko", "version": "580.95.05", "signed_by": "x"},
+        {"path": "/lib/modules/6.8.0-45-generic/kernel/nvidia-580/nvidia.ko.xz", "version": "580.95.05", "pack": "xz"},
     ],
     "efi": {"SecureBoot": 1, "MokListRT": "00"},
     "prefixes": [{"path": "/opt/miniforge3", "channel": "https://conda.anaconda.org/conda-forge"}],
-    "environments": [
-        {"path": HOME + "/.conda/envs/a", "packages": ["pytorch-2.3.1-py3.11_cuda12.1_cudnn8.9.2_0"]}
-    ],
+    "environments": [{"path": HOME + "/.conda/envs/a", "packages": ["pytorch-2.3.1-py3.11_cuda12.1_cudnn8.9.2_0"]}],
     "files": {
         "/etc/passwd": f"root:x:0:0::/root:/bin/bash\nada:x:1000:1000::{HOME}:/bin/bash\n",
         "/etc/group": "docker:x:999:ada\n",
@@ -227,21 +225,21 @@ KINDS = {
     "invalid UTF-8": _invalid,
 }
 WHY = {
-    "FIFO": "not a regular file", "folder": "Is a directory", "link loop": "link loop", "socket": "not a regular file",
-    "device /dev/zero": "not a regular file", "3 GB": "larger than", "invalid UTF-8": "not UTF-8",
-}  # fmt: skip
+    "FIFO": "not a regular file",
+    "folder": "Is a directory",
+    "link loop": "link loop",
+    "socket": "not a regular file",
+    "device /dev/zero": "not a regular file",
+    "3 GB": "larger than",
+    "invalid UTF-8": "not UTF-8",
+}
 
 
 def test_the_read_opens_what_a_host_has(opened):
     places = set(opened)
     assert len(places) >= 34
     assert {HOME + "/.conda/environments.txt", HOME + "/.condarc", HOME + "/.bashrc"} <= places
-    assert {
-        "/etc/passwd",
-        "/var/lib/dpkg/status",
-        "/etc/apt/sources.list.d/x.list",
-        "/etc/ld.so.cache",
-    } <= places
+    assert {"/etc/passwd", "/var/lib/dpkg/status", "/etc/apt/sources.list.d/x.list", "/etc/ld.so.cache"} <= places
 
 
 # Parts of the facts that a file feeds by more than what stands in it.
@@ -268,9 +266,7 @@ def replaced(host: Path, path: str, make) -> Iterator[None]:
 
 def must_be_named(kind: str, how: set[str]) -> bool:
     """What is read from its end or its beginning alone takes any size; what is read as bytes has no characters."""
-    return not (
-        (kind == "3 GB" and how & {"tail", "head"}) or (kind == "invalid UTF-8" and "text" not in how)
-    )
+    return not ((kind == "3 GB" and how & {"tail", "head"}) or (kind == "invalid UTF-8" and "text" not in how))
 
 
 def attack(host: Path, healthy: dict, path: str, how: set[str], kind: str) -> list[str]:
@@ -334,21 +330,7 @@ def test_the_same_in_all_places_at_once(kind, host, opened):
 
 # --- numbers, JSON, loops, sizes ----------------------------------------------------------------------------
 
-ODD = [
-    "\u00b2",
-    "\u0663",
-    "9" * 5000,
-    "abc",
-    "-1",
-    "",
-    "NaN",
-    "1e999",
-    "0x10",
-    "\x00",
-    "1_000",
-    "+",
-    "\ufeff1",
-]
+ODD = ["\u00b2", "\u0663", "9" * 5000, "abc", "-1", "", "NaN", "1e999", "0x10", "\x00", "1_000", "+", "\ufeff1"]
 NUMBERS = {
     "/proc/uptime": "{} 3.0",
     "/proc/stat": "btime {}",
@@ -394,27 +376,18 @@ def test_numbers_are_ascii_and_of_a_size_that_machines_have():
     for odd in ODD:
         assert host_tree.decimal(odd) is None or odd == "-1"
         assert host_tree.integer(odd) == (-1 if odd == "-1" else None)
-    assert (
-        host_tree.decimal("12.50") == 12.5
-        and host_tree.integer("007") == 7
-        and host_tree.integer(None) is None
-    )
+    assert host_tree.decimal("12.50") == 12.5 and host_tree.integer("007") == 7 and host_tree.integer(None) is None
 
 
 def test_json_of_others():
     assert host_tree.json_object("[" * 100_000) is None
     assert host_tree.json_object('{"a":' * 100_000) is None
-    assert host_tree.json_object('{"a": %s, "b": NaN, "c": 1}' % ("9" * 100_000)) == {
-        "a": None,
-        "b": None,
-        "c": 1,
-    }
+    assert host_tree.json_object('{"a": %s, "b": NaN, "c": 1}' % ("9" * 100_000)) == {"a": None, "b": None, "c": 1}
     assert [host_tree.json_object(text) for text in (None, "", "[]", "3", "{", "\ufeff{}")] == [None] * 6
 
 
 @pytest.mark.parametrize(
-    "line",
-    ["include *.conf", "include ../ld.so.conf.d/*.conf", "include deeper/*.conf", "include /etc/ld.so.conf"],
+    "line", ["include *.conf", "include ../ld.so.conf.d/*.conf", "include deeper/*.conf", "include /etc/ld.so.conf"]
 )
 def test_includes_that_never_end(line, tmp_path):
     root = Path(condatrees.build(tmp_path / "host", TREE))
@@ -452,11 +425,7 @@ def test_folders_a_thousand_deep_and_chains_of_links(tmp_path, monkeypatch):
         tree = HostTree(root)
         deep = prefix + "/d" * 1000
         assert tree.read(deep + "/x") is None and tree.resolve(deep)
-        assert (
-            tree.read(prefix + "/l0") is None
-            and tree.names(prefix + "/l0") == []
-            and tree.resolve(prefix + "/l0")
-        )
+        assert tree.read(prefix + "/l0") is None and tree.names(prefix + "/l0") == [] and tree.resolve(prefix + "/l0")
         assert tree.unreadable == [prefix + "/l0: link loop"]
     # Python's own rmtree goes as deep as the folders do.
     subprocess.run(["rm", "-rf", tmp_path / "d"], check=True)
@@ -489,9 +458,7 @@ def test_a_device_is_not_even_opened(tmp_path, monkeypatch):
     seen = []
     real = os.open
     monkeypatch.setattr(
-        host_tree.os,
-        "open",
-        lambda path, flags, *rest: seen.append((path, flags)) or real(path, flags, *rest),
+        host_tree.os, "open", lambda path, flags, *rest: seen.append((path, flags)) or real(path, flags, *rest)
     )
     for name, target in (("zero", "/dev/zero"), ("tty", "/dev/ptmx"), ("null", "/dev/null")):
         (tmp_path / name).symlink_to(target)
@@ -533,19 +500,30 @@ def test_a_process_that_was_root_reads_its_files_still(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("module", "reader", "part"),
     [
-        (probe_facts, "read_packages", "packages"), (probe_facts, "read_host", "host"), (probe_facts, "read_pci", "gpus"),
-        (probe_facts, "read_kernels", "kernels"), (probe_facts, "read_disk_modules", "module"), (probe_facts, "read_loaded", "module"),
-        (probe_facts, "read_libraries", "libraries"), (probe_facts, "read_modprobe", "modprobe"), (probe_facts, "_read_cuda", "cuda"),
-        (probe_facts, "read_gpu_users", "gpu_users"), (probe_facts, "read_apt", "apt"), (probe_facts, "read_runfile", "runfile"),
-        (probe_facts, "read_secure_boot", "secure_boot"), (probe_facts, "read_services", "services"),
-        (probe_facts, "read_initrds", "initrds"), (probe_facts, "read_disks", "disks"), (probe_facts.containers_probe, "read", "containers"),
-        (probe_facts.conda_probe, "read", "conda"), (probe_diagnostics.boot_diagnostics, "read", "trouble.boot"),
-        (probe_diagnostics.apt_diagnostics, "read", "trouble.apt"), (probe_diagnostics.user_diagnostics, "read", "trouble.user"),
+        (probe_facts, "read_packages", "packages"),
+        (probe_facts, "read_host", "host"),
+        (probe_facts, "read_pci", "gpus"),
+        (probe_facts, "read_kernels", "kernels"),
+        (probe_facts, "read_disk_modules", "module"),
+        (probe_facts, "read_loaded", "module"),
+        (probe_facts, "read_libraries", "libraries"),
+        (probe_facts, "read_modprobe", "modprobe"),
+        (probe_facts, "_read_cuda", "cuda"),
+        (probe_facts, "read_gpu_users", "gpu_users"),
+        (probe_facts, "read_apt", "apt"),
+        (probe_facts, "read_runfile", "runfile"),
+        (probe_facts, "read_secure_boot", "secure_boot"),
+        (probe_facts, "read_services", "services"),
+        (probe_facts, "read_initrds", "initrds"),
+        (probe_facts, "read_disks", "disks"),
+        (probe_facts.containers_probe, "read", "containers"),
+        (probe_facts.conda_probe, "read", "conda"),
+        (probe_diagnostics.boot_diagnostics, "read", "trouble.boot"),
+        (probe_diagnostics.apt_diagnostics, "read", "trouble.apt"),
+        (probe_diagnostics.user_diagnostics, "read", "trouble.user"),
     ],
-)  # fmt: skip
-@pytest.mark.parametrize(
-    "error", [KeyError("x"), RecursionError(), MemoryError()], ids=lambda e: type(e).__name__
 )
+@pytest.mark.parametrize("error", [KeyError("x"), RecursionError(), MemoryError()], ids=lambda e: type(e).__name__)
 def test_a_reader_that_fails_costs_its_part(module, reader, part, error, host, monkeypatch):
     from provision.facts import Facts
 
@@ -589,12 +567,7 @@ def test_any_program_that_writes_without_end_or_hangs():
 
 def test_nvidia_smi_output_is_parsed_in_a_straight_line():
     with bounded():
-        for text in (
-            '<gpu id="' * 200_000,
-            "<?xml" * 200_000,
-            "<driver_version>" * 200_000,
-            "<gpu" + " " * 1_000_000,
-        ):
+        for text in ('<gpu id="' * 200_000, "<?xml" * 200_000, "<driver_version>" * 200_000, "<gpu" + " " * 1_000_000):
             assert smi.parse("/usr/bin/nvidia-smi", 0, text, "")["rc"] == 0
 
 
@@ -603,10 +576,7 @@ def test_nvidia_smi_output_is_parsed_in_a_straight_line():
 # (module, function): why it may open a file for reading without hosttree. /proc and /sys written out need no reason:
 # nobody puts anything else there.
 ALLOWED = {
-    (
-        "apt.common",
-        "lock_holder",
-    ): "asks for a lock of dpkg's or apt's, in folders of root's alone; reads nothing",
+    ("apt.common", "lock_holder"): "asks for a lock of dpkg's or apt's, in folders of root's alone; reads nothing",
     ("apt.settle", "settle"): "waits for our own lock, in a folder of root's alone; reads nothing",
     ("apt.transaction", "_close_all"): "/dev/null",
     ("conda.common", "__enter__"): "flock on a marker, without blocking and without following; reads nothing",
@@ -615,10 +585,7 @@ ALLOWED = {
     ("run.lock", "*"): "our own lock and record, in a folder of root's alone",
     ("mirror.store", "*"): "the mirror's own files, below a folder that the mirror alone writes",
     ("lib.own_state", "open_lock"): "our own lock, in a folder of root's alone; reads nothing",
-    (
-        "probe.facts",
-        "_locked_by",
-    ): "asks for a lock of dpkg's or apt's, in folders of root's alone; reads nothing",
+    ("probe.facts", "_locked_by"): "asks for a lock of dpkg's or apt's, in folders of root's alone; reads nothing",
     ("prove.framework", "*"): "/proc/self/maps in the process of a check",
     ("prove.library", "*"): "/proc/self/maps in the process of a check",
     ("prove.xid", "*"): "/dev/kmsg, without blocking",
@@ -667,19 +634,46 @@ def _reads(call: ast.Call) -> bool:
 
 CONDA = "# >>> conda initialize >>>\n"
 HOSTILE = [
-    "\n" * 40_000, " " * 40_000, "\t \n" * 13_000, "a" * 40_000, "/" * 40_000, "-" * 40_000, "0" * 40_000, "." * 40_000,
-    '"' * 40_000, "'" * 40_000, "`" * 40_000, "\\" * 40_000, "$(" * 20_000, "${" * 20_000, "[" * 40_000, "{" * 40_000,
-    "# " * 20_000, "a=" * 20_000, "a:" * 20_000, "export " * 6_000, "set -a " * 6_000, " - - -" * 6_000, "a\n " * 13_000,
-    "/a" * 20_000, "1.2-" * 10_000, "include * " * 4_000, "<a>" * 13_000, "::" * 20_000, "PATH=" * 8_000, "nvidia " * 6_000,
-    "PATH=" + "$(" * 20_000, CONDA * 1_500, CONDA + "/" * 40_000 + "\n# <<< conda initialize <<<\n", "path=(" * 7_000,
-]  # fmt: skip
+    "\n" * 40_000,
+    " " * 40_000,
+    "\t \n" * 13_000,
+    "a" * 40_000,
+    "/" * 40_000,
+    "-" * 40_000,
+    "0" * 40_000,
+    "." * 40_000,
+    '"' * 40_000,
+    "'" * 40_000,
+    "`" * 40_000,
+    "\\" * 40_000,
+    "$(" * 20_000,
+    "${" * 20_000,
+    "[" * 40_000,
+    "{" * 40_000,
+    "# " * 20_000,
+    "a=" * 20_000,
+    "a:" * 20_000,
+    "export " * 6_000,
+    "set -a " * 6_000,
+    " - - -" * 6_000,
+    "a\n " * 13_000,
+    "/a" * 20_000,
+    "1.2-" * 10_000,
+    "include * " * 4_000,
+    "<a>" * 13_000,
+    "::" * 20_000,
+    "PATH=" * 8_000,
+    "nvidia " * 6_000,
+    "PATH=" + "$(" * 20_000,
+    CONDA * 1_500,
+    CONDA + "/" * 40_000 + "\n# <<< conda initialize <<<\n",
+    "path=(" * 7_000,
+]
 
 
 def test_hostile_lines_in_every_file_at_once(host, opened, tmp_path):
     with contextlib.ExitStack() as stack:
-        places = [
-            path for path in opened if path.startswith(("/etc/", "/home/", "/root/", "/opt/", "/var/log/"))
-        ]
+        places = [path for path in opened if path.startswith(("/etc/", "/home/", "/root/", "/opt/", "/var/log/"))]
         for path in places:
             if path != "/etc/passwd":
                 stack.enter_context(replaced(host, path, Path.touch))

@@ -24,21 +24,11 @@ import yaml
 from jinja2 import Environment
 
 import provision.collection  # noqa: F401 - makes the collection importable
-from ansible_collections.gpu.provision.plugins.module_utils.apt import (
-    common as apt_common,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.apt import (
-    files as apt_files,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.apt import (
-    sources as apt_sources,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.conda import (
-    common as conda_common,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.conda import (
-    run as conda_run,
-)
+from ansible_collections.gpu.provision.plugins.module_utils.apt import common as apt_common
+from ansible_collections.gpu.provision.plugins.module_utils.apt import files as apt_files
+from ansible_collections.gpu.provision.plugins.module_utils.apt import sources as apt_sources
+from ansible_collections.gpu.provision.plugins.module_utils.conda import common as conda_common
+from ansible_collections.gpu.provision.plugins.module_utils.conda import run as conda_run
 from ansible_collections.gpu.provision.plugins.module_utils.lib import openpgp, run_as
 from ansible_collections.gpu.provision.plugins.module_utils.prove import job as prove_job
 from ansible_collections.gpu.provision.plugins.module_utils.prove import proofs
@@ -66,24 +56,46 @@ SHA, COMMIT = "a" * 64, "b" * 40
 # --- sources of inventories
 
 UNPROVEN = [
-    Source("http://h.example/inventory.tar.gz"), Source("http://h.example/x.tgz", version=COMMIT),
-    Source("http://h.example/x.tar.gz", verify_commit=True), Source("http://h.example/fleet.git"),
-    Source("http://h.example/fleet.git", version="main"), Source("http://h.example/fleet.git", version=COMMIT[:12]),
-    Source("http://h.example/fleet.git", sha256=SHA), Source("git://h.example/fleet.git"),
-    Source("git://h.example/fleet.git", version="v1.0"), Source("http://h.example/x.tar.gz?y", sha256=SHA),
-]  # fmt: skip
+    Source("http://h.example/inventory.tar.gz"),
+    Source("http://h.example/x.tgz", version=COMMIT),
+    Source("http://h.example/x.tar.gz", verify_commit=True),
+    Source("http://h.example/fleet.git"),
+    Source("http://h.example/fleet.git", version="main"),
+    Source("http://h.example/fleet.git", version=COMMIT[:12]),
+    Source("http://h.example/fleet.git", sha256=SHA),
+    Source("git://h.example/fleet.git"),
+    Source("git://h.example/fleet.git", version="v1.0"),
+    Source("http://h.example/x.tar.gz?y", sha256=SHA),
+]
 NO_SOURCE = [
-    Source(url) for url in (
-        "", "HTTP://h.example/x.tar.gz", "ext::sh -c id", "file://h.example/x.tar.gz", "ftp://h.example/x.tar.gz", "fd::1",
-        "-u", "git@h.example::x", "relative/path", "http+git://h/x", "javascript:1", " https://h.example/x.git",
+    Source(url)
+    for url in (
+        "",
+        "HTTP://h.example/x.tar.gz",
+        "ext::sh -c id",
+        "file://h.example/x.tar.gz",
+        "ftp://h.example/x.tar.gz",
+        "fd::1",
+        "-u",
+        "git@h.example::x",
+        "relative/path",
+        "http+git://h/x",
+        "javascript:1",
+        " https://h.example/x.git",
     )
-]  # fmt: skip
+]
 PROVEN = [
-    Source("https://h.example/x.tar.gz"), Source("https://h.example/fleet.git"), Source("ssh://git@h.example/fleet.git"),
-    Source("git@h.example:fleet.git"), Source("/srv/fleet"), Source("file:///srv/x.tar.gz"),
-    Source("http://h.example/x.tar.gz", sha256=SHA), Source("http://h.example/fleet.git", version=COMMIT),
-    Source("git://h.example/fleet.git", version=SHA), Source("git://h.example/fleet.git", verify_commit=True),
-]  # fmt: skip
+    Source("https://h.example/x.tar.gz"),
+    Source("https://h.example/fleet.git"),
+    Source("ssh://git@h.example/fleet.git"),
+    Source("git@h.example:fleet.git"),
+    Source("/srv/fleet"),
+    Source("file:///srv/x.tar.gz"),
+    Source("http://h.example/x.tar.gz", sha256=SHA),
+    Source("http://h.example/fleet.git", version=COMMIT),
+    Source("git://h.example/fleet.git", version=SHA),
+    Source("git://h.example/fleet.git", verify_commit=True),
+]
 
 
 def of_role(source):
@@ -95,9 +107,12 @@ def of_role(source):
     jinja.filters["bool"] = bool
     rule = jinja.compile_expression(task["ansible.builtin.assert"]["that"])
     return rule(
-        gpu_pull_source=source.url, gpu_pull_version=source.version, gpu_pull_sha256=source.sha256,
-        gpu_pull_verify_commit=source.verify_commit, **task["vars"],
-    )  # fmt: skip
+        gpu_pull_source=source.url,
+        gpu_pull_version=source.version,
+        gpu_pull_sha256=source.sha256,
+        gpu_pull_verify_commit=source.verify_commit,
+        **task["vars"],
+    )
 
 
 @pytest.mark.parametrize("source", UNPROVEN + NO_SOURCE, ids=lambda one: f"{one.url} {one.version[:6]}")
@@ -123,11 +138,21 @@ def test_a_checksum_that_is_none_is_refused(tmp_path):
 def test_https_does_not_lead_to_http():
     with pytest.raises(OSError, match="not https"):
         pulling._Encrypted().redirect_request(
-            pulling.urllib.request.Request("https://h.example/x.tar.gz"), None, 302, "Found", {}, "http://h.example/x.tar.gz"
-        )  # fmt: skip
+            pulling.urllib.request.Request("https://h.example/x.tar.gz"),
+            None,
+            302,
+            "Found",
+            {},
+            "http://h.example/x.tar.gz",
+        )
     allowed = pulling._Encrypted().redirect_request(
-        pulling.urllib.request.Request("https://h.example/x.tar.gz"), None, 302, "Found", {}, "https://h.example/y.tar.gz"
-    )  # fmt: skip
+        pulling.urllib.request.Request("https://h.example/x.tar.gz"),
+        None,
+        302,
+        "Found",
+        {},
+        "https://h.example/y.tar.gz",
+    )
     assert allowed.full_url.endswith("/y.tar.gz")
 
 
@@ -167,20 +192,34 @@ def header(kind, size):
 
 
 BAD = {
-    "outside": packed(("../x", b"")), "outside, deep": packed(("a/../../x", b"")), "absolute": packed(("/etc/x", b"")),
+    "outside": packed(("../x", b"")),
+    "outside, deep": packed(("a/../../x", b"")),
+    "absolute": packed(("/etc/x", b"")),
     "symbolic link": packed(info("a", tarfile.SYMTYPE, link="b")),
     "through a link": packed(info("a", tarfile.SYMTYPE, link="/tmp"), ("a/x", b"")),
-    "hard link": packed(("b", b""), info("a", tarfile.LNKTYPE, link="b")), "character device": packed(info("a", tarfile.CHRTYPE)),
-    "block device": packed(info("a", tarfile.BLKTYPE)), "FIFO": packed(info("a", tarfile.FIFOTYPE)),
-    "sparse": packed(info("a", tarfile.GNUTYPE_SPARSE)), "many entries": packed(*[(f"f{i}", b"") for i in range(30)]),
-    "large file": packed(info("a", size=3 << 20)), "large in parts": packed(*[info(str(i), size=1 << 19) for i in range(5)]),
-    "large long name": header(tarfile.GNUTYPE_LONGNAME, 3 << 20), "large pax header": header(tarfile.XHDTYPE, 3 << 20),
-    "names within names": io.BytesIO(gzip.compress((info("x", tarfile.GNUTYPE_LONGNAME, 1).tobuf() + b"y" + b"\0" * 511) * 1800)),
-    "a file twice": packed(("a", b"1"), ("a", b"2")), "a file as a folder": packed(("a", b"1"), ("a/b", b"2")),
-    "no gzip": io.BytesIO(b"<html>"), "empty": io.BytesIO(b""), "cut off": io.BytesIO(packed(("a", b"x" * 9000)).getvalue()[:40]),
-    "bomb": io.BytesIO(gzip.compress(bytes(50 << 20))), "bomb in members": io.BytesIO(gzip.compress(bytes(1 << 20)) * 9),
-    "xz": io.BytesIO(b"\xfd7zXZ\x00" + b"\0" * 99), "zip": io.BytesIO(b"PK\x03\x04" + b"\0" * 99),
-}  # fmt: skip
+    "hard link": packed(("b", b""), info("a", tarfile.LNKTYPE, link="b")),
+    "character device": packed(info("a", tarfile.CHRTYPE)),
+    "block device": packed(info("a", tarfile.BLKTYPE)),
+    "FIFO": packed(info("a", tarfile.FIFOTYPE)),
+    "sparse": packed(info("a", tarfile.GNUTYPE_SPARSE)),
+    "many entries": packed(*[(f"f{i}", b"") for i in range(30)]),
+    "large file": packed(info("a", size=3 << 20)),
+    "large in parts": packed(*[info(str(i), size=1 << 19) for i in range(5)]),
+    "large long name": header(tarfile.GNUTYPE_LONGNAME, 3 << 20),
+    "large pax header": header(tarfile.XHDTYPE, 3 << 20),
+    "names within names": io.BytesIO(
+        gzip.compress((info("x", tarfile.GNUTYPE_LONGNAME, 1).tobuf() + b"y" + b"\0" * 511) * 1800)
+    ),
+    "a file twice": packed(("a", b"1"), ("a", b"2")),
+    "a file as a folder": packed(("a", b"1"), ("a/b", b"2")),
+    "no gzip": io.BytesIO(b"<html>"),
+    "empty": io.BytesIO(b""),
+    "cut off": io.BytesIO(packed(("a", b"x" * 9000)).getvalue()[:40]),
+    "bomb": io.BytesIO(gzip.compress(bytes(50 << 20))),
+    "bomb in members": io.BytesIO(gzip.compress(bytes(1 << 20)) * 9),
+    "xz": io.BytesIO(b"\xfd7zXZ\x00" + b"\0" * 99),
+    "zip": io.BytesIO(b"PK\x03\x04" + b"\0" * 99),
+}
 
 
 @pytest.mark.parametrize("name", BAD)
@@ -267,9 +306,21 @@ def rings():
 
     def gpg(*words):
         return subprocess.run(
-            ["gpg", "--homedir", str(home), "--batch", "--quiet", "--passphrase", "", "--pinentry-mode", "loopback", *words],
-            check=True, capture_output=True,
-        ).stdout  # fmt: skip
+            [
+                "gpg",
+                "--homedir",
+                str(home),
+                "--batch",
+                "--quiet",
+                "--passphrase",
+                "",
+                "--pinentry-mode",
+                "loopback",
+                *words,
+            ],
+            check=True,
+            capture_output=True,
+        ).stdout
 
     made = {}
     for name in ("ours", "other"):
@@ -280,7 +331,7 @@ def rings():
     (fingerprint,) = openpgp.primaries(made["ours"])
     yield Rings(
         made["ours"], made["other"], gpg("--export-secret-keys", "other"), fingerprint, home / "ours", home / "other"
-    )  # fmt: skip
+    )
     subprocess.run(["gpgconf", "--homedir", str(home), "--kill", "all"], check=False)
     shutil.rmtree(home)
 
@@ -294,7 +345,9 @@ KINDS = {
     "two armored blocks": lambda r: armored(r.ours) + armored(r.other),
     "as a subkey without a signature": lambda r: r.ours + wrap(14, first(r.other)),
     "as a subkey with its own signatures": lambda r: r.ours + wrap(14, first(r.other)) + rest(r.other),
-    "ours as a subkey of it": lambda r: wrap(6, first(r.other)) + rest(r.other) + wrap(14, first(r.ours)) + rest(r.ours),
+    "ours as a subkey of it": lambda r: (
+        wrap(6, first(r.other)) + rest(r.other) + wrap(14, first(r.ours)) + rest(r.ours)
+    ),
     "between ours and its names": lambda r: wrap(6, first(r.ours)) + r.other + rest(r.ours),
     "in an unknown packet": lambda r: r.ours + wrap(60, r.other),
     "in a reserved packet": lambda r: r.ours + wrap(0, r.other),
@@ -318,22 +371,25 @@ KINDS = {
     "armored within armor": lambda r: armored(armored(r.other) + r.ours),
     "behind a length that lies": lambda r: r.ours + b"\xcd\xff\0\0\0\2" + r.other,
     "behind a length to the end": lambda r: r.ours + b"\xb7" + r.other,
-    "in parts": lambda r: r.ours + b"\xc6\xe5" + first(r.other)[:32] + bytes([len(first(r.other)) - 32]) + first(r.other)[32:],
+    "in parts": lambda r: (
+        r.ours + b"\xc6\xe5" + first(r.other)[:32] + bytes([len(first(r.other)) - 32]) + first(r.other)[32:]
+    ),
     "of version 3": lambda r: r.ours + wrap(6, b"\3" + first(r.other)[1:]) + rest(r.other),
     "of version 6": lambda r: r.ours + wrap(6, b"\6" + first(r.other)[1:]) + rest(r.other),
     "in HTML": lambda r: b"<html><pre>" + armored(r.ours + r.other) + b"</pre>",
-    "an error page": lambda r: b"<html>404</html>", "empty": lambda r: b"", "cut off": lambda r: r.ours[:60],
-    "ours alone": lambda r: r.ours, "ours, armored": lambda r: armored(r.ours),
-}  # fmt: skip
+    "an error page": lambda r: b"<html>404</html>",
+    "empty": lambda r: b"",
+    "cut off": lambda r: r.ours[:60],
+    "ours alone": lambda r: r.ours,
+    "ours, armored": lambda r: armored(r.ours),
+}
 
 
 def good(ring, message, folder):
     """Whether gpgv takes the message with this ring."""
     (folder / "ring.gpg").write_bytes(ring)
     return (
-        subprocess.run(
-            ["gpgv", "--keyring", str(folder / "ring.gpg"), str(message)], capture_output=True
-        ).returncode
+        subprocess.run(["gpgv", "--keyring", str(folder / "ring.gpg"), str(message)], capture_output=True).returncode
         == 0
     )
 
@@ -350,14 +406,7 @@ def test_no_ring_lets_the_signature_of_another_key_through(kind, rings, tmp_path
         written.append(apt_sources.key_bytes(spec))
     for ring in written:
         assert not good(ring, rings.by_other, tmp_path)
-    if kind in (
-        "both",
-        "the other first",
-        "as a secret key",
-        "in a trust packet",
-        "ours alone",
-        "ours, armored",
-    ):
+    if kind in ("both", "the other first", "as a secret key", "in a trust packet", "ours alone", "ours, armored"):
         assert good(written[0], rings.by_ours, tmp_path), "and ours is still in it"
 
 
@@ -370,28 +419,36 @@ KEYRING = Path(__file__).parents[1] / "fixtures/ubuntu-archive-keyring.gpg"
 def test_the_catalogs_keys_are_those_of_ubuntus_own_keyring():
     cd_images = "843938DF228D22F7B3742BC0D94AA3F0EFE21092"
     assert {*CATALOG.archive_keys, cd_images} == set(openpgp.primaries(KEYRING.read_bytes()))
-    assert (
-        openpgp.primaries(openpgp.only(KEYRING.read_bytes(), CATALOG.archive_keys))
-        == CATALOG.archive_keys[::-1]
-    )
+    assert openpgp.primaries(openpgp.only(KEYRING.read_bytes(), CATALOG.archive_keys)) == CATALOG.archive_keys[::-1]
 
 
 @pytest.mark.parametrize(
     ("uri", "known"),
     [
-        ("http://archive.ubuntu.com/ubuntu", True), ("http://de.archive.ubuntu.com/ubuntu/", True),
-        ("https://security.ubuntu.com/ubuntu", True), ("http://ports.ubuntu.com/ubuntu-ports/", True),
-        ("http://us-east-1.ec2.archive.ubuntu.com/ubuntu/", True), ("http://azure.archive.ubuntu.com/ubuntu/", True),
-        ("http://archive.ubuntu.com.evil.example/ubuntu/", False), ("http://evilarchive.ubuntu.com/ubuntu/", False),
-        ("http://evil.example/archive.ubuntu.com/ubuntu", False), ("http://archive.ubuntu.com@evil.example/ubuntu", False),
-        ("http://archive.ubuntu.com:80@evil.example/ubuntu", False), ("http://archive.ubuntu.com/../evil/ubuntu", False),
-        ("http://archive.ubuntu.com/ubuntu\nTrusted: yes", False), ("http://archive.ubuntu.com/ubuntu\n", False),
-        ("file:/srv/ubuntu", False), ("mirror://archive.ubuntu.com/ubuntu", False), ("copy:/root/ubuntu", False),
-        ("http://archive.ubuntu.com/ubuntu?x", False), ("http://archive.ubuntu.com#.evil.example/ubuntu", False),
-        ("ftp://archive.ubuntu.com/ubuntu", False), ("http://аrchive.ubuntu.com/ubuntu", False),  # noqa: RUF001 - a Cyrillic letter
+        ("http://archive.ubuntu.com/ubuntu", True),
+        ("http://de.archive.ubuntu.com/ubuntu/", True),
+        ("https://security.ubuntu.com/ubuntu", True),
+        ("http://ports.ubuntu.com/ubuntu-ports/", True),
+        ("http://us-east-1.ec2.archive.ubuntu.com/ubuntu/", True),
+        ("http://azure.archive.ubuntu.com/ubuntu/", True),
+        ("http://archive.ubuntu.com.evil.example/ubuntu/", False),
+        ("http://evilarchive.ubuntu.com/ubuntu/", False),
+        ("http://evil.example/archive.ubuntu.com/ubuntu", False),
+        ("http://archive.ubuntu.com@evil.example/ubuntu", False),
+        ("http://archive.ubuntu.com:80@evil.example/ubuntu", False),
+        ("http://archive.ubuntu.com/../evil/ubuntu", False),
+        ("http://archive.ubuntu.com/ubuntu\nTrusted: yes", False),
+        ("http://archive.ubuntu.com/ubuntu\n", False),
+        ("file:/srv/ubuntu", False),
+        ("mirror://archive.ubuntu.com/ubuntu", False),
+        ("copy:/root/ubuntu", False),
+        ("http://archive.ubuntu.com/ubuntu?x", False),
+        ("http://archive.ubuntu.com#.evil.example/ubuntu", False),
+        ("ftp://archive.ubuntu.com/ubuntu", False),
+        ("http://аrchive.ubuntu.com/ubuntu", False),  # noqa: RUF001 - a Cyrillic letter
         ("", False),
     ],
-)  # fmt: skip
+)
 def test_which_address_is_ubuntus_own(uri, known):
     assert CATALOG.is_archive(uri) is known
 
@@ -416,15 +473,19 @@ hosts:
 def said(uri="http://archive.ubuntu.com/ubuntu", keyring=None, of_source=None, **more):
     """What the host says of itself. keyring: its own of Ubuntu; of_source: the one that its sources name."""
     b64 = [None if one is None else base64.b64encode(one).decode() for one in (keyring, of_source)]
-    entry = {"file": "/etc/apt/sources.list.d/ubuntu.sources", "uris": [uri], "signed_by": None, "key": b64[1],
-             "suites": ["noble", "noble-updates", "noble-security"], "components": ["main"]}  # fmt: skip
+    entry = {
+        "file": "/etc/apt/sources.list.d/ubuntu.sources",
+        "uris": [uri],
+        "signed_by": None,
+        "key": b64[1],
+        "suites": ["noble", "noble-updates", "noble-security"],
+        "components": ["main"],
+    }
     return {"arch": "amd64", "archive_key": b64[0], "packages": [], "conda": {}, "sources": [entry], **more}
 
 
 def archive_of(answer, upstream=NONE, values=None):
-    wanted = needs(
-        parse(LOCK), {"gpu07": seen_of("gpu07", answer)}, {"gpu07": values or {}}, CATALOG, upstream
-    )
+    wanted = needs(parse(LOCK), {"gpu07": seen_of("gpu07", answer)}, {"gpu07": values or {}}, CATALOG, upstream)
     return wanted[0].sources[0]
 
 
@@ -444,10 +505,7 @@ def test_a_host_names_a_key_of_its_own(rings):
     for answer in (said(keyring=rings.other), said(of_source=rings.other), said(keyring=b"no key")):
         with pytest.raises(RefusedError) as refused:
             archive_of(answer)
-        assert (
-            refused.value.issue.code == "mirror.archive_key_unknown"
-            and "gpu07" in refused.value.issue.message
-        )
+        assert refused.value.issue.code == "mirror.archive_key_unknown" and "gpu07" in refused.value.issue.message
 
 
 def test_a_host_adds_a_key_to_ubuntus_own(rings):
@@ -480,8 +538,14 @@ def test_a_companys_own_archive_is_named_by_a_person(rings, tmp_path):
 def test_a_key_of_nvidias_repository_needs_a_fingerprint_too(rings):
     lock = LOCK.replace("24.04'", "26.04'").replace("ubuntu2404", "ubuntu2604")
     path = apt_files.sources_path("cuda")
-    entry = {"file": path, "uris": ["https://x/"], "suites": ["/"], "components": [], "signed_by": "/k",
-             "key": base64.b64encode(rings.other).decode()}  # fmt: skip
+    entry = {
+        "file": path,
+        "uris": ["https://x/"],
+        "suites": ["/"],
+        "components": [],
+        "signed_by": "/k",
+        "key": base64.b64encode(rings.other).decode(),
+    }
     answer = said()
     answer["sources"].append(entry)
     assert CATALOG.repository("cuda", ubuntu="26.04").fingerprint is None, "or the test is about nothing"
@@ -493,13 +557,17 @@ def test_a_key_of_nvidias_repository_needs_a_fingerprint_too(rings):
 @pytest.mark.parametrize(
     "change",
     [
-        {"arch": 1}, {"sources": "x"}, {"sources": [{}]}, {"packages": [["a\nPackage: b", "1", "amd64", ""]]},
+        {"arch": 1},
+        {"sources": "x"},
+        {"sources": [{}]},
+        {"packages": [["a\nPackage: b", "1", "amd64", ""]]},
         {"packages": [["a"]]},
-        {"conda": {"/e": {"packages": [{"name": "a"}], "wheels": [], "problems": []}}}, {"archive_key": "A" * (1 << 21)},
+        {"conda": {"/e": {"packages": [{"name": "a"}], "wheels": [], "problems": []}}},
+        {"archive_key": "A" * (1 << 21)},
         {"conda": {"/e": {"packages": [], "wheels": [{"name": "a\n", "version": "1", "tags": []}], "problems": []}}},
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_an_answer_that_is_none_is_the_hosts_fault(change):
     with pytest.raises(HostFailedError) as refused:
         seen_of("gpu07", said(**change))
@@ -525,7 +593,7 @@ def package(url, **more):
         package("https://good.example/conda/conda-forge/linux-64/python-3.12.1-0.conda", sha256=None),
     ],
     ids=lambda record: record["url"],
-)  # fmt: skip
+)
 def test_a_package_of_conda_from_where_only_a_host_says(record):
     found = conda.channels([record], "https://good.example/conda", ["conda-forge"], "amd64")
     assert not found.files and len(found.problems) == 1
@@ -568,11 +636,7 @@ def test_an_evil_archive_at_the_right_address_gets_nothing_into_a_mirror(rings, 
         with pytest.raises(ProvisionError) as refused:
             maker.run([Need("24.04", "amd64", "noble", [["driver=1.0"]], [source])], [])
         assert "could not be read" in refused.value.issue.message
-        assert (
-            not list(root.rglob("*.deb"))
-            and not list(root.rglob("*Release*"))
-            and not list(root.rglob("Packages*"))
-        )
+        assert not list(root.rglob("*.deb")) and not list(root.rglob("*Release*")) and not list(root.rglob("Packages*"))
         # The same with the keyring that lies where the mirror is filled.
         (tmp_path / "here.gpg").write_bytes(public)
         other = {**source, "signed_by": str(tmp_path / "here.gpg")}
@@ -588,10 +652,10 @@ def test_an_evil_archive_at_the_right_address_gets_nothing_into_a_mirror(rings, 
 # --- programs of others
 
 needs_root = pytest.mark.skipif(
-    os.geteuid() != 0 or not os.access("/usr/bin/python3", os.X_OK),
-    reason="only root becomes others; /usr/bin/python3",
+    os.geteuid() != 0 or not os.access("/usr/bin/python3", os.X_OK), reason="only root becomes others; /usr/bin/python3"
 )
-USER, OTHER = 54321, 54322  # nobody here
+# nobody here
+USER, OTHER = 54321, 54322
 
 
 @pytest.fixture
@@ -609,9 +673,7 @@ def env():
     (prefix / "bin/python").symlink_to("/usr/bin/python3")
     (prefix / "pyvenv.cfg").write_text("home = /usr/bin\n")
     (site / "torch/__init__.py").write_text("import os\nraise ImportError('ran as %d' % os.getuid())\n")
-    yield SimpleNamespace(
-        base=base, prefix=prefix, site=site, python=str(prefix / "bin/python"), torch=site / "torch"
-    )
+    yield SimpleNamespace(base=base, prefix=prefix, site=site, python=str(prefix / "bin/python"), torch=site / "torch")
     shutil.rmtree(base)
 
 
@@ -619,8 +681,13 @@ def ran_as(env, *paths):
     """The user as whom the real child ran, by the rule for the environment (and more paths)."""
     user = run_as.account(env.python, *map(str, paths))
     job = prove_job.Job(
-        "prove.framework", "look", {"framework": "torch", "compute_on": []}, python=env.python, user=user, isolated=user is None
-    )  # fmt: skip
+        "prove.framework",
+        "look",
+        {"framework": "torch", "compute_on": []},
+        python=env.python,
+        user=user,
+        isolated=user is None,
+    )
     outcome = prove_job.run(job)
     found = re.search(r"ran as (\d+)", outcome.message or "")
     return int(found[1]) if found else outcome.message
@@ -636,27 +703,45 @@ def chown(path, uid, gid=0, mode=None):
 WRITABLE = {
     "packages of a user": lambda e: (chown(e.torch, USER), chown(e.torch / "__init__.py", USER)),
     "site-packages of a user": lambda e: chown(e.site, USER),
-    "site-packages 0777": lambda e: e.site.chmod(0o777), "site-packages 1777": lambda e: e.site.chmod(0o1777),
+    "site-packages 0777": lambda e: e.site.chmod(0o777),
+    "site-packages 1777": lambda e: e.site.chmod(0o1777),
     "site-packages of a group": lambda e: chown(e.site, 0, USER, 0o2775),
     "one file of a user": lambda e: chown(e.torch / "__init__.py", USER),
     "one file 0666": lambda e: (e.torch / "__init__.py").chmod(0o666),
-    "a deep file of a user": lambda e: ((e.torch / "a/b").mkdir(parents=True), (e.torch / "a/b/c.so").touch(),
-                                        chown(e.torch / "a/b/c.so", USER)),
+    "a deep file of a user": lambda e: (
+        (e.torch / "a/b").mkdir(parents=True),
+        (e.torch / "a/b/c.so").touch(),
+        chown(e.torch / "a/b/c.so", USER),
+    ),
     "pyvenv.cfg of a user": lambda e: chown(e.prefix / "pyvenv.cfg", USER),
-    "usercustomize of a user": lambda e: ((e.site / "usercustomize.py").touch(), chown(e.site / "usercustomize.py", USER)),
+    "usercustomize of a user": lambda e: (
+        (e.site / "usercustomize.py").touch(),
+        chown(e.site / "usercustomize.py", USER),
+    ),
     "a .pth of a user": lambda e: ((e.site / "x.pth").touch(), chown(e.site / "x.pth", USER)),
     "a .pth that leads to a user's": lambda e: (e.site / "x.pth").write_text(f"{elsewhere(e)}\n"),
     "a .pth with a relative path": lambda e: (e.site / "x.pth").write_text(f"../../../../{elsewhere(e).name}\n"),
-    "a .pth that imports": lambda e: (e.site / "x.pth").write_text(f"import sys; sys.path.insert(0, '{elsewhere(e)}')\n"),
-    "an editable installation": lambda e: (e.site / "__editable___t.py").write_text(f"MAPPING = {{'t': '{elsewhere(e)}/t'}}"),
+    "a .pth that imports": lambda e: (e.site / "x.pth").write_text(
+        f"import sys; sys.path.insert(0, '{elsewhere(e)}')\n"
+    ),
+    "an editable installation": lambda e: (e.site / "__editable___t.py").write_text(
+        f"MAPPING = {{'t': '{elsewhere(e)}/t'}}"
+    ),
     "an egg-link": lambda e: (e.site / "t.egg-link").write_text(f"{elsewhere(e)}\n.\n"),
     "a package that is a link": lambda e: (e.site / "jax").symlink_to(elsewhere(e)),
-    "a link over another's link": lambda e: ((elsewhere(e) / "l").symlink_to("/usr/lib"),
-                                             (e.site / "jax").symlink_to(elsewhere(e) / "l")),
-    "a library that is a link": lambda e: ((elsewhere(e) / "x.so").touch(), (e.torch / "x.so").symlink_to(elsewhere(e) / "x.so")),
-    "the interpreter over another's link": lambda e: ((elsewhere(e) / "p").symlink_to("/usr/bin/python3"),
-                                                      relink(e, elsewhere(e) / "p")),
-}  # fmt: skip
+    "a link over another's link": lambda e: (
+        (elsewhere(e) / "l").symlink_to("/usr/lib"),
+        (e.site / "jax").symlink_to(elsewhere(e) / "l"),
+    ),
+    "a library that is a link": lambda e: (
+        (elsewhere(e) / "x.so").touch(),
+        (e.torch / "x.so").symlink_to(elsewhere(e) / "x.so"),
+    ),
+    "the interpreter over another's link": lambda e: (
+        (elsewhere(e) / "p").symlink_to("/usr/bin/python3"),
+        relink(e, elsewhere(e) / "p"),
+    ),
+}
 
 
 def elsewhere(env):
@@ -725,11 +810,15 @@ def test_libraries_of_a_login_count_too(env):
 @pytest.mark.parametrize(
     "change",
     [
-        lambda e: chown(e.prefix, USER), lambda e: chown(e.prefix / "bin/conda", USER), lambda e: chown(e.site, USER),
-        lambda e: chown(e.site / "conda", USER), lambda e: e.site.chmod(0o1777), lambda e: e.prefix.chmod(0o777),
+        lambda e: chown(e.prefix, USER),
+        lambda e: chown(e.prefix / "bin/conda", USER),
+        lambda e: chown(e.site, USER),
+        lambda e: chown(e.site / "conda", USER),
+        lambda e: e.site.chmod(0o1777),
+        lambda e: e.prefix.chmod(0o777),
         lambda e: relink(e, elsewhere(e) / "python"),
     ],
-)  # fmt: skip
+)
 def test_root_does_not_run_the_conda_of_a_prefix_that_somebody_else_may_write(change, env):
     (env.site / "conda").mkdir()
     program = env.prefix / "bin/conda"
@@ -753,7 +842,8 @@ def test_an_access_list_is_a_right_to_write(env):
         (4, 5, nobodys),
         (16, 7, nobodys),
         (32, 5, nobodys),
-    )  # acl(5), as the kernel has it
+        # acl(5), as the kernel has it
+    )
     try:
         os.setxattr(
             env.torch,
@@ -771,11 +861,15 @@ def test_a_child_that_becomes_another_gets_no_secrets_and_no_groups(env, monkeyp
     monkeypatch.setenv("http_proxy", "http://u:S3CRET@proxy.example:1")
     (env.torch / "__init__.py").write_text(
         "import os\nraise ImportError('%s %s %s %s' % (sorted(os.environ), os.getgroups(), os.getresuid(), os.environ['HOME']))\n"
-    )  # fmt: skip
+    )
     job = prove_job.Job(
-        "prove.framework", "look", {"framework": "torch", "compute_on": []}, python=env.python, isolated=False,
+        "prove.framework",
+        "look",
+        {"framework": "torch", "compute_on": []},
+        python=env.python,
+        isolated=False,
         user=run_as.account(env.python),
-    )  # fmt: skip
+    )
     message = prove_job.run(job).message
     assert "MY_TOKEN" not in message and "http_proxy" not in message and "PATH" in message
     assert "[65534] (65534, 65534, 65534) /" in message
@@ -785,17 +879,24 @@ def test_a_child_that_becomes_another_gets_no_secrets_and_no_groups(env, monkeyp
 @pytest.mark.parametrize(
     "text",
     [
-        "{}", '{"result": 1}', '{"result": {"frameworks": 5, "python": 1}}', '{"result": {"frameworks": [{}], "python": "3"}}',
-        '{"error": []}', '{"error": {}}', "[" * 5000, '{"result": {"frameworks": ["torch"], "python": "3"}}', "x" * (9 << 20),
+        "{}",
+        '{"result": 1}',
+        '{"result": {"frameworks": 5, "python": 1}}',
+        '{"result": {"frameworks": [{}], "python": "3"}}',
+        '{"error": []}',
+        '{"error": {}}',
+        "[" * 5000,
+        '{"result": {"frameworks": ["torch"], "python": "3"}}',
+        "x" * (9 << 20),
     ],
     ids=lambda text: text[:40],
-)  # fmt: skip
+)
 def test_an_interpreter_that_answers_anything_is_a_failed_check(text, env):
     """It is another's program: its answer is written by hand, from sitecustomize, before ours starts."""
     program = (
         f"import os, sys\nfor fd in range(3, 64):\n    try:\n        os.write(fd, {text!r}.encode() + b'\\n')\n"
         "    except OSError:\n        pass\nsys.stdin.buffer.read()\nos._exit(0)\n"
-    )  # fmt: skip
+    )
     (env.site / "usercustomize.py").write_text(program)
     (env.site / "x.pth").write_text("import usercustomize\n")
     proof = proofs.Proof({"python": [env.python], "only": ["python.framework"], "timeout_s": 20})

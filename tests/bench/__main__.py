@@ -54,9 +54,7 @@ def timed(argv: list[str], expect: int = 0, **options: Any) -> tuple[float, floa
     return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def show(
-    title: str, ours: list[tuple[float, float]], floor: list[tuple[float, float]], aim: float
-) -> dict[str, Any]:
+def show(title: str, ours: list[tuple[float, float]], floor: list[tuple[float, float]], aim: float) -> dict[str, Any]:
     """Print one comparison; returns its figures."""
     wall = [statistics.median(run[0] for run in runs) for runs in (ours, floor)]
     processor = [statistics.median(run[1] for run in runs) for runs in (ours, floor)]
@@ -65,14 +63,7 @@ def show(
     print(f"  ours   {wall[0]:7.3f} s wall  {processor[0]:7.3f} s processor on the controller")
     print(f"  floor  {wall[1]:7.3f} s wall  {processor[1]:7.3f} s processor on the controller")
     print(f"  ratio  {ratio:7.2f}  (aim: {aim}){'' if ratio <= aim else '  MISSED'}", flush=True)
-    return {
-        "title": title,
-        "ours": wall[0],
-        "floor": wall[1],
-        "ratio": ratio,
-        "aim": aim,
-        "processor": processor,
-    }
+    return {"title": title, "ours": wall[0], "floor": wall[1], "ratio": ratio, "aim": aim, "processor": processor}
 
 
 def provision(lab: Lab, *words: str) -> list[str]:
@@ -94,12 +85,17 @@ def bench_plan(rounds: int, count: int) -> dict[str, Any]:
     with Lab.start([{"name": f"gpu{i:02d}", **CONVERGED} for i in range(1, count + 1)]) as lab:
         rows = yaml.safe_load(lab.inventory.read_text())["all"]["children"]["gpu"]
         hosts = [
-            {"address": row["ansible_host"], "user": rows["vars"]["ansible_user"], "key": str(lab.folder / "key"),
-             "known_hosts": str(lab.folder / "known_hosts")}
+            {
+                "address": row["ansible_host"],
+                "user": rows["vars"]["ansible_user"],
+                "key": str(lab.folder / "key"),
+                "known_hosts": str(lab.folder / "known_hosts"),
+            }
             for row in rows["hosts"].values()
-        ]  # fmt: skip
+        ]
         bare = [sys.executable, str(Path(__file__).parent / "bare_read.py")]
-        timed(provision(lab, "plan"), cwd=ROOT)  # caches of both sides are warm for both
+        # caches of both sides are warm for both
+        timed(provision(lab, "plan"), cwd=ROOT)
         ours, floor = [], []
         for _ in range(rounds):
             floor.append(timed(bare, input=json.dumps(hosts)))
@@ -141,30 +137,29 @@ def bench_drift(rounds: int, count: int) -> dict[str, Any]:
             inventory = str(lab.inventory.with_name(f"fleet{number}.yml"))
             return [sys.executable, "-m", "provision", "-i", inventory, *words]
 
-        measured(drift(count, "lock"), 0)  # every host against a lock, as in the field; caches are warm then
+        # every host against a lock, as in the field; caches are warm then
+        measured(drift(count, "lock"), 0)
         for _ in range(rounds):
             for number, found in runs.items():
                 found.append(measured(drift(number, "--json", "drift"), 0))
-        figures = {
-            n: [statistics.median(run[i] for run in found) for i in range(3)] for n, found in runs.items()
-        }
+        figures = {n: [statistics.median(run[i] for run in found) for i in range(3)] for n, found in runs.items()}
         half, full = figures[count // 2], figures[count]
         print(f"\ndrift: {count} hosts against a lock, beside {count // 2}  ({rounds} rounds, medians)")
         for number, (wall, processor, memory) in figures.items():
             per = f"{1000 * wall / number:5.1f} ms a host"
-            print(
-                f"  {number:4d}   {wall:7.3f} s wall  {processor:7.3f} s processor  {memory:6.1f} MiB  {per}"
-            )
+            print(f"  {number:4d}   {wall:7.3f} s wall  {processor:7.3f} s processor  {memory:6.1f} MiB  {per}")
         ratio, aim = (full[0] / count) / (half[0] / (count // 2)), 1.15
         print(f"  ratio  {ratio:7.2f}  of the time a host (aim: {aim}){'' if ratio <= aim else '  MISSED'}")
-        print(
-            f"  memory {1024 * (full[2] - half[2]) / (count - count // 2):7.0f} KiB more a host", flush=True
-        )
+        print(f"  memory {1024 * (full[2] - half[2]) / (count - count // 2):7.0f} KiB more a host", flush=True)
         return {
-            "title": f"drift: {count} hosts beside {count // 2}, time a host", "ours": full[0] / count,
-            "floor": half[0] / (count // 2), "ratio": ratio, "aim": aim, "processor": [full[1], half[1]],
+            "title": f"drift: {count} hosts beside {count // 2}, time a host",
+            "ours": full[0] / count,
+            "floor": half[0] / (count // 2),
+            "ratio": ratio,
+            "aim": aim,
+            "processor": [full[1], half[1]],
             "memory_mib": [full[2], half[2]],
-        }  # fmt: skip
+        }
 
 
 def install_bare(host: LabHost, packages: list[str]) -> tuple[float, float]:
@@ -196,10 +191,7 @@ def bench_apply(rounds: int) -> dict[str, Any]:
             ours.append(timed(provision(lab, "apply", "--yes"), cwd=ROOT, env=environment))
             host.reset()
         return show(
-            f"apply: one fresh host, {len(packages)} packages, beside bare apt-get install over ssh",
-            ours,
-            floor,
-            2.5,
+            f"apply: one fresh host, {len(packages)} packages, beside bare apt-get install over ssh", ours, floor, 2.5
         )
 
 

@@ -21,11 +21,7 @@ def read(host: dict[str, str]) -> int:
     client = paramiko.SSHClient()
     client.load_host_keys(host["known_hosts"])
     client.connect(
-        host["address"],
-        username=host["user"],
-        key_filename=host["key"],
-        allow_agent=False,
-        look_for_keys=False,
+        host["address"], username=host["user"], key_filename=host["key"], allow_agent=False, look_for_keys=False
     )
     try:
         _, stdout, _ = client.exec_command(COMMAND)  # noqa: S601  (a constant)

@@ -18,10 +18,7 @@ def _three_ways(host):
 
 def _three_ways_later(host):
     host.fail_postinst("nvidia-compute-utils-580-server")
-    host.run(
-        f"apt-mark unhold $(apt-mark showhold) >/dev/null; apt-get update -qq; {QUIET} dist-upgrade",
-        check=False,
-    )
+    host.run(f"apt-mark unhold $(apt-mark showhold) >/dev/null; apt-get update -qq; {QUIET} dist-upgrade", check=False)
     host.fail_postinst()
 
 
@@ -67,16 +64,16 @@ def _graphical(host):
 
 def _updated(host):
     """O2: an update while a desktop and a job hold the modules."""
-    host.run(
-        f"apt-mark unhold $(apt-mark showhold) >/dev/null; apt-get update -qq; {QUIET} dist-upgrade",
-        timeout=300,
-    )
+    host.run(f"apt-mark unhold $(apt-mark showhold) >/dev/null; apt-get update -qq; {QUIET} dist-upgrade", timeout=300)
 
 
 def _wrong_key(host):
     """F4: the repository is signed by another key than the one that the host trusts; apt fetched its list and did not take it."""
-    host.run("cp $(ls /usr/share/keyrings/*debian*stable.gpg | head -1) "
-             "/usr/share/keyrings/cuda-archive-keyring.gpg; apt-get update", check=False)  # fmt: skip
+    host.run(
+        "cp $(ls /usr/share/keyrings/*debian*stable.gpg | head -1) "
+        "/usr/share/keyrings/cuda-archive-keyring.gpg; apt-get update",
+        check=False,
+    )
 
 
 def _two_origins(host):
@@ -158,18 +155,25 @@ def _newer_candidate(host):
     """S1: the second run of a role that installs and holds, once a newer version is there."""
     host.run("apt-get update -qq")
     said = host.run(f"{QUIET} install $(apt-mark showhold) 2>&1", check=False)
-    assert "Held packages were changed and -y was used without --allow-change-held-packages" in said.stdout, (
-        said.stdout
-    )
+    assert "Held packages were changed and -y was used without --allow-change-held-packages" in said.stdout, said.stdout
 
 
 BROKEN = {
     "A4": Broken(
-        {"gpus": ["A100"], "nouveau": False, "kernels": ["6.8.0-44-generic"], "installed": ["580-server open dkms held"]},
-        "dpkg.unfinished", _three_ways, _three_ways_later,
+        {
+            "gpus": ["A100"],
+            "nouveau": False,
+            "kernels": ["6.8.0-44-generic"],
+            "installed": ["580-server open dkms held"],
+        },
+        "dpkg.unfinished",
+        _three_ways,
+        _three_ways_later,
     ),
     "B4": Broken(
-        {"gpus": ["A100"], "nouveau": False, "installed": ["550 open dkms held"]}, "kernel.build_failed", _too_new,
+        {"gpus": ["A100"], "nouveau": False, "installed": ["550 open dkms held"]},
+        "kernel.build_failed",
+        _too_new,
         folded=("dpkg.unfinished",),
     ),
     "C1": Broken(
@@ -177,65 +181,127 @@ BROKEN = {
         "secureboot.key_not_enrolled",
     ),
     "D2": Broken({"gpus": ["A100"], "installed": ["580-server open signed held"]}, "nouveau.not_blocked", _not_blocked),
-    "E1": Broken({"gpus": ["V100"], "nouveau": False, "installed": ["580-server open signed held"]}, "gpus.needs_proprietary"),
-    "E2": Broken({"gpus": ["RTX 5090"], "nouveau": False, "installed": ["580 proprietary dkms held"]}, "gpus.needs_open"),
+    "E1": Broken(
+        {"gpus": ["V100"], "nouveau": False, "installed": ["580-server open signed held"]}, "gpus.needs_proprietary"
+    ),
+    "E2": Broken(
+        {"gpus": ["RTX 5090"], "nouveau": False, "installed": ["580 proprietary dkms held"]}, "gpus.needs_open"
+    ),
     "E3": Broken(
         {"gpus": ["P100"], "nouveau": False, "installed": ["595-server proprietary signed held"]}, "gpus.branch_wrong"
     ),
     "F4": Broken(
-        {"gpus": ["A100"], "nouveau": False, "sources": ["archive", "cuda"], "installed": ["580-server open signed held"]},
-        "apt.key_missing", _wrong_key, reboots=0,
+        {
+            "gpus": ["A100"],
+            "nouveau": False,
+            "sources": ["archive", "cuda"],
+            "installed": ["580-server open signed held"],
+        },
+        "apt.key_missing",
+        _wrong_key,
+        reboots=0,
     ),
     "F7": Broken(
         {"gpus": ["RTX 4090"], "nouveau": False, "sources": ["archive", "cuda"], "installed": ["580 open cuda"]},
-        "driver.mixed_versions", None, _two_origins, folded=("dpkg.unmet",),
+        "driver.mixed_versions",
+        None,
+        _two_origins,
+        folded=("dpkg.unmet",),
     ),
     "F8": Broken(
-        {"gpus": ["A100"], "nouveau": False, "sources": ["archive", "cuda"], "installed": ["580-server open dkms held"]},
-        "driver.stale_module", _replaced_by_cuda, folded=("cuda.meta_pulls_driver",),
+        {
+            "gpus": ["A100"],
+            "nouveau": False,
+            "sources": ["archive", "cuda"],
+            "installed": ["580-server open dkms held"],
+        },
+        "driver.stale_module",
+        _replaced_by_cuda,
+        folded=("cuda.meta_pulls_driver",),
     ),
     "G6": Broken(
         {"gpus": ["RTX 4090"], "nouveau": False, "sources": ["archive", "cuda"], "installed": ["580 open cuda"]},
-        "driver.mixed_versions", _library_of_590, reboots=0, proves=_all_of_580,
+        "driver.mixed_versions",
+        _library_of_590,
+        reboots=0,
+        proves=_all_of_580,
     ),
     "G6-HALF": Broken(
         {"gpus": ["RTX 4090"], "nouveau": False, "sources": ["archive", "cuda"], "installed": ["580 open cuda"]},
-        "driver.mixed_versions", _half_of_590, folded=("dpkg.unmet",), reboots=0, proves=_all_of_580,
+        "driver.mixed_versions",
+        _half_of_590,
+        folded=("dpkg.unmet",),
+        reboots=0,
+        proves=_all_of_580,
     ),
     "G8": Broken(
         {"gpus": ["A100"], "nouveau": False, "installed": ["580-server open signed held"]},
-        "driver.missing", _purged, folded=("dpkg.purged_too_much",), reboots=0, proves=_toolkit_is_back,
+        "driver.missing",
+        _purged,
+        folded=("dpkg.purged_too_much",),
+        reboots=0,
+        proves=_toolkit_is_back,
     ),
     "R2": Broken(
         {"gpus": ["A100"], "nouveau": False, "installed": ["580-server open signed held"]},
-        "driver.load_pending", _not_loaded, reboots=0,
+        "driver.load_pending",
+        _not_loaded,
+        reboots=0,
     ),
     "S1": Broken(
-        {"gpus": ["A100"], "nouveau": False, "installed": ["580-server open signed held"]}, "holds.block_change", None,
-        _newer_candidate, level="note", rescued=False, reboots=0,
+        {"gpus": ["A100"], "nouveau": False, "installed": ["580-server open signed held"]},
+        "holds.block_change",
+        None,
+        _newer_candidate,
+        level="note",
+        rescued=False,
+        reboots=0,
     ),
     "S3": Broken(
-        {"gpus": ["A100"], "nouveau": False, "busy": True, "installed": ["580-server open signed held"]}, "", level="well",
-        rescued=False, reboots=0,
+        {"gpus": ["A100"], "nouveau": False, "busy": True, "installed": ["580-server open signed held"]},
+        "",
+        level="well",
+        rescued=False,
+        reboots=0,
     ),
     "K1": Broken(
         {"gpus": ["H100 x2"], "nvswitch": 2, "nouveau": False, "installed": ["580-server open signed held fm"]},
-        "fabric.version", None, _other_fabric_manager,
+        "fabric.version",
+        None,
+        _other_fabric_manager,
     ),
     # Told as a note, and never counted: nothing is broken.
     "K5": Broken(
-        {"gpus": ["RTX 4090 x2"], "nouveau": False, "installed": ["580-server open signed held fm"]}, "fabric.needless",
-        level="note", rescued=False, reboots=0,
+        {"gpus": ["RTX 4090 x2"], "nouveau": False, "installed": ["580-server open signed held fm"]},
+        "fabric.needless",
+        level="note",
+        rescued=False,
+        reboots=0,
     ),
     "O1": Broken(
-        {"gpus": ["A100"], "nouveau": False, "desktop": True, "installed": ["580-server open signed held"]}, "desktop.on_server",
-        _graphical, level="note", rescued=False, reboots=0,
+        {"gpus": ["A100"], "nouveau": False, "desktop": True, "installed": ["580-server open signed held"]},
+        "desktop.on_server",
+        _graphical,
+        level="note",
+        rescued=False,
+        reboots=0,
     ),
     "O2": Broken(
-        {"gpus": ["RTX 4090"], "nouveau": False, "desktop": True, "busy": True, "installed": ["580 open signed held desktop"]},
-        "driver.stale_module", None, _updated, folded=("driver.module_in_use",), rescued=False, reboots=0,
+        {
+            "gpus": ["RTX 4090"],
+            "nouveau": False,
+            "desktop": True,
+            "busy": True,
+            "installed": ["580 open signed held desktop"],
+        },
+        "driver.stale_module",
+        None,
+        _updated,
+        folded=("driver.module_in_use",),
+        rescued=False,
+        reboots=0,
     ),
-}  # fmt: skip
+}
 
 
 def name_of(report):

@@ -53,8 +53,11 @@ def _wheel(host):
 
 def _exported(host):
     _wheel(host)
-    write(host, "/etc/profile.d/cuda.sh",
-          "export PATH=/usr/local/cuda/bin:$PATH\nexport LD_LIBRARY_PATH=/usr/local/cuda-12.8/lib64:\n")  # fmt: skip
+    write(
+        host,
+        "/etc/profile.d/cuda.sh",
+        "export PATH=/usr/local/cuda/bin:$PATH\nexport LD_LIBRARY_PATH=/usr/local/cuda-12.8/lib64:\n",
+    )
 
 
 def _not_exported(host):
@@ -67,11 +70,7 @@ def _tarball(host):
     host.run(
         "cd /usr/local/cuda-12.8/targets/x86_64-linux/lib && touch libcudnn.so.9.0.0 && ln -s libcudnn.so.9.0.0 libcudnn.so.9"
     )
-    write(
-        host,
-        "/etc/profile.d/site.sh",
-        "export LD_LIBRARY_PATH=/usr/local/cuda-12.8/lib64:$LD_LIBRARY_PATH::\n",
-    )
+    write(host, "/etc/profile.d/site.sh", "export LD_LIBRARY_PATH=/usr/local/cuda-12.8/lib64:$LD_LIBRARY_PATH::\n")
 
 
 def _no_tarball(host):
@@ -105,23 +104,15 @@ def _first_toolkit(host):
 
 def _other_cuda(host):
     """I2: an update by hand takes the cuDNN of CUDA 12 for a toolkit of 11.8; it is held, and from then on all is refused (G3)."""
-    host.run(
-        f"apt-get update -qq; {QUIET} install libcudnn8 libcudnn8-dev; apt-mark hold libcudnn8 libcudnn8-dev"
-    )
+    host.run(f"apt-get update -qq; {QUIET} install libcudnn8 libcudnn8-dev; apt-mark hold libcudnn8 libcudnn8-dev")
     assert "+cuda12" in host.run("dpkg-query -W -f '${Version}' libcudnn8").stdout
     older = host.run("apt-cache madison libcudnn8 | grep +cuda11.8 | head -1 | cut -d'|' -f2").stdout.strip()
-    said = host.run(
-        f"{QUIET} --allow-downgrades install libcudnn8={older} libcudnn8-dev={older} 2>&1", check=False
-    )
-    assert "Held packages were changed and -y was used without --allow-change-held-packages" in said.stdout, (
-        said.stdout
-    )
+    said = host.run(f"{QUIET} --allow-downgrades install libcudnn8={older} libcudnn8-dev={older} 2>&1", check=False)
+    assert "Held packages were changed and -y was used without --allow-change-held-packages" in said.stdout, said.stdout
 
 
 def _cudnn_of_11(host):
-    rows = host.run(
-        "dpkg-query -W -f '${db:Status-Want} ${Version}\\n' libcudnn8 libcudnn8-dev"
-    ).stdout.split("\n")[:2]
+    rows = host.run("dpkg-query -W -f '${db:Status-Want} ${Version}\\n' libcudnn8 libcudnn8-dev").stdout.split("\n")[:2]
     assert rows[0] == rows[1] and rows[0].startswith("hold ") and rows[0].endswith("+cuda11.8"), rows
 
 
@@ -134,9 +125,7 @@ def _other_nccl(host):
 
 
 def _nccl_of_11(host):
-    rows = host.run("dpkg-query -W -f '${db:Status-Want} ${Version}\\n' libnccl2 libnccl-dev").stdout.split(
-        "\n"
-    )[:2]
+    rows = host.run("dpkg-query -W -f '${db:Status-Want} ${Version}\\n' libnccl2 libnccl-dev").stdout.split("\n")[:2]
     assert rows[0] == rows[1] and rows[0].startswith("hold ") and rows[0].endswith("+cuda11.8"), rows
 
 
@@ -153,9 +142,7 @@ def _replaced(host):
     debian.install_docker(host, DAEMON)
     host.run("cp /etc/docker/daemon.json /etc/docker/daemon.json.bak")
     write(
-        host,
-        "/etc/docker/daemon.json",
-        '{"runtimes": {"nvidia": {"path": "nvidia-container-runtime", "args": []}}}\n',
+        host, "/etc/docker/daemon.json", '{"runtimes": {"nvidia": {"path": "nvidia-container-runtime", "args": []}}}\n'
     )
 
 
@@ -167,11 +154,7 @@ def _comma(host):
     """A hand adds a key without the comma; docker runs on until somebody restarts it, and then not any more."""
     debian.install_docker(host)
     host.run("cp -a /etc/docker/daemon.json /etc/docker/daemon.json.bak")
-    write(
-        host,
-        "/etc/docker/daemon.json",
-        debian.DAEMON_JSON.replace('["rack=7"]\n', '["rack=7"]\n  "debug": true\n'),
-    )
+    write(host, "/etc/docker/daemon.json", debian.DAEMON_JSON.replace('["rack=7"]\n', '["rack=7"]\n  "debug": true\n'))
     host.run("systemctl restart docker", check=False)
 
 
@@ -181,17 +164,10 @@ def _toolkit_by_hand(host):
     systemd's cgroup driver, as docker has it by itself on cgroup v2; the lab's machine may have v1.
     """
     debian.install_docker(
-        host,
-        debian.DAEMON_JSON.replace(
-            '["rack=7"]', '["rack=7"],\n  "exec-opts": ["native.cgroupdriver=systemd"]'
-        ),
+        host, debian.DAEMON_JSON.replace('["rack=7"]', '["rack=7"],\n  "exec-opts": ["native.cgroupdriver=systemd"]')
     )
     debian.add_image(host)
-    write(
-        host,
-        "/etc/apt/sources.list.d/nvidia-container-toolkit.list",
-        f"deb [trusted=yes] {repos.toolkit_url()} /\n",
-    )
+    write(host, "/etc/apt/sources.list.d/nvidia-container-toolkit.list", f"deb [trusted=yes] {repos.toolkit_url()} /\n")
     host.run(f"apt-get update -qq; {QUIET} install nvidia-container-toolkit", timeout=240)
     host.run("nvidia-ctk runtime configure --runtime=docker && systemctl restart docker")
     host.run("docker run -d --name train --gpus all --network none tiny:1 /bin/sleep 6000")
@@ -246,11 +222,7 @@ def _guarded(host):
     """Ubuntu's .bashrc, and conda init's block at its end: a command over ssh never gets there."""
     _miniconda(host)
     host.run(FORGE)
-    write(
-        host,
-        "/home/lab/.bashrc",
-        "case $- in\n    *i*) ;;\n      *) return;;\nesac\n",
-    )
+    write(host, "/home/lab/.bashrc", "case $- in\n    *i*) ;;\n      *) return;;\nesac\n")
     host.run(f"su lab -c '{CONDA}/bin/conda init bash'")
     said = host.ssh("bash -c 'source ~/.bashrc; conda activate base' 2>&1", check=False)
     assert said.rc, said.stdout
@@ -271,9 +243,7 @@ def _one_layer(host):
 
 def _dockers_own(host):
     _docker(host)
-    host.run(
-        "printf 'http_proxy=http://10.41.13.6:3128\\nhttps_proxy=http://10.41.13.6:3128\\n' >> /etc/environment"
-    )
+    host.run("printf 'http_proxy=http://10.41.13.6:3128\\nhttps_proxy=http://10.41.13.6:3128\\n' >> /etc/environment")
 
 
 def _drop_in(host):
@@ -293,51 +263,79 @@ def _every_layer(host):
 
 
 BROKEN = {
-    "C3": Broken(
-        {"gpus": ["A100"], "nouveau": False, "secure_boot": True}, "dpkg.unfinished", _hung, reboots=1,
+    "C3": Broken({"gpus": ["A100"], "nouveau": False, "secure_boot": True}, "dpkg.unfinished", _hung, reboots=1),
+    "H1": Broken(
+        TOOLKIT, "cuda.shadowed_library", _exported, person=_not_exported, told="/etc/profile.d/cuda.sh line 2"
     ),
-    "H1": Broken(TOOLKIT, "cuda.shadowed_library", _exported, person=_not_exported, told="/etc/profile.d/cuda.sh line 2"),
     "H2": Broken(
-        {**TOOLKIT, "distribution_cuda": True}, "cuda.nvcc_differs",
-        wish={"cuda_toolkit_versions": ["12.8"]}, reboots=0,
+        {**TOOLKIT, "distribution_cuda": True}, "cuda.nvcc_differs", wish={"cuda_toolkit_versions": ["12.8"]}, reboots=0
     ),
     "H5": Broken(
-        TOOLKIT, "shell.cuda_lines", _appended, level="warning", person=_not_appended, told="/home/lab/.bashrc",
+        TOOLKIT, "shell.cuda_lines", _appended, level="warning", person=_not_appended, told="/home/lab/.bashrc"
     ),
     "I1": Broken(TOOLKIT, "cudnn.shadowed_library", _tarball, person=_no_tarball, told="/etc/profile.d/site.sh line 1"),
     "H3": Broken(
-        TOOLKIT, "cuda.link", _second_toolkit,
-        wish={"cuda_toolkit_versions": ["12.8"]}, reboots=0, proves=_first_toolkit,
+        TOOLKIT,
+        "cuda.link",
+        _second_toolkit,
+        wish={"cuda_toolkit_versions": ["12.8"]},
+        reboots=0,
+        proves=_first_toolkit,
     ),
     "I2": Broken(
-        {**DRIVER, "ubuntu": "22.04", "toolkits": ["11.8 compiler"]}, "cudnn.wrong_cuda", _other_cuda, reboots=0,
+        {**DRIVER, "ubuntu": "22.04", "toolkits": ["11.8 compiler"]},
+        "cudnn.wrong_cuda",
+        _other_cuda,
+        reboots=0,
         wish={"cuda_toolkit_versions": ["11.8"], "cuda_toolkit_profile": "compiler", "cuda_toolkit_cudnn": "8"},
         proves=_cudnn_of_11,
     ),
     "J1": Broken(
-        {**DRIVER, "ubuntu": "22.04", "toolkits": ["11.8 compiler"], "installed": [*DRIVER["installed"],
-         "libnccl2=2.15.5-1+cuda11.8"]}, "nccl.pair_differs", _other_nccl, folded=("dpkg.unmet",), reboots=0,
-        wish={"cuda_toolkit_versions": ["11.8"], "cuda_toolkit_profile": "compiler"}, proves=_nccl_of_11,
+        {
+            **DRIVER,
+            "ubuntu": "22.04",
+            "toolkits": ["11.8 compiler"],
+            "installed": [*DRIVER["installed"], "libnccl2=2.15.5-1+cuda11.8"],
+        },
+        "nccl.pair_differs",
+        _other_nccl,
+        folded=("dpkg.unmet",),
+        reboots=0,
+        wish={"cuda_toolkit_versions": ["11.8"], "cuda_toolkit_profile": "compiler"},
+        proves=_nccl_of_11,
     ),
     "L1": Broken(
-        DRIVER, "containers.daemon_json_replaced", _replaced, level="warning", person=_put_back,
-        told="from /etc/docker/daemon.json.bak", docker=True,
+        DRIVER,
+        "containers.daemon_json_replaced",
+        _replaced,
+        level="warning",
+        person=_put_back,
+        told="from /etc/docker/daemon.json.bak",
+        docker=True,
     ),
-    "L2": Broken(
-        DRIVER, "containers.daemon_json_unreadable", _comma, person=_put_back, told="line 5", docker=True,
-    ),
+    "L2": Broken(DRIVER, "containers.daemon_json_unreadable", _comma, person=_put_back, told="line 5", docker=True),
     "L3": Broken(
-        DRIVER, "containers.reload_takes_gpus", _toolkit_by_hand, level="warning", person=_links,
-        told="create-dev-char-symlinks", docker=True,
+        DRIVER,
+        "containers.reload_takes_gpus",
+        _toolkit_by_hand,
+        level="warning",
+        person=_links,
+        told="create-dev-char-symlinks",
+        docker=True,
     ),
     "M1": Broken(DRIVER, "conda.terms", _terms, level="warning", person=_forge, told="conda-forge"),
-    "M2": Broken(
-        DRIVER, "conda.cpu_build", _cpu, level="warning", person=_cuda_build, told="CONDA_OVERRIDE_CUDA",
-    ),
+    "M2": Broken(DRIVER, "conda.cpu_build", _cpu, level="warning", person=_cuda_build, told="CONDA_OVERRIDE_CUDA"),
     "M3": Broken(DRIVER, "conda.activate", _guarded, level="note", person=_for_everybody, told="profile.d/conda.sh"),
-    "N2": Broken(DRIVER, "proxy.layer_missing", _one_layer, level="warning", person=_every_layer, told="gpu_proxy_http"),
-    "N4": Broken(
-        DRIVER, "proxy.docker_missing", _dockers_own, level="warning", person=_drop_in,
-        told="/etc/systemd/system/docker.service.d/http-proxy.conf", docker=True,
+    "N2": Broken(
+        DRIVER, "proxy.layer_missing", _one_layer, level="warning", person=_every_layer, told="gpu_proxy_http"
     ),
-}  # fmt: skip
+    "N4": Broken(
+        DRIVER,
+        "proxy.docker_missing",
+        _dockers_own,
+        level="warning",
+        person=_drop_in,
+        told="/etc/systemd/system/docker.service.d/http-proxy.conf",
+        docker=True,
+    ),
+}

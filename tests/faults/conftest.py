@@ -18,10 +18,7 @@ class Command:
     """``provision`` against a lab's inventory. run() gives the finished process; json() the document of --json."""
 
     def __init__(self, lab, state):
-        self.lab, self.env = (
-            lab,
-            {**os.environ, "XDG_STATE_HOME": str(state), "NO_COLOR": "1", "COLUMNS": "110"},
-        )
+        self.lab, self.env = (lab, {**os.environ, "XDG_STATE_HOME": str(state), "NO_COLOR": "1", "COLUMNS": "110"})
         self.env.pop("ANSIBLE_CONFIG", None)
 
     def argv(self, *words):
@@ -40,22 +37,26 @@ class Command:
 
     def start(self, *words):
         return subprocess.Popen(
-            self.argv(*words),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env=self.env,
-            cwd=ROOT,
+            self.argv(*words), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=self.env, cwd=ROOT
         )
 
     def ansible(self, playbook, *words):
         """Plain ansible-playbook, no command of ours."""
         env = {**self.env, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg")}
         return subprocess.run(
-            [str(Path(sys.executable).parent / "ansible-playbook"), "-i", str(self.lab.inventory),
-             str(ROOT / "playbooks" / playbook), *words],
-            capture_output=True, text=True, env=env, cwd=ROOT, timeout=300,
-        )  # fmt: skip
+            [
+                str(Path(sys.executable).parent / "ansible-playbook"),
+                "-i",
+                str(self.lab.inventory),
+                str(ROOT / "playbooks" / playbook),
+                *words,
+            ],
+            capture_output=True,
+            text=True,
+            env=env,
+            cwd=ROOT,
+            timeout=300,
+        )
 
 
 @pytest.fixture
@@ -90,13 +91,9 @@ def driver_packages(host):
 
     rows = host.run("dpkg-query -W -f '${db:Status-Status} ${Package} ${Version}\\n'").stdout.splitlines()
     rows = [row.split() for row in rows]
-    return {
-        row[1]: row[2] for row in rows if row[0] == "installed" and driver_names.is_driver_package(row[1])
-    }
+    return {row[1]: row[2] for row in rows if row[0] == "installed" and driver_names.is_driver_package(row[1])}
 
 
 def transactions(host):
     """Number of apt transactions in the history of a host."""
-    return host.run(
-        "cat /var/log/apt/history.log 2>/dev/null | grep -c ^Start-Date || test $? = 1"
-    ).stdout.strip()
+    return host.run("cat /var/log/apt/history.log 2>/dev/null | grep -c ^Start-Date || test $? = 1").stdout.strip()

@@ -43,9 +43,7 @@ def command(tmp_path_factory):
         # A docker inside needs a cgroup namespace of its own.
         flags = engine.Engine.boot_flags.fget
         private = "--cgroupns=private"
-        patch.setattr(
-            engine.Engine, "boot_flags", property(lambda self: [*dict.fromkeys([*flags(self), private])])
-        )
+        patch.setattr(engine.Engine, "boot_flags", property(lambda self: [*dict.fromkeys([*flags(self), private])]))
     with Lab.start([{"name": name_of(report), **BROKEN[report].spec} for report in ONLY]) as lab:
         patch.undo()
         for report in ONLY:
@@ -83,9 +81,7 @@ def test_each_is_named(command):
             continue
         at = [finding for finding in host["findings"] if finding["level"] == BROKEN[report].level]
         assert BROKEN[report].code in [finding["code"] for finding in at], said
-        assert set(BROKEN[report].folded) <= {
-            code for finding in host["findings"] for code in codes(finding)
-        }, said
+        assert set(BROKEN[report].folded) <= {code for finding in host["findings"] for code in codes(finding)}, said
         assert not host["unknown"], said
         assert all(finding["evidence"] and finding["repairs"] for finding in at), said
 
@@ -103,11 +99,7 @@ def tell(name, broken, told):
 
 
 def test_each_is_rescued(command, capsys):
-    names = {
-        name_of(report): BROKEN[report]
-        for report in ONLY
-        if BROKEN[report].rescued and not BROKEN[report].person
-    }
+    names = {name_of(report): BROKEN[report] for report in ONLY if BROKEN[report].rescued and not BROKEN[report].person}
     if not names:
         pytest.skip("none of those that were asked for")
     boots = {name: command.lab.host(name).run(BOOT_ID).stdout for name in names}
@@ -138,9 +130,7 @@ def test_each_is_rescued(command, capsys):
                 print(f"  warn {check['id']}: {check.get('message')}")
     well = command.json("diagnose", "-l", ",".join(names))
     assert {
-        name: row["status"]
-        for name, row in well["hosts"].items()
-        if row["status"] in ("broken", "unexplained")
+        name: row["status"] for name, row in well["hosts"].items() if row["status"] in ("broken", "unexplained")
     } == {}
 
 
@@ -154,9 +144,7 @@ def test_a_host_that_is_well_is_left_alone(command):
     done = json.loads(command.run("rescue", "--yes", *names, "--json").stdout)["hosts"]
     for name, told in done.items():
         tell(name, BROKEN[name.upper()], told)
-        assert (told["status"], told["packages"], told["reboots"], told["rounds"]) == ("well", [], 0, []), (
-            told
-        )
+        assert (told["status"], told["packages"], told["reboots"], told["rounds"]) == ("well", [], 0, []), told
         assert hosts[name].run(STATE).stdout == before[name], name
     if "s1" in hosts:
         old = driver_packages(hosts["s1"])
@@ -183,9 +171,7 @@ def test_what_only_a_person_can_do_is_told_and_nothing_touched(command):
         pytest.skip("none of those that were asked for")
     limit = ",".join(names)
     before = {name: command.lab.host(name).run(STATE).stdout for name in names}
-    named = command.json(
-        "diagnose", "-l", limit, rc=3 if any(one.level == "error" for one in names.values()) else 0
-    )
+    named = command.json("diagnose", "-l", limit, rc=3 if any(one.level == "error" for one in names.values()) else 0)
     for name, broken in names.items():
         errors = broken.level == "error"
         # One that is broken stays so, and says what to do; one that works is left to its owner.

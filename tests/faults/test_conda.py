@@ -15,9 +15,12 @@ TWO = [
     {"name": "py311cu118", "python": "3.11", "torch": "2.5.1", "cuda": "11.8"},
 ]
 HOST = {
-    "name": "gpu01", "gpus": ["RTX 4090"], "installed": ["580-server open signed held"], "nouveau": False,
+    "name": "gpu01",
+    "gpus": ["RTX 4090"],
+    "installed": ["580-server open signed held"],
+    "nouveau": False,
     "extra": {"/etc/pip.conf": publish.PIP_CONF},
-}  # fmt: skip
+}
 
 
 def ask(command, **values):
@@ -42,9 +45,7 @@ def test_two_environments_on_two_cuda_versions_and_then_nothing_more(fleet):
     assert statuses(command.json("apply", "--yes")) == {"gpu01": "done"}
     for name, cuda in (("py311cu124", "12.4"), ("py311cu118", "11.8")):
         python = f"/opt/miniconda3/envs/{name}/bin/python"
-        said = host.run(
-            f"{python} -c 'import torch; print(torch.version.cuda, torch.cuda.is_available())'"
-        ).stdout
+        said = host.run(f"{python} -c 'import torch; print(torch.version.cuda, torch.cuda.is_available())'").stdout
         assert said == f"{cuda} True\n"
     rc = host.run("cat /opt/miniconda3/.condarc").stdout
     assert "conda-forge" in rc and "defaults" not in yaml.safe_load(rc)["channels"]

@@ -15,16 +15,24 @@ pytestmark = pytest.mark.lab
 
 HOSTS = [
     {
-        "name": "build", "ubuntu": "22.04", "gpus": ["H100"], "nouveau": False, "shells": ["fish", "tcsh", "zsh"],
+        "name": "build",
+        "ubuntu": "22.04",
+        "gpus": ["H100"],
+        "nouveau": False,
+        "shells": ["fish", "tcsh", "zsh"],
         "modules": "tcl",
     },
     {"name": "server", "gpus": ["A100"], "sources": ["archive", "cuda"], "installed": ["580-server open signed held"]},
     {"name": "distro", "gpus": ["RTX 4090"], "installed": ["580 open signed held"], "distribution_cuda": True},
     {
-        "name": "library", "ubuntu": "22.04", "gpus": ["A100"], "sources": ["archive", "cuda"],
-        "installed": ["580-server open signed held", "libnccl2=2.15.5-1+cuda11.8"], "run": ["apt-mark hold libnccl2"],
+        "name": "library",
+        "ubuntu": "22.04",
+        "gpus": ["A100"],
+        "sources": ["archive", "cuda"],
+        "installed": ["580-server open signed held", "libnccl2=2.15.5-1+cuda11.8"],
+        "run": ["apt-mark hold libnccl2"],
     },
-]  # fmt: skip
+]
 THREE = {"cuda_toolkit_versions": ["11.8", "12.4", "13.0"], "cuda_toolkit_default": "12.4"}
 ETC = (
     "find /etc -path /etc/sim -prune -o -type f -print0 | sort -z | xargs -0 sha256sum; "
@@ -78,10 +86,7 @@ def test_three_toolkits_and_a_driver_in_one_transaction(fleet):
     assert host.run("nvidia-smi -L").stdout.startswith("GPU 0")
     for minor in THREE["cuda_toolkit_versions"]:
         assert release(host.run(f"/usr/local/cuda-{minor}/bin/nvcc -V").stdout) == minor
-    assert (
-        host.run("readlink -f /usr/local/cuda /usr/local/cuda-12").stdout.split()
-        == ["/usr/local/cuda-12.4"] * 2
-    )
+    assert host.run("readlink -f /usr/local/cuda /usr/local/cuda-12").stdout.split() == ["/usr/local/cuda-12.4"] * 2
     installed = cuda_packages(host)
     assert installed["libnccl2"] == installed["libnccl-dev"]
     assert installed["libnccl2"].endswith("+cuda12.4")
@@ -124,7 +129,11 @@ SEES = [
     ("cron, by the full name", "env -i /usr/local/cuda/bin/nvcc -V", "12.4"),
     ("cron, as a login", "env -i HOME=$HOME /bin/bash -lc 'nvcc -V'", "12.4"),
     ("a unit of systemd", "sudo systemd-run --quiet --pipe --wait nvcc -V", None),
-    ("a unit of systemd, by the full name", "sudo systemd-run --quiet --pipe --wait /usr/local/cuda/bin/nvcc -V", "12.4"),
+    (
+        "a unit of systemd, by the full name",
+        "sudo systemd-run --quiet --pipe --wait /usr/local/cuda/bin/nvcc -V",
+        "12.4",
+    ),
     ("sudo", "sudo nvcc -V", None),
     ("sudo as a login", "sudo -i nvcc -V", "12.4"),
     ("a login shell that has selected", "bash -lc 'cuda-select 11.8 && nvcc -V'", "11.8"),
@@ -134,7 +143,7 @@ SEES = [
     ("a module", "bash -lc 'module load cuda/13.0 && nvcc -V'", "13.0"),
     ("the module of the default", "bash -lc 'module load cuda && nvcc -V'", "12.4"),
     ("a module unloaded", "bash -lc 'module load cuda/11.8; module unload cuda/11.8; nvcc -V'", "12.4"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("command", "expected"), [row[1:] for row in SEES], ids=[row[0] for row in SEES])
@@ -295,15 +304,12 @@ def test_the_distributions_nvcc_is_named_and_loses(fleet):
     planned = fleet.json("plan", *on("distro", wish), rc=2)["hosts"]["distro"]
     assert "nvidia-cuda-toolkit" in json.dumps(planned["warnings"])
     fleet.run("apply", "--yes", *on("distro", wish))
-    assert "nvidia-cuda-toolkit" in host.run("dpkg-query -W -f '${Package} '").stdout, (
-        "nobody asked to remove it"
-    )
+    assert "nvidia-cuda-toolkit" in host.run("dpkg-query -W -f '${Package} '").stdout, "nobody asked to remove it"
     for shell in ("bash -lc", "sh -lc"):
         assert release(host.ssh(f"{shell} 'nvcc -V'").stdout) == "12.8"
-    assert release(host.ssh("nvcc -V").stdout) == "12.0"  # no login: /usr/bin is all there is
-    checks = {
-        check["id"]: check for check in fleet.json("verify", *on("distro", wish))["hosts"]["distro"]["checks"]
-    }
+    # no login: /usr/bin is all there is
+    assert release(host.ssh("nvcc -V").stdout) == "12.0"
+    checks = {check["id"]: check for check in fleet.json("verify", *on("distro", wish))["hosts"]["distro"]["checks"]}
     assert "/usr/bin/nvcc" in json.dumps(checks)
     fleet.run("apply", "--yes", *on("distro", {**wish, "cuda_toolkit_remove_distribution": True}))
     assert "nvidia-cuda-toolkit" not in host.run("dpkg-query -W -f '${Package} '").stdout

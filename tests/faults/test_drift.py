@@ -22,11 +22,18 @@ CUDA = ("ahead", "profile", "pin")
 NEXT = "6.8.0-48-generic"
 TOOLKIT = {"nouveau": False, "gpus": ["H100 PCIe"], "toolkits": ["12.8 held"]}
 HOSTS = [
-    *({"name": name, **CONVERGED, "nouveau": False, "gpus": ["H100 PCIe x2"] if name == "card" else CONVERGED["gpus"]}
-      for name in PLAIN),
+    *(
+        {"name": name, **CONVERGED, "nouveau": False, "gpus": ["H100 PCIe x2"] if name == "card" else CONVERGED["gpus"]}
+        for name in PLAIN
+    ),
     *({"name": name, **TOOLKIT, "installed": CONVERGED["installed"]} for name in CUDA),
-    {"name": "conda", **CONVERGED, "nouveau": False, "extra": {**CONVERGED["extra"], "/etc/pip.conf": publish.PIP_CONF}},
-]  # fmt: skip
+    {
+        "name": "conda",
+        **CONVERGED,
+        "nouveau": False,
+        "extra": {**CONVERGED["extra"], "/etc/pip.conf": publish.PIP_CONF},
+    },
+]
 DOCKER = {"name": "docker", **CONVERGED, "nouveau": False}
 
 
@@ -37,9 +44,8 @@ def fleet(tmp_path_factory):
         with pytest.MonkeyPatch.context() as patch:
             flags = engine.Engine.boot_flags.fget
             private = property(lambda self: [*dict.fromkeys([*flags(self), "--cgroupns=private"])])
-            patch.setattr(
-                engine.Engine, "boot_flags", private
-            )  # docker inside needs a cgroup namespace of its own
+            # docker inside needs a cgroup namespace of its own
+            patch.setattr(engine.Engine, "boot_flags", private)
             lab.add([DOCKER])
         try:
             debian.install_docker(lab.host("docker"))
@@ -49,12 +55,18 @@ def fleet(tmp_path_factory):
         folder.mkdir(exist_ok=True)
         for name in CUDA:
             (folder / f"{name}.yml").write_text(yaml.safe_dump({"cuda_toolkit_versions": ["12.8"]}))
-        (folder / "docker.yml").write_text(yaml.safe_dump({
-            "container_toolkit_runtimes": ["docker"], "gpu_verify_run": False,  # the stand-in mounts no nvidia-smi
-            "container_toolkit_repo_url": repos.toolkit_url(),
-            "container_toolkit_repo_key": "{{ nvidia_driver_repo_key }}",
-            "container_toolkit_repo_key_fingerprint": "{{ nvidia_driver_repo_key_fingerprint }}",
-        }))  # fmt: skip
+        (folder / "docker.yml").write_text(
+            yaml.safe_dump(
+                {
+                    # the stand-in mounts no nvidia-smi
+                    "container_toolkit_runtimes": ["docker"],
+                    "gpu_verify_run": False,
+                    "container_toolkit_repo_url": repos.toolkit_url(),
+                    "container_toolkit_repo_key": "{{ nvidia_driver_repo_key }}",
+                    "container_toolkit_repo_key_fingerprint": "{{ nvidia_driver_repo_key_fingerprint }}",
+                }
+            )
+        )
         wish = {**publish.variables(), "miniconda_environments": [{"name": "tools", "python": "3.11"}]}
         (folder / "conda.yml").write_text(yaml.safe_dump(wish))
         command = Command(lab, tmp_path_factory.mktemp("state"))
@@ -65,11 +77,7 @@ def fleet(tmp_path_factory):
 
 def codes(document):
     """{host: codes of its items}, of the hosts that drifted."""
-    return {
-        name: [item["code"] for item in host["items"]]
-        for name, host in document["hosts"].items()
-        if host["items"]
-    }
+    return {name: [item["code"] for item in host["items"]] for name, host in document["hosts"].items() if host["items"]}
 
 
 def test_hosts_that_nobody_touched_did_not_drift(fleet):
@@ -107,11 +115,19 @@ def test_twelve_ways_to_drift_are_all_named_and_nothing_else(fleet, tmp_path):
     document = fleet.json("drift", "--metrics", str(metrics), rc=2)
     found = codes(document)
     assert found == {
-        "hold": ["holds.driver"], "ahead": ["packages.ahead"], "source": ["sources.added"],
-        "docker": ["containers.containers"], "card": ["hardware.card_missing"], "profile": ["files.own"],
-        "unattended": ["sources.own"], "kernel": ["boot.kernel", "boot.module"], "conda": ["conda.packages"],
-        "pcie": ["hardware.pcie_width"], "persistence": ["services.unit"], "pin": ["sources.own"],
-    }  # fmt: skip
+        "hold": ["holds.driver"],
+        "ahead": ["packages.ahead"],
+        "source": ["sources.added"],
+        "docker": ["containers.containers"],
+        "card": ["hardware.card_missing"],
+        "profile": ["files.own"],
+        "unattended": ["sources.own"],
+        "kernel": ["boot.kernel", "boot.module"],
+        "conda": ["conda.packages"],
+        "pcie": ["hardware.pcie_width"],
+        "persistence": ["services.unit"],
+        "pin": ["sources.own"],
+    }
     assert 'gpu_provision_drift_host_drifted{host="pcie"} 1' in metrics.read_text()
     table = fleet.run("drift", rc=2).stdout
     assert all(name in table for name in found)
@@ -121,18 +137,20 @@ def test_apply_brings_back_what_software_can_and_a_person_the_rest(fleet):
     lab = fleet.lab
     fleet.run("apply", "--yes", timeout=600)
     assert codes(fleet.json("drift", rc=2)) == {
-        "source": ["sources.added"], "card": ["hardware.card_missing"], "pcie": ["hardware.pcie_width"],
-        "kernel": ["boot.kernel"], "conda": ["conda.packages"],
-    }  # fmt: skip
+        "source": ["sources.added"],
+        "card": ["hardware.card_missing"],
+        "pcie": ["hardware.pcie_width"],
+        "kernel": ["boot.kernel"],
+        "conda": ["conda.packages"],
+    }
     lab.host("source").run("rm /etc/apt/sources.list.d/mine.list")
     card = lab.host("card").machine()["gpus"][0]
     lab.host("card").machine(gpus=[card, {**card, "slot": "0000:43:00.0", "uuid": "GPU-0"}])
     lab.host("card").restart()
     lab.host("kernel").restart()
     lab.host("pcie").run("echo 16 > /sys/bus/pci/devices/0000:1b:00.0/current_link_width")
-    said = fleet.run(
-        "lock", "--update", "--only", "conda", "-l", "kernel,conda"
-    ).stdout  # taken over, not undone
+    # taken over, not undone
+    said = fleet.run("lock", "--update", "--only", "conda", "-l", "kernel,conda").stdout
     assert "mkl" in said and NEXT in said
     assert codes(fleet.json("drift", rc=2)) == {"card": ["hardware.card_exchanged"]}
     fleet.run("lock", "--update", "--only", "conda", "-l", "card")

@@ -32,9 +32,7 @@ def converge(command, *names, apply_rc=0):
     limit = ["-l", ",".join(names)]
     command.run("apply", "--yes", *limit, rc=apply_rc, timeout=600)
     planned = command.json("plan", *limit)["hosts"]
-    assert {name: row["status"] for name, row in planned.items()} == dict.fromkeys(names, "converged"), (
-        planned
-    )
+    assert {name: row["status"] for name, row in planned.items()} == dict.fromkeys(names, "converged"), planned
     again = command.json("apply", "--yes", *limit)
     assert again["run_dir"] is None, "a second run started a playbook"
 
@@ -64,45 +62,93 @@ HOSTS = {
     ],
     "found": [
         # A1, G2: a hold by pattern, which misses libnvidia-* and leaves holds on what is not installed
-        {"name": "a1", "gpus": ["A100"], "nouveau": False, "installed": ["580-server open signed"],
-         "run": ["apt-mark hold 'nvidia-*' >/dev/null", "echo libnvidia-gl-570 hold | dpkg --set-selections"]},
+        {
+            "name": "a1",
+            "gpus": ["A100"],
+            "nouveau": False,
+            "installed": ["580-server open signed"],
+            "run": ["apt-mark hold 'nvidia-*' >/dev/null", "echo libnvidia-gl-570 hold | dpkg --set-selections"],
+        },
         # B2: DKMS, and headers of the older kernel only
-        {"name": "b2", "gpus": ["A100"], "nouveau": False, "kernels": ["6.8.0-44-generic"],
-         "installed": ["580-server open dkms held"]},
+        {
+            "name": "b2",
+            "gpus": ["A100"],
+            "nouveau": False,
+            "kernels": ["6.8.0-44-generic"],
+            "installed": ["580-server open dkms held"],
+        },
         # D1: a block that no initramfs knows, with a date from a clock that was wrong
-        {"name": "d1", "gpus": ["A100"], "installed": ["580-server open signed held"],
-         "run": ["printf 'blacklist nouveau\\n' >/etc/modprobe.d/zz-ours.conf", "touch -d '+1 hour' /etc/modprobe.d/zz-ours.conf"]},
+        {
+            "name": "d1",
+            "gpus": ["A100"],
+            "installed": ["580-server open signed held"],
+            "run": [
+                "printf 'blacklist nouveau\\n' >/etc/modprobe.d/zz-ours.conf",
+                "touch -d '+1 hour' /etc/modprobe.d/zz-ours.conf",
+            ],
+        },
         # F7: NVIDIA's repository at a priority of 600 beside the archive's driver
-        {"name": "f7", "gpus": ["A100"], "nouveau": False, "sources": ["archive", "cuda"],
-         "installed": ["580-server open signed held"]},
+        {
+            "name": "f7",
+            "gpus": ["A100"],
+            "nouveau": False,
+            "sources": ["archive", "cuda"],
+            "installed": ["580-server open signed held"],
+        },
         # G1, G4: a branch that is held, with more of it than the wish asks for
-        {"name": "g1", "gpus": ["RTX 4090"], "nouveau": False, "installed": ["550 open dkms held"],
-         "run": ["apt-get install -y -q libnvidia-decode-550 libnvidia-gl-550"]},
+        {
+            "name": "g1",
+            "gpus": ["RTX 4090"],
+            "nouveau": False,
+            "installed": ["550 open dkms held"],
+            "run": ["apt-get install -y -q libnvidia-decode-550 libnvidia-gl-550"],
+        },
         # the kernel that runs is not the one that boots next
-        {"name": "old-kernel", "gpus": ["A100"], "nouveau": False, "kernels": ["6.8.0-44-generic", "6.8.0-45-generic"],
-         "saved": "6.8.0-44-generic"},
+        {
+            "name": "old-kernel",
+            "gpus": ["A100"],
+            "nouveau": False,
+            "kernels": ["6.8.0-44-generic", "6.8.0-45-generic"],
+            "saved": "6.8.0-44-generic",
+        },
         {"name": "busy", "gpus": ["A100"], "nouveau": False, "installed": ["550 open dkms held"], "busy": True},
         # F1: NVIDIA's repository twice, with and without a key: apt reads nothing any more
-        {"name": "f1", "gpus": ["A100"], "nouveau": False, "sources": ["archive", "cuda"],
-         "run": ["sed 's/ .*]//' /etc/apt/sources.list.d/cuda-ubuntu*.list >/etc/apt/sources.list.d/cuda.list"]},
+        {
+            "name": "f1",
+            "gpus": ["A100"],
+            "nouveau": False,
+            "sources": ["archive", "cuda"],
+            "run": ["sed 's/ .*]//' /etc/apt/sources.list.d/cuda-ubuntu*.list >/etc/apt/sources.list.d/cuda.list"],
+        },
         # F3: the package cuda-keyring owns entry, key and pin
-        {"name": "f3", "gpus": ["A100"], "nouveau": False, "sources": ["archive", "cuda"], "run": [
-            "mkdir -p /tmp/k/DEBIAN /tmp/k/etc/apt/sources.list.d /tmp/k/etc/apt/preferences.d /tmp/k/usr/share/keyrings",
-            "cp /etc/apt/sources.list.d/cuda-ubuntu*.list /tmp/k/etc/apt/sources.list.d/",
-            "cp /etc/apt/preferences.d/cuda-repository-pin-600 /tmp/k/etc/apt/preferences.d/",
-            "cp /usr/share/keyrings/cuda-archive-keyring.gpg /tmp/k/usr/share/keyrings/",
-            "printf 'Package: cuda-keyring\\nVersion: 1.1-1\\nArchitecture: all\\nMaintainer: x <x@example.org>\\n"
-            "Description: x\\n' >/tmp/k/DEBIAN/control",
-            "(cd /tmp/k; find etc -type f | sed 's,^,/,') >/tmp/k/DEBIAN/conffiles",
-            "dpkg-deb -b /tmp/k /tmp/k.deb && dpkg --force-confnew -i /tmp/k.deb && rm -r /tmp/k /tmp/k.deb",
-        ]},
+        {
+            "name": "f3",
+            "gpus": ["A100"],
+            "nouveau": False,
+            "sources": ["archive", "cuda"],
+            "run": [
+                "mkdir -p /tmp/k/DEBIAN /tmp/k/etc/apt/sources.list.d /tmp/k/etc/apt/preferences.d /tmp/k/usr/share/keyrings",
+                "cp /etc/apt/sources.list.d/cuda-ubuntu*.list /tmp/k/etc/apt/sources.list.d/",
+                "cp /etc/apt/preferences.d/cuda-repository-pin-600 /tmp/k/etc/apt/preferences.d/",
+                "cp /usr/share/keyrings/cuda-archive-keyring.gpg /tmp/k/usr/share/keyrings/",
+                "printf 'Package: cuda-keyring\\nVersion: 1.1-1\\nArchitecture: all\\nMaintainer: x <x@example.org>\\n"
+                "Description: x\\n' >/tmp/k/DEBIAN/control",
+                "(cd /tmp/k; find etc -type f | sed 's,^,/,') >/tmp/k/DEBIAN/conffiles",
+                "dpkg-deb -b /tmp/k /tmp/k.deb && dpkg --force-confnew -i /tmp/k.deb && rm -r /tmp/k /tmp/k.deb",
+            ],
+        },
         # Secure Boot: without a key only signed modules, with one DKMS too
         {"name": "sb", "gpus": ["RTX 4090"], "secure_boot": True},
-        {"name": "sb-key", "gpus": ["RTX 4090"], "secure_boot": "enrolled", "nouveau": False,
-         "installed": ["550 open dkms held"]},
+        {
+            "name": "sb-key",
+            "gpus": ["RTX 4090"],
+            "secure_boot": "enrolled",
+            "nouveau": False,
+            "installed": ["550 open dkms held"],
+        },
         {"name": "desk", "gpus": ["RTX 4090"], "nouveau": False, "desktop": True},
     ],
-}  # fmt: skip
+}
 
 # Round by round what the owner asks of each host; after each of them nothing may be left to do.
 ROUNDS = [
@@ -148,9 +194,7 @@ def test_every_wish_converges(command, number):
             assert (set(installed) <= holds(host)) is held, (name, set(installed) - holds(host))
             assert host.run("nvidia-smi -L").stdout.startswith("GPU 0")
             versions = {
-                v.split("-")[0]
-                for n, v in installed.items()
-                if n.startswith(("libnvidia-compute", "nvidia-utils"))
+                v.split("-")[0] for n, v in installed.items() if n.startswith(("libnvidia-compute", "nvidia-utils"))
             }
             assert len(versions) == 1, installed
 

@@ -13,10 +13,7 @@ from tests.lab import Lab
 
 pytestmark = pytest.mark.lab
 
-HOSTS = [
-    {"name": "gpu01", **CONVERGED, "nouveau": False},
-    {"name": "new", "gpus": CONVERGED["gpus"], "nouveau": False},
-]
+HOSTS = [{"name": "gpu01", **CONVERGED, "nouveau": False}, {"name": "new", "gpus": CONVERGED["gpus"], "nouveau": False}]
 FIRST, LATER = "595.58.03", "595.71.05"
 
 
@@ -33,10 +30,7 @@ def versions(host):
 
 def test_only_what_verifies_is_locked(fleet):
     refused = fleet.json("lock", rc=5)
-    assert {name: host["status"] for name, host in refused["hosts"].items()} == {
-        "gpu01": "locked",
-        "new": "refused",
-    }
+    assert {name: host["status"] for name, host in refused["hosts"].items()} == {"gpu01": "locked", "new": "refused"}
     (error,) = refused["errors"]
     assert error["code"] == "lock.not_verified" and error["host"] == "new" and error["hint"]
     assert refused["written"] and fleet.json("lock", "-l", "gpu01")["written"] is False
@@ -48,9 +42,7 @@ def test_newer_versions_do_not_move_a_locked_host(fleet):
     refused = fleet.json("plan", "-l", "gpu01", "-e", "nvidia_driver_update=true", rc=5)
     assert [error["code"] for error in refused["errors"]] == ["lock.contradicts"]
     plain = fleet.ansible("site.yml", "-l", "gpu01", "-e", "nvidia_driver_update=true")
-    assert plain.returncode == 2 and "nvidia_driver_update asks for newer versions" in plain.stdout, (
-        plain.stdout
-    )
+    assert plain.returncode == 2 and "nvidia_driver_update asks for newer versions" in plain.stdout, plain.stdout
     free = fleet.json("plan", "--no-lock", "-l", "gpu01", "-e", "nvidia_driver_update=true", rc=2)
     assert LATER in free["hosts"]["gpu01"]["summary"]
 

@@ -31,9 +31,7 @@ def wish(command, **values):
 
 def installed(host):
     """Every package with its version, as dpkg has it."""
-    return set(
-        host.run("dpkg-query -W -f '${db:Status-Abbrev} ${binary:Package} ${Version}\\n'").stdout.splitlines()
-    )
+    return set(host.run("dpkg-query -W -f '${db:Status-Abbrev} ${binary:Package} ${Version}\\n'").stdout.splitlines())
 
 
 def switch_off(lab, host):

@@ -11,9 +11,7 @@ from tests.lab.conda import Proxy, publish
 
 pytestmark = pytest.mark.lab
 
-HOST = {
-    "name": "gpu01", "gpus": ["RTX 4090"], "nouveau": False, "extra": {"/etc/pip.conf": publish.PIP_CONF},
-}  # fmt: skip
+HOST = {"name": "gpu01", "gpus": ["RTX 4090"], "nouveau": False, "extra": {"/etc/pip.conf": publish.PIP_CONF}}
 NAMES = (repos.ARCHIVE_HOST, repos.NVIDIA_HOST, publish.HOST)
 OWN = "/etc/apt/apt.conf.d/zz-gpu-provision-proxy"
 
@@ -23,10 +21,13 @@ def wish(command, **values):
     folder = command.lab.inventory.parent / "group_vars"
     folder.mkdir(exist_ok=True)
     asked = {
-        **publish.variables(), "nvidia_driver_channel": "cuda", "nvidia_driver_repo_key": f"http://{repos.NVIDIA_HOST}/key.pub",
+        **publish.variables(),
+        "nvidia_driver_channel": "cuda",
+        "nvidia_driver_repo_key": f"http://{repos.NVIDIA_HOST}/key.pub",
         "miniconda_environments": [{"name": "py311cu124", "python": "3.11", "torch": "2.6.0", "cuda": "12.4"}],
-        "gpu_verify_run": False, **values,
-    }  # fmt: skip
+        "gpu_verify_run": False,
+        **values,
+    }
     (folder / "gpu.yml").write_text(yaml.safe_dump(asked))
 
 
@@ -67,7 +68,8 @@ def test_one_proxy_reaches_every_layer_and_the_next_run_changes_nothing(shut):
         "pip": "torch-",
     }.items():
         assert part in paths, f"{layer}: {paths[-2000:]}"
-    host.run("apt-get update")  # apt on the host goes on by itself
+    # apt on the host goes on by itself
+    host.run("apt-get update")
     assert command.json("apply", "--yes")["run_dir"] is None
     plain = command.ansible("site.yml")
     assert plain.returncode == 0 and "changed=0" in plain.stdout, plain.stdout
@@ -101,8 +103,5 @@ def test_without_it_and_with_one_that_is_not_there_the_layer_is_named(shut):
     refused = command.run("--json", "plan", rc=64)
     assert "secret" not in refused.stdout + refused.stderr and "auth.conf" in refused.stdout
     assert (
-        host.run(
-            "ls /etc/apt/keyrings/gpu-provision* /etc/apt/sources.list.d/gpu-provision*", check=False
-        ).stdout
-        == ""
+        host.run("ls /etc/apt/keyrings/gpu-provision* /etc/apt/sources.list.d/gpu-provision*", check=False).stdout == ""
     )

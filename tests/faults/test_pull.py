@@ -23,16 +23,7 @@ BARE = "/srv/fleet.git"
 def wheels(tmp_path_factory):
     """Wheels of the program and of all that it needs."""
     out = tmp_path_factory.mktemp("pull")
-    pip = [
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "--quiet",
-        "--no-deps",
-        "--wheel-dir",
-        str(out),
-    ]
+    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(out)]
     subprocess.run([*pip, str(ROOT)], check=True, capture_output=True)
     (wheel,) = out.glob("gpu_provision-*.whl")
     return environment.wheels(out / "wheels", wheel, "gpu-provision")
@@ -85,9 +76,13 @@ def test_the_service_converges_a_host_reports_and_goes_without_a_trace(fleet, tm
     publish(command.lab, host, tmp_path, gpu_verify_run=False, nvidia_driver_branch="580")
     play = tmp_path / "pull.yml"
     role = {
-        "gpu_pull_source": BARE, "gpu_pull_version": "main", "gpu_pull_inventory": "hosts.yml", "gpu_pull_host": "self",
-        "gpu_pull_metrics_dir": METRICS, "gpu_pull_find_links": "/srv/wheels",
-    }  # fmt: skip
+        "gpu_pull_source": BARE,
+        "gpu_pull_version": "main",
+        "gpu_pull_inventory": "hosts.yml",
+        "gpu_pull_host": "self",
+        "gpu_pull_metrics_dir": METRICS,
+        "gpu_pull_find_links": "/srv/wheels",
+    }
 
     def played(**more):
         tasks = {
@@ -128,8 +123,7 @@ def test_the_service_converges_a_host_reports_and_goes_without_a_trace(fleet, tm
 
     played(gpu_pull_state="absent")
     left = host.run(
-        "ls /etc/systemd/system/gpu-pull* /opt/gpu-pull /var/lib/gpu-pull /etc/gpu-provision/pull.json",
-        check=False,
+        "ls /etc/systemd/system/gpu-pull* /opt/gpu-pull /var/lib/gpu-pull /etc/gpu-provision/pull.json", check=False
     )
     assert not left.stdout, left.stdout
     assert "gpu-pull" not in host.run("systemctl list-units --all --no-pager 'gpu-pull*' --no-legend").stdout

@@ -46,10 +46,7 @@ def busy(host):
 
 def twice(host):
     """F1: one repository in two files, with a key and without one: apt reads nothing any more."""
-    key, entry = (
-        "/usr/share/keyrings/ubuntu-archive-keyring.gpg",
-        "http://archive.sim.internal/ubuntu noble main",
-    )
+    key, entry = ("/usr/share/keyrings/ubuntu-archive-keyring.gpg", "http://archive.sim.internal/ubuntu noble main")
     host.run(f"echo 'deb [signed-by={key}] {entry}' >{LISTS}/a.list; echo 'deb {entry}' >{LISTS}/b.list")
 
 
@@ -73,9 +70,7 @@ def nouveau(host):
 
 def stale(host):
     """A2: an update replaced everything on the disk, the module of before runs on."""
-    host.run(
-        "apt-mark unhold $(apt-mark showhold) >/dev/null; apt-mark hold jq >/dev/null; apt-get update -qq"
-    )
+    host.run("apt-mark unhold $(apt-mark showhold) >/dev/null; apt-mark hold jq >/dev/null; apt-get update -qq")
     host.run("DEBIAN_FRONTEND=noninteractive apt-get -y -q dist-upgrade", timeout=300)
 
 
@@ -95,21 +90,19 @@ def slow(host):
     host.run('printf \'pre-invoke="sleep 2"\\npost-invoke="sleep 4"\\n\' >/etc/dpkg/dpkg.cfg.d/slow')
 
 
-BEFORE = {
-    "half": half,
-    "busy": busy,
-    "twice": twice,
-    "absent": absent,
-    "headers": headers,
-    "nouveau": nouveau,
-}
+BEFORE = {"half": half, "busy": busy, "twice": twice, "absent": absent, "headers": headers, "nouveau": nouveau}
 AFTER = {"stale": stale, "mess": mess, "plain": mess, "cut-run": slow, "cut-apt": slow, "cut-ssh": slow}
 HOSTS = [
-    {"name": name, "gpus": ["A100"], "nouveau": name == "nouveau", "run": FOREIGN,
-     "kernels": ["6.8.0-44-generic"] if name == "headers" else ["6.8.0-45-generic"],
-     "installed": ["580-server open dkms held" if name == "headers" else SIGNED]}
+    {
+        "name": name,
+        "gpus": ["A100"],
+        "nouveau": name == "nouveau",
+        "run": FOREIGN,
+        "kernels": ["6.8.0-44-generic"] if name == "headers" else ["6.8.0-45-generic"],
+        "installed": ["580-server open dkms held" if name == "headers" else SIGNED],
+    }
     for name in [*BEFORE, *AFTER, "well"]
-]  # fmt: skip
+]
 
 # What diagnose names, and what the right fix touches: packages (in dpkg's record), reboots.
 RIGHT = {

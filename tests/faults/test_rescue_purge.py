@@ -22,17 +22,33 @@ PACK = (
     "for n in {names}; do mkdir -p /tmp/p/DEBIAN; printf 'Package: %s\\nVersion: 1.0-1\\nArchitecture: amd64\\n"
     "Maintainer: x <x@example.org>\\nDescription: x\\n' $n >/tmp/p/DEBIAN/control; dpkg-deb -b /tmp/p /tmp/p.deb >/dev/null; "
     "dpkg -i /tmp/p.deb; rm -r /tmp/p /tmp/p.deb; done"
-).format(names=" ".join(FOREIGN))  # fmt: skip
+).format(names=" ".join(FOREIGN))
 HOSTS = [
-    {"name": "g8", "gpus": ["A100"], "nouveau": False, "installed": ["580-server open signed held"],
-     "toolkits": ["12.8 runtime held"], "run": [PACK, "apt-mark hold nvidia-container-toolkit >/dev/null"]},
+    {
+        "name": "g8",
+        "gpus": ["A100"],
+        "nouveau": False,
+        "installed": ["580-server open signed held"],
+        "toolkits": ["12.8 runtime held"],
+        "run": [PACK, "apt-mark hold nvidia-container-toolkit >/dev/null"],
+    },
     # A3: a .run file, and packages' libraries over it
-    {"name": "mixed", "gpus": ["RTX 4090"], "nouveau": False, "runfile": "570.124.06",
-     "run": ["apt-get install -y -q --no-install-recommends libnvidia-compute-580"]},
+    {
+        "name": "mixed",
+        "gpus": ["RTX 4090"],
+        "nouveau": False,
+        "runfile": "570.124.06",
+        "run": ["apt-get install -y -q --no-install-recommends libnvidia-compute-580"],
+    },
     # B2, B4 and G2 at once: a new kernel without headers, a cut-off package, a hold on nothing; and no network
-    {"name": "console", "gpus": ["A100 x2"], "nouveau": False, "kernels": ["6.8.0-44-generic"],
-     "installed": ["580-server open dkms held"]},
-]  # fmt: skip
+    {
+        "name": "console",
+        "gpus": ["A100 x2"],
+        "nouveau": False,
+        "kernels": ["6.8.0-44-generic"],
+        "installed": ["580-server open dkms held"],
+    },
+]
 
 
 @pytest.fixture(scope="module")
@@ -65,9 +81,7 @@ def test_purge_takes_the_driver_alone_and_undo_brings_it_back(command):
     document = command.json("rescue", "g8", "--purge", "--yes")
     assert document["hosts"]["g8"]["status"] == "rescued", document["hosts"]["g8"]
     after = driver_packages(host)
-    assert {version.split(".")[0] for name, version in after.items() if name.startswith("nvidia-utils")} == {
-        "595"
-    }
+    assert {version.split(".")[0] for name, version in after.items() if name.startswith("nvidia-utils")} == {"595"}
     assert versions(host, [*FOREIGN, *toolkit(host)]) == stays
     assert set(after) <= holds(host) and "nvidia-container-toolkit" in holds(host)
     undone = command.json("rescue", "g8", "--undo", "--yes")
@@ -89,10 +103,7 @@ def test_two_installers_become_one(command):
     first.wait()
     document = command.json("rescue", "mixed", "--purge", "--yes")
     assert document["hosts"]["mixed"]["status"] == "rescued", document["hosts"]["mixed"]
-    assert (
-        host.run("ls /usr/bin/nvidia-uninstall /usr/bin/nvidia-installer /var/lib/nvidia", check=False).stdout
-        == ""
-    )
+    assert host.run("ls /usr/bin/nvidia-uninstall /usr/bin/nvidia-installer /var/lib/nvidia", check=False).stdout == ""
     assert "570.124.06" not in host.run("ls /usr/lib/x86_64-linux-gnu").stdout
     assert host.run("dpkg-query -S /usr/bin/nvidia-smi").stdout.startswith("nvidia-utils-")
 
@@ -103,16 +114,12 @@ def test_from_the_console_without_network(command):
     host.run("apt-get update -qq; apt-get install -y -q --no-install-recommends linux-image-6.8.0-45-generic")
     host.run("apt-mark hold libnvidia-gl-580-server >/dev/null")
     host.fail_postinst("nvidia-utils-580-server")
-    host.run(
-        "apt-get install -y -q --reinstall --allow-change-held-packages nvidia-utils-580-server", check=False
-    )
+    host.run("apt-get install -y -q --reinstall --allow-change-held-packages nvidia-utils-580-server", check=False)
     host.fail_postinst()
     host.run(
         "mkdir -p /media/usb; cd /media/usb; apt-get download -q linux-headers-6.8.0-45 linux-headers-6.8.0-45-generic"
     )
-    host.run(
-        "sed 's/^[0-9.]*\\( .*sim.internal\\)/127.0.0.9\\1/' /etc/hosts >/tmp/hosts; cat /tmp/hosts >/etc/hosts"
-    )
+    host.run("sed 's/^[0-9.]*\\( .*sim.internal\\)/127.0.0.9\\1/' /etc/hosts >/tmp/hosts; cat /tmp/hosts >/etc/hosts")
     held = holds(host)
     script = command.lab.folder / "console.sh"
     command.run("rescue", "console", "--offline-script", "-o", str(script))

@@ -48,10 +48,12 @@ def hooks(log):
             "vars": {
                 "gpu_rollout_drain": {
                     "command": [slurm, "update", "nodename={{ inventory_hostname }}", "state=drain"],
-                    "on": "controller", "timeout": 20,
+                    "on": "controller",
+                    "timeout": 20,
                 },
                 "gpu_rollout_resume": {
-                    "command": [slurm, "update", "nodename={{ inventory_hostname }}", "state=resume"], "on": "controller",
+                    "command": [slurm, "update", "nodename={{ inventory_hostname }}", "state=resume"],
+                    "on": "controller",
                 },
             },
         },
@@ -62,7 +64,7 @@ def hooks(log):
                 "gpu_rollout_resume": {"command": ["/usr/local/bin/service-hook", "start"]},
             },
         },
-    }  # fmt: skip
+    }
 
 
 @pytest.fixture(scope="module")
@@ -135,8 +137,10 @@ def test_killed_in_the_middle_and_gone_on_with(command):
     statuses = {name: host["status"] for name, host in document["hosts"].items()}
     assert statuses == {
         **dict.fromkeys(["a1", "a2", "a3", "h1", "h2", "b1", "r1", "r2", "v1"], "done"),
-        "broken": "failed", "busy": "busy", "gone": "unreachable",
-    }, done.stdout  # fmt: skip
+        "broken": "failed",
+        "busy": "busy",
+        "gone": "unreachable",
+    }, done.stdout
     assert document["hosts"]["busy"]["because"], "the processes are named"
     assert document["hosts"]["r2"]["rebooted"] is True or "r2" in canaries
     for name, status in statuses.items():
@@ -148,8 +152,7 @@ def test_killed_in_the_middle_and_gone_on_with(command):
         version for version in driver_packages(lab.host("busy")).values() if version.startswith("550")
     }
     called = Counter(
-        line.split()[0] + " " + line.split()[1]
-        for line in (command.folder / "called").read_text().splitlines()
+        line.split()[0] + " " + line.split()[1] for line in (command.folder / "called").read_text().splitlines()
     )
     begun = ["a1", "a2", "a3", "broken"]
     assert called == {f"{phase} {name}": 1 for name in begun for phase in ("drain", "resume")}, called
@@ -157,9 +160,7 @@ def test_killed_in_the_middle_and_gone_on_with(command):
         host = lab.host(name)
         assert host.run("cat /var/log/service-hook").stdout.split("\n")[:-1] == ["drain stop", "resume start"]
         assert not host.run("ls /tmp/shell", check=False).stdout, "a hook went through a shell"
-    assert state_of(command)["ended"] and not [
-        h for h in state_of(command)["hosts"].values() if h["resume"] == "due"
-    ]
+    assert state_of(command)["ended"] and not [h for h in state_of(command)["hosts"].values() if h["resume"] == "due"]
 
     # What is left is named, and nothing that is done is done again.
     before = driver_packages(lab.host("a1")), lab.host("a1").run("cat /var/log/apt/history.log").stdout
@@ -167,10 +168,7 @@ def test_killed_in_the_middle_and_gone_on_with(command):
     again = command.run("apply", "--resume", "last", "--yes", *BRANCH, "--json", rc=4)
     document = json.loads(again.stdout)
     assert document["hosts"]["broken"]["status"] == "done"
-    assert before == (
-        driver_packages(lab.host("a1")),
-        lab.host("a1").run("cat /var/log/apt/history.log").stdout,
-    )
+    assert before == (driver_packages(lab.host("a1")), lab.host("a1").run("cat /var/log/apt/history.log").stdout)
 
 
 def test_a_host_in_use_is_waited_for(command):
@@ -201,8 +199,10 @@ def test_a_host_that_does_not_come_back_stops_it(command):
     words = ["apply", "--yes", "--batch", "2", "--max-failures", "100%", "-l", "x1,x2,x3", *limit]
     document = json.loads(command.run(*words, "--json", rc=4).stdout)
     assert {name: host["status"] for name, host in document["hosts"].items()} == {
-        "x1": "unreachable", "x2": "done", "x3": "not_started",
-    }  # fmt: skip
+        "x1": "unreachable",
+        "x2": "done",
+        "x3": "not_started",
+    }
     issues = {issue["code"]: issue for issue in document["errors"]}
     assert issues["reboot.not_back"]["host"] == "x1" and "within 20 s" in issues["reboot.not_back"]["message"]
     assert document["stopped"] == "x1 did not come back from the reboot"
@@ -210,7 +210,8 @@ def test_a_host_that_does_not_come_back_stops_it(command):
     assert issues["rollout.stopped"]["because"] == ["done: x2", "half-way: x1", "not begun: x3"]
 
     lost.run("systemctl unmask ssh.service ssh.socket && systemctl start ssh.service")
-    command.run("apply", "--resume", "last", "--yes", rc=64)  # -e is missing, and would change what is done
+    # -e is missing, and would change what is done
+    command.run("apply", "--resume", "last", "--yes", rc=64)
     boot = command.lab.host("x2").run("cat /proc/sys/kernel/random/boot_id").stdout
     document = json.loads(command.run("apply", "--resume", "last", "--yes", "--json", *limit).stdout)
     assert {host["status"] for host in document["hosts"].values()} == {"done"}
@@ -230,9 +231,7 @@ def test_plain_ansible_drains_and_resumes_too(command):
     before = host.run("cat /var/log/service-hook").stdout
     history = host.run("cat /var/log/apt/history.log").stdout
     refuses = json.dumps({"gpu_rollout_drain": {"command": ["sh", "-c", "echo no >&2; exit 4"]}})
-    failed = command.ansible(
-        "rolling.yml", "-l", "h1", "-e", refuses, "-e", "nvidia_driver_branch=595-server"
-    )
+    failed = command.ansible("rolling.yml", "-l", "h1", "-e", refuses, "-e", "nvidia_driver_branch=595-server")
     assert failed.returncode != 0 and "the drain hook sh ended with 4" in failed.stdout, failed.stdout
     assert host.run("cat /var/log/service-hook").stdout == before + "resume start\n"
     assert host.run("cat /var/log/apt/history.log").stdout == history

@@ -18,18 +18,14 @@ def test_from_nothing_to_verified_and_then_nothing_more(fleet):
     lab = command.lab
     before = command.json("plan", rc=2)
     assert {host["status"] for host in before["hosts"].values()} == {"changes"}
-    boots = {
-        name: lab.host(name).run("cat /proc/sys/kernel/random/boot_id").stdout for name in ("gpu01", "gpu02")
-    }
+    boots = {name: lab.host(name).run("cat /proc/sys/kernel/random/boot_id").stdout for name in ("gpu01", "gpu02")}
 
     applied = command.json("apply", "--yes")
     assert {host["status"] for host in applied["hosts"].values()} == {"done"}
     assert applied["run_dir"]
     for name in ("gpu01", "gpu02"):
         host = lab.host(name)
-        assert host.run("cat /proc/sys/kernel/random/boot_id").stdout != boots[name], (
-            "nouveau had the GPU: a reboot"
-        )
+        assert host.run("cat /proc/sys/kernel/random/boot_id").stdout != boots[name], "nouveau had the GPU: a reboot"
         assert host.run("nvidia-smi -L").stdout.count("GPU ") == (2 if name == "gpu01" else 1)
         assert set(driver_packages(host)) <= holds(host)
         installed = {f"{p['name']}" for p in before["hosts"][name]["packages"] if p["action"] == "install"}
@@ -148,9 +144,7 @@ def test_three_hosts_three_fates(fleet):
     inventory = command.lab.inventory
     text = inventory.read_text()
     assert "ansible_become_password: correct horse" in text
-    inventory.write_text(
-        text.replace("ansible_become_password: correct horse", "ansible_become_password: nope")
-    )
+    inventory.write_text(text.replace("ansible_become_password: correct horse", "ansible_become_password: nope"))
     done = command.run("apply", "--yes", rc=4)
     assert "error: gone:" in done.stderr and "error: wrong:" in done.stderr
     gone = next(line for line in done.stderr.splitlines() if line.startswith("error: gone:"))
@@ -172,29 +166,39 @@ def test_a_misspelt_variable(fleet):
 REFUSALS = [
     ("P100 with 595", {"gpus": ["P100"]}, ["nvidia_driver_branch=595"], ["P100", "Pascal", "580"]),
     (
-        "RTX 5090 with proprietary modules", {"gpus": ["RTX 5090"]},
-        ["nvidia_driver_branch=580", "nvidia_driver_modules=proprietary"], ["5090", "open"],
+        "RTX 5090 with proprietary modules",
+        {"gpus": ["RTX 5090"]},
+        ["nvidia_driver_branch=580", "nvidia_driver_modules=proprietary"],
+        ["5090", "open"],
     ),
     ("V100 beside RTX 5090", {"gpus": ["V100", "RTX 5090"]}, [], ["V100", "5090", "host"]),
     ("K80 with 535", {"gpus": ["K80"]}, ["nvidia_driver_branch=535"], ["K80", "470-server"]),
     ("K80 with a transitional 470", {"gpus": ["K80"]}, ["nvidia_driver_branch=470"], ["transitional", "470-server"]),
     (
-        "a branch that is only a transitional package", {"gpus": ["RTX 4090"]},
-        ["nvidia_driver_branch=590", "nvidia_driver_channel=ubuntu"], ["transitional", "595"],
+        "a branch that is only a transitional package",
+        {"gpus": ["RTX 4090"]},
+        ["nvidia_driver_branch=590", "nvidia_driver_channel=ubuntu"],
+        ["transitional", "595"],
     ),
     (
-        "a fabric manager that the repository lacks", {"gpus": ["H100 x8"], "nvswitch": 4},
-        ["nvidia_driver_branch=595-server", "nvidia_driver_channel=ubuntu"], ["fabric manager", "595.58.03"],
+        "a fabric manager that the repository lacks",
+        {"gpus": ["H100 x8"], "nvswitch": 4},
+        ["nvidia_driver_branch=595-server", "nvidia_driver_channel=ubuntu"],
+        ["fabric manager", "595.58.03"],
     ),
     (
-        "Secure Boot, unsigned modules and no enrolled key", {"gpus": ["RTX 4090"], "secure_boot": True},
-        ["nvidia_driver_branch=580", "nvidia_driver_channel=cuda"], ["Secure Boot", "mokutil"],
+        "Secure Boot, unsigned modules and no enrolled key",
+        {"gpus": ["RTX 4090"], "secure_boot": True},
+        ["nvidia_driver_branch=580", "nvidia_driver_channel=cuda"],
+        ["Secure Boot", "mokutil"],
     ),
     (
-        "a driver from a runfile", {"gpus": ["RTX 4090"], "runfile": "570.86.10"}, [],
+        "a driver from a runfile",
+        {"gpus": ["RTX 4090"], "runfile": "570.86.10"},
+        [],
         ["nvidia-uninstall", "nvidia_driver_manage: false"],
     ),
-]  # fmt: skip
+]
 
 
 # Every file that a refused run could have touched, with its content.
@@ -238,12 +242,8 @@ def test_nvswitch_gets_fabric_manager_at_the_drivers_version(fleet):
     command.run("apply", "--yes")
     host = command.lab.host("gpu01")
     packages = driver_packages(host)
-    manager = {
-        version.split("-")[0] for name, version in packages.items() if name.startswith("nvidia-fabricmanager")
-    }
-    driver = {
-        version.split("-")[0] for name, version in packages.items() if name.startswith("libnvidia-compute")
-    }
+    manager = {version.split("-")[0] for name, version in packages.items() if name.startswith("nvidia-fabricmanager")}
+    driver = {version.split("-")[0] for name, version in packages.items() if name.startswith("libnvidia-compute")}
     assert manager == driver != set()
     assert host.run("systemctl is-active nvidia-fabricmanager").stdout.strip() == "active"
 

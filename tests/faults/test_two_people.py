@@ -14,10 +14,16 @@ pytestmark = pytest.mark.lab
 LOCK = "/var/lib/provision/lock.json"
 # Somebody at another machine, whose run is at work: nothing here can tell that it has ended.
 ELSEWHERE = {
-    "schema": 1, "run": "20260101T000000Z-apply-abcdef", "command": "provision apply", "who": "ada@laptop", "git": None,
-    "from": "10.1.2.3", "since": "2026-01-01T00:00:00Z", "lease": 600,
+    "schema": 1,
+    "run": "20260101T000000Z-apply-abcdef",
+    "command": "provision apply",
+    "who": "ada@laptop",
+    "git": None,
+    "from": "10.1.2.3",
+    "since": "2026-01-01T00:00:00Z",
+    "lease": 600,
     "controller": {"name": "laptop", "machine": "x", "boot_id": "y", "namespace": "pid:[4026531836]", "processes": []},
-}  # fmt: skip
+}
 
 
 def until(what, seconds=120):
@@ -82,14 +88,7 @@ def test_the_second_is_refused_and_the_third_takes_over_from_the_killed_one(flee
         record = until(lambda: lock(host))
         assert record["lease"] == 600 and record["from"]
         second = command.run("apply", "--yes", rc=5)
-        for word in (
-            record["who"],
-            record["since"],
-            record["from"],
-            record["run"],
-            "provision apply",
-            "hint: wait",
-        ):
+        for word in (record["who"], record["since"], record["from"], record["run"], "provision apply", "hint: wait"):
             assert word in second.stderr, word
         assert "  blocked  " in second.stdout
         assert lock(host)["run"] == record["run"], "the refused run leaves the lock as it is"
@@ -130,9 +129,7 @@ def test_locks_of_others_and_every_way_to_end(fleet):
     assert refused["hosts"]["gpu01"]["status"] == "blocked"
     assert not driver_packages(host)
     checked = command.ansible("site.yml", "--check")
-    assert checked.returncode == 0 and "ada@laptop" in checked.stdout + checked.stderr, (
-        "nothing is changed: no refusal"
-    )
+    assert checked.returncode == 0 and "ada@laptop" in checked.stdout + checked.stderr, "nothing is changed: no refusal"
 
     # A failure gives it back: apt fails in the middle. The lock was stale by its lease.
     put(host, renewed=700)
@@ -164,18 +161,14 @@ def test_locks_of_others_and_every_way_to_end(fleet):
 
     # Plain Ansible: with its own words, and given back where a role fails.
     put(host)
-    plain = command.ansible(
-        "site.yml", "-e", "gpu_provision_break_lock=true", "-e", "nvidia_driver_branch=999"
-    )
+    plain = command.ansible("site.yml", "-e", "gpu_provision_break_lock=true", "-e", "nvidia_driver_branch=999")
     assert plain.returncode != 0
     assert "broke the lock of ada@laptop" in plain.stdout + plain.stderr
     assert lock(host) == {}
 
 
 def test_rollback_brings_back_what_was_there(fleet):
-    command = fleet(
-        {"name": "gpu01", "gpus": ["RTX 4090"], "nouveau": False, "installed": ["595 open signed held"]}
-    )
+    command = fleet({"name": "gpu01", "gpus": ["RTX 4090"], "nouveau": False, "installed": ["595 open signed held"]})
     host = command.lab.host("gpu01")
     command.run("apply", "--yes")
     before, held = driver_packages(host), holds(host)

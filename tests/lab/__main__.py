@@ -23,22 +23,22 @@ hosts file: one line a host, for example
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.lab", description=__doc__, epilog=EXAMPLE,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.lab",
+        description=__doc__,
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("setup", help="install what the lab needs")
     commands.add_parser("image", help="build the image and print its tag")
-    repo = commands.add_parser(
-        "repo", help="build the repositories; print their folder, or serve them until Ctrl-C"
-    )
+    repo = commands.add_parser("repo", help="build the repositories; print their folder, or serve them until Ctrl-C")
     repo.add_argument("--ubuntu", default="24.04")
     repo.add_argument("--serve", action="store_true")
     up = commands.add_parser("up", help="start the hosts of a file")
     up.add_argument("hosts", type=Path, help="YAML file, or - for stdin")
     up.add_argument("--name", default="lab")
-    down = commands.add_parser(
-        "down", help="stop a lab; without a name all of them, and what was left behind"
-    )
+    down = commands.add_parser("down", help="stop a lab; without a name all of them, and what was left behind")
     down.add_argument("name", nargs="?")
     commands.add_parser("clean", help="remove the lab's images that no container uses")
     commands.add_parser("list", help="labs and their hosts")
@@ -124,14 +124,22 @@ def _act(options: argparse.Namespace) -> int:
 def _serve(ubuntu: str) -> None:
     with Lab.start([], release=ubuntu) as lab:
         lab.served.add_release(ubuntu)
-        print(json.dumps({
-            "address": lab.server_address, "archive": repos.archive_url(), "nvidia": repos.nvidia_url(ubuntu),
-            "hosts": [repos.ARCHIVE_HOST, repos.NVIDIA_HOST],
-            "keys": {
-                name: {"file": str(key.public), "fingerprint": key.fingerprint}
-                for name, key in zip(("archive", "nvidia"), repos.keys(), strict=True)
-            },
-        }, indent=1), flush=True)  # fmt: skip
+        print(
+            json.dumps(
+                {
+                    "address": lab.server_address,
+                    "archive": repos.archive_url(),
+                    "nvidia": repos.nvidia_url(ubuntu),
+                    "hosts": [repos.ARCHIVE_HOST, repos.NVIDIA_HOST],
+                    "keys": {
+                        name: {"file": str(key.public), "fingerprint": key.fingerprint}
+                        for name, key in zip(("archive", "nvidia"), repos.keys(), strict=True)
+                    },
+                },
+                indent=1,
+            ),
+            flush=True,
+        )
         signal.sigwait({signal.SIGINT, signal.SIGTERM})
 
 

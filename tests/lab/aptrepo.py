@@ -42,9 +42,7 @@ def make_key(folder: Path, name: str) -> Key:
 
 def _gpg(home: Path, *words: str, data: bytes | None = None) -> bytes:
     command = ["gpg", "--homedir", str(home), "--batch", "--no-tty", "--quiet", "--pinentry-mode", "loopback"]
-    done = subprocess.run(
-        [*command, "--passphrase", "", *words], input=data, capture_output=True, check=False
-    )
+    done = subprocess.run([*command, "--passphrase", "", *words], input=data, capture_output=True, check=False)
     if done.returncode:
         raise RuntimeError(f"gpg {words[0]}: {done.stderr.decode().strip()}")
     return done.stdout
@@ -81,9 +79,7 @@ def add_to_pool(root: Path, packages: list[Package], index: Index) -> None:
 
     def one(package: Package) -> str:
         if package.suites:
-            folder = (
-                f"pool/{package.component}/{package.fields.get('Source', package.name)[:1]}/{package.name}"
-            )
+            folder = f"pool/{package.component}/{package.fields.get('Source', package.name)[:1]}/{package.name}"
         else:
             folder = "."
         path = os.path.normpath(f"{folder}/{package.file_name}")
@@ -151,16 +147,11 @@ def _suite(
         "Acquire-By-Hash: yes",
         "SHA256:",
     ]
-    lines += [
-        f" {hashlib.sha256(data).hexdigest()} {len(data):16d} {name}" for name, data in sorted(lists.items())
-    ]
+    lines += [f" {hashlib.sha256(data).hexdigest()} {len(data):16d} {name}" for name, data in sorted(lists.items())]
     text = ("\n".join(lines) + "\n").encode()
     _replace(folder / "Release", text)
     _replace(folder / "InRelease", _gpg(key.home, "--digest-algo", "SHA512", "--clearsign", data=text))
-    _replace(
-        folder / "Release.gpg",
-        _gpg(key.home, "--digest-algo", "SHA512", "--armor", "--detach-sign", data=text),
-    )
+    _replace(folder / "Release.gpg", _gpg(key.home, "--digest-algo", "SHA512", "--armor", "--detach-sign", data=text))
 
 
 def _replace(path: Path, data: bytes) -> None:

@@ -53,9 +53,7 @@ _DERIVED = {
 MULTIVERSE = {"610", "615"}
 # Fabric managers in the archive; 595 is left out on purpose: a driver whose fabric manager the repository lacks.
 FABRIC = {"470-server": "470", "535-server": "535", "580-server": "580"}
-_NAME = re.compile(
-    r"^(?P<base>[a-z0-9-]+?)-(?P<branch>[0-9]{3})(?P<server>-server)?(?P<open>-open)?(?:-[0-9.]+)?$"
-)
+_NAME = re.compile(r"^(?P<base>[a-z0-9-]+?)-(?P<branch>[0-9]{3})(?P<server>-server)?(?P<open>-open)?(?:-[0-9.]+)?$")
 
 
 @cache
@@ -65,9 +63,7 @@ def relations() -> dict[str, dict]:
         return yaml.load(handle, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - a safe loader, the faster one
 
 
-def packages(
-    version: str, *, drivers: bool = False, kernel: bool = False, security: bool = False
-) -> list[Package]:
+def packages(version: str, *, drivers: bool = False, kernel: bool = False, security: bool = False) -> list[Package]:
     """All packages of a release's archive on its first day, with what was published since where asked for."""
     release = RELEASES[version]
     built: list[Package] = []
@@ -120,21 +116,17 @@ def driver_set(
         if re.match(r"^libnvidia-common-\d+", name) and "Depends" not in fields and not fields:
             continue
         control = {
-            field: ", ".join(value) if isinstance(value, list) else str(value)
-            for field, value in fields.items()
+            field: ", ".join(value) if isinstance(value, list) else str(value) for field, value in fields.items()
         }
         control = {
-            field: value.replace(old, version).replace(old_upstream, upstream)
-            for field, value in control.items()
+            field: value.replace(old, version).replace(old_upstream, upstream) for field, value in control.items()
         }
         control = {"Source": data["source"], "Section": "restricted/libs", **control}
         control["X-Lab"] = "derived" if derived else SOURCE_OF_RELATIONS
         new_name = name.replace(old_upstream, upstream)
         match = _NAME.match(new_name)
         base, flavour = (
-            (match["base"], "open" if match["open"] else "proprietary")
-            if match
-            else (new_name, "proprietary")
+            (match["base"], "open" if match["open"] else "proprietary") if match else (new_name, "proprietary")
         )
         files: dict = {}
         scripts: dict = {}
@@ -154,7 +146,7 @@ def driver_set(
                 f"NVIDIA driver {series}: {base}",
                 component,
                 _pockets(release, newer),
-            )  # fmt: skip
+            )
         )
     return built
 
@@ -188,18 +180,7 @@ def fabric(release: Release, drivers: bool) -> list[Package]:
                         "Conflicts": base,
                     }
                     built.append(
-                        Package(
-                            name,
-                            version,
-                            "amd64",
-                            control,
-                            files,
-                            scripts,
-                            conffiles,
-                            base,
-                            "multiverse",
-                            suites,
-                        )
+                        Package(name, version, "amd64", control, files, scripts, conffiles, base, "multiverse", suites)
                     )
     return built
 
@@ -208,13 +189,7 @@ def ordinary(release: Release, security: bool) -> list[Package]:
     """Small packages of everyday life, which get security updates, and what the driver's packages lean on."""
     first, later = (release.codename,), (f"{release.codename}-updates", f"{release.codename}-security")
     tag = f"ubuntu0.{release.version}"
-    everyday = {
-        "jq": "1.7.1-3",
-        "rsync": "3.2.7-1",
-        "tmux": "3.4-1",
-        "wget": "1.21.4-1",
-        "libxml2": "2.9.14+dfsg-1.3",
-    }
+    everyday = {"jq": "1.7.1-3", "rsync": "3.2.7-1", "tmux": "3.4-1", "wget": "1.21.4-1", "libxml2": "2.9.14+dfsg-1.3"}
     built = []
     for name, version in everyday.items():
         files = {f"/usr/share/doc/{name}/changelog": f"{name} {version}\n"}
@@ -222,11 +197,16 @@ def ordinary(release: Release, security: bool) -> list[Package]:
         if security:
             built.append(Package(name, f"{version}{tag}.3", files=files, suites=later, description=name))
     support = {
-        "nvidia-settings": "510.47.03-0ubuntu4", "nvidia-prime": "0.8.17.2", "libnvidia-egl-wayland1": "1:1.1.13-1build1",
-        "ocl-icd-libopencl1": "2.3.2-1build1", "make": "4.3-4.1build2",
-        "linux-firmware": "20240318.git3b128b60-0ubuntu2.4", "intel-microcode": "3.20240910", "amd64-microcode": "3.20231019",
+        "nvidia-settings": "510.47.03-0ubuntu4",
+        "nvidia-prime": "0.8.17.2",
+        "libnvidia-egl-wayland1": "1:1.1.13-1build1",
+        "ocl-icd-libopencl1": "2.3.2-1build1",
+        "make": "4.3-4.1build2",
+        "linux-firmware": "20240318.git3b128b60-0ubuntu2.4",
+        "intel-microcode": "3.20240910",
+        "amd64-microcode": "3.20231019",
         "libxnvctrl0": "510.47.03-0ubuntu4",
-    }  # fmt: skip
+    }
     for name, version in support.items():
         files, _, _ = contents.fill(name, "", version, "")
         component = "restricted" if name == "nvidia-settings" else "main"
@@ -261,12 +241,9 @@ def _renamed(data: dict, series: str, upstream: str) -> dict:
         if series.startswith("470") and "-open" in name:
             continue
         packages[rename(name)] = {
-            key: [rename(item) for item in value] if isinstance(value, list) else value
-            for key, value in fields.items()
+            key: [rename(item) for item in value] if isinstance(value, list) else value for key, value in fields.items()
         }
-    return {
-        "source": f"nvidia-graphics-drivers-{series}", "version": version, "suite": "", "packages": packages,
-    }  # fmt: skip
+    return {"source": f"nvidia-graphics-drivers-{series}", "version": version, "suite": "", "packages": packages}
 
 
 def _is_real(data: dict, series: str) -> bool:

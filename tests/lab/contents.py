@@ -122,15 +122,15 @@ def fill(
         after = after_removal = "if command -v update-initramfs >/dev/null; then update-initramfs -u; fi\n"
     elif base == "nvidia-firmware":
         for chip in ("ga10x", "tu10x"):
-            files[f"/usr/lib/firmware/nvidia/{version}/gsp_{chip}.bin"] = (
-                f"simulated GSP firmware {version}\n"
-            )
+            files[f"/usr/lib/firmware/nvidia/{version}/gsp_{chip}.bin"] = f"simulated GSP firmware {version}\n"
     elif base == "nvidia-kernel-source":
         files[f"/usr/src/nvidia-{version}/dkms.conf"] = dkms_conf(version, flavour)
         files[f"/usr/src/nvidia-{version}/Kbuild"] = "# simulated source\n"
     elif base == "nvidia-dkms":
         after = f'/usr/lib/dkms/common.postinst nvidia {version} /usr/share/nvidia "" "$2" || exit $?\nupdate-initramfs -u\n'
-        before_removal = f"if [ -d /var/lib/dkms/nvidia/{version} ]; then dkms remove nvidia/{version} --all >/dev/null; fi\n"
+        before_removal = (
+            f"if [ -d /var/lib/dkms/nvidia/{version} ]; then dkms remove nvidia/{version} --all >/dev/null; fi\n"
+        )
     elif base == "nvidia-fabricmanager":
         files["/usr/bin/nv-fabricmanager"] = File((_FABRIC_PROGRAM % version).encode(), 0o755)
         files["/usr/share/nvidia/nvswitch/fabricmanager.cfg"] = "LOG_LEVEL=4\nFABRIC_MODE=0\n"

@@ -130,9 +130,7 @@ class Toolkit:
         if base in ("cuda-nvcc", "libcublas", "cuda-toolkit"):
             scripts |= contents.scripts_for(f"{base}-{self.dashed}", "", "", "")
         name = f"{base}-{self.dashed}"
-        return _package(
-            name, self.upstream(base), fields, files, scripts, conffiles, inferred=self._inferred()
-        )
+        return _package(name, self.upstream(base), fields, files, scripts, conffiles, inferred=self._inferred())
 
     def _inferred(self) -> bool:
         return bool(self.row["from"] == "inferred")
@@ -171,9 +169,7 @@ class Toolkit:
             folder = f"{self.prefix}/extras/CUPTI/lib64" if library == "cupti" else lib
             number = data()["libraries"][library]["so"][int(self.major)]
             for name in data()["libraries"][library]["names"]:
-                functions = (
-                    {"cudaRuntimeGetVersion": sofile.stores(self.number)} if name == "libcudart" else {}
-                )
+                functions = {"cudaRuntimeGetVersion": sofile.stores(self.number)} if name == "libcudart" else {}
                 full = f"{name}.so.{self.upstream(base)}"
                 files[f"{folder}/{full}"] = File(sofile.build(f"{name}.so.{number}", functions))
                 files[f"{folder}/{name}.so.{number}"] = File(link=full)
@@ -192,9 +188,7 @@ class Toolkit:
             files[f"{include}/cuda/std/version"] = f"// simulated {self.upstream(base)}\n"
         elif base == "cuda-cudart-dev":
             files[f"{include}/cuda.h"] = f"#define CUDA_VERSION {self.number}\n"
-            files[f"{include}/cuda_runtime.h"] = (
-                '#include "crt/host_config.h"\n#include "cuda_runtime_api.h"\n'
-            )
+            files[f"{include}/cuda_runtime.h"] = '#include "crt/host_config.h"\n#include "cuda_runtime_api.h"\n'
             files[f"{include}/cuda_runtime_api.h"] = f"#define CUDART_VERSION {self.number}\n"
             files[f"{lib}/libcudart_static.a"] = "!<arch>\n"
         elif base == "cuda-driver-dev":
@@ -216,16 +210,8 @@ class Toolkit:
         # Its home before cuda-crt came was the compiler's package.
         if base == ("cuda-crt" if self.has("cuda-crt") else "cuda-nvcc"):
             limit = catalog()["minors"][self.minor]["gcc_max"]
-            files[f"{include}/crt/host_config.h"] = (
-                f"#if __GNUC__ > {limit}\n#error unsupported GNU version\n#endif\n"
-            )
-        if base.startswith("cuda-") and base.split("-")[1] in (
-            "cuobjdump",
-            "nvdisasm",
-            "nvprune",
-            "gdb",
-            "nvprof",
-        ):
+            files[f"{include}/crt/host_config.h"] = f"#if __GNUC__ > {limit}\n#error unsupported GNU version\n#endif\n"
+        if base.startswith("cuda-") and base.split("-")[1] in ("cuobjdump", "nvdisasm", "nvprune", "gdb", "nvprof"):
             program = {"gdb": "cuda-gdb"}.get(base.split("-")[1], base.split("-")[1])
             files[f"{self.prefix}/bin/{program}"] = File(b"#!/bin/sh\necho simulated\n", 0o755)
         return files, conffiles
@@ -233,20 +219,32 @@ class Toolkit:
     def nvcc(self) -> str:
         """The stand-in compiler of this release, as bin/nvcc holds it."""
         text = self.row["nvcc"]
-        return wrapper({
-            "release": self.minor, "version": self.row["versions"]["nvcc"], "year": text["year"], "built": text["built"],
-            "compiler": text["compiler"], **abilities(self.minor),
-        })  # fmt: skip
+        return wrapper(
+            {
+                "release": self.minor,
+                "version": self.row["versions"]["nvcc"],
+                "year": text["year"],
+                "built": text["built"],
+                "compiler": text["compiler"],
+                **abilities(self.minor),
+            }
+        )
 
     def version_json(self) -> str:
         """version.json as the real one is laid out: the SDK first, then a part each."""
         rows = {"cuda": ("CUDA SDK", self.version)}
         for part, key, title in (
-            ("cuda_cccl", "cccl", "CUDA C++ Core Compute Libraries"), ("cuda_cudart", "cudart", "CUDA Runtime (cudart)"),
-            ("cuda_cupti", "cupti", "CUPTI"), ("cuda_nvcc", "nvcc", "CUDA NVCC"), ("cuda_nvrtc", "nvrtc", "CUDA NVRTC"),
-            ("libcublas", "cublas", "CUDA cuBLAS"), ("libcufft", "cufft", "CUDA cuFFT"), ("libcurand", "curand", "CUDA cuRAND"),
-            ("libcusolver", "cusolver", "CUDA cuSOLVER"), ("libcusparse", "cusparse", "CUDA cuSPARSE"),
-        ):  # fmt: skip
+            ("cuda_cccl", "cccl", "CUDA C++ Core Compute Libraries"),
+            ("cuda_cudart", "cudart", "CUDA Runtime (cudart)"),
+            ("cuda_cupti", "cupti", "CUPTI"),
+            ("cuda_nvcc", "nvcc", "CUDA NVCC"),
+            ("cuda_nvrtc", "nvrtc", "CUDA NVRTC"),
+            ("libcublas", "cublas", "CUDA cuBLAS"),
+            ("libcufft", "cufft", "CUDA cuFFT"),
+            ("libcurand", "curand", "CUDA cuRAND"),
+            ("libcusolver", "cusolver", "CUDA cuSOLVER"),
+            ("libcusparse", "cusparse", "CUDA cuSPARSE"),
+        ):
             rows[part] = (title, self.row["versions"][key])
         shown = {key: {"name": name, "version": version} for key, (name, version) in rows.items()}
         return json.dumps(shown, indent=3).replace('":', '" :') + "\n"
@@ -271,20 +269,23 @@ class Toolkit:
             # 987_cuda-13 was measured, 988_cuda-12 seen; 988_cuda-11 is inferred.
             (f"-{self.major}", f"{987 if self.major >= '13' else 988}_cuda-{self.major}.conf", f"cuda-{self.major}"),
             ("", "000_cuda.conf", "cuda"),
-        ):  # fmt: skip
+        ):
             conffile = f"/etc/ld.so.conf.d/{conf}"
             yield _package(
-                f"cuda-toolkit{owner}-config-common", upstream, {"Multi-Arch": "foreign"},
-                {conffile: f"/usr/local/{path}/{TARGET}/lib\n"}, {"triggers": _LDCONFIG}, [conffile], arch="all",
-            )  # fmt: skip
+                f"cuda-toolkit{owner}-config-common",
+                upstream,
+                {"Multi-Arch": "foreign"},
+                {conffile: f"/usr/local/{path}/{TARGET}/lib\n"},
+                {"triggers": _LDCONFIG},
+                [conffile],
+                arch="all",
+            )
 
     def _profilers(self) -> Iterator[Package]:
         for kind, program in (("nsight-compute", "ncu"), ("nsight-systems", "nsys")):
             full = self.row["nsight"][kind.split("-")[1]]
             folder = f"/opt/nvidia/{kind}/{'.'.join(full.split('.')[:3])}"
-            files: dict[str, File | str] = {
-                f"{folder}/{program}": File(b"#!/bin/sh\necho simulated\n", 0o755)
-            }
+            files: dict[str, File | str] = {f"{folder}/{program}": File(b"#!/bin/sh\necho simulated\n", 0o755)}
             if kind == "nsight-compute":
                 files[f"{self.prefix}/bin/ncu"] = File(link=f"{folder}/ncu")
             yield _package(_profiler(kind, full), full, {"Provides": kind}, files)
@@ -370,8 +371,10 @@ def _cudnn_libraries(version: str, parts: tuple[str, ...]) -> dict[str, File | s
 def _cudnn_alternatives(major: int, parts: tuple[str, ...]) -> tuple[str, str]:
     """(postinst, prerm) lines of a -dev package that leaves the unversioned names to update-alternatives."""
     header = f"{INCLUDE}/cudnn_v{major}.h"
-    slaves = [("/usr/include/cudnn_version.h", "cudnn_version_h", f"{INCLUDE}/cudnn_version_v{major}.h"),
-              (f"{LIB}/libcudnn.so", "libcudnn_so", f"{LIB}/libcudnn.so.{major}")]  # fmt: skip
+    slaves = [
+        ("/usr/include/cudnn_version.h", "cudnn_version_h", f"{INCLUDE}/cudnn_version_v{major}.h"),
+        (f"{LIB}/libcudnn.so", "libcudnn_so", f"{LIB}/libcudnn.so.{major}"),
+    ]
     slaves += [(f"{LIB}/libcudnn{p}.so", f"libcudnn{p}_so", f"{LIB}/libcudnn{p}.so.{major}") for p in parts]
     words = " ".join(f"--slave {link} {name} {path}" for link, name, path in slaves)
     install = f"update-alternatives --install /usr/include/cudnn.h libcudnn {header} {major * 10} {words}\n"
@@ -388,9 +391,12 @@ def _cudnn8(version: str, suffix: str) -> Iterator[Package]:
         f"{INCLUDE}/cudnn_version_v8.h": cudnn_header(version),
     }
     yield nvidia_package(
-        "libcudnn8-dev", full, {"Source": "cudnn", "Depends": f"libcudnn8 (= {full})"}, headers,
+        "libcudnn8-dev",
+        full,
+        {"Source": "cudnn", "Depends": f"libcudnn8 (= {full})"},
+        headers,
         {"postinst": f"#!/bin/sh\nset -e\n{install}", "prerm": f"#!/bin/sh\nset -e\n{remove}"},
-    )  # fmt: skip
+    )
 
 
 def _cudnn9(version: str, cuda: int, row: dict[str, Any]) -> Iterator[Package]:
@@ -405,8 +411,13 @@ def _cudnn9(version: str, cuda: int, row: dict[str, Any]) -> Iterator[Package]:
         return {"Source": "cudnn", "Provides": what, "Conflicts": what, "Replaces": what}
 
     scripts = {"triggers": _LDCONFIG, **contents.scripts_for(f"libcudnn9-cuda-{cuda}", "", "", "")}
-    yield nvidia_package(f"libcudnn9-cuda-{cuda}", full, {**same("libcudnn9"), "Depends": "zlib1g"},
-                _cudnn_libraries(version, parts), scripts)  # fmt: skip
+    yield nvidia_package(
+        f"libcudnn9-cuda-{cuda}",
+        full,
+        {**same("libcudnn9"), "Depends": "zlib1g"},
+        _cudnn_libraries(version, parts),
+        scripts,
+    )
     headers: dict[str, File | str] = {
         f"{INCLUDE}/cudnn_v9.h": "#include <cudnn_version.h>\n",
         f"{INCLUDE}/cudnn_version_v9.h": cudnn_header(version),
@@ -428,14 +439,14 @@ def _cudnn9(version: str, cuda: int, row: dict[str, Any]) -> Iterator[Package]:
         install, remove = _cudnn_alternatives(9, parts)
         scripts = {"postinst": f"#!/bin/sh\nset -e\n{install}", "prerm": f"#!/bin/sh\nset -e\n{remove}"}
         yield nvidia_package(
-            f"libcudnn9-dev-cuda-{cuda}",
-            full,
-            {**same("libcudnn9-dev"), "Depends": runtime},
-            headers,
-            scripts,
+            f"libcudnn9-dev-cuda-{cuda}", full, {**same("libcudnn9-dev"), "Depends": runtime}, headers, scripts
         )
-    yield nvidia_package(f"libcudnn9-static-cuda-{cuda}", full,
-                {**same("libcudnn9-static"), "Depends": f"libcudnn9-dev-cuda-{cuda} (= {full})"}, dict(static))  # fmt: skip
+    yield nvidia_package(
+        f"libcudnn9-static-cuda-{cuda}",
+        full,
+        {**same("libcudnn9-static"), "Depends": f"libcudnn9-dev-cuda-{cuda} (= {full})"},
+        dict(static),
+    )
     dashed = f"cudnn9-cuda-{row['minors'][cuda].replace('.', '-')}"
     parts_of = ", ".join(f"libcudnn9-{part}cuda-{cuda} (= {full})" for part in ("", "dev-", "static-"))
     yield nvidia_package(dashed, full, {"Depends": parts_of})
@@ -458,9 +469,7 @@ def nccl_pair(version: str, full: str, package: Any) -> Iterator[Package]:
     major, minor, patch = (int(part) for part in version.split("."))
     number = major * 10000 + minor * 100 + patch
     library: dict[str, File | str] = {
-        f"{LIB}/libnccl.so.{version}": File(
-            sofile.build("libnccl.so.2", {"ncclGetVersion": sofile.stores(number)})
-        ),
+        f"{LIB}/libnccl.so.{version}": File(sofile.build("libnccl.so.2", {"ncclGetVersion": sofile.stores(number)})),
         f"{LIB}/libnccl.so.2": File(link=f"libnccl.so.{version}"),
     }
     yield package("libnccl2", full, {"Source": "nccl", "Section": "libs"}, library, {"triggers": _LDCONFIG})
@@ -468,15 +477,9 @@ def nccl_pair(version: str, full: str, package: Any) -> Iterator[Package]:
         f"#define NCCL_MAJOR {major}\n#define NCCL_MINOR {minor}\n#define NCCL_PATCH {patch}\n"
         f'#define NCCL_SUFFIX ""\n#define NCCL_VERSION_CODE {number}\n'
     )
-    files: dict[str, File | str] = {
-        "/usr/include/nccl.h": header,
-        f"{LIB}/libnccl.so": File(link="libnccl.so.2"),
-    }
+    files: dict[str, File | str] = {"/usr/include/nccl.h": header, f"{LIB}/libnccl.so": File(link="libnccl.so.2")}
     yield package(
-        "libnccl-dev",
-        full,
-        {"Source": "nccl", "Section": "libdevel", "Depends": f"libnccl2 (= {full})"},
-        files,
+        "libnccl-dev", full, {"Source": "nccl", "Section": "libdevel", "Depends": f"libnccl2 (= {full})"}, files
     )
 
 

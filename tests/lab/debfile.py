@@ -73,11 +73,7 @@ def build(package: Package) -> bytes:
         control["./md5sums"] = File(("\n".join(sums) + "\n").encode())
     out = io.BytesIO()
     out.write(b"!<arch>\n")
-    for name, data in (
-        ("debian-binary", b"2.0\n"),
-        ("control.tar.gz", _tar(control)),
-        ("data.tar.gz", _tar(files)),
-    ):
+    for name, data in (("debian-binary", b"2.0\n"), ("control.tar.gz", _tar(control)), ("data.tar.gz", _tar(files))):
         out.write(f"{name:<16}{0:<12}{0:<6}{0:<6}{'100644':<8}{len(data):<10}`\n".encode())
         out.write(data + (b"\n" if len(data) % 2 else b""))
     return out.getvalue()

@@ -27,9 +27,7 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """Run a command; a failure carries its last words."""
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=timeout, input=data, check=False
-        )
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, input=data, check=False)
     except subprocess.TimeoutExpired as problem:
         raise LabError(f"{' '.join(command[:4])} … did not end within {timeout:.0f} s") from problem
     if check and done.returncode:
@@ -63,16 +61,7 @@ class Engine:
         flags = ["--privileged", "--restart=always"]
         if self.program == "podman":
             return [*flags, "--systemd=always"]
-        return [
-            *flags,
-            "--cgroupns=private",
-            "--tmpfs",
-            "/run",
-            "--tmpfs",
-            "/tmp",
-            "--stop-signal",
-            "SIGRTMIN+3",
-        ]
+        return [*flags, "--cgroupns=private", "--tmpfs", "/run", "--tmpfs", "/tmp", "--stop-signal", "SIGRTMIN+3"]
 
     def image_exists(self, tag: str) -> bool:
         return self("image", "inspect", tag, check=False).returncode == 0

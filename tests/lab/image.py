@@ -142,14 +142,7 @@ def _from_rootfs(path: Path) -> tuple[str, str]:
         say(f"importing {path}")
         _import(path, tag)
     check = engine()(
-        "run",
-        "--rm",
-        *engine().run_flags,
-        tag,
-        "sh",
-        "-c",
-        "test -x /sbin/init && test -x /usr/sbin/sshd",
-        check=False,
+        "run", "--rm", *engine().run_flags, tag, "sh", "-c", "test -x /sbin/init && test -x /usr/sbin/sshd", check=False
     )
     if check.returncode:
         raise LabError(f"LAB_ROOTFS={path} cannot boot: it lacks /sbin/init (systemd) or /usr/sbin/sshd")
@@ -196,17 +189,28 @@ def _from_registry(tag: str) -> str | None:
 def _from_debootstrap(tag: str) -> str:
     """Debian or Ubuntu by debootstrap from the mirror that this machine's apt uses, with Ubuntu's identity."""
     mirror, suite, keyring = machine_mirror()
-    say(
-        f"building the base image with debootstrap ({suite}, from this machine's own apt mirror): about a minute"
-    )
+    say(f"building the base image with debootstrap ({suite}, from this machine's own apt mirror): about a minute")
     folder = Path(tempfile.mkdtemp(prefix="gpu-lab-", dir=_scratch()))
     root = folder / "root"
     options = [f"--keyring={keyring}"] if keyring else []
     try:
         environment = ["env", "PATH=/usr/sbin:/usr/bin:/sbin:/bin"]
         components = "main,universe" if "ubuntu" in Path("/etc/os-release").read_text().lower() else "main"
-        run(as_root([*environment, "debootstrap", "--variant=minbase", f"--components={components}", *options,
-                     f"--include={','.join(PACKAGES.split())}", suite, str(root), mirror]))  # fmt: skip
+        run(
+            as_root(
+                [
+                    *environment,
+                    "debootstrap",
+                    "--variant=minbase",
+                    f"--components={components}",
+                    *options,
+                    f"--include={','.join(PACKAGES.split())}",
+                    suite,
+                    str(root),
+                    mirror,
+                ]
+            )
+        )
         for waste in (
             "var/cache/apt/archives",
             "var/lib/apt/lists",
@@ -266,21 +270,10 @@ def image(extras: list[str] | None = None) -> tuple[str, str]:
     with tempfile.TemporaryDirectory(prefix="stage-", dir=_scratch()) as name:
         stage = Path(name)
         tree = stage / "tree"
-        shutil.copytree(
-            HERE / "sim", tree / "usr/local/lib/sim", ignore=shutil.ignore_patterns("__pycache__")
-        )
+        shutil.copytree(HERE / "sim", tree / "usr/local/lib/sim", ignore=shutil.ignore_patterns("__pycache__"))
         programs = tree / "usr/local/lib/sim/bin"
         programs.mkdir()
-        for standin in (
-            "sim-boot",
-            "sim-late",
-            "sim-job",
-            "sim-describe",
-            "modprobe",
-            "rmmod",
-            "lsmod",
-            "dmesg",
-        ):
+        for standin in ("sim-boot", "sim-late", "sim-job", "sim-describe", "modprobe", "rmmod", "lsmod", "dmesg"):
             (programs / standin).write_text(program(standin))
             (programs / standin).chmod(0o755)
         units = tree / "etc/systemd/system"
@@ -326,7 +319,8 @@ def clean() -> None:
         podman.inspect(container)["ImageName" if podman.program == "podman" else "Image"]
         for container in podman.containers()
     }
-    for kind in ("-host:", "-with:", ":", "-rootfs:", "-base:"):  # children first
+    # children first
+    for kind in ("-host:", "-with:", ":", "-rootfs:", "-base:"):
         for tag in tags:
             if tag.startswith(REPOSITORY + kind) and tag not in used:
                 podman("rmi", tag, check=False)

@@ -62,16 +62,7 @@ def _kernel(release: Release, kernel: Kernel) -> list[Package]:
     def package(title: str, depends: str, files: dict, scripts: dict, arch: str = "amd64") -> Package:
         fields = {"Source": "linux", "Section": "kernel", "Depends": depends}
         return Package(
-            title,
-            version,
-            arch,
-            {k: v for k, v in fields.items() if v},
-            files,
-            scripts,
-            [],
-            title,
-            "main",
-            suites,
+            title, version, arch, {k: v for k, v in fields.items() if v}, files, scripts, [], title, "main", suites
         )
 
     return [
@@ -123,7 +114,7 @@ def _metapackages(release: Release, kernel: Kernel) -> list[Package]:
             fields={"Source": "linux-meta", "Section": "kernel", "Depends": depends},
             suites=suites,
             description=title,
-        )  # fmt: skip
+        )
         for title, depends in rows.items()
     ]
 
@@ -145,9 +136,7 @@ def signed(
                 built += _modules(kernel, series, flavour, upstream, full, version, suites, signatures)
         if series_versions:
             built.append(
-                _restricted(
-                    f"linux-signatures-nvidia-{kernel.release}", version, "", {}, signatures, {}, suites
-                )
+                _restricted(f"linux-signatures-nvidia-{kernel.release}", version, "", {}, signatures, {}, suites)
             )
     return built
 
@@ -163,8 +152,7 @@ def _modules(kernel, series, flavour, upstream, full, version, suites, signature
     if flavour == "open":
         depends = common
         files: dict[str, File | str] = {
-            f"{tree}/{file}": File(data)
-            for file, data in contents.signed_modules(upstream, flavour, name).items()
+            f"{tree}/{file}": File(data) for file, data in contents.signed_modules(upstream, flavour, name).items()
         }
     else:
         objects = f"linux-objects-nvidia-{label}-{name}"
@@ -190,9 +178,7 @@ def _modules(kernel, series, flavour, upstream, full, version, suites, signature
         clean,
         f"if [ -d /lib/modules/{name} ]; then depmod {name}; fi\n",
     )
-    built.append(
-        _restricted(f"linux-modules-nvidia-{label}-{name}", version, depends, {}, files, scripts, suites)
-    )
+    built.append(_restricted(f"linux-modules-nvidia-{label}-{name}", version, depends, {}, files, scripts, suites))
     if kernel.current or kernel.published:
         built.append(
             _restricted(
@@ -228,12 +214,7 @@ def transitional_signed(release: Release, pairs: list[tuple[str, str]]) -> list[
 
 
 def _restricted(name, version, depends, more, files, scripts, suites) -> Package:  # type: ignore[no-untyped-def]
-    fields = {
-        "Source": "linux-restricted-modules",
-        "Section": "restricted/kernel",
-        "X-Lab": "derived",
-        **more,
-    }
+    fields = {"Source": "linux-restricted-modules", "Section": "restricted/kernel", "X-Lab": "derived", **more}
     if depends:
         fields["Depends"] = depends
     return Package(name, version, "amd64", fields, files, scripts, [], name, "restricted", suites)
@@ -247,9 +228,7 @@ def tools(release: Release) -> list[Package]:
 
     def tool(name: str, version: str, files: dict, scripts: dict | None = None, **fields: str) -> Package:
         control = {key.replace("_", "-"): value for key, value in fields.items()}
-        return Package(
-            name, version, "all", control, files, scripts or {}, [], name, "main", (release.codename,)
-        )
+        return Package(name, version, "all", control, files, scripts or {}, [], name, "main", (release.codename,))
 
     dkms_common = (
         "#!/bin/bash\n# common.postinst NAME VERSION SHARE ARCH OLD: add, build and install for every kernel\n"
@@ -262,7 +241,8 @@ def tools(release: Release) -> list[Package]:
     )
     return [
         tool(
-            "initramfs-tools", "0.142ubuntu25.4",
+            "initramfs-tools",
+            "0.142ubuntu25.4",
             {
                 "/usr/sbin/update-initramfs": File(program("update-initramfs").encode(), 0o755),
                 "/etc/kernel/postinst.d/initramfs-tools": hook('update-initramfs -c -k "$1"\n'),
@@ -271,7 +251,8 @@ def tools(release: Release) -> list[Package]:
             Provides="linux-initramfs-tool",
         ),
         tool(
-            "grub2-common", "2.12-1ubuntu7.3",
+            "grub2-common",
+            "2.12-1ubuntu7.3",
             {
                 **{
                     f"/usr/sbin/{name}": File(program(name).encode(), 0o755)
@@ -283,15 +264,20 @@ def tools(release: Release) -> list[Package]:
             },
         ),
         tool(
-            "dkms", "3.0.11-1ubuntu13",
+            "dkms",
+            "3.0.11-1ubuntu13",
             {
                 "/usr/sbin/dkms": File(program("dkms").encode(), 0o755),
                 "/usr/lib/dkms/common.postinst": File(dkms_common.encode(), 0o755),
-                "/etc/kernel/postinst.d/dkms": hook('if [ -e "/lib/modules/$1/build" ]; then dkms autoinstall -k "$1"; fi\n'),
-                "/etc/kernel/header_postinst.d/dkms": hook('if [ -e "/boot/vmlinuz-$1" ]; then dkms autoinstall -k "$1"; fi\n'),
+                "/etc/kernel/postinst.d/dkms": hook(
+                    'if [ -e "/lib/modules/$1/build" ]; then dkms autoinstall -k "$1"; fi\n'
+                ),
+                "/etc/kernel/header_postinst.d/dkms": hook(
+                    'if [ -e "/boot/vmlinuz-$1" ]; then dkms autoinstall -k "$1"; fi\n'
+                ),
             },
             Depends="kmod, gcc, make",
             Recommends="linux-headers-generic | linux-headers-generic-hwe-24.04",
         ),
         tool("mokutil", "0.6.0-2build3", {"/usr/bin/mokutil": File(program("mokutil").encode(), 0o755)}),
-    ]  # fmt: skip
+    ]

@@ -56,8 +56,7 @@ def _pkcs7(data, signed_by, serial):
         + _der(0x04, hashlib.sha512(data + signed_by.encode()).digest() * 4),
     )
     signed = _der(
-        0x30,
-        _integer(1) + _der(0x31, sha512) + _der(0x30, _oid("1.2.840.113549.1.7.1")) + _der(0x31, signer),
+        0x30, _integer(1) + _der(0x31, sha512) + _der(0x30, _oid("1.2.840.113549.1.7.1")) + _der(0x31, signer)
     )
     return _der(0x30, _oid("1.2.840.113549.1.7.2") + _der(0xA0, signed))
 

@@ -136,7 +136,8 @@ class LabHost:
                     if connection.recv(4) == b"SSH-":
                         break
             except OSError:
-                pass  # not up yet: the deadline ends this
+                # not up yet: the deadline ends this
+                pass
             time.sleep(0.05)
         else:
             jobs = engine()("exec", self.container, "systemctl", "list-jobs", "--no-pager", check=False)
@@ -240,9 +241,7 @@ class Lab:
         )
         for row in kept["hosts"]:
             spec = HostSpec.model_validate(row["spec"])
-            lab.hosts[spec.name] = LabHost(
-                lab, spec, row["address"], row["port"], row["container"], row["image"]
-            )
+            lab.hosts[spec.name] = LabHost(lab, spec, row["address"], row["port"], row["container"], row["image"])
         return lab
 
     def save(self) -> None:
@@ -257,8 +256,15 @@ class Lab:
             }
             for h in self.hosts.values()
         ]
-        kept = {"network": self.network, "port": self.port, "server": self.server, "server_address": self.server_address,
-                "base": self.base, "owner": self.owner, "hosts": rows}  # fmt: skip
+        kept = {
+            "network": self.network,
+            "port": self.port,
+            "server": self.server,
+            "server_address": self.server_address,
+            "base": self.base,
+            "owner": self.owner,
+            "hosts": rows,
+        }
         temporary = self.folder / "lab.json.new"
         temporary.write_text(json.dumps(kept, indent=1))
         temporary.replace(self.folder / "lab.json")
@@ -276,9 +282,7 @@ class Lab:
     def served(self) -> repos.Served:
         return repos.Served(self.folder / "www")
 
-    def publish(
-        self, *what: str, packages: list[Package] | None = None, nvidia: list[Package] | None = None
-    ) -> None:
+    def publish(self, *what: str, packages: list[Package] | None = None, nvidia: list[Package] | None = None) -> None:
         """Publish newer versions in this lab's repositories; see repos.Served.publish."""
         self.served.publish(*what, packages=packages, nvidia=nvidia)
 
@@ -295,8 +299,7 @@ class Lab:
             for key, tag in zip(
                 by_profile,
                 pool.map(
-                    lambda spec: profile.prepare(spec, self.server_address, self.served.state()),
-                    by_profile.values(),
+                    lambda spec: profile.prepare(spec, self.server_address, self.served.state()), by_profile.values()
                 ),
                 strict=True,
             ):
@@ -350,11 +353,23 @@ class Lab:
             for word in ("--add-host", f"{host}:{self.server_address}")
         ]
         done = podman(
-            "run", "-d", "--name", f"gpulab-{self.name}-{spec.name}", "--hostname", spec.name, "--label", f"{LABEL}={self.name}",
-            *podman.run_flags, *podman.boot_flags, *names, "-p", f"{address}:{port}:22",
-            "-v", f"{self.folder / 'hosts' / spec.name}:/etc/sim",
+            "run",
+            "-d",
+            "--name",
+            f"gpulab-{self.name}-{spec.name}",
+            "--hostname",
+            spec.name,
+            "--label",
+            f"{LABEL}={self.name}",
+            *podman.run_flags,
+            *podman.boot_flags,
+            *names,
+            "-p",
+            f"{address}:{port}:22",
+            "-v",
+            f"{self.folder / 'hosts' / spec.name}:/etc/sim",
             tag,
-        )  # fmt: skip
+        )
         return done.stdout.split()[-1]
 
     def down(self) -> None:
@@ -378,10 +393,25 @@ class Lab:
         tag, _ = image()
         podman = engine()
         done = podman(
-            "run", "-d", "--name", f"gpulab-{self.name}", "--label", f"{LABEL}={self.name}", *podman.run_flags,
-            "-v", f"{self.folder / 'www'}:/srv:ro", tag,
-            "python3", "-m", "http.server", "80", "--protocol", "HTTP/1.1", "--directory", "/srv",
-        )  # fmt: skip
+            "run",
+            "-d",
+            "--name",
+            f"gpulab-{self.name}",
+            "--label",
+            f"{LABEL}={self.name}",
+            *podman.run_flags,
+            "-v",
+            f"{self.folder / 'www'}:/srv:ro",
+            tag,
+            "python3",
+            "-m",
+            "http.server",
+            "80",
+            "--protocol",
+            "HTTP/1.1",
+            "--directory",
+            "/srv",
+        )
         self.server = done.stdout.split()[-1]
         self.server_address = podman.address(self.server)
         self.save()
@@ -392,9 +422,7 @@ class Lab:
                 return
             except OSError as problem:
                 if time.monotonic() > deadline:
-                    raise LabError(
-                        f"{SERVER} does not answer on {self.server_address}: {problem}"
-                    ) from problem
+                    raise LabError(f"{SERVER} does not answer on {self.server_address}: {problem}") from problem
                 time.sleep(0.05)
 
     def _key(self) -> Path:
@@ -457,11 +485,7 @@ class Lab:
             rows[host.name] = row
         known_hosts = self.folder / "known_hosts"
         known_hosts.write_text("\n".join(known) + "\n")
-        options = {
-            "UserKnownHostsFile": str(known_hosts),
-            "StrictHostKeyChecking": "yes",
-            "IdentitiesOnly": "yes",
-        }
+        options = {"UserKnownHostsFile": str(known_hosts), "StrictHostKeyChecking": "yes", "IdentitiesOnly": "yes"}
         (self.folder / "ssh_config").write_text(
             "".join(config)
             + f"Host *\n  User {USER}\n  IdentityFile {self.folder / 'key'}\n"

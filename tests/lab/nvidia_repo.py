@@ -14,7 +14,8 @@ import re
 from . import archive, contents, cuda_repo
 from .debfile import Package
 
-SUFFIXED = {  # branch -> versions on the first day; versions published later
+# branch -> versions on the first day; versions published later
+SUFFIXED = {
     "550": (["550.54.15", "550.163.01"], []),
     "570": (["570.172.08", "570.211.01"], []),
     "580": (["580.95.05", "580.126.20"], ["580.173.02", "580.178.04"]),
@@ -37,7 +38,8 @@ Pin-Priority: 1000
 def packages(ubuntu: str, *, drivers: bool = False, cuda: bool = False) -> list[Package]:
     """All packages of the repository for an Ubuntu release; drivers, cuda: with what was published later of each."""
     built: list[Package] = []
-    if ubuntu != "26.04":  # NVIDIA's repository for 26.04 starts at 595
+    # NVIDIA's repository for 26.04 starts at 595
+    if ubuntu != "26.04":
         for branch, (first, later) in SUFFIXED.items():
             for upstream in first + (later if drivers else []):
                 built += _suffixed(branch, upstream)
@@ -73,10 +75,7 @@ def _rewritten(data: dict, branch: str, upstream: str):  # type: ignore[no-untyp
     for name, fields in data["packages"].items():
         yield (
             rename(name),
-            {
-                key: rename(", ".join(value) if isinstance(value, list) else str(value))
-                for key, value in fields.items()
-            },
+            {key: rename(", ".join(value) if isinstance(value, list) else str(value)) for key, value in fields.items()},
         )
 
 
@@ -95,9 +94,7 @@ def _suffixed(branch: str, upstream: str) -> list[Package]:
                 f"{meta}-{branch}", version, {"Depends": f"{driver}, nvidia-settings, nvidia-modprobe"}
             )
         )
-    common = (
-        f"nvidia-kernel-common-{branch} (>= {upstream}), nvidia-kernel-common-{branch} (<= {upstream}-999)"
-    )
+    common = f"nvidia-kernel-common-{branch} (>= {upstream}), nvidia-kernel-common-{branch} (<= {upstream}-999)"
     built += _companions(branch, upstream, common)
     return built
 
@@ -106,22 +103,14 @@ def _companions(branch: str, upstream: str, depends: str) -> list[Package]:
     """Fabric manager and its like, which must equal the driver's version; no branch in the name from 590 on."""
     suffix = f"-{branch}" if int(branch) < 590 else ""
     built = []
-    for base in (
-        "nvidia-fabricmanager",
-        "nvidia-fabricmanager-dev",
-        "libnvidia-nscq",
-        "nvidia-imex",
-        "libnvsdm",
-    ):
+    for base in ("nvidia-fabricmanager", "nvidia-fabricmanager-dev", "libnvidia-nscq", "nvidia-imex", "libnvsdm"):
         if base == "libnvsdm" and int(branch) < 570:
             continue
         files, scripts, conffiles = contents.fill(base, branch, upstream, "proprietary", cuda=True)
         fields = {"Depends": depends} if base == "nvidia-fabricmanager" else {}
         if suffix:
             fields |= {"Provides": base, "Conflicts": base}
-        built.append(
-            cuda_repo.nvidia_package(base + suffix, _version(upstream), fields, files, scripts, conffiles)
-        )
+        built.append(cuda_repo.nvidia_package(base + suffix, _version(upstream), fields, files, scripts, conffiles))
     # No branch in these names at any age.
     built += [
         cuda_repo.nvidia_package(name, _version(upstream), {})
@@ -140,7 +129,8 @@ def _unsuffixed(branch: str, upstream: str) -> list[Package]:
         elif number >= 620 and name.startswith(
             ("nvidia-driver", "nvidia-dkms", "nvidia-kernel-source", "nvidia-headless")
         ):
-            continue  # the 620 guide: proprietary kernel modules removed
+            # the 620 guide: proprietary kernel modules removed
+            continue
         else:
             flavour = "proprietary"
         plain = _plain(name, upstream)
@@ -166,7 +156,7 @@ def _unsuffixed(branch: str, upstream: str) -> list[Package]:
                     "Depends": f"nvidia-driver (>= {upstream}), nvidia-settings, nvidia-modprobe",
                     "Conflicts": "nvidia-driver-open",
                 },
-            )  # fmt: skip
+            )
         )
     built.append(
         cuda_repo.nvidia_package(
@@ -177,7 +167,7 @@ def _unsuffixed(branch: str, upstream: str) -> list[Package]:
                 "Depends": f"nvidia-driver-open (>= {upstream}), nvidia-settings, nvidia-modprobe",
                 "Conflicts": "nvidia-driver" if number < 620 else "nvidia-driver (<< 620)",
             },
-        )  # fmt: skip
+        )
     )
     built += _companions(branch, upstream, f"nvidia-kernel-common (= {version})")
     return built
@@ -217,9 +207,7 @@ def _pinning(ubuntu: str, drivers: bool) -> list[Package]:
                 "Replaces": "nvidia-driver-pinning",
             }
             files = {path: _PIN % {"what": what, "glob": glob}}
-            package = cuda_repo.nvidia_package(
-                f"nvidia-driver-pinning-{what}", version, fields, files, {}, [path]
-            )
+            package = cuda_repo.nvidia_package(f"nvidia-driver-pinning-{what}", version, fields, files, {}, [path])
             package.arch = "all"
             built.append(package)
     return built

@@ -8,8 +8,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 CACHE = Path(
-    os.environ.get("LAB_CACHE")
-    or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpu-lab"
+    os.environ.get("LAB_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpu-lab"
 )
 KEYS = CACHE / "keys"
 REPOSITORIES = CACHE / "repositories"

@@ -45,10 +45,8 @@ _RUNTIME = ["cuda-libraries", "cuda-nvtx"]
 _PROFILES = {
     "full": ["cuda-toolkit"],
     "runtime": _RUNTIME,
-    "compiler": [
-        *_RUNTIME, "cuda-minimal-build", "cuda-libraries-dev", "cuda-command-line-tools", "cuda-nvml-dev",
-    ],
-}  # fmt: skip
+    "compiler": [*_RUNTIME, "cuda-minimal-build", "cuda-libraries-dev", "cuda-command-line-tools", "cuda-nvml-dev"],
+}
 _EVERYDAY = ("jq", "rsync", "tmux", "libxml2")
 
 
@@ -99,9 +97,7 @@ def files(spec: HostSpec) -> dict[str, str | bytes]:
     if "archive" in spec.sources:
         if version >= "24.04":
             found["/etc/apt/sources.list.d/ubuntu.sources"] = deb822
-            found["/etc/apt/sources.list"] = (
-                "# Ubuntu sources have moved to /etc/apt/sources.list.d/ubuntu.sources\n"
-            )
+            found["/etc/apt/sources.list"] = "# Ubuntu sources have moved to /etc/apt/sources.list.d/ubuntu.sources\n"
         else:
             found["/etc/apt/sources.list"] = one_line
     if "cuda" in spec.all_sources:
@@ -149,9 +145,7 @@ def _runfile(spec: HostSpec) -> dict[str, str | bytes]:
             found[path] = f"LINK {file.link}" if isinstance(file, File) else file
     for chip in ("ga10x", "tu10x"):
         found[f"/usr/lib/firmware/nvidia/{version}/gsp_{chip}.bin"] = "simulated\n"
-    old = any(
-        gpu["architecture"] in ("Kepler", "Maxwell", "Pascal", "Volta") for gpu in spec.machine()["gpus"]
-    )
+    old = any(gpu["architecture"] in ("Kepler", "Maxwell", "Pascal", "Volta") for gpu in spec.machine()["gpus"])
     for name, data in driver_files.modules(version, "proprietary" if old else "open", kernel).items():
         found[f"/lib/modules/{kernel}/kernel/drivers/video/{name}"] = data
     return found
@@ -192,9 +186,7 @@ def _cuda_link(spec: HostSpec) -> list[str]:
     if spec.cuda_link is None:
         return []
     newest = max(
-        (text.split()[0] for text in spec.toolkits),
-        key=lambda text: [int(n) for n in text.split(".")],
-        default="12.1",
+        (text.split()[0] for text in spec.toolkits), key=lambda text: [int(n) for n in text.split(".")], default="12.1"
     )
     target = f"/usr/local/cuda-{newest}"
     if spec.cuda_link == "symlink":
@@ -272,9 +264,7 @@ def script(spec: HostSpec) -> str:
         lines.append(f"grub-set-default '{titles} {spec.saved}'")
     if spec.next:
         lines.append(f"grub-reboot '{titles} {spec.next}'")
-    lines.append(
-        "rm -rf /etc/sim /run/sim /run/reboot-required* /var/cache/apt/archives/*.deb /var/cache/apt/*.bin"
-    )
+    lines.append("rm -rf /etc/sim /run/sim /run/reboot-required* /var/cache/apt/archives/*.deb /var/cache/apt/*.bin")
     return "\n".join(lines) + "\n"
 
 
@@ -340,7 +330,26 @@ def mok() -> Path:
         if not (folder / "own-name").exists():
             folder.mkdir(parents=True, exist_ok=True)
             name = "gpu-lab Secure Boot Module Signature key"
-            run(["openssl", "req", "-new", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "36500", "-subj", f"/CN={name}",
-                 "-outform", "DER", "-keyout", str(folder / "own-MOK.priv"), "-out", str(folder / "own-MOK.der")])  # fmt: skip
+            run(
+                [
+                    "openssl",
+                    "req",
+                    "-new",
+                    "-x509",
+                    "-newkey",
+                    "rsa:2048",
+                    "-nodes",
+                    "-days",
+                    "36500",
+                    "-subj",
+                    f"/CN={name}",
+                    "-outform",
+                    "DER",
+                    "-keyout",
+                    str(folder / "own-MOK.priv"),
+                    "-out",
+                    str(folder / "own-MOK.der"),
+                ]
+            )
             (folder / "own-name").write_text(name)
     return folder

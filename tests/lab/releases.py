@@ -12,8 +12,10 @@ class Kernel:
     abi: str
     version: str
     meta: str = "generic"
-    current: bool = False  # the metapackages of the first day point to it
-    published: bool = False  # comes with publish("kernel")
+    # the metapackages of the first day point to it
+    current: bool = False
+    # comes with publish("kernel")
+    published: bool = False
 
     @property
     def release(self) -> str:

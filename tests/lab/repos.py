@@ -22,9 +22,23 @@ from .setup import say
 
 ARCHIVE_HOST, NVIDIA_HOST = "archive.sim.internal", "nvidia.sim.internal"
 RECIPE = (
-    "archive.py", "aptrepo.py", "contents.py", "cuda_repo.py", "debfile.py", "kernels.py", "kofile.py", "nvidia_repo.py",
-    "releases.py", "sofile.py", "ubuntu_cuda.py", "data", "repos.py", "sim", "containers/packages.py", "containers/standin",
-)  # fmt: skip
+    "archive.py",
+    "aptrepo.py",
+    "contents.py",
+    "cuda_repo.py",
+    "debfile.py",
+    "kernels.py",
+    "kofile.py",
+    "nvidia_repo.py",
+    "releases.py",
+    "sofile.py",
+    "ubuntu_cuda.py",
+    "data",
+    "repos.py",
+    "sim",
+    "containers/packages.py",
+    "containers/standin",
+)
 # As NVIDIA's own Release file says, as far as is known.
 TOOLKIT_ORIGIN = "https://nvidia.github.io/libnvidia-container"
 PUBLICATIONS = ("drivers", "kernel", "security", "cuda", "toolkit")
@@ -80,20 +94,13 @@ def built(ubuntu: str) -> Path:
             return target
         say(f"building the package repositories of {ubuntu}")
         shutil.rmtree(target, ignore_errors=True)
-        _write(
-            target, ubuntu, archive.packages(ubuntu), nvidia_repo.packages(ubuntu), archive_key, nvidia_key
-        )
+        _write(target, ubuntu, archive.packages(ubuntu), nvidia_repo.packages(ubuntu), archive_key, nvidia_key)
         (target / "done").touch()
     return target
 
 
 def _write(
-    root: Path,
-    ubuntu: str,
-    of_archive: list[Package],
-    of_nvidia: list[Package],
-    archive_key: Key,
-    nvidia_key: Key,
+    root: Path, ubuntu: str, of_archive: list[Package], of_nvidia: list[Package], archive_key: Key, nvidia_key: Key
 ) -> None:
     for name, folder, packages in (
         ("archive", "ubuntu", of_archive),
@@ -117,13 +124,7 @@ def sign(root: Path, ubuntu: str, name: str, index: aptrepo.Index, key: Key) -> 
             for component in ("main", "universe", "restricted", "multiverse"):
                 components.setdefault(component, [])
         aptrepo.publish(
-            root / "ubuntu",
-            index,
-            key,
-            origin="Ubuntu",
-            label="Ubuntu",
-            codename=release.codename,
-            version=ubuntu,
+            root / "ubuntu", index, key, origin="Ubuntu", label="Ubuntu", codename=release.codename, version=ubuntu
         )
     elif name == "toolkit":
         aptrepo.publish(root / toolkit_repo.PATH, index, key, origin=TOOLKIT_ORIGIN, label=TOOLKIT_ORIGIN)
@@ -151,10 +152,7 @@ class Served:
                     os.link(Path(folder) / file, destination)
 
     def releases(self) -> list[str]:
-        return [
-            path.name[len("index-archive-") : -len(".json")]
-            for path in self.root.glob("index-archive-*.json")
-        ]
+        return [path.name[len("index-archive-") : -len(".json")] for path in self.root.glob("index-archive-*.json")]
 
     def state(self) -> str:
         """Hash of what the repositories hold: their recipe, or their lists once something was published."""
@@ -165,9 +163,7 @@ class Served:
             digest.update(path.read_bytes())
         return digest.hexdigest()[:12]
 
-    def publish(
-        self, *what: str, packages: list[Package] | None = None, nvidia: list[Package] | None = None
-    ) -> None:
+    def publish(self, *what: str, packages: list[Package] | None = None, nvidia: list[Package] | None = None) -> None:
         """Add newer packages and sign again.
 
         what: any of ``drivers`` (point releases in both repositories, with signed modules), ``kernel`` (newer kernels
@@ -188,9 +184,9 @@ class Served:
         for ubuntu in self.releases():
             options = dict.fromkeys(chosen - {"cuda", "toolkit"}, True)
             of_archive = archive.packages(ubuntu, **options) + list(packages or [])
-            of_nvidia = nvidia_repo.packages(
-                ubuntu, drivers="drivers" in chosen, cuda="cuda" in chosen
-            ) + list(nvidia or [])
+            of_nvidia = nvidia_repo.packages(ubuntu, drivers="drivers" in chosen, cuda="cuda" in chosen) + list(
+                nvidia or []
+            )
             for name, folder, all_packages, key in (
                 ("archive", "ubuntu", of_archive, archive_key),
                 ("nvidia", nvidia_path(ubuntu), of_nvidia, nvidia_key),
@@ -204,9 +200,7 @@ class Served:
                     for texts in components.values()
                     for text in texts
                 }
-                fresh = [
-                    p for p in all_packages if (f"Package: {p.name}", f"Version: {p.version}") not in listed
-                ]
+                fresh = [p for p in all_packages if (f"Package: {p.name}", f"Version: {p.version}") not in listed]
                 if fresh:
                     aptrepo.add_to_pool(self.root / folder, fresh, index)
                     index_file.unlink()

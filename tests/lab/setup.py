@@ -45,9 +45,7 @@ def ensure() -> None:
     wanted = missing()
     if wanted:
         if not shutil.which("apt-get"):
-            raise LabError(
-                f"the lab needs {', '.join(wanted)}, and this machine has no apt-get to install them with"
-            )
+            raise LabError(f"the lab needs {', '.join(wanted)}, and this machine has no apt-get to install them with")
         if os.geteuid() and not shutil.which("sudo"):
             raise LabError(f"the lab needs {', '.join(wanted)}: become root or install sudo")
         how = "apt-get" if os.geteuid() == 0 else "sudo apt-get"
@@ -55,9 +53,7 @@ def ensure() -> None:
         environment = ["env", "DEBIAN_FRONTEND=noninteractive", "NEEDRESTART_MODE=a"]
         for words in (["update", "-qq"], ["install", "-y", "-qq", "--no-install-recommends", *wanted]):
             command = as_root([*environment, "apt-get", "-o", "DPkg::Lock::Timeout=300", *words])
-            done = subprocess.run(
-                command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False
-            )
+            done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
             # An index that one foreign source cannot refresh must not stop the lab; a failed install does.
             if done.returncode and words[0] == "install":
                 raise LabError(f"apt-get install {' '.join(wanted)} failed: {done.stderr.strip()[-600:]}")

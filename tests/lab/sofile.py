@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import struct
 
-_BASE = 64 + 3 * 56  # ELF header and three program headers
+# ELF header and three program headers
+_BASE = 64 + 3 * 56
 
 
 def constant(value: int) -> bytes:
@@ -50,13 +51,10 @@ def build(soname: str, functions: dict[str, bytes] | None = None) -> bytes:
     for name, body in zip(names, functions.values(), strict=True):
         symbols += struct.pack("<IBBHQQ", name, 0x12, 0, 1, offset, len(body))
         offset += len(body)
-    header = struct.pack(
-        "<16sHHIQQQIHHHHHH", b"\x7fELF\x02\x01\x01", 3, 62, 1, 0, 64, 0, 0, 64, 56, 3, 0, 0, 0
-    )
-    programs = struct.pack("<IIQQQQQQ", 1, 7, 0, 0, 0, size, size, 4096)  # the loader writes to DYNAMIC
-    programs += struct.pack(
-        "<IIQQQQQQ", 2, 6, at_dynamic, at_dynamic, at_dynamic, len(dynamic), len(dynamic), 8
-    )
+    header = struct.pack("<16sHHIQQQIHHHHHH", b"\x7fELF\x02\x01\x01", 3, 62, 1, 0, 64, 0, 0, 64, 56, 3, 0, 0, 0)
+    # the loader writes to DYNAMIC
+    programs = struct.pack("<IIQQQQQQ", 1, 7, 0, 0, 0, size, size, 4096)
+    programs += struct.pack("<IIQQQQQQ", 2, 6, at_dynamic, at_dynamic, at_dynamic, len(dynamic), len(dynamic), 8)
     # Without it the loader would ask for an executable stack.
     programs += struct.pack("<IIQQQQQQ", 0x6474E551, 6, 0, 0, 0, 0, 0, 16)
     data = (header + programs + code).ljust(at_strings, b"\0") + strings

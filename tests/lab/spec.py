@@ -26,37 +26,52 @@ class HostSpec(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     name: str
-    gpus: list[str] = Field(default_factory=list)  # names, "H100 x8" for eight
+    # names, "H100 x8" for eight
+    gpus: list[str] = Field(default_factory=list)
     ubuntu: str = "24.04"
-    kernel: str | None = None  # release; None: the archive's current one
-    kernels: list[str] = Field(default_factory=list)  # instead of kernel, when several are installed
-    next: str | None = None  # kernel that GRUB starts next (grub-reboot)
-    saved: str | None = None  # kernel that GRUB_DEFAULT=saved starts
+    # release; None: the archive's current one
+    kernel: str | None = None
+    # instead of kernel, when several are installed
+    kernels: list[str] = Field(default_factory=list)
+    # kernel that GRUB starts next (grub-reboot)
+    next: str | None = None
+    # kernel that GRUB_DEFAULT=saved starts
+    saved: str | None = None
     headers: bool = True
-    secure_boot: bool | str = False  # True: on, no key of ours enrolled; "enrolled": DKMS' key is enrolled
+    # True: on, no key of ours enrolled; "enrolled": DKMS' key is enrolled
+    secure_boot: bool | str = False
     efi: bool = True
     nvswitch: int = 0
-    nvlink5: bool = False  # an NVLink 5 switch, which shows as an InfiniBand function (HGX B200)
-    nouveau: bool = True  # the kernel has nouveau and it takes the GPUs unless blacklisted
-    installed: list[str] = Field(
-        default_factory=list
-    )  # "550 open signed held", "580-server open dkms", "jq=1.7…"
-    runfile: str | None = None  # version of a driver installed by NVIDIA's .run file
+    # an NVLink 5 switch, which shows as an InfiniBand function (HGX B200)
+    nvlink5: bool = False
+    # the kernel has nouveau and it takes the GPUs unless blacklisted
+    nouveau: bool = True
+    # "550 open signed held", "580-server open dkms", "jq=1.7…"
+    installed: list[str] = Field(default_factory=list)
+    # version of a driver installed by NVIDIA's .run file
+    runfile: str | None = None
     sources: list[str] = Field(default_factory=lambda: ["archive"])
-    sudo: str = "nopasswd"  # nopasswd | password
+    # nopasswd | password
+    sudo: str = "nopasswd"
     busy: bool = False
     desktop: bool = False
     unattended: bool = True
     # NVIDIA's packages: "12.4", "11.8 compiler", "13.0 runtime held"
     toolkits: list[str] = Field(default_factory=list)
-    distribution_cuda: bool = False  # Ubuntu's own nvidia-cuda-toolkit
+    # Ubuntu's own nvidia-cuda-toolkit
+    distribution_cuda: bool = False
     # what a person put in the place of /usr/local/cuda
     cuda_link: Literal["directory", "symlink"] | None = None
-    gcc: str | None = None  # major of the compiler that gcc and g++ mean
-    shells: list[Literal["fish", "tcsh", "zsh"]] = Field(default_factory=list)  # real ones
-    modules: Literal["tcl", "lmod"] | None = None  # Environment Modules or Lmod, real ones
-    extra: dict[str, str] = Field(default_factory=dict)  # files to write on the host: path -> text
-    run: list[str] = Field(default_factory=list)  # shell lines run once while the host is prepared
+    # major of the compiler that gcc and g++ mean
+    gcc: str | None = None
+    # real ones
+    shells: list[Literal["fish", "tcsh", "zsh"]] = Field(default_factory=list)
+    # Environment Modules or Lmod, real ones
+    modules: Literal["tcl", "lmod"] | None = None
+    # files to write on the host: path -> text
+    extra: dict[str, str] = Field(default_factory=dict)
+    # shell lines run once while the host is prepared
+    run: list[str] = Field(default_factory=list)
 
     @field_validator("ubuntu", mode="before")
     @classmethod
@@ -100,9 +115,7 @@ class HostSpec(BaseModel):
         names = [name for text in self.gpus for name in _expand(text)]
         for position, name in enumerate(names):
             gpus.append(_gpu(name, position, self.name))
-        switch = next(
-            (NVSWITCH[gpu["architecture"]] for gpu in gpus if gpu["architecture"] in NVSWITCH), "22a3"
-        )
+        switch = next((NVSWITCH[gpu["architecture"]] for gpu in gpus if gpu["architecture"] in NVSWITCH), "22a3")
         return {
             "name": self.name,
             "gpus": gpus,

@@ -11,7 +11,9 @@ from tests.lab import Lab, LabError
 
 pytestmark = pytest.mark.lab
 APT = "DEBIAN_FRONTEND=noninteractive NEEDRESTART_SUSPEND=1 apt-get -q -y"
-SIGNED_580 = "linux-modules-nvidia-580-server-open-generic nvidia-headless-no-dkms-580-server-open nvidia-utils-580-server"
+SIGNED_580 = (
+    "linux-modules-nvidia-580-server-open-generic nvidia-headless-no-dkms-580-server-open nvidia-utils-580-server"
+)
 
 
 def candidate(host, package):
@@ -23,16 +25,15 @@ def test_a_person_installs_a_signed_driver_and_reboots(new_host):
     host = new_host(gpus=["H100 SXM5 80GB x2"])
     assert host.describe()["modules"].keys() == {"nouveau"}
     host.ssh(f"sudo apt-get -q update && sudo {APT} install {SIGNED_580}")
-    assert host.ssh("nvidia-smi", check=False).rc == 9  # nouveau still owns the GPUs
+    # nouveau still owns the GPUs
+    assert host.ssh("nvidia-smi", check=False).rc == 9
     before = host.ssh("cat /proc/sys/kernel/random/boot_id").stdout
     host.ssh("sudo systemctl reboot", check=False)
     deadline = time.monotonic() + 30
     while host.ssh("cat /proc/sys/kernel/random/boot_id", check=False).stdout in ("", before):
         assert time.monotonic() < deadline
         time.sleep(0.2)
-    listed = host.ssh(
-        "nvidia-smi --query-gpu=index,name,driver_version,memory.total --format=csv"
-    ).stdout.splitlines()
+    listed = host.ssh("nvidia-smi --query-gpu=index,name,driver_version,memory.total --format=csv").stdout.splitlines()
     assert listed == [
         "index, name, driver_version, memory.total [MiB]",
         "0, NVIDIA H100 80GB HBM3, 580.126.20, 81559 MiB",
@@ -53,8 +54,7 @@ def test_new_libraries_on_an_old_module_end_in_the_known_error(own_lab):
     failed = host.ssh("nvidia-smi", check=False)
     assert failed.rc == 18
     assert (
-        failed.stdout
-        == "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 580.173\n"
+        failed.stdout == "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 580.173\n"
     )
     assert "API mismatch" in host.run("dmesg").stdout
     host.restart()
@@ -63,14 +63,7 @@ def test_new_libraries_on_an_old_module_end_in_the_known_error(own_lab):
 
 def test_publishing_moves_candidates_and_unattended_upgrades_takes_them(own_lab):
     (host,) = own_lab.add(
-        [
-            {
-                "name": "later",
-                "gpus": ["A100"],
-                "installed": ["580-server open signed"],
-                "sources": ["archive", "cuda"],
-            }
-        ]
+        [{"name": "later", "gpus": ["A100"], "installed": ["580-server open signed"], "sources": ["archive", "cuda"]}]
     )
     before = {name: candidate(host, name) for name in ("linux-generic", "jq", "nvidia-driver-595")}
     own_lab.publish()
@@ -85,9 +78,7 @@ def test_publishing_moves_candidates_and_unattended_upgrades_takes_them(own_lab)
 
 def test_nouveau_comes_back_when_the_initramfs_was_not_rebuilt(new_host):
     host = new_host(gpus=["RTX 3090"])
-    host.run(
-        "printf 'blacklist nouveau\\noptions nouveau modeset=0\\n' > /etc/modprobe.d/blacklist-nouveau.conf"
-    )
+    host.run("printf 'blacklist nouveau\\noptions nouveau modeset=0\\n' > /etc/modprobe.d/blacklist-nouveau.conf")
     host.restart()
     assert "nouveau" in host.describe()["modules"]
     host.run("update-initramfs -u -k all")
@@ -127,12 +118,7 @@ def test_secure_boot_wants_a_known_signature(new_host, secure_boot, rc):
         (["RTX 5090"], "580 proprietary signed", 6, "RmInitAdapter failed!"),
         (["V100"], "595 proprietary signed", 9, "supported through the NVIDIA 580.xx Legacy drivers"),
         (["RTX 5090"], "550 open signed", 9, "not supported by the"),
-        (
-            ["V100", "RTX 4090"],
-            "580 proprietary signed",
-            0,
-            "loading NVIDIA UNIX x86_64 Kernel Module  580.142",
-        ),
+        (["V100", "RTX 4090"], "580 proprietary signed", 0, "loading NVIDIA UNIX x86_64 Kernel Module  580.142"),
     ],
 )
 def test_a_branch_and_a_flavour_drive_what_they_can(new_host, gpus, installed, rc, log):
@@ -147,8 +133,7 @@ def test_dkms_fails_where_the_source_is_too_old_for_the_kernel(new_host):
     done = host.run(f"{APT} install nvidia-headless-550 nvidia-utils-550", check=False)
     assert done.rc == 100
     assert (
-        "Error! Bad return status for module build on kernel: 6.17.0-14-generic (x86_64)"
-        in done.stdout + done.stderr
+        "Error! Bad return status for module build on kernel: 6.17.0-14-generic (x86_64)" in done.stdout + done.stderr
     )
     assert "returned error exit status 10" in done.stdout + done.stderr
     assert host.run("dkms status").stdout == "nvidia/550.163.01: added\n"
@@ -176,12 +161,8 @@ def test_fabric_manager_wants_its_own_version_and_nvswitches(new_host):
     assert "State                                          : In Progress" in host.run("nvidia-smi -q").stdout
     host.run("systemctl start nvidia-fabricmanager")
     assert "State                                          : Completed" in host.run("nvidia-smi -q").stdout
-    host.run(
-        "systemctl stop nvidia-fabricmanager && sed -i 's/580.126.20/580.95.05/' /usr/bin/nv-fabricmanager"
-    )
-    failed = host.run(
-        "systemctl start nvidia-fabricmanager; journalctl -u nvidia-fabricmanager -o cat", check=False
-    )
+    host.run("systemctl stop nvidia-fabricmanager && sed -i 's/580.126.20/580.95.05/' /usr/bin/nv-fabricmanager")
+    failed = host.run("systemctl start nvidia-fabricmanager; journalctl -u nvidia-fabricmanager -o cat", check=False)
     assert (
         "fabric manager NVIDIA GPU driver interface version 580.95.05 don't match with driver version 580.126.20. "
         "Please update with matching NVIDIA driver package." in failed.stdout
@@ -198,9 +179,7 @@ def test_an_nvlink_5_switch_shows_as_infiniband(new_host):
 
 def test_a_busy_host_shows_its_job_and_keeps_the_module(new_host):
     host = new_host(gpus=["A100 x2"], installed=["580-server open signed"], busy=True)
-    apps = host.ssh(
-        "nvidia-smi --query-compute-apps=pid,process_name --format=csv,noheader"
-    ).stdout.splitlines()
+    apps = host.ssh("nvidia-smi --query-compute-apps=pid,process_name --format=csv,noheader").stdout.splitlines()
     assert len(apps) == 2
     host.run("systemctl stop nvidia-persistenced")
     host.run("rmmod nvidia_uvm", check=False)
@@ -287,10 +266,7 @@ def test_mistakes_in_a_description_are_named():
         pass
     with pytest.raises(LabError, match="no lab named"):
         Lab.attach("nowhere")
-    with (
-        pytest.raises(KeyError, match=r"has no kernel 9\.9"),
-        Lab.start([{"name": "a", "kernel": "9.9.0-1-generic"}]),
-    ):
+    with pytest.raises(KeyError, match=r"has no kernel 9\.9"), Lab.start([{"name": "a", "kernel": "9.9.0-1-generic"}]):
         pass
 
 
@@ -301,9 +277,13 @@ def test_json_of_a_boot(new_host):
 
 def test_toolkits_links_and_compilers_of_other_people(new_host):
     host = new_host(
-        ubuntu="22.04", gpus=["A100"], installed=["535-server open signed held"], toolkits=["11.8 compiler held", "13.0"],
-        cuda_link="directory", gcc="12",
-    )  # fmt: skip
+        ubuntu="22.04",
+        gpus=["A100"],
+        installed=["535-server open signed held"],
+        toolkits=["11.8 compiler held", "13.0"],
+        cuda_link="directory",
+        gcc="12",
+    )
     assert host.run("cat /usr/local/cuda/notes.txt").stdout == "mine\n"
     assert host.run("gcc -dumpversion").stdout == "12\n"
     held = host.run("apt-mark showhold").stdout.split()
@@ -336,8 +316,10 @@ def test_publishing_cuda_brings_newer_ones_of_everything(own_lab):
     host.run("apt-get -q update")
     after = {name: candidate(host, name) for name in names}
     assert after == {
-        "cuda": "13.5.0-1", "cuda-toolkit-13-0": "13.0.3-1", "libcudnn9-cuda-12": "9.28.0.42-1",
+        "cuda": "13.5.0-1",
+        "cuda-toolkit-13-0": "13.0.3-1",
+        "libcudnn9-cuda-12": "9.28.0.42-1",
         "libnccl2": "2.32.3-1+cuda13.4",
-    }  # fmt: skip
+    }
     assert not set(before.items()) & set(after.items())
     assert candidate(host, "nvidia-open") == driver

@@ -85,32 +85,20 @@ def _toolkit(row: dict[str, Any], suites: tuple[str, ...]) -> Iterator[Package]:
         f"{LIB}/{soname}": File(link=f"libcudart.so.{row['runtime']}"),
     }
     source = {"Source": "nvidia-cuda-toolkit", **marked}
-    yield _package(
-        name, runtime, source, library, "multiverse", suites, {"triggers": "activate-noawait ldconfig\n"}
-    )
+    yield _package(name, runtime, source, library, "multiverse", suites, {"triggers": "activate-noawait ldconfig\n"})
     files: dict[str, File | str] = {
         "/usr/include/cuda.h": f"#define CUDA_VERSION {number}\n",
         "/usr/include/cuda_runtime.h": '#include "crt/host_config.h"\n',
         f"{LIB}/libcudart.so": File(link=soname),
     }
     yield _package(
-        "nvidia-cuda-dev",
-        runtime,
-        {**source, "Depends": f"{name} (= {runtime})"},
-        files,
-        "multiverse",
-        suites,
+        "nvidia-cuda-dev", runtime, {**source, "Depends": f"{name} (= {runtime})"}, files, "multiverse", suites
     )
     text = row["nvcc"]
     nvcc = wrapper({"release": row["minor"], **text, **cuda_repo.abilities(row["minor"])})
-    files = {
-        "/usr/bin/nvcc": File(nvcc.encode(), 0o755),
-        "/usr/lib/cuda/version.txt": f"CUDA Version {row['minor']}\n",
-    }
+    files = {"/usr/bin/nvcc": File(nvcc.encode(), 0o755), "/usr/lib/cuda/version.txt": f"CUDA Version {row['minor']}\n"}
     depends = f"nvidia-cuda-dev (= {runtime})"
-    yield _package(
-        "nvidia-cuda-toolkit", version, {**source, "Depends": depends}, files, "multiverse", suites
-    )
+    yield _package("nvidia-cuda-toolkit", version, {**source, "Depends": depends}, files, "multiverse", suites)
 
 
 def _cudnn(row: dict[str, Any] | None, suites: tuple[str, ...]) -> Iterator[Package]:
@@ -140,9 +128,7 @@ def _cudnn(row: dict[str, Any] | None, suites: tuple[str, ...]) -> Iterator[Pack
         "postinst": f'#!/bin/sh\nset -e\nif [ "$1" = configure ]; then\n{after}fi\n',
         "prerm": f'#!/bin/sh\nset -e\nif [ "$1" = remove ]; then\nrm -f {" ".join(places)}\nfi\n',
     }
-    yield _package(
-        "nvidia-cudnn", row["version"], {"Source": "nvidia-cudnn"}, files, "multiverse", suites, scripts
-    )
+    yield _package("nvidia-cudnn", row["version"], {"Source": "nvidia-cudnn"}, files, "multiverse", suites, scripts)
 
 
 def _package(

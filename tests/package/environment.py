@@ -35,12 +35,11 @@ def make(folder: Path, wheel: Path, *names: str) -> Path:
     folder.mkdir()
     for name in needed(*names):
         if name == OWN:
-            continue  # its files come from the wheel, not from this checkout
+            # its files come from the wheel, not from this checkout
+            continue
         dist = distribution(name)
         for top in {
-            Path(file).parts[0]
-            for file in dist.files or ()
-            if Path(file).parts[0] not in ("..", "__pycache__")
+            Path(file).parts[0] for file in dist.files or () if Path(file).parts[0] not in ("..", "__pycache__")
         }:
             source = Path(str(dist.locate_file(top)))
             if source.exists() and not (folder / top).exists():
@@ -56,9 +55,7 @@ def python(
     """Run Python with these packages alone: no site-packages, no checkout, no variable of this run's."""
     env = {"PYTHONPATH": str(packages), "HOME": str(home), "PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8"}
     argv = [sys.executable, "-S", *map(str, words)]
-    return subprocess.run(
-        argv, cwd=cwd, env=env, capture_output=True, text=True, timeout=timeout, check=False
-    )
+    return subprocess.run(argv, cwd=cwd, env=env, capture_output=True, text=True, timeout=timeout, check=False)
 
 
 def wheels(folder: Path, wheel: Path, *names: str) -> Path:

@@ -19,9 +19,7 @@ def anywhere(tmp_path, wheel, collection):  # noqa: F811
     here.mkdir()
     # Where ansible-galaxy puts it without being told.
     (home / ".ansible/collections").symlink_to(collection)
-    said = environment.python(
-        packages, home, "-c", "import provision, ansible; print(provision.__file__)", cwd=here
-    )
+    said = environment.python(packages, home, "-c", "import provision, ansible; print(provision.__file__)", cwd=here)
     assert said.stdout.startswith(str(tmp_path)) and str(ROOT) not in said.stdout, said
     for name in ("pytest", "rattler", "molecule"):
         assert environment.python(packages, home, "-c", f"import {name}", cwd=here).returncode

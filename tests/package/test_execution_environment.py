@@ -15,9 +15,7 @@ from tests.package.test_package import collection  # noqa: F401 - a fixture
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "execution-environment"
-BUILDER = shutil.which("ansible-builder") or shutil.which(
-    "ansible-builder", path=str(Path(sys.executable).parent)
-)
+BUILDER = shutil.which("ansible-builder") or shutil.which("ansible-builder", path=str(Path(sys.executable).parent))
 needs_builder = pytest.mark.skipif(not BUILDER, reason="ansible-builder is not installed")
 
 
@@ -39,9 +37,7 @@ def test_what_it_installs_is_what_the_package_declares():
     definition = yaml.safe_load((FOLDER / "execution-environment.yml").read_text())
     core = Requirement(definition["dependencies"]["ansible_core"]["package_pip"])
     newest = [
-        one
-        for one in declared()
-        if one.name == "ansible-core" and one.marker.evaluate({"python_version": "3.13"})
+        one for one in declared() if one.name == "ansible-core" and one.marker.evaluate({"python_version": "3.13"})
     ]
     assert [one.specifier for one in newest] == [core.specifier]
     (tarball,) = yaml.safe_load((FOLDER / "requirements.yml").read_text())["collections"]
@@ -54,15 +50,15 @@ def test_ansible_builder_writes_the_context(tmp_path):
     shutil.copytree(FOLDER, tmp_path / "ee", ignore=shutil.ignore_patterns("context", "dist"))
     dist = tmp_path / "ee/dist"
     dist.mkdir()
-    names = [
-        f"gpu-provision-{provision.__version__}.tar.gz",
-        f"gpu_provision-{provision.__version__}-py3-none-any.whl",
-    ]
+    names = [f"gpu-provision-{provision.__version__}.tar.gz", f"gpu_provision-{provision.__version__}-py3-none-any.whl"]
     for name in names:
         (dist / name).touch()
     made = subprocess.run(
-        [BUILDER, "create", "-f", "execution-environment.yml", "-c", "context"], cwd=tmp_path / "ee", capture_output=True, text=True
-    )  # fmt: skip
+        [BUILDER, "create", "-f", "execution-environment.yml", "-c", "context"],
+        cwd=tmp_path / "ee",
+        capture_output=True,
+        text=True,
+    )
     assert made.returncode == 0, made.stdout + made.stderr
     context = tmp_path / "ee/context"
     assert sorted(path.name for path in (context / "_build/dist").iterdir()) == sorted(names)

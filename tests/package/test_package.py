@@ -20,11 +20,7 @@ def run(*argv, cwd, **env):
     # What makes the checkout importable must not help here.
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("ANSIBLE_", "PYTHONPATH"))}
     done = subprocess.run(
-        [str(item) for item in argv],
-        cwd=cwd,
-        env={**clean, "HOME": str(cwd), **env},
-        capture_output=True,
-        text=True,
+        [str(item) for item in argv], cwd=cwd, env={**clean, "HOME": str(cwd), **env}, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -48,9 +44,7 @@ def collection(tmp_path_factory):
     out = tmp_path_factory.mktemp("collection")
     run(BIN / "ansible-galaxy", "collection", "build", "--output-path", out, ROOT, cwd=out)
     (path,) = out.glob("gpu-provision-*.tar.gz")
-    run(
-        BIN / "ansible-galaxy", "collection", "install", "--offline", "-p", out / "collections", path, cwd=out
-    )
+    run(BIN / "ansible-galaxy", "collection", "install", "--offline", "-p", out / "collections", path, cwd=out)
     return out / "collections"
 
 
@@ -70,16 +64,20 @@ def test_wheel_runs_without_the_checkout(wheel, tmp_path):
     assert package.startswith(str(wheel))
     assert root.startswith(str(wheel))
     shipped = Path(root)
-    for name in (
-        "roles/nvidia_driver/tasks/main.yml",
-        "playbooks/site.yml",
-        "plugins/module_utils/probe/facts.py",
-    ):
+    for name in ("roles/nvidia_driver/tasks/main.yml", "playbooks/site.yml", "plugins/module_utils/probe/facts.py"):
         assert (shipped / name).read_bytes() == (ROOT / name).read_bytes()
     out = run(
-        sys.executable, "-S", "-m", "provision", "-i", "localhost,", "--json", "scan", cwd=tmp_path,
+        sys.executable,
+        "-S",
+        "-m",
+        "provision",
+        "-i",
+        "localhost,",
+        "--json",
+        "scan",
+        cwd=tmp_path,
         PYTHONPATH=f"{wheel}:{site}",
-    )  # fmt: skip
+    )
     assert json.loads(out)["hosts"]["localhost"]
 
 
@@ -92,32 +90,14 @@ def test_collection_runs_without_the_checkout(collection, tmp_path):
     )
     env = {"ANSIBLE_COLLECTIONS_PATH": str(collection), "ANSIBLE_PYTHON_INTERPRETER": sys.executable}
     run(BIN / "ansible-playbook", "-i", "localhost,", "-c", "local", play, cwd=tmp_path, **env)
-    run(
-        BIN / "ansible-playbook",
-        "-i",
-        "localhost,",
-        "--syntax-check",
-        "gpu.provision.site",
-        cwd=tmp_path,
-        **env,
-    )
-    run(
-        BIN / "ansible-playbook",
-        "-i",
-        "localhost,",
-        "--syntax-check",
-        "gpu.provision.verify",
-        cwd=tmp_path,
-        **env,
-    )
+    run(BIN / "ansible-playbook", "-i", "localhost,", "--syntax-check", "gpu.provision.site", cwd=tmp_path, **env)
+    run(BIN / "ansible-playbook", "-i", "localhost,", "--syntax-check", "gpu.provision.verify", cwd=tmp_path, **env)
     shipped = collection / "ansible_collections/gpu/provision"
     assert (shipped / "provision/catalog/data/gpus.yml").is_file()
     assert not (shipped / ".collections").exists()
     assert not (shipped / ".venv").exists()
     assert not [
-        path.name
-        for path in shipped.iterdir()
-        if path.name.endswith(("_cache", ".hypothesis", ".cache", ".git"))
+        path.name for path in shipped.iterdir() if path.name.endswith(("_cache", ".hypothesis", ".cache", ".git"))
     ]
 
 
@@ -125,9 +105,14 @@ def test_modules_are_documented(collection, tmp_path):
     names = [path.stem for path in (ROOT / "plugins/modules").glob("*.py")]
     assert names
     out = run(
-        BIN / "ansible-doc", "--json", "-t", "module", *[f"gpu.provision.{name}" for name in names], cwd=tmp_path,
+        BIN / "ansible-doc",
+        "--json",
+        "-t",
+        "module",
+        *[f"gpu.provision.{name}" for name in names],
+        cwd=tmp_path,
         ANSIBLE_COLLECTIONS_PATH=str(collection),
-    )  # fmt: skip
+    )
     docs = json.loads(out)
     for name in names:
         doc = docs[f"gpu.provision.{name}"]

@@ -16,12 +16,8 @@ from typing import Any
 import pytest
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils.conda import (
-    install as conda_install,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.conda import (
-    make_environment,
-)
+from ansible_collections.gpu.provision.plugins.module_utils.conda import install as conda_install
+from ansible_collections.gpu.provision.plugins.module_utils.conda import make_environment
 from tests.lab.conda import Installer, Server, write_channels, write_index
 
 needs_root = pytest.mark.skipif(
@@ -50,17 +46,29 @@ class Place:
             Path(self.web.folder, made.file).write_bytes(made.content())
             self.installers[made] = made.sha256()
         return {
-            "distribution": made.distribution, "version": made.version, "installer": made.file,
-            "url": f"{self.web.url}/{made.file}", "file": "", "sha256": self.installers[made],
-        }  # fmt: skip
+            "distribution": made.distribution,
+            "version": made.version,
+            "installer": made.file,
+            "url": f"{self.web.url}/{made.file}",
+            "file": "",
+            "sha256": self.installers[made],
+        }
 
     def arguments(self, **changes: Any) -> dict[str, Any]:
         """Arguments of conda_install for the user's own prefix."""
         wanted = {
-            "prefix": str(self.prefix), "action": "install", "owner": self.user, "group": "", "umask": "022",
-            "condarc": {"channels": ["conda-forge"]}, "accept_tos": [], "profile": False, "shell_init": [],
-            "cache_dir": str(self.folder / "cache"), "timeout": 120,
-        }  # fmt: skip
+            "prefix": str(self.prefix),
+            "action": "install",
+            "owner": self.user,
+            "group": "",
+            "umask": "022",
+            "condarc": {"channels": ["conda-forge"]},
+            "accept_tos": [],
+            "profile": False,
+            "shell_init": [],
+            "cache_dir": str(self.folder / "cache"),
+            "timeout": 120,
+        }
         given = {} if "url" in changes or "file" in changes else self.installer()
         return wanted | given | changes
 
@@ -71,11 +79,24 @@ class Place:
     def environment(self, check: bool = False, **changes: Any) -> dict[str, Any]:
         """Run conda_environment on the user's own prefix."""
         wanted = {
-            "name": "py311", "prefix": str(self.prefix), "action": "create", "owner": self.user, "group": "",
-            "umask": "022", "channels": [f"{self.web.url}/conda-forge"], "packages": ["python=3.11"], "pip": [],
-            "file_kind": "", "file_content": "", "override_cuda": "", "library_path": False, "lib64_link": False,
-            "export_to": str(self.folder / "exports"), "wish": {"name": "py311", "python": "3.11"}, "timeout": 120,
-        }  # fmt: skip
+            "name": "py311",
+            "prefix": str(self.prefix),
+            "action": "create",
+            "owner": self.user,
+            "group": "",
+            "umask": "022",
+            "channels": [f"{self.web.url}/conda-forge"],
+            "packages": ["python=3.11"],
+            "pip": [],
+            "file_kind": "",
+            "file_content": "",
+            "override_cuda": "",
+            "library_path": False,
+            "lib64_link": False,
+            "export_to": str(self.folder / "exports"),
+            "wish": {"name": "py311", "python": "3.11"},
+            "timeout": 120,
+        }
         answer: dict[str, Any] = make_environment.run(wanted | changes, check)
         return answer
 
@@ -111,9 +132,7 @@ def web_folder() -> Iterator[Path]:
 def make_user(home: Path) -> str:
     """Make a user of our own whose home is a folder that exists; returns the name."""
     name = f"gp{uuid.uuid4().hex[:8]}"
-    subprocess.run(
-        ["useradd", "--no-create-home", "--home-dir", str(home), "--shell", "/bin/bash", name], check=True
-    )
+    subprocess.run(["useradd", "--no-create-home", "--home-dir", str(home), "--shell", "/bin/bash", name], check=True)
     home.mkdir(parents=True)
     shutil.chown(home, name, name)
     return name

@@ -27,7 +27,7 @@ DEFAULT = "12.4"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 EVERYTHING = Shells(
     fish=True, csh=True, zsh=True, environment_modules="/etc/environment-modules/modules", lmod="/etc/lmod/modules"
-)  # fmt: skip
+)
 
 NVCC = """#!/bin/sh
 # A stand-in: prints what nvcc -V prints.
@@ -83,8 +83,10 @@ class Machine:
         flags = ["-m"] if os.geteuid() == 0 else ["-U", "-r", "-m"]
         self._holder = subprocess.Popen(
             ["unshare", *flags, "--propagation", "private", "sh", "-c", SETUP, "sh", str(folder)],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         assert self._holder.stdout
         if self._holder.stdout.readline() != "ready\n":
             _, err = self._holder.communicate()
@@ -99,7 +101,7 @@ class Machine:
 
     def run(
         self, argv: Sequence[str], env: Mapping[str, str] | None = None, *, stdin: str = "", arg0: str | None = None
-    ) -> subprocess.CompletedProcess[str]:  # fmt: skip
+    ) -> subprocess.CompletedProcess[str]:
         """Start a program inside with exactly this environment (a plain one by default). arg0: its name for itself."""
         env = {"PATH": PATH, "HOME": "/nonexistent", "TERM": "dumb"} if env is None else dict(env)
         program = shutil.which(argv[0]) or argv[0]
@@ -108,8 +110,12 @@ class Machine:
         clean = ["env", "-i", *(f"{name}={value}" for name, value in env.items())]
         return subprocess.run(
             [*self.enter, *clean, *(["/bin/bash", *as_name[1:]] if arg0 else as_name), *argv[1:]],
-            input=stdin, capture_output=True, text=True, timeout=60, cwd="/",
-        )  # fmt: skip
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            cwd="/",
+        )
 
     def sh(self, script: str) -> str:
         """Run a script of sh inside as set-up; returns what it prints, and raises when it fails."""
@@ -118,9 +124,7 @@ class Machine:
         return done.stdout
 
     def write(self, path: str, text: str, mode: str = "644") -> None:
-        done = self.run(
-            ["sh", "-c", f'mkdir -p "${{1%/*}}" && cat >"$1" && chmod {mode} "$1"', "sh", path], stdin=text
-        )
+        done = self.run(["sh", "-c", f'mkdir -p "${{1%/*}}" && cat >"$1" && chmod {mode} "$1"', "sh", path], stdin=text)
         assert done.returncode == 0, done.stderr
 
     def add_toolkits(self) -> None:
@@ -136,24 +140,20 @@ class Machine:
         """Run the Ansible module inside, as Ansible does on a host; returns its result, failures too."""
         done = subprocess.run(
             [*self.enter, sys.executable, "-m", "ansible_collections.gpu.provision.plugins.modules.cuda_environment"],
-            input=json.dumps({"ANSIBLE_MODULE_ARGS": arguments}), capture_output=True, text=True, cwd="/",
+            input=json.dumps({"ANSIBLE_MODULE_ARGS": arguments}),
+            capture_output=True,
+            text=True,
+            cwd="/",
             env={"PATH": PATH, "PYTHONPATH": f"{COLLECTIONS_PATH}:{ROOT}", "PYTHONDONTWRITEBYTECODE": "1"},
-        )  # fmt: skip
+        )
         assert done.stdout, done.stderr
         result: dict[str, Any] = json.loads(done.stdout)
         return result
 
     def install(self, *, ld_library_path: bool = False, **arguments: Any) -> dict[str, Any]:
         """Everything that the role does for three toolkits with 12.4 as the default."""
-        files = wanted_files(
-            list(TOOLKITS), DEFAULT, ld_library_path=ld_library_path, shells=EVERYTHING, arch="amd64"
-        )  # fmt: skip
-        link = {
-            "name": "cuda",
-            "link": "/usr/local/cuda",
-            "path": f"/usr/local/cuda-{DEFAULT}",
-            "priority": 124,
-        }
+        files = wanted_files(list(TOOLKITS), DEFAULT, ld_library_path=ld_library_path, shells=EVERYTHING, arch="amd64")
+        link = {"name": "cuda", "link": "/usr/local/cuda", "path": f"/usr/local/cuda-{DEFAULT}", "priority": 124}
         return self.module(
             files=[{"path": path, "content": text} for path, text in files.items()], alternatives=[link], **arguments
-        )  # fmt: skip
+        )

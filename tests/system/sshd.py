@@ -60,9 +60,7 @@ class Sshd:
             Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
         folder.chmod(0o755)
         self._process = subprocess.Popen(
-            [str(PROGRAM), "-D", "-e", "-f", str(config)],
-            stdin=subprocess.DEVNULL,
-            stderr=(folder / "log").open("w"),
+            [str(PROGRAM), "-D", "-e", "-f", str(config)], stdin=subprocess.DEVNULL, stderr=(folder / "log").open("w")
         )
         self._wait()
 

@@ -78,9 +78,7 @@ def fleet(monkeypatch):
 
     def open_session(host):
         if host.name == "gpu03":
-            raise UnreachableError(
-                "connect.refused", "connection refused", host=host.name, because=["b"], hint="h"
-            )
+            raise UnreachableError("connect.refused", "connection refused", host=host.name, because=["b"], hint="h")
         return FakeSession(host)
 
     monkeypatch.setattr(remote, "open_session", open_session)
@@ -170,12 +168,16 @@ def test_without_arguments_the_first_steps_are_shown(capsys):
         (["scan", "-i", "/nothere.yml"], "error: inventory /nothere.yml does not exist", "provision init"),
         (["scan"], "error: no inventory", "provision init"),
         (["scan", "-i", "gpu01,", "-l", "gpu9"], "error: no host matches 'gpu9'", "did you mean gpu01?"),
-        (["plan", "-i", "a,", "-e", "gpu_verify_stict=1"], "error: a: unknown variable gpu_verify_stict", "gpu_verify_strict?"),
+        (
+            ["plan", "-i", "a,", "-e", "gpu_verify_stict=1"],
+            "error: a: unknown variable gpu_verify_stict",
+            "gpu_verify_strict?",
+        ),
         (["compat"], "error: nothing to compare", "provision compat --gpu"),
         (["init", "a b"], "error: 'a b' is no host name", "letters"),
         (["init", "ubuntu@gpu01"], "error: 'ubuntu@gpu01' is no host name", "--user ubuntu"),
     ],
-)  # fmt: skip
+)
 def test_wrong_usage_says_what_and_a_way_out(capsys, arguments, message, hint):
     code, out, err = run(capsys, *arguments)
     assert (code, out) == (64, "")
@@ -280,14 +282,22 @@ def test_scan_json_has_the_full_facts(capsys, fleet):
     assert Facts.model_validate(document["hosts"]["gpu01"]["facts"]).smi is not None
     assert [error["code"] for error in document["errors"]] == ["host.no_python", "connect.refused"]
     assert document["hosts"]["gpu03"] == {
-        "status": "unreachable", "gpus": [], "driver": None, "origin": None, "cuda": None,
-        "summary": "connection refused", "facts": None,
-    }  # fmt: skip
+        "status": "unreachable",
+        "gpus": [],
+        "driver": None,
+        "origin": None,
+        "cuda": None,
+        "summary": "connection refused",
+        "facts": None,
+    }
 
 
 def changes(name):
     return HostPlan(
-        host=name, status="changes", gpus=["2 x H100 SXM5 80GB"], summary="driver 580.126.20 open",
+        host=name,
+        status="changes",
+        gpus=["2 x H100 SXM5 80GB"],
+        summary="driver 580.126.20 open",
         decisions=[Reason(what="branch", value="580", because="the newest production branch")],
         steps=[Step(id="packages", title="Install packages", because="no driver is installed", details=["a", "b"])],
         packages=[
@@ -297,7 +307,7 @@ def changes(name):
             for n in range(20)
         ],
         reboot=Reboot(needed=True, because=["nouveau is loaded"]),
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture
@@ -417,8 +427,11 @@ def test_apply_does_the_fine_hosts_and_tells_the_others_apart(capsys, applying, 
     document = run_json(capsys, *applying, "apply", "--yes")
     assert document["exit_code"] == 4
     assert {name: host["status"] for name, host in document["hosts"].items()} == {
-        "gpu01": "done", "gpu02": "unchanged", "gpu03": "unreachable", "gpu04": "blocked",
-    }  # fmt: skip
+        "gpu01": "done",
+        "gpu02": "unchanged",
+        "gpu03": "unreachable",
+        "gpu04": "blocked",
+    }
     assert document["hosts"]["gpu01"]["changed"] == ["Do it"]
     assert document["hosts"]["gpu04"]["summary"] == "595 does not drive P100"
     assert document["hosts"]["gpu01"]["checks"][0]["status"] == "pass"

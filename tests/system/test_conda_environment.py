@@ -13,15 +13,9 @@ from pathlib import Path
 import pytest
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils.conda import (
-    environment as conda_environment,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.conda import (
-    install as conda_install,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.conda import (
-    read as conda_read,
-)
+from ansible_collections.gpu.provision.plugins.module_utils.conda import environment as conda_environment
+from ansible_collections.gpu.provision.plugins.module_utils.conda import install as conda_install
+from ansible_collections.gpu.provision.plugins.module_utils.conda import read as conda_read
 from ansible_collections.gpu.provision.plugins.module_utils.conda.common import CondaError
 from ansible_collections.gpu.provision.plugins.module_utils.conda.read import environment_state
 from tests.lab.conda import Proxy
@@ -35,17 +29,10 @@ TORCH = {"cuda": "12.4", "python": "3.11", "torch": "2.6.0"}
 
 @pytest.fixture(autouse=True)
 def no_proxy(monkeypatch):
-    for name in (
-        "http_proxy",
-        "https_proxy",
-        "no_proxy",
-        "HTTP_PROXY",
-        "HTTPS_PROXY",
-        "NO_PROXY",
-        "all_proxy",
-    ):
+    for name in ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "all_proxy"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)  # no index or constraint of this machine
+    # no index or constraint of this machine
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
 
 
 @pytest.fixture(scope="module")
@@ -104,8 +91,10 @@ def test_conda_and_pip_packages_as_asked_and_nothing_the_second_time(place):
     assert place.owners(place.prefix) == {place.user}
     said = subprocess.run(
         [str(env(place) / "bin/python"), "-c", "import torch; print(torch.version.cuda)"],
-        check=True, capture_output=True, text=True,
-    )  # fmt: skip
+        check=True,
+        capture_output=True,
+        text=True,
+    )
     assert said.stdout == "12.4\n"
     before, asked = place.tree(place.folder), len(place.web.requests)
     again = place.environment(**given)
@@ -116,9 +105,7 @@ def test_conda_and_pip_packages_as_asked_and_nothing_the_second_time(place):
 def test_conda_still_reads_an_environment_with_our_record(place):
     place.environment()
     listed = subprocess.run(
-        [str(place.prefix / "bin/conda"), "list", "-p", str(env(place)), "--json"],
-        check=True,
-        capture_output=True,
+        [str(place.prefix / "bin/conda"), "list", "-p", str(env(place)), "--json"], check=True, capture_output=True
     )
     assert "python" in {item["name"] for item in json.loads(listed.stdout)}
 
@@ -135,9 +122,8 @@ def test_a_build_string_is_got_and_proved(place):
     channels = [f"{place.web.url}/pytorch", f"{place.web.url}/conda-forge"]
     build = "py3.11_cuda12.1_cudnn8.9.2_0"
     place.environment(
-        channels=channels, packages=["python=3.11", f"pytorch=2.3.1={build}", "pytorch-cuda=12.1"],
-        override_cuda="12.2",
-    )  # fmt: skip
+        channels=channels, packages=["python=3.11", f"pytorch=2.3.1={build}", "pytorch-cuda=12.1"], override_cuda="12.2"
+    )
     assert environment_state(str(env(place)))["packages"]["pytorch"] == {"version": "2.3.1", "build": build}
 
 
@@ -178,14 +164,14 @@ def test_m1_terms_are_not_accepted_in_silence(place, monkeypatch):
 def test_m3_nothing_needs_an_activated_shell(place):
     place.environment()
     conda = str(place.prefix / "bin/conda")
-    said = subprocess.run(
-        ["bash", "-c", f"{conda} activate py311"], capture_output=True, text=True, check=False
-    )
+    said = subprocess.run(["bash", "-c", f"{conda} activate py311"], capture_output=True, text=True, check=False)
     assert said.returncode != 0 and "conda init" in said.stderr
     out = subprocess.run(
         [conda, "run", "-p", str(env(place)), "python", "-c", "import sys; print(sys.prefix)"],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert out.stdout.strip() == str(env(place))
 
 
@@ -208,12 +194,7 @@ dependencies:
     assert state["packages"]["numpy"]["version"] == "1.26.4" and "filelock" in state["pip"]
     # The index for it is the one that is asked for, and what pip says is told as pip's.
     error = refusal(
-        place,
-        name="more",
-        packages=[],
-        file_kind="environment",
-        file_content=text,
-        pip_index_url="http://127.0.0.1:9/",
+        place, name="more", packages=[], file_kind="environment", file_content=text, pip_index_url="http://127.0.0.1:9/"
     )
     assert error.code == "conda.unreachable" and error.message.startswith("the index of more")
 
@@ -227,15 +208,12 @@ def test_an_explicit_list(place):
     place.environment()
     listed = subprocess.run(
         [str(place.prefix / "bin/conda"), "list", "-p", str(env(place)), "--explicit"],
-        check=True, capture_output=True, text=True,
-    )  # fmt: skip
-    place.environment(
-        name="copy", packages=[], file_kind="explicit", file_content=listed.stdout, wish={"copy": True}
+        check=True,
+        capture_output=True,
+        text=True,
     )
-    assert (
-        environment_state(str(env(place, "copy")))["packages"]
-        == environment_state(str(env(place)))["packages"]
-    )
+    place.environment(name="copy", packages=[], file_kind="explicit", file_content=listed.stdout, wish={"copy": True})
+    assert environment_state(str(env(place, "copy")))["packages"] == environment_state(str(env(place)))["packages"]
 
 
 @pytest.mark.parametrize(
@@ -245,16 +223,8 @@ def test_an_explicit_list(place):
         ({"packages": ["python=3.12", "numpy=1.26.4=py311*"]}, "conda.unsatisfiable", ""),
         ({"channels": ["{web}/nowhere"]}, "conda.no_channel", "nowhere"),
         ({"channels": ["http://127.0.0.1:9/conda-forge"]}, "conda.unreachable", "127.0.0.1:9"),
-        (
-            {"pip": [{"packages": ["torch==9.9.9"], "index_url": "{web}/whl/cu124"}]},
-            "conda.no_wheel",
-            "9.9.9",
-        ),
-        (
-            {"pip": [{"packages": ["torch"], "index_url": "http://127.0.0.1:9/"}]},
-            "conda.unreachable",
-            "127.0.0.1",
-        ),
+        ({"pip": [{"packages": ["torch==9.9.9"], "index_url": "{web}/whl/cu124"}]}, "conda.no_wheel", "9.9.9"),
+        ({"pip": [{"packages": ["torch"], "index_url": "http://127.0.0.1:9/"}]}, "conda.unreachable", "127.0.0.1"),
     ],
 )
 def test_what_conda_and_pip_say_is_handed_on_and_nothing_stays(place, changes, code, words):
@@ -283,9 +253,24 @@ def test_passwords_reach_neither_arguments_nor_errors_nor_the_record(place):
 
 def foreign(place):
     subprocess.run(
-        ["runuser", "-u", place.user, "--", str(place.prefix / "bin/conda"), "create", "-y", "-n", "py311",
-         "--override-channels", "-c", f"{place.web.url}/conda-forge", "python=3.12"], check=True, capture_output=True,
-    )  # fmt: skip
+        [
+            "runuser",
+            "-u",
+            place.user,
+            "--",
+            str(place.prefix / "bin/conda"),
+            "create",
+            "-y",
+            "-n",
+            "py311",
+            "--override-channels",
+            "-c",
+            f"{place.web.url}/conda-forge",
+            "python=3.12",
+        ],
+        check=True,
+        capture_output=True,
+    )
 
 
 def test_an_environment_of_someone_else_is_never_touched(place):
@@ -336,9 +321,7 @@ def test_of_a_part_the_names_of_its_packages_are_saved_first(place):
 
 def test_another_wish_needs_the_word_rebuild(place):
     place.environment()
-    assert (
-        refusal(place, wish={"python": "3.12"}, packages=["python=3.12"]).code == "conda.environment_differs"
-    )
+    assert refusal(place, wish={"python": "3.12"}, packages=["python=3.12"]).code == "conda.environment_differs"
     assert environment_state(str(env(place)))["packages"]["python"]["version"] == "3.11.13"
 
 
@@ -424,9 +407,14 @@ def started(place):
     root = Path(__file__).parents[2]
     text = RUN.format(collections=str(root / ".collections"), root=str(root))
     arguments = {
-        "name": "py311", "prefix": str(place.prefix), "action": "create", "owner": place.user, "wish": {},
-        "channels": [f"{place.web.url}/conda-forge"], "packages": ["python=3.11"],
-    }  # fmt: skip
+        "name": "py311",
+        "prefix": str(place.prefix),
+        "action": "create",
+        "owner": place.user,
+        "wish": {},
+        "channels": [f"{place.web.url}/conda-forge"],
+        "packages": ["python=3.11"],
+    }
     return subprocess.Popen([sys.executable, "-c", text, json.dumps(arguments)], stderr=subprocess.DEVNULL)
 
 
@@ -487,9 +475,17 @@ def test_lib64_and_library_path(place):
     place.environment(lib64_link=True, library_path=True)
     assert (env(place) / "lib64").readlink() == Path("lib")
     out = subprocess.run(
-        ["bash", "-c", '. "$0"; conda activate py311; echo "$LD_LIBRARY_PATH"', str(place.prefix / "etc/profile.d/conda.sh")],
-        check=True, capture_output=True, text=True, env={"PATH": "/usr/bin:/bin"},
-    )  # fmt: skip
+        [
+            "bash",
+            "-c",
+            '. "$0"; conda activate py311; echo "$LD_LIBRARY_PATH"',
+            str(place.prefix / "etc/profile.d/conda.sh"),
+        ],
+        check=True,
+        capture_output=True,
+        text=True,
+        env={"PATH": "/usr/bin:/bin"},
+    )
     assert out.stdout == f"{env(place)}/lib\n"
     assert not place.environment(lib64_link=True, library_path=True)["changed"]
     (env(place) / "lib64").unlink()

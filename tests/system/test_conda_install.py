@@ -13,18 +13,10 @@ from pathlib import Path
 import pytest
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils.conda import (
-    common as conda_common,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.conda import (
-    fetch as conda_fetch,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.conda import (
-    install as conda_install,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.conda import (
-    read as conda_read,
-)
+from ansible_collections.gpu.provision.plugins.module_utils.conda import common as conda_common
+from ansible_collections.gpu.provision.plugins.module_utils.conda import fetch as conda_fetch
+from ansible_collections.gpu.provision.plugins.module_utils.conda import install as conda_install
+from ansible_collections.gpu.provision.plugins.module_utils.conda import read as conda_read
 from ansible_collections.gpu.provision.plugins.module_utils.conda.common import CondaError
 from ansible_collections.gpu.provision.plugins.module_utils.conda.read import prefix_state
 from tests.lab.conda import Proxy
@@ -33,16 +25,7 @@ from tests.system.condalab import make_user, needs_root, place, remove_user, web
 __all__ = ["place", "web_folder"]
 pytestmark = needs_root
 
-PROXIES = (
-    "http_proxy",
-    "https_proxy",
-    "no_proxy",
-    "HTTP_PROXY",
-    "HTTPS_PROXY",
-    "NO_PROXY",
-    "all_proxy",
-    "ALL_PROXY",
-)
+PROXIES = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "all_proxy", "ALL_PROXY")
 
 
 @pytest.fixture(autouse=True)
@@ -124,12 +107,7 @@ def test_a_line_that_breaks_again_and_again_is_resumed_in_one_run(place):
     given = place.installer()
     place.web.faults = [100_000, 100_000, -503]
     place.install(**given)
-    assert [request[1] for request in place.web.requests] == [
-        "",
-        "bytes=100000-",
-        "bytes=200000-",
-        "bytes=200000-",
-    ]
+    assert [request[1] for request in place.web.requests] == ["", "bytes=100000-", "bytes=200000-", "bytes=200000-"]
 
 
 def test_a_server_without_ranges_starts_over(place):
@@ -193,8 +171,7 @@ def test_a_host_behind_a_proxy(place, monkeypatch):
     error = refusal(place, **given)
     assert error.code == "conda.download"
     assert (
-        "conda installer: without a proxy (no http_proxy in the environment)" in error.because
-        and "proxy" in error.hint
+        "conda installer: without a proxy (no http_proxy in the environment)" in error.because and "proxy" in error.hint
     )
     with Proxy({"repo.lab.invalid": place.web.url}) as proxy:
         monkeypatch.setenv("http_proxy", proxy.url)
@@ -321,9 +298,7 @@ def test_a_file_system_without_programs(place, small_disk):
 
 def test_an_ubuntu_that_is_too_old(place):
     error = refusal(place, **place.installer(glibc="2.99"))
-    assert error.code == "conda.glibc" and any(
-        "Installer requires GLIBC >=2.99" in line for line in error.because
-    )
+    assert error.code == "conda.glibc" and any("Installer requires GLIBC >=2.99" in line for line in error.because)
     assert not place.prefix.exists()
 
 
@@ -416,8 +391,7 @@ def test_an_installer_that_takes_too_long_is_ended(place):
 
 def test_a_partial_prefix_of_someone_else_is_repaired_only_when_asked(place):
     subprocess.run(
-        ["runuser", "-u", place.user, "--", "bash", installer_path(place), "-b", "-p", str(place.prefix)],
-        check=True,
+        ["runuser", "-u", place.user, "--", "bash", installer_path(place), "-b", "-p", str(place.prefix)], check=True
     )
     environment = place.prefix / "envs" / "mine" / "conda-meta"
     environment.mkdir(parents=True)
@@ -437,8 +411,7 @@ def installer_path(place):
 
 def test_a_whole_prefix_of_someone_else_is_left_alone(place):
     subprocess.run(
-        ["runuser", "-u", place.user, "--", "bash", installer_path(place), "-b", "-p", str(place.prefix)],
-        check=True,
+        ["runuser", "-u", place.user, "--", "bash", installer_path(place), "-b", "-p", str(place.prefix)], check=True
     )
     before = place.tree(place.prefix)
     answer = place.install(condarc={})
@@ -519,9 +492,7 @@ def test_terms_are_accepted_only_by_the_owners_word_and_once(place):
     assert conda_read.accepted_terms(f"{place.prefix}/{conda_read.TERMS}") == []
     channels = list(conda_read.TERMS_CHANNELS)
     answer = place.install(accept_tos=channels)
-    assert answer["done"] == [
-        f"accepted the terms of {url}, as miniconda_accept_tos says" for url in channels
-    ]
+    assert answer["done"] == [f"accepted the terms of {url}, as miniconda_accept_tos says" for url in channels]
     assert conda_read.accepted_terms(f"{place.prefix}/{conda_read.TERMS}") == channels
     assert not place.install(accept_tos=channels)["changed"]
     assert not (place.home / ".conda/tos").exists()
@@ -529,9 +500,7 @@ def test_terms_are_accepted_only_by_the_owners_word_and_once(place):
 
 def test_shell_init_is_condas_own_block_once(place):
     (place.home / ".bashrc").write_text("alias ll='ls -l'\n")
-    os.chown(
-        place.home / ".bashrc", *[getattr(conda_common.Owner(place.user), key) for key in ("uid", "gid")]
-    )
+    os.chown(place.home / ".bashrc", *[getattr(conda_common.Owner(place.user), key) for key in ("uid", "gid")])
     place.install()
     assert (place.home / ".bashrc").read_text() == "alias ll='ls -l'\n"
     answer = place.install(shell_init=[place.user])
@@ -557,8 +526,11 @@ def test_profile_makes_conda_reachable_and_activates_nothing(place, monkeypatch)
     place.install(owner="root", prefix=str(place.folder / "root"), profile=True)
     said = subprocess.run(
         ["bash", "-c", f'. {path}; . {path}; type -t conda; conda --version; echo "${{CONDA_PREFIX:-none}}"'],
-        check=True, capture_output=True, text=True, env={"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/"},
-    )  # fmt: skip
+        check=True,
+        capture_output=True,
+        text=True,
+        env={"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/"},
+    )
     assert said.stdout.split("\n")[:3] == ["function", "conda 26.5.3", "none"]
     assert not place.install(owner="root", prefix=str(place.folder / "root"), profile=True)["changed"]
 

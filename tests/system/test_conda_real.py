@@ -14,12 +14,8 @@ from pathlib import Path
 import pytest
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils.conda import (
-    marker as conda_marker,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.conda import (
-    read as conda_read,
-)
+from ansible_collections.gpu.provision.plugins.module_utils.conda import marker as conda_marker
+from ansible_collections.gpu.provision.plugins.module_utils.conda import read as conda_read
 from tests.lab.conda import Installer
 from tests.system.condalab import web_folder
 
@@ -40,11 +36,15 @@ CASES = [
     (["conda-forge"], ["python=3.11", "pytorch=2.5.1=*cuda*"], None),
     (["conda-forge"], ["cudnn=8.9.7.29", "cudatoolkit=11.8"], None),
     (["conda-forge"], ["cudnn", "cuda-version=12.4", "cuda-cudart"], "12.8"),
-    (["pytorch", "conda-forge"], ["python=3.11", "pytorch=2.3.1=py3.11_cuda12.1_cudnn8.9.2_0", "pytorch-cuda=12.1"], None),
+    (
+        ["pytorch", "conda-forge"],
+        ["python=3.11", "pytorch=2.3.1=py3.11_cuda12.1_cudnn8.9.2_0", "pytorch-cuda=12.1"],
+        None,
+    ),
     (["pytorch", "conda-forge"], ["python=3.9", "pytorch=1.12.1=py3.9_cuda11.3_cudnn8.3.2_0"], None),
     (["pytorch", "conda-forge"], ["python=3.12", "pytorch=2.3.1"], None),
     (["conda-forge"], ["python=3.11", "nosuch"], None),
-]  # fmt: skip
+]
 
 
 @pytest.fixture(scope="module")
@@ -56,19 +56,17 @@ def conda(tmp_path_factory, web_folder):
     environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(folder)}
     subprocess.run(
         ["bash", str(folder / installer.file), "-b", "-p", str(folder / "p")],
-        check=True, env=environment, capture_output=True,
-    )  # fmt: skip
+        check=True,
+        env=environment,
+        capture_output=True,
+    )
     return folder / "p/bin/conda"
 
 
 def solved(folder, channels, specs, cuda):
     """What the real solver chooses: [records], or None where there is no answer."""
     virtual = (
-        [
-            rattler.GenericVirtualPackage(
-                rattler.PackageName("__cuda"), rattler.Version(cuda), rattler.BuildString("0")
-            )
-        ]
+        [rattler.GenericVirtualPackage(rattler.PackageName("__cuda"), rattler.Version(cuda), rattler.BuildString("0"))]
         if cuda
         else []
     )
@@ -114,9 +112,7 @@ def installed(tmp_path, web_folder):
 def test_what_a_real_installer_made_is_read_as_it_is(installed):
     env, records = installed
     state = conda_read.environment_state(str(env))
-    assert {name: (item["version"], item["build"]) for name, item in state["packages"].items()} == chosen(
-        records
-    )
+    assert {name: (item["version"], item["build"]) for name, item in state["packages"].items()} == chosen(records)
     assert (env / "lib/python3.11/site-packages/torch/_build.py").is_file()
 
 

@@ -10,15 +10,9 @@ from typing import Any
 import pytest
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils.conda import (
-    install as conda_install,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.conda import (
-    make_environment,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.conda import (
-    probe as conda_probe,
-)
+from ansible_collections.gpu.provision.plugins.module_utils.conda import install as conda_install
+from ansible_collections.gpu.provision.plugins.module_utils.conda import make_environment
+from ansible_collections.gpu.provision.plugins.module_utils.conda import probe as conda_probe
 from ansible_collections.gpu.provision.plugins.module_utils.lib import host_tree
 from provision.catalog import load_catalog
 from provision.facts import Conda, Facts
@@ -38,15 +32,7 @@ DRIVER = Decision(target=Target("ubuntu", "580", "580.126.20", "open", "signed",
 
 @pytest.fixture
 def place(web_folder, monkeypatch):
-    for name in (
-        "http_proxy",
-        "https_proxy",
-        "no_proxy",
-        "HTTP_PROXY",
-        "HTTPS_PROXY",
-        "NO_PROXY",
-        "all_proxy",
-    ):
+    for name in ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "all_proxy"):
         monkeypatch.delenv(name, raising=False)
     folder = Path(tempfile.mkdtemp(prefix="gpu-provision-conda-round-"))
     folder.chmod(0o755)
@@ -61,12 +47,16 @@ def place(web_folder, monkeypatch):
 
 def wanted(place: Place, **environment: Any) -> CondaWish:
     installer = place.installer()
-    return CondaWish.from_vars({
-        "miniconda_installer_url": installer["url"], "miniconda_installer_sha256": installer["sha256"],
-        "miniconda_channels": [f"{place.web.url}/conda-forge"], "miniconda_wheel_index_url": f"{place.web.url}/whl",
-        "miniconda_rebuild": environment.pop("rebuild", False),
-        "miniconda_environments": [{"name": "py311cu124", "user": place.user, "python": "3.11", **environment}],
-    })  # fmt: skip
+    return CondaWish.from_vars(
+        {
+            "miniconda_installer_url": installer["url"],
+            "miniconda_installer_sha256": installer["sha256"],
+            "miniconda_channels": [f"{place.web.url}/conda-forge"],
+            "miniconda_wheel_index_url": f"{place.web.url}/whl",
+            "miniconda_rebuild": environment.pop("rebuild", False),
+            "miniconda_environments": [{"name": "py311cu124", "user": place.user, "python": "3.11", **environment}],
+        }
+    )
 
 
 def read(wish: CondaWish) -> Facts:

@@ -14,16 +14,9 @@ from typing import Any
 import pytest
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils.containers import (
-    containerd,
-    containerd_config,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.containers import (
-    files as containers_files,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.containers import (
-    host as containers_host,
-)
+from ansible_collections.gpu.provision.plugins.module_utils.containers import containerd, containerd_config
+from ansible_collections.gpu.provision.plugins.module_utils.containers import files as containers_files
+from ansible_collections.gpu.provision.plugins.module_utils.containers import host as containers_host
 from ansible_collections.gpu.provision.plugins.module_utils.lib import host_tree
 from tests.lab.containers.daemons import NoDaemonsError, binaries
 
@@ -80,10 +73,7 @@ class Setup:
 
     def dump(self) -> Any:
         out = subprocess.run(
-            [self.program, "--config", str(self.config), "config", "dump"],
-            capture_output=True,
-            text=True,
-            check=True,
+            [self.program, "--config", str(self.config), "config", "dump"], capture_output=True, text=True, check=True
         ).stdout
         return containerd_config.sections(out)
 
@@ -91,10 +81,21 @@ class Setup:
         binary = binaries() / "usr/bin"
         with (self.folder / "log").open("wb") as log:
             self.process = subprocess.Popen(
-                [self.program, "--config", str(self.config), "--root", str(self.folder / "root"), "--state",
-                 str(self.folder / "state"), "--address", str(self.folder / "containerd.sock")],
-                stdout=log, stderr=log, env={**os.environ, "PATH": f"{binary}:{os.environ['PATH']}"},
-            )  # fmt: skip
+                [
+                    self.program,
+                    "--config",
+                    str(self.config),
+                    "--root",
+                    str(self.folder / "root"),
+                    "--state",
+                    str(self.folder / "state"),
+                    "--address",
+                    str(self.folder / "containerd.sock"),
+                ],
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "PATH": f"{binary}:{os.environ['PATH']}"},
+            )
         end = time.monotonic() + 20
         while time.monotonic() < end and self.process.poll() is None:
             if "containerd successfully booted" in self.log():
@@ -221,10 +222,7 @@ def test_a_restart_waits_for_consent_and_is_made_up_for(make: Callable[..., Setu
     setup = make(KUBERNETES)
     assert setup.start(), setup.log()
     never = setup.apply("never")
-    assert (never.restart_because, setup.restarts()) == (
-        [f"containerd reads {setup.config} at its start only"],
-        0,
-    )
+    assert (never.restart_because, setup.restarts()) == ([f"containerd reads {setup.config} at its start only"], 0)
     later = setup.apply()
     assert (later.done, later.restart_because) == (["restarted containerd (its containers go on)"], [])
     assert setup.apply().done == []
@@ -245,13 +243,12 @@ def test_check_mode(make: Callable[..., Setup]) -> None:
         ('disabled_plugins = ["cri"]\n', "containers.containerd_version", "of version 1"),
         (
             'version = 2\nplugins = {"io.containerd.grpc.v1.cri" = {disable_cgroup = true}}\n',
-            "containers.containerd_config", "no way to add a runtime",
+            "containers.containerd_config",
+            "no way to add a runtime",
         ),
     ],
-)  # fmt: skip
-def test_refused_and_not_one_byte_changed(
-    make: Callable[..., Setup], text: str, code: str, words: str
-) -> None:
+)
+def test_refused_and_not_one_byte_changed(make: Callable[..., Setup], text: str, code: str, words: str) -> None:
     setup = make(text)
     with pytest.raises(containers_host.ContainerError) as caught:
         setup.apply()

@@ -12,19 +12,10 @@ from typing import Any
 import pytest
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils.containers import (
-    daemon_flags,
-    docker_api,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.containers import (
-    docker as containers_docker,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.containers import (
-    files as containers_files,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.containers import (
-    host as containers_host,
-)
+from ansible_collections.gpu.provision.plugins.module_utils.containers import daemon_flags, docker_api
+from ansible_collections.gpu.provision.plugins.module_utils.containers import docker as containers_docker
+from ansible_collections.gpu.provision.plugins.module_utils.containers import files as containers_files
+from ansible_collections.gpu.provision.plugins.module_utils.containers import host as containers_host
 from ansible_collections.gpu.provision.plugins.module_utils.lib import host_tree
 from tests.lab.containers.daemons import NoDaemonsError, RealDocker, binaries, run_of
 
@@ -156,35 +147,24 @@ def test_check_mode_says_and_does_nothing(make: Callable[..., Setup]) -> None:
     setup = make(FOREIGN)
     before = setup.state()
     host = setup.apply(check=True)
-    assert host.done == [
-        f"changed {setup.daemon.config}", f"had docker read {setup.daemon.config} again",
-    ]  # fmt: skip
+    assert host.done == [f"changed {setup.daemon.config}", f"had docker read {setup.daemon.config} again"]
     assert (setup.state(), setup.signals, setup.backup.exists()) == (before, [], False)
     assert "nvidia" in host.diff[0]["after"]
 
 
 def test_no_restart_under_a_container_without_consent(make: Callable[..., Setup]) -> None:
     setup = make(FOREIGN)
-    setup.daemon.run(
-        "-d", "--name=training", "-e", "NVIDIA_VISIBLE_DEVICES=all", "tiny:1", "/bin/sleep", "300"
-    )
+    setup.daemon.run("-d", "--name=training", "-e", "NVIDIA_VISIBLE_DEVICES=all", "tiny:1", "/bin/sleep", "300")
     pid = setup.daemon.pid
 
     host = setup.apply(cdi=True)
     assert host.restart_because == ["docker takes up features.cdi at its start only"]
-    assert [(row["name"], row["image"], row["gpu"]) for row in host.in_the_way] == [
-        ("training", "tiny:1", False)
-    ]
+    assert [(row["name"], row["image"], row["gpu"]) for row in host.in_the_way] == [("training", "tiny:1", False)]
     assert (setup.daemon.pid, setup.restarts()) == (pid, 0)
     assert "nvidia" in setup.info["runtimes"], "what a reload takes up did not wait"
 
     again = setup.apply(cdi=True)
-    assert (again.done, again.restart_because, setup.restarts(), setup.signals) == (
-        [],
-        host.restart_because,
-        0,
-        [],
-    )
+    assert (again.done, again.restart_because, setup.restarts(), setup.signals) == ([], host.restart_because, 0, [])
     never = setup.apply("never", cdi=True)
     assert (never.restart_because, setup.restarts()) == (host.restart_because, 0)
 
@@ -210,9 +190,7 @@ def test_a_toolkit_that_came_after_docker_needs_a_restart(
     assert host.restart_because == ["docker takes up --gpus at its start only"]
     assert [row["name"] for row in host.in_the_way] == ["job"]
     # It is true, and what can be had without a restart is there.
-    refused = setup.daemon.docker(
-        "run", "--rm", "--network=none", "--gpus=all", "tiny:1", "/bin/true", check=False
-    )
+    refused = setup.daemon.docker("run", "--rm", "--network=none", "--gpus=all", "tiny:1", "/bin/true", check=False)
     assert "could not select device driver" in refused.stderr
     assert "nvidia" in setup.info["runtimes"]
 
@@ -259,10 +237,8 @@ def test_a_restart_by_somebody_else_counts(make: Callable[..., Setup]) -> None:
         ('{"runtimes": {"runc": {"path": "/opt/runc"}}}', "runc"),
         ('{"hosts": ["tcp://127.0.0.1:1"]}', "hosts is given by a flag"),
     ],
-)  # fmt: skip
-def test_what_dockerd_would_refuse_never_reaches_its_path(
-    make: Callable[..., Setup], text: str, words: str
-) -> None:
+)
+def test_what_dockerd_would_refuse_never_reaches_its_path(make: Callable[..., Setup], text: str, words: str) -> None:
     setup = make("{}")
     setup.write(text)
     before = setup.state()
@@ -325,7 +301,8 @@ def test_a_daemon_that_does_not_come_up_gets_its_old_file_back(make: Callable[..
     setup = make(FOREIGN)
     old = setup.daemon.config.read_bytes()
     with pytest.raises(containers_host.ContainerError) as caught:
-        setup.apply(cgroup_driver="nonsense")  # passes dockerd's own validation, and fails at the start
+        # passes dockerd's own validation, and fails at the start
+        setup.apply(cgroup_driver="nonsense")
     assert caught.value.code == "containers.docker_down"
     assert caught.value.because[0] == "the file from before is back, and docker runs"
     assert setup.daemon.config.read_bytes() == old
@@ -353,9 +330,7 @@ def test_cut_off_between_file_and_daemon(make: Callable[..., Setup]) -> None:
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "etc"
     folder.mkdir()
-    made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=16k", "none", str(folder)], capture_output=True
-    )
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "none", str(folder)], capture_output=True)
     if made.returncode != 0:
         pytest.skip("no mounts here")
     yield folder
@@ -399,7 +374,7 @@ def test_gpu_containers_are_told_from_others() -> None:
         ({"Devices": [{"PathOnHost": "/dev/nvidia0"}]}, True),
         ({"Runtime": "nvidia"}, False),
         ({"Runtime": "runc"}, False),
-    ]  # fmt: skip
+    ]
     for config, expected in cases:
         assert docker_api.wants_gpu({"HostConfig": config, "Config": {"Env": []}}) is expected, config
     row = {"HostConfig": {"Runtime": "nvidia"}, "Config": {"Env": ["NVIDIA_VISIBLE_DEVICES=all"]}}

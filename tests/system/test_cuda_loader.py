@@ -33,9 +33,7 @@ def wanted():
 
 
 def test_a_second_run_changes_nothing_and_a_removal_leaves_nothing(machine):
-    machine.sh(
-        "mkdir -p /etc/environment-modules/modules /etc/lmod/modules /etc/fish/conf.d /etc/csh/cshrc.d"
-    )
+    machine.sh("mkdir -p /etc/environment-modules/modules /etc/lmod/modules /etc/fish/conf.d /etc/csh/cshrc.d")
     machine.module(ldconfig=True)
     before = machine.sh(TREE)
     first = machine.install()
@@ -118,18 +116,8 @@ def programs(machine, tmp_path):
     gcc("-shared", "-fPIC", "-Wl,-soname,libwhich.so.1", "-DWHICH=1", "which.c", "-o", "wheel/libwhich.so.1")
     for version in TOOLKITS:
         number = version.replace(".", "")
-        gcc(
-            "-shared",
-            "-fPIC",
-            "-Wl,-soname,libwhich.so.1",
-            f"-DWHICH={number}",
-            "which.c",
-            "-o",
-            f"{number}.so",
-        )
-        machine.sh(
-            f"cp {tmp_path}/{number}.so /usr/local/cuda-{version}/targets/x86_64-linux/lib/libwhich.so.1"
-        )
+        gcc("-shared", "-fPIC", "-Wl,-soname,libwhich.so.1", f"-DWHICH={number}", "which.c", "-o", f"{number}.so")
+        machine.sh(f"cp {tmp_path}/{number}.so /usr/local/cuda-{version}/targets/x86_64-linux/lib/libwhich.so.1")
     # Wheels of frameworks carry the libraries of CUDA and a RUNPATH that leads to them.
     for folder, runpath in (("wheel", ["-Wl,--enable-new-dtags,-rpath,$ORIGIN"]), ("plain", [])):
         (tmp_path / folder).mkdir(exist_ok=True)
@@ -144,9 +132,13 @@ def programs(machine, tmp_path):
             "wheel/libwhich.so.1",
         )
         gcc(
-            "main.c", "-o", f"{folder}/program", f"{folder}/libuser.so", "-Wl,--allow-shlib-undefined",
+            "main.c",
+            "-o",
+            f"{folder}/program",
+            f"{folder}/libuser.so",
+            "-Wl,--allow-shlib-undefined",
             "-Wl,--enable-new-dtags,-rpath,$ORIGIN",
-        )  # fmt: skip
+        )
     return tmp_path
 
 

@@ -176,7 +176,8 @@ class Shell:
 
     def __init__(self, machine, shell):
         self.shell = shell
-        if shell == "fish":  # reads all of its input before it begins, so it has to ask for lines
+        # reads all of its input before it begins, so it has to ask for lines
+        if shell == "fish":
             more = ["--no-config", "-c", f"source {cuda_files.FISH}; while read -l line; eval $line; end"]
         else:
             more = START.get(shell, [])
@@ -184,11 +185,7 @@ class Shell:
         env = {"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", "LC_ALL": "C.UTF-8"}
         clean = ["/usr/bin/env", "-i", *(f"{name}={value}" for name, value in env.items())]
         self.process = subprocess.Popen(
-            [*machine.enter, *clean, *program],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd="/",
+            [*machine.enter, *clean, *program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd="/"
         )
         if shell != "fish":
             self.ask(f"source {cuda_files.CSH}" if shell in OWN_FILE else f". {cuda_files.PROFILE}")
@@ -233,32 +230,49 @@ def running(request, machine):
     shell.close()
 
 
-ELEMENTS = st.sampled_from([
-    "", "", ".", "/usr/bin", "/bin", "/usr/local/cuda/bin", "/usr/local/cuda-11.8/bin", "/usr/local/cuda-11.8/lib64",
-    "/usr/local/cuda/lib64", "/opt/x y/bin", "/opt/*", "/opt/[a]?", "/opt/$HOME", "/opt/it's", "/opt/ü", "~", "/opt/a!b",
-    "/opt/#c", "/opt/`d`", '/opt/"e"', "/usr/local/cuda-13.0/bin/", "/x/usr/local/cuda-13.0/bin",
-])  # fmt: skip
-LISTS = st.one_of(st.none(), st.just(""), st.lists(ELEMENTS, min_size=1, max_size=5).map(":".join))
-VALUES = st.one_of(
-    st.none(), st.sampled_from(["", "/usr/local/cuda", "/opt/my cuda", "/usr/local/cuda-11.8", "="])
+ELEMENTS = st.sampled_from(
+    [
+        "",
+        "",
+        ".",
+        "/usr/bin",
+        "/bin",
+        "/usr/local/cuda/bin",
+        "/usr/local/cuda-11.8/bin",
+        "/usr/local/cuda-11.8/lib64",
+        "/usr/local/cuda/lib64",
+        "/opt/x y/bin",
+        "/opt/*",
+        "/opt/[a]?",
+        "/opt/$HOME",
+        "/opt/it's",
+        "/opt/ü",
+        "~",
+        "/opt/a!b",
+        "/opt/#c",
+        "/opt/`d`",
+        '/opt/"e"',
+        "/usr/local/cuda-13.0/bin/",
+        "/x/usr/local/cuda-13.0/bin",
+    ]
 )
+LISTS = st.one_of(st.none(), st.just(""), st.lists(ELEMENTS, min_size=1, max_size=5).map(":".join))
+VALUES = st.one_of(st.none(), st.sampled_from(["", "/usr/local/cuda", "/opt/my cuda", "/usr/local/cuda-11.8", "="]))
 SELECTS = st.lists(st.sampled_from(["11.8", "12.4", "13.0", "9.9", "none"]), min_size=1, max_size=4)
 # One process serves all examples of a shell on purpose; the fixture is a process, not state that examples share.
 PROPERTY = settings(
-    max_examples=30, deadline=None, database=None, derandomize=True,
+    max_examples=30,
+    deadline=None,
+    database=None,
+    derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)  # fmt: skip
+)
 
 
 @PROPERTY
 @given(path=LISTS, libraries=LISTS, home=VALUES, also=VALUES, selects=SELECTS)
 def test_select_and_none_is_the_identity(running, path, libraries, home, also, selects):
-    for name, value in (
-        ("PATH", path),
-        ("LD_LIBRARY_PATH", libraries),
-        ("CUDA_HOME", home),
-        ("CUDA_PATH", also),
-    ):
+    for name, value in (("PATH", path), ("LD_LIBRARY_PATH", libraries), ("CUDA_HOME", home), ("CUDA_PATH", also)):
         running.set(name, value)
     before = running.environment()
     for version in selects:

@@ -89,8 +89,12 @@ def test_outcomes_events_and_files(tmp_path):
     result = play(tmp_path, PLAY, "a,b,c,d,e,left", ["a", "b", "c", "d", "e"], extra, seen.append)
     hosts = result.hosts
     assert {name: host.status for name, host in hosts.items()} == {
-        "a": "changed", "b": "failed", "c": "failed", "d": "changed", "e": "changed",
-    }  # fmt: skip
+        "a": "changed",
+        "b": "failed",
+        "c": "failed",
+        "d": "changed",
+        "e": "changed",
+    }
     assert hosts["a"].changed == ["Change something"]
     assert not (tmp_path / "left").exists()
     issue = hosts["b"].issue
@@ -125,12 +129,7 @@ def test_our_modules_words_become_the_issue(tmp_path):
     )
     result = play(tmp_path, "- hosts: all\n  gather_facts: false\n  tasks:\n    - name: Ask\n      refuse:\n")
     issue = result.hosts["a"].issue
-    assert (issue.code, issue.message, issue.because, issue.hint) == (
-        "apt.locked",
-        "Ask: held",
-        ["pid 1"],
-        "wait",
-    )
+    assert (issue.code, issue.message, issue.because, issue.hint) == ("apt.locked", "Ask: held", ["pid 1"], "wait")
 
 
 def test_the_item_of_a_loop_that_failed_says_why(tmp_path):
@@ -147,12 +146,7 @@ def test_the_item_of_a_loop_that_failed_says_why(tmp_path):
         "      loop: [first, second]\n"
     )
     issue = play(tmp_path, text).hosts["a"].issue
-    assert (issue.code, issue.message, issue.because, issue.hint) == (
-        "conda.terms",
-        "Make: no",
-        ["said so"],
-        "accept",
-    )
+    assert (issue.code, issue.message, issue.because, issue.hint) == ("conda.terms", "Make: no", ["said so"], "accept")
 
 
 def test_a_playbook_that_cannot_be_read_is_no_unreachable_host(tmp_path):
@@ -240,8 +234,7 @@ engine.run_playbook(Path(sys.argv[1]), fleet, ["a"], {}, engine.new_run_dir("tes
 def test_ansible_ends_when_the_command_was_killed(tmp_path):
     (tmp_path / "play.yml").write_text(WAIT)
     starter = subprocess.Popen(
-        [sys.executable, "-c", STARTER, str(tmp_path / "play.yml"), str(tmp_path / "runs")],
-        stdout=subprocess.PIPE,
+        [sys.executable, "-c", STARTER, str(tmp_path / "play.yml"), str(tmp_path / "runs")], stdout=subprocess.PIPE
     )
     assert starter.stdout.readline() == b"slow\n"
     children = Path(f"/proc/{starter.pid}/task/{starter.pid}/children").read_text().split()
@@ -279,9 +272,7 @@ def test_settings_of_the_user_are_added_to(tmp_path, monkeypatch):
     assert made["ANSIBLE_CALLBACKS_ENABLED"] == "gpu.provision.gpu_provision_events,ansible.builtin.timer"
     assert "ANSIBLE_SSH_ARGS" not in made
     assert made["ANSIBLE_PIPELINING"] == "true"
-    (tmp_path / "ansible.cfg").write_text(
-        "[ssh_connection]\nssh_args = -o ControlMaster=no\npipelining = false\n"
-    )
+    (tmp_path / "ansible.cfg").write_text("[ssh_connection]\nssh_args = -o ControlMaster=no\npipelining = false\n")
     made = engine._environment(inventory.load(["a,"]))
     assert made["ANSIBLE_SSH_ARGS"].startswith("-o ControlMaster=no -o ServerAliveInterval")
     assert "ANSIBLE_PIPELINING" not in made
@@ -326,7 +317,8 @@ def test_ansible_that_is_loaded_already_plays(tmp_path, monkeypatch, gone):
     (tmp_path / "play.yml").write_text(PING)
     fleet = inventory.load(["a,"], None, LOCAL)
     engine.make_ready(fleet)
-    engine.make_ready(fleet)  # one is enough
+    # one is enough
+    engine.make_ready(fleet)
     (loading,) = engine._loading
     if gone:
         loading.process.kill()
@@ -348,20 +340,24 @@ def test_ansible_that_is_loaded_for_nothing_ends(tmp_path):
     assert loading.process.poll() is not None
     engine.make_ready(inventory.load(["a,"], None, LOCAL))
     (loading,) = engine._loading
-    loading.process.stdin.close()  # as when this process dies
+    # as when this process dies
+    loading.process.stdin.close()
     assert loading.process.wait(30) == 0
     engine.dismiss()
 
 
-@pytest.mark.parametrize(("line", "python", "given"), [
-    ("a", {"path": "/usr/bin/python3", "version": "3.12.3"}, "/usr/bin/python3"),
-    ("a ansible_python_interpreter=auto", {"path": "/usr/bin/python3", "version": "3.12.3"}, "/usr/bin/python3"),
-    ("a ansible_python_interpreter=/opt/python", {"path": "/usr/bin/python3", "version": "3.12.3"}, None),
-    # not one that this ansible-core runs with: it finds another, or says so
-    ("a", {"path": "/usr/bin/python3", "version": "3.7.3"}, None),
-    ("a", {"path": None, "version": None}, None),
-    ("a", {}, None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("line", "python", "given"),
+    [
+        ("a", {"path": "/usr/bin/python3", "version": "3.12.3"}, "/usr/bin/python3"),
+        ("a ansible_python_interpreter=auto", {"path": "/usr/bin/python3", "version": "3.12.3"}, "/usr/bin/python3"),
+        ("a ansible_python_interpreter=/opt/python", {"path": "/usr/bin/python3", "version": "3.12.3"}, None),
+        # not one that this ansible-core runs with: it finds another, or says so
+        ("a", {"path": "/usr/bin/python3", "version": "3.7.3"}, None),
+        ("a", {"path": None, "version": None}, None),
+        ("a", {}, None),
+    ],
+)
 def test_python_that_read_the_host(tmp_path, line, python, given):
     (tmp_path / "hosts").write_text(f"{line}\nb\n")
     fleet = inventory.load([str(tmp_path / "hosts")])

@@ -71,11 +71,7 @@ def test_connection(fleet):
 
 @pytest.mark.parametrize(
     ("pattern", "names"),
-    [
-        ("gpu*:!gpu03", ["gpu01", "gpu02"]),
-        ("gpus[0]", ["gpu01"]),
-        ("~gpu0[12]", ["gpu01", "gpu02"]),
-    ],
+    [("gpu*:!gpu03", ["gpu01", "gpu02"]), ("gpus[0]", ["gpu01"]), ("~gpu0[12]", ["gpu01", "gpu02"])],
 )
 def test_patterns_are_ansibles(fleet, pattern, names):
     assert [host.name for host in inventory.load([fleet], pattern).hosts] == names
@@ -103,14 +99,22 @@ def test_origins_say_where_a_variable_is_from(fleet, tmp_path):
 
 def test_extra_variables_win(fleet):
     given = [
-        "nvidia_driver_branch=570", "a=1 b=2", '{"list": [1, {"x": null}], "truth": true}', "a=2",
+        "nvidia_driver_branch=570",
+        "a=1 b=2",
+        '{"list": [1, {"x": null}], "truth": true}',
+        "a=2",
         "derived={{ ansible_user }}-x",
-    ]  # fmt: skip
+    ]
     found = inventory.load([fleet], "gpu01", given).hosts[0].vars
     want = {
-        "nvidia_driver_branch": "570", "a": "2", "b": "2", "list": [1, {"x": None}], "truth": True, "derived": "ops-x",
+        "nvidia_driver_branch": "570",
+        "a": "2",
+        "b": "2",
+        "list": [1, {"x": None}],
+        "truth": True,
+        "derived": "ops-x",
         "nvidia_driver_version": "570.126.20",
-    }  # fmt: skip
+    }
     assert {name: found[name] for name in want} == want
     assert inventory.load([fleet], "gpu01", {"a": True}).hosts[0].vars["a"] is True
 
@@ -200,10 +204,7 @@ def test_passwords_are_not_shown(fleet):
     found = loaded.hosts[0].connection
     # The inventory's own password goes before the one that was typed, as with Ansible.
     assert (found.password, found.become_password) == ("geheim1", "geheim2")
-    assert (
-        inventory.load([fleet], "gpu02", become_password="geheim3").hosts[0].connection.become_password
-        == "geheim3"
-    )
+    assert inventory.load([fleet], "gpu02", become_password="geheim3").hosts[0].connection.become_password == "geheim3"
     assert "geheim" not in repr(loaded)
 
 
@@ -211,9 +212,19 @@ def test_passwords_are_not_shown(fleet):
 def vaulted(tmp_path):
     (tmp_path / "pw").write_text("open sesame\n")
     value = subprocess.run(
-        [str(VAULT), "encrypt_string", "--vault-password-file", str(tmp_path / "pw"), "--stdin-name", "ansible_become_password"],
-        input="geheim", capture_output=True, text=True, check=True,
-    ).stdout  # fmt: skip
+        [
+            str(VAULT),
+            "encrypt_string",
+            "--vault-password-file",
+            str(tmp_path / "pw"),
+            "--stdin-name",
+            "ansible_become_password",
+        ],
+        input="geheim",
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
     (tmp_path / "group_vars").mkdir()
     (tmp_path / "group_vars/gpus.yml").write_text(value)
     return tmp_path / "pw"

@@ -37,9 +37,7 @@ def look(tmp_path, variables, policy, **options):
     (tmp_path / "hosts.json").write_text(json.dumps({"all": {"hosts": {"gpu01": variables}}}))
     fleet = inventory.load([str(tmp_path / "hosts.json")])
     run_dir = engine.new_run_dir("test", tmp_path / "runs")
-    result = engine.run_playbook(
-        tmp_path / "play.yml", fleet, ["gpu01"], {"wanted": policy}, run_dir, **options
-    )
+    result = engine.run_playbook(tmp_path / "play.yml", fleet, ["gpu01"], {"wanted": policy}, run_dir, **options)
     outcome = result.hosts["gpu01"]
     assert outcome.issue is None, (outcome.issue, (run_dir / "ansible.log").read_text())
     return outcome
@@ -49,10 +47,13 @@ def look(tmp_path, variables, policy, **options):
 def test_reached_by_ssh(tmp_path):
     server = sshd.Sshd()
     variables = {
-        "ansible_host": server.address, "ansible_port": server.port, "ansible_user": server.user,
-        "ansible_ssh_private_key_file": str(server.key), "ansible_python_interpreter": sys.executable,
+        "ansible_host": server.address,
+        "ansible_port": server.port,
+        "ansible_user": server.user,
+        "ansible_ssh_private_key_file": str(server.key),
+        "ansible_python_interpreter": sys.executable,
         "ansible_ssh_common_args": f"-o UserKnownHostsFile={server.known_hosts}",
-    }  # fmt: skip
+    }
     try:
         outcome = look(tmp_path, variables, "always")
     finally:
@@ -61,11 +62,15 @@ def test_reached_by_ssh(tmp_path):
     assert outcome.exit_code == 6
 
 
-@pytest.mark.parametrize(("policy", "options", "reasons"), [
-    ("always", {}, [gpu_users.OWN_MACHINE]),
-    ("never", {}, []),  # the owner's wish needs no reason
-    ("always", {"check": True}, []),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("policy", "options", "reasons"),
+    [
+        ("always", {}, [gpu_users.OWN_MACHINE]),
+        # the owner's wish needs no reason
+        ("never", {}, []),
+        ("always", {"check": True}, []),
+    ],
+)
 def test_without_ssh(tmp_path, policy, options, reasons):
     variables = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
     outcome = look(tmp_path, variables, policy, **options)

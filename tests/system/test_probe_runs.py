@@ -47,18 +47,14 @@ def _pythons():
         installed = sorted(Path("~/.pyenv/versions").expanduser().glob(version + ".*/bin/python"))
         on_path = shutil.which("python" + version)
         usable = [str(path) for path in installed] or ([on_path] if on_path else [])
-        found += [
-            path for path in usable if subprocess.run([path, "-c", ""], capture_output=True).returncode == 0
-        ]
+        found += [path for path in usable if subprocess.run([path, "-c", ""], capture_output=True).returncode == 0]
     return found
 
 
 def _run(python, args, **options):
     sources = {name: bundle.source(name) for name in bundle.needed("probe.facts")}
     text = f"SOURCES = {sources!r}\nARGS = {json.dumps(args)!r}\n{RUNNER}"
-    done = subprocess.run(
-        [python, "-IS", "-"], input=text, capture_output=True, text=True, check=False, **options
-    )
+    done = subprocess.run([python, "-IS", "-"], input=text, capture_output=True, text=True, check=False, **options)
     assert done.returncode == 0, done.stderr
     assert not done.stderr
     return json.loads(done.stdout)
@@ -66,25 +62,33 @@ def _run(python, args, **options):
 
 @pytest.mark.parametrize("python", _pythons())
 def test_every_python_reads_the_same(python, tmp_path):
-    root = trees.build(tmp_path / "host", {
-        "base": "h100x1",
-        "boot": ["6.8.0-45-generic"],
-        "modules": [{"path": "/lib/modules/6.8.0-45-generic/updates/dkms/nvidia.ko.zst", "version": "580.65.06", "pack": "zst"}],
-    })  # fmt: skip
+    root = trees.build(
+        tmp_path / "host",
+        {
+            "base": "h100x1",
+            "boot": ["6.8.0-45-generic"],
+            "modules": [
+                {
+                    "path": "/lib/modules/6.8.0-45-generic/updates/dkms/nvidia.ko.zst",
+                    "version": "580.65.06",
+                    "pack": "zst",
+                }
+            ],
+        },
+    )
     facts = _run(python, {"root": str(root)})["facts"]
     here = probe_facts.collect(root=str(root))
     for each in (facts, here):
         Facts.model_validate(each, strict=True)
-        del each["disks"]  # what is free changes meanwhile
+        # what is free changes meanwhile
+        del each["disks"]
     assert facts == here
     assert facts["module"]["on_disk"][0]["version"] == "580.65.06"
 
 
 @pytest.mark.parametrize("python", _pythons())
 def test_every_python_reads_the_running_host(python, tmp_path):
-    program = trees.write(
-        tmp_path, "/nvidia-smi", f"#!/bin/sh\nexec cat {trees.FIXTURES}/h100x2/nvidia-smi.xml\n"
-    )
+    program = trees.write(tmp_path, "/nvidia-smi", f"#!/bin/sh\nexec cat {trees.FIXTURES}/h100x2/nvidia-smi.xml\n")
     program.chmod(0o755)
     environment = dict(os.environ, PATH=f"{tmp_path}:{os.environ['PATH']}")
     parsed = Facts.model_validate(_run(python, {"smi_timeout": 5}, env=environment)["facts"], strict=True)
@@ -120,12 +124,18 @@ def test_files_are_read_fast(tmp_path):
         for n in range(2500)
     )
     kernels = [f"6.8.0-{n}-generic" for n in range(40, 46)]
-    root = trees.build(tmp_path / "host", {
-        "base": "h100x1", "boot": kernels, "headers": kernels, "running": kernels[-1],
-        "modules": [{"path": f"/lib/modules/{k}/updates/dkms/nvidia.ko", "version": "580.65.06"} for k in kernels],
-        "files": {f"/lib/modules/{k}/modules.dep": "kernel/a/b.ko:\n" * 7000 for k in kernels},
-        "pci": [f"0000:{bus:02x}:{slot:02x}.0 8086:1234 0604" for bus in range(10) for slot in range(20)],
-    })  # fmt: skip
+    root = trees.build(
+        tmp_path / "host",
+        {
+            "base": "h100x1",
+            "boot": kernels,
+            "headers": kernels,
+            "running": kernels[-1],
+            "modules": [{"path": f"/lib/modules/{k}/updates/dkms/nvidia.ko", "version": "580.65.06"} for k in kernels],
+            "files": {f"/lib/modules/{k}/modules.dep": "kernel/a/b.ko:\n" * 7000 for k in kernels},
+            "pci": [f"0000:{bus:02x}:{slot:02x}.0 8086:1234 0604" for bus in range(10) for slot in range(20)],
+        },
+    )
     status = trees.at(root, "/var/lib/dpkg/status")
     status.write_text(status.read_text() + filler)
     assert status.stat().st_size > 2_000_000
@@ -135,11 +145,7 @@ def test_files_are_read_fast(tmp_path):
         f"start = time.process_time(); probe.collect(root={str(root)!r}); print(time.process_time() - start)"
     )
     runs = [
-        float(
-            subprocess.run(
-                [sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True
-            ).stdout
-        )
+        float(subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True).stdout)
         for _ in range(5)
     ]
     assert min(runs) < 0.06, runs
@@ -148,29 +154,39 @@ def test_files_are_read_fast(tmp_path):
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_without_root_what_is_hidden_is_unknown_and_named():
     with tempfile.TemporaryDirectory() as folder:
-        root = trees.build(Path(folder), {
-            "running": "6.8.0-45-generic",
-            "boot": ["6.8.0-45-generic"],
-            "packages": ["unattended-upgrades 2.9 ii all"],
-            "efi": {"SecureBoot": 1, "MokListRT": "00"},
-            "files": {
-                "/boot/grub/grub.cfg": "menuentry 'x' {\n linux /vmlinuz-1.0-x\n}\n", "/dev/nvidia0": "",
-                "/etc/apt/apt.conf.d/20auto-upgrades": 'APT::Periodic::Unattended-Upgrade "1";',
-                "/var/lib/shim-signed/mok/MOK.der": "key", "/proc/7/fd/x": "",
-                "/etc/apt/sources.list.d/private.list": "deb http://token@a/ /\n",
+        root = trees.build(
+            Path(folder),
+            {
+                "running": "6.8.0-45-generic",
+                "boot": ["6.8.0-45-generic"],
+                "packages": ["unattended-upgrades 2.9 ii all"],
+                "efi": {"SecureBoot": 1, "MokListRT": "00"},
+                "files": {
+                    "/boot/grub/grub.cfg": "menuentry 'x' {\n linux /vmlinuz-1.0-x\n}\n",
+                    "/dev/nvidia0": "",
+                    "/etc/apt/apt.conf.d/20auto-upgrades": 'APT::Periodic::Unattended-Upgrade "1";',
+                    "/var/lib/shim-signed/mok/MOK.der": "key",
+                    "/proc/7/fd/x": "",
+                    "/etc/apt/sources.list.d/private.list": "deb http://token@a/ /\n",
+                },
+                "modules": [{"path": "/lib/modules/6.8.0-45-generic/updates/dkms/nvidia.ko", "version": "580.65.06"}],
             },
-            "modules": [{"path": "/lib/modules/6.8.0-45-generic/updates/dkms/nvidia.ko", "version": "580.65.06"}],
-        })  # fmt: skip
+        )
         root.chmod(0o755)
         variables = "/sys/firmware/efi/efivars"
         hidden = [
-            "/boot/grub/grub.cfg", "/etc/apt/apt.conf.d/20auto-upgrades", "/etc/apt/sources.list.d/private.list",
-            f"{variables}/SecureBoot-{trees.GLOBAL_GUID}", f"{variables}/MokListRT-{trees.SHIM_GUID}",
-            "/lib/modules/6.8.0-45-generic/updates/dkms/nvidia.ko", "/proc/7/fd",
-        ]  # fmt: skip
+            "/boot/grub/grub.cfg",
+            "/etc/apt/apt.conf.d/20auto-upgrades",
+            "/etc/apt/sources.list.d/private.list",
+            f"{variables}/SecureBoot-{trees.GLOBAL_GUID}",
+            f"{variables}/MokListRT-{trees.SHIM_GUID}",
+            "/lib/modules/6.8.0-45-generic/updates/dkms/nvidia.ko",
+            "/proc/7/fd",
+        ]
         for path in hidden:
             trees.at(root, path).chmod(0)
-        python = "/usr/bin/python3"  # one that others than root may start
+        # one that others than root may start
+        python = "/usr/bin/python3"
         facts = _run(python, {"root": folder}, user="nobody", cwd="/")["facts"]
     parsed = Facts.model_validate(facts, strict=True)
     assert set(parsed.unreadable) == (set(hidden) - {"/proc/7/fd"}) | {"/proc/*/fd"}
@@ -183,10 +199,18 @@ def test_without_root_what_is_hidden_is_unknown_and_named():
 
 
 def test_links_stay_inside_a_recorded_host(tmp_path):
-    root = trees.build(tmp_path, {
-        "files": {"/usr/lib/os-release": "ID=recorded\n", "/a/b/file": "x"},
-        "links": {"/etc/os-release": "/usr/lib/os-release", "/up": "../../../../etc/os-release", "/loop": "loop", "/c": "/a/b"},
-    })  # fmt: skip
+    root = trees.build(
+        tmp_path,
+        {
+            "files": {"/usr/lib/os-release": "ID=recorded\n", "/a/b/file": "x"},
+            "links": {
+                "/etc/os-release": "/usr/lib/os-release",
+                "/up": "../../../../etc/os-release",
+                "/loop": "loop",
+                "/c": "/a/b",
+            },
+        },
+    )
     tree = HostTree(str(root))
     assert tree.read("/etc/os-release") == "ID=recorded\n"
     assert tree.read("/up") == "ID=recorded\n"
@@ -197,12 +221,23 @@ def test_links_stay_inside_a_recorded_host(tmp_path):
 @pytest.mark.parametrize("check", [[], ["--check"]], ids=["run", "check mode"])
 def test_as_a_module(check, tmp_path):
     command = [
-        str(Path(sys.executable).with_name("ansible")), "-i", "localhost,", "-c", "local", "localhost", *check,
-        "-e", f"ansible_python_interpreter={sys.executable}", "-m", "gpu.provision.gpu_facts", "-a", "smi_timeout=5",
-    ]  # fmt: skip
+        str(Path(sys.executable).with_name("ansible")),
+        "-i",
+        "localhost,",
+        "-c",
+        "local",
+        "localhost",
+        *check,
+        "-e",
+        f"ansible_python_interpreter={sys.executable}",
+        "-m",
+        "gpu.provision.gpu_facts",
+        "-a",
+        "smi_timeout=5",
+    ]
     environment = dict(
-        os.environ, ANSIBLE_COLLECTIONS_PATH=str(COLLECTIONS_PATH), ANSIBLE_HOME=str(tmp_path), ANSIBLE_NOCOLOR="1",
-    )  # fmt: skip
+        os.environ, ANSIBLE_COLLECTIONS_PATH=str(COLLECTIONS_PATH), ANSIBLE_HOME=str(tmp_path), ANSIBLE_NOCOLOR="1"
+    )
     environment.pop("ANSIBLE_CONFIG", None)
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, check=False)
     assert done.returncode == 0, done.stderr + done.stdout

@@ -7,14 +7,10 @@ from provision.inventory import Connection, Host
 
 
 def test_checks_run_from_sources_in_memory():
-    session = remote.open_session(
-        Host(name="here", connection=Connection(kind="local", python=sys.executable))
-    )
+    session = remote.open_session(Host(name="here", connection=Connection(kind="local", python=sys.executable)))
     try:
         only = ["gpu.count", "gpu.compute", "python.*"]
-        checks = session.call("prove.proofs", {"only": only, "python": [sys.executable]}, timeout=120)[
-            "checks"
-        ]
+        checks = session.call("prove.proofs", {"only": only, "python": [sys.executable]}, timeout=120)["checks"]
     finally:
         session.close()
     framework = f"python.framework[{sys.executable}]"

@@ -131,7 +131,8 @@ def test_large_answers(local):
 def test_time_limit(local):
     started = time.monotonic()
     session = local()
-    for _ in range(2):  # a second call, from a caller that cleans up, tells of the same failure
+    # a second call, from a caller that cleans up, tells of the same failure
+    for _ in range(2):
         with pytest.raises(HostFailedError) as caught:
             session.call("sleeps", {"s": 30}, timeout=1)
         assert caught.value.issue.code == "host.timeout"
@@ -273,12 +274,15 @@ def test_other_become_methods_are_refused(local):
         ("ssh: connect to host 10.0.0.1 port 22: No route to host", "connect.timeout"),
         ("ssh: Could not resolve hostname x: Name or service not known", "connect.dns"),
         ("No ED25519 host key is known for x and\nHost key verification failed.", "connect.host_key_unknown"),
-        ("@  WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!  @\nHost key verification failed.", "connect.host_key_changed"),
+        (
+            "@  WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!  @\nHost key verification failed.",
+            "connect.host_key_changed",
+        ),
         ("me@x: Permission denied (publickey,password).", "connect.auth"),
         ("kex_exchange_identification: Connection closed by remote host", "connect.closed"),
         ("something new", "connect.failed"),
     ],
-)  # fmt: skip
+)
 def test_words_of_the_openssh_client(text, code):
     error = explain.ssh_failed(text, host="gpu01", address="x")
     assert isinstance(error, UnreachableError)

@@ -66,9 +66,13 @@ def clean(monkeypatch, tmp_path):
 
 def host_of(server, **connection):
     options = {
-        "address": server.address, "port": server.port, "user": server.user, "key_file": str(server.key),
-        "become": False, "ssh_extra_args": ("-o", f"UserKnownHostsFile={server.known_hosts}"),
-    }  # fmt: skip
+        "address": server.address,
+        "port": server.port,
+        "user": server.user,
+        "key_file": str(server.key),
+        "become": False,
+        "ssh_extra_args": ("-o", f"UserKnownHostsFile={server.known_hosts}"),
+    }
     return Host(name="gpu01", connection=Connection(**{**options, **connection}))
 
 
@@ -161,9 +165,7 @@ def test_changed_host_key_says_where_the_old_one_stands(server, tmp_path):
 def test_changed_host_key_never_gets_a_password(server, tmp_path):
     sshd.keygen(tmp_path / "other")
     known = tmp_path / "kh"
-    known.write_text(
-        f"[{server.address}]:{server.port} {' '.join((tmp_path / 'other.pub').read_text().split()[:2])}\n"
-    )
+    known.write_text(f"[{server.address}]:{server.port} {' '.join((tmp_path / 'other.pub').read_text().split()[:2])}\n")
     host = host_of(
         server,
         ssh_extra_args=("-o", f"UserKnownHostsFile={known}"),
@@ -181,9 +183,7 @@ def test_openssh_says_unknown_and_changed_too(server, tmp_path):
     known = tmp_path / "kh"
     options = ("-o", f"UserKnownHostsFile={known}", "-o", "NoHostAuthenticationForLocalhost=no", "-F", "none")
     assert refusal(host_of(server, ssh_extra_args=options)).issue.code == "connect.host_key_unknown"
-    known.write_text(
-        f"[{server.address}]:{server.port} {' '.join((tmp_path / 'other.pub').read_text().split()[:2])}\n"
-    )
+    known.write_text(f"[{server.address}]:{server.port} {' '.join((tmp_path / 'other.pub').read_text().split()[:2])}\n")
     assert refusal(host_of(server, ssh_extra_args=options)).issue.code == "connect.host_key_changed"
 
 
@@ -221,9 +221,7 @@ def test_accept_new_writes_the_key_once(server, tmp_path, hashed):
 
 
 def test_host_key_checking_off_goes_on(server, tmp_path):
-    host = host_of(
-        server, host_key_checking=False, ssh_extra_args=("-o", f"UserKnownHostsFile={tmp_path / 'kh'}")
-    )
+    host = host_of(server, host_key_checking=False, ssh_extra_args=("-o", f"UserKnownHostsFile={tmp_path / 'kh'}"))
     assert ask(host)["args"] == {}
 
 
@@ -267,13 +265,7 @@ def test_agent_signs_for_many_hosts_at_once(server, monkeypatch, tmp_path):
         hosts = [Host(name=f"h{n}", connection=host.connection) for n in range(8)]
         assert all(isinstance(answer, dict) for answer in for_each(hosts, ask).values())
         keys.agent.cache_clear()
-        only = (
-            *host.connection.ssh_extra_args,
-            "-o",
-            "IdentitiesOnly=yes",
-            "-o",
-            "IdentityFile=/nonexistent",
-        )
+        only = (*host.connection.ssh_extra_args, "-o", "IdentitiesOnly=yes", "-o", "IdentityFile=/nonexistent")
         assert refusal(host_of(server, key_file=None, ssh_extra_args=only)).issue.code == "connect.auth"
     finally:
         os.kill(int(pid), 15)
@@ -357,18 +349,7 @@ def test_a_live_control_master_is_used(server, tmp_path):
     base = ["-F", "none", "-o", f"UserKnownHostsFile={server.known_hosts}", "-o", f"ControlPath={path}"]
     place = ["-p", str(server.port), f"{server.user}@{server.address}"]
     subprocess.run(
-        [
-            "ssh",
-            *base,
-            "-i",
-            str(server.key),
-            "-o",
-            "ControlMaster=yes",
-            "-o",
-            "ControlPersist=30",
-            "-fN",
-            *place,
-        ],
+        ["ssh", *base, "-i", str(server.key), "-o", "ControlMaster=yes", "-o", "ControlPersist=30", "-fN", *place],
         check=True,
     )
     try:
@@ -395,9 +376,7 @@ def test_interpreter_of_the_inventory(server):
 
 # ---- sudo: a user of our own, as root only ------------------------------------------------------------------------------
 
-ROOT_TOOLS = os.geteuid() == 0 and all(
-    shutil.which(tool) for tool in ("sudo", "useradd", "chpasswd", "userdel")
-)
+ROOT_TOOLS = os.geteuid() == 0 and all(shutil.which(tool) for tool in ("sudo", "useradd", "chpasswd", "userdel"))
 needs_sudo = pytest.mark.skipif(not ROOT_TOOLS, reason="needs root, sudo and useradd")
 
 
@@ -425,10 +404,7 @@ def test_login_and_sudo_with_passwords(server, worker, make):
     host = make(server, user=name, key_file=None, password=password, become=True, become_password=password)
     assert ask(host)["uid"] == 0
     assert ask(make(server, user=name, key_file=None, password=password, become=False))["uid"] != 0
-    assert (
-        refusal(make(server, user=name, key_file=None, password="no", become=False)).issue.code
-        == "connect.auth"
-    )
+    assert refusal(make(server, user=name, key_file=None, password="no", become=False)).issue.code == "connect.auth"
 
 
 @needs_sudo
@@ -485,9 +461,7 @@ def test_secrets_are_in_no_argument_list(server, worker, tmp_path):
 def test_hint_of_a_changed_key_is_a_command_that_works(server, tmp_path):
     sshd.keygen(tmp_path / "other")
     known = tmp_path / "known hosts"
-    known.write_text(
-        f"[{server.address}]:{server.port} {' '.join((tmp_path / 'other.pub').read_text().split()[:2])}\n"
-    )
+    known.write_text(f"[{server.address}]:{server.port} {' '.join((tmp_path / 'other.pub').read_text().split()[:2])}\n")
     error = refusal(host_of(server, ssh_extra_args=("-o", f'UserKnownHostsFile="{known}"')))
     command = error.issue.hint.split(": ", 1)[1].split(", then")[0]
     subprocess.run(shlex.split(command), check=True, capture_output=True)

@@ -32,14 +32,8 @@ def imported(name, **more):
 PLAYS = {
     "both": ({"roles": [DRIVER, CUDA]}, "nvidia_driver"),
     "when false": ({"roles": [DRIVER, {"role": CUDA, "when": False}]}, None),
-    "when false of a host's variable": (
-        {"roles": [DRIVER, {"role": CUDA, "when": "wanted | default(false)"}]},
-        None,
-    ),
-    "when true": (
-        {"roles": [DRIVER, {"role": CUDA, "when": "inventory_hostname is defined"}]},
-        "nvidia_driver",
-    ),
+    "when false of a host's variable": ({"roles": [DRIVER, {"role": CUDA, "when": "wanted | default(false)"}]}, None),
+    "when true": ({"roles": [DRIVER, {"role": CUDA, "when": "inventory_hostname is defined"}]}, "nvidia_driver"),
     "when asks for what is set later": (
         {
             "tasks": [
@@ -51,25 +45,14 @@ PLAYS = {
         "cuda_toolkit",
     ),
     "when asks for what a role reports": (
-        {
-            "roles": [
-                DRIVER,
-                {"role": CUDA, "when": "not (nvidia_driver_reboot_required | default(false) | bool)"},
-            ]
-        },
+        {"roles": [DRIVER, {"role": CUDA, "when": "not (nvidia_driver_reboot_required | default(false) | bool)"}]},
         "cuda_toolkit",
     ),
-    "a block that does not run": (
-        {"tasks": [imported(DRIVER), {"block": [imported(CUDA)], "when": False}]},
-        None,
-    ),
+    "a block that does not run": ({"tasks": [imported(DRIVER), {"block": [imported(CUDA)], "when": False}]}, None),
     "another order": ({"roles": [CUDA, DRIVER]}, "cuda_toolkit"),
     "included in a loop": ({"tasks": [imported(DRIVER), include(loop=[1, 2])]}, "cuda_toolkit"),
     "included and skipped": ({"tasks": [imported(DRIVER), include(when=False)]}, None),
-    "variables of the role": (
-        {"roles": [DRIVER, {"role": CUDA, "cuda_toolkit_versions": []}]},
-        None,
-    ),
+    "variables of the role": ({"roles": [DRIVER, {"role": CUDA, "cuda_toolkit_versions": []}]}, None),
     "tagged never": ({"roles": [DRIVER, {"role": CUDA, "tags": ["never"]}]}, None),
 }
 TAGGED = {"roles": [{"role": DRIVER, "tags": ["driver"]}, {"role": CUDA, "tags": ["cuda"]}]}
@@ -94,14 +77,7 @@ def run(folder: Path, plays, *options: str) -> dict[str, str | None]:
         )
     )
     done = subprocess.run(
-        [
-            Path(sys.executable).with_name("ansible-playbook"),
-            "--check",
-            "-i",
-            "hosts.yml",
-            "play.yml",
-            *options,
-        ],
+        [Path(sys.executable).with_name("ansible-playbook"), "--check", "-i", "hosts.yml", "play.yml", *options],
         cwd=folder,
         capture_output=True,
         text=True,

@@ -39,11 +39,7 @@ def plan_host(name, *rest):
     there = (Path(os.environ["FOLDER"]) / name).exists()
     steps = [] if there else [Step(id="packages", title="Install", because="nothing is there")]
     return HostPlan(
-        host=name,
-        status="converged" if there else "changes",
-        gpus=["1 x A100"],
-        summary="driver 1",
-        steps=steps,
+        host=name, status="converged" if there else "changes", gpus=["1 x A100"], summary="driver 1", steps=steps
     )
 
 
@@ -58,8 +54,12 @@ def prepare(folder):
 
 @pytest.fixture
 def folder(monkeypatch, tmp_path):
-    for module, name in ((apply_command, "_PLAYBOOK"), (plan_command, "plan_host"), (verify_command, "verify_host"),
-                         (applying, "seams")):  # fmt: skip
+    for module, name in (
+        (apply_command, "_PLAYBOOK"),
+        (plan_command, "plan_host"),
+        (verify_command, "verify_host"),
+        (applying, "seams"),
+    ):
         monkeypatch.setattr(module, name, getattr(module, name))
     prepare(tmp_path)
     monkeypatch.setenv("FOLDER", str(tmp_path))
@@ -82,9 +82,7 @@ def test_waves_are_shown_kept_stopped_and_gone_on_with(capsys, folder):
     (folder / "bad").touch()
     code, out, err = run(capsys, "apply", "--yes", "--canary", "1", "--batch", "2")
     assert code == 1
-    assert "wave 1 of 3 (canary): a\n" in out and "wave 2 of 3: b, c (2 hosts)\n" in out, (
-        "shown before it begins"
-    )
+    assert "wave 1 of 3 (canary): a\n" in out and "wave 2 of 3: b, c (2 hosts)\n" in out, "shown before it begins"
     assert "stops when one fails\n" in out
     assert re.search(r"^wave 1 of 3 \(canary\): 1 done and proven in \d+ s$", err, re.MULTILINE)
     assert re.search(r"^wave 2 of 3, batch +done in \d+ s, 1 failed: b, c \(2 hosts\)$", out, re.MULTILINE)
@@ -134,9 +132,7 @@ def test_runs_that_cannot_be_gone_on_with(capsys, folder):
 def test_what_is_agreed_to_is_asked_again(capsys, folder, monkeypatch):
     (folder / "bad").touch()
     run(capsys, "apply", "--yes", "--batch", "1")
-    monkeypatch.setattr(
-        sys, "stdin", type("No", (), {"isatty": lambda self: True, "readline": lambda self: "n\n"})()
-    )
+    monkeypatch.setattr(sys, "stdin", type("No", (), {"isatty": lambda self: True, "readline": lambda self: "n\n"})())
     code, out, err = run(capsys, "apply", "--resume", "last")
     assert code == 2 and "Change 3 hosts? [y/N]" in err and "nothing was changed" in err
     assert "wave 1 of 3: b\n" in out
@@ -156,15 +152,20 @@ sys.exit(run(["-i", "hosts.json", "apply", "--yes", "--batch", "1", "--run-dir",
 def test_a_signal_ends_it_in_order_and_hosts_are_resumed(folder, number):
     """Ctrl-C, a service manager's stop, a closed terminal: hosts that were drained are put back."""
     inventory = json.loads((folder / "hosts.json").read_text())
-    hook = {phase: {"command": ["sh", "-c", f"echo {phase} $GPU_ROLLOUT_HOST >> called"], "on": "controller"}
-            for phase in ("drain", "resume")}  # fmt: skip
+    hook = {
+        phase: {"command": ["sh", "-c", f"echo {phase} $GPU_ROLLOUT_HOST >> called"], "on": "controller"}
+        for phase in ("drain", "resume")
+    }
     inventory["all"]["vars"].update(gpu_rollout_drain=hook["drain"], gpu_rollout_resume=hook["resume"])
     (folder / "hosts.json").write_text(json.dumps(inventory))
     (folder / "slow").touch()
     process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        [sys.executable, "-c", PROGRAM],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+    )
     deadline = time.monotonic() + 60
     while not (folder / "a").exists() and time.monotonic() < deadline:
         time.sleep(0.1)

@@ -52,7 +52,8 @@ def test_ctrl_c_in_the_middle_of_apply(tmp_path):
             continue
         try:
             data = os.read(terminal, 65536)
-        except OSError:  # Linux: the other side is closed
+        except OSError:
+            # Linux: the other side is closed
             break
         shown += data
         if b"[y/N]" in shown and not answered:

@@ -64,8 +64,10 @@ def fleet_file(tmp_path):
     secret.write_text(PASSWORD)
     sealed = subprocess.run(
         [Path(sys.executable).with_name("ansible-vault"), "encrypt_string", "--vault-password-file", secret, SEALED],
-        capture_output=True, text=True, check=True,
-    ).stdout  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
     secret.unlink()
     block = "\n".join(" " * 8 + line.strip() for line in sealed.splitlines() if not line.startswith("!vault"))
     (tmp_path / "hosts.yml").write_text(
@@ -87,7 +89,8 @@ def holding(places):
                     if path.is_file() and any(secret in path.read_bytes() for secret in SECRETS):
                         found.add(str(path))
                 except OSError:
-                    continue  # it went, or is not ours to read
+                    # it went, or is not ours to read
+                    continue
     return found
 
 
@@ -107,13 +110,9 @@ class Sampler(threading.Thread):
 
 def test_it_is_used_and_lies_in_no_file(tmp_path, fleet_file):
     sampler = Sampler(tmp_path)
-    fleet = inventory.load(
-        [str(fleet_file)], None, {"typed": VALUE, "led": "to {{ typed }}"}, vault_password=PASSWORD
-    )
+    fleet = inventory.load([str(fleet_file)], None, {"typed": VALUE, "led": "to {{ typed }}"}, vault_password=PASSWORD)
     sampler.start()
-    result = engine.run_playbook(
-        tmp_path / "play.yml", fleet, ["a"], {}, engine.new_run_dir("test"), verbosity=4
-    )
+    result = engine.run_playbook(tmp_path / "play.yml", fleet, ["a"], {}, engine.new_run_dir("test"), verbosity=4)
     sampler.over.set()
     sampler.join()
     assert result.hosts["a"].status == "ok", (result.run_dir / "ansible.log").read_text()
@@ -127,9 +126,7 @@ def test_a_broken_template_shows_no_other_variable(tmp_path, fleet_file):
         "- hosts: all\n  gather_facts: false\n  tasks:\n    - ansible.builtin.debug: {msg: '{{ led }}'}\n"
     )
     broken = {"led": "{{ nothing_of_that_name }}"}
-    result = engine.run_playbook(
-        tmp_path / "play.yml", fleet, ["a"], broken, engine.new_run_dir("test"), verbosity=4
-    )
+    result = engine.run_playbook(tmp_path / "play.yml", fleet, ["a"], broken, engine.new_run_dir("test"), verbosity=4)
     assert result.hosts["a"].status == "failed"
     assert holding([result.run_dir]) == set()
 
@@ -140,8 +137,10 @@ def test_a_killed_run_leaves_none_of_it(tmp_path, fleet_file, after):
     sampler.start()
     command = subprocess.Popen(
         [sys.executable, "-c", COMMAND, fleet_file, tmp_path / "play.yml", VALUE],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     command.stdin.write(PASSWORD + "\n")
     command.stdin.flush()
     word, seconds = after
@@ -160,8 +159,11 @@ def test_a_killed_run_leaves_none_of_it(tmp_path, fleet_file, after):
     (tmp_path / "play.yml").write_text("- hosts: all\n  gather_facts: false\n")
     subprocess.run(
         [sys.executable, "-c", COMMAND, fleet_file, tmp_path / "play.yml", VALUE],
-        input=PASSWORD, stdout=subprocess.DEVNULL, text=True, check=True,
-    )  # fmt: skip
+        input=PASSWORD,
+        stdout=subprocess.DEVNULL,
+        text=True,
+        check=True,
+    )
     left = [*(tmp_path / "tmp").iterdir(), *(tmp_path / "home").glob(".ansible/tmp/*")]
     assert left == []
 
@@ -174,9 +176,7 @@ def _children(pid):
 
 
 def test_no_argument_list_and_no_environment_has_them(tmp_path, fleet_file):
-    fleet = inventory.load(
-        [str(fleet_file)], None, {"typed": VALUE, "led": "to {{ typed }}"}, vault_password=PASSWORD
-    )
+    fleet = inventory.load([str(fleet_file)], None, {"typed": VALUE, "led": "to {{ typed }}"}, vault_password=PASSWORD)
     seen = []
 
     def look(event):
@@ -203,6 +203,4 @@ def test_names_are_names_and_what_was_found_reaches_ansible(tmp_path):
     )
     fleet = inventory.load([str(tmp_path / "hosts.json")])
     result = engine.run_playbook(tmp_path / "play.yml", fleet, names[:299], {}, engine.new_run_dir("test"))
-    assert json.loads((tmp_path / "seen").read_text()) == names[:299], (
-        result.run_dir / "ansible.log"
-    ).read_text()
+    assert json.loads((tmp_path / "seen").read_text()) == names[:299], (result.run_dir / "ansible.log").read_text()

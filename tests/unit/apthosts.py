@@ -38,11 +38,7 @@ def signature(ids, form="id"):
             hashed += b"\x16\x21\x04" + bytes(12) + raw
         unhashed = b"\x09\x10" + raw if form in ("id", "both") else b""
         body = (
-            b"\x04\x01\x01\x08"
-            + len(hashed).to_bytes(2, "big")
-            + hashed
-            + len(unhashed).to_bytes(2, "big")
-            + unhashed
+            b"\x04\x01\x01\x08" + len(hashed).to_bytes(2, "big") + hashed + len(unhashed).to_bytes(2, "big") + unhashed
         )
         packets += _new(2, body + b"\x00\x00\x00\x08\xff")
     text = base64.encodebytes(packets).decode()
@@ -69,17 +65,18 @@ def _list(root, row, arch="amd64"):
     size = row.get("wrong", len(text))
     suite, _, codename = str(row.get("release", "")).partition(" ")
     fields = {
-        "Origin": row.get("origin"), "Label": row.get("label"), "Suite": suite or None, "Codename": codename or None,
+        "Origin": row.get("origin"),
+        "Label": row.get("label"),
+        "Suite": suite or None,
+        "Codename": codename or None,
         "NotAutomatic": "yes" if row.get("not_automatic") else None,
-    }  # fmt: skip
+    }
     index = {inside: (size, hashlib.sha256(text.encode()).hexdigest())}
     if "signed" in row:
         trees.write(root, f"/var/lib/apt/lists/{begin}InRelease", in_release(fields, index, row["signed"]))
         trees.write(root, f"/var/lib/apt/lists/{begin}{inside.replace('/', '_')}", text)
     if "fetched" in row:
-        trees.write(
-            root, f"/var/lib/apt/lists/partial/{begin}InRelease", in_release(fields, index, row["fetched"])
-        )
+        trees.write(root, f"/var/lib/apt/lists/partial/{begin}InRelease", in_release(fields, index, row["fetched"]))
     if row.get("failed"):
         trees.write(root, f"/var/lib/apt/lists/partial/{begin}Packages.FAILED", "")
 

@@ -20,26 +20,34 @@ from pathlib import Path
 
 import yaml
 
+# isort: skip - trees makes it importable
+from ansible_collections.gpu.provision.plugins.module_utils.probe import diagnostics as probe_diagnostics
 from provision.catalog import load_catalog
 from provision.diagnose import diagnose
 from provision.facts import Facts
 from provision.inventory import variables
 from tests.unit import trees
 
-from ansible_collections.gpu.provision.plugins.module_utils.probe import diagnostics as probe_diagnostics  # isort: skip - trees makes it importable
-
 CASES = Path(__file__).parents[1] / "cases"
 _BASES = (
-    "nvidia-utils", "nvidia-compute-utils", "nvidia-kernel-common", "libnvidia-compute", "libnvidia-cfg1", "libnvidia-decode",
-)  # fmt: skip
+    "nvidia-utils",
+    "nvidia-compute-utils",
+    "nvidia-kernel-common",
+    "libnvidia-compute",
+    "libnvidia-cfg1",
+    "libnvidia-decode",
+)
 _INITRD = "070701 stands for an initramfs\n"
 SMI = {
-    "no_driver": (9, "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. "
-                     "Make sure that the latest NVIDIA driver is installed and running.\n"),
+    "no_driver": (
+        9,
+        "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. "
+        "Make sure that the latest NVIDIA driver is installed and running.\n",
+    ),
     "mismatch": (18, "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: {library}\n"),
     "no_devices": (6, "No devices were found\n"),
     "no_library": (12, "NVIDIA-SMI couldn't find libnvidia-ml.so library in your system.\n"),
-}  # fmt: skip
+}
 
 
 def load(name):
@@ -55,9 +63,7 @@ def merged(base, over):
         if key.endswith("+"):
             tree[key[:-1]] = [*tree.get(key[:-1], []), *value]
         elif key.endswith("-"):
-            tree[key[:-1]] = [
-                row for row in tree.get(key[:-1], []) if not str(_name(row)).startswith(tuple(value))
-            ]
+            tree[key[:-1]] = [row for row in tree.get(key[:-1], []) if not str(_name(row)).startswith(tuple(value))]
         elif isinstance(value, dict) and isinstance(tree.get(key), dict):
             tree[key] = {**tree[key], **value}
             tree[key] = {name: one for name, one in tree[key].items() if one is not None}
@@ -100,11 +106,7 @@ def expanded(tree):
     files.setdefault("/etc/os-release", f'ID=ubuntu\nVERSION_ID="{version_id}"\nVERSION_CODENAME=x\n')
     kernels = tree.pop("kernels", [])
     if kernels:
-        dirs += [
-            "/run/systemd/system",
-            "/var/lib/dpkg/info",
-            *(f"/lib/modules/{kernel}/kernel" for kernel in kernels),
-        ]
+        dirs += ["/run/systemd/system", "/var/lib/dpkg/info", *(f"/lib/modules/{kernel}/kernel" for kernel in kernels)]
         tree.setdefault("running", kernels[-1])
         tree.setdefault("boot", kernels)
         given = {row.split()[0] for row in packages}
@@ -129,22 +131,14 @@ def _driver(tree, driver, kernels):
         names.append(f"nvidia-firmware-{series}-{version}")
         tree["files"].setdefault(f"/lib/firmware/nvidia/{version}/gsp_ga10x.bin", "firmware")
     if build == "dkms":
-        names += [
-            f"{base}-{series}{tail}" for base in ("nvidia-dkms", "nvidia-kernel-source", "nvidia-headless")
-        ]
+        names += [f"{base}-{series}{tail}" for base in ("nvidia-dkms", "nvidia-kernel-source", "nvidia-headless")]
         tree["packages"].append("dkms 3.0 ii")
     elif build == "signed":
         names.append(f"nvidia-headless-no-dkms-{series}{tail}")
         for kernel in built:
-            tree["packages"].append(
-                f"linux-modules-nvidia-{series}{tail}-{kernel} 6.8.0 {driver.get('status', 'hi')}"
-            )
+            tree["packages"].append(f"linux-modules-nvidia-{series}{tail}-{kernel} 6.8.0 {driver.get('status', 'hi')}")
     if driver.get("variant") == "desktop":
-        names += [
-            f"nvidia-driver-{series}{tail}",
-            f"libnvidia-gl-{series}",
-            f"xserver-xorg-video-nvidia-{series}",
-        ]
+        names += [f"nvidia-driver-{series}{tail}", f"libnvidia-gl-{series}", f"xserver-xorg-video-nvidia-{series}"]
     given = {row.split()[0] for row in tree["packages"]}
     for name in [*names, *driver.get("extra", [])]:
         if name not in given:
@@ -160,8 +154,7 @@ def _driver_files(tree, driver, version, built, build, flavour, series):
         links.setdefault(f"{folder}/{name}.1", f"{name}.{version}")
     owns = tree.setdefault("owns", {})
     owns.setdefault(
-        f"libnvidia-compute-{series}",
-        [f"{folder}/libcuda.so.{version}", f"{folder}/libnvidia-ml.so.{version}"],
+        f"libnvidia-compute-{series}", [f"{folder}/libcuda.so.{version}", f"{folder}/libnvidia-ml.so.{version}"]
     )
     licence = "Dual MIT/GPL" if flavour == "open" else "NVIDIA"
     disk = driver.get("modules", version)
@@ -169,13 +162,9 @@ def _driver_files(tree, driver, version, built, build, flavour, series):
         path = f"/lib/modules/{kernel}/updates/dkms/nvidia.ko"
         module = {"path": path, "version": disk, "license": licence}
         if build == "signed":
-            path = (
-                f"/lib/modules/{kernel}/kernel/nvidia-{series}{'open' if flavour == 'open' else ''}/nvidia.ko"
-            )
+            path = f"/lib/modules/{kernel}/kernel/nvidia-{series}{'open' if flavour == 'open' else ''}/nvidia.ko"
             module.update(path=path, signed_by="Canonical Ltd. Kernel Module Signing")
-            owns.setdefault(
-                f"linux-modules-nvidia-{series}{'-open' if flavour == 'open' else ''}-{kernel}", [path]
-            )
+            owns.setdefault(f"linux-modules-nvidia-{series}{'-open' if flavour == 'open' else ''}-{kernel}", [path])
         else:
             tree["dirs"].append(f"/var/lib/dkms/nvidia/{disk}/{kernel}/x86_64/module")
             links.setdefault(f"/var/lib/dkms/nvidia/kernel-{kernel}-x86_64", f"{disk}/{kernel}/x86_64")
@@ -190,15 +179,14 @@ def _driver_files(tree, driver, version, built, build, flavour, series):
     loaded = driver.get("loaded", version)
     if loaded:
         tree.setdefault("loaded", {"version": loaded, "open": flavour == "open"})
-        names = [
-            "nvidiactl",
-            "nvidia-uvm",
-            *(f"nvidia{number}" for number in range(len(tree.get("pci", [])))),
-        ]
+        names = ["nvidiactl", "nvidia-uvm", *(f"nvidia{number}" for number in range(len(tree.get("pci", []))))]
         for name in names:
             files.setdefault(f"/dev/{name}", "")
-        files.setdefault("/proc/modules", "nvidia_uvm 1 0 - Live 0x0\nnvidia_modeset 1 0 - Live 0x0\n"
-                         "nvidia 1 2 nvidia_uvm,nvidia_modeset, Live 0x0\n")  # fmt: skip
+        files.setdefault(
+            "/proc/modules",
+            "nvidia_uvm 1 0 - Live 0x0\nnvidia_modeset 1 0 - Live 0x0\n"
+            "nvidia 1 2 nvidia_uvm,nvidia_modeset, Live 0x0\n",
+        )
 
 
 def _keep_date(path):

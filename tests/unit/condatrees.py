@@ -23,9 +23,15 @@ def build(root, tree):
 
 
 def _prefix(
-    root, path, conda="26.5.3", python="3.13.5", channel="https://repo.anaconda.com/pkgs/main", packages=(),
-    lacks=(), extra=None,
-):  # fmt: skip
+    root,
+    path,
+    conda="26.5.3",
+    python="3.13.5",
+    channel="https://repo.anaconda.com/pkgs/main",
+    packages=(),
+    lacks=(),
+    extra=None,
+):
     _environment(root, path, python, [f"conda-{conda}-py313_0", *packages])
     record = {"build": "py313_0", "channel": channel, "name": "conda", "version": conda}
     trees.write(root, f"{path}/conda-meta/conda-{conda}-py313_0.json", json.dumps(record))

@@ -7,42 +7,31 @@ from typing import Any
 
 import provision.collection  # noqa: F401 - makes the collection importable
 from ansible_collections.gpu.provision.plugins.module_utils.apt import files as apt_files
-from ansible_collections.gpu.provision.plugins.module_utils.containers import (
-    cdi_spec,
-    daemon_json,
-    docker_proxy,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.containers import (
-    files as containers_files,
-)
+from ansible_collections.gpu.provision.plugins.module_utils.containers import cdi_spec, daemon_json, docker_proxy
+from ansible_collections.gpu.provision.plugins.module_utils.containers import files as containers_files
 from provision.catalog import load_catalog
 from provision.facts import DaemonFile, Facts
 from provision.inventory.proxy import HostProxy
 from provision.parts.apt import PartPlan
 from provision.parts.candidates import Candidate, Offer
 from provision.parts.containers.plan import plan_containers
-from provision.parts.containers.resolve import (
-    ContainersDecision,
-    ContainersTarget,
-    ContainersWish,
-    resolve_containers,
-)
+from provision.parts.containers.resolve import ContainersDecision, ContainersTarget, ContainersWish, resolve_containers
 from provision.parts.decision import Decision, DriverWish
 from provision.parts.driver.resolve import resolve_driver
 from tests.unit.hosts import host
 
 # The names are typed here, so that a wrong catalog fails.
-SET = (
-    "nvidia-container-toolkit",
-    "nvidia-container-toolkit-base",
-    "libnvidia-container-tools",
-    "libnvidia-container1",
-)
+SET = ("nvidia-container-toolkit", "nvidia-container-toolkit-base", "libnvidia-container-tools", "libnvidia-container1")
 URI = "https://nvidia.github.io/libnvidia-container/stable/deb/amd64/"
 SOURCE = {
-    "name": "container-toolkit", "uris": URI, "suites": "/", "components": "", "key": None,
-    "key_url": "https://nvidia.github.io/libnvidia-container/gpgkey", "fingerprint": "C95B321B61E88C1809C4F759DDCAE044F796ECB0",
-}  # fmt: skip
+    "name": "container-toolkit",
+    "uris": URI,
+    "suites": "/",
+    "components": "",
+    "key": None,
+    "key_url": "https://nvidia.github.io/libnvidia-container/gpgkey",
+    "fingerprint": "C95B321B61E88C1809C4F759DDCAE044F796ECB0",
+}
 VERSIONS = ["1.20.0", "1.19.1", "1.19.0", "1.18.2", "1.18.1", "1.18.0", "1.17.8", "1.17.7", "1.7.0"]
 DRIVER = "580-server 580.126.20 open signed"
 
@@ -54,11 +43,17 @@ def toolkit_offer(
     gone = lacks or {}
     rows = {
         name: [
-            Candidate(name, v if "-" in v else f"{v}-1", uri=URI, origin="https://nvidia.github.io/libnvidia-container/stable/deb")
-            for v in versions if name not in gone.get(v, [])
+            Candidate(
+                name,
+                v if "-" in v else f"{v}-1",
+                uri=URI,
+                origin="https://nvidia.github.io/libnvidia-container/stable/deb",
+            )
+            for v in versions
+            if name not in gone.get(v, [])
         ]
         for name in SET
-    }  # fmt: skip
+    }
     return Offer({name: found for name, found in rows.items() if found}, errors or [])
 
 
@@ -66,14 +61,16 @@ ARCHIVE = {
     "24.04": {"docker.io": "28.2.2-0ubuntu1~24.04.1", "podman": "4.9.3+ds1-1ubuntu0.2"},
     "22.04": {"docker.io": "28.2.2-0ubuntu1~22.04.1", "podman": "3.4.4+ds1-1ubuntu1.22.04.3"},
     "26.04": {"docker.io": "29.1.3-0ubuntu1", "podman": "5.7.0+ds2-3ubuntu1"},
-}  # fmt: skip
+}
 
 
 def archive_offer(ubuntu: str) -> Offer:
-    return Offer({
-        name: [Candidate(name, version, uri="http://archive.ubuntu.com/ubuntu", origin="Ubuntu")]
-        for name, version in ARCHIVE[ubuntu].items()
-    })  # fmt: skip
+    return Offer(
+        {
+            name: [Candidate(name, version, uri="http://archive.ubuntu.com/ubuntu", origin="Ubuntu")]
+            for name, version in ARCHIVE[ubuntu].items()
+        }
+    )
 
 
 def case_host(case: dict[str, Any]) -> Facts:
@@ -83,17 +80,19 @@ def case_host(case: dict[str, Any]) -> Facts:
     if case.get("toolkit"):
         version, *rest = str(case["toolkit"]).split()
         status = "ii" if "unheld" in rest else "hi"
-        rows = {
-            name: {"version": version if "-" in version else f"{version}-1", "status": status} for name in SET
-        }
+        rows = {name: {"version": version if "-" in version else f"{version}-1", "status": status} for name in SET}
     for name, text in case.get("packages", {}).items():
         version, *state = str(text).split()
         rows[name] = {"version": version, "status": state[0] if state else "ii"}
     os = {"id": "ubuntu", "version_id": ubuntu, **case.get("os", {})}
     facts = host(
-        case.get("gpus", ["H100"]), case.get("driver", DRIVER) or None, containers=case.get("containers", {}),
-        host={"os": os, "arch": case.get("arch", "amd64")}, apt=case.get("apt", {}), own_files=case.get("own_files", {}),
-    )  # fmt: skip
+        case.get("gpus", ["H100"]),
+        case.get("driver", DRIVER) or None,
+        containers=case.get("containers", {}),
+        host={"os": os, "arch": case.get("arch", "amd64")},
+        apt=case.get("apt", {}),
+        own_files=case.get("own_files", {}),
+    )
     more = Facts.model_validate({"packages": rows}).packages
     return facts.model_copy(update={"packages": {**facts.packages, **more}})
 
@@ -108,9 +107,7 @@ def case_offers(case: dict[str, Any]) -> dict[str, Offer]:
     if named is None:
         return {}
     toolkit = toolkit_offer(**named) if isinstance(named, dict) else toolkit_offer(list(named))
-    archive = (
-        Offer() if case.get("archive", True) is False else archive_offer(str(case.get("ubuntu", "24.04")))
-    )
+    archive = Offer() if case.get("archive", True) is False else archive_offer(str(case.get("ubuntu", "24.04")))
     return {"container_toolkit": toolkit, "ubuntu": archive}
 
 
@@ -123,11 +120,7 @@ def decided(case: dict[str, Any]) -> tuple[ContainersWish, Facts, ContainersDeci
     facts, wish = case_host(case), case_wish(case)
     offers = case_offers(case)
     proxy = HostProxy.from_vars(case.get("proxy", {}))
-    return (
-        wish,
-        facts,
-        resolve_containers(wish, facts, load_catalog(), offers, case_driver(case, facts), proxy),
-    )
+    return (wish, facts, resolve_containers(wish, facts, load_catalog(), offers, case_driver(case, facts), proxy))
 
 
 def planned(case: dict[str, Any]) -> tuple[ContainersDecision, PartPlan]:

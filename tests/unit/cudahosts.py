@@ -40,9 +40,7 @@ def apply(facts: Facts, target: CudaTarget, offer: Offer | None) -> Facts:
         candidate = next(c for c in offer.versions(name) if c.version == version)
         packages[name] = (
             type(facts)
-            .model_validate(
-                {"packages": {name: {"version": version, "status": "hi", "depends": candidate.depends}}}
-            )
+            .model_validate({"packages": {name: {"version": version, "status": "hi", "depends": candidate.depends}}})
             .packages[name]
         )
     folder = f"/usr/local/cuda-{target.default}"
@@ -82,9 +80,12 @@ def case_host(case: dict[str, Any]) -> Facts:
     ubuntu = str(case.get("ubuntu", "24.04"))
     base = {"id": "ubuntu", "version_id": ubuntu, **extra.pop("os", {})}
     facts = host(
-        case.get("gpus", ["RTX 4090"]), case.get("driver_installed"), drivers=case.get("drivers", []),
-        host={"os": base, "arch": case.get("arch", "amd64")}, **extra,
-    )  # fmt: skip
+        case.get("gpus", ["RTX 4090"]),
+        case.get("driver_installed"),
+        drivers=case.get("drivers", []),
+        host={"os": base, "arch": case.get("arch", "amd64")},
+        **extra,
+    )
     for step in case.get("installed", []):
         if step == "real":
             rows = type(facts).model_validate({"packages": real_rows()}).packages
@@ -101,20 +102,14 @@ def case_host(case: dict[str, Any]) -> Facts:
         merged = {**facts.packages}
         for name, row in rows.items():
             before = merged.get(name)
-            merged[name] = row.model_copy(
-                update={"depends": row.depends or (before.depends if before else None)}
-            )
+            merged[name] = row.model_copy(update={"depends": row.depends or (before.depends if before else None)})
         facts = facts.model_copy(update={"packages": merged})
     return with_folders(facts, case.get("gutted"))
 
 
 def _jammy(facts: Facts) -> Facts:
     return facts.model_copy(
-        update={
-            "host": facts.host.model_copy(
-                update={"os": facts.host.os.model_copy(update={"version_id": "22.04"})}
-            )
-        }
+        update={"host": facts.host.model_copy(update={"os": facts.host.os.model_copy(update={"version_id": "22.04"})})}
     )
 
 
@@ -122,9 +117,7 @@ def _prefixed(values: dict[str, Any]) -> dict[str, Any]:
     # Most cases are about toolkits alone: the libraries that the role takes by itself are asked for where they matter.
     values = {"cudnn": "none", "nccl": "none", **values}
     """Role variables of a case; no library where it names none."""
-    return {
-        f"cuda_toolkit_{name}": value for name, value in {"cudnn": "none", "nccl": "none", **values}.items()
-    }
+    return {f"cuda_toolkit_{name}": value for name, value in {"cudnn": "none", "nccl": "none", **values}.items()}
 
 
 def case_wish(case: dict[str, Any]) -> CudaWish:
@@ -140,7 +133,6 @@ def case_driver(case: dict[str, Any], facts: Facts, wish: CudaWish) -> Decision:
 
 def case_offer(case: dict[str, Any]) -> Offer | None:
     named = case.get(
-        "offer",
-        {"22.04": "jammy", "24.04": "noble", "26.04": "resolute"}.get(str(case.get("ubuntu", "24.04"))),
+        "offer", {"22.04": "jammy", "24.04": "noble", "26.04": "resolute"}.get(str(case.get("ubuntu", "24.04")))
     )
     return OFFERS[named] if named else None

@@ -15,11 +15,18 @@ CONTROL = Path(__file__).parents[1] / "fixtures/cuda-13.0.control"
 URI = "http://mirror.test/compute/cuda/repos/ubuntu2404/x86_64/"
 # Component builds of the releases that the tests use: cudart, nvcc and the rest; cublas.
 BUILDS = {
-    "11.7.1": ("11.7.99", "11.10.3.66"), "11.8.0": ("11.8.89", "11.11.3.6"), "12.2.2": ("12.2.140", "12.2.5.6"),
-    "12.4.0": ("12.4.99", "12.4.2.65"), "12.4.1": ("12.4.127", "12.4.5.8"), "12.5.1": ("12.5.82", "12.5.3.2"),
-    "12.6.3": ("12.6.77", "12.6.4.1"), "12.8.1": ("12.8.90", "12.8.4.1"), "12.9.1": ("12.9.79", "12.9.1.4"),
-    "13.3.1": ("13.3.29", "13.6.0.2"), "13.5.0": ("13.5.37", "13.10.0.20"),
-}  # fmt: skip
+    "11.7.1": ("11.7.99", "11.10.3.66"),
+    "11.8.0": ("11.8.89", "11.11.3.6"),
+    "12.2.2": ("12.2.140", "12.2.5.6"),
+    "12.4.0": ("12.4.99", "12.4.2.65"),
+    "12.4.1": ("12.4.127", "12.4.5.8"),
+    "12.5.1": ("12.5.82", "12.5.3.2"),
+    "12.6.3": ("12.6.77", "12.6.4.1"),
+    "12.8.1": ("12.8.90", "12.8.4.1"),
+    "12.9.1": ("12.9.79", "12.9.1.4"),
+    "13.3.1": ("13.3.29", "13.6.0.2"),
+    "13.5.0": ("13.5.37", "13.10.0.20"),
+}
 
 
 def make(name: str, version: str, depends: str = "", conflicts: str = "", provides: str = "") -> Candidate:
@@ -49,9 +56,7 @@ def toolkit(release: str) -> list[Candidate]:
     build, cublas = BUILDS[release]
     major, minor, _ = release.split(".")
     tail = f"{major}-{minor}"
-    config = (
-        f"cuda-toolkit-{tail}-config-common, cuda-toolkit-{major}-config-common, cuda-toolkit-config-common"
-    )
+    config = f"cuda-toolkit-{tail}-config-common, cuda-toolkit-{major}-config-common, cuda-toolkit-config-common"
 
     def part(name: str, depends: str = "", version: str = build) -> Candidate:
         return make(f"{name}-{tail}", f"{version}-1", depends.replace("%", tail))
@@ -60,32 +65,50 @@ def toolkit(release: str) -> list[Candidate]:
         return ", ".join(f"{name}-{tail} (>= {version})" for name in names)
 
     return [
-        part("cuda-toolkit", f"{needs('cuda-libraries', 'cuda-libraries-dev', 'cuda-compiler', 'cuda-tools', version=release)}, "
-             + needs("cuda-documentation", "cuda-nvml-dev"), release),
+        part(
+            "cuda-toolkit",
+            f"{needs('cuda-libraries', 'cuda-libraries-dev', 'cuda-compiler', 'cuda-tools', version=release)}, "
+            + needs("cuda-documentation", "cuda-nvml-dev"),
+            release,
+        ),
         part("cuda-libraries", f"{needs('cuda-cudart', 'cuda-nvrtc')}, {needs('libcublas', version=cublas)}", release),
-        part("cuda-libraries-dev", f"{needs('cuda-cudart-dev', 'cuda-nvrtc-dev')}, "
-             + needs("libcublas-dev", version=cublas), release),
+        part(
+            "cuda-libraries-dev",
+            f"{needs('cuda-cudart-dev', 'cuda-nvrtc-dev')}, " + needs("libcublas-dev", version=cublas),
+            release,
+        ),
         part("cuda-minimal-build", f"{needs('cuda-compiler', version=release)}, {needs('cuda-cudart-dev')}", release),
         part("cuda-compiler", needs("cuda-nvcc", "cuda-cuobjdump"), release),
         part("cuda-command-line-tools", needs("cuda-gdb", "cuda-nvtx"), release),
-        part("cuda-tools", f"{needs('cuda-command-line-tools', 'cuda-nsight-compute', version=release)}, "
-             + needs("gds-tools"), release),
+        part(
+            "cuda-tools",
+            f"{needs('cuda-command-line-tools', 'cuda-nsight-compute', version=release)}, " + needs("gds-tools"),
+            release,
+        ),
         part("cuda-nsight-compute", f"nsight-compute-20{major}.{minor} (>= 20{major}.{minor})", release),
         make(f"nsight-compute-20{major}.{minor}", f"20{major}.{minor}.0.1-1"),
         make(f"cuda-toolkit-{tail}-config-common", f"{build}-1"),
         make(f"cuda-toolkit-{major}-config-common", f"{build}-1"),
         make("cuda-toolkit-config-common", f"{build}-1"),
-        part("cuda-cudart", config), part("cuda-cudart-dev", "cuda-cudart-% (>= " + build + ")"),
-        part("cuda-nvrtc"), part("cuda-nvrtc-dev", "cuda-nvrtc-%"), part("cuda-nvml-dev"), part("cuda-documentation"),
-        part("cuda-nvcc", "build-essential, cuda-cudart-dev-%"), part("cuda-cuobjdump"), part("cuda-nvtx"),
-        part("cuda-gdb", "cuda-cuobjdump-%"), part("gds-tools"),
-        part("libcublas", config, cublas), part("libcublas-dev", "libcublas-% (>= " + cublas + ")", cublas),
+        part("cuda-cudart", config),
+        part("cuda-cudart-dev", "cuda-cudart-% (>= " + build + ")"),
+        part("cuda-nvrtc"),
+        part("cuda-nvrtc-dev", "cuda-nvrtc-%"),
+        part("cuda-nvml-dev"),
+        part("cuda-documentation"),
+        part("cuda-nvcc", "build-essential, cuda-cudart-dev-%"),
+        part("cuda-cuobjdump"),
+        part("cuda-nvtx"),
+        part("cuda-gdb", "cuda-cuobjdump-%"),
+        part("gds-tools"),
+        part("libcublas", config, cublas),
+        part("libcublas-dev", "libcublas-% (>= " + cublas + ")", cublas),
         # What the role never takes.
         part("cuda", f"{needs('cuda-toolkit', version=release)}, cuda-runtime-{tail}, cuda-demo-suite-{tail}", release),
         part("cuda-runtime", "cuda-drivers (>= 520), " + needs("cuda-libraries", version=release), release),
         part("cuda-demo-suite", "cuda-runtime-%"),
         make(f"cuda-compat-{tail}", "999.1-1"),
-    ]  # fmt: skip
+    ]
 
 
 def thirteen() -> list[Candidate]:
@@ -95,10 +118,18 @@ def thirteen() -> list[Candidate]:
     assert "cuda-toolkit-13-0" not in names
     return [
         *rows,
-        make("cuda-toolkit-13-0", "13.0.2-1", "cuda-compiler-13-0 (>= 13.0.2), cuda-libraries-13-0 (>= 13.0.2), "
-             "cuda-libraries-dev-13-0 (>= 13.0.2), cuda-tools-13-0 (>= 13.0.2), cuda-nvml-dev-13-0 (>= 13.0.87)"),
-        make("cuda-tools-13-0", "13.0.2-1", "cuda-command-line-tools-13-0 (>= 13.0.2), cuda-nsight-compute-13-0 (>= 13.0.2)"),
-    ]  # fmt: skip
+        make(
+            "cuda-toolkit-13-0",
+            "13.0.2-1",
+            "cuda-compiler-13-0 (>= 13.0.2), cuda-libraries-13-0 (>= 13.0.2), "
+            "cuda-libraries-dev-13-0 (>= 13.0.2), cuda-tools-13-0 (>= 13.0.2), cuda-nvml-dev-13-0 (>= 13.0.87)",
+        ),
+        make(
+            "cuda-tools-13-0",
+            "13.0.2-1",
+            "cuda-command-line-tools-13-0 (>= 13.0.2), cuda-nsight-compute-13-0 (>= 13.0.2)",
+        ),
+    ]
 
 
 def cudnn9(version: str, *majors: str) -> list[Candidate]:
@@ -116,11 +147,7 @@ def cudnn9(version: str, *majors: str) -> list[Candidate]:
         if split:
             rows.append(
                 make(
-                    f"libcudnn9-headers-cuda-{major}",
-                    full,
-                    "",
-                    "libcudnn8-dev, libcudnn9-headers",
-                    "libcudnn9-headers",
+                    f"libcudnn9-headers-cuda-{major}", full, "", "libcudnn8-dev, libcudnn9-headers", "libcudnn9-headers"
                 )
             )
     return rows
@@ -148,18 +175,30 @@ def offer(*groups: list[Candidate]) -> Offer:
     for group in groups:
         for candidate in group:
             packages.setdefault(candidate.name, {})[candidate.version] = candidate
-    return Offer({
-        name: sorted(rows.values(), key=lambda c: by_version(c.version), reverse=True) for name, rows in packages.items()
-    })  # fmt: skip
+    return Offer(
+        {
+            name: sorted(rows.values(), key=lambda c: by_version(c.version), reverse=True)
+            for name, rows in packages.items()
+        }
+    )
 
 
 LIBRARIES = [
     *cudnn8("8.9.6.50-1+cuda11.8", "8.9.7.29-1+cuda11.8", "8.9.6.50-1+cuda12.2", "8.9.7.29-1+cuda12.2"),
-    *cudnn9("9.1.0.70", "11", "12"), *cudnn9("9.10.2.21", "11", "12"), *cudnn9("9.14.0.64", "12", "13"),
+    *cudnn9("9.1.0.70", "11", "12"),
+    *cudnn9("9.10.2.21", "11", "12"),
+    *cudnn9("9.14.0.64", "12", "13"),
     *cudnn9("9.28.0.42", "12", "13"),
-    *nccl("2.15.5-1+cuda11.8", "2.16.5-1+cuda11.8", "2.21.5-1+cuda12.4", "2.25.1-1+cuda12.8", "2.27.3-1+cuda12.9",
-          "2.28.3-1+cuda13.0", "2.30.7-1+cuda13.3"),
-]  # fmt: skip
+    *nccl(
+        "2.15.5-1+cuda11.8",
+        "2.16.5-1+cuda11.8",
+        "2.21.5-1+cuda12.4",
+        "2.25.1-1+cuda12.8",
+        "2.27.3-1+cuda12.9",
+        "2.28.3-1+cuda13.0",
+        "2.30.7-1+cuda13.3",
+    ),
+]
 
 
 def repository(*releases: str, libraries: list[Candidate] | None = None) -> Offer:
@@ -171,7 +210,9 @@ def repository(*releases: str, libraries: list[Candidate] | None = None) -> Offe
 
 
 OFFERS = {
-    "jammy": repository("11.7.1", "11.8.0", "12.2.2", "12.4.0", "12.4.1", "12.6.3", "12.8.1", "12.9.1", "13.0.2", "13.5.0"),
+    "jammy": repository(
+        "11.7.1", "11.8.0", "12.2.2", "12.4.0", "12.4.1", "12.6.3", "12.8.1", "12.9.1", "13.0.2", "13.5.0"
+    ),
     "noble": repository("12.5.1", "12.6.3", "12.8.1", "12.9.1", "13.0.2", "13.5.0"),
     "noble-951": repository("12.6.3", libraries=[*cudnn9("9.5.1.17", "12"), *cudnn9("9.14.0.64", "12")]),
     "resolute": repository("13.3.1", "13.5.0", libraries=[*cudnn9("9.28.0.42", "13"), *nccl("2.30.7-1+cuda13.3")]),
@@ -181,6 +222,8 @@ OFFERS = {
         [c for c in toolkit("12.6.3") if c.name != "cuda-tools-12-6"],
         [make("cuda-tools-12-6", "12.6.3-1", "cuda-drivers (>= 560)")],
     ),
-    "thirteen-only": repository("11.8.0", "12.4.1", "13.0.2", libraries=[*cudnn9("9.14.0.64", "13"), *nccl("2.28.3-1+cuda13.0")]),
+    "thirteen-only": repository(
+        "11.8.0", "12.4.1", "13.0.2", libraries=[*cudnn9("9.14.0.64", "13"), *nccl("2.28.3-1+cuda13.0")]
+    ),
     "unreachable": Offer({}, ["Failed to fetch http://mirror.test/compute/cuda/repos: no route to host"]),
-}  # fmt: skip
+}

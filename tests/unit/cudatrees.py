@@ -14,9 +14,13 @@ from __future__ import annotations
 import copy
 
 PARTS = {
-    "cudart": "cuda-cudart", "cublas": "libcublas", "cublasLt": "libcublas", "cusparse": "libcusparse",
-    "nvJitLink": "libnvjitlink", "nvrtc": "cuda-nvrtc",
-}  # fmt: skip
+    "cudart": "cuda-cudart",
+    "cublas": "libcublas",
+    "cublasLt": "libcublas",
+    "cusparse": "libcusparse",
+    "nvJitLink": "libnvjitlink",
+    "nvrtc": "cuda-nvrtc",
+}
 MULTIARCH = "/usr/lib/x86_64-linux-gnu"
 INCLUDE = "/usr/include/x86_64-linux-gnu"
 
@@ -50,9 +54,7 @@ def expand(description):
         tree["files"]["/etc/profile.d/gpu-provision-cuda.sh"] = "# written by gpu-provision\n"
     for path in own.pop("remove", []):
         for key in ("files", "links"):
-            tree[key] = {
-                name: value for name, value in tree[key].items() if not (name + "/").startswith(path + "/")
-            }
+            tree[key] = {name: value for name, value in tree[key].items() if not (name + "/").startswith(path + "/")}
     for path in own.pop("uncached", []):
         tree["cache"] = [row for row in tree["cache"] if path not in row]
     gone = own.pop("drop", [])
@@ -81,10 +83,7 @@ def _toolkit(tree, version, origin):
         tree["files"][f"{base}/extras/README"] = ""
         return
     target = f"{base}/targets/x86_64-linux"
-    tree["links"] |= {
-        f"{base}/lib64": "targets/x86_64-linux/lib",
-        f"{base}/include": "targets/x86_64-linux/include",
-    }
+    tree["links"] |= {f"{base}/lib64": "targets/x86_64-linux/lib", f"{base}/include": "targets/x86_64-linux/include"}
     tree["files"] |= {
         f"{base}/bin/nvcc": "\x7fELF",
         f"{base}/version.json": f'{{"cuda": {{"version": "{version}.1"}}, "cuda_nvcc": {{"version": "{version}.99"}}}}',

@@ -30,24 +30,39 @@ OWN = {
 def healthy(name: str = "gpu01", gpus: int = 2, **facts: Any) -> Facts:
     """Two GeForce cards, the archive's driver with signed modules, held, persistence on, nothing pending."""
     cards = [
-        {"index": i, "name": "NVIDIA GeForce RTX 4090", "uuid": f"GPU-{name}-{i}", "driver_version": VERSION,
-         "bus_id": f"00000000:{0x10 + i:02X}:00.0", "persistence": True, "mig": None}
+        {
+            "index": i,
+            "name": "NVIDIA GeForce RTX 4090",
+            "uuid": f"GPU-{name}-{i}",
+            "driver_version": VERSION,
+            "bus_id": f"00000000:{0x10 + i:02X}:00.0",
+            "persistence": True,
+            "mig": None,
+        }
         for i in range(gpus)
-    ]  # fmt: skip
+    ]
     made = host(
-        ["RTX 4090"] * gpus, f"580 {VERSION} open signed",
+        ["RTX 4090"] * gpus,
+        f"580 {VERSION} open signed",
         smi={"path": "/usr/bin/nvidia-smi", "ran": True, "rc": 0, "driver_version": VERSION, "gpus": cards},
         services={"nvidia-persistenced": {"present": True, "enabled": True, "running": True}},
         own_files=dict(OWN),
         modprobe={"blacklisted": ["nouveau", "nova", "nova_core"]},
         devices=["/dev/nvidiactl", "/dev/nvidia-uvm", *(f"/dev/nvidia{i}" for i in range(gpus))],
         apt={
-            "sources": [{"file": "/etc/apt/sources.list.d/ubuntu.sources", "format": "deb822",
-                         "uris": ["http://archive.test/ubuntu/"], "suites": ["noble"]}],
-            "unattended": True, "blacklist": list(driver_names.UNATTENDED_PATTERNS),
+            "sources": [
+                {
+                    "file": "/etc/apt/sources.list.d/ubuntu.sources",
+                    "format": "deb822",
+                    "uris": ["http://archive.test/ubuntu/"],
+                    "suites": ["noble"],
+                }
+            ],
+            "unattended": True,
+            "blacklist": list(driver_names.UNATTENDED_PATTERNS),
         },
         **facts,
-    )  # fmt: skip
+    )
     data = made.model_dump()
     for gpu in data["gpus"]:
         gpu["pcie"] = {"width": 16, "max_width": 16, "speed": 16.0, "max_speed": 16.0}

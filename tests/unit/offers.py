@@ -23,9 +23,7 @@ def archive(series: str, upstream: str, revision: str = "0ubuntu0.24.04.1") -> l
     number = int(series.split("-")[0])
 
     def make(name: str, depends: str = "", provides: str = "") -> Candidate:
-        return Candidate(
-            name, version, depends, provides, ARCHIVE_URI, "noble-updates", "restricted", "Ubuntu", 1000
-        )
+        return Candidate(name, version, depends, provides, ARCHIVE_URI, "noble-updates", "restricted", "Ubuntu", 1000)
 
     rows = [
         make(f"nvidia-kernel-common-{series}", f"nvidia-firmware-{series}-{upstream}", exact),
@@ -38,9 +36,7 @@ def archive(series: str, upstream: str, revision: str = "0ubuntu0.24.04.1") -> l
         make(f"libnvidia-common-{series}", exact),
     ]
     for flavour in ("", "-open") if number >= 515 else ("",):
-        common = (
-            f"nvidia-kernel-common-{series} (<= {upstream}-1), nvidia-kernel-common-{series} (>= {upstream})"
-        )
+        common = f"nvidia-kernel-common-{series} (<= {upstream}-1), nvidia-kernel-common-{series} (>= {upstream})"
         source = f"nvidia-kernel-source-{series}{flavour} (= {version})"
         rows += [
             make(f"nvidia-kernel-source-{series}{flavour}"),
@@ -71,9 +67,7 @@ def transitional(series: str, to: str, version: str) -> list[Candidate]:
     rows = []
     for base in bases:
         for flavour in ("", "-open") if base in flavours and int(series.split("-")[0]) >= 515 else ("",):
-            rows.append(
-                Candidate(f"{base}-{series}{flavour}", version, f"{base}-{to}{flavour}", uri=ARCHIVE_URI)
-            )
+            rows.append(Candidate(f"{base}-{series}{flavour}", version, f"{base}-{to}{flavour}", uri=ARCHIVE_URI))
     return rows
 
 
@@ -87,22 +81,23 @@ def signed(series: str, upstream: str, *kernels: str, meta: str = "generic") -> 
             version = f"{base}.{base.rsplit('-', 1)[1]}"
             rows.append(
                 Candidate(
-                    f"linux-modules-nvidia-{series}{flavour}-{kernel}", version,
+                    f"linux-modules-nvidia-{series}{flavour}-{kernel}",
+                    version,
                     f"linux-objects-nvidia-{series}{flavour}-{kernel} (= {version}), "
                     f"linux-signatures-nvidia-{kernel} (= {version}), {common}",
                     uri=ARCHIVE_URI,
                 )
-            )  # fmt: skip
-            rows.append(
-                Candidate(f"linux-objects-nvidia-{series}{flavour}-{kernel}", version, uri=ARCHIVE_URI)
             )
+            rows.append(Candidate(f"linux-objects-nvidia-{series}{flavour}-{kernel}", version, uri=ARCHIVE_URI))
         rows.append(
             Candidate(
-                f"linux-modules-nvidia-{series}{flavour}-{meta}", "6.8.0-48.48",
+                f"linux-modules-nvidia-{series}{flavour}-{meta}",
+                "6.8.0-48.48",
                 f"linux-modules-nvidia-{series}{flavour}-{kernels[-1]} (= 6.8.0-48.48), {common}",
-                f"nvidia-dkms-{series}{flavour} (= {upstream}-0ubuntu0.24.04.1), nvidia-prebuilt-kernel", ARCHIVE_URI,
+                f"nvidia-dkms-{series}{flavour} (= {upstream}-0ubuntu0.24.04.1), nvidia-prebuilt-kernel",
+                ARCHIVE_URI,
             )
-        )  # fmt: skip
+        )
     return rows
 
 
@@ -128,9 +123,7 @@ def cuda_suffixed(series: str, upstream: str) -> list[Candidate]:
         Candidate(f"nvidia-open-{series}", version, f"nvidia-driver-{series}-open (>= {upstream})"),
         Candidate(f"cuda-drivers-{series}", version, f"nvidia-driver-{series} (>= {upstream})"),
     ]
-    return [
-        Candidate(c.name, c.version, c.depends, c.provides, CUDA_URI, "/", "", "NVIDIA", 1000) for c in rows
-    ]
+    return [Candidate(c.name, c.version, c.depends, c.provides, CUDA_URI, "/", "", "NVIDIA", 1000) for c in rows]
 
 
 def cuda_plain(upstream: str, proprietary: bool = True) -> list[Candidate]:

@@ -20,9 +20,7 @@ def table(name):
 
 def outcome(result=None, message=None, status=None, **more):
     """An Outcome: ok with a result, else an error with a message."""
-    return prove_job.Outcome(
-        status or ("ok" if message is None else "error"), result=result, message=message, **more
-    )
+    return prove_job.Outcome(status or ("ok" if message is None else "error"), result=result, message=message, **more)
 
 
 def says(words, *parts):
@@ -35,20 +33,47 @@ def says(words, *parts):
 def card(index=0, **change):
     """A healthy H100 as provenvml.survey shows it; change: dotted paths."""
     good = {
-        "index": index, "name": H100, "uuid": f"GPU-{index:08d}-0000-0000-0000-000000000000",
-        "bus_id": f"0000:{index:02x}:00.0", "pci_id": "2330", "minor": index, "cc": "9.0", "memory_mib": 81559, "used_mib": 1,
-        "vbios": "96.00.DA.00.0C", "persistence": True, "compute_mode": 0, "mig": {"current": False, "pending": False},
+        "index": index,
+        "name": H100,
+        "uuid": f"GPU-{index:08d}-0000-0000-0000-000000000000",
+        "bus_id": f"0000:{index:02x}:00.0",
+        "pci_id": "2330",
+        "minor": index,
+        "cc": "9.0",
+        "memory_mib": 81559,
+        "used_mib": 1,
+        "vbios": "96.00.DA.00.0C",
+        "persistence": True,
+        "compute_mode": 0,
+        "mig": {"current": False, "pending": False},
         "mig_instances": [],
         "ecc": {
-            "on": True, "pending": True, "volatile_uncorrected": 0, "volatile_corrected": 0, "aggregate_uncorrected": 0,
-            "aggregate_corrected": 0, "retired_pages": [None, None], "retired_pending": None,
+            "on": True,
+            "pending": True,
+            "volatile_uncorrected": 0,
+            "volatile_corrected": 0,
+            "aggregate_uncorrected": 0,
+            "aggregate_corrected": 0,
+            "retired_pages": [None, None],
+            "retired_pending": None,
             "remapped": {"corrected": 0, "uncorrected": 0, "pending": False, "failed": False},
         },
-        "pcie": {"generation": 5, "width": 16, "max_generation": 5, "max_width": 16, "card_generation": 5, "replays": 0},
-        "nvlinks": [], "fabric": None,
-        "temperature": {"now": 35, "shutdown": 95, "slowdown": 89, "maximum": 87}, "power_limit_w": 700.0,
-        "max_sm_mhz": 1980, "max_memory_mhz": 2619, "users": [],
-    }  # fmt: skip
+        "pcie": {
+            "generation": 5,
+            "width": 16,
+            "max_generation": 5,
+            "max_width": 16,
+            "card_generation": 5,
+            "replays": 0,
+        },
+        "nvlinks": [],
+        "fabric": None,
+        "temperature": {"now": 35, "shutdown": 95, "slowdown": 89, "maximum": 87},
+        "power_limit_w": 700.0,
+        "max_sm_mhz": 1980,
+        "max_memory_mhz": 2619,
+        "users": [],
+    }
     good = deepcopy(good)
     for path, value in change.items():
         *parents, last = path.split(".")

@@ -23,11 +23,15 @@ class KilledError(BaseException):
 
 def plan(name, kind="A", version="1", users=()):
     return HostPlan(
-        host=name, status="changes", gpus=[f"1 x {kind}"], summary="driver", spec={},
+        host=name,
+        status="changes",
+        gpus=[f"1 x {kind}"],
+        summary="driver",
+        spec={},
         packages=[PackageChange(action="install", name="driver", version=version)],
         steps=[Step(id="packages", title="install", because="because")],
         reboot=Reboot(needed=True, because=["because"], blocked_by=list(users)),
-    )  # fmt: skip
+    )
 
 
 class Memory(Store):
@@ -56,10 +60,13 @@ class World:
         self.looks = dict.fromkeys(hosts, 0)
         self.converged = set()
         self.drained = set()
-        self.events = []  # (kind, hosts)
+        # (kind, hosts)
+        self.events = []
         self.now = 0.0
-        self.kill_at = None  # number of the event at which the controller is killed
-        self.kill_on = None  # (kind, N): at the Nth event of a kind
+        # number of the event at which the controller is killed
+        self.kill_at = None
+        # (kind, N): at the Nth event of a kind
+        self.kill_on = None
 
     def event(self, kind, hosts):
         self.events.append((kind, list(hosts)))
@@ -146,9 +153,7 @@ class Fake:
         for name in hosts:
             self._event(phase, [name])
             bad = {"drain": "undrained", "resume": "stuck"}[phase] == self.world.fates[name]
-            found[name] = HookResult(
-                Issue(code=f"rollout.{phase}_failed", host=name, message="m") if bad else None
-            )
+            found[name] = HookResult(Issue(code=f"rollout.{phase}_failed", host=name, message="m") if bad else None)
             if phase == "drain":
                 self.world.drained.add(name)
             elif not bad:
@@ -172,9 +177,10 @@ class Fake:
     def _played(self, name):
         fate = self.world.fates[name]
         status, code, lost = {
-            "fails": ("failed", Exit.FAILED, False), "lost": ("unreachable", Exit.UNREACHABLE, True),
+            "fails": ("failed", Exit.FAILED, False),
+            "lost": ("unreachable", Exit.UNREACHABLE, True),
             "waits": ("reboot_needed", Exit.REBOOT_NEEDED, False),
-        }.get(fate, ("done", Exit.OK, False))  # fmt: skip
+        }.get(fate, ("done", Exit.OK, False))
         if status == "done":
             self.world.converged.add(name)
         return Outcome(AppliedHost(status=status, summary="driver"), code, [], lost)
@@ -205,17 +211,23 @@ class Locks(Seam):
 
 def session(world, options, saved=None):
     """Run one session: a new run, or one that goes on from a saved state. Returns (store, rollout, document)."""
-    fleet = SimpleNamespace(values={
-        name: {"gpu_rollout_drain": {"command": ["drain"]}, "gpu_rollout_resume": {"command": ["resume"]}} if has else {}
-        for name, has in world.hooks.items()
-    })  # fmt: skip
+    fleet = SimpleNamespace(
+        values={
+            name: {"gpu_rollout_drain": {"command": ["drain"]}, "gpu_rollout_resume": {"command": ["resume"]}}
+            if has
+            else {}
+            for name, has in world.hooks.items()
+        }
+    )
     if saved is None:
         planned = world.plans(world.fates, options)
         staged = apply.stages(fleet, planned, options)
         hosts = {
-            name: HostState(summary=host.summary) if host.status == "changes" else
-            HostState(status=loop.rollout_summary.not_changed(host).status) for name, host in planned.hosts.items()
-        }  # fmt: skip
+            name: HostState(summary=host.summary)
+            if host.status == "changes"
+            else HostState(status=loop.rollout_summary.not_changed(host).status)
+            for name, host in planned.hosts.items()
+        }
         for wave in staged.waves:
             for name in wave.hosts if wave.kind == "canary" else ():
                 hosts[name].canary = True
@@ -232,9 +244,7 @@ def session(world, options, saved=None):
     agreed = {name: planned.hosts[name] for name in [*names, *staged.begun]}
     before, loop.time = loop.time, SimpleNamespace(monotonic=lambda: world.now)
     locks = Locks(world)
-    rollout = Rollout(
-        Fake(world, store), store, agreed, planned_at=world.now, interrupts=Interrupts(), seams=[locks]
-    )
+    rollout = Rollout(Fake(world, store), store, agreed, planned_at=world.now, interrupts=Interrupts(), seams=[locks])
     try:
         rollout.go(len(store.state.waves) - len(staged.waves) + 1, staged.waiting, staged.begun)
         assert not locks.held, "what before_wave gave is taken back"

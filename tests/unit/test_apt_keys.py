@@ -27,7 +27,8 @@ def fetched(url):
         ({"cuda-archive-keyring.gpg": KEY}, True),
         ({"other.gpg": OTHER, "zz.gpg": KEY}, True),
         ({"other.gpg": OTHER}, False),
-        ({"both.gpg": KEY + OTHER}, False),  # apt trusts every key of a file: one too many is not this key
+        # apt trusts every key of a file: one too many is not this key
+        ({"both.gpg": KEY + OTHER}, False),
         ({"cuda.gpg": b"<html>404</html>"}, False),
         ({"notes.txt": KEY}, False),
         ({"huge.gpg": KEY + bytes(1 << 20)}, False),

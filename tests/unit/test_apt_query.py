@@ -7,15 +7,9 @@ from typing import Any
 import pytest
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils.apt import (
-    common as apt_common,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.apt import (
-    query as apt_query,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.apt import (
-    sources as apt_sources,
-)
+from ansible_collections.gpu.provision.plugins.module_utils.apt import common as apt_common
+from ansible_collections.gpu.provision.plugins.module_utils.apt import query as apt_query
+from ansible_collections.gpu.provision.plugins.module_utils.apt import sources as apt_sources
 from ansible_collections.gpu.provision.plugins.module_utils.apt.common import AptError
 from ansible_collections.gpu.provision.plugins.module_utils.lib import redact
 from tests.unit.apt_cases import table
@@ -29,9 +23,9 @@ def test_parse_simulation(case: dict[str, Any]) -> None:
 @pytest.mark.parametrize("case", table("update_errors"))
 def test_parse_update_errors(case: dict[str, Any]) -> None:
     found = apt_query.parse_update_errors(case["text"])
-    assert [
-        {key: problem[key] for key in wanted} for problem, wanted in zip(found, case["problems"], strict=True)
-    ] == (case["problems"])
+    assert [{key: problem[key] for key in wanted} for problem, wanted in zip(found, case["problems"], strict=True)] == (
+        case["problems"]
+    )
     assert all(problem["message"] in case["text"] for problem in found)
 
 
@@ -44,8 +38,11 @@ def change(text: str) -> dict[str, Any]:
     action, name, *versions = text.split()
     old = versions[0] if action in ("remove", "upgrade", "downgrade") else None
     return {
-        "action": action, "name": name, "version": None if action == "remove" else versions[-1], "from_version": old,
-    }  # fmt: skip
+        "action": action,
+        "name": name,
+        "version": None if action == "remove" else versions[-1],
+        "from_version": old,
+    }
 
 
 @pytest.mark.parametrize("case", table("judge"))
@@ -79,11 +76,14 @@ Version: 5.2-1
 """
 
 
-@pytest.mark.parametrize(("unhold", "still"), [
-    (["all_driver"], ["bash"]),
-    (["bash"], ["nvidia-utils-580", "libnvidia-gl-550"]),
-    ([], ["nvidia-utils-580", "libnvidia-gl-550", "bash"]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("unhold", "still"),
+    [
+        (["all_driver"], ["bash"]),
+        (["bash"], ["nvidia-utils-580", "libnvidia-gl-550"]),
+        ([], ["nvidia-utils-580", "libnvidia-gl-550", "bash"]),
+    ],
+)
 def test_without_holds(unhold: Any, still: list[str]) -> None:
     text = apt_query.without_holds(STATUS, unhold)
     packages = apt_common.parse_status(text)
@@ -133,13 +133,7 @@ Pinned packages:
 def test_versions_offered() -> None:
     tables = apt_query.parse_policy(POLICY)
     stanzas = [
-        {
-            "Package": "nvidia-utils-580",
-            "Version": version,
-            "Size": "10",
-            "Installed-Size": "2",
-            "Depends": "a | b",
-        }
+        {"Package": "nvidia-utils-580", "Version": version, "Size": "10", "Installed-Size": "2", "Depends": "a | b"}
         for version in ("580.2-1", "580.1-1", "580.0-1")
     ]
     offered = apt_query.versions_offered(tables, stanzas, apt_query.parse_releases(RELEASES))
@@ -147,39 +141,48 @@ def test_versions_offered() -> None:
     newest, oldest = offered["nvidia-utils-580"]
     assert (newest["version"], newest["candidate"], newest["origin"]) == ("580.2-1", True, "Ubuntu")
     assert (newest["uri"], newest["suite"], newest["component"]) == (
-        "http://archive.example/ubuntu", "noble-updates", "restricted",
-    )  # fmt: skip
+        "http://archive.example/ubuntu",
+        "noble-updates",
+        "restricted",
+    )
     assert (oldest["version"], oldest["priority"], oldest["origin"]) == ("580.0-1", -1, "NVIDIA")
     assert (oldest["installed_size"], oldest["depends"]) == (2048, "a | b")
 
 
-@pytest.mark.parametrize(("uri", "suite", "name"), [
-    ("https://developer.download.nvidia.com/compute/cuda/repos/ubuntu2404/x86_64/", "/",
-     "developer.download.nvidia.com_compute_cuda_repos_ubuntu2404_x86%5f64_"),
-    ("http://user:secret@archive.example/ubuntu", "noble-updates", "archive.example_ubuntu_dists_noble-updates_"),
-    ("file:/srv/repo", "/", "_srv_repo_"),
-    ("http://h.example/r", "./", "h.example_r_._"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("uri", "suite", "name"),
+    [
+        (
+            "https://developer.download.nvidia.com/compute/cuda/repos/ubuntu2404/x86_64/",
+            "/",
+            "developer.download.nvidia.com_compute_cuda_repos_ubuntu2404_x86%5f64_",
+        ),
+        ("http://user:secret@archive.example/ubuntu", "noble-updates", "archive.example_ubuntu_dists_noble-updates_"),
+        ("file:/srv/repo", "/", "_srv_repo_"),
+        ("http://h.example/r", "./", "h.example_r_._"),
+    ],
+)
 def test_list_name(uri: str, suite: str, name: str) -> None:
     assert apt_query.list_name(uri, suite) == name
 
 
-@pytest.mark.parametrize(("a", "b", "same"), [
-    ("https://Nvidia.example/x/", "http://nvidia.example:80//x", True),
-    ("https://user:pw@nvidia.example/x", "https://nvidia.example/x", True),
-    ("https://nvidia.example/$(ARCH)", "https://nvidia.example/amd64/", True),
-    ("https://nvidia.example/x", "https://nvidia.example/y", False),
-    ("https://nvidia.example/x", "https://nvidia.example/x86_64", False),
-    ("file:/srv/a", "file:///srv/a/", True),
-    ("file:/srv/a", "copy:/srv/a", False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("a", "b", "same"),
+    [
+        ("https://Nvidia.example/x/", "http://nvidia.example:80//x", True),
+        ("https://user:pw@nvidia.example/x", "https://nvidia.example/x", True),
+        ("https://nvidia.example/$(ARCH)", "https://nvidia.example/amd64/", True),
+        ("https://nvidia.example/x", "https://nvidia.example/y", False),
+        ("https://nvidia.example/x", "https://nvidia.example/x86_64", False),
+        ("file:/srv/a", "file:///srv/a/", True),
+        ("file:/srv/a", "copy:/srv/a", False),
+    ],
+)
 def test_normalise(a: str, b: str, same: bool) -> None:
     assert (apt_sources.normalise(a) == apt_sources.normalise(b)) is same
 
 
-@pytest.mark.parametrize(
-    "item", ["-o Dpkg::x=1", "nvidia-utils-580=1 2", "../x", "a=b=c", "nvidia*", "^nvidia-.*", ""]
-)
+@pytest.mark.parametrize("item", ["-o Dpkg::x=1", "nvidia-utils-580=1 2", "../x", "a=b=c", "nvidia*", "^nvidia-.*", ""])
 def test_only_exact_packages_reach_apt(item: str) -> None:
     with pytest.raises(AptError) as error:
         apt_query.change_args([item], [], False)
@@ -190,13 +193,7 @@ def test_render_refuses_what_apt_cannot_read() -> None:
     good = {"name": "cuda", "uris": "https://nvidia.example/x/", "suites": "/"}
     assert "Signed-By: /etc/apt/keyrings/gpu-provision-cuda.gpg\n" in apt_sources.render(good)
     assert "Signed-By" not in apt_sources.render(good, signed_by=False)
-    for wrong in (
-        {"uris": ""},
-        {"components": "main"},
-        {"suites": "noble"},
-        {"name": "../cuda"},
-        {"uris": "nowhere"},
-    ):
+    for wrong in ({"uris": ""}, {"components": "main"}, {"suites": "noble"}, {"name": "../cuda"}, {"uris": "nowhere"}):
         with pytest.raises(AptError):
             apt_sources.render(good | wrong)
 
@@ -225,28 +222,57 @@ OLD_LIST = LISTS + "old.example_ubuntu_dists_noble_main_binary-amd64_Packages"
 
 
 def showpkg(name: str, *versions: str) -> str:
-    return "\n".join([
-        f"Package: {name}", "Versions: ",
-        *(f"{version}\n Description Language: \n                 File: {ARCHIVE}\n" for version in versions),
-        "", "Reverse Depends: ", f"  other,{name}", "Dependencies: ", "1 - other (0 (null)) ", "Provides: ", "1 - ",
-        "Reverse Provides: ", "",
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            f"Package: {name}",
+            "Versions: ",
+            *(f"{version}\n Description Language: \n                 File: {ARCHIVE}\n" for version in versions),
+            "",
+            "Reverse Depends: ",
+            f"  other,{name}",
+            "Dependencies: ",
+            "1 - other (0 (null)) ",
+            "Provides: ",
+            "1 - ",
+            "Reverse Provides: ",
+            "",
+        ]
+    )
 
 
-@pytest.mark.parametrize(("versions", "candidate", "rows"), [
-    # the pin of the repository wins over the newer version
-    ([f"2 ({ARCHIVE}.lz4)", f"1 ({NVIDIA})"], "1",
-     [("2", 500, ["http://archive.example/ubuntu noble-updates/restricted amd64"]),
-      ("1", 600, ["https://developer.download.nvidia.com/compute/cuda/repos/ubuntu2404/x86_64"])]),
-    ([f"2 ({OLD_LIST})"], None, [("2", -10, ["http://old.example/ubuntu noble/main amd64"])]),
-    ([f"2 ({ARCHIVE}) ({OLD_LIST})"], "2",
-     [("2", 500, ["http://archive.example/ubuntu noble-updates/restricted amd64",
-                  "http://old.example/ubuntu noble/main amd64"])]),
-    # installed, or from a list of another form: apt's own policy has the word
-    ([f"2 ({ARCHIVE}) (/tmp/work/status)"], None, None),
-    (["2 (/srv/repo/Packages)"], None, None),
-    ([], None, None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("versions", "candidate", "rows"),
+    [
+        # the pin of the repository wins over the newer version
+        (
+            [f"2 ({ARCHIVE}.lz4)", f"1 ({NVIDIA})"],
+            "1",
+            [
+                ("2", 500, ["http://archive.example/ubuntu noble-updates/restricted amd64"]),
+                ("1", 600, ["https://developer.download.nvidia.com/compute/cuda/repos/ubuntu2404/x86_64"]),
+            ],
+        ),
+        ([f"2 ({OLD_LIST})"], None, [("2", -10, ["http://old.example/ubuntu noble/main amd64"])]),
+        (
+            [f"2 ({ARCHIVE}) ({OLD_LIST})"],
+            "2",
+            [
+                (
+                    "2",
+                    500,
+                    [
+                        "http://archive.example/ubuntu noble-updates/restricted amd64",
+                        "http://old.example/ubuntu noble/main amd64",
+                    ],
+                )
+            ],
+        ),
+        # installed, or from a list of another form: apt's own policy has the word
+        ([f"2 ({ARCHIVE}) (/tmp/work/status)"], None, None),
+        (["2 (/srv/repo/Packages)"], None, None),
+        ([], None, None),
+    ],
+)
 def test_where_versions_are_from_without_asking_for_every_name(versions, candidate, rows) -> None:
     packages = apt_query.parse_showpkg(showpkg("nvidia-utils-580", *versions) + showpkg("absent"))
     tables = apt_query.tables_from_lists(packages, apt_query.parse_places(HEADER))
@@ -256,8 +282,6 @@ def test_where_versions_are_from_without_asking_for_every_name(versions, candida
     assert tables == {
         "nvidia-utils-580": {
             "candidate": candidate,
-            "versions": [
-                dict(zip(("version", "priority", "where"), row, strict=True)) for row in rows
-            ],
+            "versions": [dict(zip(("version", "priority", "where"), row, strict=True)) for row in rows],
         }
-    }  # fmt: skip
+    }

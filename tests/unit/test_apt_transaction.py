@@ -9,11 +9,7 @@ import pytest
 
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.apt import transaction as apt_transaction
-from ansible_collections.gpu.provision.plugins.module_utils.apt.common import (
-    AptError,
-    Installed,
-    wait_for_locks,
-)
+from ansible_collections.gpu.provision.plugins.module_utils.apt.common import AptError, Installed, wait_for_locks
 from tests.unit.apt_cases import table
 
 
@@ -23,17 +19,12 @@ def installed(name: str, status: str, version: str = "1-1") -> Installed:
 
 
 def host(status: dict[str, str]) -> list[Installed]:
-    return [
-        installed("dpkg", "install ok installed"),
-        *(installed(name, text) for name, text in status.items()),
-    ]
+    return [installed("dpkg", "install ok installed"), *(installed(name, text) for name, text in status.items())]
 
 
 @pytest.mark.parametrize("case", table("holds"))
 def test_holds_from_status(case: dict[str, Any]) -> None:
-    options = {
-        key: case[key] for key in ("release", "extra_hold", "extra_release", "held_before") if key in case
-    }
+    options = {key: case[key] for key in ("release", "extra_hold", "extra_release", "held_before") if key in case}
     found = apt_transaction.holds_from_status(host(case["status"]), case.get("hold", True), **options)
     assert [list(pair) for pair in found] == case["selections"]
 
@@ -62,26 +53,25 @@ def test_restore_takes_a_failed_removal_back() -> None:
     journal = {"hold": True, "release": False, "extra_hold": [], "held_before": ["tool"]}
     written: list[tuple[str, str]] = []
     packages = host(
-        {
-            "nvidia-utils-550": "deinstall ok installed",
-            "tool": "install ok installed",
-            "x": "hold ok installed",
-        }
+        {"nvidia-utils-550": "deinstall ok installed", "tool": "install ok installed", "x": "hold ok installed"}
     )
     names = apt_transaction.restore_holds(journal, packages, written.extend)
     assert written == [("nvidia-utils-550", "hold"), ("tool", "hold")]
     assert names == ["nvidia-utils-550", "tool", "x"]
 
 
-@pytest.mark.parametrize(("install", "remove", "extra", "done"), [
-    (["a=1-1"], [], [], True),
-    (["a"], ["absent", "rc"], [], True),
-    (["a=1-2"], [], [], False),
-    (["absent=1"], [], [], False),
-    ([], ["a"], [], False),
-    ([], [], ["a"], False),
-    (["rc=1-1"], [], [], False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("install", "remove", "extra", "done"),
+    [
+        (["a=1-1"], [], [], True),
+        (["a"], ["absent", "rc"], [], True),
+        (["a=1-2"], [], [], False),
+        (["absent=1"], [], [], False),
+        ([], ["a"], [], False),
+        ([], [], ["a"], False),
+        (["rc=1-1"], [], [], False),
+    ],
+)
 def test_is_done(install: list[str], remove: list[str], extra: list[str], done: bool) -> None:
     packages = host(
         {"a": "install ok installed", "rc": "deinstall ok config-files", "nvidia-prime": "hold ok installed"}
@@ -98,31 +88,36 @@ def test_unfinished_packages_are_never_done(state: str) -> None:
 
 
 def test_compare_with_plan() -> None:
-    plan = [
-        {"action": "install", "name": "a", "version": "1"},
-        {"action": "remove", "name": "b", "version": None},
-    ]
+    plan = [{"action": "install", "name": "a", "version": "1"}, {"action": "remove", "name": "b", "version": None}]
     assert apt_transaction.compare_with_plan(plan, [dict(item, origin="x") for item in plan]) == []
-    now = [
-        {"action": "install", "name": "a", "version": "2"},
-        {"action": "upgrade", "name": "c", "version": "3"},
-    ]
+    now = [{"action": "install", "name": "a", "version": "2"}, {"action": "upgrade", "name": "c", "version": "3"}]
     assert apt_transaction.compare_with_plan(plan, now) == [
-        "a: planned install 1, now install 2", "b: planned remove, now nothing", "c: planned nothing, now upgrade 3",
-    ]  # fmt: skip
+        "a: planned install 1, now install 2",
+        "b: planned remove, now nothing",
+        "c: planned nothing, now upgrade 3",
+    ]
 
 
 MIB = 1 << 20
 
 
-@pytest.mark.parametrize(("free", "devices", "lines"), [
-    ({"/": 2000, "/var": 2000, "/boot": 200}, {"/": 1, "/var": 2, "/boot": 3}, []),
-    ({"/": 2000, "/var": 2000, "/boot": 90}, {"/": 1, "/var": 2, "/boot": 3},
-     ["/boot: 90 MiB free, 60 MiB needed, 64 MiB must stay free"]),
-    # One file system for all: what each needs adds up.
-    ({"/": 1500}, {"/": 1, "/var": 1, "/boot": 1},
-     ["/ and /boot and /var: 1500 MiB free, 1160 MiB needed, 512 MiB must stay free"]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("free", "devices", "lines"),
+    [
+        ({"/": 2000, "/var": 2000, "/boot": 200}, {"/": 1, "/var": 2, "/boot": 3}, []),
+        (
+            {"/": 2000, "/var": 2000, "/boot": 90},
+            {"/": 1, "/var": 2, "/boot": 3},
+            ["/boot: 90 MiB free, 60 MiB needed, 64 MiB must stay free"],
+        ),
+        # One file system for all: what each needs adds up.
+        (
+            {"/": 1500},
+            {"/": 1, "/var": 1, "/boot": 1},
+            ["/ and /boot and /var: 1500 MiB free, 1160 MiB needed, 512 MiB must stay free"],
+        ),
+    ],
+)
 def test_disk_problems(free: dict[str, int], devices: dict[str, int], lines: list[str]) -> None:
     changes = [{"action": "install", "name": "nvidia-dkms-580-open"}]
     needs = apt_transaction.disk_needs(changes, 100 * MIB, 300 * MIB, 60 * MIB)
@@ -135,21 +130,15 @@ def test_disk_problems(free: dict[str, int], devices: dict[str, int], lines: lis
 
 
 def test_removals_need_no_disk() -> None:
-    needs = apt_transaction.disk_needs(
-        [{"action": "remove", "name": "nvidia-dkms-580"}], 0, -5 * MIB, 60 * MIB
-    )
+    needs = apt_transaction.disk_needs([{"action": "remove", "name": "nvidia-dkms-580"}], 0, -5 * MIB, 60 * MIB)
     full = SimpleNamespace(f_bavail=0, f_frsize=4096)
-    assert (
-        apt_transaction.disk_problems(needs, apt_transaction.reserve(), lambda path: full, lambda path: 1)
-        == []
-    )
+    assert apt_transaction.disk_problems(needs, apt_transaction.reserve(), lambda path: full, lambda path: 1) == []
 
 
 def test_lock_wait_names_the_holder(monkeypatch: pytest.MonkeyPatch) -> None:
     holders = iter([(24459, "unattended-upgr"), (24459, "unattended-upgr"), None])
     monkeypatch.setattr(
-        "ansible_collections.gpu.provision.plugins.module_utils.apt.common.lock_holder",
-        lambda path: next(holders),
+        "ansible_collections.gpu.provision.plugins.module_utils.apt.common.lock_holder", lambda path: next(holders)
     )
     clock = iter(range(0, 1000, 5))
     waited = wait_for_locks(["/lock"], 60, clock=lambda: next(clock), sleep=lambda seconds: None)
@@ -158,8 +147,7 @@ def test_lock_wait_names_the_holder(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_lock_wait_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "ansible_collections.gpu.provision.plugins.module_utils.apt.common.lock_holder",
-        lambda path: (7, "apt-get"),
+        "ansible_collections.gpu.provision.plugins.module_utils.apt.common.lock_holder", lambda path: (7, "apt-get")
     )
     clock = iter(range(0, 1000, 5))
     with pytest.raises(AptError) as error:
@@ -170,9 +158,7 @@ def test_lock_wait_ends(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "updates"),
-    [(None, 1), ("install ok unpacked", 0)],
-    ids=["nothing was touched", "dpkg had begun"],
+    ("state", "updates"), [(None, 1), ("install ok unpacked", 0)], ids=["nothing was touched", "dpkg had begun"]
 )
 def test_lists_are_refreshed_only_while_nothing_was_touched(
     monkeypatch: pytest.MonkeyPatch, state: str | None, updates: int
@@ -202,12 +188,17 @@ def test_lists_are_refreshed_only_while_nothing_was_touched(
 
 def test_what_apt_must_unpack_again() -> None:
     """apt takes a package that dpkg only began to unpack for installed: nothing but --reinstall mends it."""
-    packages = host({
-        "libcufile-12-6": "hold reinstreq half-installed", "libcufile-11-8": "install ok half-installed",
-        "cuda-nvcc-12-6": "hold ok unpacked", "libnvidia-compute-580": "install reinstreq half-installed",
-        "cuda-gdb-12-6": "install reinstreq half-installed", "somebody-elses": "install reinstreq half-installed",
-        "gone": "deinstall ok config-files",
-    })  # fmt: skip
+    packages = host(
+        {
+            "libcufile-12-6": "hold reinstreq half-installed",
+            "libcufile-11-8": "install ok half-installed",
+            "cuda-nvcc-12-6": "hold ok unpacked",
+            "libnvidia-compute-580": "install reinstreq half-installed",
+            "cuda-gdb-12-6": "install reinstreq half-installed",
+            "somebody-elses": "install reinstreq half-installed",
+            "gone": "deinstall ok config-files",
+        }
+    )
     install = ["libcufile-12-6=1-1", "cuda-nvcc-12-6=1-1", "cuda-gdb-12-6=2-1"]
     found = apt_transaction.half_unpacked(packages, install, ["libcufile-11-8", "gone"])
     assert sorted(found) == ["libcufile-11-8=1-1", "libcufile-12-6=1-1", "libnvidia-compute-580=1-1"]

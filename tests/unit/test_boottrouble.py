@@ -6,15 +6,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ansible_collections.gpu.provision.plugins.module_utils.probe import (
-    boot_diagnostics,
-)  # isort: skip - trees makes it importable
-from ansible_collections.gpu.provision.plugins.module_utils.probe import (
-    diagnostics as probe_diagnostics,
-)
-from tests.unit import trees
+# isort: skip
+from ansible_collections.gpu.provision.plugins.module_utils.lib.host_tree import HostTree
 
-from ansible_collections.gpu.provision.plugins.module_utils.lib.host_tree import HostTree  # isort: skip
+from ansible_collections.gpu.provision.plugins.module_utils.probe import boot_diagnostics  # isort: skip - trees makes it importable
+from ansible_collections.gpu.provision.plugins.module_utils.probe import diagnostics as probe_diagnostics
+from tests.unit import trees
 
 TABLE = yaml.safe_load((Path(__file__).parents[1] / "cases/boottrouble.yml").read_text(encoding="utf-8"))
 PROBED = {"host": {"systemd": True, "container": None}}
@@ -92,10 +89,7 @@ def test_failed_units_and_why(tmp_path):
 
 def test_without_systemd_units_are_not_known(tmp_path):
     tree = HostTree(str(trees.build(tmp_path, {})))
-    assert (
-        boot_diagnostics.read(tree, {"host": {"systemd": False, "container": None}}, None)["failed_units"]
-        is None
-    )
+    assert boot_diagnostics.read(tree, {"host": {"systemd": False, "container": None}}, None)["failed_units"] is None
 
 
 def test_a_file_in_etc_hides_its_namesake(tmp_path):
@@ -137,9 +131,7 @@ def test_x_sections(tmp_path):
     text = 'Section "Device" # one\n Identifier "a"\n  Driver "nvidia"\n BusID "PCI:1:0:0"\nEndSection\n'
     text += 'Section "Screen"\n Driver "no"\nEndSection\n'
     found = read(tmp_path, files={"/etc/X11/xorg.conf": text})
-    assert found["xorg"] == [
-        {"file": "/etc/X11/xorg.conf", "line": 1, "driver": "nvidia", "bus": "PCI:1:0:0"}
-    ]
+    assert found["xorg"] == [{"file": "/etc/X11/xorg.conf", "line": 1, "driver": "nvidia", "bus": "PCI:1:0:0"}]
 
 
 def test_the_last_execstart_counts(tmp_path):
@@ -166,9 +158,7 @@ def test_the_last_execstart_counts(tmp_path):
 )
 def test_ways_out(tmp_path, route, six, found):
     files = {
-        path: text
-        for path, text in (("/proc/net/route", route), ("/proc/net/ipv6_route", six))
-        if text is not None
+        path: text for path, text in (("/proc/net/route", route), ("/proc/net/ipv6_route", six)) if text is not None
     }
     assert read(tmp_path, files=files)["default_route"] is found
 

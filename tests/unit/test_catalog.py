@@ -86,9 +86,26 @@ def test_architectures_have_as_many_gpus_as_pci_ids_lists() -> None:
     for device in CATALOG.gpu_data.devices.values():
         found[chips[device.chip].cc] = found.get(chips[device.chip].cc, 0) + 1
     assert found == {
-        "3.0": 131, "3.5": 57, "3.7": 1, "5.0": 43, "5.2": 44, "6.0": 13, "6.1": 95, "7.0": 21, "7.5": 112, "8.0": 28,
-        "8.6": 114, "8.9": 62, "9.0": 28, "10.0": 15, "10.3": 10, "10.7": 4, "11.0": 1, "12.0": 44, "12.1": 5,
-    }  # fmt: skip
+        "3.0": 131,
+        "3.5": 57,
+        "3.7": 1,
+        "5.0": 43,
+        "5.2": 44,
+        "6.0": 13,
+        "6.1": 95,
+        "7.0": 21,
+        "7.5": 112,
+        "8.0": 28,
+        "8.6": 114,
+        "8.9": 62,
+        "9.0": 28,
+        "10.0": 15,
+        "10.3": 10,
+        "10.7": 4,
+        "11.0": 1,
+        "12.0": 44,
+        "12.1": 5,
+    }
 
 
 def _walk(value: Any) -> Any:
@@ -104,11 +121,7 @@ def test_every_file_says_where_its_facts_come_from_and_when(path: Path) -> None:
     assert dated
     assert all(entry["source"] and entry["as_of"] for entry in dated.values())
     marks = {
-        v
-        for node in _walk(data)
-        if isinstance(node, dict)
-        for k, v in node.items()
-        if str(k).endswith("certainty")
+        v for node in _walk(data) if isinstance(node, dict) for k, v in node.items() if str(k).endswith("certainty")
     }
     assert marks <= UNSURE | {"verified", "sourced"}
 
@@ -162,12 +175,7 @@ def test_a_broken_file_is_refused(tmp_path: Path, name: str, old: str, new: str)
     ("name", "old", "new", "problem"),
     [
         ("architectures", "last_branch: 470", "last_branch: 471", "Kepler: unknown branch 471"),
-        (
-            "frameworks",
-            "offered: [cu130, cu132]",
-            "offered: [cu130, cu139]",
-            "torch 2.15.0: unknown tag 'cu139'",
-        ),
+        ("frameworks", "offered: [cu130, cu132]", "offered: [cu130, cu139]", "torch 2.15.0: unknown tag 'cu139'"),
         (
             "gpus",
             'architecture: Kepler, cc: "3.0"',
@@ -231,7 +239,8 @@ def test_every_gpu_is_found_by_the_names_that_nvidia_smi_prints() -> None:
 
 
 def test_an_exact_id_wins_over_its_range() -> None:
-    assert CATALOG.gpu_by_id("102d").cc == "3.7"  # K80, in a range that mixes 3.5 and 3.7
+    # K80, in a range that mixes 3.5 and 3.7
+    assert CATALOG.gpu_by_id("102d").cc == "3.7"
     assert CATALOG.gpu_by_id("102d").certainty == "sourced"
 
 
@@ -256,7 +265,8 @@ def test_an_id_newer_than_the_catalog_gets_what_is_maintained_and_open() -> None
 
 
 def test_an_id_older_than_kepler_is_driven_by_nothing() -> None:
-    found = CATALOG.gpu_by_id("06d1")  # Fermi
+    # Fermi
+    found = CATALOG.gpu_by_id("06d1")
     assert not found.turing_or_newer
     assert CATALOG.branches_for([found]) == set()
 
@@ -273,16 +283,13 @@ def test_subsystems_tell_boards_of_one_id_apart() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "mig"),
-    [("A100", True), ("H100", True), ("A40", False), ("V100", False), ("GB10", None), ("B200", True)],
+    ("text", "mig"), [("A100", True), ("H100", True), ("A40", False), ("V100", False), ("GB10", None), ("B200", True)]
 )
 def test_mig(text: str, mig: bool | None) -> None:
     assert gpu(text).mig is mig
 
 
-@pytest.mark.parametrize(
-    "case", CASES["flavours"], ids=lambda case: f"{'+'.join(case['gpus'])} {case['branch']}"
-)
+@pytest.mark.parametrize("case", CASES["flavours"], ids=lambda case: f"{'+'.join(case['gpus'])} {case['branch']}")
 def test_module_flavours(case: dict[str, Any]) -> None:
     assert CATALOG.flavours([gpu(text) for text in case["gpus"]], case["branch"]) == case["flavours"]
 
@@ -290,11 +297,20 @@ def test_module_flavours(case: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("texts", "first", "last"),
     [
-        (["K80"], 450, 470), (["GTX 1080 Ti"], 450, 580), (["V100"], 450, 580), (["T4"], 450, 620), (["A100"], 450, 620),
-        (["RTX 3090"], 455, 620), (["L40S"], 520, 620), (["H100"], 520, 620), (["RTX 5090"], 570, 620), (["B300"], 575, 620),
-        (["V100", "RTX 4090"], 520, 580), (["K80", "T4"], 450, 470),
+        (["K80"], 450, 470),
+        (["GTX 1080 Ti"], 450, 580),
+        (["V100"], 450, 580),
+        (["T4"], 450, 620),
+        (["A100"], 450, 620),
+        (["RTX 3090"], 455, 620),
+        (["L40S"], 520, 620),
+        (["H100"], 520, 620),
+        (["RTX 5090"], 570, 620),
+        (["B300"], 575, 620),
+        (["V100", "RTX 4090"], 520, 580),
+        (["K80", "T4"], 450, 470),
     ],
-)  # fmt: skip
+)
 def test_branches(texts: list[str], first: int, last: int) -> None:
     found = CATALOG.branches_for([gpu(text) for text in texts])
     assert (min(found), max(found)) == (first, last)
@@ -315,10 +331,17 @@ def test_support_of_a_toolkit(case: dict[str, str]) -> None:
 
 @pytest.mark.parametrize(
     ("number", "kind", "cuda", "is_open"),
-    [(470, "LTSB", "11.4", "none"), (535, "LTSB", "12.2", "available"), (550, "PB", "12.4", "available"),
-     (570, "PB", "12.8", "default"), (580, "LTSB", "13.0", "default"), (595, "PB", "13.2", "default"),
-     (610, "NFB", "13.3", "default"), (620, "LTSB", "13.5", "only")],
-)  # fmt: skip
+    [
+        (470, "LTSB", "11.4", "none"),
+        (535, "LTSB", "12.2", "available"),
+        (550, "PB", "12.4", "available"),
+        (570, "PB", "12.8", "default"),
+        (580, "LTSB", "13.0", "default"),
+        (595, "PB", "13.2", "default"),
+        (610, "NFB", "13.3", "default"),
+        (620, "LTSB", "13.5", "only"),
+    ],
+)
 def test_branch_rows(number: int, kind: str, cuda: str, is_open: str) -> None:
     branch = CATALOG.branch(number)
     assert (branch.number, branch.type, branch.open) == (number, kind, is_open)
@@ -343,23 +366,23 @@ def test_branches_are_in_order_and_three_are_supported_now() -> None:
     numbers = [branch.number for branch in CATALOG.branches]
     assert numbers == sorted(numbers)
     assert [b.number for b in CATALOG.branches if b.supported_now] == [580, 595, 620]
-    assert {b.number for b in CATALOG.branches if b.is_long_term_or_production} >= {
-        470,
-        535,
-        550,
-        570,
-        580,
-        595,
-        620,
-    }
+    assert {b.number for b in CATALOG.branches if b.is_long_term_or_production} >= {470, 535, 550, 570, 580, 595, 620}
     assert not {b.number for b in CATALOG.branches if b.is_long_term_or_production} & {575, 590, 610, 615}
 
 
 @pytest.mark.parametrize(
     ("number", "day", "ended"),
-    [(580, "2026-11-27", False), (580, "2028-06-30", False), (580, "2028-07-01", True), (550, "2025-04-17", False),
-     (550, "2025-04-18", True), (455, "2026-11-27", True), (590, "2026-11-27", True), (615, "2026-11-27", False)],
-)  # fmt: skip
+    [
+        (580, "2026-11-27", False),
+        (580, "2028-06-30", False),
+        (580, "2028-07-01", True),
+        (550, "2025-04-17", False),
+        (550, "2025-04-18", True),
+        (455, "2026-11-27", True),
+        (590, "2026-11-27", True),
+        (615, "2026-11-27", False),
+    ],
+)
 def test_when_a_branch_ends(number: int, day: str, ended: bool) -> None:
     assert CATALOG.branch(number).is_ended(date.fromisoformat(day)) is ended
 
@@ -373,9 +396,16 @@ def test_last_day(text: str, day: str) -> None:
 
 @pytest.mark.parametrize(
     ("branch", "ubuntu", "channels"),
-    [(580, "24.04", {"ubuntu", "cuda"}), (570, "24.04", {"cuda"}), (580, "26.04", {"ubuntu"}), (595, "26.04", {"ubuntu", "cuda"}),
-     (470, "24.04", {"ubuntu"}), (535, "24.04", set()), (470, "26.04", set())],
-)  # fmt: skip
+    [
+        (580, "24.04", {"ubuntu", "cuda"}),
+        (570, "24.04", {"cuda"}),
+        (580, "26.04", {"ubuntu"}),
+        (595, "26.04", {"ubuntu", "cuda"}),
+        (470, "24.04", {"ubuntu"}),
+        (535, "24.04", set()),
+        (470, "26.04", set()),
+    ],
+)
 def test_where_a_branch_is_offered(branch: int, ubuntu: str, channels: set[str]) -> None:
     assert {offer.channel for offer in CATALOG.offers(branch, ubuntu=ubuntu)} == channels
 
@@ -386,9 +416,17 @@ def test_470_on_noble_is_real_as_server_only() -> None:
 
 @pytest.mark.parametrize(
     ("series", "ubuntu", "to"),
-    [("470", "24.04", "535"), ("470-server", "24.04", None), ("535", "24.04", "580"), ("550-server", "24.04", "570-server"),
-     ("570", "22.04", "580"), ("570-server", "24.04", "580-server"), ("590", "26.04", "595"), ("580", "24.04", None)],
-)  # fmt: skip
+    [
+        ("470", "24.04", "535"),
+        ("470-server", "24.04", None),
+        ("535", "24.04", "580"),
+        ("550-server", "24.04", "570-server"),
+        ("570", "22.04", "580"),
+        ("570-server", "24.04", "580-server"),
+        ("590", "26.04", "595"),
+        ("580", "24.04", None),
+    ],
+)
 def test_transitional_packages(series: str, ubuntu: str, to: str | None) -> None:
     found = CATALOG.transitional(series, ubuntu=ubuntu)
     assert (found.to if found else None) == to
@@ -399,19 +437,36 @@ def test_transitional_packages(series: str, ubuntu: str, to: str | None) -> None
 
 @pytest.mark.parametrize(
     ("cuda", "texts", "full", "branch"),
-    [("12.8", [], False, 525), ("12.8", ["RTX 5090"], False, 570), ("12.8", [], True, 570), ("11.8", ["K80"], False, 450),
-     ("11.4", ["K80"], True, 470), ("11.8", ["K80"], True, None), ("13.0", [], False, 580), ("13.5", ["H100"], True, 620),
-     ("13.0", ["V100"], False, 580), ("12.4", ["H100"], False, 525)],
-)  # fmt: skip
+    [
+        ("12.8", [], False, 525),
+        ("12.8", ["RTX 5090"], False, 570),
+        ("12.8", [], True, 570),
+        ("11.8", ["K80"], False, 450),
+        ("11.4", ["K80"], True, 470),
+        ("11.8", ["K80"], True, None),
+        ("13.0", [], False, 580),
+        ("13.5", ["H100"], True, 620),
+        ("13.0", ["V100"], False, 580),
+        ("12.4", ["H100"], False, 525),
+    ],
+)
 def test_oldest_branch_for_a_cuda(cuda: str, texts: list[str], full: bool, branch: int | None) -> None:
     assert CATALOG.min_branch_for_cuda(cuda, [gpu(text) for text in texts], full=full) == branch
 
 
 @pytest.mark.parametrize(
     ("cuda", "full", "version"),
-    [("11.4", False, "450.80.02"), ("12", False, "525.60.13"), ("12.8", False, "525.60.13"), ("13.2", False, "580.65.06"),
-     ("12.4", True, "550.54.14"), ("12.4.1", True, "550.54.15"), ("13.0.2", True, "580.95.05"), ("13.5.0", True, None)],
-)  # fmt: skip
+    [
+        ("11.4", False, "450.80.02"),
+        ("12", False, "525.60.13"),
+        ("12.8", False, "525.60.13"),
+        ("13.2", False, "580.65.06"),
+        ("12.4", True, "550.54.14"),
+        ("12.4.1", True, "550.54.15"),
+        ("13.0.2", True, "580.95.05"),
+        ("13.5.0", True, None),
+    ],
+)
 def test_oldest_driver_for_a_cuda(cuda: str, full: bool, version: str | None) -> None:
     assert CATALOG.min_driver_for_cuda(cuda, full=full) == version
 
@@ -426,9 +481,14 @@ def test_no_driver_is_known_for_a_cuda_that_there_is_not(cuda: str) -> None:
 
 @pytest.mark.parametrize(
     ("texts", "first", "last"),
-    [(["K80"], "11.0", "11.8"), (["V100"], "11.0", "12.9"), (["H100"], "11.8", "13.5"), (["RTX 5090"], "12.8", "13.5"),
-     (["V100", "H100"], "11.8", "12.9")],
-)  # fmt: skip
+    [
+        (["K80"], "11.0", "11.8"),
+        (["V100"], "11.0", "12.9"),
+        (["H100"], "11.8", "13.5"),
+        (["RTX 5090"], "12.8", "13.5"),
+        (["V100", "H100"], "11.8", "12.9"),
+    ],
+)
 def test_cuda_range(texts: list[str], first: str, last: str) -> None:
     span = CATALOG.cuda_range([gpu(text) for text in texts])
     assert span is not None
@@ -440,16 +500,12 @@ def test_no_toolkit_of_the_catalog_targets_3_0() -> None:
     assert CATALOG.cuda_range([gpu("GTX 680")]) is None
 
 
-@pytest.mark.parametrize(
-    ("text", "minor"), [("12.4", "12.4"), ("12.4.1", "12.4"), ("13", "13.5"), ("11", "11.8")]
-)
+@pytest.mark.parametrize(("text", "minor"), [("12.4", "12.4"), ("12.4.1", "12.4"), ("13", "13.5"), ("11", "11.8")])
 def test_cuda_by_text(text: str, minor: str) -> None:
     assert CATALOG.cuda(text).version == minor
 
 
-@pytest.mark.parametrize(
-    ("text", "near"), [("12.7", "12.6, 12.8"), ("13.9", "13.5"), ("10.2", "11.0"), ("twelve", "")]
-)
+@pytest.mark.parametrize(("text", "near"), [("12.7", "12.6, 12.8"), ("13.9", "13.5"), ("10.2", "11.0"), ("twelve", "")])
 def test_cuda_that_there_is_not(text: str, near: str) -> None:
     with pytest.raises(UsageError) as caught:
         CATALOG.cuda(text)
@@ -459,11 +515,16 @@ def test_cuda_that_there_is_not(text: str, near: str) -> None:
 
 @pytest.mark.parametrize(
     ("cuda", "texts", "pin"),
-    [("11.8", [], "libcudnn8=8.9.6.50-1+cuda11.8"), ("12.1", [], "libcudnn8=8.9.0.131-1+cuda12.1"),
-     ("12.4", [], "libcudnn9-cuda-12=9.1.0.70-1"), ("12.8", ["RTX 5090"], "libcudnn9-cuda-12=9.8.0.87-1"),
-     ("12.9", ["V100"], "libcudnn9-cuda-12=9.10.2.21-1"), ("13.0", [], "libcudnn9-cuda-13=9.12.0.46-1"),
-     ("13.5", [], "libcudnn9-cuda-13=9.17.0.29-1")],
-)  # fmt: skip
+    [
+        ("11.8", [], "libcudnn8=8.9.6.50-1+cuda11.8"),
+        ("12.1", [], "libcudnn8=8.9.0.131-1+cuda12.1"),
+        ("12.4", [], "libcudnn9-cuda-12=9.1.0.70-1"),
+        ("12.8", ["RTX 5090"], "libcudnn9-cuda-12=9.8.0.87-1"),
+        ("12.9", ["V100"], "libcudnn9-cuda-12=9.10.2.21-1"),
+        ("13.0", [], "libcudnn9-cuda-13=9.12.0.46-1"),
+        ("13.5", [], "libcudnn9-cuda-13=9.17.0.29-1"),
+    ],
+)
 def test_cudnn_pins(cuda: str, texts: list[str], pin: str) -> None:
     pair = CATALOG.cudnn_for(cuda, [gpu(text) for text in texts])
     assert pair is not None
@@ -473,19 +534,32 @@ def test_cudnn_pins(cuda: str, texts: list[str], pin: str) -> None:
 
 @pytest.mark.parametrize(
     ("version", "cc", "drives"),
-    [("9.10.2.21", "6.0", True), ("9.11.0.98", "6.0", False), ("9.11.0.98", "7.5", True), ("9.5.1.17", "12.0", False),
-     ("9.7.0.66", "12.0", True), ("8.9.7.29", "5.0", True), ("8.9.7.29", "3.7", False), ("8.9.7.29", "9.0", True)],
-)  # fmt: skip
+    [
+        ("9.10.2.21", "6.0", True),
+        ("9.11.0.98", "6.0", False),
+        ("9.11.0.98", "7.5", True),
+        ("9.5.1.17", "12.0", False),
+        ("9.7.0.66", "12.0", True),
+        ("8.9.7.29", "5.0", True),
+        ("8.9.7.29", "3.7", False),
+        ("8.9.7.29", "9.0", True),
+    ],
+)
 def test_which_gpus_a_cudnn_drives(version: str, cc: str, drives: bool) -> None:
     assert CATALOG.cudnn_drives(version, cc) is drives
 
 
 @pytest.mark.parametrize(
     ("cuda", "ubuntu", "pin"),
-    [("11.8", "22.04", "libnccl2=2.15.5-1+cuda11.8"), ("11.8", "20.04", "libnccl2=2.16.2-1+cuda11.8"),
-     ("12.4", None, "libnccl2=2.21.5-1+cuda12.4"), ("13.0", None, "libnccl2=2.27.7-1+cuda13.0"),
-     ("13.1", None, "libnccl2=2.27.7-1+cuda13.0"), ("13.5", None, "libnccl2=2.30.7-1+cuda13.3")],
-)  # fmt: skip
+    [
+        ("11.8", "22.04", "libnccl2=2.15.5-1+cuda11.8"),
+        ("11.8", "20.04", "libnccl2=2.16.2-1+cuda11.8"),
+        ("12.4", None, "libnccl2=2.21.5-1+cuda12.4"),
+        ("13.0", None, "libnccl2=2.27.7-1+cuda13.0"),
+        ("13.1", None, "libnccl2=2.27.7-1+cuda13.0"),
+        ("13.5", None, "libnccl2=2.30.7-1+cuda13.3"),
+    ],
+)
 def test_nccl_pins(cuda: str, ubuntu: str | None, pin: str) -> None:
     pair = CATALOG.nccl_for(cuda, ubuntu=ubuntu)
     assert pair is not None
@@ -496,11 +570,21 @@ def test_nccl_pins(cuda: str, ubuntu: str | None, pin: str) -> None:
 
 @pytest.mark.parametrize(
     ("torch", "tag", "text", "support"),
-    [("1.12.0", "cu116", "H100", "none"), ("2.0.1", "cu118", "H100", "native"), ("2.6.0", "cu124", "RTX 4090", "binary"),
-     ("2.6.0", "cu124", "RTX 5090", "none"), ("2.7.1", "cu128", "RTX 5090", "native"), ("2.7.1", "cu126", "RTX 5090", "none"),
-     ("2.8.0", "cu128", "V100", "none"), ("2.14.1", "cu126", "V100", "native"), ("2.15.0", "cu132", "V100", "none"),
-     ("2.15.0", "cu132", "GB10", "binary"), ("2.15.0", "cu130", "B300", "binary"), ("2.15.0", "cu132", "T4", "native")],
-)  # fmt: skip
+    [
+        ("1.12.0", "cu116", "H100", "none"),
+        ("2.0.1", "cu118", "H100", "native"),
+        ("2.6.0", "cu124", "RTX 4090", "binary"),
+        ("2.6.0", "cu124", "RTX 5090", "none"),
+        ("2.7.1", "cu128", "RTX 5090", "native"),
+        ("2.7.1", "cu126", "RTX 5090", "none"),
+        ("2.8.0", "cu128", "V100", "none"),
+        ("2.14.1", "cu126", "V100", "native"),
+        ("2.15.0", "cu132", "V100", "none"),
+        ("2.15.0", "cu132", "GB10", "binary"),
+        ("2.15.0", "cu130", "B300", "binary"),
+        ("2.15.0", "cu132", "T4", "native"),
+    ],
+)
 def test_support_of_a_torch_build(torch: str, tag: str, text: str, support: str) -> None:
     assert CATALOG.torch_support(torch, tag, gpu(text)) == support
 
@@ -539,9 +623,17 @@ def test_ubuntu_by_text(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("cuda", "ubuntu", "there"),
-    [("12.4", "24.04", False), ("12.5", "24.04", True), ("12.4", "22.04", True), ("13.0", "20.04", False),
-     ("12.9", "20.04", True), ("12.9", "26.04", False), ("13.3", "26.04", True), ("11.6", "22.04", False)],
-)  # fmt: skip
+    [
+        ("12.4", "24.04", False),
+        ("12.5", "24.04", True),
+        ("12.4", "22.04", True),
+        ("13.0", "20.04", False),
+        ("12.9", "20.04", True),
+        ("12.9", "26.04", False),
+        ("13.3", "26.04", True),
+        ("11.6", "22.04", False),
+    ],
+)
 def test_cuda_in_the_repository(cuda: str, ubuntu: str, there: bool) -> None:
     assert CATALOG.cuda_in_repository(cuda, ubuntu=ubuntu) is there
 
@@ -556,15 +648,25 @@ CUDA_URL = "https://developer.download.nvidia.com/compute/cuda/repos"
         ("cuda", "24.04", "amd64", f"{CUDA_URL}/ubuntu2404/x86_64/", "/", CUDA_KEY),
         ("cuda", "jammy", "arm64", f"{CUDA_URL}/ubuntu2204/sbsa/", "/", CUDA_KEY),
         ("cuda", "26.04", "amd64", f"{CUDA_URL}/ubuntu2604/x86_64/", "/", None),
-        ("container_toolkit", "24.04", "arm64", "https://nvidia.github.io/libnvidia-container/stable/deb/arm64/", "/",
-         "C95B321B61E88C1809C4F759DDCAE044F796ECB0"),
-        ("ppa", "24.04", "amd64", "https://ppa.launchpadcontent.net/graphics-drivers/ppa/ubuntu", "noble",
-         "2388FF3BE10A76F638F80723FCAE110B1118213C"),
+        (
+            "container_toolkit",
+            "24.04",
+            "arm64",
+            "https://nvidia.github.io/libnvidia-container/stable/deb/arm64/",
+            "/",
+            "C95B321B61E88C1809C4F759DDCAE044F796ECB0",
+        ),
+        (
+            "ppa",
+            "24.04",
+            "amd64",
+            "https://ppa.launchpadcontent.net/graphics-drivers/ppa/ubuntu",
+            "noble",
+            "2388FF3BE10A76F638F80723FCAE110B1118213C",
+        ),
     ],
-)  # fmt: skip
-def test_repositories(
-    name: str, ubuntu: str, arch: str, url: str, suite: str, fingerprint: str | None
-) -> None:
+)
+def test_repositories(name: str, ubuntu: str, arch: str, url: str, suite: str, fingerprint: str | None) -> None:
     found = CATALOG.repository(name, ubuntu=ubuntu, arch=arch)
     assert (found.url, found.suite, found.fingerprint) == (url, suite, fingerprint)
 
@@ -584,11 +686,17 @@ def test_repositories_that_there_are_not(args: tuple[str, str, str]) -> None:
 
 @pytest.mark.parametrize(
     ("version", "where", "bad"),
-    [("580.119.02", {}, True), ("580.119.02", {"kernel": "6.8.0-45-generic"}, False),
-     ("580.119.02", {"kernel": "6.17.9-76061709-generic"}, True), ("580.126.20", {}, False),
-     ("580.126.20", {"ubuntu": "26.04", "channel": "cuda"}, True), ("580.126.20", {"ubuntu": "26.04", "channel": "ubuntu"}, False),
-     ("595.58.03", {}, False), ("595.58.03", {"care": True}, True)],
-)  # fmt: skip
+    [
+        ("580.119.02", {}, True),
+        ("580.119.02", {"kernel": "6.8.0-45-generic"}, False),
+        ("580.119.02", {"kernel": "6.17.9-76061709-generic"}, True),
+        ("580.126.20", {}, False),
+        ("580.126.20", {"ubuntu": "26.04", "channel": "cuda"}, True),
+        ("580.126.20", {"ubuntu": "26.04", "channel": "ubuntu"}, False),
+        ("595.58.03", {}, False),
+        ("595.58.03", {"care": True}, True),
+    ],
+)
 def test_known_bad_drivers(version: str, where: dict[str, Any], bad: bool) -> None:
     assert bool(CATALOG.known_bad("driver", version, **where)) is bad
 

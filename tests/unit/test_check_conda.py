@@ -27,8 +27,12 @@ def test_checks_of_conda(case):
     facts = Facts.model_validate({"gpus": gpus, "conda": case["conda"]}).model_dump()
     verdicts = run(facts, {"conda": case.get("want", {})})
     assert list(verdicts) == [
-        "conda.prefix", "conda.environments", "conda.cpu_build", "conda.libcudart", "conda.channels",
-    ]  # fmt: skip
+        "conda.prefix",
+        "conda.environments",
+        "conda.cpu_build",
+        "conda.libcudart",
+        "conda.channels",
+    ]
     for name, (status, *words) in case["expect"].items():
         verdict = verdicts[name]
         said = " ".join([verdict["message"], *verdict["evidence"], verdict["hint"] or ""])

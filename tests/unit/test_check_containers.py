@@ -26,8 +26,12 @@ def run(facts, want):
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
 def test_checks_of_containers(case):
     loaded = case.get("loaded", "580.126.20")
-    host = {**case, "gpus": ["H100"] * case.get("gpus", 1), "containers": case.get("containers") or {},
-            "driver": f"580-server {loaded} open signed" if loaded else ""}  # fmt: skip
+    host = {
+        **case,
+        "gpus": ["H100"] * case.get("gpus", 1),
+        "containers": case.get("containers") or {},
+        "driver": f"580-server {loaded} open signed" if loaded else "",
+    }
     facts = case_host(host).model_dump()
     facts["devices"] = ["/dev/nvidia0"]
     if case.get("containers", {}) is None:

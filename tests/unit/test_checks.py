@@ -12,41 +12,49 @@ from provision.parts import checks
 
 CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/checks.yml").read_text())
 KERNEL = "6.8.0-48-generic"
-GOOD = Facts.model_validate({
-    "gpus": [{"slot": f"0000:{bus}:00.0", "device": "2330", "driver": "nvidia"} for bus in ("1b", "43")],
-    "module": {
-        "loaded": {"version": "580.126.20", "flavour": "open"},
-        "on_disk": [{
-            "kernel": KERNEL, "path": f"/lib/modules/{KERNEL}/kernel/nvidia-580-server-open/nvidia.ko",
-            "version": "580.126.20", "flavour": "open", "signed": True, "origin": "prebuilt",
-        }],
-    },
-    "kernels": {"running": KERNEL, "next": KERNEL, "installed": [{"release": KERNEL, "headers": True}]},
-    "packages": {
-        name: {"version": "580.126.20-0ubuntu0.24.04.2", "status": "hi"}
-        for name in ("libnvidia-compute-580-server", "nvidia-utils-580-server", "nvidia-headless-no-dkms-580-server-open")
-    },
-    "libraries": [{"soname": "libcuda.so.1", "path": "/usr/lib/libcuda.so.580.126.20", "version": "580.126.20"}],
-    "smi": {
-        "path": "/usr/bin/nvidia-smi", "ran": True, "rc": 0, "driver_version": "580.126.20",
-        "gpus": [
-            {"index": 0, "name": "NVIDIA H100 80GB HBM3", "bus_id": "00000000:1B:00.0", "persistence": True},
-            {"index": 1, "name": "NVIDIA H100 80GB HBM3", "bus_id": "00000000:43:00.0", "persistence": True},
-        ],
-    },
-    "devices": ["/dev/nvidiactl", "/dev/nvidia0", "/dev/nvidia1", "/dev/nvidia-uvm"],
-    "services": {"nvidia-persistenced": {"present": True, "enabled": True, "running": True}},
-    "modprobe": {"blacklisted": ["nouveau", "nova_core"]},
-    "initrds": [{"kernel": KERNEL, "newer_than_blacklist": True}],
-}).model_dump()  # fmt: skip
-WANT = {
-    "version": "580.126.20",
-    "branch": "580",
-    "flavour": "open",
-    "manage": True,
-    "hold": True,
-    "persistence": True,
-}
+GOOD = Facts.model_validate(
+    {
+        "gpus": [{"slot": f"0000:{bus}:00.0", "device": "2330", "driver": "nvidia"} for bus in ("1b", "43")],
+        "module": {
+            "loaded": {"version": "580.126.20", "flavour": "open"},
+            "on_disk": [
+                {
+                    "kernel": KERNEL,
+                    "path": f"/lib/modules/{KERNEL}/kernel/nvidia-580-server-open/nvidia.ko",
+                    "version": "580.126.20",
+                    "flavour": "open",
+                    "signed": True,
+                    "origin": "prebuilt",
+                }
+            ],
+        },
+        "kernels": {"running": KERNEL, "next": KERNEL, "installed": [{"release": KERNEL, "headers": True}]},
+        "packages": {
+            name: {"version": "580.126.20-0ubuntu0.24.04.2", "status": "hi"}
+            for name in (
+                "libnvidia-compute-580-server",
+                "nvidia-utils-580-server",
+                "nvidia-headless-no-dkms-580-server-open",
+            )
+        },
+        "libraries": [{"soname": "libcuda.so.1", "path": "/usr/lib/libcuda.so.580.126.20", "version": "580.126.20"}],
+        "smi": {
+            "path": "/usr/bin/nvidia-smi",
+            "ran": True,
+            "rc": 0,
+            "driver_version": "580.126.20",
+            "gpus": [
+                {"index": 0, "name": "NVIDIA H100 80GB HBM3", "bus_id": "00000000:1B:00.0", "persistence": True},
+                {"index": 1, "name": "NVIDIA H100 80GB HBM3", "bus_id": "00000000:43:00.0", "persistence": True},
+            ],
+        },
+        "devices": ["/dev/nvidiactl", "/dev/nvidia0", "/dev/nvidia1", "/dev/nvidia-uvm"],
+        "services": {"nvidia-persistenced": {"present": True, "enabled": True, "running": True}},
+        "modprobe": {"blacklisted": ["nouveau", "nova_core"]},
+        "initrds": [{"kernel": KERNEL, "newer_than_blacklist": True}],
+    }
+).model_dump()
+WANT = {"version": "580.126.20", "branch": "580", "flavour": "open", "manage": True, "hold": True, "persistence": True}
 
 
 def changed(facts, change):
@@ -63,9 +71,7 @@ def changed(facts, change):
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
 def test_checks(case):
-    verdicts = {
-        v["id"]: v for v in checks.run(changed(GOOD, case["change"]), {**WANT, **case.get("want", {})})
-    }
+    verdicts = {v["id"]: v for v in checks.run(changed(GOOD, case["change"]), {**WANT, **case.get("want", {})})}
     for check, (status, *words) in case["expect"].items():
         verdict = verdicts[check]
         assert verdict["status"] == status, verdict
@@ -88,11 +94,7 @@ def test_modules_under_updates_win():
     # depmod's default search order: updates before the built-in tree.
     facts = changed(GOOD, {})
     facts["module"]["on_disk"].append(
-        dict(
-            facts["module"]["on_disk"][0],
-            path=f"/lib/modules/{KERNEL}/updates/dkms/nvidia.ko",
-            version="550.1",
-        )
+        dict(facts["module"]["on_disk"][0], path=f"/lib/modules/{KERNEL}/updates/dkms/nvidia.ko", version="550.1")
     )
     assert checks.modules_of(facts, KERNEL)[0]["version"] == "550.1"
     assert "550.1" in checks.next_boot_problems(facts)[0]

@@ -16,8 +16,7 @@ from tests.unit import cudatrees, trees
 
 TABLE = yaml.safe_load((ROOT / "tests/cases/checks_cuda.yml").read_text(encoding="utf-8"))
 OWN = {
-    check(Facts().model_dump(), checks.DEFAULT_EXPECT)["id"]
-    for check in (*cuda_checks.CHECKS, *library_checks.CHECKS)
+    check(Facts().model_dump(), checks.DEFAULT_EXPECT)["id"] for check in (*cuda_checks.CHECKS, *library_checks.CHECKS)
 }
 
 
@@ -53,8 +52,7 @@ def judged(case, where):
         wish.setdefault("needs", TABLE["needs"])
         rows = [row.split() for row in tree["packages"]]
         wish.setdefault(
-            "names",
-            [name for name, _, status in rows if status == "hi" and not name.startswith("cuda-compat")],
+            "names", [name for name, _, status in rows if status == "hi" and not name.startswith("cuda-compat")]
         )
     verdicts = checks.run(facts, {"manage": True, "cuda": wish or {"needs": TABLE["needs"]}})
     return {verdict["id"]: verdict for verdict in verdicts if verdict["id"] in OWN}

@@ -19,17 +19,36 @@ CASES: list[dict[str, Any]] = yaml.safe_load((Path(__file__).parents[1] / "cases
 CATALOG = load_catalog()
 TODAY = date(2026, 11, 28)
 KNOWN = {
-    "fits", "support", "branches", "recommended", "minimum", "modules", "cuda", "release", "range", "cudnn", "nccl", "tag",
-    "python", "offers", "conflicts", "because", "warnings", "no_warnings", "nearest", "error", "hint", "gcc_max",
-    "pins", "said", "image",
-}  # fmt: skip
+    "fits",
+    "support",
+    "branches",
+    "recommended",
+    "minimum",
+    "modules",
+    "cuda",
+    "release",
+    "range",
+    "cudnn",
+    "nccl",
+    "tag",
+    "python",
+    "offers",
+    "conflicts",
+    "because",
+    "warnings",
+    "no_warnings",
+    "nearest",
+    "error",
+    "hint",
+    "gcc_max",
+    "pins",
+    "said",
+    "image",
+}
 
 
 def name(case: dict[str, Any]) -> str:
-    return (
-        " ".join(f"{k}={'+'.join(v) if isinstance(v, list) else v}" for k, v in case["wish"].items())
-        or "nothing"
-    )
+    return " ".join(f"{k}={'+'.join(v) if isinstance(v, list) else v}" for k, v in case["wish"].items()) or "nothing"
 
 
 def said(answer: CompatAnswer) -> dict[str, Any]:
@@ -96,9 +115,7 @@ def test_the_table_is_large_and_says_nothing_twice() -> None:
 def test_the_schema_has_its_name_in_json() -> None:
     data = compat(Wishes(gpu=("H100",)), CATALOG, today=TODAY).model_dump(mode="json", by_alias=True)
     assert data["schema"] == "provision/compat/1"
-    assert {"fits", "support", "conflicts", "warnings", "driver", "cuda", "cudnn", "nccl", "python"} <= set(
-        data
-    )
+    assert {"fits", "support", "conflicts", "warnings", "driver", "cuda", "cudnn", "nccl", "python"} <= set(data)
     assert {"branches", "recommended", "minimum", "modules"} <= set(data["driver"])
     assert {"chosen", "range"} <= set(data["cuda"])
     assert CompatAnswer.model_validate(data).fits
@@ -142,13 +159,9 @@ WISHES = st.fixed_dictionaries(
         "driver": st.sampled_from(
             ["470", "470-server", "535", "550.163.01", "570", "580", "580.65.05", "595", "610", "615", "620"]
         ),
-        "cuda": st.sampled_from(
-            ["11", "11.0", "11.3", "11.8", "12.0", "12.4.1", "12.8", "12", "13", "13.0", "13.5"]
-        ),
+        "cuda": st.sampled_from(["11", "11.0", "11.3", "11.8", "12.0", "12.4.1", "12.8", "12", "13", "13.0", "13.5"]),
         "cudnn": st.sampled_from(["8", "8.9.7.29", "9", "9.5", "9.10.2.21", "9.11", "9.17.0.29", "9.28.1.4"]),
-        "torch": st.sampled_from(
-            ["1.12", "2.0", "2.6", "2.6+cu118", "2.7", "2.8+cu128", "2.11", "2.14", "2.15"]
-        ),
+        "torch": st.sampled_from(["1.12", "2.0", "2.6", "2.6+cu118", "2.7", "2.8+cu128", "2.11", "2.14", "2.15"]),
         "tensorflow": st.sampled_from(["2.10", "2.14", "2.15", "2.17", "2.18", "2.21"]),
         "ubuntu": st.sampled_from(["20.04", "22.04", "24.04", "26.04", "noble"]),
         "modules": st.sampled_from(["open", "proprietary"]),
@@ -205,22 +218,7 @@ WORDS = st.one_of(
     st.text(max_size=12),
     st.text(alphabet="0123456789.+-cu", max_size=10),
     st.sampled_from(
-        [
-            "RTX",
-            "GeForce",
-            "SXM",
-            "580-",
-            "580.",
-            "12.",
-            ".4",
-            "+cu124",
-            "2.6+",
-            "v2",
-            "10de:",
-            "0x",
-            "R580",
-            "v",
-        ]
+        ["RTX", "GeForce", "SXM", "580-", "580.", "12.", ".4", "+cu124", "2.6+", "v2", "10de:", "0x", "R580", "v"]
     ),
 )
 

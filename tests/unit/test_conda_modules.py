@@ -12,28 +12,13 @@ import pytest
 import yaml
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils.conda import (
-    common as conda_common,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.conda import (
-    condarc,
-    make_environment,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.conda import (
-    errors as conda_errors,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.conda import (
-    fetch as conda_fetch,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.conda import (
-    install as conda_install,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.conda import (
-    marker as conda_marker,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.conda import (
-    read as conda_read,
-)
+from ansible_collections.gpu.provision.plugins.module_utils.conda import common as conda_common
+from ansible_collections.gpu.provision.plugins.module_utils.conda import condarc, make_environment
+from ansible_collections.gpu.provision.plugins.module_utils.conda import errors as conda_errors
+from ansible_collections.gpu.provision.plugins.module_utils.conda import fetch as conda_fetch
+from ansible_collections.gpu.provision.plugins.module_utils.conda import install as conda_install
+from ansible_collections.gpu.provision.plugins.module_utils.conda import marker as conda_marker
+from ansible_collections.gpu.provision.plugins.module_utils.conda import read as conda_read
 from ansible_collections.gpu.provision.plugins.module_utils.conda.common import CondaError, Result
 from ansible_collections.gpu.provision.plugins.module_utils.lib import redact
 from ansible_collections.gpu.provision.plugins.module_utils.lib.host_tree import HostTree
@@ -59,20 +44,14 @@ def test_condarc(case):
     # The file says the same to a real YAML reader, and nothing else has changed in it.
     read = yaml.safe_load(after)
     assert {key: read[key] for key in case["wanted"]} == case["wanted"]
-    rest = {
-        key: value
-        for key, value in (yaml.safe_load(case["before"]) or {}).items()
-        if key not in case["wanted"]
-    }
+    rest = {key: value for key, value in (yaml.safe_load(case["before"]) or {}).items() if key not in case["wanted"]}
     assert {key: value for key, value in read.items() if key not in case["wanted"]} == rest
 
 
 @pytest.mark.parametrize("case", table("failures"))
 def test_failures(case):
     result = Result(case.get("rc", 1), redact.text(case["text"]), case.get("timed_out", False))
-    error = conda_errors.explain(
-        result, case.get("who", "conda"), "py311", "/opt/x", ["https://me:pw@c.example.org/x"]
-    )
+    error = conda_errors.explain(result, case.get("who", "conda"), "py311", "/opt/x", ["https://me:pw@c.example.org/x"])
     assert error.code == case["code"] and error.hint
     assert case.get("words", "") in "\n".join(error.because)
     assert "secret" not in repr(error.as_dict()) and "pw@" not in repr(error.as_dict())
@@ -81,9 +60,10 @@ def test_failures(case):
 @pytest.mark.parametrize("case", table("made"))
 def test_made(case):
     params = {
-        "packages": case.get("packages"), "override_cuda": case.get("override_cuda", ""),
+        "packages": case.get("packages"),
+        "override_cuda": case.get("override_cuda", ""),
         "pip": [{"packages": case.get("pip", []), "index_url": ""}],
-    }  # fmt: skip
+    }
     conda = {
         name: dict(zip(("version", "build"), text.split("="), strict=True))
         for name, text in case.get("conda", {}).items()
@@ -92,9 +72,16 @@ def test_made(case):
 
 
 STATE = {
-    "state": "whole", "marked": False, "fresh": False, "ours": False, "missing": [], "leftovers": [], "version": "25.7.0",
-    "python": "3.13.5", "record": None,
-}  # fmt: skip
+    "state": "whole",
+    "marked": False,
+    "fresh": False,
+    "ours": False,
+    "missing": [],
+    "leftovers": [],
+    "version": "25.7.0",
+    "python": "3.13.5",
+    "record": None,
+}
 
 
 @pytest.mark.parametrize(
@@ -152,10 +139,15 @@ def test_prefixes_that_no_installer_takes(prefix, code):
 
 
 FILES = {
-    "bin/python": "#!", "bin/conda": "#!", "conda-meta/history": "", "conda-meta/python-3.13.5-h1_100_cp313.json": "{}",
+    "bin/python": "#!",
+    "bin/conda": "#!",
+    "conda-meta/history": "",
+    "conda-meta/python-3.13.5-h1_100_cp313.json": "{}",
     "conda-meta/conda-26.5.3-py313h06a4308_0.json": '{"channel": "https://repo.anaconda.com/pkgs/main"}',
-    "conda-meta/conda-libmamba-solver-25.4.0-pyhd3eb1b0_0.json": "{}", "_conda": "", ".nonadmin": "",
-}  # fmt: skip
+    "conda-meta/conda-libmamba-solver-25.4.0-pyhd3eb1b0_0.json": "{}",
+    "_conda": "",
+    ".nonadmin": "",
+}
 
 
 @pytest.mark.parametrize(
@@ -212,8 +204,7 @@ def test_terms_that_were_accepted_for_a_prefix(tmp_path):
     folder = tmp_path / "opt/conda" / conda_read.TERMS
     write(folder / conda_read.terms_hash(main), {"1.0.json": '{"tos_accepted": true}'})
     write(
-        folder / conda_read.terms_hash(r),
-        {"1.0.json": '{"tos_accepted": true}', "2.0.json": '{"tos_accepted": false}'},
+        folder / conda_read.terms_hash(r), {"1.0.json": '{"tos_accepted": true}', "2.0.json": '{"tos_accepted": false}'}
     )
     assert conda_read.accepted_terms("/opt/conda/" + conda_read.TERMS, HostTree(str(tmp_path))) == [main]
 
@@ -224,11 +215,7 @@ def test_what_an_installer_says_of_itself(tmp_path):
         b'#!/bin/sh\n#\n# NAME:  Miniconda3\n# VER:   py313_25.9.1-3\ntotal_installation_size_kb="997567"\n'
         + b"\0" * 90000
     )
-    assert conda_install.header(str(path)) == {
-        "name": "Miniconda3",
-        "version": "py313_25.9.1-3",
-        "kib": 997567,
-    }
+    assert conda_install.header(str(path)) == {"name": "Miniconda3", "version": "py313_25.9.1-3", "kib": 997567}
     path.write_bytes(b"PK\x03\x04")
     assert conda_install.header(str(path)) is None
 
@@ -255,11 +242,14 @@ def test_what_an_installer_means(tmp_path, rc, text, code):
     ("text", "prefix"),
     [
         ("alias ls=ls\n", None),
-        ("# >>> conda initialize >>>\n__c=\"$('/opt/a b/bin/conda' 'hook')\"\n# <<< conda initialize <<<\n", "/opt/a b"),
+        (
+            "# >>> conda initialize >>>\n__c=\"$('/opt/a b/bin/conda' 'hook')\"\n# <<< conda initialize <<<\n",
+            "/opt/a b",
+        ),
         ("# >>> conda initialize >>>\nno idea\n# <<< conda initialize <<<\n", ""),
         ("# >>> conda initialize >>>\n/opt/a/bin/conda\n", None),
     ],
-)  # fmt: skip
+)
 def test_the_block_that_conda_init_writes(text, prefix):
     assert conda_read.init_block(text) == prefix
 
@@ -279,20 +269,10 @@ def test_secrets_in_urls(url, shown):
 
 
 def test_pip_gets_a_password_through_its_environment_and_nothing_else_so():
-    step = {
-        "packages": ["torch==2.6.0+cu124"],
-        "index_url": "https://h/whl/cu124",
-        "extra_index_urls": ["https://e/s"],
-    }
+    step = {"packages": ["torch==2.6.0+cu124"], "index_url": "https://h/whl/cu124", "extra_index_urls": ["https://e/s"]}
     argv, extra = make_environment.pip_command("/e/bin/python", step)
     assert argv[:5] == ["/e/bin/python", "-m", "pip", "install", "--no-input"]
-    assert argv[-5:] == [
-        "--index-url",
-        "https://h/whl/cu124",
-        "--extra-index-url",
-        "https://e/s",
-        "torch==2.6.0+cu124",
-    ]
+    assert argv[-5:] == ["--index-url", "https://h/whl/cu124", "--extra-index-url", "https://e/s", "torch==2.6.0+cu124"]
     assert "PIP_INDEX_URL" not in extra
     step["index_url"] = "https://me:pw@h/whl/cu124"
     argv, extra = make_environment.pip_command("/e/bin/python", step)
@@ -302,9 +282,14 @@ def test_pip_gets_a_password_through_its_environment_and_nothing_else_so():
 
 def test_the_environment_of_what_we_run_is_small_and_known(monkeypatch):
     for name, value in {
-        "LD_LIBRARY_PATH": "/usr/local/cuda/lib64", "PYTHONPATH": "/x", "CONDA_PREFIX": "/other", "CONDARC": "/x",
-        "PIP_INDEX_URL": "https://x", "https_proxy": "http://proxy:3128", "SSL_CERT_FILE": "/etc/corp.pem",
-    }.items():  # fmt: skip
+        "LD_LIBRARY_PATH": "/usr/local/cuda/lib64",
+        "PYTHONPATH": "/x",
+        "CONDA_PREFIX": "/other",
+        "CONDARC": "/x",
+        "PIP_INDEX_URL": "https://x",
+        "https_proxy": "http://proxy:3128",
+        "SSL_CERT_FILE": "/etc/corp.pem",
+    }.items():
         monkeypatch.setenv(name, value)
     env = conda_common.environment(conda_common.Owner("root"), {"CONDA_OVERRIDE_CUDA": "12.4"})
     assert env["https_proxy"] == "http://proxy:3128" and env["SSL_CERT_FILE"] == "/etc/corp.pem"
@@ -321,10 +306,18 @@ def test_library_path_leaves_no_empty_element(tmp_path):
         Path(path).write_text(text)
     for before in ("", "/a:/b"):
         out = subprocess.run(
-            ["sh", "-euc", '. "$0"; echo "$LD_LIBRARY_PATH"; . "$1"; echo "${LD_LIBRARY_PATH-unset}"', activate, deactivate],
-            check=True, capture_output=True, text=True,
+            [
+                "sh",
+                "-euc",
+                '. "$0"; echo "$LD_LIBRARY_PATH"; . "$1"; echo "${LD_LIBRARY_PATH-unset}"',
+                activate,
+                deactivate,
+            ],
+            check=True,
+            capture_output=True,
+            text=True,
             env={"CONDA_PREFIX": "/e", "PATH": os.environ["PATH"], **({"LD_LIBRARY_PATH": before} if before else {})},
-        )  # fmt: skip
+        )
         assert out.stdout.split() == ["/e/lib:" + before if before else "/e/lib", before or "unset"]
 
 
@@ -335,9 +328,7 @@ def test_profile_by_who_can_change_the_prefix():
 
 
 ENV = {"state": "whole", "marked": False, "record": None, "packages": {}, "pip": {}}
-RECORD = {
-    "spec": {"wish": {"python": "3.11"}, "packages": [], "pip": [], "file_kind": "", "file_content": ""}
-}
+RECORD = {"spec": {"wish": {"python": "3.11"}, "packages": [], "pip": [], "file_kind": "", "file_content": ""}}
 PARAMS = {"wish": {"python": "3.11"}, "packages": [], "pip": [], "file_kind": "", "file_content": ""}
 
 
@@ -392,8 +383,7 @@ def test_local_sources():
 
 def test_records_are_json_that_says_its_kind(tmp_path):
     write(
-        tmp_path / "e",
-        {conda_read.RECORD: json.dumps({"schema": 1, "kind": "environment"}), "conda-meta/history": ""},
+        tmp_path / "e", {conda_read.RECORD: json.dumps({"schema": 1, "kind": "environment"}), "conda-meta/history": ""}
     )
     state = conda_read.environment_state("/e", HostTree(str(tmp_path)))
     assert state["ours"] and state["state"] == "whole" and state["record"]["kind"] == "environment"

@@ -15,9 +15,7 @@ from ansible_collections.gpu.provision.plugins.module_utils.containers import (
     daemon_flags,
     docker_host,
 )
-from ansible_collections.gpu.provision.plugins.module_utils.containers import (
-    docker as containers_docker,
-)
+from ansible_collections.gpu.provision.plugins.module_utils.containers import docker as containers_docker
 from ansible_collections.gpu.provision.plugins.module_utils.lib import host_tree
 
 CASES = Path(__file__).parents[1] / "cases"
@@ -95,11 +93,14 @@ LOG = """\
         ({"/var/log/dpkg.log": LOG}, "2026-11-01 10:00:00"),
         ({"/var/log/dpkg.log.1": LOG, "/var/log/dpkg.log": LOG.splitlines()[2] + "\n"}, "2026-11-01 10:00:00"),
         (
-            {"/var/log/dpkg.log": LOG + "2026-11-22 08:00:00 install nvidia-container-toolkit:amd64 1.18.2-1 1.18.2-1\n"},
+            {
+                "/var/log/dpkg.log": LOG
+                + "2026-11-22 08:00:00 install nvidia-container-toolkit:amd64 1.18.2-1 1.18.2-1\n"
+            },
             "2026-11-22 08:00:00",
         ),
     ],
-)  # fmt: skip
+)
 def test_an_upgrade_is_no_installation(log: dict[str, str], expected: Any, tmp_path: Path) -> None:
     import time
 
@@ -134,10 +135,13 @@ BASE = 'version = 2\n# ours\n[plugins."io.containerd.grpc.v1.cri".registry]\n  c
         ('version = 2\nimports = ["/a.toml"]\n', 'version = 2\nimports = ["/c/*.toml", "/a.toml"]\n'),
         ('version = 2\nimports = ["/c/*.toml"]\n', 'version = 2\nimports = ["/c/*.toml"]\n'),
         ('version = 2\nimports = [\n  "/a.toml",\n]\n', None),
-        ("[debug]\n  level = 'info'\nversion = 2\n", 'imports = ["/c/*.toml"]\n[debug]\n  level = \'info\'\nversion = 2\n'),
+        (
+            "[debug]\n  level = 'info'\nversion = 2\n",
+            "imports = [\"/c/*.toml\"]\n[debug]\n  level = 'info'\nversion = 2\n",
+        ),
         ("version = 2", 'version = 2\nimports = ["/c/*.toml"]\n'),
     ],
-)  # fmt: skip
+)
 def test_one_more_import(text: str, expected: str | None) -> None:
     assert containerd_config.with_import(text, 2, "/c/*.toml") == expected
     if expected is not None:
@@ -145,9 +149,7 @@ def test_one_more_import(text: str, expected: str | None) -> None:
 
 
 @pytest.mark.parametrize("default", ["", "nvidia"])
-@pytest.mark.parametrize(
-    "text", ["", BASE, BASE.rstrip("\n"), containerd_config.fragment(PLUGIN, {}, "runc")]
-)
+@pytest.mark.parametrize("text", ["", BASE, BASE.rstrip("\n"), containerd_config.fragment(PLUGIN, {}, "runc")])
 def test_a_block_goes_in_once_and_out_again(text: str, default: str) -> None:
     once = containerd_config.with_block(text, 2, PLUGIN, {"SystemdCgroup": "true"}, default)
     assert containerd_config.with_block(once, 2, PLUGIN, {"SystemdCgroup": "true"}, default) == once
@@ -179,6 +181,7 @@ def test_what_is_lost_is_named() -> None:
     before = containerd_config.sections(BASE + '[debug]\n  level = "info"\n  uid = 0\n')
     after = containerd_config.sections('version = 2\n[debug]\n  level = "warn"\n')
     assert containerd_config.lost(before, after, PLUGIN) == [
-        f'plugins.{PLUGIN}.registry: config_path = "/etc/certs.d"', 'debug: level = "info"',
-    ]  # fmt: skip
+        f'plugins.{PLUGIN}.registry: config_path = "/etc/certs.d"',
+        'debug: level = "info"',
+    ]
     assert containerd_config.lost(before, before, PLUGIN) == []

@@ -20,18 +20,10 @@ from ansible_collections.gpu.provision.plugins.module_utils.containers import (
     docker_api,
     docker_proxy,
 )
-from ansible_collections.gpu.provision.plugins.module_utils.containers import (
-    docker as containers_docker,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.containers import (
-    files as containers_files,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.containers import (
-    host as containers_host,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.containers import (
-    runtime as containers_runtime,
-)
+from ansible_collections.gpu.provision.plugins.module_utils.containers import docker as containers_docker
+from ansible_collections.gpu.provision.plugins.module_utils.containers import files as containers_files
+from ansible_collections.gpu.provision.plugins.module_utils.containers import host as containers_host
+from ansible_collections.gpu.provision.plugins.module_utils.containers import runtime as containers_runtime
 from ansible_collections.gpu.provision.plugins.module_utils.lib import host_tree
 
 DRIVER = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.126.20  Release Build\n"
@@ -62,9 +54,7 @@ class Described:
     def read(self, path: str) -> str:
         return (self.root / path.lstrip("/")).read_text()
 
-    def run(
-        self, argv: list[str], timeout: float = 60, user: Any = None, fds: Any = ()
-    ) -> tuple[int, str, str]:
+    def run(self, argv: list[str], timeout: float = 60, user: Any = None, fds: Any = ()) -> tuple[int, str, str]:
         self.commands.append(" ".join(argv))
         if argv[:2] == ["systemctl", "is-active"]:
             state = self.states.get(argv[2], "inactive")
@@ -81,9 +71,7 @@ class Described:
 
     def apply(self, check: bool = False, **params: Any) -> Any:
         self.commands.clear()
-        host = containers_host.Host(
-            host_tree.HostTree(str(self.root)), check, containers_files.BACKUP, self.run
-        )
+        host = containers_host.Host(host_tree.HostTree(str(self.root)), check, containers_files.BACKUP, self.run)
         return containers_runtime.apply(params, check, host)
 
 
@@ -94,10 +82,7 @@ def test_docker_that_does_not_run_reads_its_file_when_it_starts(tmp_path: Path) 
         "wrote /etc/docker/daemon.json",
         "put alice into the group docker (counts from the next login)",
     ]
-    assert (
-        json.loads(host.read("/etc/docker/daemon.json"))["runtimes"]["nvidia"]["path"]
-        == "nvidia-container-runtime"
-    )
+    assert json.loads(host.read("/etc/docker/daemon.json"))["runtimes"]["nvidia"]["path"] == "nvidia-container-runtime"
     assert stat.S_IMODE((tmp_path / "etc/docker/daemon.json").stat().st_mode) == 0o644
     assert host.acts() == ["usermod -a -G docker alice"]
     assert "does not run" in result["notes"][0]
@@ -119,11 +104,7 @@ def test_refused_before_anything_is_changed(tmp_path: Path) -> None:
     for files, params, code in (
         ({}, {"docker": {"runtime": True}}, "containers.no_docker"),
         ({"/snap/bin/docker": "ELF"}, {"docker": {"runtime": True}}, "containers.no_docker"),
-        (
-            {**DOCKER, "/etc/docker/daemon.json": broken},
-            {"docker": {"runtime": True}},
-            "containers.daemon_json",
-        ),
+        ({**DOCKER, "/etc/docker/daemon.json": broken}, {"docker": {"runtime": True}}, "containers.daemon_json"),
         (DOCKER, {"rootless": ["alice"], "docker": {"runtime": True}}, "containers.no_rootless"),
         (DOCKER, {"docker": {"runtime": True, "users": ["eve"]}}, "containers.no_user"),
         (DOCKER, {"containerd": {}}, "containers.no_containerd"),
@@ -144,20 +125,21 @@ def test_a_broken_file_names_line_and_column_and_stays(tmp_path: Path) -> None:
     host = Described(tmp_path, {**DOCKER, "/etc/docker/daemon.json": '{\n  "debug": true,\n}\n'})
     with pytest.raises(containers_runtime.ContainerError) as caught:
         host.apply(docker={"runtime": True})
-    assert caught.value.message == (
-        "/etc/docker/daemon.json, line 2, column 16: a comma after the last entry"
-    )
+    assert caught.value.message == ("/etc/docker/daemon.json, line 2, column 16: a comma after the last entry")
     assert "it stays as it is" in caught.value.because[0]
 
 
 def test_flags_that_contradict_are_refused_with_their_place(tmp_path: Path) -> None:
-    host = Described(tmp_path, {
-        **DOCKER,
-        "/lib/systemd/system/docker.service": "[Service]\nExecStart=/usr/sbin/dockerd -H fd:// $DOCKER_OPTS\n",
-        "/etc/systemd/system/docker.service.d/gpu.conf":
-            "[Service]\nExecStart=\nExecStart=/usr/sbin/dockerd -H fd:// --add-runtime=nvidia=/usr/bin/nvidia-container-runtime\n",
-        "/etc/docker/daemon.json": '{"runtimes": {"nvidia": {"path": "nvidia-container-runtime", "runtimeArgs": []}}}',
-    })  # fmt: skip
+    host = Described(
+        tmp_path,
+        {
+            **DOCKER,
+            "/lib/systemd/system/docker.service": "[Service]\nExecStart=/usr/sbin/dockerd -H fd:// $DOCKER_OPTS\n",
+            "/etc/systemd/system/docker.service.d/gpu.conf": "[Service]\nExecStart=\n"
+            "ExecStart=/usr/sbin/dockerd -H fd:// --add-runtime=nvidia=/usr/bin/nvidia-container-runtime\n",
+            "/etc/docker/daemon.json": '{"runtimes": {"nvidia": {"path": "nvidia-container-runtime", "runtimeArgs": []}}}',
+        },
+    )
     with pytest.raises(containers_runtime.ContainerError) as caught:
         host.apply(docker={"runtime": True})
     assert caught.value.code == "containers.flag_conflict"
@@ -222,16 +204,23 @@ NO_PROXY = (
     ("version", "answers", "expected"),
     [
         ("20.10.24+dfsg1", {"it": (1, NEEDS_ROOT)}, ""),
-        ("20.10.24+dfsg1", {"it": (1, UNABLE + "the following directives don't match any configuration option: a\n")},
-         "the following directives don't match any configuration option: a"),
+        (
+            "20.10.24+dfsg1",
+            {"it": (1, UNABLE + "the following directives don't match any configuration option: a\n")},
+            "the following directives don't match any configuration option: a",
+        ),
         ("20.10.24+dfsg1", {"it": (127, "no such file")}, None),
         ("26.1.5+dfsg1", {"it": (0, "configuration OK\n")}, ""),
-        ("26.1.5+dfsg1", {"it": (1, UNABLE + "invalid size: '8X'\n"), "{}": (0, "configuration OK\n")}, "invalid size: '8X'"),
+        (
+            "26.1.5+dfsg1",
+            {"it": (1, UNABLE + "invalid size: '8X'\n"), "{}": (0, "configuration OK\n")},
+            "invalid size: '8X'",
+        ),
         ("26.1.5+dfsg1", {"it": (1, UNABLE + NO_PROXY + "\n"), "{}": (1, UNABLE + NO_PROXY + "\n")}, None),
         ("26.1.5+dfsg1", {"it": (124, "")}, None),
         ("18.09.1", {}, None),
     ],
-)  # fmt: skip
+)
 def test_what_dockerd_says_of_a_file(
     version: str, answers: dict[str, tuple[int, str]], expected: str | None, tmp_path: Path
 ) -> None:
@@ -288,9 +277,7 @@ def test_units_of_ours_where_the_toolkit_has_none(tmp_path: Path) -> None:
         f"{containers_files.CTK} cdi generate --output={cdi_spec.OUTPUT}",
     ]
     assert "daemon-reload" not in str(host.commands) and "enable" not in str(host.commands)
-    assert result["done"][-1] == (
-        "wrote /var/run/cdi/nvidia.yaml for driver 580.126.20: there is no CDI specification"
-    )
+    assert result["done"][-1] == ("wrote /var/run/cdi/nvidia.yaml for driver 580.126.20: there is no CDI specification")
     again = host.apply(cdi=True)
     assert (again["changed"], host.acts()) == (False, [])
 
@@ -338,9 +325,7 @@ def test_units_of_ours_go_when_not_wanted(tmp_path: Path) -> None:
     result = host.apply(cdi=False, device_links=False)
     assert sorted(result["done"]) == [
         "removed " + path
-        for path in sorted(
-            [containers_files.CDI_PATH, containers_files.CDI_SERVICE, containers_files.UDEV_RULE]
-        )
+        for path in sorted([containers_files.CDI_PATH, containers_files.CDI_SERVICE, containers_files.UDEV_RULE])
     ]
     assert (tmp_path / cdi_spec.OUTPUT.lstrip("/")).exists()
     assert host.apply(cdi=False, device_links=False)["changed"] is False
@@ -350,8 +335,10 @@ def test_check_mode_before_the_toolkit_is_there(tmp_path: Path) -> None:
     host = Described(tmp_path, {**DOCKER, "/dev/nvidia0": ""})
     result = host.apply(check=True, docker={"runtime": True}, cdi=True, device_links=True)
     assert result["done"] == [
-        "wrote " + containers_files.UDEV_RULE, "wrote /etc/docker/daemon.json", "will keep the CDI specification current",
-    ]  # fmt: skip
+        "wrote " + containers_files.UDEV_RULE,
+        "wrote /etc/docker/daemon.json",
+        "will keep the CDI specification current",
+    ]
     assert not (tmp_path / "etc/docker").exists()
     assert host.acts() == []
 
@@ -422,9 +409,7 @@ def test_a_users_file_is_written_as_the_user(tmp_path: Path) -> None:
             parent.chmod(parent.stat().st_mode | 0o011)
     os.chown(home, 65534, 65534)
     row = {"uid": 65534, "gid": 65534, "home": str(home)}
-    host = containers_host.Host(
-        host_tree.HostTree("/"), False, str(tmp_path / "backup"), lambda *_: (1, "", "")
-    )
+    host = containers_host.Host(host_tree.HostTree("/"), False, str(tmp_path / "backup"), lambda *_: (1, "", ""))
     daemon = containers_docker.UserDocker(host, "when_idle", "nobody", row, Silent)
     daemon.ensure({"runtime": True})
     file = home / ".config/docker/daemon.json"
@@ -447,12 +432,7 @@ def test_a_users_file_is_written_as_the_user(tmp_path: Path) -> None:
 def test_no_cgroups_is_for_hosts_without_a_system_docker(tmp_path: Path) -> None:
     config = "/etc/nvidia-container-runtime/config.toml"
     for text, docker, acts, notes in (
-        (
-            "#no-cgroups = false\n",
-            None,
-            ["nvidia-ctk config --set nvidia-container-cli.no-cgroups --in-place"],
-            0,
-        ),
+        ("#no-cgroups = false\n", None, ["nvidia-ctk config --set nvidia-container-cli.no-cgroups --in-place"], 0),
         ("no-cgroups = true\n", None, [], 0),
         ("#no-cgroups = false\n", {"runtime": True}, [], 1),
     ):
@@ -464,8 +444,7 @@ def test_no_cgroups_is_for_hosts_without_a_system_docker(tmp_path: Path) -> None
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="device nodes need root")
 @pytest.mark.parametrize(
-    ("cgroups", "linked", "said"),
-    [("systemd", False, True), ("cgroupfs", False, False), ("systemd", True, False)],
+    ("cgroups", "linked", "said"), [("systemd", False, True), ("cgroupfs", False, False), ("systemd", True, False)]
 )
 def test_l3_containers_that_a_daemon_reload_would_rob_are_named(
     cgroups: str, linked: bool, said: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -521,11 +500,16 @@ def test_sockets_and_programs() -> None:
 @pytest.mark.parametrize(
     ("row", "title"),
     [
-        ({"runtime": "docker", "id": "7d64db074abf", "name": "job", "image": "tiny:1", "gpu": False}, "job (docker, tiny:1)"),
-        ({"runtime": "containerd", "id": "7d64db074abf", "name": None, "image": None, "gpu": True},
-         "7d64db074abf (containerd, uses a GPU)"),
+        (
+            {"runtime": "docker", "id": "7d64db074abf", "name": "job", "image": "tiny:1", "gpu": False},
+            "job (docker, tiny:1)",
+        ),
+        (
+            {"runtime": "containerd", "id": "7d64db074abf", "name": None, "image": None, "gpu": True},
+            "7d64db074abf (containerd, uses a GPU)",
+        ),
     ],
-)  # fmt: skip
+)
 def test_containers_in_the_way_have_words(row: dict[str, Any], title: str, tmp_path: Path) -> None:
     """What is left to a person is told in words: exit 6 once showed a Python dictionary."""
     host = containers_host.Host(host_tree.HostTree(tmp_path))
@@ -562,14 +546,24 @@ def test_n4_a_proxy_for_docker(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "place"),
     [
-        ({"/etc/docker/daemon.json": '{"proxies": {"http-proxy": "http://u:secret@p:1"}}'},
-         "/etc/docker/daemon.json, proxies"),
-        ({"/lib/systemd/system/docker.service": "[Service]\nExecStart=/usr/sbin/dockerd --http-proxy=http://p:1\n"},
-         "--http-proxy"),
-        ({"/lib/systemd/system/docker.service": "[Service]\nEnvironmentFile=-/etc/default/docker\nExecStart=/usr/sbin/dockerd\n",
-          "/etc/default/docker": "NO_PROXY=x\n"}, "/etc/default/docker, line 1"),
+        (
+            {"/etc/docker/daemon.json": '{"proxies": {"http-proxy": "http://u:secret@p:1"}}'},
+            "/etc/docker/daemon.json, proxies",
+        ),
+        (
+            {"/lib/systemd/system/docker.service": "[Service]\nExecStart=/usr/sbin/dockerd --http-proxy=http://p:1\n"},
+            "--http-proxy",
+        ),
+        (
+            {
+                "/lib/systemd/system/docker.service": "[Service]\nEnvironmentFile=-/etc/default/docker\n"
+                "ExecStart=/usr/sbin/dockerd\n",
+                "/etc/default/docker": "NO_PROXY=x\n",
+            },
+            "/etc/default/docker, line 1",
+        ),
     ],
-)  # fmt: skip
+)
 def test_n4_a_proxy_of_somebody_else_stays(files: dict[str, str], place: str, tmp_path: Path) -> None:
     host = Described(tmp_path, {**DOCKER, **files})
     result = host.apply(docker={"runtime": True, "proxy": PROXY})
@@ -590,7 +584,7 @@ def test_n4_without_systemd_there_is_no_drop_in(tmp_path: Path) -> None:
         ({"HttpProxy": "http://xxxxx:xxxxx@proxy:3128", "HttpsProxy": "http://proxy:3128", "NoProxy": ""}, True),
         ({}, True),
     ],
-)  # fmt: skip
+)
 def test_n4_the_truth_is_what_docker_says(said: dict[str, str], differs: bool) -> None:
     found = docker_proxy.of_info(said)
     assert "xxxxx" not in found["http"]

@@ -7,12 +7,8 @@ import yaml
 
 import provision.collection  # noqa: F401 - makes the collection importable
 from ansible_collections.gpu.provision.plugins.module_utils.apt import trusted_keys
-from ansible_collections.gpu.provision.plugins.module_utils.containers import (
-    daemon_json,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.containers import (
-    probe as containers_probe,
-)
+from ansible_collections.gpu.provision.plugins.module_utils.containers import daemon_json
+from ansible_collections.gpu.provision.plugins.module_utils.containers import probe as containers_probe
 from ansible_collections.gpu.provision.plugins.module_utils.lib import openpgp
 from ansible_collections.gpu.provision.plugins.module_utils.lib.host_tree import HostTree
 from ansible_collections.gpu.provision.plugins.module_utils.probe import facts as probe_facts
@@ -45,19 +41,18 @@ def test_containers_on_a_host(case, tmp_path):
             assert wanted["contains"] in value, (path, value)
         else:
             assert value == wanted, path
-    assert "secret" not in json.dumps(facts) and "hunter2" not in json.dumps(facts), (
-        "a password left the host"
-    )
+    assert "secret" not in json.dumps(facts) and "hunter2" not in json.dumps(facts), "a password left the host"
 
 
 def test_the_read_of_a_host_has_it(tmp_path):
-    root = trees.build(
-        tmp_path / "host", {"files": {"/usr/bin/dockerd": "", "/etc/docker/daemon.json": "{}"}}
-    )
+    root = trees.build(tmp_path / "host", {"files": {"/usr/bin/dockerd": "", "/etc/docker/daemon.json": "{}"}})
     found = probe_facts.collect(root)
     assert found["containers"]["docker"]["engine"] == "/usr/bin/dockerd"
-    files = {"/etc/udev/rules.d/71-gpu-provision-nvidia-dev-char.rules": "x", "/etc/udev/rules.d/99-mine.rules": "x",
-             "/etc/systemd/system/gpu-provision-cdi.service": "x"}  # fmt: skip
+    files = {
+        "/etc/udev/rules.d/71-gpu-provision-nvidia-dev-char.rules": "x",
+        "/etc/udev/rules.d/99-mine.rules": "x",
+        "/etc/systemd/system/gpu-provision-cdi.service": "x",
+    }
     own = probe_facts.read_own_files(HostTree(trees.build(tmp_path / "other", {"files": files})))
     assert set(own) == {path for path in files if "gpu-provision" in path}
 
@@ -66,12 +61,20 @@ def test_a_key_that_is_trusted_for_everything_is_found(tmp_path, monkeypatch):
     data, other = _new(6, V4), _new(6, V4[:-1] + b"\x77")
     monkeypatch.setattr(trusted_keys, "CONTAINER_TOOLKIT", openpgp.primaries(data)[0])
     keys = "/etc/apt/trusted.gpg.d/"
-    files = {keys + "nvidia.gpg": data, keys + "junk.gpg": "junk", keys + "other.gpg": other, keys + "not-read": data,
-             keys + "all.asc": _armor(data + other), "/etc/apt/trusted.gpg": other + data}  # fmt: skip
+    files = {
+        keys + "nvidia.gpg": data,
+        keys + "junk.gpg": "junk",
+        keys + "other.gpg": other,
+        keys + "not-read": data,
+        keys + "all.asc": _armor(data + other),
+        "/etc/apt/trusted.gpg": other + data,
+    }
     root = trees.build(tmp_path / "host", {"files": files})
     assert containers_probe.read_old_keys(HostTree(root)) == {
-        keys + "nvidia.gpg": True, keys + "all.asc": False, "/etc/apt/trusted.gpg": True,
-    }  # fmt: skip
+        keys + "nvidia.gpg": True,
+        keys + "all.asc": False,
+        "/etc/apt/trusted.gpg": True,
+    }
 
 
 def test_a_key_in_a_keybox_is_found(tmp_path):
@@ -88,18 +91,21 @@ def test_the_key_is_the_catalogs():
 
 @pytest.mark.parametrize(
     ("version", "told"),
-    [("28.2.2-0ubuntu1~24.04.1", "28.2.2"), ("5:28.5.1-1~ubuntu.24.04~noble", "28.5.1"), ("4.9.3+ds1-1ubuntu0.2", "4.9.3"),
-     ("20.10.24+dfsg1-1+deb12u1+b2", "20.10.24"), ("", "")],
-)  # fmt: skip
+    [
+        ("28.2.2-0ubuntu1~24.04.1", "28.2.2"),
+        ("5:28.5.1-1~ubuntu.24.04~noble", "28.5.1"),
+        ("4.9.3+ds1-1ubuntu0.2", "4.9.3"),
+        ("20.10.24+dfsg1-1+deb12u1+b2", "20.10.24"),
+        ("", ""),
+    ],
+)
 def test_versions_of_runtimes(version, told):
     assert containers_probe.upstream(version) == told
 
 
 def test_a_file_that_is_too_large_is_not_read_whole(tmp_path):
     text = "{" + " " * (daemon_json.MAX_BYTES + 10) + "}"
-    root = trees.build(
-        tmp_path / "host", {"files": {"/usr/bin/dockerd": "", "/etc/docker/daemon.json": text}}
-    )
+    root = trees.build(tmp_path / "host", {"files": {"/usr/bin/dockerd": "", "/etc/docker/daemon.json": text}})
     assert "no daemon.json" in read(root)["docker"]["file"]["error"]["message"]
 
 
@@ -126,7 +132,8 @@ def test_a_daemon_that_is_asked_and_does_not_answer_is_noted(tmp_path, monkeypat
             return []
 
     socket_path = tmp_path / "docker.sock"
-    socket_path.write_text("")  # a file, not a socket: connecting fails
+    # a file, not a socket: connecting fails
+    socket_path.write_text("")
     from ansible_collections.gpu.provision.plugins.module_utils.containers import docker_api
 
     monkeypatch.setattr(docker_api, "SOCKET", str(socket_path))

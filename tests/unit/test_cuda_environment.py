@@ -46,7 +46,8 @@ class World:
     def start(self, argv):
         self.started.append(argv)
         if argv[0] == "ldconfig":
-            os.utime(self.cache)  # what ldconfig does as far as anybody here can see: the cache is new
+            # what ldconfig does as far as anybody here can see: the cache is new
+            os.utime(self.cache)
             return 0, "", ""
         argv = [*argv[:1], "--log", str(self.root / "log"), *argv[1:]]
         done = subprocess.run(argv, capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"})
@@ -54,13 +55,7 @@ class World:
 
     def alternatives(self, *arguments):
         """What a package's postinst does."""
-        argv = [
-            "update-alternatives",
-            "--altdir",
-            str(self.root / "alt"),
-            "--admindir",
-            str(self.root / "admin"),
-        ]
+        argv = ["update-alternatives", "--altdir", str(self.root / "alt"), "--admindir", str(self.root / "admin")]
         rc, _, err = self.start([*argv, *arguments])
         assert rc == 0, err
         self.started.clear()
@@ -71,15 +66,21 @@ class World:
 
     def choice(self, version):
         return {
-            "name": "cuda", "link": self.link, "path": self.path(f"cuda-{version}"),
+            "name": "cuda",
+            "link": self.link,
+            "path": self.path(f"cuda-{version}"),
             "priority": int(version.replace(".", "")),
-        }  # fmt: skip
+        }
 
     def environment(self, check=False):
         return cuda_environment.Environment(
-            self.start, check, str(self.root / "admin"), str(self.root / "alt"), str(self.cache),
+            self.start,
+            check,
+            str(self.root / "admin"),
+            str(self.root / "alt"),
+            str(self.cache),
             str(self.root / "ld.so.conf.d"),
-        )  # fmt: skip
+        )
 
     def apply(self, check=False, **params):
         self.started.clear()
@@ -228,8 +229,7 @@ def test_the_old_default_gone_and_a_new_one_in_one_run(world):
     world.apply(alternatives=[world.choice("11.8")])
     Path(world.path("cuda-11.8")).rmdir()
     world.apply(
-        alternatives_gone=[{"name": "cuda", "path": world.path("cuda-11.8")}],
-        alternatives=[world.choice("12.4")],
+        alternatives_gone=[{"name": "cuda", "path": world.path("cuda-11.8")}], alternatives=[world.choice("12.4")]
     )
     group = world.environment().group("cuda")
     assert group.manual and group.current == world.path("cuda-12.4")
@@ -240,9 +240,16 @@ def test_slaves_of_a_group_are_read_over(world):
     world.toolkit("12.4", "13.0")
     for version in ("12.4", "13.0"):
         world.alternatives(
-            "--install", world.link, "cuda", world.path(f"cuda-{version}"), version.replace(".", ""),
-            "--slave", str(world.root / "local/nvcc"), "nvcc", world.path(f"cuda-{version}"),
-        )  # fmt: skip
+            "--install",
+            world.link,
+            "cuda",
+            world.path(f"cuda-{version}"),
+            version.replace(".", ""),
+            "--slave",
+            str(world.root / "local/nvcc"),
+            "nvcc",
+            world.path(f"cuda-{version}"),
+        )
     group = world.environment().group("cuda")
     assert group.choices == {world.path("cuda-12.4"): 124, world.path("cuda-13.0"): 130}
     world.apply(alternatives=[world.choice("12.4")])
@@ -290,7 +297,8 @@ def test_content_and_mode_are_put_right(world):
     path.chmod(0o600)
     result = world.apply(files=[file(world)])
     assert result["changed"] and path.stat().st_mode & 0o777 == 0o644
-    path.write_text("")  # what a power cut leaves on some file systems
+    # what a power cut leaves on some file systems
+    path.write_text("")
     assert world.apply(files=[file(world)])["changed"]
     assert world.apply(files=[file(world, mode=0o755)])["changed"]
     assert path.stat().st_mode & 0o777 == 0o755
@@ -335,9 +343,8 @@ def test_a_full_disk_leaves_the_old_file_and_names_it(world):
     path.write_text(HEADER + "old\n")
     before = world.tree()
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(
-        resource.RLIMIT_FSIZE, (1024, hard)
-    )  # a real failure of write(2), EFBIG instead of ENOSPC
+    # a real failure of write(2), EFBIG instead of ENOSPC
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1024, hard))
     try:
         error = world.refused(files=[file(world, content=HEADER + "x" * 10000)])
     finally:
@@ -429,9 +436,11 @@ def test_check_mode_says_the_same_and_changes_nothing(world):
     old = file(world, "etc/old", HEADER)
     world.apply(files=[old])
     params = {
-        "files": [conf(world), file(world)], "absent": [old["path"]], "alternatives": [world.choice("12.4")],
+        "files": [conf(world), file(world)],
+        "absent": [old["path"]],
+        "alternatives": [world.choice("12.4")],
         "alternatives_gone": [{"name": "cuda", "path": world.path("cuda-11.8")}],
-    }  # fmt: skip
+    }
     before = world.tree()
     said = world.apply(check=True, **params)
     assert world.tree() == before and world.started == []
@@ -448,9 +457,11 @@ def test_check_mode_before_the_toolkit_is_installed(world):
 def run_module(**arguments):
     done = subprocess.run(
         [sys.executable, "-m", "ansible_collections.gpu.provision.plugins.modules.cuda_environment"],
-        input=json.dumps({"ANSIBLE_MODULE_ARGS": arguments}), capture_output=True, text=True,
+        input=json.dumps({"ANSIBLE_MODULE_ARGS": arguments}),
+        capture_output=True,
+        text=True,
         env={**os.environ, "PYTHONPATH": str(collection.COLLECTIONS_PATH)},
-    )  # fmt: skip
+    )
     return json.loads(done.stdout)
 
 

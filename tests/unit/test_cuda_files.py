@@ -15,14 +15,17 @@ from provision.parts.cuda.files import absent_files, wanted_files
 CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/cuda_files.yml").read_text())
 EVERYTHING = Shells(
     fish=True, csh=True, zsh=True, environment_modules="/etc/environment-modules/modules", lmod="/etc/lmod/modules"
-)  # fmt: skip
+)
 
 
 def files_of(case):
     return wanted_files(
-        case["versions"], case["default"], ld_library_path=case.get("ld_library_path", False),
-        shells=Shells(**case.get("shells", {})), arch=case.get("arch", "amd64"),
-    )  # fmt: skip
+        case["versions"],
+        case["default"],
+        ld_library_path=case.get("ld_library_path", False),
+        shells=Shells(**case.get("shells", {})),
+        arch=case.get("arch", "amd64"),
+    )
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
@@ -58,7 +61,7 @@ def test_the_same_host_gets_the_same_bytes():
 
 @pytest.mark.parametrize(
     "wrong", [{"default": "13.0"}, {"default": ""}, {"arch": "riscv64"}], ids=["not listed", "none", "no CUDA"]
-)  # fmt: skip
+)
 def test_what_cannot_be_is_an_error(wrong):
     with pytest.raises(ValueError, match="default|CUDA"):
         everything(**wrong)
@@ -73,14 +76,16 @@ def test_the_loaders_file_sorts_between_nvidias():
 def test_absent_files_are_ours_and_of_this_role_only():
     before = everything()
     others = [
-        "/etc/modprobe.d/gpu-provision.conf", "/etc/apt/preferences.d/gpu-provision.pref",
-        "/etc/profile.d/gpu-provision-conda.sh", "/etc/profile.d/cuda.sh", "/etc/ld.so.conf.d/000_cuda.conf",
-        "/etc/environment-modules/modules/cudnn/9.1", "/etc/environment-modules/modules/cuda/mine",
-    ]  # fmt: skip
+        "/etc/modprobe.d/gpu-provision.conf",
+        "/etc/apt/preferences.d/gpu-provision.pref",
+        "/etc/profile.d/gpu-provision-conda.sh",
+        "/etc/profile.d/cuda.sh",
+        "/etc/ld.so.conf.d/000_cuda.conf",
+        "/etc/environment-modules/modules/cudnn/9.1",
+        "/etc/environment-modules/modules/cuda/mine",
+    ]
     own = dict.fromkeys([*before, *others], "0" * 64)
     assert absent_files(own, before) == []
     assert absent_files(own, {}) == sorted(before)
     fewer = everything(versions=["12.4"])
-    assert absent_files(own, fewer) == [
-        "/etc/environment-modules/modules/cuda/11.8", "/etc/lmod/modules/cuda/11.8.lua",
-    ]  # fmt: skip
+    assert absent_files(own, fewer) == ["/etc/environment-modules/modules/cuda/11.8", "/etc/lmod/modules/cuda/11.8.lua"]

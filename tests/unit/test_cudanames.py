@@ -57,11 +57,23 @@ def test_what_a_name_says(name, kind, version, major):
 @pytest.mark.parametrize(
     "name",
     [
-        "cuda-drivers", "cuda-drivers-580", "cuda-drivers-fabricmanager-550", "libnvidia-compute-580", "nvidia-open",
-        "nvidia-container-toolkit", "nvidia-fs-dkms", "libcurl4", "libnvinfer10", "cuda-keyring", "libcudnn-frontend-dev",
-        "cuda-repo-ubuntu2404-12-8-local", "libcuda1-340", "build-essential", "libthrust-dev",
+        "cuda-drivers",
+        "cuda-drivers-580",
+        "cuda-drivers-fabricmanager-550",
+        "libnvidia-compute-580",
+        "nvidia-open",
+        "nvidia-container-toolkit",
+        "nvidia-fs-dkms",
+        "libcurl4",
+        "libnvinfer10",
+        "cuda-keyring",
+        "libcudnn-frontend-dev",
+        "cuda-repo-ubuntu2404-12-8-local",
+        "libcuda1-340",
+        "build-essential",
+        "libthrust-dev",
     ],
-)  # fmt: skip
+)
 def test_other_products_and_the_driver_are_none_of_cudas(name):
     assert cuda_names.parse(name) is None
     assert not cuda_names.is_cuda_package(name)
@@ -79,12 +91,18 @@ def test_no_name_is_the_drivers_and_cudas():
 @pytest.mark.parametrize(
     ("name", "version", "held"),
     [
-        ("libnccl2", "2.21.5-1+cuda12.4", True), ("libnccl2", "2.18.3-1", False), ("libnccl2", None, True),
-        ("libcudnn8", "8.9.7.29-1+cuda12.2", True), ("libcudnn8", "8.9.2.26-0lambda0.22.04", False),
-        ("libcudnn9-cuda-12", "9.1.0.70-1", True), ("nvidia-cuda-toolkit", "12.0.140~12.0.1-4build4", False),
-        ("cuda", "12.6.3-1", True), ("cuda-compat-12-4", "550.54.15-0ubuntu1", True), ("cuda-drivers", "580.1-1", False),
+        ("libnccl2", "2.21.5-1+cuda12.4", True),
+        ("libnccl2", "2.18.3-1", False),
+        ("libnccl2", None, True),
+        ("libcudnn8", "8.9.7.29-1+cuda12.2", True),
+        ("libcudnn8", "8.9.2.26-0lambda0.22.04", False),
+        ("libcudnn9-cuda-12", "9.1.0.70-1", True),
+        ("nvidia-cuda-toolkit", "12.0.140~12.0.1-4build4", False),
+        ("cuda", "12.6.3-1", True),
+        ("cuda-compat-12-4", "550.54.15-0ubuntu1", True),
+        ("cuda-drivers", "580.1-1", False),
     ],
-)  # fmt: skip
+)
 def test_what_a_hold_covers(name, version, held):
     assert cuda_names.is_cuda_package(name, version) is held
 
@@ -114,13 +132,18 @@ def test_versions():
 @pytest.mark.parametrize(
     ("one", "other", "beside"),
     [
-        ("libcudnn8", "libcudnn9-cuda-12", True), ("libcudnn8-dev", "libcudnn9-cuda-12", True),
-        ("libcudnn8-dev", "libcudnn9-dev-cuda-12", False), ("libcudnn8-dev", "libcudnn9-headers-cuda-13", False),
-        ("libcudnn9-cuda-12", "libcudnn9-cuda-13", False), ("libcudnn9-dev-cuda-12", "libcudnn9-dev-cuda-13", False),
-        ("libcudnn9-cuda-12", "libcudnn9-dev-cuda-12", True), ("libcudnn9-samples", "libcudnn9-cuda-13", True),
-        ("libnccl2", "libcudnn9-cuda-12", True), ("bash", "libcudnn8", True),
+        ("libcudnn8", "libcudnn9-cuda-12", True),
+        ("libcudnn8-dev", "libcudnn9-cuda-12", True),
+        ("libcudnn8-dev", "libcudnn9-dev-cuda-12", False),
+        ("libcudnn8-dev", "libcudnn9-headers-cuda-13", False),
+        ("libcudnn9-cuda-12", "libcudnn9-cuda-13", False),
+        ("libcudnn9-dev-cuda-12", "libcudnn9-dev-cuda-13", False),
+        ("libcudnn9-cuda-12", "libcudnn9-dev-cuda-12", True),
+        ("libcudnn9-samples", "libcudnn9-cuda-13", True),
+        ("libnccl2", "libcudnn9-cuda-12", True),
+        ("bash", "libcudnn8", True),
     ],
-)  # fmt: skip
+)
 def test_what_stands_side_by_side(one, other, beside):
     assert cuda_names.can_stand_beside(one, other) is beside
     assert cuda_names.can_stand_beside(other, one) is beside
@@ -129,8 +152,5 @@ def test_what_stands_side_by_side(one, other, beside):
 def test_the_control_file_of_a_real_host_says_the_same():
     """libcudnn9-cuda-13 is libcudnn9 and conflicts with it; its headers keep those of cuDNN 8 out."""
     rows = {c.name: c for c in real()}
-    assert (rows["libcudnn9-cuda-13"].provides, rows["libcudnn9-cuda-13"].conflicts) == (
-        "libcudnn9",
-        "libcudnn9",
-    )
+    assert (rows["libcudnn9-cuda-13"].provides, rows["libcudnn9-cuda-13"].conflicts) == ("libcudnn9", "libcudnn9")
     assert "libcudnn8-dev" in rows["libcudnn9-headers-cuda-13"].conflicts

@@ -62,16 +62,20 @@ def test_the_table_is_whole() -> None:
 # What Go's reader and ours must agree on, whoever wrote the file.
 scalars = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=8)
 values = st.recursive(
-    scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
+    scalars,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
     max_leaves=8,
-)  # fmt: skip
+)
 names = st.text(max_size=8).filter(lambda name: name not in daemon_json._TYPE_OF)
 known = st.fixed_dictionaries(
     {},
     optional={
-        "runtimes": st.none() | st.dictionaries(
+        "runtimes": st.none()
+        | st.dictionaries(
             st.sampled_from(["nvidia", "kata", "ru\u00f1"]),
-            st.fixed_dictionaries({}, optional={"path": st.text(max_size=5), "runtimeArgs": st.lists(st.text(max_size=3))}),
+            st.fixed_dictionaries(
+                {}, optional={"path": st.text(max_size=5), "runtimeArgs": st.lists(st.text(max_size=3))}
+            ),
         ),
         "features": st.none() | st.dictionaries(st.sampled_from(["cdi", "buildkit", "x"]), st.booleans()),
         "exec-opts": st.lists(st.sampled_from(["native.cgroupdriver=systemd", "a=b"])),
@@ -79,27 +83,23 @@ known = st.fixed_dictionaries(
         "default-shm-size": st.sampled_from(["64M", "8G", "8g", 1024]),
         "data-root": st.text(max_size=5),
     },
-)  # fmt: skip
-wishes = st.fixed_dictionaries({
-    "runtime": st.booleans(),
-    "default_runtime": st.sampled_from(["", "nvidia", "runc"]),
-    "cdi": st.none() | st.booleans(),
-    "shm_size": st.sampled_from(["", "8G", "512m"]),
-    "cgroup_driver": st.sampled_from(["", "cgroupfs"]),
-})  # fmt: skip
-layouts = st.sampled_from(
-    [{}, {"indent": 2}, {"indent": "\t"}, {"separators": (",", ":")}, {"ensure_ascii": False}]
 )
+wishes = st.fixed_dictionaries(
+    {
+        "runtime": st.booleans(),
+        "default_runtime": st.sampled_from(["", "nvidia", "runc"]),
+        "cdi": st.none() | st.booleans(),
+        "shm_size": st.sampled_from(["", "8G", "512m"]),
+        "cgroup_driver": st.sampled_from(["", "cgroupfs"]),
+    }
+)
+layouts = st.sampled_from([{}, {"indent": 2}, {"indent": "\t"}, {"separators": (",", ":")}, {"ensure_ascii": False}])
 
 
 def lost(before: Any, after: Any, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
     """Paths of values that are no longer as they were."""
     if isinstance(before, dict) and isinstance(after, dict):
-        return [
-            gone
-            for name, value in before.items()
-            for gone in lost(value, after.get(name, ...), (*path, name))
-        ]
+        return [gone for name, value in before.items() for gone in lost(value, after.get(name, ...), (*path, name))]
     return [] if before == after else [path]
 
 
@@ -115,13 +115,13 @@ def test_merge_loses_nothing_and_twice_is_once(
     after = json.loads(document.data)
     assert document.value == after
     assert {".".join(path) for path in lost(before.value, after)} <= {
-        *changed, *(key.split(".")[0] for key in changed), "exec-opts" if "exec-opts" in changed else "",
-    }  # fmt: skip
+        *changed,
+        *(key.split(".")[0] for key in changed),
+        "exec-opts" if "exec-opts" in changed else "",
+    }
     assert lost(foreign, after) == lost(foreign, json.loads(data))
     assert list(after)[: len(value)] == list(value)
-    assert set(value.get("exec-opts", [])) - {"native.cgroupdriver=systemd"} <= set(
-        after.get("exec-opts", [])
-    )
+    assert set(value.get("exec-opts", [])) - {"native.cgroupdriver=systemd"} <= set(after.get("exec-opts", []))
     again, nothing = daemon_json.merge(document, wish)
     assert (again.data, nothing) == (document.data, [])
     assert daemon_json.wanted(wish, after) == []
@@ -129,10 +129,7 @@ def test_merge_loses_nothing_and_twice_is_once(
         assert document.data == data
 
 
-@given(
-    st.binary(max_size=40)
-    | st.text(alphabet='{}[]",:0123456789.eE+-\\/untrfalse \n', max_size=30).map(str.encode)
-)
+@given(st.binary(max_size=40) | st.text(alphabet='{}[]",:0123456789.eE+-\\/untrfalse \n', max_size=30).map(str.encode))
 def test_what_python_reads_strictly_we_read_alike(data: bytes) -> None:
     """The reader never fails in another way than with a place, and never takes what JSON does not have."""
     try:
@@ -147,8 +144,19 @@ def test_what_python_reads_strictly_we_read_alike(data: bytes) -> None:
 
 @pytest.mark.parametrize(
     ("text", "size"),
-    [("8G", 8 << 30), ("8gb", 8 << 30), ("8GiB", 8 << 30), ("64M", 64 << 20), (1024, 1024), ("1.5k", 1536), ("8 G", 8 << 30),
-     ("", None), ("much", None), (True, None), ("-1", None)],
-)  # fmt: skip
+    [
+        ("8G", 8 << 30),
+        ("8gb", 8 << 30),
+        ("8GiB", 8 << 30),
+        ("64M", 64 << 20),
+        (1024, 1024),
+        ("1.5k", 1536),
+        ("8 G", 8 << 30),
+        ("", None),
+        ("much", None),
+        (True, None),
+        ("-1", None),
+    ],
+)
 def test_sizes(text: Any, size: int | None) -> None:
     assert daemon_json.size_of(text) == size

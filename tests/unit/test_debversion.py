@@ -11,19 +11,42 @@ from tests.unit import trees  # noqa: F401 - makes the collection importable
 
 # Strictly rising.
 RISING = [
-    "0~", "0", "0.1", "1~~", "1~rc1", "1~rc1-1", "1", "1a", "1+b1", "1.0~rc1", "1.0-0~", "1.0", "1.0-1~bpo12+1",
-    "1.0-1", "1.0-1ubuntu1", "1.0-1+cuda11.8", "1.0-1+cuda12.2", "1.0-1.1", "1.0-2", "1.0a", "1.0+git", "1.2-1", "1.10-1",
-    "470.256.02-0ubuntu0.24.04.1", "580.65.06-0ubuntu0.24.04.1", "580.65.06-0ubuntu1", "580.65.06-1",
-    "580.126.20-0ubuntu0.22.04.1", "580.126.20-0ubuntu0.24.04.1", "580.126.20-1ubuntu1", "590.44.01-1", "1:0", "1:1.0", "2:0~",
-]  # fmt: skip
-EQUAL = [
-    ("1", "1-0"),
-    ("1.0", "0:1.0"),
-    ("1.0-1", "1.0-01"),
-    ("580.65.06-1", "580.65.6-1"),
-    ("1-", "1"),
-    ("1.", "1.0"),
+    "0~",
+    "0",
+    "0.1",
+    "1~~",
+    "1~rc1",
+    "1~rc1-1",
+    "1",
+    "1a",
+    "1+b1",
+    "1.0~rc1",
+    "1.0-0~",
+    "1.0",
+    "1.0-1~bpo12+1",
+    "1.0-1",
+    "1.0-1ubuntu1",
+    "1.0-1+cuda11.8",
+    "1.0-1+cuda12.2",
+    "1.0-1.1",
+    "1.0-2",
+    "1.0a",
+    "1.0+git",
+    "1.2-1",
+    "1.10-1",
+    "470.256.02-0ubuntu0.24.04.1",
+    "580.65.06-0ubuntu0.24.04.1",
+    "580.65.06-0ubuntu1",
+    "580.65.06-1",
+    "580.126.20-0ubuntu0.22.04.1",
+    "580.126.20-0ubuntu0.24.04.1",
+    "580.126.20-1ubuntu1",
+    "590.44.01-1",
+    "1:0",
+    "1:1.0",
+    "2:0~",
 ]
+EQUAL = [("1", "1-0"), ("1.0", "0:1.0"), ("1.0-1", "1.0-01"), ("580.65.06-1", "580.65.6-1"), ("1-", "1"), ("1.", "1.0")]
 
 
 def test_order():
@@ -50,15 +73,10 @@ def test_no_version(bad):
 
 @pytest.mark.skipif(shutil.which("dpkg") is None, reason="no dpkg here to compare with")
 def test_agrees_with_dpkg():
-    pairs = list(zip(RISING, RISING[1:], strict=False)) + [
-        pair for pair in EQUAL if not pair[0].endswith("-")
-    ]
+    pairs = list(zip(RISING, RISING[1:], strict=False)) + [pair for pair in EQUAL if not pair[0].endswith("-")]
     for one, other in pairs:
         relation = {-1: "lt", 0: "eq", 1: "gt"}[deb_version.compare(one, other)]
-        assert subprocess.run(["dpkg", "--compare-versions", one, relation, other]).returncode == 0, (
-            one,
-            other,
-        )
+        assert subprocess.run(["dpkg", "--compare-versions", one, relation, other]).returncode == 0, (one, other)
 
 
 def test_kernel_releases():

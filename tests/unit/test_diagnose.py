@@ -69,11 +69,7 @@ def test_an_odd_host_that_is_well_gets_no_error(case, tmp_path):
 
 @pytest.mark.parametrize("name", ["h100x1", "h100x2"])
 def test_a_recorded_machine_that_works_gets_no_error(name, tmp_path):
-    case = {
-        "tree": {"base": name, "smi": "works"},
-        "smi": {"xml": name},
-        "values": {"nvidia_driver_manage": False},
-    }
+    case = {"tree": {"base": name, "smi": "works"}, "smi": {"xml": name}, "values": {"nvidia_driver_manage": False}}
     _, found = brokenhosts.diagnosed(case, {}, tmp_path)
     assert not found.errors and not found.unknown, found
     # Its toolkit has a compat folder with a libcuda.so.1, which the loader is not to find.
@@ -81,8 +77,8 @@ def test_a_recorded_machine_that_works_gets_no_error(name, tmp_path):
 
 
 def test_the_recorded_h200_gets_no_error():
-    recorded = json.loads((brokenhosts.trees.FIXTURES / "h200x1" / "scan.json").read_text())["hosts"][
-        "localhost"
-    ]["facts"]
+    recorded = json.loads((brokenhosts.trees.FIXTURES / "h200x1" / "scan.json").read_text())["hosts"]["localhost"][
+        "facts"
+    ]
     found = diagnose(Facts.model_validate(recorded), {"nvidia_driver_manage": False}, load_catalog())
     assert not found.errors and not found.unknown, found

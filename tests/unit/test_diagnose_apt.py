@@ -48,9 +48,7 @@ def test_host(name, case, tmp_path):
             assert text in words, said
     for code, wanted in case.get("repairs", {}).items():
         repairs = [repair for f in found if f.code == code for repair in f.repairs]
-        assert [repair.action for repair in repairs] == [
-            w if isinstance(w, str) else w["action"] for w in wanted
-        ], said
+        assert [repair.action for repair in repairs] == [w if isinstance(w, str) else w["action"] for w in wanted], said
         for repair, want in zip(repairs, wanted, strict=True):
             for name_, value in ({} if isinstance(want, str) else want).items():
                 assert name_ == "action" or repair.args.get(name_) == value, said

@@ -7,9 +7,7 @@ import yaml
 
 from provision.diagnose.text import matches
 
-ROWS = yaml.safe_load(
-    (Path(__file__).parents[1] / "cases/diagnose_texts_apt.yml").read_text(encoding="utf-8")
-)
+ROWS = yaml.safe_load((Path(__file__).parents[1] / "cases/diagnose_texts_apt.yml").read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[row["text"][:60] for row in ROWS])

@@ -67,28 +67,38 @@ def shown(document, verbosity=0, monkeypatch=None):
 
 
 def test_each_host_gets_its_own_answer_and_the_gravest_code_wins(monkeypatch, tmp_path):
-    document = run(monkeypatch, {
-        "well": facts(WELL, tmp_path / "a"),
-        "broken": facts("A2 a minor", tmp_path / "b"),
-        "odd": facts("nothing explains it", tmp_path / "c"),
-        "warned": facts("R1 persistence mode from cron", tmp_path / "d"),
-        "far": UnreachableError("ssh.timeout", "no answer", host="far"),
-        "ill": HostFailedError("remote.failed", "no Python", host="ill"),
-    })  # fmt: skip
+    document = run(
+        monkeypatch,
+        {
+            "well": facts(WELL, tmp_path / "a"),
+            "broken": facts("A2 a minor", tmp_path / "b"),
+            "odd": facts("nothing explains it", tmp_path / "c"),
+            "warned": facts("R1 persistence mode from cron", tmp_path / "d"),
+            "far": UnreachableError("ssh.timeout", "no answer", host="far"),
+            "ill": HostFailedError("remote.failed", "no Python", host="ill"),
+        },
+    )
     assert {name: host.status for name, host in document.hosts.items()} == {
-        "well": "well", "broken": "broken", "odd": "unexplained", "warned": "warned", "far": "unreachable", "ill": "failed",
-    }  # fmt: skip
+        "well": "well",
+        "broken": "broken",
+        "odd": "unexplained",
+        "warned": "warned",
+        "far": "unreachable",
+        "ill": "failed",
+    }
     assert document.exit_code == Exit.UNREACHABLE and not document.ok
     assert [(issue.code, issue.host) for issue in document.errors] == [
-        ("driver.stale_module", "broken"), ("diagnose.unexplained", "odd"), ("ssh.timeout", "far"), ("remote.failed", "ill"),
-    ]  # fmt: skip
+        ("driver.stale_module", "broken"),
+        ("diagnose.unexplained", "odd"),
+        ("ssh.timeout", "far"),
+        ("remote.failed", "ill"),
+    ]
     assert all(issue.hint or issue.code.startswith(("ssh", "remote")) for issue in document.errors)
     assert json.loads(document.to_json())["schema"] == "provision/diagnose/1"
 
 
 @pytest.mark.parametrize(
-    ("name", "code"),
-    [("A2 a minor", 3), (WELL, 0), ("R1 persistence mode from cron", 0), ("nothing explains", 3)],
+    ("name", "code"), [("A2 a minor", 3), (WELL, 0), ("R1 persistence mode from cron", 0), ("nothing explains", 3)]
 )
 def test_exit_codes(monkeypatch, tmp_path, name, code):
     assert run(monkeypatch, {"gpu01": facts(name, tmp_path)}).exit_code == code
@@ -99,10 +109,21 @@ def test_people_see_cause_evidence_repair_reboot_and_what_follows(monkeypatch, t
     out, err = shown(document, monkeypatch=monkeypatch)
     assert err == "", "findings are told once"
     order = [
-        "gpu01  broken", "error  nouveau.initramfs_stale", "/etc/modprobe.d/blacklist-nouveau.conf, line 1", "breaks", "repair",
-        "update-initramfs", "then", "reboot", "yes", "prevent", "and so  driver.not_loaded", "and so  driver.smi_fails",
-        "diagnose: 1 host: 1 broken", "provision rescue gpu01",
-    ]  # fmt: skip
+        "gpu01  broken",
+        "error  nouveau.initramfs_stale",
+        "/etc/modprobe.d/blacklist-nouveau.conf, line 1",
+        "breaks",
+        "repair",
+        "update-initramfs",
+        "then",
+        "reboot",
+        "yes",
+        "prevent",
+        "and so  driver.not_loaded",
+        "and so  driver.smi_fails",
+        "diagnose: 1 host: 1 broken",
+        "provision rescue gpu01",
+    ]
     at = [out.index(words) for words in order]
     assert at == sorted(at), out
 
@@ -158,19 +179,13 @@ def test_every_code_is_explained(rule, monkeypatch):
 
 def test_a_text_and_its_exit_codes(monkeypatch):
     found = command.by_text("NVRM: GPU 0000:01:00.0: RmInitAdapter failed! (0x62:0x1a:2631)")
-    assert (
-        found.exit_code == 0
-        and found.pages[0].code == "gpus.init_failed"
-        and "RmInitAdapter" in found.pages[0].line
-    )
+    assert found.exit_code == 0 and found.pages[0].code == "gpus.init_failed" and "RmInitAdapter" in found.pages[0].line
     none = command.by_text("all is well")
     assert none.exit_code == 3 and not none.pages and none.errors[0].hint
     assert command.by_text("  \n").errors[0].message == "the text is empty"
 
 
-@pytest.mark.parametrize(
-    "trap", [t for t in load_catalog().traps if t.kind == "error"], ids=lambda trap: trap.id
-)
+@pytest.mark.parametrize("trap", [t for t in load_catalog().traps if t.kind == "error"], ids=lambda trap: trap.id)
 def test_what_the_catalog_knows_by_its_text_is_found(trap):
     for words in (trap.match, *trap.also):
         if len(words) >= 18:

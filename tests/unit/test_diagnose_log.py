@@ -33,8 +33,7 @@ def codes(text):
 def in_a_log(text, before, after):
     """The text with the kernel's stamps, between lines of a system at work."""
     stamped = [
-        f"Nov 28 10:00:01 node17 kernel: [ 3412.{number:06d}] {line}"
-        for number, line in enumerate(text.splitlines())
+        f"Nov 28 10:00:01 node17 kernel: [ 3412.{number:06d}] {line}" for number, line in enumerate(text.splitlines())
     ]
     noise = [NOISE.format(number % 60, number) for number in range(before + after)]
     return "\n".join([*noise[:before], *stamped, *noise[before:]])
@@ -71,18 +70,13 @@ def test_one_message_in_a_log_wherever_it_stands(before):
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_a_terminals_colours_and_prompts_change_nothing(text):
-    lines = [
-        f"\x1b[01;31m{line[:7]}\x1b[0m{line[7:]}\x1b[K\r" if line.strip() else line
-        for line in text.splitlines()
-    ]
+    lines = [f"\x1b[01;31m{line[:7]}\x1b[0m{line[7:]}\x1b[K\r" if line.strip() else line for line in text.splitlines()]
     dressed = "\x1b]0;ann@node17: ~\x07\x1b[01;32mann@node17\x1b[00m:~$ \n" + "\n".join(lines)
     assert codes(dressed) == codes(text)
 
 
 def test_the_line_that_is_told_has_no_orders_to_the_terminal():
-    (first, *_) = matches(
-        "\x1b[31mNVRM: API mismatch: client version 570.1, kernel module version 570.2\x1b[0m"
-    )
+    (first, *_) = matches("\x1b[31mNVRM: API mismatch: client version 570.1, kernel module version 570.2\x1b[0m")
     assert first.line == "NVRM: API mismatch: client version 570.1, kernel module version 570.2"
 
 

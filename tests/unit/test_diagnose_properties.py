@@ -10,12 +10,8 @@ from provision.diagnose.finding import Finding
 from provision.facts import Facts
 from tests.unit.brokenhosts import flat
 
-VERSIONS = st.sampled_from(
-    ["580.126.20", "580.105.08", "550.107.02", "470.256.02", "620.70.06", "", "x", None]
-)
-KERNELS = st.sampled_from(
-    ["6.8.0-45-generic", "6.8.0-50-generic", "6.11.0-26-generic", "5.15.0-1051-aws", "", "odd"]
-)
+VERSIONS = st.sampled_from(["580.126.20", "580.105.08", "550.107.02", "470.256.02", "620.70.06", "", "x", None])
+KERNELS = st.sampled_from(["6.8.0-45-generic", "6.8.0-50-generic", "6.11.0-26-generic", "5.15.0-1051-aws", "", "odd"])
 FLAVOURS = st.sampled_from(["open", "proprietary", None])
 DRIVERS = st.sampled_from(["nvidia", "nouveau", "vfio-pci", "nova_core", None])
 STATUS = st.sampled_from(["ii", "hi", "iF", "iU", "iHR", "rc", "hn", "un"])
@@ -117,9 +113,7 @@ BOOT = st.fixed_dictionaries(
         ),
         "xorg_errors": few(st.just("(EE) no screens found"), 1),
         "default_target": either(st.just("graphical.target")),
-        "cmdline": st.sampled_from(
-            ["", "module.sig_enforce=1 modprobe.blacklist=nvidia", "vfio-pci.ids=10de:1"]
-        ),
+        "cmdline": st.sampled_from(["", "module.sig_enforce=1 modprobe.blacklist=nvidia", "vfio-pci.ids=10de:1"]),
         "lockdown": either(st.sampled_from(["none", "integrity"])),
         "sig_enforce": st.booleans(),
     }
@@ -175,9 +169,7 @@ FACTS = st.fixed_dictionaries(
                         }
                     )
                 ),
-                "metapackages": few(
-                    st.sampled_from(["linux-image-generic", "linux-headers-generic", "linux-aws"])
-                ),
+                "metapackages": few(st.sampled_from(["linux-image-generic", "linux-headers-generic", "linux-aws"])),
             }
         ),
         "packages": st.dictionaries(
@@ -227,34 +219,24 @@ FACTS = st.fixed_dictionaries(
         "runfile": st.fixed_dictionaries(
             {
                 "uninstaller": either(st.just("/usr/bin/nvidia-uninstall")),
-                "traces": few(
-                    st.sampled_from(["/usr/bin/nvidia-installer", "/var/log/nvidia-installer.log"])
-                ),
+                "traces": few(st.sampled_from(["/usr/bin/nvidia-installer", "/var/log/nvidia-installer.log"])),
             }
         ),
         "secure_boot": st.fixed_dictionaries(
             {"efi": st.booleans(), "enabled": either(st.booleans()), "mok_enrolled": either(st.booleans())}
         ),
-        "reboot_required": st.fixed_dictionaries(
-            {"required": st.booleans(), "packages": few(st.just("linux-base"))}
-        ),
+        "reboot_required": st.fixed_dictionaries({"required": st.booleans(), "packages": few(st.just("linux-base"))}),
         "services": st.dictionaries(
             st.sampled_from(["nvidia-persistenced", "nvidia-fabricmanager"]),
             st.fixed_dictionaries({"present": st.booleans(), "running": st.booleans()}),
         ),
-        "initrds": few(
-            st.fixed_dictionaries({"kernel": KERNELS, "newer_than_blacklist": either(st.booleans())})
-        ),
+        "initrds": few(st.fixed_dictionaries({"kernel": KERNELS, "newer_than_blacklist": either(st.booleans())})),
         "modprobe": st.fixed_dictionaries({"blacklisted": few(st.sampled_from(["nouveau", "nvidia"]))}),
         "devices": few(st.sampled_from(["/dev/nvidia0", "/dev/nvidiactl"])),
         "desktop": st.booleans(),
         "disks": few(
             st.fixed_dictionaries(
-                {
-                    "path": st.sampled_from(["/", "/boot"]),
-                    "free": st.integers(0, 10**9),
-                    "size": st.integers(0, 10**9),
-                }
+                {"path": st.sampled_from(["/", "/boot"]), "free": st.integers(0, 10**9), "size": st.integers(0, 10**9)}
             )
         ),
         "trouble": either(st.fixed_dictionaries({"boot": BOOT})),
@@ -331,9 +313,7 @@ class _Rule:
 def test_the_same_code_twice_is_refused(monkeypatch):
     rule = registry.all_rules()[0]
     registry.all_rules.cache_clear()
-    monkeypatch.setattr(
-        registry.importlib, "import_module", lambda name: type("M", (), {"RULES": (rule, rule)})
-    )
+    monkeypatch.setattr(registry.importlib, "import_module", lambda name: type("M", (), {"RULES": (rule, rule)}))
     with pytest.raises(ValueError, match=rule.code):
         registry.all_rules()
     monkeypatch.undo()

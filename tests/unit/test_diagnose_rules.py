@@ -125,11 +125,7 @@ def test_what_has_to_be_mended_first_stands_first():
 
 def test_errors_stand_before_warnings_and_notes():
     ordered = judge.in_order(
-        [
-            _finding("reboot.pending", "note"),
-            _finding("driver.persistence_off", "warning"),
-            _finding("gpus.xid"),
-        ]
+        [_finding("reboot.pending", "note"), _finding("driver.persistence_off", "warning"), _finding("gpus.xid")]
     )
     assert [f.level for f in ordered] == ["error", "warning", "note"]
 

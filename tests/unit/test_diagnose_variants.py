@@ -28,13 +28,11 @@ def test_variant(case, tmp_path):
         + f"\n\nunknown: {found.unknown}"
     )
     errors, wanted = [finding.code for finding in found.errors], case.get("errors", [])
-    assert (errors if case.get("ordered") else sorted(errors)) == (
-        wanted if case.get("ordered") else sorted(wanted)
-    ), said
+    assert (errors if case.get("ordered") else sorted(errors)) == (wanted if case.get("ordered") else sorted(wanted)), (
+        said
+    )
     if "warnings" in case:
-        assert sorted(f.code for f in every.values() if f.level == "warning") == sorted(case["warnings"]), (
-            said
-        )
+        assert sorted(f.code for f in every.values() if f.level == "warning") == sorted(case["warnings"]), said
     assert set(case.get("also", [])) <= set(every), said
     assert not set(case.get("never", [])) & set(every), said
     for code, under in case.get("folded", {}).items():

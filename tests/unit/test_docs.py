@@ -84,9 +84,7 @@ def test_a_wrong_command_line_would_be_found():
 
 
 def test_every_command_is_documented():
-    shown = {
-        parse(words) for page in PAGES for words in command_lines(page.read_text()) if words[0] != "--help"
-    }
+    shown = {parse(words) for page in PAGES for words in command_lines(page.read_text()) if words[0] != "--help"}
     assert set(COMMAND.commands) <= shown
     readme = (ROOT / "README.md").read_text()
     assert all(f"`{command}`" in readme or f"provision {command}" in readme for command in COMMAND.commands)
@@ -119,7 +117,8 @@ def test_every_exit_code_is_explained():
 def test_example_inventories_load(example, monkeypatch, tmp_path):
     monkeypatch.setenv("ANSIBLE_CONFIG", str(tmp_path / "none.cfg"))
     loaded = inventory.load([str(ROOT / "inventory/examples" / example)])
-    values = variables.effective_all(loaded.hosts)  # raises for a variable that no role knows
+    # raises for a variable that no role knows
+    values = variables.effective_all(loaded.hosts)
     assert loaded.hosts
     assert not loaded.warnings
     if example == "fleet":

@@ -101,9 +101,11 @@ def test_toolkits_that_are_undecided_do_not_make_our_files_look_unwanted():
 def test_a_daemon_json_that_lost_the_runtime_is_one_item(monkeypatch):
     """What is to be written, and that the daemon is to read it, are one thing."""
     steps = [
-        Step(id="containers", part="containers", title="give GPUs", because="", details=["daemon.json: runtimes.nvidia"]),
+        Step(
+            id="containers", part="containers", title="give GPUs", because="", details=["daemon.json: runtimes.nvidia"]
+        ),
         Step(id="restart", part="containers", title="have docker read its file again", because="without a restart"),
-    ]  # fmt: skip
+    ]
     plan = HostPlan(host="gpu01", status="changes", steps=steps)
     monkeypatch.setattr(inventory, "standing", lambda *_: (plan, []))
     found = inventory.against_inventory("gpu01", healthy(), {}, load_catalog())
@@ -179,8 +181,10 @@ def families(text):
 
 def test_metrics_are_what_prometheus_reads():
     text = metrics.render(
-        {"gpu01": ("drifted", "h100", [ODD]), "gpu02": ("clean", None, []), "gpu03": ("unreachable", None, [])}, 1764322000.5, 1.25,
-    )  # fmt: skip
+        {"gpu01": ("drifted", "h100", [ODD]), "gpu02": ("clean", None, []), "gpu03": ("unreachable", None, [])},
+        1764322000.5,
+        1.25,
+    )
     found = families(text)
     assert {family.type for family in found.values()} == {"gauge"}
     assert all(family.documentation for family in found.values())
@@ -190,9 +194,7 @@ def test_metrics_are_what_prometheus_reads():
     assert drifted == {"gpu01": 1, "gpu02": 0}
     (info,) = found["gpu_provision_drift_item_info"].samples
     assert info.labels["what"] == '/etc/a "b"\\c\\nd\\x07' and info.value == 1
-    against = {
-        (s.labels["host"], s.labels["against"]): s.value for s in found["gpu_provision_drift_items"].samples
-    }
+    against = {(s.labels["host"], s.labels["against"]): s.value for s in found["gpu_provision_drift_items"].samples}
     assert against["gpu01", "inventory"] == 1 and against["gpu02", "lock"] == 0 and len(against) == 8
     (when,) = found["gpu_provision_drift_last_run_timestamp_seconds"].samples
     assert when.value == 1764322000.5 and when.timestamp is None, "the collector refuses samples with a time"

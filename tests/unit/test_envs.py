@@ -11,24 +11,46 @@ from provision.facts import Facts
 from provision.render import Renderer
 from provision.render.layers.conda import conda_lines
 
-FACTS = Facts.model_validate({
-    "conda": {
-        "prefixes": [
-            {"path": "/opt/miniconda3", "distribution": "miniconda", "version": "26.5.3", "channels": ["conda-forge"],
-             "record": {"kind": "base"}, "owner": "root"},
-            {"path": "/data/half", "state": "partial", "missing": ["bin/conda"], "owner": "carol"},
-        ],
-        "environments": [
-            {"name": "a", "path": "/opt/miniconda3/envs/a", "prefix": "/opt/miniconda3", "python": "3.11.9",
-             "pip": {"torch": "2.6.0+cu124", "nvidia-cudnn-cu12": "9.1.0.70"}, "builds": {"torch": "cuda"}, "cuda": "12.4",
-             "record": {"spec": {}}, "changed": True},
-            {"name": "b", "path": "/opt/miniconda3/envs/b", "prefix": "/opt/miniconda3", "python": "3.10.1",
-             "packages": {"pytorch": {"version": "2.3.1", "build": "cpu_0"}}, "builds": {"torch": "cpu"},
-             "cudart_links": [{"path": "/x/libcudart.so.12", "target": None}]},
-            {"name": "lone", "path": "/scratch/lone", "state": "partial"},
-        ],
-    },
-})  # fmt: skip
+FACTS = Facts.model_validate(
+    {
+        "conda": {
+            "prefixes": [
+                {
+                    "path": "/opt/miniconda3",
+                    "distribution": "miniconda",
+                    "version": "26.5.3",
+                    "channels": ["conda-forge"],
+                    "record": {"kind": "base"},
+                    "owner": "root",
+                },
+                {"path": "/data/half", "state": "partial", "missing": ["bin/conda"], "owner": "carol"},
+            ],
+            "environments": [
+                {
+                    "name": "a",
+                    "path": "/opt/miniconda3/envs/a",
+                    "prefix": "/opt/miniconda3",
+                    "python": "3.11.9",
+                    "pip": {"torch": "2.6.0+cu124", "nvidia-cudnn-cu12": "9.1.0.70"},
+                    "builds": {"torch": "cuda"},
+                    "cuda": "12.4",
+                    "record": {"spec": {}},
+                    "changed": True,
+                },
+                {
+                    "name": "b",
+                    "path": "/opt/miniconda3/envs/b",
+                    "prefix": "/opt/miniconda3",
+                    "python": "3.10.1",
+                    "packages": {"pytorch": {"version": "2.3.1", "build": "cpu_0"}},
+                    "builds": {"torch": "cpu"},
+                    "cudart_links": [{"path": "/x/libcudart.so.12", "target": None}],
+                },
+                {"name": "lone", "path": "/scratch/lone", "state": "partial"},
+            ],
+        }
+    }
+)
 
 
 def test_rows_of_a_host():
@@ -36,8 +58,12 @@ def test_rows_of_a_host():
         FACTS, {"/opt/miniconda3/envs/a": {"total": 6_000_000_000, "own": 5_000_000_000}, "/data/half": None}
     )
     assert [row.path for row in host.rows] == [
-        "/opt/miniconda3", "/opt/miniconda3/envs/a", "/opt/miniconda3/envs/b", "/data/half", "/scratch/lone",
-    ]  # fmt: skip
+        "/opt/miniconda3",
+        "/opt/miniconda3/envs/a",
+        "/opt/miniconda3/envs/b",
+        "/data/half",
+        "/scratch/lone",
+    ]
     conda, good, cpu, half, lone = host.rows
     assert (conda.name, conda.made_by_us, conda.size_bytes) == ("miniconda 26.5.3", True, None)
     assert (good.frameworks, good.cuda, good.cudnn) == ({"torch": "2.6.0+cu124"}, "12.4", "9.1.0.70")
@@ -54,15 +80,7 @@ def test_what_is_printed(capsys, monkeypatch):
         monkeypatch.setenv("COLUMNS", width)
         Renderer().document(document)
         shown = " ".join(capsys.readouterr().out.split())
-        for word in (
-            "gpu01",
-            "torch 2.6.0+cu124",
-            "build for the CPU",
-            "owner carol",
-            "gpu02",
-            "no conda",
-            "12.4",
-        ):
+        for word in ("gpu01", "torch 2.6.0+cu124", "build for the CPU", "owner carol", "gpu02", "no conda", "12.4"):
             assert word in shown, (width, word)
     # Without a head, a number says what it is of.
     assert "CUDA 12.4" in shown and "python 3." in shown
@@ -73,9 +91,9 @@ def test_what_scan_says():
     assert lines[0] == "/opt/miniconda3 miniconda 26.5.3"
     assert "environment a: python 3.11.9, torch 2.6.0+cu124, CUDA 12.4" in lines
     assert "environment b: python 3.10.1, torch 2.3.1 (CPU build)" in lines
-    many = FACTS.model_copy(update={"conda": FACTS.conda.model_copy(
-        update={"environments": FACTS.conda.environments * 10}
-    )})  # fmt: skip
+    many = FACTS.model_copy(
+        update={"conda": FACTS.conda.model_copy(update={"environments": FACTS.conda.environments * 10})}
+    )
     assert conda_lines(many)[-1] == "and 18 more environments: provision envs shows all"
     assert conda_lines(Facts()) == []
 
@@ -103,12 +121,7 @@ def test_sizes_end_when_the_time_is_over(tmp_path):
 
 
 def test_an_installation_that_was_cut_off_is_said_to_be_in_one_line():
-    prefix = {
-        "path": "/opt/c",
-        "state": "partial",
-        "unfinished": True,
-        "missing": ["bin/conda is missing"] * 5,
-    }
+    prefix = {"path": "/opt/c", "state": "partial", "unfinished": True, "missing": ["bin/conda is missing"] * 5}
     assert describe(Facts.model_validate({"conda": {"prefixes": [prefix]}})).rows[0].notes == [
         "installing it was cut off"
     ]

@@ -66,9 +66,9 @@ def test_a_kept_session_is_asked_again_and_then_closed(opened, one):
     assert (len(opened), opened[0].closed, one.kept) == (1, True, {})
 
 
-@pytest.mark.parametrize("wrong", [
-    UnreachableError("connect.lost", "the connection broke"), HostFailedError("host.timeout", "no answer"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "wrong", [UnreachableError("connect.lost", "the connection broke"), HostFailedError("host.timeout", "no answer")]
+)
 def test_a_kept_session_that_is_gone_is_replaced(opened, one, wrong):
     ask(one, True)
     opened[0].wrong = wrong

@@ -63,8 +63,7 @@ def test_a_hundred_hosts_are_read_once_each_and_those_that_drifted_are_named(loc
         "gpu099": {"containers/docker": {"version": "29.9"}},
     }
     facts = {
-        name: changed(healthy(name), odd.get(name, {"containers/docker": {"version": "28.2"}}))
-        for name in names(100)
+        name: changed(healthy(name), odd.get(name, {"containers/docker": {"version": "28.2"}})) for name in names(100)
     }
     fleet, asked = locked(facts)
     begun = time.process_time()
@@ -72,11 +71,7 @@ def test_a_hundred_hosts_are_read_once_each_and_those_that_drifted_are_named(loc
     spent = time.process_time() - begun
     assert sorted(asked) == [(name, "probe.facts") for name in names(100)], "one read a host, and no apt"
     found = {name: [item.code for item in host.items] for name, host in document.hosts.items() if host.items}
-    assert found == {
-        "gpu007": ["holds.driver"],
-        "gpu042": ["hardware.pcie_width"],
-        "gpu099": ["containers.peers"],
-    }
+    assert found == {"gpu007": ["holds.driver"], "gpu042": ["hardware.pcie_width"], "gpu099": ["containers.peers"]}
     assert document.exit_code == 2 and not document.ok
     assert spent < 20, "tens of milliseconds a host, not more"
 
@@ -88,8 +83,10 @@ def test_hosts_that_cannot_be_read_do_not_hide_the_others(locked):
     fleet, _ = locked({"gpu001": drifted, "gpu002": GONE, "gpu003": broken}, before)
     document = drift.run(fleet)
     assert {name: host.status for name, host in document.hosts.items()} == {
-        "gpu001": "drifted", "gpu002": "unreachable", "gpu003": "failed",
-    }  # fmt: skip
+        "gpu001": "drifted",
+        "gpu002": "unreachable",
+        "gpu003": "failed",
+    }
     assert document.exit_code == 4
     assert [issue.host for issue in document.errors] == ["gpu002", "gpu003"]
     told = printed(drift_view.view, document)
@@ -136,10 +133,7 @@ def test_metrics_of_a_document(locked, tmp_path):
     fleet, _ = locked({"gpu001": changed(healthy("gpu001"), {"gpus/0/pcie": {"width": 8}})})
     document = drift.run(fleet)
     drift.write_metrics(document, tmp_path / "drift.prom")
-    assert (
-        'gpu_provision_drift_items{host="gpu001",against="hardware"} 1'
-        in (tmp_path / "drift.prom").read_text()
-    )
+    assert 'gpu_provision_drift_items{host="gpu001",against="hardware"} 1' in (tmp_path / "drift.prom").read_text()
 
 
 # --- lock -------------------------------------------------------------------------------------------------------------
@@ -147,13 +141,13 @@ def test_metrics_of_a_document(locked, tmp_path):
 
 def test_what_does_not_verify_is_no_example_for_others(monkeypatch, tmp_path):
     sick = changed(healthy("gpu002"), {"gpus/0": {"driver": None}})
-    fleet, _ = fake_fleet(
-        monkeypatch, tmp_path, {"gpu001": healthy("gpu001"), "gpu002": sick, "gpu003": GONE}
-    )
+    fleet, _ = fake_fleet(monkeypatch, tmp_path, {"gpu001": healthy("gpu001"), "gpu002": sick, "gpu003": GONE})
     document = lock.run(fleet, tmp_path / NAME)
     assert {name: host.status for name, host in document.hosts.items()} == {
-        "gpu001": "locked", "gpu002": "refused", "gpu003": "unreachable",
-    }  # fmt: skip
+        "gpu001": "locked",
+        "gpu002": "refused",
+        "gpu003": "unreachable",
+    }
     assert document.exit_code == 4 and list(load(tmp_path / NAME).hosts) == ["gpu001"]
     errors = {issue.host: issue for issue in document.errors}
     assert errors["gpu002"].code == "lock.not_verified" and any(
@@ -198,10 +192,15 @@ def apt_with(offer):
         have = healthy().packages
         wanted = dict(item.split("=") for item in args["install"])
         changes = [
-            {"action": "upgrade" if name in have else "install", "name": name, "version": version,
-             "from_version": have[name].version if name in have else None}
-            for name, version in wanted.items() if name not in have or have[name].version != version
-        ]  # fmt: skip
+            {
+                "action": "upgrade" if name in have else "install",
+                "name": name,
+                "version": version,
+                "from_version": have[name].version if name in have else None,
+            }
+            for name, version in wanted.items()
+            if name not in have or have[name].version != version
+        ]
         changes += [
             {"action": "remove", "name": name, "version": None, "from_version": have[name].version}
             for name in args["remove"]

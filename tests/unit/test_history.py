@@ -38,10 +38,7 @@ ROWS = [
 def record(number=1, **more):
     run = {"run": f"20260101T{number:06d}Z-apply-abcdef", "command": "provision apply", "who": "ada@desk"}
     return runrecord.record(
-        run,
-        "done",
-        [dict(zip(("name", "from_version", "version"), row, strict=True)) for row in ROWS],
-        **more,
+        run, "done", [dict(zip(("name", "from_version", "version"), row, strict=True)) for row in ROWS], **more
     )
 
 
@@ -84,9 +81,7 @@ def test_the_lock_is_given_back_although_the_run_has_no_name_for_a_file(tmp_path
 def test_the_lock_is_given_back_although_the_record_cannot_be_written(tmp_path):
     path = str(tmp_path / "lock.json")
     mine = record()
-    run_lock.acquire(
-        {"run": mine["run"], "command": "c", "who": "w", "git": None, "controller": None}, 60, path=path
-    )
+    run_lock.acquire({"run": mine["run"], "command": "c", "who": "w", "git": None, "controller": None}, 60, path=path)
     (tmp_path / "history").write_text("in the way")
     answer = run_record.leave(mine, mine["run"], str(tmp_path / "history"), path)
     assert answer["released"] and "history" in answer["trouble"]
@@ -107,9 +102,10 @@ def test_the_lock_is_given_back_although_the_record_cannot_be_written(tmp_path):
 )
 def test_the_record_of_a_play(tmp_path, more, status, packages):
     plan = {
-        "steps": [{"id": "packages"}], "reboot": {"needed": True},
+        "steps": [{"id": "packages"}],
+        "reboot": {"needed": True},
         "packages": [{"name": "x", "version": "1", "from_version": None}],
-    }  # fmt: skip
+    }
     (tmp_path / "fleet.lock.yml").write_text("a lock")
     found = runrecord.of_play(
         {"run": "r"},
@@ -130,9 +126,7 @@ def test_the_record_of_a_play(tmp_path, more, status, packages):
 def test_which_inventory_it_was(tmp_path):
     def git(*words):
         env = {"GIT_CONFIG_GLOBAL": "/dev/null", "HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
-        subprocess.run(
-            ["git", "-c", "user.name=a", "-c", "user.email=b", *words], cwd=tmp_path, env=env, check=True
-        )
+        subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=b", *words], cwd=tmp_path, env=env, check=True)
 
     assert runrecord.inventory_state(tmp_path)["commit"] is None
     git("init", "-q")
@@ -209,9 +203,7 @@ def test_a_run_from_its_beginning_to_its_end(hosts, tmp_path):
     assert history.runs(base)[0].state == "cut off", "nothing says that it has ended"
     assert seam.before_wave(1, ["a", "b"]) == {}
     assert run_lock.read(hosts["a"].lock)["held"]["run"] == "20260101T000000Z-apply-abcdef"
-    seam.after_host(
-        "a", AppliedHost(status="done", checks=[Check(id="x", status="pass", message="m")], rebooted=True)
-    )
+    seam.after_host("a", AppliedHost(status="done", checks=[Check(id="x", status="pass", message="m")], rebooted=True))
     seam.after_host("b", AppliedHost(status="busy"))
     assert run_lock.read(hosts["a"].lock)["held"] is None and run_lock.read(hosts["b"].lock)["held"] is None
     seam.before_wave(2, ["c"])
@@ -221,12 +213,7 @@ def test_a_run_from_its_beginning_to_its_end(hosts, tmp_path):
     seam.at_end(document)
     assert _keepers() == 0
     (run,) = history.runs(base)
-    assert (run.state, run.exit_code, run.planned, run.left_alone) == (
-        "failed",
-        1,
-        ["a", "b", "c"],
-        {"b": "busy"},
-    )
+    assert (run.state, run.exit_code, run.planned, run.left_alone) == ("failed", 1, ["a", "b", "c"], {"b": "busy"})
     assert run.hosts["a"].packages == ROWS and run.hosts["a"].verify.passed == 1 and run.hosts["a"].rebooted
     assert run.hosts["c"].packages == [], "of a host that failed it is not known what changed"
     assert run_record.read(folder=hosts["a"].history)["runs"][0]["status"] == "done"
@@ -235,20 +222,12 @@ def test_a_run_from_its_beginning_to_its_end(hosts, tmp_path):
 
 
 def test_a_host_of_another_run_is_left_alone_and_a_lock_can_be_broken(hosts, tmp_path):
-    theirs = {
-        "run": "theirs",
-        "command": "provision apply",
-        "who": "bob@laptop",
-        "git": None,
-        "controller": None,
-    }
+    theirs = {"run": "theirs", "command": "provision apply", "who": "bob@laptop", "git": None, "controller": None}
     run_lock.acquire(theirs, 600, path=hosts["a"].lock)
     seam = recorder("ab")
     seam.begin(folder(tmp_path / "runs"))
     refused = seam.before_wave(1, ["a", "b", "a"])
-    assert (
-        list(refused) == ["a"] and refused["a"].code == "host.locked" and "bob@laptop" in refused["a"].message
-    )
+    assert list(refused) == ["a"] and refused["a"].code == "host.locked" and "bob@laptop" in refused["a"].message
     seam.after_host("b", AppliedHost(status="done"))
     seam.at_end(ApplyDocument())
     assert run_lock.read(hosts["a"].lock)["held"]["run"] == "theirs"
@@ -270,8 +249,12 @@ def test_a_lock_that_was_taken_away_is_told(hosts, tmp_path):
     seam = recorder("a")
     seam.begin(folder(tmp_path / "runs"))
     seam.before_wave(1, ["a"])
-    run_lock.acquire({"run": "theirs", "command": "c", "who": "bob@laptop", "git": None, "controller": None}, 600, force=True,
-                     path=hosts["a"].lock)  # fmt: skip
+    run_lock.acquire(
+        {"run": "theirs", "command": "c", "who": "bob@laptop", "git": None, "controller": None},
+        600,
+        force=True,
+        path=hosts["a"].lock,
+    )
     seam.after_host("a", AppliedHost(status="done"))
     document = ApplyDocument()
     seam.at_end(document)
@@ -285,17 +268,13 @@ def test_a_host_that_is_not_reached_and_one_that_is_lost(hosts, tmp_path, monkey
     seam.begin(folder(tmp_path / "runs"))
     assert seam.before_wave(1, ["a", "gone"])["gone"].code == "connect.refused"
     monkeypatch.setattr(
-        remote,
-        "open_session",
-        lambda one: (_ for _ in ()).throw(UnreachableError("connect.lost", "no route")),
+        remote, "open_session", lambda one: (_ for _ in ()).throw(UnreachableError("connect.lost", "no route"))
     )
     seam.after_host("a", AppliedHost(status="unreachable"))
     document = ApplyDocument()
     seam.at_end(document)
     assert [issue.code for issue in document.warnings] == ["host.lock_left"]
-    assert run_lock.read(hosts["a"].lock)["held"], (
-        "the lock lies there; the next run sees that this one has ended"
-    )
+    assert run_lock.read(hosts["a"].lock)["held"], "the lock lies there; the next run sees that this one has ended"
 
 
 def test_leases_are_renewed_while_a_run_lasts(hosts, tmp_path, monkeypatch):
@@ -348,7 +327,7 @@ def test_what_killed_runs_leave_is_taken_over_with_the_proof(hosts, monkeypatch)
         ([("libnccl2", "2.25.1-1+cuda12.8", "2.26.2-1+cuda12.8")], "NCCL 2.25.1 to 2.26.2, 1 package"),
         ([("gcc-13", None, "13.3.0-6ubuntu2~24.04")], "1 package"),
     ],
-)  # fmt: skip
+)
 def test_what_changed_in_words(packages, expected):
     assert history.changed_in_words(packages) == expected
 
@@ -359,11 +338,7 @@ def test_runs_are_found_by_a_part_of_their_name(tmp_path):
         (tmp_path / name / history.FILE).write_text(run.model_dump_json(by_alias=True))
     (folder(tmp_path, "20260103T000000Z-apply-cccccc") / history.FILE).write_text("{")
     known = history.runs(tmp_path)
-    assert [(run.run[-6:], run.unreadable) for run in known] == [
-        ("cccccc", True),
-        ("bbbbbb", False),
-        ("aaaaaa", False),
-    ]
+    assert [(run.run[-6:], run.unreadable) for run in known] == [("cccccc", True), ("bbbbbb", False), ("aaaaaa", False)]
     assert history.find("last", tmp_path).run.endswith("cccccc")
     assert history.find("apply-aa", tmp_path).run.endswith("aaaaaa")
     assert history.find("nothing", tmp_path) is None
@@ -459,9 +434,7 @@ def before(**more):
 
 
 def test_what_a_host_had_is_a_lock(tmp_path):
-    found = rollback.entry_before(
-        "a", before(), {"nvidia_driver_branch": "595", "cuda_toolkit_versions": ["13.0"]}
-    )
+    found = rollback.entry_before("a", before(), {"nvidia_driver_branch": "595", "cuda_toolkit_versions": ["13.0"]})
     assert found.group.driver.version == "580.126.20" and found.group.cuda is None
     assert found.group.driver.packages["nvidia-utils-580-server"].startswith("580.126.20")
     history.keep_before({"a": found}, tmp_path / "before.lock.yml")
@@ -472,9 +445,7 @@ def test_what_a_host_had_is_a_lock(tmp_path):
 
 def test_half_a_driver_is_nothing_to_go_back_to():
     facts = before()
-    other = facts.packages["nvidia-utils-580-server"].model_copy(
-        update={"version": "580.95.05-0ubuntu0.24.04.1"}
-    )
+    other = facts.packages["nvidia-utils-580-server"].model_copy(update={"version": "580.95.05-0ubuntu0.24.04.1"})
     half = facts.model_copy(update={"packages": {**facts.packages, "nvidia-utils-580-server": other}})
     assert rollback.entry_before("a", half, {}).group.driver is None
 
@@ -487,15 +458,10 @@ def rolled(tmp_path, entries, packages=ROWS):
 
 
 def test_a_rollback_holds_hosts_to_what_they_had_whatever_is_wished_now(tmp_path):
-    entries = {
-        "a": rollback.entry_before("a", before(), {}),
-        "b": rollback.entry_before("b", host(["H100"]), {}),
-    }
+    entries = {"a": rollback.entry_before("a", before(), {}), "b": rollback.entry_before("b", host(["H100"]), {})}
     back = rollback.of_run(rolled(tmp_path, entries))
     assert back.hosts == ["a"] and back.impossible["b"].issue.code == "rollback.nothing_before"
-    fleet = fleet_of(
-        inventory.load(["a,b,c,"], None, {"nvidia_driver_branch": "595", "nvidia_driver_update": True})
-    )
+    fleet = fleet_of(inventory.load(["a,b,c,"], None, {"nvidia_driver_branch": "595", "nvidia_driver_update": True}))
     held = back.fleet(fleet)
     assert [one.name for one in held.hosts] == ["a"]
     values = held.values["a"]
@@ -507,9 +473,7 @@ def test_a_rollback_holds_hosts_to_what_they_had_whatever_is_wished_now(tmp_path
     assert planned.hosts["b"].status == "blocked" and planned.exit_code == 5
     fine = PlanDocument(hosts=plans("a")).conclude([plans("a")["a"].exit_code])
     back.refuse(fine, ["a"])
-    assert [(issue.code, issue.host) for issue in fine.errors] == [
-        ("rollback.host_gone", "b")
-    ] and fine.exit_code == 5
+    assert [(issue.code, issue.host) for issue in fine.errors] == [("rollback.host_gone", "b")] and fine.exit_code == 5
     chosen = PlanDocument(hosts=plans("a")).conclude([plans("a")["a"].exit_code])
     back.refuse(chosen, ["a"], limited=True)
     assert chosen.errors == [] and chosen.exit_code == 2
@@ -525,9 +489,7 @@ def test_toolkits_that_a_run_brought_go_again(tmp_path):
     values = rollback.of_run(run).fleet(fleet).values["a"]
     assert values["cuda_toolkit_versions"] == [] and values["cuda_toolkit_prune"] is True
     assert (
-        rollback.of_run(rolled(tmp_path / "2", {"a": entries["a"]}))
-        .fleet(fleet)
-        .values["a"]["cuda_toolkit_prune"]
+        rollback.of_run(rolled(tmp_path / "2", {"a": entries["a"]})).fleet(fleet).values["a"]["cuda_toolkit_prune"]
         is False
     )
 
@@ -535,13 +497,7 @@ def test_toolkits_that_a_run_brought_go_again(tmp_path):
 def test_installed_toolkits_by_their_packages():
     packages = {
         name: SimpleNamespace(installed=True, version="1-1")
-        for name in (
-            "cuda-toolkit-12-8",
-            "cuda-nvcc-11-8",
-            "cuda-libraries-9-2",
-            "cuda-libraries-12-8",
-            "libnccl2",
-        )
+        for name in ("cuda-toolkit-12-8", "cuda-nvcc-11-8", "cuda-libraries-9-2", "cuda-libraries-12-8", "libnccl2")
     }
     packages["cuda-toolkit-13-0"] = SimpleNamespace(installed=False, version="1-1")
     assert rollback.installed_toolkits(SimpleNamespace(packages=packages)) == ["9.2", "12.8"]

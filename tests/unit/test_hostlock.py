@@ -25,10 +25,14 @@ def test_when_a_lock_is_stale(case, monkeypatch):
     there = set(case.get("alive", ()))
     monkeypatch.setattr(run_lock, "is_alive", lambda pid, started: pid in there and started >= STARTED)
     record = {
-        "run": "r", "lease": 600, "renewed": 1700000000, "uptime": 0, "boot_id": "boot-of-host",
+        "run": "r",
+        "lease": 600,
+        "renewed": 1700000000,
+        "uptime": 0,
+        "boot_id": "boot-of-host",
         "controller": {**DESK, "processes": [{"pid": 4711, "started": STARTED}], **case.get("controller", {})},
         **case.get("lock", {}),
-    }  # fmt: skip
+    }
     at = {"renewed": 1700000010, "uptime": 10, "boot_id": "boot-of-host", **case.get("at", {})}
     here = {**DESK, "processes": [], **case.get("here", {})}
     why = run_lock.stale(record, at, here)
@@ -39,9 +43,13 @@ def test_when_a_lock_is_stale(case, monkeypatch):
 
 def holder(run="run-1", **more):
     return {
-        "run": run, "command": "provision apply", "who": "ada@desk", "git": None,
-        "controller": {**run_lock.controller(), "boot_id": "elsewhere", "machine": None}, **more,
-    }  # fmt: skip
+        "run": run,
+        "command": "provision apply",
+        "who": "ada@desk",
+        "git": None,
+        "controller": {**run_lock.controller(), "boot_id": "elsewhere", "machine": None},
+        **more,
+    }
 
 
 @pytest.fixture
@@ -60,12 +68,7 @@ def test_taken_told_and_given_back(path):
     second = take(path, "run-2")
     assert not second["taken"]
     told = run_lock.words(second["held"])
-    assert (
-        "ada@desk" in told
-        and "provision apply" in told
-        and "run-1" in told
-        and second["held"]["since"] in told
-    )
+    assert "ada@desk" in told and "provision apply" in told and "run-1" in told and second["held"]["since"] in told
     assert second["held"]["from"] in told
     assert take(path)["taken"], "its own run takes it again: one that goes on after it was cut off"
     assert run_lock.release("run-2", path) == {"released": False, "held": run_lock.read(path)["held"]}
@@ -84,9 +87,7 @@ def test_stale_by_its_lease(path, monkeypatch):
     monkeypatch.setattr(run_lock, "now", lambda: {**clocks, "uptime": clocks["uptime"] + 1200})
     answer = take(path, "run-2")
     assert answer["taken"] and answer["replaced"]["run"] == "run-1" and "renewed" in answer["why"]
-    assert run_lock.renew("run-1", path)["held"]["run"] == "run-2", (
-        "the first one is told that it has lost it"
-    )
+    assert run_lock.renew("run-1", path)["held"]["run"] == "run-2", "the first one is told that it has lost it"
     assert run_lock.read(path)["held"]["took"] == {"run": "run-1", "who": "ada@desk", "forced": False}
 
 
@@ -135,11 +136,24 @@ def test_a_file_that_says_nothing_is_somebodys(path, text):
     assert take(path, force=True)["taken"]
 
 
-@pytest.mark.parametrize("odd", [
-    {"lease": "long"}, {"lease": float("inf")}, {"renewed": True}, {"uptime": "x"}, {"uptime": -5}, {"who": {"a": 1}}, {"since": 5},
-    {"boot_id": []}, {"controller": "desk"}, {"controller": {"name": 5, "boot_id": {}, "processes": ["x"]}},
-    {"controller": {**run_lock.controller(), "processes": [{"pid": "1"}]}}, {"controller": {"processes": {"pid": 1}}},
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"lease": "long"},
+        {"lease": float("inf")},
+        {"renewed": True},
+        {"uptime": "x"},
+        {"uptime": -5},
+        {"who": {"a": 1}},
+        {"since": 5},
+        {"boot_id": []},
+        {"controller": "desk"},
+        {"controller": {"name": 5, "boot_id": {}, "processes": ["x"]}},
+        {"controller": {**run_lock.controller(), "processes": [{"pid": "1"}]}},
+        {"controller": {"processes": {"pid": 1}}},
+    ],
+    ids=str,
+)
 def test_a_record_of_another_making_stops_nobody_and_proves_nothing(path, odd):
     Path(path).parent.mkdir()
     sound = {**holder("run-0"), **run_lock.now(), "lease": 600, "since": "2026-11-28T09:00:00Z"}
@@ -215,8 +229,7 @@ def test_no_machine_id_in_a_record():
 
 
 @pytest.mark.parametrize(
-    ("environment", "expected"),
-    [({"SUDO_USER": "ada"}, "ada@"), ({"SUDO_USER": "", "LOGNAME": "bob"}, "bob@")],
+    ("environment", "expected"), [({"SUDO_USER": "ada"}, "ada@"), ({"SUDO_USER": "", "LOGNAME": "bob"}, "bob@")]
 )
 def test_who_runs_it(monkeypatch, environment, expected):
     for name, value in environment.items():
@@ -245,24 +258,13 @@ def test_a_refusal_says_all_of_it():
 def test_a_fact_that_another_run_left_in_a_cache_is_not_this_ones(monkeypatch):
     kept = runlock.keep("x", {"run": "r"})
     assert runlock.fact(kept, "x") == runlock.fact({"ansible_facts": kept}, "x") == {"run": "r"}
-    assert (
-        runlock.fact({"x": {"run": "r"}}, "x")
-        is runlock.fact({}, "x")
-        is runlock.fact({"x": "r"}, "x")
-        is None
-    )
+    assert runlock.fact({"x": {"run": "r"}}, "x") is runlock.fact({}, "x") is runlock.fact({"x": "r"}, "x") is None
     name = runlock.new_run()
     with multiprocessing.get_context("fork").Pool(1) as worker:
-        assert worker.apply(runlock.fact, (kept, "x")) == {"run": "r"}, (
-            "a worker asks for its ansible-playbook"
-        )
+        assert worker.apply(runlock.fact, (kept, "x")) == {"run": "r"}, "a worker asks for its ansible-playbook"
         assert worker.apply(runlock.new_run)[-6:] == name[-6:]
     # The same number in another container, the same number later.
     real = run_lock.controller
-    for other in (
-        {"name": "other"},
-        {"namespace": "pid:[1]"},
-        {"processes": [{"pid": os.getpid(), "started": 1}]},
-    ):
+    for other in ({"name": "other"}, {"namespace": "pid:[1]"}, {"processes": [{"pid": os.getpid(), "started": 1}]}):
         monkeypatch.setattr(run_lock, "controller", lambda pids, other=other: {**real(pids), **other})
         assert runlock.fact(kept, "x") is None and runlock.new_run()[-6:] != name[-6:]

@@ -39,11 +39,18 @@ def test_names_of_a_list(tmp_path):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("gpu01\nubuntu@gpu02\n", ["line 2", "ubuntu@gpu02"]), ("gpu01\n-l\n", ["line 2"]), ("# nothing\n", ["names no host"]),
-        ("gpu[3:1]\n", ["no range"]), ("gpu[01:3]\n", ["no range"]), ("gpu[1:z]\n", ["no range"]), ("gpu[1:9:0]\n", ["no range"]),
-        ("gpu[c:a]\n", ["no range"]), ("1:2:3\n", ["no host name"]), ("a:b\n", ["no host name"]),
+        ("gpu01\nubuntu@gpu02\n", ["line 2", "ubuntu@gpu02"]),
+        ("gpu01\n-l\n", ["line 2"]),
+        ("# nothing\n", ["names no host"]),
+        ("gpu[3:1]\n", ["no range"]),
+        ("gpu[01:3]\n", ["no range"]),
+        ("gpu[1:z]\n", ["no range"]),
+        ("gpu[1:9:0]\n", ["no range"]),
+        ("gpu[c:a]\n", ["no range"]),
+        ("1:2:3\n", ["no host name"]),
+        ("a:b\n", ["no host name"]),
     ],
-)  # fmt: skip
+)
 def test_a_list_that_cannot_be_used(tmp_path, text, words):
     (tmp_path / "hosts.txt").write_text(text)
     with pytest.raises(UsageError) as caught:
@@ -54,21 +61,22 @@ def test_a_list_that_cannot_be_used(tmp_path, text, words):
 
 def test_a_list_from_windows_and_addresses(tmp_path):
     (tmp_path / "hosts.txt").write_bytes(b"\xef\xbb\xbfgpu01\r\nfd00::1 gpu[a:c] gpu[08:12:2]\r\n")
-    assert from_file(tmp_path / "hosts.txt", init.check_name) == [
-        "gpu01",
-        "fd00::1",
-        "gpu[a:c]",
-        "gpu[08:12:2]",
-    ]
+    assert from_file(tmp_path / "hosts.txt", init.check_name) == ["gpu01", "fd00::1", "gpu[a:c]", "gpu[08:12:2]"]
     init.run(["gpu[a:c]", "gpu[08:12:2]"], tmp_path / "hosts.yml")
     assert len(inventory.load([str(tmp_path / "hosts.yml")]).hosts) == 6, "Ansible takes the same ranges"
 
 
 @pytest.mark.parametrize(
     ("name", "hint"),
-    [("gpu01:2222", "ansible_port: 2222"), ("[fd00::1]:22", "as fd00::1"), ("ansible_user=x", "--from-inventory"),
-     ("[gpus]", "--from-inventory"), ("ada@gpu01", "--user ada"), ("gpu 01", "letters")],
-)  # fmt: skip
+    [
+        ("gpu01:2222", "ansible_port: 2222"),
+        ("[fd00::1]:22", "as fd00::1"),
+        ("ansible_user=x", "--from-inventory"),
+        ("[gpus]", "--from-inventory"),
+        ("ada@gpu01", "--user ada"),
+        ("gpu 01", "letters"),
+    ],
+)
 def test_what_was_meant_by_no_name(name, hint):
     with pytest.raises(UsageError) as caught:
         init.check_name(name)
@@ -106,19 +114,12 @@ def test_a_configuration_that_includes_itself_ends(tmp_path, monkeypatch):
     monkeypatch.setattr(hostlists, "_text", lambda path, what: opened.append(path.name) or real(path, what))
     for name in ("config", "a", "b", "c"):
         (tmp_path / name).write_text(f"Host gpu-{name}\nInclude *\n")
-    assert sorted(from_ssh_config(tmp_path / "config", init.check_name)) == [
-        "gpu-a",
-        "gpu-b",
-        "gpu-c",
-        "gpu-config",
-    ]
+    assert sorted(from_ssh_config(tmp_path / "config", init.check_name)) == ["gpu-a", "gpu-b", "gpu-c", "gpu-config"]
     assert sorted(opened) == ["a", "b", "c", "config"], "each once, not 3 to the power of 16 times"
 
 
 def test_tabs_and_what_is_no_name_of_a_host_in_sshs_configuration(tmp_path):
-    (tmp_path / "config").write_text(
-        'Host\tgpu01\tgit@example.org\nHOST = "gpu 02" gpu03 a:b\nHost gpu04\r\n'
-    )
+    (tmp_path / "config").write_text('Host\tgpu01\tgit@example.org\nHOST = "gpu 02" gpu03 a:b\nHost gpu04\r\n')
     assert from_ssh_config(tmp_path / "config", init.check_name) == ["gpu01", "gpu03", "gpu04"]
 
 
@@ -135,9 +136,13 @@ def test_sshs_configuration_without_hosts_or_at_all(tmp_path):
 def test_groups_are_hosts_of_the_same_cards():
     found = kinds(FLEET, CATALOG)
     assert {kind.name: kind.hosts for kind in found} == {
-        "h100_sxm5_80gb": ["hgx01", "hgx02", "hgx03"], "rtx_4090": ["ws2"], "rtx_4090_desktop": ["ws1"],
-        "rtx_4090_and_v100_pcie_32gb": ["both"], "rtx_5090_and_v100_pcie_32gb": ["never"], "without_gpu": ["web"],
-    }  # fmt: skip
+        "h100_sxm5_80gb": ["hgx01", "hgx02", "hgx03"],
+        "rtx_4090": ["ws2"],
+        "rtx_4090_desktop": ["ws1"],
+        "rtx_4090_and_v100_pcie_32gb": ["both"],
+        "rtx_5090_and_v100_pcie_32gb": ["never"],
+        "without_gpu": ["web"],
+    }
     by_name = {kind.name: kind for kind in found}
     assert found[0].name == "h100_sxm5_80gb" and found[-1].name == "without_gpu"
     hgx, both, never = (
@@ -189,10 +194,7 @@ def asked(monkeypatch, tmp_path):
     def open_session(one):
         if one.name not in FLEET:
             raise UnreachableError(
-                "connect.refused",
-                "connection refused: port 22\nof 10.0.0.9",
-                host=one.name,
-                hint="start sshd",
+                "connect.refused", "connection refused: port 22\nof 10.0.0.9", host=one.name, hint="start sshd"
             )
         return Session(one.name)
 
@@ -208,9 +210,7 @@ def asked(monkeypatch, tmp_path):
 
 def test_the_inventory_loads_and_says_what_was_seen(asked):
     document, path = asked(*FLEET, "gone", source=init.Source("hosts.txt", login=init.Login("ubuntu")))
-    assert document.exit_code == 4 and document.unreached == {
-        "gone": "connection refused: port 22\nof 10.0.0.9"
-    }
+    assert document.exit_code == 4 and document.unreached == {"gone": "connection refused: port 22\nof 10.0.0.9"}
     assert document.content == path.read_text()
     assert max(len(line) for line in document.content.splitlines() if str(path) not in line) <= 120
     loaded = inventory.load([str(path)])
@@ -264,9 +264,7 @@ def test_beside_an_inventory_only_groups_are_written(asked, tmp_path):
     inside = init._source(tmp_path / "inv/gpu_groups.yml", (str(tmp_path / "inv"),))
     assert inside.count("-i") == 2, "a folder that is not there is no folder"
     (tmp_path / "inv").mkdir()
-    assert (
-        init._source(tmp_path / "inv/gpu_groups.yml", (str(tmp_path / "inv"),)) == f" -i {tmp_path / 'inv'}"
-    )
+    assert init._source(tmp_path / "inv/gpu_groups.yml", (str(tmp_path / "inv"),)) == f" -i {tmp_path / 'inv'}"
 
 
 def test_hosts_without_a_gpu_are_left_out_of_what_nobody_called_a_gpu_host(asked):
@@ -318,10 +316,7 @@ def test_from_a_list_hosts_are_looked_at_unless_told_otherwise(asked, capsys, tm
     (tmp_path / "hosts.txt").write_text("hgx0[1:3]\ngone\n")
     code, out, err = typed(capsys, "init", "--from-file", "hosts.txt")
     assert code == 4
-    assert (
-        "wrote inventory/hosts.yml" in out
-        and "h100_sxm5_80gb  hgx01 to hgx03 (3 hosts): 8x H100 SXM5 80GB" in out
-    )
+    assert "wrote inventory/hosts.yml" in out and "h100_sxm5_80gb  hgx01 to hgx03 (3 hosts): 8x H100 SXM5 80GB" in out
     assert "error: gone: connection refused" in err and "then: provision plan" in err
     code, _, err = typed(capsys, "init", "--from-file", "hosts.txt")
     assert code == 64 and "is there already" in err

@@ -45,9 +45,7 @@ def test_compiler(row, tmp_path, monkeypatch, capfd):
         (folder / "gcc").chmod(0o755)
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
-    Path("a.cu").write_text(
-        "#include <cuda_runtime.h>\n// gpu-provision-expect: the sum is 42\nint main() {}\n"
-    )
+    Path("a.cu").write_text("#include <cuda_runtime.h>\n// gpu-provision-expect: the sum is 42\nint main() {}\n")
     monkeypatch.setenv("PATH", str(folder))
     monkeypatch.setattr(sys, "argv", [str(program), *row["words"]])
     described = {**cuda_repo.abilities(toolkit.minor), "release": toolkit.minor}
@@ -58,9 +56,7 @@ def test_compiler(row, tmp_path, monkeypatch, capfd):
     made = [path.name for path in Path().iterdir() if path.name != "a.cu"]
     assert made == ([row["made"]] if "made" in row else [])
     if made:
-        (call,) = [
-            node for node in ast.walk(ast.parse(Path(made[0]).read_text())) if isinstance(node, ast.Dict)
-        ]
+        (call,) = [node for node in ast.walk(ast.parse(Path(made[0]).read_text())) if isinstance(node, ast.Dict)]
         assert ast.literal_eval(call)["prints"] == ["the sum is 42"]
 
 
@@ -68,12 +64,7 @@ def test_compiler(row, tmp_path, monkeypatch, capfd):
 def test_built_program(row, monkeypatch):
     module = row.get("module", row["driver"])
     gpus = [
-        {
-            "index": number,
-            "uuid": f"GPU-{number}",
-            "compute": compute,
-            "fabric_state": row.get("fabric", "N/A"),
-        }
+        {"index": number, "uuid": f"GPU-{number}", "compute": compute, "fabric_state": row.get("fabric", "N/A")}
         for number, compute in enumerate(row["compute"])
     ]
     monkeypatch.setattr(nvcc, "_driver_library", lambda: row["driver"])
@@ -93,9 +84,7 @@ def test_the_product_knows_the_errors_that_programs_end_with(code):
 
 def test_nvcc_tells_its_version_as_the_real_one_of_a_recorded_host(tmp_path):
     unpack(cuda_repo.Toolkit("13.0.2").packages(), tmp_path)
-    done = subprocess.run(
-        [tmp_path / "usr/local/cuda-13.0/bin/nvcc", "-V"], capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([tmp_path / "usr/local/cuda-13.0/bin/nvcc", "-V"], capture_output=True, text=True, check=True)
     assert done.stdout == (
         "nvcc: NVIDIA (R) Cuda compiler driver\nCopyright (c) 2005-2025 NVIDIA Corporation\n"
         "Built on Wed_Aug_20_01:58:59_PM_PDT_2025\nCuda compilation tools, release 13.0, V13.0.88\n"
@@ -107,10 +96,7 @@ def relations(packages):
     """(package, alternatives) of every dependency."""
     for package in packages:
         for group in filter(None, package.fields.get("Depends", "").split(", ")):
-            yield (
-                package,
-                [re.match(r"^(\S+)(?: \((\S+) (\S+)\))?$", item).groups() for item in group.split(" | ")],
-            )
+            yield (package, [re.match(r"^(\S+)(?: \((\S+) (\S+)\))?$", item).groups() for item in group.split(" | ")])
 
 
 @pytest.mark.parametrize("later", [False, True])
@@ -147,9 +133,7 @@ def closure(packages, wanted):
 def test_a_toolkit_pulls_no_driver_and_its_namesakes_do():
     packages = nvidia_repo.packages("22.04")
     for minor in ("11-8", "12-4", "13-0", "13-3"):
-        assert not {
-            n for n in closure(packages, f"cuda-toolkit-{minor}") if "nvidia-" in n or "cuda-drivers" in n
-        }
+        assert not {n for n in closure(packages, f"cuda-toolkit-{minor}") if "nvidia-" in n or "cuda-drivers" in n}
         for trap in (f"cuda-{minor}", f"cuda-runtime-{minor}"):
             assert {"cuda-drivers", "nvidia-open"} & closure(packages, trap), trap
     unbundled = nvidia_repo.packages("24.04", cuda=True)
@@ -188,11 +172,7 @@ def test_cudnn_9_14_has_the_relations_of_a_real_host():
     headers = built["libcudnn9-headers-cuda-13"]
     assert headers["Conflicts"] == "libcudnn8-dev, libcudnn9-dev-cuda-12 (<< 9.14.0.64), libcudnn9-headers"
     assert headers["Replaces"] == "libcudnn9-dev-cuda-12 (<< 9.14.0.64), libcudnn9-headers"
-    assert (
-        headers["Breaks"]
-        == built["libcudnn9-dev-cuda-13"]["Breaks"]
-        == "libcudnn9-dev-cuda-12 (<< 9.14.0.64)"
-    )
+    assert headers["Breaks"] == built["libcudnn9-dev-cuda-13"]["Breaks"] == "libcudnn9-dev-cuda-12 (<< 9.14.0.64)"
     assert built["libcudnn9-dev-cuda-13"]["Depends"] == (
         "libcudnn9-headers-cuda-13 (= 9.14.0.64-1), libcudnn9-cuda-13 (= 9.14.0.64-1)"
     )
@@ -214,22 +194,20 @@ def test_a_patch_release_and_the_later_day():
     first = {(p.name, p.version) for p in cuda_repo.packages("22.04")}
     later = {(p.name, p.version) for p in cuda_repo.packages("22.04", later=True)} - first
     assert {("cuda-toolkit-12-4", "12.4.0-1"), ("cuda-toolkit-12-4", "12.4.1-1")} <= first
-    assert ("libcublas-13-0", "13.1.1.3-1") in later  # what 13.0.3 changed
-    assert not {row for row in later if row[0] == "cuda-nvcc-13-0"}  # and what it did not
+    # what 13.0.3 changed
+    assert ("libcublas-13-0", "13.1.1.3-1") in later
+    # and what it did not
+    assert not {row for row in later if row[0] == "cuda-nvcc-13-0"}
     assert ("libcudnn9-cuda-13", "9.28.1.4-1") in later
     assert ("cuda-toolkit-13-5", "13.5.0-1") in later
-    assert {version for name, version in later if name == "libnccl2"} == {
-        "2.31.2-1+cuda12.9",
-        "2.32.3-1+cuda13.4",
-    }
+    assert {version for name, version in later if name == "libnccl2"} == {"2.31.2-1+cuda12.9", "2.32.3-1+cuda13.4"}
 
 
 def test_a_library_can_be_loaded_and_asked(tmp_path):
     path = tmp_path / "libcudnn.so.9"
     path.write_bytes(
         sofile.build(
-            "libcudnn.so.9",
-            {"cudnnGetVersion": sofile.constant(91400), "ncclGetVersion": sofile.stores(22803)},
+            "libcudnn.so.9", {"cudnnGetVersion": sofile.constant(91400), "ncclGetVersion": sofile.stores(22803)}
         )
     )
     library, number = ctypes.CDLL(str(path)), ctypes.c_int()

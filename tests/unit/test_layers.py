@@ -35,10 +35,9 @@ def test_the_real_machine_layer_by_layer(h200):
     assert told["module"] == ["nvidia 580.159.04 is loaded, open"]
     assert told["on disk"] == ["no nvidia module on disk for any kernel"]
     assert told["packages"][0] == "none of a driver"
-    assert told["CUDA"] == [
-        "13.0: 51 packages, no toolkit on the disk",
-        "no toolkit in /usr/local/cuda-13.0",
-    ], "recorded"
+    assert told["CUDA"] == ["13.0: 51 packages, no toolkit on the disk", "no toolkit in /usr/local/cuda-13.0"], (
+        "recorded"
+    )
     assert told["cuDNN"] == ["9.14.0.64 for CUDA 13 (libcudnn9-cuda-13)"]
     assert told["NCCL"] == ["2.28.3 for CUDA 13.0, with headers"]
     assert told["nvidia-smi"][0].endswith("driver 580.159.04, carries CUDA 13.0")
@@ -66,10 +65,12 @@ def test_an_empty_host():
 
 def test_toolkit_metapackages_are_named():
     packages = {
-        "cuda-toolkit-12-4": {"version": "12.4.1-1"}, "cuda-cudart-12-4": {"version": "12.4.127-1"},
-        "cuda-toolkit-12-4-config-common": {"version": "12.4.127-1"}, "libcudnn9-cuda-12": {"version": "9.1.0.70-1"},
+        "cuda-toolkit-12-4": {"version": "12.4.1-1"},
+        "cuda-cudart-12-4": {"version": "12.4.127-1"},
+        "cuda-toolkit-12-4-config-common": {"version": "12.4.127-1"},
+        "libcudnn9-cuda-12": {"version": "9.1.0.70-1"},
         "libnccl2": {"version": "2.21.5-1+cuda12.4"},
-    }  # fmt: skip
+    }
     facts = host(["H100"], packages=packages)
     assert cuda_in_words(facts) == "CUDA 12.4, cuDNN 9.1.0.70, NCCL 2.21.5"
     assert dict(layers(facts))["CUDA"] == ["12.4: 3 packages, no toolkit on the disk"]
@@ -82,7 +83,13 @@ CUDA = {
         {"path": "/usr/local/cuda", "version": "10.1", "release": "10.1.243"},
     ],
     "nvccs": [
-        {"path": "/usr/bin/nvcc", "version": "12.0", "build": "12.0.140", "package": "nvidia-cuda-toolkit", "on_path": True},
+        {
+            "path": "/usr/bin/nvcc",
+            "version": "12.0",
+            "build": "12.0.140",
+            "package": "nvidia-cuda-toolkit",
+            "on_path": True,
+        },
         {"path": "/usr/local/cuda-12.4/bin/nvcc", "version": "12.4"},
     ],
     "links": [{"path": "/usr/local/cuda", "target": "/etc/alternatives/cuda", "resolved": "/usr/local/cuda-12.4"}],
@@ -92,21 +99,20 @@ CUDA = {
         {"soname": "libnccl.so.2", "path": "/usr/lib/x86_64-linux-gnu/libnccl.so.2", "package": "libnccl2"},
     ],
     "shell_lines": [
-        {"file": f"/home/{name}/.bashrc", "line": 1, "text": "", "variable": "PATH"} for name in ("a", "a", "b", "c", "d")
+        {"file": f"/home/{name}/.bashrc", "line": 1, "text": "", "variable": "PATH"}
+        for name in ("a", "a", "b", "c", "d")
     ],
-}  # fmt: skip
+}
 
 
 def test_cuda_on_the_disk():
     packages = {
-        "cuda-toolkit-12-4": {"version": "12.4.1-1"}, "cuda-nvcc-12-4": {"version": "12.4.131-1"},
+        "cuda-toolkit-12-4": {"version": "12.4.1-1"},
+        "cuda-nvcc-12-4": {"version": "12.4.131-1"},
         "libcudnn8": {"version": "8.9.7.29-1+cuda12.2"},
-    }  # fmt: skip
+    }
     facts = host(
-        ["H100"],
-        packages=packages,
-        cuda=CUDA,
-        cuda_dirs={"/usr/local/cuda-9.0": None, "/usr/local/cuda-12.4": "12.4"},
+        ["H100"], packages=packages, cuda=CUDA, cuda_dirs={"/usr/local/cuda-9.0": None, "/usr/local/cuda-12.4": "12.4"}
     )
     assert cuda_in_words(facts) == "CUDA 10.1, 11.8, 12.4, cuDNN 8.9.7.29"
     told = dict(layers(facts))
@@ -136,7 +142,11 @@ def test_cuda_of_which_little_is_known():
 
 CONTAINERS = {
     "docker": {
-        "engine": "/usr/bin/dockerd", "version": "27.5.1", "pid": 7, "group": ["alice", "bob"], "desktop": ["carol"],
+        "engine": "/usr/bin/dockerd",
+        "version": "27.5.1",
+        "pid": 7,
+        "group": ["alice", "bob"],
+        "desktop": ["carol"],
         "info": {"runtimes": {"runc": "runc", "nvidia": "x", "io.containerd.runc.v2": ""}, "default_runtime": "runc"},
         "rootless": [{"user": "dave", "uid": 1003}],
     },
@@ -151,12 +161,13 @@ CONTAINERS = {
         {"id": "7d64db074abf", "runtime": "docker", "gpu": True, "name": "training"},
         {"id": "8d64db074abf", "runtime": "docker", "name": "web"},
     ],
-}  # fmt: skip
+}
 
 
 def test_containers_in_lines():
-    rows = {name: {"version": "1.18.2-1", "status": "hi"}
-            for name in ("nvidia-container-toolkit", "libnvidia-container1")}  # fmt: skip
+    rows = {
+        name: {"version": "1.18.2-1", "status": "hi"} for name in ("nvidia-container-toolkit", "libnvidia-container1")
+    }
     rows["nvidia-docker2"] = {"version": "2.13.0-1", "status": "ii"}
     facts = host(["H100"], containers=CONTAINERS)
     packages = {**facts.packages, **Facts.model_validate({"packages": rows}).packages}
@@ -181,8 +192,9 @@ def test_a_docker_that_is_broken_or_stands_in_lines():
     docker = {"engine": "/usr/bin/dockerd", "version": "24.0.7", "file": {"present": True, "error": error}}
     facts = host(["H100"], containers={"docker": docker})
     assert dict(layers(facts))["containers"] == [
-        "docker 24.0.7, does not run", "daemon.json cannot be read, line 2: a comment",
-    ]  # fmt: skip
+        "docker 24.0.7, does not run",
+        "daemon.json cannot be read, line 2: a comment",
+    ]
     file = {"present": True, "value": {"runtimes": {"nvidia": {"path": "x"}}}}
     facts = host(["H100"], containers={"docker": {**docker, "pid": 7, "file": file}})
     assert dict(layers(facts))["containers"] == ["docker 24.0.7, daemon.json: nvidia, not asked"]

@@ -10,18 +10,7 @@ from provision.errors import UsageError
 from provision.lock.compare import changes
 from provision.lock.hold import alike, find, hold, not_offered, path_of
 from provision.lock.make import make
-from provision.lock.model import (
-    NAME,
-    VARIABLE,
-    HostLock,
-    Lock,
-    LockedHost,
-    LockError,
-    dump,
-    load,
-    parse,
-    save,
-)
+from provision.lock.model import NAME, VARIABLE, HostLock, Lock, LockedHost, LockError, dump, load, parse, save
 from provision.parts.candidates import Offer
 from provision.planning import plan_from_facts
 from tests.unit.fleethosts import changed, entry_of, healthy, lock_of_hosts
@@ -53,9 +42,7 @@ def test_what_is_wrong_with_a_file_is_said_with_its_line(case):
 @pytest.mark.parametrize("version", ["1:30", "2026-11-28", "2026-13-45", "580.95.05-0ubuntu1"])
 def test_versions_need_no_quotes(version):
     toolkit = f"{{version: '1', packages: {{pkg: {version}}}}}"
-    text = (
-        f"schema: provision/lock/1\ngroups:\n  a: {{ubuntu: '24.04', arch: amd64, containers: {toolkit}}}\n"
-    )
+    text = f"schema: provision/lock/1\ngroups:\n  a: {{ubuntu: '24.04', arch: amd64, containers: {toolkit}}}\n"
     assert parse(text).groups["a"].packages == {"pkg": version}
 
 
@@ -198,8 +185,7 @@ def test_hold(case):
     for words, message in zip(case.get("against", []), told, strict=True):
         assert words in message
     assert all(
-        "provision lock --update" in (issue.hint or "") and "group g" in issue.because[0]
-        for issue in held.issues
+        "provision lock --update" in (issue.hint or "") and "group g" in issue.because[0] for issue in held.issues
     )
     for name, value in case.get("exact", {}).items():
         assert held.values[name] == value, name
@@ -208,9 +194,7 @@ def test_hold(case):
 
 
 def test_a_lock_for_another_ubuntu_is_refused():
-    held = hold(
-        parse(LOCK).for_host("gpu01"), {}, changed(healthy(), {"host/os": {"version_id": "22.04"}}), PARTS
-    )
+    held = hold(parse(LOCK).for_host("gpu01"), {}, changed(healthy(), {"host/os": {"version_id": "22.04"}}), PARTS)
     assert [issue.code for issue in held.issues] == ["lock.other_system"] and not held.pins
 
 
@@ -309,17 +293,13 @@ def test_a_host_like_no_group_is_planned_without_the_lock_and_that_is_said(tmp_p
 def test_a_lock_that_cannot_be_read_is_an_error_of_usage(tmp_path):
     (tmp_path / NAME).write_text("schema: [")
     with pytest.raises(LockError):
-        plan_from_facts(
-            "gpu01", healthy(), FakeHost(OFFERS["noble"], CHANGES), {"inventory_dir": str(tmp_path)}
-        )
+        plan_from_facts("gpu01", healthy(), FakeHost(OFFERS["noble"], CHANGES), {"inventory_dir": str(tmp_path)})
 
 
 def test_what_is_offered_elsewhere_counts(tmp_path):
     lock = lock_of_hosts({"gpu01": healthy()})
     group = next(iter(lock.groups))
-    held = hold(
-        HostLock("gpu09", group, lock.groups[group], LockedHost(group=group), False), {}, bare(), PARTS
-    )
+    held = hold(HostLock("gpu09", group, lock.groups[group], LockedHost(group=group), False), {}, bare(), PARTS)
     there = {name: {version} for name, version in lock.groups[group].packages.items()}
     assert not_offered(held, bare(), "driver", there, ()) is None
     there.pop("nvidia-utils-580")

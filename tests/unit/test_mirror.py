@@ -16,34 +16,16 @@ import pytest
 import yaml
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils.apt import (
-    alone as apt_alone,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.apt import (
-    common as apt_common,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.apt import (
-    configure as apt_configure,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.apt import (
-    files as apt_files,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.apt import (
-    sources as apt_sources,
-)
+from ansible_collections.gpu.provision.plugins.module_utils.apt import alone as apt_alone
+from ansible_collections.gpu.provision.plugins.module_utils.apt import common as apt_common
+from ansible_collections.gpu.provision.plugins.module_utils.apt import configure as apt_configure
+from ansible_collections.gpu.provision.plugins.module_utils.apt import files as apt_files
+from ansible_collections.gpu.provision.plugins.module_utils.apt import sources as apt_sources
 from ansible_collections.gpu.provision.plugins.module_utils.lib import openpgp
-from ansible_collections.gpu.provision.plugins.module_utils.mirror import (
-    apt as mirror_apt,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.mirror import (
-    index as mirror_index,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.mirror import (
-    read as mirror_read,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.mirror import (
-    wheels as mirror_wheels,
-)
+from ansible_collections.gpu.provision.plugins.module_utils.mirror import apt as mirror_apt
+from ansible_collections.gpu.provision.plugins.module_utils.mirror import index as mirror_index
+from ansible_collections.gpu.provision.plugins.module_utils.mirror import read as mirror_read
+from ansible_collections.gpu.provision.plugins.module_utils.mirror import wheels as mirror_wheels
 from provision.catalog import load_catalog
 from provision.commands import mirror as command
 from provision.errors import HostFailedError, ProvisionError, RefusedError, UsageError
@@ -68,9 +50,7 @@ from tests.unit.test_planning import CHANGES, DEFAULTS, FakeHost
 CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/mirror.yml").read_text())
 CATALOG = load_catalog()
 SUITES = "noble noble-updates noble-security"
-needs_apt = pytest.mark.skipif(
-    not (shutil.which("apt-get") and shutil.which("gpg")), reason="apt-get and gpg"
-)
+needs_apt = pytest.mark.skipif(not (shutil.which("apt-get") and shutil.which("gpg")), reason="apt-get and gpg")
 
 
 def get(url, method="GET"):
@@ -94,8 +74,12 @@ def test_wish(case):
 
 def test_the_wish_has_the_roles_variables_and_their_defaults():
     assert {name for name in known() if name.startswith("gpu_mirror_")} == {
-        "gpu_mirror_url", "gpu_mirror_key", "gpu_mirror_key_fingerprint", "gpu_mirror_archive_url", "gpu_mirror_archive_key",
-    }  # fmt: skip
+        "gpu_mirror_url",
+        "gpu_mirror_key",
+        "gpu_mirror_key_fingerprint",
+        "gpu_mirror_archive_url",
+        "gpu_mirror_archive_key",
+    }
     assert not FleetMirror.from_vars(effective(Host("gpu01")))
 
 
@@ -119,15 +103,9 @@ def test_addresses(case):
 
 
 def test_an_index_page_names_files_with_their_checksums():
-    page = '<a href="../../wheels/a-1-py3-none-any.whl#sha256=%s">a</a><a href="b%%2Bc-1.whl">b</a>' % (
-        "0" * 64
-    )
+    page = '<a href="../../wheels/a-1-py3-none-any.whl#sha256=%s">a</a><a href="b%%2Bc-1.whl">b</a>' % ("0" * 64)
     first, second = mirror_wheels.links("http://m/simple/a/", page)
-    assert first == {
-        "file": "a-1-py3-none-any.whl",
-        "url": "http://m/wheels/a-1-py3-none-any.whl",
-        "sha256": "0" * 64,
-    }
+    assert first == {"file": "a-1-py3-none-any.whl", "url": "http://m/wheels/a-1-py3-none-any.whl", "sha256": "0" * 64}
     assert (second["file"], second["sha256"]) == ("b+c-1.whl", None)
 
 
@@ -146,11 +124,7 @@ def test_repositories_keep_their_paths_and_those_of_a_variable_go_before():
     assert mirror.archive(facts, CATALOG)["signed_by"] == mirror_layout.ARCHIVE_KEYRING
     signed = replace(mirror, fingerprint="AB CD")
     spec = signed.archive(facts, CATALOG)
-    assert (spec["key_url"], spec["fingerprint"], "signed_by" in spec) == (
-        "http://m/gpu/key.asc",
-        "ABCD",
-        False,
-    )
+    assert (spec["key_url"], spec["fingerprint"], "signed_by" in spec) == ("http://m/gpu/key.asc", "ABCD", False)
     with pytest.raises(UsageError, match="fingerprint"):
         replace(mirror, key="http://elsewhere/key.asc").archive(facts, CATALOG)
 
@@ -177,9 +151,7 @@ def planned(facts, **values):
 
 
 def test_a_plan_asks_the_mirror_alone_and_has_its_sources():
-    plan, call = planned(
-        host(["RTX 4090"]), gpu_mirror_url="http://m/gpu", gpu_mirror_key_fingerprint="AB" * 20
-    )
+    plan, call = planned(host(["RTX 4090"]), gpu_mirror_url="http://m/gpu", gpu_mirror_key_fingerprint="AB" * 20)
     asked = call.args[0]
     assert asked["alone"] and [spec["name"] for spec in asked["sources"]] == ["mirror.store"]
     assert plan.spec["apt"]["alone"]
@@ -210,9 +182,7 @@ def test_a_keyring_of_the_host_is_named_as_it_is(tmp_path, monkeypatch):
     }
     text = apt_sources.render(spec)
     assert "Signed-By: /usr/share/k.gpg\n" in text
-    assert text == apt_files.render_sources(
-        "mirror", "http://m/ubuntu/", "noble", "main", False, "/usr/share/k.gpg"
-    )
+    assert text == apt_files.render_sources("mirror", "http://m/ubuntu/", "noble", "main", False, "/usr/share/k.gpg")
     wanted = {}
     assert apt_configure._repository(dict(apt_configure._DEFAULTS, **spec), wanted, False)
     assert wanted[apt_files.sources_path("mirror")] == text.encode()
@@ -228,9 +198,7 @@ def test_apt_knows_our_own_sources_only_as_long_as_it_is_told_so(tmp_path, monke
         dump = subprocess.check_output(
             ["apt-config", "dump"], env={"APT_CONFIG": str(path), "PATH": "/usr/bin"}, text=True
         )
-        (parts,) = [
-            line.split('"')[1] for line in dump.splitlines() if line.startswith("Dir::Etc::sourceparts ")
-        ]
+        (parts,) = [line.split('"')[1] for line in dump.splitlines() if line.startswith("Dir::Etc::sourceparts ")]
         assert [entry.name for entry in Path(parts).iterdir()] == ["gpu-provision-mirror.sources"]
         assert 'Dir::Etc::sourcelist "/dev/null";' in dump and 'APT::Get::List-Cleanup "0";' in dump
     assert not path.exists() and "APT_CONFIG" not in apt_common.environment()
@@ -255,17 +223,37 @@ hosts:
 """
 KEYRING = Path(__file__).parents[1] / "fixtures/ubuntu-archive-keyring.gpg"
 READ = {
-    "arch": "amd64", "archive_key": base64.b64encode(KEYRING.read_bytes()).decode(), "conda": {},
+    "arch": "amd64",
+    "archive_key": base64.b64encode(KEYRING.read_bytes()).decode(),
+    "conda": {},
     "packages": [["base", "1", "amd64", ""]],
     "sources": [
-        {"file": "/etc/apt/sources.list.d/ubuntu.sources", "uris": ["http://de.archive.ubuntu.com/ubuntu/"],
-         "signed_by": None, "key": "dWJ1", "suites": ["noble", "noble-updates"], "components": ["main"]},
-        {"file": "/etc/apt/sources.list.d/ubuntu.sources", "uris": ["http://security.ubuntu.com/ubuntu"],
-         "signed_by": None, "key": None, "suites": ["noble-security"], "components": ["main"]},
-        {"file": apt_files.sources_path("cuda"), "uris": ["https://developer.example.org/compute/cuda/repos/ubuntu2404/x86_64/"],
-         "suites": ["/"], "components": [], "signed_by": "/etc/apt/keyrings/x.gpg", "key": "Y3VkYQ=="},
+        {
+            "file": "/etc/apt/sources.list.d/ubuntu.sources",
+            "uris": ["http://de.archive.ubuntu.com/ubuntu/"],
+            "signed_by": None,
+            "key": "dWJ1",
+            "suites": ["noble", "noble-updates"],
+            "components": ["main"],
+        },
+        {
+            "file": "/etc/apt/sources.list.d/ubuntu.sources",
+            "uris": ["http://security.ubuntu.com/ubuntu"],
+            "signed_by": None,
+            "key": None,
+            "suites": ["noble-security"],
+            "components": ["main"],
+        },
+        {
+            "file": apt_files.sources_path("cuda"),
+            "uris": ["https://developer.example.org/compute/cuda/repos/ubuntu2404/x86_64/"],
+            "suites": ["/"],
+            "components": [],
+            "signed_by": "/etc/apt/keyrings/x.gpg",
+            "key": "Y3VkYQ==",
+        },
     ],
-}  # fmt: skip
+}
 
 
 def test_needs_of_a_lock_take_sources_and_keys_from_a_verified_host():
@@ -341,15 +329,17 @@ class Upstreams:
         for suite in SUITES.split():
             index.paragraphs[suite] = {part: [] for part in mirror_layout.COMPONENTS.split()}
         aptrepo.add_to_pool(self.root, list(packages(*versions)), index)
-        aptrepo.publish(
-            self.root, index, self.key, origin="Ubuntu", label="Ubuntu", codename="noble", version="24.04"
-        )
+        aptrepo.publish(self.root, index, self.key, origin="Ubuntu", label="Ubuntu", codename="noble", version="24.04")
 
     def need(self, *asked):
         source = {
-            "name": "archive-0", "path": "ubuntu", "uris": f"file:{self.root}/", "suites": SUITES,
-            "components": mirror_layout.COMPONENTS, "key": self.key.public.read_text(),
-        }  # fmt: skip
+            "name": "archive-0",
+            "path": "ubuntu",
+            "uris": f"file:{self.root}/",
+            "suites": SUITES,
+            "components": mirror_layout.COMPONENTS,
+            "key": self.key.public.read_text(),
+        }
         return Need("24.04", "amd64", "noble", [list(asked)], [source], [["libc6", "2.39", "amd64", ""]])
 
 
@@ -366,8 +356,14 @@ def fill(root, need, own=None, **options):
 
 def offered(root, key_text, *asked):
     """What apt finds in a mirror, as a host would ask it."""
-    source = {"name": "m", "path": "ubuntu", "uris": f"file:{root}/ubuntu/", "suites": SUITES,
-              "components": mirror_layout.COMPONENTS, "key": key_text}  # fmt: skip
+    source = {
+        "name": "m",
+        "path": "ubuntu",
+        "uris": f"file:{root}/ubuntu/",
+        "suites": SUITES,
+        "components": mirror_layout.COMPONENTS,
+        "key": key_text,
+    }
     base = [["libc6", "2.36", "amd64", ""]]
     args = {"codename": "noble", "arch": "amd64", "sources": [source], "sets": [list(asked)], "base": base}
     return mirror_apt.resolve(args)
@@ -443,9 +439,7 @@ def test_a_version_that_the_originals_dropped_stays_in_the_mirror(upstream, own_
     assert not fill(signed, upstream.need("driver=1.0"), own_key).fetched
     with pytest.raises(HostFailedError) as gone:
         fill(tmp_path / "new", upstream.need("driver=1.0"))
-    assert (
-        gone.value.issue.code == "mirror.version_gone" and "there is 3.0, 2.0" in gone.value.issue.because[0]
-    )
+    assert gone.value.issue.code == "mirror.version_gone" and "there is 3.0, 2.0" in gone.value.issue.because[0]
     # One that is signed anew has both; the lock that moves on takes the old one along until it is pruned.
     fill(signed, upstream.need("driver=3.0"), own_key)
     for version in ("1.0", "3.0"):
@@ -506,20 +500,39 @@ def test_conda_of_a_host_becomes_channels_and_indexes(tmp_path):
     (source / "whl/cu124/b/index.html").write_text(
         f'<a href="../../../b-1-py3-none-any.whl#sha256={sums["b-1-py3-none-any.whl"]}">b</a>'
     )
-    record = {"name": "a", "version": "1", "build": "0", "depends": [], "subdir": "linux-64", "sha256": sums["a-1-0.conda"],
-              "size": 5, "url": f"file://{source}/a-1-0.conda", "fn": "a-1-0.conda", "channel": "x"}  # fmt: skip
+    record = {
+        "name": "a",
+        "version": "1",
+        "build": "0",
+        "depends": [],
+        "subdir": "linux-64",
+        "sha256": sums["a-1-0.conda"],
+        "size": 5,
+        "url": f"file://{source}/a-1-0.conda",
+        "fn": "a-1-0.conda",
+        "channel": "x",
+    }
     # Where it comes from has no channel in its address here: the alias says where channels begin.
     (source / "conda-forge/linux-64").mkdir(parents=True)
     shutil.move(source / "a-1-0.conda", source / "conda-forge/linux-64/a-1-0.conda")
     record["url"] = f"file://{source}/conda-forge/linux-64/a-1-0.conda"
     environment = {
-        "packages": [record], "index": None, "problems": [],
-        "wheels": [{"name": "b", "version": "1", "tags": ["py3-none-any"]}, {"name": "c", "version": "1+cu124", "tags": []}],
-    }  # fmt: skip
+        "packages": [record],
+        "index": None,
+        "problems": [],
+        "wheels": [
+            {"name": "b", "version": "1", "tags": ["py3-none-any"]},
+            {"name": "c", "version": "1+cu124", "tags": []},
+        ],
+    }
     need = CondaNeed(
-        "amd64", [{"file": "Miniconda3.sh", "url": f"file://{source}/Miniconda3.sh", "sha256": sums["Miniconda3.sh"]}],
-        [environment], f"file://{source}", ["nvidia"], [f"file://{source}/whl/cu124"],
-    )  # fmt: skip
+        "amd64",
+        [{"file": "Miniconda3.sh", "url": f"file://{source}/Miniconda3.sh", "sha256": sums["Miniconda3.sh"]}],
+        [environment],
+        f"file://{source}",
+        ["nvidia"],
+        [f"file://{source}/whl/cu124"],
+    )
     made = Maker(Store(str(root), here, {})).run([], [need])
     assert made.problems == ["c 1+cu124: none of 1 indexes has it"]
     data = json.loads((root / "conda/conda-forge/linux-64/repodata.json").read_text())
@@ -543,16 +556,7 @@ def test_pip_takes_wheels_from_the_index_of_a_mirror(tmp_path):
     root, files = tmp_path / "mirror", command._wheels(str(tmp_path / "wheels"))
     made = Maker(Store(str(root), here, {})).run([], [], files)
     assert made.changed and not Maker(Store(str(root), here, {})).run([], [], files).changed
-    pip = [
-        sys.executable,
-        "-m",
-        "pip",
-        "--isolated",
-        "download",
-        "--no-deps",
-        "--dest",
-        str(tmp_path / "got"),
-    ]
+    pip = [sys.executable, "-m", "pip", "--isolated", "download", "--no-deps", "--dest", str(tmp_path / "got")]
     done = subprocess.run(
         [*pip, "--index-url", f"file://{root}/conda/simple", "tiny==1.0"], capture_output=True, text=True
     )
@@ -565,20 +569,18 @@ def test_an_environment_is_read_with_what_each_package_came_from(tmp_path):
     meta, site = tmp_path / "conda-meta", tmp_path / "lib/python3.11/site-packages"
     meta.mkdir()
     (meta / "a-1-0.json").write_text(
-        json.dumps(
-            {"name": "A_b", "version": "1", "url": "http://x/c/linux-64/a", "sha256": "0", "files": []}
-        )
+        json.dumps({"name": "A_b", "version": "1", "url": "http://x/c/linux-64/a", "sha256": "0", "files": []})
     )
     (meta / "odd-1-0.json").write_text(json.dumps({"name": "odd", "version": "1"}))
-    for name, version, extra in (("a.b", "1", {}), ("torch", "2+cu124", {}), ("local", "1", {"direct_url.json": "{}"}),
-                                 ("own", "1", {"INSTALLER": "conda\n"})):  # fmt: skip
+    for name, version, extra in (
+        ("a.b", "1", {}),
+        ("torch", "2+cu124", {}),
+        ("local", "1", {"direct_url.json": "{}"}),
+        ("own", "1", {"INSTALLER": "conda\n"}),
+    ):
         folder = site / f"{name}-{version}.dist-info"
         folder.mkdir(parents=True)
-        files = {
-            "METADATA": f"Name: {name}\nVersion: {version}\n\nText\n",
-            "WHEEL": "Tag: py3-none-any\n",
-            **extra,
-        }
+        files = {"METADATA": f"Name: {name}\nVersion: {version}\n\nText\n", "WHEEL": "Tag: py3-none-any\n", **extra}
         for file, text in files.items():
             (folder / file).write_text(text)
     found = mirror_read.environment(str(tmp_path))

@@ -55,25 +55,26 @@ def _armor(data, checksum=True, head="Comment: a key\n"):
 @pytest.mark.parametrize(
     "data",
     [
-        _new(6, V4), _old(6, V4, 1), _old(6, V4, 2), _old(6, V4, 4), _old(6, V4, 0), _partial(6, V4),
-        _armor(_new(6, V4)), _armor(_new(6, V4), checksum=False), _armor(_new(6, V4), head=""),
-        _armor(_new(6, V4)).replace(b"\n", b"\r\n"), b"words before\n" + _armor(_new(6, V4)) + b"words after\n",
+        _new(6, V4),
+        _old(6, V4, 1),
+        _old(6, V4, 2),
+        _old(6, V4, 4),
+        _old(6, V4, 0),
+        _partial(6, V4),
+        _armor(_new(6, V4)),
+        _armor(_new(6, V4), checksum=False),
+        _armor(_new(6, V4), head=""),
+        _armor(_new(6, V4)).replace(b"\n", b"\r\n"),
+        b"words before\n" + _armor(_new(6, V4)) + b"words after\n",
     ],
     ids=["new", "old1", "old2", "old4", "old0", "partial", "armor", "no-crc", "no-header", "crlf", "surrounded"],
-)  # fmt: skip
+)
 def test_every_packet_form(data):
     assert openpgp.fingerprints(data) == [FPR4]
 
 
 def test_subkeys_and_other_packets():
-    ring = (
-        _new(6, V4)
-        + _new(13, b"A <a@b>")
-        + _new(2, b"x" * 300)
-        + _new(14, V6)
-        + _new(2, b"y" * 9000)
-        + _new(6, V6)
-    )
+    ring = _new(6, V4) + _new(13, b"A <a@b>") + _new(2, b"x" * 300) + _new(14, V6) + _new(2, b"y" * 9000) + _new(6, V6)
     assert openpgp.keys(ring) == [(True, FPR4), (False, FPR6), (True, FPR6)]
     assert openpgp.primaries(ring) == [FPR4, FPR6]
     assert openpgp.dearmor(_armor(ring)) == ring and openpgp.dearmor(ring) == ring
@@ -96,7 +97,7 @@ def test_several_armored_blocks():
         (_armor(_new(6, V4)).replace(b"AAEC", b"AAED"), "checksum"),
         (_armor(_new(6, V4)).replace(b"\n\n", b"\n\n***"), "not base64"),
     ],
-)  # fmt: skip
+)
 def test_damaged(data, words):
     with pytest.raises(ValueError, match=words):
         openpgp.fingerprints(data)
@@ -129,16 +130,12 @@ def test_agrees_with_gpg(tmp_path, algorithm, armor):
     gpg = ["gpg", "--homedir", str(tmp_path), "--batch", "--quiet"]
     key = ["--passphrase", "", "--quick-generate-key", "Test <t@example.org>", algorithm, "sign", "never"]
     subprocess.run([*gpg, *key], check=True)
-    listed = subprocess.run(
-        [*gpg, "--with-colons", "--list-keys"], check=True, capture_output=True, text=True
-    ).stdout
+    listed = subprocess.run([*gpg, "--with-colons", "--list-keys"], check=True, capture_output=True, text=True).stdout
     wanted = [line.split(":")[9] for line in listed.splitlines() if line.startswith("fpr:")]
     subkey = "cv25519" if algorithm == "ed25519" else "rsa2048"
     add = ["--passphrase", "", "--quick-add-key", wanted[0], subkey, "encr", "never"]
     subprocess.run([*gpg, *add], check=True)
-    listed = subprocess.run(
-        [*gpg, "--with-colons", "--list-keys"], check=True, capture_output=True, text=True
-    ).stdout
+    listed = subprocess.run([*gpg, "--with-colons", "--list-keys"], check=True, capture_output=True, text=True).stdout
     wanted = [line.split(":")[9] for line in listed.splitlines() if line.startswith("fpr:")]
     data = subprocess.run([*gpg, *armor, "--export"], check=True, capture_output=True).stdout
     assert len(wanted) == 2 and openpgp.fingerprints(data) == wanted

@@ -8,21 +8,19 @@ import sys
 import pytest
 
 import provision.collection as collection
-from ansible_collections.gpu.provision.plugins.module_utils.apt import (
-    configure as apt_configure,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.apt import (
-    files as apt_files,
-)
+from ansible_collections.gpu.provision.plugins.module_utils.apt import configure as apt_configure
+from ansible_collections.gpu.provision.plugins.module_utils.apt import files as apt_files
 from ansible_collections.gpu.provision.plugins.module_utils.apt.common import AptError
 
 
 def driver_boot(**arguments):
     done = subprocess.run(
         [sys.executable, "-m", "ansible_collections.gpu.provision.plugins.modules.driver_boot"],
-        input=json.dumps({"ANSIBLE_MODULE_ARGS": {"start": False, **arguments}}), capture_output=True, text=True,
+        input=json.dumps({"ANSIBLE_MODULE_ARGS": {"start": False, **arguments}}),
+        capture_output=True,
+        text=True,
         env={**os.environ, "PYTHONPATH": str(collection.COLLECTIONS_PATH)},
-    )  # fmt: skip
+    )
     return json.loads(done.stdout)
 
 

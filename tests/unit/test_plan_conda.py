@@ -18,13 +18,41 @@ from tests.unit.test_resolve_conda import CASES, given
 
 # The contract with plugins/modules/conda_install.py and conda_environment.py.
 INSTALL = {
-    "prefix", "action", "distribution", "version", "installer", "url", "file", "sha256", "owner", "group", "umask",
-    "condarc", "accept_tos", "profile", "shell_init",
-}  # fmt: skip
+    "prefix",
+    "action",
+    "distribution",
+    "version",
+    "installer",
+    "url",
+    "file",
+    "sha256",
+    "owner",
+    "group",
+    "umask",
+    "condarc",
+    "accept_tos",
+    "profile",
+    "shell_init",
+}
 ENVIRONMENT = {
-    "name", "prefix", "action", "owner", "group", "umask", "channels", "packages", "pip", "file_kind", "file_content",
-    "pip_index_url", "override_cuda", "library_path", "lib64_link", "export_to", "wish",
-}  # fmt: skip
+    "name",
+    "prefix",
+    "action",
+    "owner",
+    "group",
+    "umask",
+    "channels",
+    "packages",
+    "pip",
+    "file_kind",
+    "file_content",
+    "pip_index_url",
+    "override_cuda",
+    "library_path",
+    "lib64_link",
+    "export_to",
+    "wish",
+}
 
 
 def planned(case):
@@ -42,9 +70,7 @@ def test_items_are_the_modules_arguments_and_each_has_its_step(case):
     decision, spec, steps = planned(case)
     assert all(set(item) == INSTALL for item in spec["prefixes"])
     assert all(set(item) == ENVIRONMENT for item in spec["environments"])
-    assert [s.id for s in steps] == ["conda"] * len(spec["prefixes"]) + ["environments"] * len(
-        spec["environments"]
-    )
+    assert [s.id for s in steps] == ["conda"] * len(spec["prefixes"]) + ["environments"] * len(spec["environments"])
     assert all(step.because and step.title for step in steps)
     if decision.blockers:
         assert not steps, "nothing of a refused host is touched"
@@ -61,12 +87,12 @@ def test_items_are_the_modules_arguments_and_each_has_its_step(case):
 def test_a_fresh_host():
     _, spec, steps = planned(case_named("two environments on two CUDA versions"))
     assert [item["name"] for item in spec["environments"]] == ["py311cu118", "py311cu121"]
-    assert spec["environments"][0]["wish"] == {
-        "name": "py311cu118", "python": "3.11", "cuda": "11.8", "torch": "2.3.1",
-    }  # fmt: skip
+    assert spec["environments"][0]["wish"] == {"name": "py311cu118", "python": "3.11", "cuda": "11.8", "torch": "2.3.1"}
     assert [step.title for step in steps] == [
-        "install Miniconda 26.5.3-1 in /opt/miniconda3", "make environment py311cu118", "make environment py311cu121",
-    ]  # fmt: skip
+        "install Miniconda 26.5.3-1 in /opt/miniconda3",
+        "make environment py311cu118",
+        "make environment py311cu121",
+    ]
     assert "torch 2.3.1+cu118" in steps[1].details
 
 
@@ -74,16 +100,24 @@ def test_a_second_run_changes_nothing():
     """What the modules note when they are done, read again, leaves nothing to do."""
     case = case_named("two environments on two CUDA versions")
     _, spec, _ = planned(case)
-    case = dict(case, conda={
-        "prefixes": [{
-            "path": "/opt/miniconda3", "distribution": "miniconda", "version": "26.5.3", "record": {"kind": "base"},
-            "condarcs": {"/opt/miniconda3/.condarc": spec["prefixes"][0]["condarc"]["channels"]},
-        }],
-        "environments": [
-            {"path": f"/opt/miniconda3/envs/{item['name']}", "name": item["name"], "record": {"spec": item}}
-            for item in spec["environments"]
-        ],
-    })  # fmt: skip
+    case = dict(
+        case,
+        conda={
+            "prefixes": [
+                {
+                    "path": "/opt/miniconda3",
+                    "distribution": "miniconda",
+                    "version": "26.5.3",
+                    "record": {"kind": "base"},
+                    "condarcs": {"/opt/miniconda3/.condarc": spec["prefixes"][0]["condarc"]["channels"]},
+                }
+            ],
+            "environments": [
+                {"path": f"/opt/miniconda3/envs/{item['name']}", "name": item["name"], "record": {"spec": item}}
+                for item in spec["environments"]
+            ],
+        },
+    )
     decision, spec, steps = planned(case)
     assert spec == {"prefixes": [], "environments": []}
     assert steps == []
@@ -126,18 +160,23 @@ def test_the_interpreters_of_environments_that_are_asked_for_are_judged_by_thems
     base = "/opt/miniconda3/envs"
     there = [
         {"name": name, "path": f"{base}/{name}", "prefix": "/opt/miniconda3", "python": "3.11.9", "state": state}
-        for name, state in (("cuda", "whole"), ("plain", "whole"), ("cpu", "whole"), ("half", "partial"), ("other", "whole"))
-    ]  # fmt: skip
+        for name, state in (
+            ("cuda", "whole"),
+            ("plain", "whole"),
+            ("cpu", "whole"),
+            ("half", "partial"),
+            ("other", "whole"),
+        )
+    ]
     facts = host(["H100"], conda={"prefixes": [{"path": "/opt/miniconda3"}], "environments": there})
     asked = [
-        {"name": "cuda", "torch": "2.6.0", "cuda": "12.4"}, {"name": "plain", "python": "3.11"},
-        {"name": "cpu", "torch": "2.6.0", "cuda": "none"}, {"name": "half", "torch": "2.6.0"}, {"name": "gone", "torch": "2.6.0"},
-    ]  # fmt: skip
-    values = {
-        "miniconda_environments": asked,
-        "miniconda_rebuild": True,
-        "gpu_verify_python": ["/opt/v/bin/python"],
-    }
+        {"name": "cuda", "torch": "2.6.0", "cuda": "12.4"},
+        {"name": "plain", "python": "3.11"},
+        {"name": "cpu", "torch": "2.6.0", "cuda": "none"},
+        {"name": "half", "torch": "2.6.0"},
+        {"name": "gone", "torch": "2.6.0"},
+    ]
+    values = {"miniconda_environments": asked, "miniconda_rebuild": True, "gpu_verify_python": ["/opt/v/bin/python"]}
     found = interpreters(facts, values, expect_of(facts, values))
     assert found == ["/opt/v/bin/python", f"{base}/cuda/bin/python", f"{base}/plain/bin/python"]
     assert interpreters(facts, {}, expect_of(facts, {})) == []

@@ -33,22 +33,36 @@ def settled(case):
     gone, uncached = case.get("dangling", []), case.get("uncached", [])
     cuda = {
         "links": [
-            {"path": f"/usr/local/{name}", "target": f"/etc/alternatives/{name}", "resolved": f"/usr/local/cuda-{version}"}
+            {
+                "path": f"/usr/local/{name}",
+                "target": f"/etc/alternatives/{name}",
+                "resolved": f"/usr/local/cuda-{version}",
+            }
             for name, version in names.items()
         ],
         "alternatives": [
-            {"name": name, "link": f"/usr/local/{name}", "manual": True, "current": f"/usr/local/cuda-{version}",
-             "choices": {f"/usr/local/cuda-{version}": 1, **dict.fromkeys(case.get("choices", []), 1)}, "dangling": gone}
+            {
+                "name": name,
+                "link": f"/usr/local/{name}",
+                "manual": True,
+                "current": f"/usr/local/cuda-{version}",
+                "choices": {f"/usr/local/cuda-{version}": 1, **dict.fromkeys(case.get("choices", []), 1)},
+                "dangling": gone,
+            }
             for name, version in names.items()
         ],
         "ld_so_conf": {cuda_files.LD_SO_CONF: folders},
         "libraries": [
-            {"soname": "libcublas.so", "path": f"{folder}/libcublas.so", "in_cache": Path(folder).parts[3] not in uncached}
+            {
+                "soname": "libcublas.so",
+                "path": f"{folder}/libcublas.so",
+                "in_cache": Path(folder).parts[3] not in uncached,
+            }
             for folder in folders
         ],
         "shells": shells.model_dump(),
         "other_modulefiles": case.get("other_modulefiles", []),
-    }  # fmt: skip
+    }
     made = type(facts.cuda).model_validate({**facts.cuda.model_dump(), **cuda})
     own = {path: apt_files.sha256(text) for path, text in files.items() if path not in case.get("lost", [])}
     return facts.model_copy(update={"cuda": made, "own_files": own})
@@ -61,9 +75,7 @@ def test_plan_cuda(case):
     assert not decision.blockers
     plan = plan_cuda(wish, facts, decision, None)
     assert [step.title for step in plan.steps if step.id != "hold"] == expect["steps"]
-    said = " ".join(
-        [*(step.because for step in plan.steps), *(d for step in plan.steps for d in step.details)]
-    )
+    said = " ".join([*(step.because for step in plan.steps), *(d for step in plan.steps for d in step.details)])
     said += " ".join(f"{reason.what} {reason.value} {reason.because}" for reason in decision.reasons)
     for word in expect.get("words", []):
         assert word in said, said

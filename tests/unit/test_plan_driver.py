@@ -12,13 +12,7 @@ from ansible_collections.gpu.provision.plugins.module_utils.lib import driver_na
 from provision.catalog import load_catalog
 from provision.parts.apt import combine
 from provision.parts.decision import DriverWish
-from provision.parts.driver.plan import (
-    MODPROBE_PATH,
-    MODPROBE_TEXT,
-    PERSISTENCE_PATH,
-    PERSISTENCE_TEXT,
-    plan_driver,
-)
+from provision.parts.driver.plan import MODPROBE_PATH, MODPROBE_TEXT, PERSISTENCE_PATH, PERSISTENCE_TEXT, plan_driver
 from provision.parts.driver.resolve import resolve_driver
 from tests.unit.hosts import host
 from tests.unit.offers import CUDA_URI, OFFERS
@@ -73,9 +67,7 @@ def test_plan(case):
     offers = {channel: OFFERS[name] for channel, name in case.get("offers", {}).items()}
     decision = resolve_driver(wish, facts, load_catalog(), offers, date(2026, 11, 28))
     assert decision.target, decision
-    source = (
-        {"name": "cuda", "uris": CUDA_URI, "suites": "/", "components": ""} if case.get("source") else None
-    )
+    source = {"name": "cuda", "uris": CUDA_URI, "suites": "/", "components": ""} if case.get("source") else None
     plan = plan_driver(wish, facts, decision, source)
     apt, configure = combine([plan.apt], facts, plan.steps, wish.lock_timeout)
     spec, reboot, steps = plan.spec, plan.reboot, [*([configure] if configure else []), *plan.steps]

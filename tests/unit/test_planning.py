@@ -21,10 +21,7 @@ DEFAULTS = {"nvidia_driver_branch": "580", "nvidia_driver_channel": "ubuntu"}
 
 def rows(offer):
     return {
-        name: [
-            {"version": c.version, "depends": c.depends, "provides": c.provides, "uri": c.uri}
-            for c in candidates
-        ]
+        name: [{"version": c.version, "depends": c.depends, "provides": c.provides, "uri": c.uri} for c in candidates]
         for name, candidates in offer.packages.items()
     }
 
@@ -39,19 +36,25 @@ class FakeHost:
         assert program == "apt.query"
         self.asked.append(args["op"])
         if args["op"] == "offer":
-            return {
-                "workdir": "/tmp/w",
-                "packages": rows(self.offer),
-                "refreshed": True,
-                "errors": self.errors,
-            }
+            return {"workdir": "/tmp/w", "packages": rows(self.offer), "refreshed": True, "errors": self.errors}
         return self.simulation if args["op"] == "simulate" else {"removed": 1}
 
 
-CHANGES = {"ok": True, "error": None, "download_bytes": 7, "disk_bytes": 9, "changes": [
-    {"action": "install", "name": "libnvidia-compute-580", "version": "580.142-0ubuntu0.24.04.1",
-     "from_version": None, "download_bytes": 7},
-]}  # fmt: skip
+CHANGES = {
+    "ok": True,
+    "error": None,
+    "download_bytes": 7,
+    "disk_bytes": 9,
+    "changes": [
+        {
+            "action": "install",
+            "name": "libnvidia-compute-580",
+            "version": "580.142-0ubuntu0.24.04.1",
+            "from_version": None,
+            "download_bytes": 7,
+        }
+    ],
+}
 
 
 def test_a_changing_host_is_asked_twice_and_nothing_is_left_there():
@@ -59,8 +62,10 @@ def test_a_changing_host_is_asked_twice_and_nothing_is_left_there():
     plan = plan_from_facts("gpu01", host(["RTX 4090"]), call, DEFAULTS)
     assert call.asked == ["offer", "simulate"], "the simulation takes the private folder over and removes it"
     assert (plan.status, plan.download_bytes, [p.name for p in plan.packages]) == (
-        "changes", 7, ["libnvidia-compute-580"],
-    )  # fmt: skip
+        "changes",
+        7,
+        ["libnvidia-compute-580"],
+    )
 
 
 def test_a_host_that_has_it_all_is_not_asked():
@@ -78,11 +83,7 @@ def test_a_refusal_cleans_up():
 
 
 def test_a_repository_that_cannot_be_read_is_the_reason_that_is_told_first():
-    unmet = {
-        "ok": False,
-        "error": "the packages cannot be installed together\ndkms is not installable",
-        "changes": [],
-    }
+    unmet = {"ok": False, "error": "the packages cannot be installed together\ndkms is not installable", "changes": []}
     call = FakeHost(OFFERS["noble"], unmet, ["archive.test: Could not resolve host"])
     plan = plan_from_facts("gpu01", host(["RTX 4090"]), call, DEFAULTS)
     issue = plan.blockers[0]
@@ -92,12 +93,7 @@ def test_a_repository_that_cannot_be_read_is_the_reason_that_is_told_first():
 
 
 def test_what_apt_would_do_beyond_the_plan_is_refused():
-    foreign = {
-        "action": "remove",
-        "name": "linux-image-generic",
-        "version": None,
-        "from_version": "6.8.0-48.48",
-    }
+    foreign = {"action": "remove", "name": "linux-image-generic", "version": None, "from_version": "6.8.0-48.48"}
     call = FakeHost(OFFERS["noble"], {**CHANGES, "changes": [*CHANGES["changes"], foreign]})
     plan = plan_from_facts("gpu01", host(["RTX 4090"]), call, DEFAULTS)
     assert plan.status == "blocked"
@@ -106,9 +102,7 @@ def test_what_apt_would_do_beyond_the_plan_is_refused():
 
 def test_a_repository_without_a_known_key_is_not_trusted():
     call = FakeHost(OFFERS["cuda"], CHANGES)
-    resolute = host(
-        ["RTX 4090"], host={"os": {"id": "ubuntu", "version_id": "26.04", "codename": "resolute"}}
-    )
+    resolute = host(["RTX 4090"], host={"os": {"id": "ubuntu", "version_id": "26.04", "codename": "resolute"}})
     wish = {"nvidia_driver_branch": "595", "nvidia_driver_channel": "cuda"}
     with pytest.raises(RefusedError) as refused:
         plan_from_facts("gpu01", resolute, call, wish)
@@ -117,7 +111,8 @@ def test_a_repository_without_a_known_key_is_not_trusted():
     assert call.asked == []
     wish["nvidia_driver_repo_key_fingerprint"] = "AB" * 20
     with pytest.raises(RefusedError):
-        plan_from_facts("gpu01", resolute, call, wish)  # a fingerprint, and no key that could have it
+        # a fingerprint, and no key that could have it
+        plan_from_facts("gpu01", resolute, call, wish)
     wish["nvidia_driver_repo_key"] = "https://mirror.test/key.asc"
     plan_from_facts("gpu01", resolute, call, wish)
     assert call.asked[0] == "offer"
@@ -132,9 +127,9 @@ def test_what_goes_before_the_transaction_is_no_part_of_its_expectation():
     }
     there = host(["RTX 4090"])
     packages = {name: {"version": version, "status": "hi"} for name, version in rows.items()}
-    there = there.model_copy(update={
-        "packages": {**there.packages, **type(there).model_validate({"packages": packages}).packages},
-    })  # fmt: skip
+    there = there.model_copy(
+        update={"packages": {**there.packages, **type(there).model_validate({"packages": packages}).packages}}
+    )
     changes = [
         {"action": "install", "name": "nvidia-driver-pinning-620", "version": "620-1", "from_version": None},
         {"action": "remove", "name": "nvidia-driver-pinning-595", "version": None, "from_version": "595-1"},
@@ -156,13 +151,7 @@ def test_what_goes_before_the_transaction_is_no_part_of_its_expectation():
 
 def with_cuda(status="ii", **facts):
     """A host whose image brought CUDA 13.0 with nvcc and headers, and a driver that is not ours."""
-    toolkit = {
-        "path": "/usr/local/cuda-13.0",
-        "version": "13.0",
-        "compiler": True,
-        "headers": True,
-        "runtime": True,
-    }
+    toolkit = {"path": "/usr/local/cuda-13.0", "version": "13.0", "compiler": True, "headers": True, "runtime": True}
     module = {"loaded": {"version": "580.159.04", "flavour": "open"}}
     made = host(["H100"], module=module, cuda={"toolkits": [toolkit]}, **facts)
     rows = type(made).model_validate({"packages": real_rows(status)}).packages
@@ -170,9 +159,12 @@ def with_cuda(status="ii", **facts):
 
 
 CUDA_13 = {
-    "nvidia_driver_manage": False, "cuda_toolkit_versions": ["13.0"], "cuda_toolkit_profile": "compiler",
-    "cuda_toolkit_cudnn": "none", "cuda_toolkit_nccl": "none",
-}  # fmt: skip
+    "nvidia_driver_manage": False,
+    "cuda_toolkit_versions": ["13.0"],
+    "cuda_toolkit_profile": "compiler",
+    "cuda_toolkit_cudnn": "none",
+    "cuda_toolkit_nccl": "none",
+}
 
 
 def test_toolkits_that_are_there_need_no_repository():
@@ -180,9 +172,7 @@ def test_toolkits_that_are_there_need_no_repository():
     plan = plan_from_facts("gpu01", with_cuda(), call, CUDA_13)
     assert call.asked == []
     assert plan.status == "changes", plan.blockers
-    assert plan.spec["apt"]["configure"]["repositories"] == [], (
-        "nothing is fetched: the host may have no internet"
-    )
+    assert plan.spec["apt"]["configure"]["repositories"] == [], "nothing is fetched: the host may have no internet"
     assert len(plan.spec["apt"]["extra_hold"]) > 40 and plan.spec["apt"]["install"] == []
     assert not plan.spec["apt"]["hold"] and not plan.spec["apt"]["release"], "the driver is not ours"
 
@@ -190,11 +180,7 @@ def test_toolkits_that_are_there_need_no_repository():
 def test_driver_and_toolkits_are_asked_for_in_one_question():
     offer = Offer({**OFFERS["noble"].packages, **CUDA_OFFERS["jammy"].packages})
     call = FakeHost(offer, CHANGES)
-    wish = {
-        "cuda_toolkit_versions": ["12.4"],
-        "nvidia_driver_branch": "580",
-        "nvidia_driver_channel": "ubuntu",
-    }
+    wish = {"cuda_toolkit_versions": ["12.4"], "nvidia_driver_branch": "580", "nvidia_driver_channel": "ubuntu"}
     plan = plan_from_facts("gpu01", host(["RTX 4090"], host={"os": {"version_id": "22.04"}}), call, wish)
     assert plan.status == "changes", plan.blockers
     assert call.asked == ["offer", "simulate"]
@@ -204,9 +190,7 @@ def test_driver_and_toolkits_are_asked_for_in_one_question():
 
 
 def test_a_plan_for_the_toolkits_alone_leaves_the_driver_alone():
-    plan = plan_from_facts(
-        "gpu01", with_cuda("hi"), FakeHost(OFFERS["cuda"], CHANGES), CUDA_13, parts=["cuda"]
-    )
+    plan = plan_from_facts("gpu01", with_cuda("hi"), FakeHost(OFFERS["cuda"], CHANGES), CUDA_13, parts=["cuda"])
     assert plan.spec["roles"] == ["cuda_toolkit"]
     assert {step.part for step in plan.steps} == {"apt", "cuda"}
     assert not any(reason.what == "driver" for reason in plan.decisions)
@@ -214,12 +198,7 @@ def test_a_plan_for_the_toolkits_alone_leaves_the_driver_alone():
 
 def test_a_driver_that_a_toolkit_drags_along_is_refused():
     offer = Offer({**OFFERS["noble"].packages, **CUDA_OFFERS["jammy"].packages})
-    driver = {
-        "action": "install",
-        "name": "nvidia-driver-590",
-        "version": "590.48.01-1ubuntu1",
-        "from_version": None,
-    }
+    driver = {"action": "install", "name": "nvidia-driver-590", "version": "590.48.01-1ubuntu1", "from_version": None}
     call = FakeHost(offer, {**CHANGES, "changes": [driver]})
     ours = host(["RTX 4090"], "580 580.142 open signed", host={"os": {"version_id": "22.04"}})
     plan = plan_from_facts("gpu01", ours, call, {"cuda_toolkit_versions": ["12.4"]})
@@ -231,9 +210,7 @@ def test_a_driver_that_a_toolkit_drags_along_is_refused():
 
 def as_written(facts, configure):
     """The host after the plan's files were written: what apt reads then, and the hashes that the probe tells."""
-    own = {
-        apt_files.UNATTENDED: apt_files.sha256(apt_files.render_unattended(configure["unattended_blacklist"]))
-    }
+    own = {apt_files.UNATTENDED: apt_files.sha256(apt_files.render_unattended(configure["unattended_blacklist"]))}
     if configure["preferences"]:
         own[apt_files.PREFERENCES] = apt_files.sha256(configure["preferences"])
     for spec in configure["repositories"]:
@@ -265,9 +242,7 @@ def test_roles_in_plays_of_their_own_do_not_write_over_each_other():
             now = as_written(now, written) if written else now
         assert configure(now, ["driver"]) is None and configure(now, ["cuda"]) is None, order
         assert now.own_files[apt_files.UNATTENDED] == as_written(facts, both).own_files[apt_files.UNATTENDED]
-        assert (
-            now.own_files[apt_files.PREFERENCES] == as_written(facts, both).own_files[apt_files.PREFERENCES]
-        )
+        assert now.own_files[apt_files.PREFERENCES] == as_written(facts, both).own_files[apt_files.PREFERENCES]
 
 
 def test_a_role_that_is_planned_for_lets_its_own_go():
@@ -286,10 +261,7 @@ def test_a_role_that_is_planned_for_lets_its_own_go():
 
 
 SITES = {
-    "a driver that is not ours, and toolkits": {
-        "nvidia_driver_manage": False,
-        "cuda_toolkit_versions": ["12.4"],
-    },
+    "a driver that is not ours, and toolkits": {"nvidia_driver_manage": False, "cuda_toolkit_versions": ["12.4"]},
     "nothing wanted": {"nvidia_driver_manage": False},
     "a driver": {"nvidia_driver_channel": "ubuntu"},
 }
@@ -308,23 +280,16 @@ def test_what_the_tasks_of_a_role_read_is_in_every_plan(values, gpus):
         for path in read:
             at = spec
             for name in path.strip(".").split("."):
-                at = at[name] if at is not None else None  # none as a whole: its task asks for that
+                # none as a whole: its task asks for that
+                at = at[name] if at is not None else None
 
 
-MIRROR = {
-    "cuda_toolkit_repo_url": "http://mirror.test/cuda",
-    "cuda_toolkit_repo_key": "https://mirror.test/key.asc",
-}
+MIRROR = {"cuda_toolkit_repo_url": "http://mirror.test/cuda", "cuda_toolkit_repo_key": "https://mirror.test/key.asc"}
 
 
 def test_a_mirror_counts_for_both_roles_whichever_is_planned_for():
     facts = host(["RTX 4090"], host={"os": {"version_id": "22.04"}})
-    wish = {
-        **MIRROR,
-        "nvidia_driver_channel": "cuda",
-        "nvidia_driver_branch": "595",
-        "cuda_toolkit_versions": ["12.4"],
-    }
+    wish = {**MIRROR, "nvidia_driver_channel": "cuda", "nvidia_driver_branch": "595", "cuda_toolkit_versions": ["12.4"]}
     for parts in (["driver"], ["cuda"], ["driver", "cuda"]):
         asked = []
 

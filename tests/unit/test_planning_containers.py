@@ -3,15 +3,9 @@
 import pytest
 
 import provision.collection  # noqa: F401 - makes the collection importable
-from ansible_collections.gpu.provision.plugins.module_utils.apt import (
-    configure as apt_configure,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.apt import (
-    query as apt_query,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.apt import (
-    sources as apt_sources,
-)
+from ansible_collections.gpu.provision.plugins.module_utils.apt import configure as apt_configure
+from ansible_collections.gpu.provision.plugins.module_utils.apt import query as apt_query
+from ansible_collections.gpu.provision.plugins.module_utils.apt import sources as apt_sources
 from provision.catalog import load_catalog
 from provision.facts import Facts
 from provision.inventory.repositories import Mirror, source_spec
@@ -22,10 +16,7 @@ from provision.render.plan import _of_step
 from tests.unit.containershosts import SET, URI, VERSIONS, archive_offer, case_host, toolkit_offer
 
 WISH = {"nvidia_driver_manage": False, "container_toolkit_runtimes": ["docker"]}
-DOCKER = {
-    "docker": {"engine": "/usr/bin/dockerd", "package": "docker.io", "version": "28.2.2"},
-    "cgroups": "v2",
-}
+DOCKER = {"docker": {"engine": "/usr/bin/dockerd", "package": "docker.io", "version": "28.2.2"}, "cgroups": "v2"}
 CUDA_URI = "https://developer.download.nvidia.com/compute/cuda/repos/ubuntu2404/x86_64"
 
 
@@ -40,10 +31,7 @@ class FakeHost:
         self.asked.append(args)
         if args["op"] == "offer":
             rows = {
-                name: [
-                    {"version": c.version, "uri": c.uri, "also": list(c.also), "origin": c.origin}
-                    for c in found
-                ]
+                name: [{"version": c.version, "uri": c.uri, "also": list(c.also), "origin": c.origin} for c in found]
                 for name, found in self.offer.packages.items()
             }
             return {"workdir": "/tmp/w", "packages": rows, "refreshed": True, "errors": []}
@@ -99,17 +87,13 @@ def test_a_host_that_did_not_ask_is_not_asked():
 
 
 def test_a_plan_for_another_role_says_nothing_of_containers():
-    plan = plan_from_facts(
-        "gpu01", case_host({"containers": DOCKER}), FakeHost(everything()), WISH, parts=["cuda"]
-    )
+    plan = plan_from_facts("gpu01", case_host({"containers": DOCKER}), FakeHost(everything()), WISH, parts=["cuda"])
     assert plan.status == "converged" and not plan.decisions and not plan.warnings
 
 
 def test_the_same_version_in_two_repositories_counts_for_ours_whichever_apt_names_first():
     both = [Candidate(name, "1.20.0-1", uri=CUDA_URI, also=(URI,), origin="NVIDIA") for name in SET]
-    call = FakeHost(
-        Offer({candidate.name: [candidate] for candidate in both}), [change("install", SET[0], "1.20.0-1")]
-    )
+    call = FakeHost(Offer({candidate.name: [candidate] for candidate in both}), [change("install", SET[0], "1.20.0-1")])
     assert planned({"containers": DOCKER}, call).spec["apt"]["install"]
 
 
@@ -120,9 +104,14 @@ def test_a_newer_version_of_another_origin_is_passed_over():
     assert all(item.endswith("=1.20.0-1") for item in plan.spec["apt"]["install"])
 
 
-SIGNED = {"file": "/etc/apt/sources.list.d/nvidia-container-toolkit.list", "line": 1, "types": ["deb"], "suites": ["/"],
-          "uris": ["https://nvidia.github.io/libnvidia-container/stable/ubuntu18.04/amd64"],
-          "signed_by": "/usr/share/keyrings/nvidia-container-toolkit-keyring.gpg"}  # fmt: skip
+SIGNED = {
+    "file": "/etc/apt/sources.list.d/nvidia-container-toolkit.list",
+    "line": 1,
+    "types": ["deb"],
+    "suites": ["/"],
+    "uris": ["https://nvidia.github.io/libnvidia-container/stable/ubuntu18.04/amd64"],
+    "signed_by": "/usr/share/keyrings/nvidia-container-toolkit-keyring.gpg",
+}
 UNSIGNED = {**SIGNED, "file": "/etc/apt/sources.list.d/nvidia-docker.list", "signed_by": None}
 CONFLICT = (
     "Conflicting values set for option Signed-By regarding source "
@@ -154,12 +143,20 @@ def test_f2_f5_what_is_written_takes_the_old_entries_out(tmp_path, monkeypatch):
     lines = [
         ("nvidia-docker.list", "deb https://nvidia.github.io/libnvidia-container/stable/ubuntu18.04/$(ARCH) /", True),
         ("nvidia-docker.list", "deb https://nvidia.github.io/nvidia-docker/ubuntu18.04/$(ARCH) /", True),
-        ("libnvidia-container.list", "deb https://nvidia.github.io/libnvidia-container/stable/ubuntu22.04/$(ARCH) /", True),
-        ("nvidia-container-runtime.list", "deb https://nvidia.github.io/nvidia-container-runtime/ubuntu20.04/$(ARCH) /", True),
+        (
+            "libnvidia-container.list",
+            "deb https://nvidia.github.io/libnvidia-container/stable/ubuntu22.04/$(ARCH) /",
+            True,
+        ),
+        (
+            "nvidia-container-runtime.list",
+            "deb https://nvidia.github.io/nvidia-container-runtime/ubuntu20.04/$(ARCH) /",
+            True,
+        ),
         ("new.list", "deb [signed-by=/k.gpg] https://nvidia.github.io/libnvidia-container/stable/deb/$(ARCH) /", True),
         ("docker.list", "deb https://download.docker.com/linux/ubuntu noble stable", False),
         ("cuda.list", f"deb {CUDA_URI}/ /", False),
-    ]  # fmt: skip
+    ]
     parts = tmp_path / "sources.list.d"
     parts.mkdir()
     for name, line, _ in lines:
@@ -178,9 +175,7 @@ def test_f2_f5_what_is_written_takes_the_old_entries_out(tmp_path, monkeypatch):
 
 def test_l8_nvidia_docker2_may_go_and_nothing_else():
     case = {"containers": DOCKER, "packages": {"nvidia-docker2": "2.13.0-1"}}
-    ours = [change("install", name, "1.20.0-1") for name in SET] + [
-        change("remove", "nvidia-docker2", old="2.13.0-1")
-    ]
+    ours = [change("install", name, "1.20.0-1") for name in SET] + [change("remove", "nvidia-docker2", old="2.13.0-1")]
     plan = planned(case, FakeHost(everything(), ours))
     assert plan.status == "changes", plan.blockers
     assert plan.spec["apt"]["remove"] == ["nvidia-docker2"]
@@ -193,12 +188,23 @@ def test_l8_nvidia_docker2_may_go_and_nothing_else():
 @pytest.mark.parametrize(
     ("installs", "shown"),
     [
-        ({}, {"install NVIDIA's container toolkit 1.20.0": {*SET, "libseccomp2"}, "remove nvidia-docker2": {"nvidia-docker2"}}),
-        ({"container_toolkit_install_docker": True},
-         {"install NVIDIA's container toolkit 1.20.0": set(SET),
-          "install docker.io 28.2.2-0ubuntu1~24.04.1": {"docker.io", "libseccomp2"}, "remove nvidia-docker2": {"nvidia-docker2"}}),
+        (
+            {},
+            {
+                "install NVIDIA's container toolkit 1.20.0": {*SET, "libseccomp2"},
+                "remove nvidia-docker2": {"nvidia-docker2"},
+            },
+        ),
+        (
+            {"container_toolkit_install_docker": True},
+            {
+                "install NVIDIA's container toolkit 1.20.0": set(SET),
+                "install docker.io 28.2.2-0ubuntu1~24.04.1": {"docker.io", "libseccomp2"},
+                "remove nvidia-docker2": {"nvidia-docker2"},
+            },
+        ),
     ],
-)  # fmt: skip
+)
 def test_every_package_is_shown_under_one_step(installs, shown):
     """Also what is drawn in by dependencies: nothing twice, nothing left out."""
     fresh = "container_toolkit_install_docker" in installs
@@ -206,16 +212,21 @@ def test_every_package_is_shown_under_one_step(installs, shown):
     names = [*SET, "libseccomp2", *(["docker.io"] if fresh else [])]
     changes = [change("install", name, "1") for name in names] + [change("remove", "nvidia-docker2", old="1")]
     plan = planned(case, FakeHost(everything(), changes), **installs)
-    found = {
-        step.title: {one.name for one in _of_step(step, plan)} for step in plan.steps if step.id == "packages"
-    }
+    found = {step.title: {one.name for one in _of_step(step, plan)} for step in plan.steps if step.id == "packages"}
     assert found == shown
 
 
 def test_a_toolkit_that_only_the_driver_drags_along_is_refused():
-    plan = planned({"containers": DOCKER}, FakeHost(everything(), [
-        *[change("install", name, "1.20.0-1") for name in SET], change("upgrade", "containerd.io", "1.8.0-1", "1.7.28-1"),
-    ]))  # fmt: skip
+    plan = planned(
+        {"containers": DOCKER},
+        FakeHost(
+            everything(),
+            [
+                *[change("install", name, "1.20.0-1") for name in SET],
+                change("upgrade", "containerd.io", "1.8.0-1", "1.7.28-1"),
+            ],
+        ),
+    )
     assert [issue.code for issue in plan.blockers] == ["apt.unrelated"]
 
 
@@ -237,21 +248,29 @@ def test_a_mirror_is_taken_at_its_word():
 @pytest.mark.parametrize(
     ("uri", "ours"),
     [
-        ("https://nvidia.github.io/libnvidia-container/stable/deb/amd64", True), (URI, True),
-        ("https://nvidia.github.io/nvidia-docker/ubuntu18.04/amd64", True), ("https://mirror.test/libnvidia-container/", True),
-        ("https://nvidia.github.io/libnvidia-container", True), (CUDA_URI, False),
+        ("https://nvidia.github.io/libnvidia-container/stable/deb/amd64", True),
+        (URI, True),
+        ("https://nvidia.github.io/nvidia-docker/ubuntu18.04/amd64", True),
+        ("https://mirror.test/libnvidia-container/", True),
+        ("https://nvidia.github.io/libnvidia-container", True),
+        (CUDA_URI, False),
         ("https://download.docker.com/linux/ubuntu", False),
         (CONFLICT, True),
     ],
-)  # fmt: skip
+)
 def test_which_addresses_are_of_the_toolkit(uri, ours):
     assert is_toolkit_uri(uri) is ours
 
 
 def test_apt_names_every_repository_of_a_version():
-    tables = {"p": {"candidate": "1", "versions": [
-        {"version": "1", "priority": 500, "where": [f"{CUDA_URI}  Packages".replace("  Packages", ""), URI]},
-    ]}}  # fmt: skip
+    tables = {
+        "p": {
+            "candidate": "1",
+            "versions": [
+                {"version": "1", "priority": 500, "where": [f"{CUDA_URI}  Packages".replace("  Packages", ""), URI]}
+            ],
+        }
+    }
     found = apt_query.versions_offered(tables, [{"Package": "p", "Version": "1"}], {})
     assert (found["p"][0]["uri"], found["p"][0]["also"]) == (CUDA_URI, [URI])
 
@@ -259,8 +278,9 @@ def test_apt_names_every_repository_of_a_version():
 JOB = {"id": "7d64db074abf", "runtime": "docker", "pid": 99, "gpu": True, "name": "training"}
 ROBBED = {
     "docker": {**DOCKER["docker"], "pid": 700, "info": {"cgroup_driver": "systemd", "runtimes": {"nvidia": "x"}}},
-    "running": [JOB], "device_links_missing": ["/dev/nvidia0"],
-}  # fmt: skip
+    "running": [JOB],
+    "device_links_missing": ["/dev/nvidia0"],
+}
 OWN_CGROUPS = {
     **ROBBED,
     "docker": {**ROBBED["docker"], "info": {"cgroup_driver": "cgroupfs", "runtimes": {"nvidia": "x"}}},
@@ -286,7 +306,7 @@ def reload_warnings(case, **variables):
         (ROBBED, {"nvidia_driver_manage": True}, ["training"]),
         (ROBBED, {}, []),
     ],
-)  # fmt: skip
+)
 def test_l3_whatever_reloads_names_the_containers_that_it_robs(containers, variables, names):
     """Said once, by the plan, whichever part has systemd read its units again."""
     plan, told = reload_warnings({"containers": containers}, **variables)

@@ -35,7 +35,8 @@ def test_host_state(case, tmp_path):
     root = trees.build(tmp_path / "host", case["tree"])
     facts = probe_facts.collect(root=str(root), run=trees.runner(case["tree"]))
     Facts.model_validate(facts, strict=True)
-    assert set(facts) == set(Facts.model_fields) - {"trouble"}  # that is diagnose's own
+    # that is diagnose's own
+    assert set(facts) == set(Facts.model_fields) - {"trouble"}
     for path, wanted in case["expect"].items():
         value = pick(facts, path)
         if isinstance(wanted, dict) and "contains" in wanted:

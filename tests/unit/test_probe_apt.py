@@ -39,10 +39,7 @@ def test_sources(kind):
 
 @pytest.mark.parametrize("case", **_names("conflicts"))
 def test_conflicts(case):
-    rows = [
-        {"enabled": True, "uris": [uri], "suites": [suite], "signed_by": key}
-        for uri, suite, key in case["rows"]
-    ]
+    rows = [{"enabled": True, "uris": [uri], "suites": [suite], "signed_by": key} for uri, suite, key in case["rows"]]
     assert apt_conf.conflicts(rows, "amd64") == case["errors"]
     assert apt_conf.conflicts([dict(row, enabled=False) for row in rows], "amd64") == []
 
@@ -55,18 +52,23 @@ def test_conf(case):
 @pytest.mark.parametrize(
     ("name", "read"),
     [
-        ("cuda.list", True), ("a-b_c.1.list", True), ("ubuntu.sources", True), ("cuda.list.save", False),
-        ("cuda.list~", False), (".hidden.list", False), ("no extension", False), ("plain", False), ("x.dpkg-old", False),
+        ("cuda.list", True),
+        ("a-b_c.1.list", True),
+        ("ubuntu.sources", True),
+        ("cuda.list.save", False),
+        ("cuda.list~", False),
+        (".hidden.list", False),
+        ("no extension", False),
+        ("plain", False),
+        ("x.dpkg-old", False),
     ],
-)  # fmt: skip
+)
 def test_file_names(name, read):
     assert apt_conf.is_read(name, ("list", "sources")) is read
 
 
 def test_file_names_without_extension():
-    assert apt_conf.is_read("20auto-upgrades", ("", "conf")) and not apt_conf.is_read(
-        "20auto.bak", ("", "conf")
-    )
+    assert apt_conf.is_read("20auto-upgrades", ("", "conf")) and not apt_conf.is_read("20auto.bak", ("", "conf"))
 
 
 def test_order_of_files_decides(tmp_path):
@@ -76,11 +78,7 @@ def test_order_of_files_decides(tmp_path):
         "/etc/apt/sources.list.d/a.sources": "Types: deb\nURIs: http://b/\nSuites: /\n",
     }
     found = probe_facts.read_apt(HostTree(str(trees.build(tmp_path, {"files": files}))), {}, "amd64")
-    assert [source["file"].rsplit("/", 1)[1] for source in found["sources"]] == [
-        "sources.list",
-        "a.sources",
-        "b.list",
-    ]
+    assert [source["file"].rsplit("/", 1)[1] for source in found["sources"]] == ["sources.list", "a.sources", "b.list"]
     assert found["errors"] == []
 
 
@@ -134,9 +132,7 @@ def test_free_and_missing_locks_have_no_holder(tmp_path):
 
 
 def test_lock_by_the_kernels_table(tmp_path):
-    root = trees.build(
-        tmp_path, {"files": {"/var/lib/dpkg/lock-frontend": "", "/proc/812/comm": "unattended-upgr\n"}}
-    )
+    root = trees.build(tmp_path, {"files": {"/var/lib/dpkg/lock-frontend": "", "/proc/812/comm": "unattended-upgr\n"}})
     inode = trees.at(root, "/var/lib/dpkg/lock-frontend").stat().st_ino
     table = f"1: FLOCK  ADVISORY  WRITE 7 fe:00:{inode + 1} 0 EOF\n2: POSIX  ADVISORY  WRITE 812 fe:00:{inode} 0 EOF\n"
     trees.write(root, "/proc/locks", table)

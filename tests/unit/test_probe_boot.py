@@ -65,9 +65,7 @@ def _tree(tree):
     elif text.startswith("DEFAULT "):
         files["/boot/grub/grub.cfg"] = HEAD.replace("DEFAULT", text[8:]) + MENU
     for name, value in tree.get("loader", {}).items():
-        files[f"/sys/firmware/efi/efivars/{name}-{LOADER_GUID}"] = b"\x06\0\0\0" + (value + "\0").encode(
-            "utf-16-le"
-        )
+        files[f"/sys/firmware/efi/efivars/{name}-{LOADER_GUID}"] = b"\x06\0\0\0" + (value + "\0").encode("utf-16-le")
     return dict(tree, files=files)
 
 
@@ -85,9 +83,7 @@ def test_menu_is_nested():
     assert [entry["title"] for entry in menu[1]["entries"]][2] == "Ubuntu, with Linux 6.5.0-44-generic"
 
 
-@pytest.mark.parametrize(
-    ("title", "default"), [("a > b", "a >> b"), ("it's", "it's"), ("two  spaces", "two  spaces")]
-)
+@pytest.mark.parametrize(("title", "default"), [("a > b", "a >> b"), ("it's", "it's"), ("two  spaces", "two  spaces")])
 def test_titles_with_marks(title, default):
     text = "menuentry 'first' {\n\tlinux /vmlinuz-1.0-a\n}\nmenuentry '%s' {\n\tlinux /vmlinuz-2.0-b\n}\n"
     entry, exact = boot.grub_pick(boot.grub_menu(text % title.replace("'", "'\\''")), default)

@@ -13,12 +13,7 @@ from provision.collection import ROOT
 from tests.lab import kofile
 from tests.unit import trees
 
-OPEN = [
-    ("version", "580.65.06"),
-    ("license", "Dual MIT/GPL"),
-    ("version", "later"),
-    ("alias", "pci:v000010DEd*"),
-]
+OPEN = [("version", "580.65.06"), ("license", "Dual MIT/GPL"), ("version", "later"), ("alias", "pci:v000010DEd*")]
 
 
 def _wide(data):
@@ -38,9 +33,12 @@ def test_every_packing(tmp_path, pack):
         tmp_path, "/nvidia.ko" + (f".{pack}" if pack else ""), "580.65.06", "NVIDIA", "A signer, Ltd.", pack
     )
     assert kmod.info(str(path)) == {
-        "version": "580.65.06", "license": "NVIDIA", "flavour": "proprietary", "signed": True,
+        "version": "580.65.06",
+        "license": "NVIDIA",
+        "flavour": "proprietary",
+        "signed": True,
         "signer": "A signer, Ltd.",
-    }  # fmt: skip
+    }
 
 
 def test_zst_of_many_frames_and_blocks(tmp_path):
@@ -66,8 +64,12 @@ def test_zst_by_program_where_no_library_is(tmp_path, monkeypatch):
 def test_open_module_without_signature(change):
     info = kmod.describe(change(kofile.build(OPEN)))
     assert info == {
-        "version": "580.65.06", "license": "Dual MIT/GPL", "flavour": "open", "signed": False, "signer": None,
-    }  # fmt: skip
+        "version": "580.65.06",
+        "license": "Dual MIT/GPL",
+        "flavour": "open",
+        "signed": False,
+        "signer": None,
+    }
 
 
 def test_old_signature_names_its_signer():
@@ -77,9 +79,7 @@ def test_old_signature_names_its_signer():
 
 
 def test_damaged_signature_is_still_one():
-    info = kmod.describe(
-        kofile.build(OPEN) + b"\x30\x82" + struct.pack(">5B3xI", 0, 0, 2, 0, 0, 2) + kofile.MARKER
-    )
+    info = kmod.describe(kofile.build(OPEN) + b"\x30\x82" + struct.pack(">5B3xI", 0, 0, 2, 0, 0, 2) + kofile.MARKER)
     assert info["signed"] and info["signer"] is None
 
 
@@ -119,12 +119,21 @@ def test_agrees_with_modinfo(tmp_path, signer):
 @pytest.mark.parametrize(
     ("name", "is_one"),
     [
-        ("nvidia.ko", True), ("nvidia.ko.zst", True), ("nvidia-current.ko", True), ("nvidia-current-open.ko.xz", True),
-        ("nvidia-tesla-470.ko", True), ("nvidia-legacy-390xx.ko", True), ("nvidia-uvm.ko", False),
-        ("nvidia-drm.ko", False), ("nvidia-modeset.ko", False), ("nvidia.ko.bak", False), ("nvidiafb.ko", False),
-        ("nvidia-current-uvm.ko", False), ("nvidia-current-drm.ko", False),
+        ("nvidia.ko", True),
+        ("nvidia.ko.zst", True),
+        ("nvidia-current.ko", True),
+        ("nvidia-current-open.ko.xz", True),
+        ("nvidia-tesla-470.ko", True),
+        ("nvidia-legacy-390xx.ko", True),
+        ("nvidia-uvm.ko", False),
+        ("nvidia-drm.ko", False),
+        ("nvidia-modeset.ko", False),
+        ("nvidia.ko.bak", False),
+        ("nvidiafb.ko", False),
+        ("nvidia-current-uvm.ko", False),
+        ("nvidia-current-drm.ko", False),
     ],
-)  # fmt: skip
+)
 def test_names(name, is_one):
     assert bool(kmod.FILE_NAME.match(name)) is is_one
 
@@ -132,7 +141,8 @@ def test_names(name, is_one):
 def test_large_files_are_not_read_whole(tmp_path):
     path = tmp_path / "nvidia.ko"
     path.write_bytes(kofile.build(OPEN))
-    os.truncate(path, 400_000_000)  # sparse
+    # sparse
+    os.truncate(path, 400_000_000)
     code = (
         "import re, sys\n"
         f"sys.path.insert(0, {str(ROOT / '.collections')!r})\n"
@@ -141,7 +151,5 @@ def test_large_files_are_not_read_whole(tmp_path):
         # Not getrusage: its maximum counts the memory of the process that forked this one.
         "print(re.search(r'VmHWM:\\s+([0-9]+)', open('/proc/self/status').read()).group(1))"
     )
-    used = subprocess.run(
-        [sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True
-    ).stdout
+    used = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True).stdout
     assert int(used) < 100_000

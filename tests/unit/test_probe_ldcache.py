@@ -34,8 +34,10 @@ def test_the_older_table_before_it():
 
 
 def test_other_architectures_are_no_entries():
-    assert ld_cache.entries(ld_cache.build(LIBRARIES, wide=0x0003)) == []  # i386
-    assert ld_cache.entries(ld_cache.build(LIBRARIES, wide=0x0A03)) == LIBRARIES  # 64-bit ARM
+    # i386
+    assert ld_cache.entries(ld_cache.build(LIBRARIES, wide=0x0003)) == []
+    # 64-bit ARM
+    assert ld_cache.entries(ld_cache.build(LIBRARIES, wide=0x0A03)) == LIBRARIES
 
 
 def test_a_damaged_cache_gives_what_can_be_read():

@@ -46,9 +46,7 @@ def _state(tmp_path, efi, files=None):
 @pytest.mark.parametrize(("enrolled", "answer"), [([OTHER, KEY], True), ([OTHER], False), ([], False)])
 def test_own_key_among_the_enrolled(tmp_path, enrolled, answer):
     listed = b"".join(_list(X509, key) for key in enrolled)
-    state = _state(
-        tmp_path, {"SecureBoot": 1, "MokListRT": listed.hex()}, {"/var/lib/shim-signed/mok/MOK.der": KEY}
-    )
+    state = _state(tmp_path, {"SecureBoot": 1, "MokListRT": listed.hex()}, {"/var/lib/shim-signed/mok/MOK.der": KEY})
     assert state["enabled"] is True and state["mok_enrolled"] is answer
 
 
@@ -61,11 +59,14 @@ def test_key_of_plain_dkms_and_the_kernels_copy_of_the_list(tmp_path):
 @pytest.mark.parametrize(
     ("efi", "enabled"),
     [
-        ({"SecureBoot": 0, "SetupMode": 0}, False), ({"SecureBoot": 1, "SetupMode": 0}, True),
-        ({"SecureBoot": 1, "SetupMode": 1}, False), ({"SecureBoot": 1, "MokSBStateRT": 0}, True),
-        ({"SecureBoot": 1, "MokSBStateRT": 1}, False), ({"SecureBoot": ""}, None),
+        ({"SecureBoot": 0, "SetupMode": 0}, False),
+        ({"SecureBoot": 1, "SetupMode": 0}, True),
+        ({"SecureBoot": 1, "SetupMode": 1}, False),
+        ({"SecureBoot": 1, "MokSBStateRT": 0}, True),
+        ({"SecureBoot": 1, "MokSBStateRT": 1}, False),
+        ({"SecureBoot": ""}, None),
     ],
-)  # fmt: skip
+)
 def test_state(tmp_path, efi, enabled):
     assert _state(tmp_path, efi)["enabled"] is enabled
 

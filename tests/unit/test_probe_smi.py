@@ -143,9 +143,7 @@ def test_fields(mark, field, value):
 def test_lost_gpu_keeps_the_others():
     xml = (trees.FIXTURES / "h100x2/nvidia-smi.xml").read_text()
     head, first, rest = xml.partition("<gpu ")
-    lost = (
-        head + '<gpu id="00000000:00:05.0">\n<product_name>GPU is lost</product_name></gpu>\n' + first + rest
-    )
+    lost = head + '<gpu id="00000000:00:05.0">\n<product_name>GPU is lost</product_name></gpu>\n' + first + rest
     result = smi.parse("/usr/bin/nvidia-smi", 15, lost + "Unable to determine the device handle\n", "")
     assert len(result["gpus"]) == 3 and result["gpus"][0]["uuid"] is None
     assert result["error"] == "Unable to determine the device handle"

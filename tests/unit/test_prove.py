@@ -12,30 +12,13 @@ from pathlib import Path
 import pytest
 
 import provision.collection  # noqa: F401
-from ansible_collections.gpu.provision.plugins.module_utils.prove import (
-    count as prove_count,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.prove import (
-    cudnn,
-    nccl,
-    p2p,
-    proofs,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.prove import (
-    framework as prove_framework,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.prove import (
-    job as prove_job,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.prove import (
-    library as prove_library,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.prove import (
-    ptx as prove_ptx,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.prove import (
-    topology as prove_topology,
-)
+from ansible_collections.gpu.provision.plugins.module_utils.prove import count as prove_count
+from ansible_collections.gpu.provision.plugins.module_utils.prove import cudnn, nccl, p2p, proofs
+from ansible_collections.gpu.provision.plugins.module_utils.prove import framework as prove_framework
+from ansible_collections.gpu.provision.plugins.module_utils.prove import job as prove_job
+from ansible_collections.gpu.provision.plugins.module_utils.prove import library as prove_library
+from ansible_collections.gpu.provision.plugins.module_utils.prove import ptx as prove_ptx
+from ansible_collections.gpu.provision.plugins.module_utils.prove import topology as prove_topology
 from provision.catalog import load_catalog
 from provision.errors import UsageError
 from provision.planning.verification import Look, refuse_unknown
@@ -45,9 +28,7 @@ from tests.unit.provecases import FIXTURES, card, outcome, says
 BANDWIDTH = load_catalog().bandwidth.model_dump(mode="json")
 MACHINES = sorted(path.parent for path in FIXTURES.glob("*/scenes.json"))
 SCENES = [
-    (machine, title)
-    for machine in MACHINES
-    for title in json.loads((machine / "scenes.json").read_text())["scenes"]
+    (machine, title) for machine in MACHINES for title in json.loads((machine / "scenes.json").read_text())["scenes"]
 ]
 
 
@@ -112,9 +93,7 @@ def test_the_variable_that_slows_nccl_is_named(monkeypatch):
 
 def test_records_hold_no_identifiers():
     for path in FIXTURES.rglob("*.json"):
-        for found in re.findall(
-            r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", path.read_text()
-        ):
+        for found in re.findall(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", path.read_text()):
             assert found.startswith("00000000-0000-0000-0000-00000000"), f"{path.name}: {found}"
 
 
@@ -125,14 +104,18 @@ def test_records_hold_no_identifiers():
 def test_without_a_card_every_check_skips_and_says_why():
     checks = proofs.main({"python": [], "bandwidth": BANDWIDTH})["checks"]
     assert [check["id"] for check in checks] == [
-        "gpu.count", "gpu.compute", "gpu.health", "gpu.xid", "gpu.p2p", "gpu.nccl", "gpu.cudnn", "cuda.compile",
-    ]  # fmt: skip
+        "gpu.count",
+        "gpu.compute",
+        "gpu.health",
+        "gpu.xid",
+        "gpu.p2p",
+        "gpu.nccl",
+        "gpu.cudnn",
+        "cuda.compile",
+    ]
     assert {check["status"] for check in checks} == {"skip"}
     assert all(check["message"] for check in checks)
-    assert all(
-        set(check) == {"id", "status", "message", "evidence", "hint", "seconds", "numbers"}
-        for check in checks
-    )
+    assert all(set(check) == {"id", "status", "message", "evidence", "hint", "seconds", "numbers"} for check in checks)
 
 
 def test_a_job_that_finds_no_driver_says_so():
@@ -214,19 +197,22 @@ def test_an_environment_that_sets_its_library_path_is_judged_with_it(monkeypatch
     proofs.main({"python": [str(python)], "only": ["python.*"], "library_path": "/usr/local/cuda/lib64"})
     own = str(tmp_path / "envs/tf/lib")
     # What can be imported, then the framework with what a login exports and without.
-    expected = (
-        [own, own + ":/usr/local/cuda/lib64", own] if activates else [None, "/usr/local/cuda/lib64", None]
-    )
+    expected = [own, own + ":/usr/local/cuda/lib64", own] if activates else [None, "/usr/local/cuda/lib64", None]
     assert asked == expected
 
 
 def test_instances_stand_for_their_card():
     whole = card(0)
-    parts = card(1, mig={"current": True, "pending": True},
-                 mig_instances=[{"uuid": "MIG-a", "name": "1g"}, {"uuid": "MIG-b", "name": "2g"}])  # fmt: skip
+    parts = card(
+        1,
+        mig={"current": True, "pending": True},
+        mig_instances=[{"uuid": "MIG-a", "name": "1g"}, {"uuid": "MIG-b", "name": "2g"}],
+    )
     assert [(unit["label"], unit["uuid"], unit["mig"]) for unit in proofs.units([whole, parts])] == [
-        ("0", whole["uuid"], False), ("1:0", "MIG-a", True), ("1:1", "MIG-b", True),
-    ]  # fmt: skip
+        ("0", whole["uuid"], False),
+        ("1:0", "MIG-a", True),
+        ("1:1", "MIG-b", True),
+    ]
     assert proofs.units([card(0, mig={"current": True, "pending": True})]) == []
 
 
@@ -245,16 +231,14 @@ def test_who_uses_a_card():
 def computed(index=0, **numbers):
     """(unit, Outcome) of a card that computed well; numbers: what differs."""
     good = {
-        "gflops": 30000.0, "memory_gb_per_s": 2800.0, "host_to_card_gb_per_s": 54.0, "card_to_host_gb_per_s": 54.0, "jit_ms": 50.0,
-    }  # fmt: skip
-    unit = {"label": str(index), "index": index, "name": card()["name"], "mig": False}
-    result = {
-        "card": {"name": card()["name"]},
-        "cuda": "13.0",
-        "wrong": [],
-        "load": [],
-        "numbers": {**good, **numbers},
+        "gflops": 30000.0,
+        "memory_gb_per_s": 2800.0,
+        "host_to_card_gb_per_s": 54.0,
+        "card_to_host_gb_per_s": 54.0,
+        "jit_ms": 50.0,
     }
+    unit = {"label": str(index), "index": index, "name": card()["name"], "mig": False}
+    result = {"card": {"name": card()["name"]}, "cuda": "13.0", "wrong": [], "load": [], "numbers": {**good, **numbers}}
     return unit, outcome(result)
 
 
@@ -264,15 +248,32 @@ def computed(index=0, **numbers):
         ([computed(0), computed(1)], {}, "pass", ["right on 2 of 2", "30000 GFLOP/s"]),
         ([computed(0), computed(1, gflops=20000.0)], {}, "warn", ["card 1 has 20000 GFLOP/s", "30000"]),
         ([computed(0), computed(1, memory_gb_per_s=900.0)], {}, "warn", ["card 1 has 900 GB/s of memory"]),
-        ([computed(0, host_to_card_gb_per_s=20.0), computed(1, host_to_card_gb_per_s=20.0)], {}, "warn", ["32 % of the 63.0"]),
+        (
+            [computed(0, host_to_card_gb_per_s=20.0), computed(1, host_to_card_gb_per_s=20.0)],
+            {},
+            "warn",
+            ["32 % of the 63.0"],
+        ),
         ([computed(0, card_to_host_gb_per_s=3.0)], {}, "fail", ["5 % of the 63.0"]),
         ([computed(0, card_to_host_gb_per_s=3.0)], {"host": 2.0}, "pass", []),
         ([computed(0)], {"memory": 3000}, "fail", ["2800", "at least 3000"]),
-        ([(computed(0)[0], outcome(message="no answer within 9 s", status="timeout", at="matrix product")), computed(1)], {},
-         "fail", ["card 0 did not end", "matrix product", "power cycle"]),
-        ([(computed(0)[0], outcome(message="CudaError: x", code=222))], {}, "fail", ["error 222", "newer than the driver"]),
+        (
+            [
+                (computed(0)[0], outcome(message="no answer within 9 s", status="timeout", at="matrix product")),
+                computed(1),
+            ],
+            {},
+            "fail",
+            ["card 0 did not end", "matrix product", "power cycle"],
+        ),
+        (
+            [(computed(0)[0], outcome(message="CudaError: x", code=222))],
+            {},
+            "fail",
+            ["error 222", "newer than the driver"],
+        ),
     ],
-)  # fmt: skip
+)
 def test_compute_is_judged(rows, least, status, words):
     found, message, evidence, hint, _ = proofs.judge_compute(rows, [], [card(0), card(1)], BANDWIDTH, least)
     assert found == status, message
@@ -325,7 +326,8 @@ def test_the_convolution_that_the_cpu_expects():
     side, image = cudnn.SIDE, [[[0] * cudnn.SIDE for _ in range(cudnn.SIDE)] for _ in range(4)]
     image[1][0][side - 1] = 5
     weights = [[[[0] * 3 for _ in range(3)] for _ in range(4)] for _ in range(cudnn.FILTERS)]
-    weights[2][1][0][2] = 7  # looks one up and one to the right
+    # looks one up and one to the right
+    weights[2][1][0][2] = 7
     result = cudnn.reference(image, weights)
     assert result[2][1][side - 2] == 35
     assert sum(cudnn.flat(result)) == 35
@@ -333,20 +335,13 @@ def test_the_convolution_that_the_cpu_expects():
 
 # --- NCCL, peers, libraries ----------------------------------------------------------------------------------------------
 
-PAIR = {
-    "a": 0, "b": 1, "level": "PHB", "nvlinks": 18, "switched": True, "version": "4.0", "nvlink_gb_per_s": 478.1,
-}  # fmt: skip
+PAIR = {"a": 0, "b": 1, "level": "PHB", "nvlinks": 18, "switched": True, "version": "4.0", "nvlink_gb_per_s": 478.1}
 PASS = ("pass", ["NCCL 2.28.3 is /usr/lib/libnccl.so.2"], None)
 
 
 def reduced(bus=330.0, **more):
-    rows = [
-        {"bytes": 8, "us": 20.0, "bus_gb_per_s": 0.0},
-        {"bytes": 1 << 30, "us": 3000.0, "bus_gb_per_s": bus},
-    ]
-    return outcome(
-        {"version": "2.28.3", "path": "/x", "cards": 2, "rows": rows, "wrong": [], "init_ms": 400, **more}
-    )
+    rows = [{"bytes": 8, "us": 20.0, "bus_gb_per_s": 0.0}, {"bytes": 1 << 30, "us": 3000.0, "bus_gb_per_s": bus}]
+    return outcome({"version": "2.28.3", "path": "/x", "cards": 2, "rows": rows, "wrong": [], "init_ms": 400, **more})
 
 
 @pytest.mark.parametrize(
@@ -359,23 +354,56 @@ def reduced(bus=330.0, **more):
         (reduced(20.0), {"least": 10.0}, "pass", ["at least 10.0"]),
         (reduced(), {"least": 400.0}, "fail", ["at least 400.0 is asked for"]),
         (reduced(), {"bandwidth": None}, "pass", ["not judged"]),
-        (reduced(wrong=["1GiB: 7 of 268435456 sums on card 1 are wrong, the first is number 3"]), {}, "fail",
-         ["7 of 268435456", "NCCL_P2P_DISABLE"]),
+        (
+            reduced(wrong=["1GiB: 7 of 268435456 sums on card 1 are wrong, the first is number 3"]),
+            {},
+            "fail",
+            ["7 of 268435456", "NCCL_P2P_DISABLE"],
+        ),
         (reduced(cards=1), {}, "pass", ["right on one card"]),
-        (outcome(message="no answer within 90 s", status="timeout", at="ncclCommInitAll over 2 cards"),
-         {"hints": ["the IOMMU translates"]}, "fail", ["did not end", "ncclCommInitAll", "NCCL_P2P_DISABLE=1", "IOMMU"]),
-        (outcome(message="AttributeError: /x/libnccl.so.2: undefined symbol: ncclGetVersion"),
-         {"library": ("warn", ["the login's library path puts another NCCL first: /x/libnccl.so.2"], "do not export that folder")},
-         "fail", ["/x/libnccl.so.2, and fails", "do not export"]),
-        (reduced(), {"library": ("fail", ["the NCCL that loads is 2.18.3, installed is 2.28.3: /x"], "another file comes first")},
-         "fail", ["2.18.3", "another file"]),
+        (
+            outcome(message="no answer within 90 s", status="timeout", at="ncclCommInitAll over 2 cards"),
+            {"hints": ["the IOMMU translates"]},
+            "fail",
+            ["did not end", "ncclCommInitAll", "NCCL_P2P_DISABLE=1", "IOMMU"],
+        ),
+        (
+            outcome(message="AttributeError: /x/libnccl.so.2: undefined symbol: ncclGetVersion"),
+            {
+                "library": (
+                    "warn",
+                    ["the login's library path puts another NCCL first: /x/libnccl.so.2"],
+                    "do not export that folder",
+                )
+            },
+            "fail",
+            ["/x/libnccl.so.2, and fails", "do not export"],
+        ),
+        (
+            reduced(),
+            {
+                "library": (
+                    "fail",
+                    ["the NCCL that loads is 2.18.3, installed is 2.28.3: /x"],
+                    "another file comes first",
+                )
+            },
+            "fail",
+            ["2.18.3", "another file"],
+        ),
     ],
-)  # fmt: skip
+)
 def test_nccl_is_judged(done, more, status, words):
     found, message, evidence, hint, _ = nccl.judge(
-        done, [card(0), card(1)], [PAIR], more.get("bandwidth", BANDWIDTH), more.get("least"), more.get("library", PASS),
-        more.get("hints", []), more.get("exported", {}),
-    )  # fmt: skip
+        done,
+        [card(0), card(1)],
+        [PAIR],
+        more.get("bandwidth", BANDWIDTH),
+        more.get("least"),
+        more.get("library", PASS),
+        more.get("hints", []),
+        more.get("exported", {}),
+    )
     assert found == status, message
     says(words, message, evidence, hint or "")
     assert hint or status == "pass"
@@ -389,21 +417,52 @@ def peers(*rows):
 @pytest.mark.parametrize(
     ("done", "pair", "status", "words"),
     [
-        (peers((0, 1, True, 380.0, 7.0, 0, 0), (1, 0, True, 381.0, 7.0, 0, 0)), {}, "pass", ["2 pairs right, 380.0 to 381.0"]),
-        (peers((0, 1, True, 380.0, 7.0, 5, 0), (1, 0, True, 381.0, 7.0, 0, 0)), {}, "fail",
-         ["0 to 1: 5 words arrive wrong", "ACS"]),
+        (
+            peers((0, 1, True, 380.0, 7.0, 0, 0), (1, 0, True, 381.0, 7.0, 0, 0)),
+            {},
+            "pass",
+            ["2 pairs right, 380.0 to 381.0"],
+        ),
+        (
+            peers((0, 1, True, 380.0, 7.0, 5, 0), (1, 0, True, 381.0, 7.0, 0, 0)),
+            {},
+            "fail",
+            ["0 to 1: 5 words arrive wrong", "ACS"],
+        ),
         (peers((0, 1, True, 380.0, 7.0, 0, 9), (1, 0, True, 381.0, 7.0, 0, 0)), {}, "fail", ["9 words arrive wrong"]),
-        (peers((0, 1, False, 20.0, 7.0, 0, None), (1, 0, False, 20.0, 7.0, 0, None)), {}, "fail", ["NV18 and no peer access"]),
-        (peers((0, 1, True, 380.0, 7.0, 0, 0), (1, 0, True, 150.0, 7.0, 0, 0)), {}, "warn", ["1 to 0: 150.0 GB/s, 31 %"]),
+        (
+            peers((0, 1, False, 20.0, 7.0, 0, None), (1, 0, False, 20.0, 7.0, 0, None)),
+            {},
+            "fail",
+            ["NV18 and no peer access"],
+        ),
+        (
+            peers((0, 1, True, 380.0, 7.0, 0, 0), (1, 0, True, 150.0, 7.0, 0, 0)),
+            {},
+            "warn",
+            ["1 to 0: 150.0 GB/s, 31 %"],
+        ),
         (peers((0, 1, True, 50.0, 7.0, 0, 0), (1, 0, True, 380.0, 7.0, 0, 0)), {}, "fail", ["0 to 1: 50.0 GB/s, 10 %"]),
-        (peers((0, 1, False, 20.0, 9.0, 0, None), (1, 0, False, 20.0, 9.0, 0, None)), {"nvlinks": 0}, "pass",
-         ["through the host: these cards have no peer access"]),
-        (peers((0, 1, False, 20.0, 9.0, 0, None), (1, 0, False, 6.0, 9.0, 0, None)), {"nvlinks": 0}, "warn",
-         ["1 to 0: 6.0 GB/s, others of its kind reach 20.0"]),
-        (outcome(message="no answer within 90 s", status="timeout", at="from card 0 to card 1"), {}, "fail",
-         ["from card 0 to card 1", "IOMMU"]),
+        (
+            peers((0, 1, False, 20.0, 9.0, 0, None), (1, 0, False, 20.0, 9.0, 0, None)),
+            {"nvlinks": 0},
+            "pass",
+            ["through the host: these cards have no peer access"],
+        ),
+        (
+            peers((0, 1, False, 20.0, 9.0, 0, None), (1, 0, False, 6.0, 9.0, 0, None)),
+            {"nvlinks": 0},
+            "warn",
+            ["1 to 0: 6.0 GB/s, others of its kind reach 20.0"],
+        ),
+        (
+            outcome(message="no answer within 90 s", status="timeout", at="from card 0 to card 1"),
+            {},
+            "fail",
+            ["from card 0 to card 1", "IOMMU"],
+        ),
     ],
-)  # fmt: skip
+)
 def test_peers_are_judged(done, pair, status, words):
     found, message, evidence, hint, _ = p2p.judge(
         done, [0, 1], [card(0), card(1)], [{**PAIR, **pair}], BANDWIDTH, None, []
@@ -426,13 +485,20 @@ BROKEN = outcome(message="OSError: /opt/x/libnccl.so.2: file too short")
         (OWN, None, "2.28.3", None, "pass", []),
         (OWN, OWN, "2.28.3", "2.28.3-1+cuda13.0", "pass", []),
         (OTHER, OWN, "2.28.3", "2.28.3", "warn", ["another NCCL first: /opt/x/libnccl.so.2", "do not export"]),
-        (OTHER, OWN, "2.18.3", "2.28.3", "fail", ["2.18.3, installed is 2.28.3", "without LD_LIBRARY_PATH=/opt/x it is /usr/lib"]),
+        (
+            OTHER,
+            OWN,
+            "2.18.3",
+            "2.28.3",
+            "fail",
+            ["2.18.3, installed is 2.28.3", "without LD_LIBRARY_PATH=/opt/x it is /usr/lib"],
+        ),
         (BROKEN, OWN, None, "2.28.3", "fail", ["does without", "file too short"]),
         (BROKEN, None, None, None, "fail", ["does not load"]),
         (NONE, None, None, None, "skip", ["the loader finds no libnccl.so.2"]),
         (NONE, NONE, None, None, "skip", []),
     ],
-)  # fmt: skip
+)
 def test_which_library(login, plain, version, installed, status, words):
     found, sentences, hint = prove_library.judge("NCCL", login, plain, "/opt/x", version, installed)
     assert found == status, sentences
@@ -441,9 +507,7 @@ def test_which_library(login, plain, version, installed, status, words):
 
 
 def test_libraries_are_really_loaded():
-    done = prove_job.run(
-        prove_job.Job("prove.library", "which", {"names": ["libno-such-thing.so.4", "libc.so.6"]})
-    )
+    done = prove_job.run(prove_job.Job("prove.library", "which", {"names": ["libno-such-thing.so.4", "libc.so.6"]}))
     assert done.result["name"] == "libc.so.6"
     assert done.result["path"].endswith("libc.so.6")
     done = prove_job.run(prove_job.Job("prove.library", "which", {"names": ["libno-such-thing.so.4"]}))
@@ -501,9 +565,8 @@ def test_every_check_that_can_run_has_its_name_in_the_list():
     with pytest.raises(UsageError) as refused:
         refuse_unknown(Look(only=("gpu.coumpute",)), ["apt.hold"])
     assert refused.value.issue.hint == "did you mean gpu.compute?"
-    refuse_unknown(
-        Look(only=("cuda.compile",)), ["apt.hold"]
-    )  # a host without toolkits: nothing to judge, no slip
+    # a host without toolkits: nothing to judge, no slip
+    refuse_unknown(Look(only=("cuda.compile",)), ["apt.hold"])
 
 
 @pytest.mark.parametrize(
@@ -511,15 +574,25 @@ def test_every_check_that_can_run_has_its_name_in_the_list():
     [
         # Cards that the driver knows, and CUDA hangs or fails on them.
         (outcome({"cards": [card()], "lost": []}), outcome(None, "no answer within 90 s", "timeout"), ["x"], "fail"),
-        (outcome({"cards": [card()], "lost": []}), outcome(None, "system not yet initialized", code=802), ["x"], "fail"),
+        (
+            outcome({"cards": [card()], "lost": []}),
+            outcome(None, "system not yet initialized", code=802),
+            ["x"],
+            "fail",
+        ),
         # Hidden from CUDA, or none at all: nothing that this check could be about.
         (outcome({"cards": [card()], "lost": []}), outcome(None, "no device", code=100), ["x"], "skip"),
         (outcome({"cards": [], "lost": []}), outcome(None, "no device", code=100), [], "skip"),
         # A driver that does not answer, with cards on the bus; and none that could.
         (outcome(None, "no answer within 90 s", "timeout"), outcome(None, "x"), ["x"], "fail"),
-        (outcome(None, "OSError: libnvidia-ml.so.1: cannot open shared object file"), outcome(None, "x"), ["x"], "skip"),
+        (
+            outcome(None, "OSError: libnvidia-ml.so.1: cannot open shared object file"),
+            outcome(None, "x"),
+            ["x"],
+            "skip",
+        ),
     ],
-)  # fmt: skip
+)
 def test_cards_that_nothing_can_compute_on_are_no_skip(monkeypatch, survey, seen, bus, status):
     monkeypatch.setattr(prove_count, "bus_cards", lambda: bus)
     proof = proofs.Proof({})

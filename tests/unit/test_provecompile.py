@@ -5,12 +5,8 @@ import re
 import pytest
 
 import provision.collection  # noqa: F401
-from ansible_collections.gpu.provision.plugins.module_utils.prove import (
-    compile as prove_compile,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.prove import (
-    job as prove_job,
-)
+from ansible_collections.gpu.provision.plugins.module_utils.prove import compile as prove_compile
+from ansible_collections.gpu.provision.plugins.module_utils.prove import job as prove_job
 from tests.unit.provecases import outcome, says, table
 
 CARDS = [{"label": "0", "uuid": "GPU-0", "cc": "9.0"}, {"label": "1", "uuid": "GPU-1", "cc": "9.0"}]
@@ -43,8 +39,11 @@ def test_what_a_toolkit_compiles_for():
 
     known = prove_compile.known_architectures
     assert known("nvcc", "13.0", answers(0, "compute_75\ncompute_90\ncompute_100\ncompute_103a\n")) == [
-        "7.5", "9.0", "10.0", "10.3",
-    ]  # fmt: skip
+        "7.5",
+        "9.0",
+        "10.0",
+        "10.3",
+    ]
     # Toolkits before 11 do not have the option.
     assert known("nvcc", "10.2", answers(1, "nvcc fatal   : Unknown option '-list-gpu-arch'")) == ["7.5"]
     assert known("nvcc", "12.4", answers(1, "")) == []
@@ -119,8 +118,9 @@ def test_a_card_that_is_newer_than_the_toolkit_gets_ptx(build):
 def test_a_card_that_the_toolkit_has_given_up(build):
     done = build(cards=[{"label": "0", "uuid": "GPU-0", "cc": "7.0"}])
     assert prove_compile.judge("13.0", done, None)[:2] == (
-        "fail", "CUDA 13.0 no longer compiles for compute capability 7.0",
-    )  # fmt: skip
+        "fail",
+        "CUDA 13.0 no longer compiles for compute capability 7.0",
+    )
     mixed = build(cards=[*CARDS, {"label": "2", "uuid": "GPU-2", "cc": "7.0"}])
     assert [run["label"] for run in mixed.result["runs"]] == ["0", "1"]
     assert prove_compile.judge("13.0", mixed, None)[0] == "fail"
@@ -129,9 +129,7 @@ def test_a_card_that_the_toolkit_has_given_up(build):
 def test_no_card_to_run_on(build):
     done = build(cards=[])
     assert done.result["built"]
-    assert prove_compile.judge("12.4", done, "no NVIDIA GPU")[:2] == (
-        "skip", "compiled, not run: no NVIDIA GPU",
-    )  # fmt: skip
+    assert prove_compile.judge("12.4", done, "no NVIDIA GPU")[:2] == ("skip", "compiled, not run: no NVIDIA GPU")
 
 
 def test_a_host_compiler_that_is_too_new(build, monkeypatch):
@@ -139,7 +137,8 @@ def test_a_host_compiler_that_is_too_new(build, monkeypatch):
     result = done.result
     status, message, evidence, hint, _ = prove_compile.judge("11.8", done, None)
     assert result["default_too_new"] == 11
-    if result["compiler"] is None:  # this machine has no older one
+    # this machine has no older one
+    if result["compiler"] is None:
         assert status == "fail"
         says(["newer than 11", "apt-get install g++-11"], message, evidence, hint)
     else:
@@ -148,10 +147,17 @@ def test_a_host_compiler_that_is_too_new(build, monkeypatch):
 
 
 def test_an_older_compiler_serves():
-    done = outcome({
-        "built": True, "how": {"9.0": "native"}, "compiler": "/usr/bin/g++-11", "said": "", "default_too_new": 11,
-        "nvcc_s": 1.0, "runs": [{"label": "0", "cc": "9.0", "rc": 0, "said": "OK\n", "seconds": 0.3}],
-    })  # fmt: skip
+    done = outcome(
+        {
+            "built": True,
+            "how": {"9.0": "native"},
+            "compiler": "/usr/bin/g++-11",
+            "said": "",
+            "default_too_new": 11,
+            "nvcc_s": 1.0,
+            "runs": [{"label": "0", "cc": "9.0", "rc": 0, "said": "OK\n", "seconds": 0.3}],
+        }
+    )
     status, message, _, hint, _ = prove_compile.judge("11.8", done, None)
     assert status == "warn"
     says(["/usr/bin/g++-11", "newer than 11", "-ccbin"], message, hint)
@@ -160,16 +166,21 @@ def test_an_older_compiler_serves():
 @pytest.mark.parametrize(
     ("program", "words"),
     [
-        ("echo 'error 35: CUDA driver version is insufficient for CUDA runtime version (cudaMalloc)'; exit 1",
-         ["card 0", "error 35", "newer driver"]),
-        ("echo 'error 222: the provided PTX was compiled with an unsupported toolchain. (launch)'; exit 1", ["error 222"]),
+        (
+            "echo 'error 35: CUDA driver version is insufficient for CUDA runtime version (cudaMalloc)'; exit 1",
+            ["card 0", "error 35", "newer driver"],
+        ),
+        (
+            "echo 'error 222: the provided PTX was compiled with an unsupported toolchain. (launch)'; exit 1",
+            ["error 222"],
+        ),
         ("echo 'error 209: no kernel image is available for execution on the device (launch)'; exit 1", ["error 209"]),
         ("echo 'wrong: sum 7'; exit 1", ["card 0", "wrong: sum 7"]),
         ("exit 3", ["exit code 3"]),
         ("echo NOT OK; exit 1", ["NOT OK"]),
         ("echo nothing", ["nothing"]),
     ],
-)  # fmt: skip
+)
 def test_programs_that_fail(build, program, words):
     status, message, evidence, hint, _ = prove_compile.judge("12.4", build(program=program), None)
     assert status == "fail"

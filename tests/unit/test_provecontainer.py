@@ -23,9 +23,7 @@ CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/containers_run.yml").
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
 def test_what_is_made_of_it(case):
     attempt = prove_container.Attempt(case.get("rc", 0), case.get("out", ""))
-    status, message, evidence, hint, _ = prove_container.judge(
-        attempt, "docker run", case.get("gpus", 0), 1.0, []
-    )
+    status, message, evidence, hint, _ = prove_container.judge(attempt, "docker run", case.get("gpus", 0), 1.0, [])
     wanted, *words = case["expect"]
     assert status == wanted, message
     said = " ".join([message, *evidence, hint or ""])
@@ -127,8 +125,10 @@ def test_the_image_holds_the_c_library_and_no_more(tmp_path):
     with tarfile.open(fileobj=io.BytesIO(data)) as archive:
         files = {entry.name: archive.extractfile(entry).read() for entry in archive if entry.isfile()}
     assert files == {
-        "etc/debian_version": b"scratch\n", "lib64/ld-linux-x86-64.so.2": b"loader", "lib/x86_64-linux-gnu/libc.so.6": b"libc",
-    }  # fmt: skip
+        "etc/debian_version": b"scratch\n",
+        "lib64/ld-linux-x86-64.so.2": b"loader",
+        "lib/x86_64-linux-gnu/libc.so.6": b"libc",
+    }
     assert prove_container.scratch(str(tmp_path), "riscv64") is None
     (folder / "libc.so.6").unlink()
     assert prove_container.scratch(str(tmp_path), "x86_64") is None
@@ -136,9 +136,7 @@ def test_the_image_holds_the_c_library_and_no_more(tmp_path):
 
 def test_what_runs_is_what_the_inventory_asks_for():
     docker = {"engine": "/usr/bin/dockerd", "version": "28.3.0"}
-    facts = Facts.model_validate(
-        {"containers": {"docker": docker}, "smi": {"gpus": [{"index": 0, "name": "H100"}]}}
-    )
+    facts = Facts.model_validate({"containers": {"docker": docker}, "smi": {"gpus": [{"index": 0, "name": "H100"}]}})
     args = containers_to_run(
         ContainersWish.from_vars({"container_toolkit_runtimes": ["docker", "podman"]}), facts, load_catalog()
     )

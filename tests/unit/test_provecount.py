@@ -25,11 +25,7 @@ def test_count(case):
     if "seen_code" in case:
         seen = outcome(message="CudaError: cuInit", code=case["seen_code"])
     status, message, evidence, hint, _ = prove_count.judge(
-        survey,
-        case.get("bus", ["0000:00:00.0", "0000:01:00.0"]),
-        seen,
-        case.get("hidden_by"),
-        case.get("expected"),
+        survey, case.get("bus", ["0000:00:00.0", "0000:01:00.0"]), seen, case.get("hidden_by"), case.get("expected")
     )
     assert status == case["expect"][0], (message, evidence)
     says(case["expect"][1:], message, evidence, hint or "")
@@ -38,13 +34,17 @@ def test_count(case):
 
 def test_the_bus_is_read_from_sysfs(tmp_path):
     for slot, vendor, kind in (
-        ("0000:01:00.0", "0x10de", "0x030200"), ("0000:02:00.0", "0x10de", "0x030000"),
-        ("0000:02:00.1", "0x10de", "0x040300"), ("0000:03:00.0", "0x8086", "0x030000"),
-        ("0000:04:00.0", "0x10de", "0x030200"), ("0000:05:00.0", "0x10de", "0x068000"),
-    ):  # fmt: skip
+        ("0000:01:00.0", "0x10de", "0x030200"),
+        ("0000:02:00.0", "0x10de", "0x030000"),
+        ("0000:02:00.1", "0x10de", "0x040300"),
+        ("0000:03:00.0", "0x8086", "0x030000"),
+        ("0000:04:00.0", "0x10de", "0x030200"),
+        ("0000:05:00.0", "0x10de", "0x068000"),
+    ):
         (tmp_path / slot).mkdir()
         (tmp_path / slot / "vendor").write_text(vendor + "\n")
         (tmp_path / slot / "class").write_text(kind + "\n")
-    (tmp_path / "0000:04:00.0" / "physfn").mkdir()  # a virtual function
+    # a virtual function
+    (tmp_path / "0000:04:00.0" / "physfn").mkdir()
     assert prove_count.bus_cards(str(tmp_path)) == ["0000:01:00.0", "0000:02:00.0"]
     assert prove_count.bus_cards(str(tmp_path / "absent")) == []

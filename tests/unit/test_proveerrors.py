@@ -38,8 +38,6 @@ def test_endings(status, words):
 
 
 def test_a_code_speaks_before_the_words():
-    sentence, hint = prove_errors.ending(
-        outcome(message="CudaError: cuInit returned 802", code=802), "card 0"
-    )
+    sentence, hint = prove_errors.ending(outcome(message="CudaError: cuInit returned 802", code=802), "card 0")
     assert "802" in sentence
     assert "fabric_manager" in hint

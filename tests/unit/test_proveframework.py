@@ -9,25 +9,26 @@ from pathlib import Path
 import pytest
 
 import provision.collection  # noqa: F401
-from ansible_collections.gpu.provision.plugins.module_utils.prove import (
-    framework as prove_framework,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.prove import (
-    job as prove_job,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.prove import (
-    proofs,
-)
+from ansible_collections.gpu.provision.plugins.module_utils.prove import framework as prove_framework
+from ansible_collections.gpu.provision.plugins.module_utils.prove import job as prove_job
+from ansible_collections.gpu.provision.plugins.module_utils.prove import proofs
 from tests.unit.provecases import outcome, says, table
 
 TORCH = {
-    "version": "2.6.0+cu124", "cuda": "12.4", "available": True, "count": 1, "architectures": ["sm_80", "sm_90"],
-    "cudnn": "9.1.0", "nccl": "2.21.5", "cards": [{"index": 0, "name": "NVIDIA H100", "cc": "9.0", "wrong": None}],
+    "version": "2.6.0+cu124",
+    "cuda": "12.4",
+    "available": True,
+    "count": 1,
+    "architectures": ["sm_80", "sm_90"],
+    "cudnn": "9.1.0",
+    "nccl": "2.21.5",
+    "cards": [{"index": 0, "name": "NVIDIA H100", "cc": "9.0", "wrong": None}],
     "libraries": {
-        "libcudnn.so.9": "/v/nvidia/cudnn/lib/libcudnn.so.9", "libnvJitLink.so.12": "/v/nvidia/nvjitlink/libnvJitLink.so.12",
+        "libcudnn.so.9": "/v/nvidia/cudnn/lib/libcudnn.so.9",
+        "libnvJitLink.so.12": "/v/nvidia/nvjitlink/libnvJitLink.so.12",
     },
     "why": None,
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", table("covers"), ids=lambda case: f"{case['list']} {case['cc']}")
@@ -42,9 +43,13 @@ def test_judge(case):
 
     count = case.get("count", 1)
     status, message, evidence, hint = prove_framework.judge_one(
-        "torch", as_outcome(case["seen"]), as_outcome(case["plain"]) if "plain" in case else None,
-        case.get("library_path", ""), {"count": count, "ccs": ["9.0"] if count else []}, set(case.get("there", [])).__contains__,
-    )  # fmt: skip
+        "torch",
+        as_outcome(case["seen"]),
+        as_outcome(case["plain"]) if "plain" in case else None,
+        case.get("library_path", ""),
+        {"count": count, "ccs": ["9.0"] if count else []},
+        set(case.get("there", [])).__contains__,
+    )
     assert status == case["expect"][0], (message, evidence)
     says(case["expect"][1:], message, evidence, hint or "")
     assert hint or status in ("pass", "skip")
@@ -52,17 +57,13 @@ def test_judge(case):
 
 def test_a_crash_while_importing_is_no_shadow():
     crashed = outcome(message="ended by signal SIGILL", status="killed", at="importing torch")
-    status, message, _, hint = prove_framework.judge_one(
-        "torch", crashed, None, "", {"count": 1, "ccs": ["9.0"]}, bool
-    )
+    status, message, _, hint = prove_framework.judge_one("torch", crashed, None, "", {"count": 1, "ccs": ["9.0"]}, bool)
     assert status == "fail"
     says(["torch", "SIGILL", "importing torch"], message, hint)
 
 
 def test_versions_of_cudnn():
-    assert [prove_framework.cudnn_words(number) for number in (91400, 8902, 90100)] == [
-        "9.14.0", "8.9.2", "9.1.0",
-    ]  # fmt: skip
+    assert [prove_framework.cudnn_words(number) for number in (91400, 8902, 90100)] == ["9.14.0", "8.9.2", "9.1.0"]
 
 
 def test_libraries_are_read_from_maps(tmp_path):
@@ -116,9 +117,7 @@ def interpreter(tmp_path):
 
 
 def proved(path, **args):
-    (verdict,) = proofs.main({"python": [path], "only": ["python.framework"], "timeout_s": 20, **args})[
-        "checks"
-    ]
+    (verdict,) = proofs.main({"python": [path], "only": ["python.framework"], "timeout_s": 20, **args})["checks"]
     return verdict
 
 
@@ -142,8 +141,11 @@ def test_an_export_that_breaks_the_import(interpreter, tmp_path):
     (tmp_path / "old/libnvJitLink.so.12").touch()
     verdict = proved(interpreter(SHADOWED + CPU_BUILD), library_path=str(tmp_path / "old"))
     assert verdict["status"] == "fail"
-    says([f"shadowed library {tmp_path}/old/libnvJitLink.so.12", "__nvJitLinkAddData_12_1"],
-         verdict["message"], verdict["evidence"])  # fmt: skip
+    says(
+        [f"shadowed library {tmp_path}/old/libnvJitLink.so.12", "__nvJitLinkAddData_12_1"],
+        verdict["message"],
+        verdict["evidence"],
+    )
 
 
 def test_an_import_that_hangs(interpreter):

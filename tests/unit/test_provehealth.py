@@ -7,8 +7,14 @@ from ansible_collections.gpu.provision.plugins.module_utils.prove import health 
 from tests.unit.provecases import card, says, table
 
 SAMPLE = {
-    "sm_mhz": 1980, "memory_mhz": 2619, "reasons": 0, "temperature": 50, "power_w": 440.0, "generation": 5, "width": 16,
-}  # fmt: skip
+    "sm_mhz": 1980,
+    "memory_mhz": 2619,
+    "reasons": 0,
+    "temperature": 50,
+    "power_w": 440.0,
+    "generation": 5,
+    "width": 16,
+}
 
 
 @pytest.mark.parametrize("case", table("health"), ids=lambda case: case["name"])

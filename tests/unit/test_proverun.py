@@ -59,9 +59,7 @@ def dump(args, say):
 @pytest.fixture
 def job(monkeypatch):
     monkeypatch.setattr(prove_job, "sources", lambda module: {"jobs": JOBS})
-    return lambda function, args=None, **more: prove_job.Job(
-        "jobs", function, args, **{"timeout_s": 20, **more}
-    )
+    return lambda function, args=None, **more: prove_job.Job("jobs", function, args, **{"timeout_s": 20, **more})
 
 
 def test_an_answer_comes_back_apart_from_what_is_printed(job):
@@ -84,7 +82,8 @@ def test_a_hang_ends_with_everything_that_it_started(job, tmp_path):
     while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
         state = Path(f"/proc/{pid}/stat").read_text()
         if state.rsplit(")", 1)[1].split()[0] == "Z":
-            break  # dead, and waited for by init only where there is one
+            # dead, and waited for by init only where there is one
+            break
         time.sleep(0.05)
     else:
         assert not Path(f"/proc/{pid}").exists()
@@ -153,9 +152,7 @@ def test_an_interpreter_that_cannot_start(job, tmp_path):
 
 def test_side_by_side(job):
     started = time.monotonic()
-    outcomes = prove_job.run_all(
-        [job("hang", {"pid": "/dev/null"}, timeout_s=1.5), job("answer"), job("crash")]
-    )
+    outcomes = prove_job.run_all([job("hang", {"pid": "/dev/null"}, timeout_s=1.5), job("answer"), job("crash")])
     assert [outcome.status for outcome in outcomes] == ["timeout", "ok", "killed"]
     assert time.monotonic() - started < 8
 

@@ -32,9 +32,7 @@ def test_the_way_and_its_rate(case):
     assert case["expect"]["words"] in found["words"]
 
 
-@pytest.mark.parametrize(
-    ("measured", "status"), [(355.0, "pass"), (330.0, "pass"), (200.0, "warn"), (26.3, "fail")]
-)
+@pytest.mark.parametrize(("measured", "status"), [(355.0, "pass"), (330.0, "pass"), (200.0, "warn"), (26.3, "fail")])
 def test_what_was_measured_on_nvlink_is_judged(measured, status):
     # 355 and 330: four and two H100 or H200; 26.3: the same four with NCCL_P2P_DISABLE=1.
     assert prove_topology.judge_rate(measured, 478.1, BANDWIDTH["allreduce"]["nvlink"])[0] == status
@@ -88,7 +86,8 @@ def _config(control=None, before=()):
 @pytest.mark.parametrize(
     ("config", "answer"),
     [
-        (_config(0x1D), True),  # SrcValid, ReqRedir, CmpltRedir, UpstreamFwd: as in the field (scenario J5)
+        # SrcValid, ReqRedir, CmpltRedir, UpstreamFwd: as in the field (scenario J5)
+        (_config(0x1D), True),
         (_config(0x1D, before=(0x0001, 0x0019)), True),
         (_config(0x01), False),
         (_config(), False),

@@ -13,9 +13,7 @@ from tests.unit.provecases import outcome, says, table
 @pytest.mark.parametrize("case", table("xid"), ids=lambda case: case["name"])
 def test_lines(case):
     lines = [[1000000 * number, line] for number, line in enumerate(case["lines"])]
-    status, message, evidence, hint, numbers = prove_xid.judge(
-        outcome({"lines": lines, "first": case.get("first", 0)})
-    )
+    status, message, evidence, hint, numbers = prove_xid.judge(outcome({"lines": lines, "first": case.get("first", 0)}))
     assert status == case["expect"][0], message
     says(case["expect"][1:], message, evidence, hint or "")
     assert hint or status == "pass"
@@ -36,16 +34,8 @@ def test_the_real_log_is_read_or_refused():
         assert all("Xid" in line for _, line in done.result["lines"])
     else:
         assert done.status == "error"
-        assert (
-            not Path("/dev/kmsg").exists()
-            or "kmsg" in done.message
-            or "Operation not permitted" in done.message
-        )
-    assert (
-        prove_xid.judge(done)[0] in ("pass", "warn", "fail")
-        if done.ok
-        else prove_xid.judge(done)[0] == "skip"
-    )
+        assert not Path("/dev/kmsg").exists() or "kmsg" in done.message or "Operation not permitted" in done.message
+    assert prove_xid.judge(done)[0] in ("pass", "warn", "fail") if done.ok else prove_xid.judge(done)[0] == "skip"
 
 
 def test_other_lines_are_none():

@@ -8,25 +8,13 @@ import pytest
 import yaml
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils.apt import (
-    conf as apt_conf,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.apt import (
-    files as apt_files,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.apt import (
-    query as apt_query,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.apt import (
-    sources as apt_sources,
-)
+from ansible_collections.gpu.provision.plugins.module_utils.apt import conf as apt_conf
+from ansible_collections.gpu.provision.plugins.module_utils.apt import files as apt_files
+from ansible_collections.gpu.provision.plugins.module_utils.apt import query as apt_query
+from ansible_collections.gpu.provision.plugins.module_utils.apt import sources as apt_sources
 from ansible_collections.gpu.provision.plugins.module_utils.apt.common import AptError
-from ansible_collections.gpu.provision.plugins.module_utils.conda import (
-    common as conda_common,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.conda import (
-    errors as conda_errors,
-)
+from ansible_collections.gpu.provision.plugins.module_utils.conda import common as conda_common
+from ansible_collections.gpu.provision.plugins.module_utils.conda import errors as conda_errors
 from ansible_collections.gpu.provision.plugins.module_utils.lib import proxies
 from provision.errors import UsageError
 from provision.inventory import Host, variables
@@ -65,7 +53,8 @@ def test_wish(case):
     proxy = HostProxy.from_vars(case["vars"])
     if "environment" in case:
         assert proxy.environment == case["environment"]
-    proxies.within(proxy.environment)  # the host's own check takes what we send
+    # the host's own check takes what we send
+    proxies.within(proxy.environment)
     text = proxy.apt_text(case.get("uris", []))
     assert bool(text) == bool(proxy)
     assert text.splitlines()[1:] == case["apt"]
@@ -179,9 +168,13 @@ def test_other_names_and_odd_values_do_not_get_in(odd):
         ({}, "https://x.org/k", "without a proxy (no https_proxy in the environment)"),
         ({"https_proxy": "http://me:se/cret@p:3128/"}, "https://x.org/k", "through the proxy p:3128"),
         ({"http_proxy": "p:3128"}, "http://x.org/k", "through the proxy p:3128"),
-        ({"http_proxy": "http://p:3128", "no_proxy": ".org"}, "http://x.org/k", "without a proxy (no_proxy names x.org)"),
+        (
+            {"http_proxy": "http://p:3128", "no_proxy": ".org"},
+            "http://x.org/k",
+            "without a proxy (no_proxy names x.org)",
+        ),
     ],
-)  # fmt: skip
+)
 def test_the_way_is_told_by_host_and_port_only(monkeypatch, environment, url, words):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
@@ -195,16 +188,18 @@ def test_the_way_is_told_by_host_and_port_only(monkeypatch, environment, url, wo
         ("", {"https_proxy": "http://p:1"}, "apt: https through the proxy p:1"),
         # apt takes http's for https where https has none (apt-transport-https(1))
         (
-            'Acquire::http::Proxy "http://me:secret@q:2/";\n', {"http_proxy": "http://p:1"},
+            'Acquire::http::Proxy "http://me:secret@q:2/";\n',
+            {"http_proxy": "http://p:1"},
             "apt: http through the proxy q:2, https through the proxy q:2",
         ),
         (
             'Acquire::http::Proxy "http://q:2";\nAcquire::http::Proxy::a.corp "DIRECT";\nAcquire::https::Proxy "http://r:3";\n'
-            'Acquire::https::Proxy::a.corp "DIRECT";\n', {},
+            'Acquire::https::Proxy::a.corp "DIRECT";\n',
+            {},
             "apt: http through the proxy q:2, https through the proxy r:3 (not for a.corp)",
         ),
     ],
-)  # fmt: skip
+)
 def test_apts_way(dump, environ, words):
     assert apt_query.apt_way(dump, environ) == words
 

@@ -121,7 +121,7 @@ def host(tmp_path, repository, monkeypatch):
     bare, _ = repository
     config = pulling.Config(
         Source(str(bare), "main"), "gpu01", "hosts.yml", tmp_path / "state", tmp_path / "metrics", variables={"a": 1}
-    )  # fmt: skip
+    )
     (tmp_path / "metrics").mkdir()
     real = pulling._words
 
@@ -147,8 +147,11 @@ def document(status, *errors):
 
 
 def numbers(text):
-    return {line.split("{")[0].split(" ")[0].removeprefix("gpu_provision_pull_"): line.rsplit(" ", 1)[1]
-            for line in text.splitlines() if not line.startswith("#")}  # fmt: skip
+    return {
+        line.split("{")[0].split(" ")[0].removeprefix("gpu_provision_pull_"): line.rsplit(" ", 1)[1]
+        for line in text.splitlines()
+        if not line.startswith("#")
+    }
 
 
 def test_a_run_that_ends_well(host):
@@ -158,16 +161,9 @@ def test_a_run_that_ends_well(host):
     assert json.loads(apply[5]) == {"a": 1} and apply[1].endswith("/state/git/hosts.yml")
     assert drift[-3:-1] == ["drift", "--metrics"] and drift[-1].endswith(report.DRIFT_FILE)
     found = numbers(text)
-    assert (outcome.code, found["last_result"], found["reboot_needed"], found["drifted"]) == (
-        0,
-        "0",
-        "0",
-        "0",
-    )
+    assert (outcome.code, found["last_result"], found["reboot_needed"], found["drifted"]) == (0, "0", "0", "0")
     assert (
-        float(found["last_success_timestamp_seconds"])
-        == outcome.started
-        == float(found["last_run_timestamp_seconds"])
+        float(found["last_success_timestamp_seconds"]) == outcome.started == float(found["last_run_timestamp_seconds"])
     )
     assert outcome.state in text
 
@@ -210,20 +206,11 @@ def test_one_run_at_a_time(host, tmp_path):
 def test_the_configuration_that_the_role_writes(tmp_path, capsys):
     path = tmp_path / "pull.json"
     tasks = yaml.safe_load((ROOT / "roles/gpu_pull/tasks/units.yml").read_text())
-    (written,) = [
-        task["vars"]["__gpu_pull_config"] for task in tasks if "__gpu_pull_config" in task.get("vars", {})
-    ]
-    written = {
-        **written,
-        "source": {**dict.fromkeys(written["source"], ""), "url": "/srv/x", "verify_commit": False},
-    }
+    (written,) = [task["vars"]["__gpu_pull_config"] for task in tasks if "__gpu_pull_config" in task.get("vars", {})]
+    written = {**written, "source": {**dict.fromkeys(written["source"], ""), "url": "/srv/x", "verify_commit": False}}
     path.write_text(json.dumps({**written, "metrics_dir": "/m", "vault_password_file": ""}))
     config = pulling.read_config(path)
-    assert (config.metrics_dir, config.source.url, config.folder) == (
-        Path("/m"),
-        "/srv/x",
-        Path("/var/lib/gpu-pull"),
-    )
+    assert (config.metrics_dir, config.source.url, config.folder) == (Path("/m"), "/srv/x", Path("/var/lib/gpu-pull"))
     assert config.variables["ansible_connection"] == "local"
     path.write_text('{"odd": 1}')
     with pytest.raises(UsageError):

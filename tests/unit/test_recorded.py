@@ -40,17 +40,13 @@ def test_its_driver_is_refused_and_accepted_when_that_is_said():
     assert [(issue.code, issue.because) for issue in plan.blockers] == [
         (issue["code"], issue["because"]) for issue in printed["blockers"]
     ]
-    accepted = plan_from_facts(
-        "localhost", Facts.model_validate(facts()), never, {"nvidia_driver_manage": False}
-    )
+    accepted = plan_from_facts("localhost", Facts.model_validate(facts()), never, {"nvidia_driver_manage": False})
     assert (accepted.status, accepted.steps, accepted.blockers) == ("converged", [], [])
 
 
 @pytest.mark.parametrize("manage", [True, False])
 def test_it_is_judged_as_it_was_there(manage):
-    found = verify_host(
-        lambda program, args: facts(), {"nvidia_driver_manage": manage, "gpu_verify_run": False}
-    )
+    found = verify_host(lambda program, args: facts(), {"nvidia_driver_manage": manage, "gpu_verify_run": False})
     # Checks of CUDA and containers came later: what those of CUDA say of a real machine is in h100x1.
     assert {v["status"] for v in found if v["id"].startswith(("conda.", "container."))} == {"skip"}
     later = ("cuda.", "conda.", "container.")
@@ -75,11 +71,7 @@ def test_cuda_of_a_real_h100_machine(machine):
     tree = Facts.model_validate(probe_facts.collect(root=str(FIXTURES / machine / "root")))
     printed = words((FIXTURES / "h100x1/printed.txt").read_text())
     assert cuda_in_words(tree) == "CUDA 13.0, cuDNN 9.14.0.64, NCCL 2.28.3"
-    for title, lines in (
-        ("CUDA", cuda_lines(tree)),
-        ("cuDNN", cudnn_lines(tree)),
-        ("NCCL", nccl_lines(tree)),
-    ):
+    for title, lines in (("CUDA", cuda_lines(tree)), ("cuDNN", cudnn_lines(tree)), ("NCCL", nccl_lines(tree))):
         assert f"{title} {words(' '.join(lines))} " in printed
     values = {"nvidia_driver_manage": False, "gpu_verify_run": False}
     found = verify_host(lambda program, args: tree.model_dump(), values)

@@ -29,9 +29,7 @@ def own_configuration(monkeypatch, tmp_path):
 def test_target(case, tmp_path):
     if "config" in case:
         (tmp_path / "config").write_text(case["config"])
-    given = {
-        key: tuple(value) if isinstance(value, list) else value for key, value in case["connection"].items()
-    }
+    given = {key: tuple(value) if isinstance(value, list) else value for key, value in case["connection"].items()}
     found = target.resolve(Connection(**given))
     for key, value in case.get("want", {}).items():
         have = getattr(found, key)
@@ -67,11 +65,7 @@ def test_include_ends_with_its_file(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "want"),
-    [
-        ("bastion", ("bastion", 22)),
-        ("me@bastion:2222", ("bastion", 2222)),
-        ("me@[fe80::1]:22", ("fe80::1", 22)),
-    ],
+    [("bastion", ("bastion", 22)), ("me@bastion:2222", ("bastion", 2222)), ("me@[fe80::1]:22", ("fe80::1", 22))],
 )
 def test_jump_names(text, want):
     found = target.resolve_name(text)
@@ -89,7 +83,8 @@ def test_jump_names(text, want):
         (f"gpu*,!gpu02 ssh-ed25519 {KEY}", "gpu02", 22, False),
         (f"[gpu01]:2222 ssh-ed25519 {KEY}", "gpu01", 2222, True),
         (f"[gpu01]:2222 ssh-ed25519 {KEY}", "gpu01", 22, False),
-        (f"gpu01 ssh-ed25519 {KEY}", "gpu01", 2222, True),  # OpenSSH's second look, without the port
+        # OpenSSH's second look, without the port
+        (f"gpu01 ssh-ed25519 {KEY}", "gpu01", 2222, True),
         (f"GPU01 ssh-ed25519 {KEY}", "gpu01", 22, True),
         ("# gpu01 ssh-ed25519 x", "gpu01", 22, False),
         ("gpu01 broken", "gpu01", 22, False),

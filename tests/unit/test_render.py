@@ -28,10 +28,7 @@ LONG = "a reason that goes on for quite some time so that it has to be folded on
 SCAN = ScanDocument(
     hosts={
         "gpu-node-01.rack-7.example.org": ScannedHost(
-            status="ok",
-            gpus=["8 x H100 SXM5 80GB"],
-            driver="580.126.20 open",
-            summary="12 held; reboot pending",
+            status="ok", gpus=["8 x H100 SXM5 80GB"], driver="580.126.20 open", summary="12 held; reboot pending"
         ),
         "gpu02": ScannedHost(status="unreachable", summary=LONG),
     }
@@ -39,18 +36,31 @@ SCAN = ScanDocument(
 PLAN = PlanDocument(
     hosts={
         "gpu01": HostPlan(
-            host="gpu01", status="changes", gpus=["8 x H100 SXM5 80GB"], summary="driver 580.126.20 open, " + LONG,
+            host="gpu01",
+            status="changes",
+            gpus=["8 x H100 SXM5 80GB"],
+            summary="driver 580.126.20 open, " + LONG,
             decisions=[Reason(what="branch", value="580", because=LONG)],
             steps=[Step(id="packages", title="Install", because=LONG, details=[LONG])],
-            packages=[PackageChange(action="install", name="linux-modules-nvidia-580-open-6.8.0-48-generic", version="6.8.0")],
+            packages=[
+                PackageChange(action="install", name="linux-modules-nvidia-580-open-6.8.0-48-generic", version="6.8.0")
+            ],
             warnings=[Issue(code="w", message=LONG, hint=LONG)],
         )
     }
-)  # fmt: skip
+)
 VERIFY = VerifyDocument.model_validate(
-    {"hosts": {"gpu01": {"status": "fail", "checks": [
-        {"id": "driver.versions", "status": "fail", "message": LONG, "evidence": [LONG], "hint": LONG}]}}}
-)  # fmt: skip
+    {
+        "hosts": {
+            "gpu01": {
+                "status": "fail",
+                "checks": [
+                    {"id": "driver.versions", "status": "fail", "message": LONG, "evidence": [LONG], "hint": LONG}
+                ],
+            }
+        }
+    }
+)
 APPLY = ApplyDocument.model_validate(
     {"hosts": {"gpu01": {"status": "done", "summary": LONG, "changed": [LONG]}}, "run_dir": "/x/" + "y" * 30}
 )
@@ -103,11 +113,7 @@ def test_errors_are_folded_on_a_terminal_and_whole_in_a_pipe():
     issue = Issue(code="x", host="gpu01", message=LONG.strip(), because=[LONG.strip()], hint=LONG.strip())
     made = renderer(60)
     made.issue(issue)
-    assert [line.split(":")[0].strip() for line in text_of(made.err).splitlines()] == [
-        "error",
-        "because",
-        "hint",
-    ]
+    assert [line.split(":")[0].strip() for line in text_of(made.err).splitlines()] == ["error", "because", "hint"]
     made = renderer(60, terminal=True)
     made.issue(issue)
     assert max(len(line) for line in bare(text_of(made.err)).splitlines()) <= 60
@@ -187,10 +193,24 @@ def test_every_schema_has_the_common_fields_and_its_own_name():
     assert set(found) == {
         f"provision/{word}/1"
         for word in (
-            "error", "init", "scan", "envs", "plan", "apply", "verify", "compat", "diagnose", "explain", "rescue", "offline",
-            "drift", "locked", "history", "mirror",
+            "error",
+            "init",
+            "scan",
+            "envs",
+            "plan",
+            "apply",
+            "verify",
+            "compat",
+            "diagnose",
+            "explain",
+            "rescue",
+            "offline",
+            "drift",
+            "locked",
+            "history",
+            "mirror",
         )
-    }  # fmt: skip
+    }
     for name, schema in found.items():
         assert {"schema", "ok", "exit_code", "hosts", "errors"} <= set(schema["properties"])
         assert schema["properties"]["schema"]["default"] == name
@@ -231,23 +251,24 @@ def test_hosts_in_words(names, told):
 
 def test_forty_hosts_do_not_scroll_for_pages():
     wanted = {
-        f"gpu{n:02d}": HostPlan(
-            host=f"gpu{n:02d}", status="converged", gpus=["8 x H100"], summary="driver 580.126.20"
-        )
+        f"gpu{n:02d}": HostPlan(host=f"gpu{n:02d}", status="converged", gpus=["8 x H100"], summary="driver 580.126.20")
         for n in range(1, 39)
     }
-    down = Issue(
-        code="connect.refused", message="gpu39: port 22 refuses", because=["10.0.0.39:22"], hint="is it up?"
-    )
+    down = Issue(code="connect.refused", message="gpu39: port 22 refuses", because=["10.0.0.39:22"], hint="is it up?")
     broken = {
-        name: HostPlan(host=name, status="unreachable", blockers=[
-            down.model_copy(update={"host": name, "message": f"{name}: port 22 refuses", "because": [address]})])
+        name: HostPlan(
+            host=name,
+            status="unreachable",
+            blockers=[
+                down.model_copy(update={"host": name, "message": f"{name}: port 22 refuses", "because": [address]})
+            ],
+        )
         for name, address in (("gpu39", "10.0.0.39:22"), ("gpu40", "10.0.0.40:22"))
-    }  # fmt: skip
+    }
     made = renderer(80)
-    made.document(PlanDocument(
-        hosts=wanted | broken, errors=[issue for plan in broken.values() for issue in plan.blockers]
-    ))  # fmt: skip
+    made.document(
+        PlanDocument(hosts=wanted | broken, errors=[issue for plan in broken.values() for issue in plan.blockers])
+    )
     assert text_of(made.out).splitlines() == [
         "gpu01 to gpu38 (38 hosts)  as wanted  8 x H100; driver 580.126.20",
         "gpu39, gpu40 (2 hosts)  unreachable  HOST: port 22 refuses",
@@ -262,29 +283,42 @@ def test_forty_hosts_do_not_scroll_for_pages():
 
 def test_failed_checks_are_told_once():
     document = VERIFY.model_copy(deep=True)
-    document.errors = [
-        Issue(code="check.driver.versions", host="gpu01", message="m", because=["b"], hint="h")
-    ]
+    document.errors = [Issue(code="check.driver.versions", host="gpu01", message="m", because=["b"], hint="h")]
     made = renderer(80)
     made.document(document)
     assert "fail  driver.versions" in text_of(made.out)
-    assert text_of(made.err).startswith(
-        "error: gpu01: 1 check failed: driver.versions\n  hint: docs/checks.md"
-    )
+    assert text_of(made.err).startswith("error: gpu01: 1 check failed: driver.versions\n  hint: docs/checks.md")
 
 
 def test_packages_stand_with_the_step_that_they_belong_to_and_a_toolkit_is_one_line():
-    plan = HostPlan(host="gpu01", status="changes", steps=[
-        Step(id="packages", title="install driver 580.2", because="none is there"),
-        Step(id="packages", part="cuda", title="install CUDA 12.4", because="listed"),
-        Step(id="packages", part="cuda", title="remove CUDA 11.8", because="not listed", details=["cuda-nvcc-11-8"]),
-    ], packages=[
-        PackageChange(action="install", name="nvidia-utils-580", version="580.2-1"),
-        PackageChange(action="install", name="cuda-nvcc-12-4", version="12.4.131-1", part="cuda", group="CUDA 12.4",
-                      download_bytes=5_000_000),
-        PackageChange(action="install", name="libcublas-12-4", version="12.4.5.8-1", part="cuda", group="CUDA 12.4"),
-        PackageChange(action="remove", name="cuda-nvcc-11-8", from_version="11.8.89-1", part="cuda", group="CUDA 11.8"),
-    ])  # fmt: skip
+    plan = HostPlan(
+        host="gpu01",
+        status="changes",
+        steps=[
+            Step(id="packages", title="install driver 580.2", because="none is there"),
+            Step(id="packages", part="cuda", title="install CUDA 12.4", because="listed"),
+            Step(
+                id="packages", part="cuda", title="remove CUDA 11.8", because="not listed", details=["cuda-nvcc-11-8"]
+            ),
+        ],
+        packages=[
+            PackageChange(action="install", name="nvidia-utils-580", version="580.2-1"),
+            PackageChange(
+                action="install",
+                name="cuda-nvcc-12-4",
+                version="12.4.131-1",
+                part="cuda",
+                group="CUDA 12.4",
+                download_bytes=5_000_000,
+            ),
+            PackageChange(
+                action="install", name="libcublas-12-4", version="12.4.5.8-1", part="cuda", group="CUDA 12.4"
+            ),
+            PackageChange(
+                action="remove", name="cuda-nvcc-11-8", from_version="11.8.89-1", part="cuda", group="CUDA 11.8"
+            ),
+        ],
+    )
     made = renderer(80)
     made.show(PlanDocument(hosts={"gpu01": plan}))
     assert text_of(made.out).splitlines()[1:10] == [
@@ -301,12 +335,16 @@ def test_packages_stand_with_the_step_that_they_belong_to_and_a_toolkit_is_one_l
 
 
 def test_packages_stand_together_by_what_happens_and_version():
-    plan = HostPlan(host="gpu01", status="changes", packages=[
-        PackageChange(action="remove", name="old-a", from_version="550.1"),
-        PackageChange(action="install", name="new-a", version="580.2", download_bytes=310_000_000),
-        PackageChange(action="upgrade", name="moved", version="2", from_version="1"),
-        PackageChange(action="install", name="new-b", version="580.2"),
-    ])  # fmt: skip
+    plan = HostPlan(
+        host="gpu01",
+        status="changes",
+        packages=[
+            PackageChange(action="remove", name="old-a", from_version="550.1"),
+            PackageChange(action="install", name="new-a", version="580.2", download_bytes=310_000_000),
+            PackageChange(action="upgrade", name="moved", version="2", from_version="1"),
+            PackageChange(action="install", name="new-b", version="580.2"),
+        ],
+    )
     made = renderer(80)
     made.show(PlanDocument(hosts={"gpu01": plan}))
     assert text_of(made.out).splitlines()[1:5] == [
@@ -322,9 +360,7 @@ def test_a_warning_tells_its_reason():
     plan = HostPlan(host="gpu01", status="converged", summary="driver 595.58.03", warnings=[trouble])
     made = renderer(80)
     made.show(PlanDocument(hosts={"gpu01": plan}))
-    assert "  warning: 595.58.03 has a known trouble\n    because: suspend crash\n    hint: h\n" in text_of(
-        made.out
-    )
+    assert "  warning: 595.58.03 has a known trouble\n    because: suspend crash\n    hint: h\n" in text_of(made.out)
 
 
 def test_no_blanks_at_the_ends_of_lines():
@@ -344,6 +380,8 @@ def test_a_kind_of_which_nothing_was_judged_is_one_line():
         Check(id="container.shm", status="skip", message="no docker in use"),
     ]
     assert [(check.id, check.message) for check in folded(checks)] == [
-        ("gpu.bus", "2 on the PCI bus"), ("gpu.p2p", "fewer than two cards to use"),
-        ("conda.*", "no conda, and none is asked for"), ("container.*", "no docker (-v tells all 2)"),
-    ]  # fmt: skip
+        ("gpu.bus", "2 on the PCI bus"),
+        ("gpu.p2p", "fewer than two cards to use"),
+        ("conda.*", "no conda, and none is asked for"),
+        ("container.*", "no docker (-v tells all 2)"),
+    ]

@@ -23,9 +23,7 @@ WISHES = yaml.safe_load((CASES / "rescue_narrow.yml").read_text())
 
 
 def finding(code, repairs, level="error", reboot=False):
-    made = [
-        Repair(action=row[0], words=f"{row[0]} it", args=row[1] if len(row) > 1 else {}) for row in repairs
-    ]
+    made = [Repair(action=row[0], words=f"{row[0]} it", args=row[1] if len(row) > 1 else {}) for row in repairs]
     return Finding(code=code, level=level, message=code, repairs=made, reboot=reboot)
 
 
@@ -104,25 +102,22 @@ def test_wishes(case):
     facts = facts.model_copy(update={"packages": packages})
     if "toolkits" in case:
         rows = [{"path": f"/usr/local/cuda-{v}", "version": v} for v in case["toolkits"]]
-        facts.cuda.toolkits = [
-            type(facts.cuda).model_fields["toolkits"].annotation.__args__[0](**r) for r in rows
-        ]
+        facts.cuda.toolkits = [type(facts.cuda).model_fields["toolkits"].annotation.__args__[0](**r) for r in rows]
     steps = [
         RescueStep(
-            finding=case.get("finding", "x.y"),
-            action="apply",
-            words="",
-            args=case.get("args", {"parts": ["driver"]}),
+            finding=case.get("finding", "x.y"), action="apply", words="", args=case.get("args", {"parts": ["driver"]})
         )
     ]
     defaults = {
-        "nvidia_driver_manage": True, "nvidia_driver_branch": "recommended", "nvidia_driver_version": "",
-        "nvidia_driver_update": True, "nvidia_driver_channel": "auto", "cuda_toolkit_update": True,
-    }  # fmt: skip
+        "nvidia_driver_manage": True,
+        "nvidia_driver_branch": "recommended",
+        "nvidia_driver_version": "",
+        "nvidia_driver_update": True,
+        "nvidia_driver_channel": "auto",
+        "cuda_toolkit_update": True,
+    }
     found = wishes({**defaults, **case.get("values", {})}, facts, steps)
-    assert all(
-        wish["nvidia_driver_update"] is False and wish["cuda_toolkit_update"] is False for wish in found
-    )
+    assert all(wish["nvidia_driver_update"] is False and wish["cuda_toolkit_update"] is False for wish in found)
     shown = [{key: wish.get(key) for key in case["expect"][0]} for wish in found]
     assert shown == case["expect"]
 
@@ -132,10 +127,12 @@ def test_wishes(case):
 
 def test_orders_leave_out_what_cannot_be_done_and_name_files():
     steps = [
-        RescueStep(finding="a.b", action="sources.drop", words="w", args={"entries": [{"file": "/etc/apt/x.list", "line": 2}]}),
+        RescueStep(
+            finding="a.b", action="sources.drop", words="w", args={"entries": [{"file": "/etc/apt/x.list", "line": 2}]}
+        ),
         RescueStep(finding="a.c", action="sources.key", words="w", args={}, ok=False),
         RescueStep(finding="a.d", action="file.aside", words="w", args={"paths": ["/etc/modprobe.d/y.conf"]}),
-    ]  # fmt: skip
+    ]
     told = orders(Round(kind="mend", steps=steps), {"nvidia_driver_lock_timeout": 60}, Limits())
     assert [step["action"] for step in told["steps"]] == ["sources.drop", "file.aside"]
     assert told["paths"] == ["/etc/apt/x.list", "/etc/modprobe.d/y.conf"] == paths_of([steps[0], steps[2]])
@@ -144,9 +141,15 @@ def test_orders_leave_out_what_cannot_be_done_and_name_files():
     assert not told["reboot"]["needed"]
 
 
-@pytest.mark.parametrize(("limits", "policy"), [
-    (Limits(), "when_idle"), (Limits(reboot="never"), "never"), (Limits(local=True), "never"), (Limits("always"), "always"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("limits", "policy"),
+    [
+        (Limits(), "when_idle"),
+        (Limits(reboot="never"), "never"),
+        (Limits(local=True), "never"),
+        (Limits("always"), "always"),
+    ],
+)
 def test_whose_reboot_it_is(limits, policy):
     steps = [RescueStep(finding="a.b", action="reboot", words="reboot: nouveau has the GPUs")]
     told = orders(Round(kind="restart", steps=steps, reboot=True), {}, limits)
@@ -161,18 +164,23 @@ def test_record():
         RescueStep(finding="a.c", action="initramfs.build", words="w"),
     ]
     done = History(rounds=[Round(kind="mend", steps=steps)])
-    record(done, [{"ok": False, "changed": False, "said": ["held"], "code": "apt.lock_timeout", "hint": "wait"},
-                  {"ok": True, "changed": True, "said": ["built"]}])  # fmt: skip
+    record(
+        done,
+        [
+            {"ok": False, "changed": False, "said": ["held"], "code": "apt.lock_timeout", "hint": "wait"},
+            {"ok": True, "changed": True, "said": ["built"]},
+        ],
+    )
     assert [(step.ok, step.said, step.code) for step in steps] == [
-        (False, ["held"], "apt.lock_timeout"), (False, [], None), (True, ["built"], None),
-    ]  # fmt: skip
+        (False, ["held"], "apt.lock_timeout"),
+        (False, [], None),
+        (True, ["built"], None),
+    ]
     apply = RescueStep(finding="a.d", action="apply", words="w")
     record(History(rounds=[Round(kind="apply", steps=[apply])]), [])
     assert apply.ok and apply.changed
     failed = RescueStep(finding="a.d", action="apply", words="w")
-    issue = Issue(
-        code="apt.dpkg_failed", message="nvidia-dkms-580 failed", because=["make: error"], hint="mend it"
-    )
+    issue = Issue(code="apt.dpkg_failed", message="nvidia-dkms-580 failed", because=["make: error"], hint="mend it")
     record(History(rounds=[Round(kind="apply", steps=[failed])]), [], failed=issue)
     assert failed.ok is False and failed.said == ["nvidia-dkms-580 failed", "make: error"]
 
@@ -182,22 +190,28 @@ def test_record():
 
 def test_touched_is_what_was_read_not_what_was_planned():
     def facts(**rows):
-        return Facts.model_validate({
-            "packages": {name.replace("_", "-"): {"version": v, "status": s} for name, (v, s) in rows.items()}
-        })  # fmt: skip
+        return Facts.model_validate(
+            {"packages": {name.replace("_", "-"): {"version": v, "status": s} for name, (v, s) in rows.items()}}
+        )
 
     before = facts(a=("1", "hi"), b=("1", "ii"), c=("1", "iF"), d=("1", "ii"), e=("1", "rc"))
     after = facts(a=("2", "hi"), c=("1", "ii"), d=("1", "hi"), f=("3", "ii"))
     plan = HostPlan(
-        host="h", status="changes", packages=[
-            PackageChange(action="install", name="make", version="4.3"), PackageChange(action="upgrade", name="d", version="2"),
+        host="h",
+        status="changes",
+        packages=[
+            PackageChange(action="install", name="make", version="4.3"),
+            PackageChange(action="upgrade", name="d", version="2"),
         ],
-    )  # fmt: skip
+    )
     steps = [RescueStep(finding="x", action="apply", words="", ok=True, changed=True)]
     carried = History(rounds=[Round(kind="apply", steps=steps, plan=plan)])
     assert [(c.action, c.name) for c in touched(before, after, carried)] == [
-        ("upgrade", "a"), ("remove", "b"), ("install", "f"), ("install", "make"),
-    ]  # fmt: skip
+        ("upgrade", "a"),
+        ("remove", "b"),
+        ("install", "f"),
+        ("install", "make"),
+    ]
     assert configured(before, after) == ["c"]
     steps[0].ok = False
     assert "make" not in [c.name for c in touched(before, after, carried)]

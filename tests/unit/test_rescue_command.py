@@ -19,17 +19,27 @@ from provision.runs.engine import HostOutcome, RunResult
 from provision.runs.fleet import Fleet
 
 STALE = Finding(
-    code="driver.stale_module", level="error", message="the loaded module is 580.126.20, the disk has 580.173.02",
+    code="driver.stale_module",
+    level="error",
+    message="the loaded module is 580.126.20, the disk has 580.173.02",
     evidence=["/sys/module/nvidia/version: 580.126.20"],
     repairs=[Repair(action="module.reload", words="load the modules anew"), Repair(action="reboot", words="reboot")],
-)  # fmt: skip
+)
 HALF = Finding(
-    code="dpkg.unfinished", level="error", message="2 packages are not set up",
-    repairs=[Repair(action="dpkg.configure", words="finish what dpkg was cut off at"), Repair(action="purge", words="purge")],
-)  # fmt: skip
+    code="dpkg.unfinished",
+    level="error",
+    message="2 packages are not set up",
+    repairs=[
+        Repair(action="dpkg.configure", words="finish what dpkg was cut off at"),
+        Repair(action="purge", words="purge"),
+    ],
+)
 MANUAL = Finding(
-    code="gpus.firmware", level="error", message="the card is too hot", repairs=[Repair(action="manual", words="cool it")]
-)  # fmt: skip
+    code="gpus.firmware",
+    level="error",
+    message="the card is too hot",
+    repairs=[Repair(action="manual", words="cool it")],
+)
 
 
 class World:
@@ -88,25 +98,26 @@ class World:
         self.played.append({name: told[name]["kind"] for name in hosts})
         outcomes = {}
         for name in hosts:
-            steps = [dict(self.answers.get(step["action"], {"ok": True, "changed": True, "said": ["done"]}))
-                     for step in told[name]["steps"]]  # fmt: skip
+            steps = [
+                dict(self.answers.get(step["action"], {"ok": True, "changed": True, "said": ["done"]}))
+                for step in told[name]["steps"]
+            ]
             on_event({"event": "ok", "host": name, "task": "t", "changed": True, "steps": steps})
             if told[name]["reboot"]["needed"]:
                 self.boots[name] += "+"
             outcomes[name] = self.failed.get(name) or HostOutcome(status="changed", changed=["t"])
         return RunResult(
-            hosts=outcomes,
-            run_dir=run_dir,
-            rc=0,
-            interrupted=any(o.status == "interrupted" for o in outcomes.values()),
+            hosts=outcomes, run_dir=run_dir, rc=0, interrupted=any(o.status == "interrupted" for o in outcomes.values())
         )
 
     def verify(self, fleet, talk, hosts, keep=False):
         rows = {h.name: self.verdicts.get(h.name, "pass") for h in hosts}
-        return VerifyDocument(hosts={
-            name: VerifiedHost(status=status, checks=[Check(id="driver.smi", status=status, message="m")])
-            for name, status in rows.items()
-        })  # fmt: skip
+        return VerifyDocument(
+            hosts={
+                name: VerifiedHost(status=status, checks=[Check(id="driver.smi", status=status, message="m")])
+                for name, status in rows.items()
+            }
+        )
 
     def locks(self, fleet, command, run, talk, force=False):
         world = self
@@ -155,12 +166,7 @@ def test_one_round(world):
 
 
 def test_the_reload_fails_and_the_reboot_does_it(world):
-    world.answers["module.reload"] = {
-        "ok": False,
-        "changed": False,
-        "said": ["in use"],
-        "code": "module.in_use",
-    }
+    world.answers["module.reload"] = {"ok": False, "changed": False, "said": ["in use"], "code": "module.in_use"}
     done = world.run(world.host("gpu01", [STALE], [STALE], []))
     host = done.hosts["gpu01"]
     assert (host.status, host.reboots) == ("rescued", 1)
@@ -195,16 +201,17 @@ def test_a_host_that_cannot_be_reached_is_told_the_way(world):
     done = world.run(world.host("gpu01", [HALF], []), world.host("gpu02", lost))
     assert done.exit_code == 4 and done.hosts["gpu01"].status == "rescued"
     assert done.hosts["gpu02"].status == "unreachable"
-    assert (
-        done.errors[0].hint.startswith("is it on? at its console")
-        and "--offline-script" in done.errors[0].hint
-    )
+    assert done.errors[0].hint.startswith("is it on? at its console") and "--offline-script" in done.errors[0].hint
 
 
 def test_a_lock_stops_the_host_and_not_the_others(world):
     world.answers["dpkg.configure"] = {
-        "ok": False, "changed": False, "said": ["held by process 7 (unattended-upgr)"], "code": "apt.lock_timeout", "hint": "wait",
-    }  # fmt: skip
+        "ok": False,
+        "changed": False,
+        "said": ["held by process 7 (unattended-upgr)"],
+        "code": "apt.lock_timeout",
+        "hint": "wait",
+    }
     done = world.run(world.host("gpu01", [HALF]), world.host("gpu02", [STALE], []))
     assert done.exit_code == 5
     assert done.hosts["gpu01"].status == "blocked" and "unattended-upgr" in done.hosts["gpu01"].summary
@@ -230,9 +237,7 @@ def test_each_round_is_asked_for(world):
     asked = []
 
     def agree(document):
-        asked.append(
-            [step.action for one in document.hosts["gpu01"].rounds for step in one.steps if step.ok is None]
-        )
+        asked.append([step.action for one in document.hosts["gpu01"].rounds for step in one.steps if step.ok is None])
         return len(asked) < 2
 
     world.answers["module.reload"] = {"ok": False, "changed": False, "said": ["in use"]}
@@ -242,9 +247,7 @@ def test_each_round_is_asked_for(world):
 
 
 def test_a_failed_play_is_read_again(world):
-    issue = Issue(
-        code="apt.dpkg_failed", host="gpu01", message="nvidia-dkms failed", because=["make"], hint="mend"
-    )
+    issue = Issue(code="apt.dpkg_failed", host="gpu01", message="nvidia-dkms failed", because=["make"], hint="mend")
     world.failed["gpu01"] = HostOutcome(status="failed", failed_task="t", issue=issue)
     world.answers = {"dpkg.configure": {"ok": True, "changed": True, "said": []}}
     done = world.run(world.host("gpu01", [HALF]))
@@ -268,9 +271,11 @@ def test_the_view(world, capsys):
     }
     shown = []
     done = world.run(
-        world.host("gpu01", [STALE], [STALE], []), world.host("gpu02", []), world.host("gpu03", [MANUAL]),
+        world.host("gpu01", [STALE], [STALE], []),
+        world.host("gpu02", []),
+        world.host("gpu03", [MANUAL]),
         agree=lambda document: shown.append(document) or True,
-    )  # fmt: skip
+    )
     renderer = Renderer()
     renderer.show(shown[0])
     before = capsys.readouterr().out
@@ -282,9 +287,7 @@ def test_the_view(world, capsys):
     assert "round 2" in second and "gpu02" not in second, "hosts on which nothing is done are not told again"
     renderer.show(done)
     after = capsys.readouterr().out
-    assert (
-        "gpu01  rescued" in after and "not done load the modules anew" in after and "in use by Xorg" in after
-    )
+    assert "gpu01  rescued" in after and "not done load the modules anew" in after and "in use by Xorg" in after
     assert "touched  0 packages, 1 reboot" in after
     assert "gpu02  well  nothing to rescue" in after
     assert "next  cool it" in after

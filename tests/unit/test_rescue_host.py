@@ -32,9 +32,7 @@ def plan(status, *, reboot=False, code="apt.unmet"):
     blockers = [Issue(code=code, message="no way", because=["why"], hint="so")] if status == "blocked" else []
     steps = [Step(id="packages", title="t", because="b")] if status == "changes" else []
     spec = {"roles": ["nvidia_driver"], "apt": None, "parts": {PARTS["driver"]: {"boot": {"start": True}}}}
-    return HostPlan(
-        host="h", status=status, steps=steps, blockers=blockers, spec=spec, reboot=Reboot(needed=reboot)
-    )
+    return HostPlan(host="h", status=status, steps=steps, blockers=blockers, spec=spec, reboot=Reboot(needed=reboot))
 
 
 @pytest.fixture
@@ -49,14 +47,19 @@ def look(monkeypatch):
             wishes.append((facts, values, parts))
             return next(asked)
 
-        monkeypatch.setattr(
-            rescue, "diagnose", lambda *a: Diagnosis(findings=findings, unknown=list(unknown))
-        )
+        monkeypatch.setattr(rescue, "diagnose", lambda *a: Diagnosis(findings=findings, unknown=list(unknown)))
         monkeypatch.setattr(rescue, "plan_from_facts", planned)
         history = history or History()
         call = {"probe.diagnostics": facts.model_dump(), **(answers or {})}
-        found = rescue.look("h", lambda program, args: call[program], dict(VALUES, **more.pop("values", {})),
-                            load_catalog(), history, limits or Limits(), **more)  # fmt: skip
+        found = rescue.look(
+            "h",
+            lambda program, args: call[program],
+            dict(VALUES, **more.pop("values", {})),
+            load_catalog(),
+            history,
+            limits or Limits(),
+            **more,
+        )
         run.wishes = wishes
         return found, history
 
@@ -85,9 +88,7 @@ def test_where_no_plan_works_the_next_repair_has_its_turn(look):
 
 
 def test_work_on_the_gpus_is_waited_for(look):
-    found, history = look(
-        host(["A100"]), [finding("kernel.no_module", "apply")], [plan("blocked", code="gpu.in_use")]
-    )
+    found, history = look(host(["A100"]), [finding("kernel.no_module", "apply")], [plan("blocked", code="gpu.in_use")])
     assert found.round.blockers[0].code == "gpu.in_use" and not history.rounds
 
 
@@ -145,9 +146,21 @@ def test_symptoms_that_nothing_explains(look):
 
 
 PURGE = {
-    "packages": ["nvidia-utils-580-server"], "config": [], "changes": [], "kept": [], "problems": [], "uninstaller": None,
-    "files": [], "trees": [], "aside": [], "dkms": [], "kernels": [], "unfinished": False, "left": [], "nothing": False,
-}  # fmt: skip
+    "packages": ["nvidia-utils-580-server"],
+    "config": [],
+    "changes": [],
+    "kept": [],
+    "problems": [],
+    "uninstaller": None,
+    "files": [],
+    "trees": [],
+    "aside": [],
+    "dkms": [],
+    "kernels": [],
+    "unfinished": False,
+    "left": [],
+    "nothing": False,
+}
 
 
 def test_a_purge_and_then_the_inventory(look):
@@ -178,18 +191,35 @@ def test_a_purge_is_not_under_somebodys_work(look):
 
 def test_no_trace_to_purge(look):
     found, history = look(
-        host(["A100"]), [], [plan("changes")], answers={"rescue.purge": dict(PURGE, packages=[], nothing=True)}, mode="purge"
-    )  # fmt: skip
+        host(["A100"]),
+        [],
+        [plan("changes")],
+        answers={"rescue.purge": dict(PURGE, packages=[], nothing=True)},
+        mode="purge",
+    )
     assert found.round.kind == "apply", "then the installation alone"
     assert history.rounds[0].steps[0].said == ["there is no trace of a driver"]
 
 
 def test_undo(look):
     answer = {
-        "id": "20261128T093012Z-1f2e3d", "made": "2026-11-28T09:30:12Z", "reason": "rescue", "install": ["a=1"], "remove": [],
-        "purge": [], "hold": [], "release": [], "auto": [], "manual": [], "files": [], "left": [], "changes": [], "problems": [],
-        "finished": True, "nothing": False,
-    }  # fmt: skip
+        "id": "20261128T093012Z-1f2e3d",
+        "made": "2026-11-28T09:30:12Z",
+        "reason": "rescue",
+        "install": ["a=1"],
+        "remove": [],
+        "purge": [],
+        "hold": [],
+        "release": [],
+        "auto": [],
+        "manual": [],
+        "files": [],
+        "left": [],
+        "changes": [],
+        "problems": [],
+        "finished": True,
+        "nothing": False,
+    }
     found, history = look(host(["A100"]), [STALE], answers={"rescue.undo": answer}, mode="undo")
     assert found.round.kind == "undo" and found.round.undo.id == answer["id"]
     history.rounds.append(found.round)
@@ -211,16 +241,13 @@ def test_what_apt_removed_under_its_module_is_installed_again_as_it_was(look):
     before = host(gpus=["A100"], installed=INSTALLED)
     gone = [
         {"action": "purge", "name": name, "old": package.version}
-        for name, package in before.packages.items() if driver_names.is_driver_package(name)
-    ]  # fmt: skip
+        for name, package in before.packages.items()
+        if driver_names.is_driver_package(name)
+    ]
     rest = {name: row for name, row in before.packages.items() if not driver_names.is_driver_package(name)}
-    trouble = Trouble.model_validate(
-        {"apt": {"transactions": [{"start": "today", "end": "x", "changes": gone}]}}
-    )
+    trouble = Trouble.model_validate({"apt": {"transactions": [{"start": "today", "end": "x", "changes": gone}]}})
     facts = before.model_copy(update={"packages": rest, "trouble": trouble})
-    found, _ = look(
-        facts, [finding("driver.missing", ("apply", {"parts": ["driver"]}))], plans=[plan("changes")]
-    )
+    found, _ = look(facts, [finding("driver.missing", ("apply", {"parts": ["driver"]}))], plans=[plan("changes")])
     planned, values, _ = look.wishes[0]
     assert planned.module.loaded is None and found.facts.module.loaded is not None
     assert (values["nvidia_driver_branch"], values["nvidia_driver_version"]) == ("580-server", "580.126.20")

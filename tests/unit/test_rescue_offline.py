@@ -13,26 +13,15 @@ import pytest
 import yaml
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils.lib.driver_names import (
-    COMPANIONS,
-    is_version_locked,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.rescue import (
-    purge as rescue_purge,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.rescue import (
-    traces as rescue_traces,
-)
+from ansible_collections.gpu.provision.plugins.module_utils.lib.driver_names import COMPANIONS, is_version_locked
+from ansible_collections.gpu.provision.plugins.module_utils.rescue import purge as rescue_purge
+from ansible_collections.gpu.provision.plugins.module_utils.rescue import traces as rescue_traces
 from provision.catalog import load_catalog
 from provision.errors import UsageError
 from provision.rescue.offline import Known, known_of, of_packages, offline_script
 
-CASES: dict[str, Any] = yaml.safe_load(
-    Path(__file__).parents[1].joinpath("cases/rescue_purge.yml").read_text()
-)
-KNOWN = Known(
-    "580-server", "open", "signed", "ubuntu", "headless", {"nvidia-utils-580-server": "580.1-1"}, "a test"
-)
+CASES: dict[str, Any] = yaml.safe_load(Path(__file__).parents[1].joinpath("cases/rescue_purge.yml").read_text())
+KNOWN = Known("580-server", "open", "signed", "ubuntu", "headless", {"nvidia-utils-580-server": "580.1-1"}, "a test")
 VARIANTS: dict[str, tuple[dict[str, Any], Known | None]] = {
     "nothing is known": ({}, None),
     "a branch is wished": ({"nvidia_driver_branch": "580", "nvidia_driver_modules": "open"}, None),
@@ -58,21 +47,15 @@ def setting(text: str, name: str) -> str:
 @pytest.mark.parametrize("variant", ["nothing is known", "versions are known"])
 def test_shellcheck_has_nothing_to_say(variant: str) -> None:
     text = offline_script("gpu01.example.org", *VARIANTS[variant])
-    done = subprocess.run(
-        [program("shellcheck"), "-s", "sh", "-"], input=text, capture_output=True, text=True
-    )
+    done = subprocess.run([program("shellcheck"), "-s", "sh", "-"], input=text, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.parametrize(
-    "shell", [["dash"], ["busybox", "sh"], ["bash", "--posix"]], ids=lambda argv: argv[0]
-)
+@pytest.mark.parametrize("shell", [["dash"], ["busybox", "sh"], ["bash", "--posix"]], ids=lambda argv: argv[0])
 def test_every_shell_parses_it(shell: list[str]) -> None:
     argv = [program(shell[0]), *shell[1:], "-n"]
     for values, known in VARIANTS.values():
-        done = subprocess.run(
-            argv, input=offline_script("gpu01", values, known), capture_output=True, text=True
-        )
+        done = subprocess.run(argv, input=offline_script("gpu01", values, known), capture_output=True, text=True)
         assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -143,11 +126,7 @@ def test_known_versions_go_without_those_of_single_kernels() -> None:
         "linux-modules-nvidia-580-server-open-6.8.0-45-generic": "6.8.0-45.45",
     }
     known = of_packages(packages, "a test")
-    assert known is not None and (known.series, known.flavour, known.build) == (
-        "580-server",
-        "open",
-        "signed",
-    )
+    assert known is not None and (known.series, known.flavour, known.build) == ("580-server", "open", "signed")
     assert setting(offline_script("gpu01", {}, known), "WANTED") == "nvidia-utils-580-server=580.1-1"
     assert of_packages({"nvidia-utils-580": "1", "nvidia-utils-570": "1"}, "a test") is None
 
@@ -194,14 +173,9 @@ def test_earlier_runs_are_what_is_known_without_a_lock(tmp_path: Path) -> None:
     ):
         (tmp_path / name).mkdir()
         record = HostRecord(run=name, status="done", packages=packages)
-        (tmp_path / name / FILE).write_text(
-            Run(run=name, hosts={"gpu01": record}).model_dump_json(by_alias=True)
-        )
+        (tmp_path / name / FILE).write_text(Run(run=name, hosts={"gpu01": record}).model_dump_json(by_alias=True))
     known = known_of("gpu01", {}, tmp_path)
-    assert known is not None and (known.series, dict(known.packages)) == (
-        "580",
-        {"nvidia-utils-580": "580.1-1"},
-    )
+    assert known is not None and (known.series, dict(known.packages)) == ("580", {"nvidia-utils-580": "580.1-1"})
     assert known.source == "the run 20261102T000000Z-apply-bbbbbb"
     assert known_of("gpu02", {}, tmp_path) is None
 

@@ -11,16 +11,10 @@ import yaml
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.apt.common import Installed
 from ansible_collections.gpu.provision.plugins.module_utils.lib import host_tree
-from ansible_collections.gpu.provision.plugins.module_utils.rescue import (
-    purge as rescue_purge,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.rescue import (
-    traces as rescue_traces,
-)
+from ansible_collections.gpu.provision.plugins.module_utils.rescue import purge as rescue_purge
+from ansible_collections.gpu.provision.plugins.module_utils.rescue import traces as rescue_traces
 
-CASES: dict[str, Any] = yaml.safe_load(
-    Path(__file__).parents[1].joinpath("cases/rescue_purge.yml").read_text()
-)
+CASES: dict[str, Any] = yaml.safe_load(Path(__file__).parents[1].joinpath("cases/rescue_purge.yml").read_text())
 
 
 def cases(topic: str) -> Any:
@@ -46,11 +40,7 @@ def _change(text: str) -> dict[str, Any]:
 @cases("judge")
 def test_judge(case: dict[str, Any]) -> None:
     problems = rescue_purge.judge(
-        [_change(text) for text in case["changes"]],
-        case["remove"],
-        case.get("allow", ()),
-        (),
-        "6.8.0-1010-nvidia",
+        [_change(text) for text in case["changes"]], case["remove"], case.get("allow", ()), (), "6.8.0-1010-nvidia"
     )
     assert [problem["code"] for problem in problems] == case["codes"]
     assert all(problem["hint"] and problem["because"] for problem in problems)
@@ -61,12 +51,17 @@ def test_judge(case: dict[str, Any]) -> None:
 @cases("select")
 def test_select(case: dict[str, Any]) -> None:
     packages = [
-        Installed({
-            "Package": name, "Status": status, "Architecture": "amd64", "Version": "1",
-            "Depends": case.get("depends", {}).get(name, ""),
-        })
+        Installed(
+            {
+                "Package": name,
+                "Status": status,
+                "Architecture": "amd64",
+                "Version": "1",
+                "Depends": case.get("depends", {}).get(name, ""),
+            }
+        )
         for name, status in case["status"].items()
-    ]  # fmt: skip
+    ]
     remove, config, kept = rescue_purge.select(packages)
     assert (remove, config, [row["name"] for row in kept]) == (case["remove"], case["config"], case["kept"])
 
@@ -88,9 +83,7 @@ def plant(root: Path, files: dict[str, str], owned: dict[str, list[str]] | None 
 
 @cases("traces")
 def test_traces(case: dict[str, Any], tmp_path: Path) -> None:
-    found = rescue_traces.find(
-        plant(tmp_path, case["files"], case.get("owned")), case.get("with_packages", False)
-    )
+    found = rescue_traces.find(plant(tmp_path, case["files"], case.get("owned")), case.get("with_packages", False))
     wanted = case["expect"]
     for what in ("files", "trees", "aside", "links", "kernels"):
         assert getattr(found, what) == wanted.get(what, []), what
@@ -101,7 +94,8 @@ def test_traces(case: dict[str, Any], tmp_path: Path) -> None:
 def test_only_an_own_uninstaller_is_started(tmp_path: Path) -> None:
     tree = plant(tmp_path, {"usr/bin/nvidia-uninstall": "#!/bin/sh\n"})
     path = tmp_path / "usr/bin/nvidia-uninstall"
-    assert rescue_traces.uninstaller(tree) is None  # not executable
+    # not executable
+    assert rescue_traces.uninstaller(tree) is None
     path.chmod(0o755)
     assert rescue_traces.uninstaller(tree) == "/usr/bin/nvidia-uninstall"
     path.chmod(0o777)
@@ -112,10 +106,14 @@ def test_only_an_own_uninstaller_is_started(tmp_path: Path) -> None:
 
 
 def test_plan_of_a_recorded_host(tmp_path: Path) -> None:
-    plant(tmp_path, {
-        "var/lib/dpkg/status": "Package: libnvidia-compute-470\nStatus: install ok installed\nArchitecture: amd64\nVersion: 1\n",
-        "usr/lib/x86_64-linux-gnu/libcuda.so.470.103.01": "",
-    })  # fmt: skip
+    plant(
+        tmp_path,
+        {
+            "var/lib/dpkg/status": "Package: libnvidia-compute-470\nStatus: install ok installed\n"
+            "Architecture: amd64\nVersion: 1\n",
+            "usr/lib/x86_64-linux-gnu/libcuda.so.470.103.01": "",
+        },
+    )
     plan = rescue_purge.plan(root=str(tmp_path))
     assert (plan["packages"], plan["files"], plan["nothing"]) == (
         ["libnvidia-compute-470"],
@@ -127,11 +125,15 @@ def test_plan_of_a_recorded_host(tmp_path: Path) -> None:
 def test_the_plan_in_words(tmp_path: Path) -> None:
     from provision.rescue.purge import purge_plan
 
-    plant(tmp_path, {
-        "var/lib/dpkg/status": "Package: libnvidia-compute-470\nStatus: install ok installed\nArchitecture: amd64\nVersion: 1\n",
-        "usr/lib/x86_64-linux-gnu/libcuda.so.470.103.01": "",
-        "usr/lib/modprobe.d/nvidia-installer-disable-nouveau.conf": "",
-    })  # fmt: skip
+    plant(
+        tmp_path,
+        {
+            "var/lib/dpkg/status": "Package: libnvidia-compute-470\nStatus: install ok installed\n"
+            "Architecture: amd64\nVersion: 1\n",
+            "usr/lib/x86_64-linux-gnu/libcuda.so.470.103.01": "",
+            "usr/lib/modprobe.d/nvidia-installer-disable-nouveau.conf": "",
+        },
+    )
     answer = rescue_purge.plan(root=str(tmp_path))
     answer["problems"] = [{"code": "purge.removes", "message": "m", "because": ["b"], "hint": "h"}]
     plan = purge_plan("gpu01", answer)

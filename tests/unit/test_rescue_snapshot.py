@@ -74,7 +74,8 @@ def test_holds_everything_and_nobody_else_reads_it(host: Path) -> None:
     assert stat.S_IMODE(at.stat().st_mode) == 0o700 == stat.S_IMODE(at.parent.stat().st_mode)
     manifest = json.loads((at / "manifest.json").read_text())
     files = {entry["path"]: entry for entry in manifest["files"]}
-    assert files["/etc/X11/xorg.conf"]["state"] is None  # named and not there: undo removes what came
+    # named and not there: undo removes what came
+    assert files["/etc/X11/xorg.conf"]["state"] is None
     assert files["/etc/modprobe.d/link.conf"]["state"] == "link:blacklist-nouveau.conf"
     assert "/etc/systemd/system/nvidia-persistenced.service.d/gpu-provision.conf" in files
     copy = at / "files/etc/apt/sources.list.d/cuda.list"

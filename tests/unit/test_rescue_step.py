@@ -7,12 +7,8 @@ import pytest
 import provision.collection  # noqa: F401
 from ansible_collections.gpu.provision.plugins.module_utils.apt import common as apt_common
 from ansible_collections.gpu.provision.plugins.module_utils.apt.common import AptError, Result
-from ansible_collections.gpu.provision.plugins.module_utils.rescue import (
-    modules as rescue_modules,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.rescue import (
-    step as rescue_step,
-)
+from ansible_collections.gpu.provision.plugins.module_utils.rescue import modules as rescue_modules
+from ansible_collections.gpu.provision.plugins.module_utils.rescue import step as rescue_step
 
 CUDA = "https://developer.download.nvidia.com/compute/cuda/repos/ubuntu2404/x86_64/"
 LIST = "/etc/apt/sources.list.d/cuda.list"
@@ -107,16 +103,11 @@ def test_a_stanza_that_cannot_be_read_is_commented_out(tree):
 def test_a_whole_file(tree):
     tree.write(LIST, "<html>\n404\n\n# x\n")
     tree.do("sources.drop", entries=[{"file": LIST}])
-    assert tree.read(LIST) == (
-        "# taken out by gpu-provision: <html>\n# taken out by gpu-provision: 404\n\n# x\n"
-    )
+    assert tree.read(LIST) == ("# taken out by gpu-provision: <html>\n# taken out by gpu-provision: 404\n\n# x\n")
 
 
 def test_an_address_is_rewritten_where_it_stands(tree):
-    old, new = (
-        "https://nvidia.github.io/libnvidia-container/stable/ubuntu22.04/$(ARCH)",
-        "https://new/$(ARCH)",
-    )
+    old, new = ("https://nvidia.github.io/libnvidia-container/stable/ubuntu22.04/$(ARCH)", "https://new/$(ARCH)")
     tree.write(LIST, f"deb {old} /\ndeb {old} /\n")
     tree.do("sources.rewrite", entries=[{"file": LIST, "line": 2, "uri": old, "to": new}])
     assert tree.read(LIST) == f"deb {old} /\ndeb {new} /\n"
@@ -132,7 +123,7 @@ def test_what_is_gone_or_done_changes_nothing(tree):
         ("sources.rewrite", {"entries": [{"file": LIST, "line": 1, "uri": "http://other/", "to": "http://new/"}]}),
         ("file.aside", {"paths": ["/etc/modprobe.d/gone.conf"]}),
         ("boot.room", {"files": ["/boot/gone"]}),
-    ]:  # fmt: skip
+    ]:
         done = tree.do(action, **args)
         assert done["ok"] and not done["changed"], (action, done)
         assert tree.read(LIST) == f"deb {CUDA} /\n"
@@ -158,9 +149,7 @@ def test_leftovers_in_boot_are_moved_not_lost(tree, monkeypatch):
     monkeypatch.setattr(apt_common, "read_status", lambda: [])
     tree.write("/boot/initrd.img-6.8.0-40-generic.new", "x" * 100)
     steps = tree.steps()
-    done = steps.carry_out(
-        {"action": "boot.room", "args": {"files": ["/boot/initrd.img-6.8.0-40-generic.new"]}}
-    )
+    done = steps.carry_out({"action": "boot.room", "args": {"files": ["/boot/initrd.img-6.8.0-40-generic.new"]}})
     assert done["changed"] and not tree.exists("/boot/initrd.img-6.8.0-40-generic.new")
     assert tree.read(steps.backup + "/boot/initrd.img-6.8.0-40-generic.new") == "x" * 100
 
@@ -183,8 +172,9 @@ def test_an_initramfs_that_is_missing_is_made(tree, monkeypatch):
     tree.write("/boot/initrd.img-6.8.0-44-generic", "")
     assert tree.do("initramfs.build")["ok"]
     assert tree.ran == [
-        ["update-initramfs", "-u", "-k", "6.8.0-44-generic"], ["update-initramfs", "-c", "-k", "6.8.0-45-generic"],
-    ]  # fmt: skip
+        ["update-initramfs", "-u", "-k", "6.8.0-44-generic"],
+        ["update-initramfs", "-c", "-k", "6.8.0-45-generic"],
+    ]
     tree.answers["update-initramfs"] = Result(1, "", "gzip: stdout: No space left on device\n")
     done = tree.do("initramfs.build", kernels=["6.8.0-45-generic"])
     assert not done["ok"] and "gzip: stdout: No space left on device" in done["said"] and "df" in done["hint"]
@@ -199,19 +189,18 @@ def status(*rows):
 
 def test_holds_are_lifted_by_what_is_there(tree, monkeypatch):
     rows = status(
-        ("libnvidia-gl-570", "hold ok not-installed"), ("nvidia-utils-570", "hold ok config-files"),
-        ("linux-generic", "hold ok installed"), ("mine", "hold ok installed"), ("dpkg", "install ok installed"),
-    )  # fmt: skip
+        ("libnvidia-gl-570", "hold ok not-installed"),
+        ("nvidia-utils-570", "hold ok config-files"),
+        ("linux-generic", "hold ok installed"),
+        ("mine", "hold ok installed"),
+        ("dpkg", "install ok installed"),
+    )
     monkeypatch.setattr(apt_common, "read_status", lambda: rows)
     monkeypatch.setattr(apt_common, "wait_for_locks", lambda paths, timeout: None)
     done = tree.do("holds.clear", packages=["libnvidia-gl-570", "nvidia-utils-570", "linux-generic", "dpkg"])
     assert done["changed"]
     assert tree.ran == [
-        [
-            "dpkg",
-            "--set-selections",
-            "libnvidia-gl-570 purge\nnvidia-utils-570 deinstall\nlinux-generic install\n",
-        ]
+        ["dpkg", "--set-selections", "libnvidia-gl-570 purge\nnvidia-utils-570 deinstall\nlinux-generic install\n"]
     ]
     assert not tree.do("holds.clear", packages=["dpkg"])["changed"]
 
@@ -282,10 +271,20 @@ def test_a_reload(loaded):
     assert done["ok"] and done["said"][0] == "loaded nvidia 580.173.02 in place of 580.126.20", done
     ran = [" ".join(argv) for argv in loaded.ran]
     assert ran == [
-        "modinfo -F version nvidia", "lsmod", "systemctl stop nvidia-persistenced.service", "rmmod nvidia_uvm",
-        "rmmod nvidia_drm", "rmmod nvidia_modeset", "rmmod nvidia", "modprobe nvidia", "modprobe nvidia_modeset",
-        "modprobe nvidia_drm", "modprobe nvidia_uvm", "nvidia-smi -L", "systemctl start nvidia-persistenced.service",
-    ]  # fmt: skip
+        "modinfo -F version nvidia",
+        "lsmod",
+        "systemctl stop nvidia-persistenced.service",
+        "rmmod nvidia_uvm",
+        "rmmod nvidia_drm",
+        "rmmod nvidia_modeset",
+        "rmmod nvidia",
+        "modprobe nvidia",
+        "modprobe nvidia_modeset",
+        "modprobe nvidia_drm",
+        "modprobe nvidia_uvm",
+        "nvidia-smi -L",
+        "systemctl start nvidia-persistenced.service",
+    ]
 
 
 def test_a_module_that_the_kernel_holds_is_left_as_it_was(loaded):

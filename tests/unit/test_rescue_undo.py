@@ -10,16 +10,10 @@ import pytest
 import yaml
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils.rescue import (
-    snapshot as rescue_snapshot,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.rescue import (
-    undo as rescue_undo,
-)
+from ansible_collections.gpu.provision.plugins.module_utils.rescue import snapshot as rescue_snapshot
+from ansible_collections.gpu.provision.plugins.module_utils.rescue import undo as rescue_undo
 
-CASES: dict[str, Any] = yaml.safe_load(
-    Path(__file__).parents[1].joinpath("cases/rescue_undo.yml").read_text()
-)
+CASES: dict[str, Any] = yaml.safe_load(Path(__file__).parents[1].joinpath("cases/rescue_undo.yml").read_text())
 
 
 def cases(topic: str) -> Any:
@@ -81,11 +75,26 @@ def test_the_plan_in_words() -> None:
     from provision.rescue.undo import undo_plan
 
     change = {"action": "downgrade", "name": "a", "version": "1", "from_version": "2", "origin": None}
-    plan = undo_plan("gpu01", {
-        "id": "20261128T093012Z-1f2e3d", "made": "2026-11-28T09:30:12Z", "reason": "rescue", "install": ["a=1"], "remove": [],
-        "purge": [], "hold": ["a"], "release": [], "auto": [], "manual": ["a"], "changes": [change], "problems": [],
-        "files": [{"path": "/etc/a", "action": "restore"}], "left": [{"what": "b 1", "why": "gone"}], "nothing": False,
-        "finished": True,
-    })  # fmt: skip
+    plan = undo_plan(
+        "gpu01",
+        {
+            "id": "20261128T093012Z-1f2e3d",
+            "made": "2026-11-28T09:30:12Z",
+            "reason": "rescue",
+            "install": ["a=1"],
+            "remove": [],
+            "purge": [],
+            "hold": ["a"],
+            "release": [],
+            "auto": [],
+            "manual": ["a"],
+            "changes": [change],
+            "problems": [],
+            "files": [{"path": "/etc/a", "action": "restore"}],
+            "left": [{"what": "b 1", "why": "gone"}],
+            "nothing": False,
+            "finished": True,
+        },
+    )
     assert [step.details for step in plan.steps] == [["a 2 -> 1"], ["a"], ["/etc/a"]]
     assert plan.arguments() == {"action": "undo", "id": "20261128T093012Z-1f2e3d", "expect": [change]}

@@ -48,9 +48,7 @@ def test_resolve_conda(case):
     codes = [issue.code for issue in decision.blockers]
     if "blockers" in expect:
         assert codes == expect["blockers"] or (expect["blockers"] == ["any"] and codes), decision.blockers
-        said = " ".join(
-            " ".join([issue.message, *issue.because, issue.hint or ""]) for issue in decision.blockers
-        )
+        said = " ".join(" ".join([issue.message, *issue.because, issue.hint or ""]) for issue in decision.blockers)
         assert all(str(word) in said for word in expect.get("words", [])), said
         assert not any(word in said for word in expect.get("lacks", [])), said
         assert all(issue.hint for issue in decision.blockers), "every refusal names a way out"
@@ -82,9 +80,7 @@ def follow(wish, facts, driver, decision):
             own |= dict.fromkeys(re.findall(r"leave (cuda|cudnn) out", alternative), "")
             branch = re.search(r'nvidia_driver_branch: "([^"]+)"', alternative)
             ours = dict(re.findall(r'\bminiconda_(version|python): "([^"]+)"', alternative))
-            ours |= dict.fromkeys(
-                re.findall(r"\bminiconda_(repair|rebuild|accept_tos): true", alternative), True
-            )
+            ours |= dict.fromkeys(re.findall(r"\bminiconda_(repair|rebuild|accept_tos): true", alternative), True)
             ours |= dict(re.findall(r"\bminiconda_(prefix|users_prefix): ([^\s;,]+)", alternative))
             if env is not None and own and not env.file:
                 if "torch" in env.torch and "cuda" in own:
@@ -119,9 +115,7 @@ def test_hints_of_the_table_are_followed_at_all():
     for case in CASES:
         wish, facts, driver = given(case)
         for issue in resolve_conda(wish, facts, load_catalog(), driver).blockers:
-            followed += bool(
-                re.search(r'\b(torch|tensorflow|cuda|python): "|\bminiconda_\w+: ', issue.hint or "")
-            )
+            followed += bool(re.search(r'\b(torch|tensorflow|cuda|python): "|\bminiconda_\w+: ', issue.hint or ""))
     assert followed >= 25
 
 
@@ -132,9 +126,10 @@ def test_every_pair_of_torch_and_gpu_is_decided_and_every_refusal_can_be_followe
         for version in list(catalog.frameworks.torch.releases)[::4]:
             for driver in ("470.256.02", "550.163.01", "580.126.20"):
                 case = {
-                    "gpus": [gpu], "driver": driver,
+                    "gpus": [gpu],
+                    "driver": driver,
                     "wish": {"environments": [{"name": "x", "torch": version, "python": "3.11"}]},
-                }  # fmt: skip
+                }
                 wish, facts, decision = given(case)
                 out = resolve_conda(wish, facts, catalog, decision)
                 refused += bool(out.blockers)
@@ -155,12 +150,17 @@ def test_files_are_read_beside_the_inventory(tmp_path):
 
 
 def test_the_probe_is_told_where_to_look():
-    wish = CondaWish.from_vars({
-        "miniconda_users": ["alice"], "miniconda_users_prefix": "/data/{user}/conda",
-        "miniconda_environments": [
-            {"name": "a"}, {"name": "b", "user": "bob"}, {"name": "c", "prefix": "/srv/conda"},
-        ],
-    })  # fmt: skip
+    wish = CondaWish.from_vars(
+        {
+            "miniconda_users": ["alice"],
+            "miniconda_users_prefix": "/data/{user}/conda",
+            "miniconda_environments": [
+                {"name": "a"},
+                {"name": "b", "user": "bob"},
+                {"name": "c", "prefix": "/srv/conda"},
+            ],
+        }
+    )
     assert wish.prefix_paths() == ["/opt/miniconda3", "/data/alice/conda", "/data/bob/conda", "/srv/conda"]
     assert CondaWish(users=("alice",)).prefix_paths() == ["~alice/.miniconda3"]
     assert CondaWish().prefix_paths() == []

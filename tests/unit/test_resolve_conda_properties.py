@@ -19,20 +19,23 @@ from tests.unit.hosts import host
 
 ROLE = Path(__file__).parents[2] / "roles/miniconda"
 CATALOG = load_catalog()
-TORCH = st.sampled_from(
-    [*CATALOG.frameworks.torch.releases, "2", "2.6", "2.6.0+cu124", "1.12.1+cu113", "9.9", "x", ""]
-)
-CUDA = st.sampled_from(
-    ["", "11.3", "11.8", "12", "12.1", "12.4", "12.7", "13.0", "13.2", "13.9", "none", "1", "a"]
-)
+TORCH = st.sampled_from([*CATALOG.frameworks.torch.releases, "2", "2.6", "2.6.0+cu124", "1.12.1+cu113", "9.9", "x", ""])
+CUDA = st.sampled_from(["", "11.3", "11.8", "12", "12.1", "12.4", "12.7", "13.0", "13.2", "13.9", "none", "1", "a"])
 PYTHON = st.sampled_from(["", "3.7", "3.9", "3.10", "3.11", "3.14", "3.1", "2.7", "3.11.9", "snake"])
-ENVIRONMENT = st.fixed_dictionaries({
-    "name": st.sampled_from(["a", "b", "py311", "base", "-x"]), "python": PYTHON, "cuda": CUDA, "torch": TORCH,
-    "torch_from": st.sampled_from(["auto", "pytorch", "wheels"]),
-    "tensorflow": st.sampled_from(["", "", "2.10", "2.12", "2.16.1", "2.18", "2.21", "3"]),
-    "jax": st.sampled_from(["", "", "0.4.35", "x"]), "cudnn": st.sampled_from(["", "", "8", "8.9.7", "9", "9.99"]),
-    "packages": st.sampled_from([[], ["ipykernel"], ["-y"]]), "pip": st.sampled_from([[], ["transformers"]]),
-})  # fmt: skip
+ENVIRONMENT = st.fixed_dictionaries(
+    {
+        "name": st.sampled_from(["a", "b", "py311", "base", "-x"]),
+        "python": PYTHON,
+        "cuda": CUDA,
+        "torch": TORCH,
+        "torch_from": st.sampled_from(["auto", "pytorch", "wheels"]),
+        "tensorflow": st.sampled_from(["", "", "2.10", "2.12", "2.16.1", "2.18", "2.21", "3"]),
+        "jax": st.sampled_from(["", "", "0.4.35", "x"]),
+        "cudnn": st.sampled_from(["", "", "8", "8.9.7", "9", "9.99"]),
+        "packages": st.sampled_from([[], ["ipykernel"], ["-y"]]),
+        "pip": st.sampled_from([[], ["transformers"]]),
+    }
+)
 HOST = st.tuples(
     st.lists(st.sampled_from(["K80", "V100", "A100", "H100", "RTX 5090", "unknown"]), max_size=2),
     st.sampled_from([None, "470.256.02", "550.163.01", "580.126.20", "620.70.06", "999.1.1"]),
@@ -62,9 +65,7 @@ def test_whatever_is_asked_is_decided_or_refused_with_a_way_out(environments, wh
         pinned = [p for p in packages if p.startswith(("torch==", "pytorch="))]
         asked = next(e for e in environments if e["name"] == item["name"])
         assert bool(pinned) == bool(asked["torch"])
-        assert all("+cu" in p or "_cuda" in p or asked["cuda"] == "none" for p in pinned), (
-            "M2: no CPU build by chance"
-        )
+        assert all("+cu" in p or "_cuda" in p or asked["cuda"] == "none" for p in pinned), "M2: no CPU build by chance"
 
 
 @settings(max_examples=60, deadline=None)
@@ -76,17 +77,19 @@ def test_what_was_made_is_left_alone_the_next_time(environment, where):
         return
     item = spec["environments"][0]
     made = {"path": f"{item['prefix']}/envs/{item['name']}", "name": item["name"], "record": {"spec": item}}
-    prefix = {"path": item["prefix"], "distribution": "miniconda", "version": "26.5.3", "record": {"kind": "base"},
-              "condarcs": {f"{item['prefix']}/.condarc": ["conda-forge"]}}  # fmt: skip
-    again = facts.model_validate(
-        {**facts.model_dump(), "conda": {"prefixes": [prefix], "environments": [made]}}
-    )
-    driver = Decision(
-        target=Target("ubuntu", "x", where[1], "open", "signed", "headless") if where[1] else None
-    )
+    prefix = {
+        "path": item["prefix"],
+        "distribution": "miniconda",
+        "version": "26.5.3",
+        "record": {"kind": "base"},
+        "condarcs": {f"{item['prefix']}/.condarc": ["conda-forge"]},
+    }
+    again = facts.model_validate({**facts.model_dump(), "conda": {"prefixes": [prefix], "environments": [made]}})
+    driver = Decision(target=Target("ubuntu", "x", where[1], "open", "signed", "headless") if where[1] else None)
     assert conda_spec(wish, again, resolve_conda(wish, again, CATALOG, driver)) == (
-        {"prefixes": [], "environments": []}, [],
-    )  # fmt: skip
+        {"prefixes": [], "environments": []},
+        [],
+    )
 
 
 @settings(max_examples=100, deadline=None)

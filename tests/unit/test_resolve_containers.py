@@ -8,12 +8,8 @@ import yaml
 import provision.collection  # noqa: F401 - makes the collection importable
 from ansible_collections.gpu.provision.plugins.module_utils.apt import files as apt_files
 from ansible_collections.gpu.provision.plugins.module_utils.apt import trusted_keys
-from ansible_collections.gpu.provision.plugins.module_utils.containers import (
-    docker_proxy,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.containers import (
-    files as containers_files,
-)
+from ansible_collections.gpu.provision.plugins.module_utils.containers import docker_proxy
+from ansible_collections.gpu.provision.plugins.module_utils.containers import files as containers_files
 from provision.catalog import load_catalog
 from provision.inventory.proxy import HostProxy
 from provision.inventory.variables import known
@@ -23,17 +19,34 @@ from tests.unit.containershosts import SET, SOURCE, carried_out, case_driver, ca
 
 CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/containers.yml").read_text())
 KNOWN = {
-    "ask", "blocker", "details", "disturbed", "has", "keys", "lacks", "lacks_words", "no_todo", "no_warnings", "nothing",
-    "omitted", "packages", "reason", "remove", "restart", "spec", "titles", "todo",
-    "untrusted", "version", "warning_words", "warnings", "words",
-}  # fmt: skip
+    "ask",
+    "blocker",
+    "details",
+    "disturbed",
+    "has",
+    "keys",
+    "lacks",
+    "lacks_words",
+    "no_todo",
+    "no_warnings",
+    "nothing",
+    "omitted",
+    "packages",
+    "reason",
+    "remove",
+    "restart",
+    "spec",
+    "titles",
+    "todo",
+    "untrusted",
+    "version",
+    "warning_words",
+    "warnings",
+    "words",
+}
 PROXY = apt_files.sha256(
     docker_proxy.render(
-        {
-            "http": "http://proxy:3128",
-            "https": "http://proxy:3128",
-            "no_proxy": "localhost,127.0.0.1,::1,.corp",
-        }
+        {"http": "http://proxy:3128", "https": "http://proxy:3128", "no_proxy": "localhost,127.0.0.1,::1,.corp"}
     )
 )
 RULE = apt_files.sha256(containers_files.UDEV_TEXT)
@@ -65,9 +78,7 @@ def test_resolve_containers(case):
         first = decision.blockers[0]
         assert first.code == expect["blocker"], decision.blockers
         assert all(word in words_of([first]) for word in expect.get("words", [])), words_of([first])
-        assert all(issue.hint and issue.because for issue in decision.blockers), (
-            "a refusal says why, and a way out"
-        )
+        assert all(issue.hint and issue.because for issue in decision.blockers), "a refusal says why, and a way out"
         assert plan.spec == {"runtimes": None} and plan.apt is None and not plan.steps
         return
     assert not decision.blockers, decision.blockers
@@ -109,9 +120,7 @@ def test_resolve_containers(case):
         assert list(target.disturbed) == expect["disturbed"]
     if "reason" in expect:
         what, part = expect["reason"]
-        assert any(r.what == what and part in f"{r.value} {r.because}" for r in decision.reasons), (
-            decision.reasons
-        )
+        assert any(r.what == what and part in f"{r.value} {r.because}" for r in decision.reasons), decision.reasons
     titles = [step.title for step in plan.steps]
     for words in expect.get("titles", []):
         assert any(words in title for title in titles), titles
@@ -147,8 +156,14 @@ def test_what_must_be_true_of_every_decision(case):
     if carried is not None:
         assert set(carried) == {"docker", "rootless", "containerd", "cdi", "device_links", "restart"}
         assert carried["docker"] is None or set(carried["docker"]) == {
-            "runtime", "default_runtime", "cdi", "shm_size", "cgroup_driver", "users", "proxy",
-        }  # fmt: skip
+            "runtime",
+            "default_runtime",
+            "cdi",
+            "shm_size",
+            "cgroup_driver",
+            "users",
+            "proxy",
+        }
     if target.disturbed:
         assert target.restart and any(step.id == "restart" for step in plan.steps)
 
@@ -173,8 +188,13 @@ def test_the_wish_is_the_roles_variables_and_their_defaults():
 
 
 def test_a_driver_that_is_not_decided_yet_is_not_judged():
-    case = {"wish": {"runtimes": ["docker"]}, "driver": "", "manage_driver": True, "offer": None,
-            "containers": {"docker": {"engine": "/usr/bin/dockerd", "version": "28.2.2"}}}  # fmt: skip
+    case = {
+        "wish": {"runtimes": ["docker"]},
+        "driver": "",
+        "manage_driver": True,
+        "offer": None,
+        "containers": {"docker": {"engine": "/usr/bin/dockerd", "version": "28.2.2"}},
+    }
     wish, facts, decision = decided(case)
     assert case_driver(case, facts).ask and decision.asks == ("container_toolkit",) and not decision.blockers
     asked = resolve_containers(wish, facts, load_catalog(), case_offers({}), case_driver(case, facts))

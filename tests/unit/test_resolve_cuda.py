@@ -9,10 +9,31 @@ from tests.unit.cudahosts import case_driver, case_host, case_offer, case_wish, 
 
 CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/cuda.yml").read_text())
 KNOWN = {
-    "ask", "blocker", "default", "cudnn", "has", "holds", "installed", "lacks", "lacks_words", "nccl", "no_warnings",
-    "not_held", "not_removed", "nothing", "packages", "packages_include", "reason", "releases", "removes", "some_removed",
-    "versions", "warning_words", "warnings", "words",
-}  # fmt: skip
+    "ask",
+    "blocker",
+    "default",
+    "cudnn",
+    "has",
+    "holds",
+    "installed",
+    "lacks",
+    "lacks_words",
+    "nccl",
+    "no_warnings",
+    "not_held",
+    "not_removed",
+    "nothing",
+    "packages",
+    "packages_include",
+    "reason",
+    "releases",
+    "removes",
+    "some_removed",
+    "versions",
+    "warning_words",
+    "warnings",
+    "words",
+}
 
 
 def test_the_table_is_large_and_says_nothing_twice():
@@ -56,9 +77,7 @@ def test_resolve_cuda(case):
     assert not set(expect.get("not_removed", [])) & set(target.remove)
     if "reason" in expect:
         what, part = expect["reason"]
-        assert any(r.what == what and part in f"{r.value} {r.because}" for r in decision.reasons), (
-            decision.reasons
-        )
+        assert any(r.what == what and part in f"{r.value} {r.because}" for r in decision.reasons), decision.reasons
     for name in ("default", "cudnn", "nccl", "installed", "releases"):
         if name in expect:
             assert getattr(target, name) == expect[name], name

@@ -16,9 +16,7 @@ from tests.unit.hosts import host
 from tests.unit.test_resolve_cuda_rules import unmet
 
 RELEASES = [
-    (ubuntu, release)
-    for ubuntu in ("22.04", "24.04", "26.04")
-    for release in cuda_repo.releases(ubuntu, later=True)
+    (ubuntu, release) for ubuntu in ("22.04", "24.04", "26.04") for release in cuda_repo.releases(ubuntu, later=True)
 ]
 
 
@@ -28,9 +26,7 @@ def lab(ubuntu):
         assert any(re.fullmatch(pattern, package.name) for pattern in cuda_names.PATTERNS), package.name
         assert cuda_names.parse(package.name), package.name
         words = {key.lower(): package.fields.get(key) or "" for key in ("Depends", "Provides", "Conflicts")}
-        rows.setdefault(package.name, []).append(
-            Candidate(package.name, package.version, origin="NVIDIA", **words)
-        )
+        rows.setdefault(package.name, []).append(Candidate(package.name, package.version, origin="NVIDIA", **words))
     return Offer({n: sorted(r, key=lambda c: by_version(c.version), reverse=True) for n, r in rows.items()})
 
 
@@ -45,10 +41,7 @@ def facts_of(ubuntu):
 def test_a_release_is_made_of_its_own_parts(ubuntu, release):
     made = {package.name: package.version for package in cuda_repo.Toolkit(release).packages()}
     for profile in cuda_names.PROFILES:
-        facts, wish = (
-            facts_of(ubuntu),
-            CudaWish(versions=(release,), profile=profile, cudnn="none", nccl="none"),
-        )
+        facts, wish = (facts_of(ubuntu), CudaWish(versions=(release,), profile=profile, cudnn="none", nccl="none"))
         target = resolved(wish, facts, OFFERS[ubuntu], Decision()).target
         shared = {name for name in target.packages if name.endswith("config-common")}
         assert {n: v for n, v in target.packages.items() if n not in shared} == {

@@ -46,9 +46,7 @@ WISHES = st.builds(
     versions=st.lists(st.sampled_from(VERSIONS), max_size=3).map(tuple),
     default=st.sampled_from(["", "12.4", "12.6", "13.0"]),
     profile=st.sampled_from(["runtime", "compiler", "full", "full", "small"]),
-    cudnn=st.sampled_from(
-        ["none", "none", "auto", "8", "9", "8, 9", "9.14.0.64", "9.10.2.21", "9.1, 9.14", "newest"]
-    ),
+    cudnn=st.sampled_from(["none", "none", "auto", "8", "9", "8, 9", "9.14.0.64", "9.10.2.21", "9.1, 9.14", "newest"]),
     nccl=st.sampled_from(["none", "none", "auto", "2.21.5", "2.28.3-1+cuda13.0", "2.99", "latest"]),
     update=st.booleans(),
     prune=st.booleans(),
@@ -107,11 +105,7 @@ def test_what_is_decided_holds_together(wish, where):
     assert again.target, again
     assert again.target.installed, (again.target.packages, again.target.remove)
     assert again.target.names == target.names
-    assert (again.target.cudnn, again.target.nccl, again.target.default) == (
-        target.cudnn,
-        target.nccl,
-        target.default,
-    )
+    assert (again.target.cudnn, again.target.nccl, again.target.default) == (target.cudnn, target.nccl, target.default)
 
 
 @given(first=WISHES, second=WISHES, gpus=st.sampled_from(GPUS))
@@ -145,10 +139,7 @@ def stands_beside(offer, name, version, other):
     rows = [c for n in (name, other) for c in offer.versions(n) if n != name or c.version == version]
     return not any(
         r.name in (name, other) for c in rows for g in relations(c.conflicts) for r in g if c.name != r.name
-    ) or (
-        cuda_names.can_stand_beside(name, other)
-        or {left.base, right.base} == {"libcudnn8-dev", "libcudnn9-dev"}
-    )
+    ) or (cuda_names.can_stand_beside(name, other) or {left.base, right.base} == {"libcudnn8-dev", "libcudnn9-dev"})
 
 
 def changes_of(alternative):
@@ -164,13 +155,17 @@ def test_a_way_out_that_is_named_works(gpus):
     followed = []
 
     @given(
-        wish=WISHES, where=st.sampled_from(REPOSITORIES),
+        wish=WISHES,
+        where=st.sampled_from(REPOSITORIES),
         driver_wish=st.sampled_from([DriverWish(), DriverWish(branch="470-server"), DriverWish(branch="535")]),
-        extra=st.sampled_from([
-            {}, {"cuda": {"links": [{"path": "/usr/local/cuda", "kind": "directory"}]}},
-            {"cuda": {"toolkits": [{"path": "/usr/local/cuda-12.6", "version": "12.6", "compiler": True}]}},
-        ]),
-    )  # fmt: skip
+        extra=st.sampled_from(
+            [
+                {},
+                {"cuda": {"links": [{"path": "/usr/local/cuda", "kind": "directory"}]}},
+                {"cuda": {"toolkits": [{"path": "/usr/local/cuda-12.6", "version": "12.6", "compiler": True}]}},
+            ]
+        ),
+    )
     @settings(max_examples=60, deadline=None)
     def follow(wish, where, driver_wish, extra):
         ubuntu, repository = where
@@ -215,6 +210,4 @@ def test_a_set_is_the_one_that_a_release_was_made_of():
     alone = resolved(wish, facts, OFFERS["old-12.4"], Decision()).target
     own = {n: v for n, v in target.packages.items() if cuda_names.parse(n).version == "12.4"}
     assert own == {n: v for n, v in alone.packages.items() if cuda_names.parse(n).version == "12.4"}
-    assert all(
-        deb_version.compare(v, "12.5") < 0 for n, v in own.items() if not n.startswith(("nsight", "lib"))
-    )
+    assert all(deb_version.compare(v, "12.5") < 0 for n, v in own.items() if not n.startswith(("nsight", "lib")))

@@ -16,9 +16,19 @@ from tests.unit.offers import OFFERS
 
 TODAY = date(2026, 11, 28)
 GPUS = [
-    ["K80"], ["P100"], ["V100"], ["RTX 4090"], ["A100"], ["H100"], ["GH200"], ["RTX 5090"], ["unknown"], ["ancient"],
-    ["V100", "RTX 4090"], ["V100", "RTX 5090"],
-]  # fmt: skip
+    ["K80"],
+    ["P100"],
+    ["V100"],
+    ["RTX 4090"],
+    ["A100"],
+    ["H100"],
+    ["GH200"],
+    ["RTX 5090"],
+    ["unknown"],
+    ["ancient"],
+    ["V100", "RTX 4090"],
+    ["V100", "RTX 5090"],
+]
 BRANCHES = [
     "recommended",
     "470",
@@ -63,10 +73,7 @@ def wishes():
 @pytest.mark.parametrize("archive", ["noble", "noble-unsigned", "noble-two-580", "empty"])
 @pytest.mark.parametrize("gpus", GPUS, ids=" + ".join)
 def test_a_way_out_that_is_named_works(gpus, archive, secure_boot):
-    catalog, offers = (
-        load_catalog(),
-        {"ubuntu": OFFERS[archive], "cuda": OFFERS["cuda"], "ppa": OFFERS["empty"]},
-    )
+    catalog, offers = (load_catalog(), {"ubuntu": OFFERS[archive], "cuda": OFFERS["cuda"], "ppa": OFFERS["empty"]})
     refused = 0
     for switches in (0, 4) if gpus == ["H100"] else (0,):
         facts = host(gpus, None, switches, secure_boot)

@@ -19,20 +19,26 @@ def driver(*rows, sources=(ARCHIVE,)):
     return installed_driver(Facts.model_validate({"packages": packages, "apt": {"sources": entries}}))
 
 
-@pytest.mark.parametrize(("rows", "sources", "channel"), [
-    (["libnvidia-compute-580=580.126.20-0ubuntu0.24.04.2"], [ARCHIVE, NVIDIA], "ubuntu"),
-    (["libnvidia-compute-570=570.211.01-0ubuntu1.24.04.1"], [ARCHIVE, NVIDIA], "ubuntu"),
-    (["libnvidia-compute-535=535.171.04-0ubuntu2"], [ARCHIVE, NVIDIA], "ubuntu"),
-    (["libnvidia-compute-580-server=580.95.05-0ubuntu1"], [ARCHIVE, NVIDIA], "ubuntu"),
-    (["libnvidia-compute-595=595.58.03-0ubuntu1", "linux-modules-nvidia-595-open-7.0.0-14-generic=7.0.0-14.14"],
-     [ARCHIVE, NVIDIA], "ubuntu"),
-    (["libnvidia-compute-580=580.105.08-0ubuntu0~gpu24.04.1"], [ARCHIVE, NVIDIA], "ppa"),
-    (["libnvidia-compute-580=580.95.05-0ubuntu1"], [ARCHIVE, NVIDIA], "cuda"),
-    (["libnvidia-compute-570=570.124.06-0ubuntu1"], [ARCHIVE, LOCAL], "cuda"),
-    (["libnvidia-compute-595=595.58.03-0ubuntu1"], [ARCHIVE], "ubuntu"),
-    (["libnvidia-compute=595.71.05-1ubuntu1"], [ARCHIVE], "cuda"),
-    (["libnvidia-compute-580=580.95.05-1"], [ARCHIVE, NVIDIA], "cuda"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("rows", "sources", "channel"),
+    [
+        (["libnvidia-compute-580=580.126.20-0ubuntu0.24.04.2"], [ARCHIVE, NVIDIA], "ubuntu"),
+        (["libnvidia-compute-570=570.211.01-0ubuntu1.24.04.1"], [ARCHIVE, NVIDIA], "ubuntu"),
+        (["libnvidia-compute-535=535.171.04-0ubuntu2"], [ARCHIVE, NVIDIA], "ubuntu"),
+        (["libnvidia-compute-580-server=580.95.05-0ubuntu1"], [ARCHIVE, NVIDIA], "ubuntu"),
+        (
+            ["libnvidia-compute-595=595.58.03-0ubuntu1", "linux-modules-nvidia-595-open-7.0.0-14-generic=7.0.0-14.14"],
+            [ARCHIVE, NVIDIA],
+            "ubuntu",
+        ),
+        (["libnvidia-compute-580=580.105.08-0ubuntu0~gpu24.04.1"], [ARCHIVE, NVIDIA], "ppa"),
+        (["libnvidia-compute-580=580.95.05-0ubuntu1"], [ARCHIVE, NVIDIA], "cuda"),
+        (["libnvidia-compute-570=570.124.06-0ubuntu1"], [ARCHIVE, LOCAL], "cuda"),
+        (["libnvidia-compute-595=595.58.03-0ubuntu1"], [ARCHIVE], "ubuntu"),
+        (["libnvidia-compute=595.71.05-1ubuntu1"], [ARCHIVE], "cuda"),
+        (["libnvidia-compute-580=580.95.05-1"], [ARCHIVE, NVIDIA], "cuda"),
+    ],
+)
 def test_channel(rows, sources, channel):
     assert driver(*rows, sources=sources).channel == channel
 
@@ -45,9 +51,7 @@ def test_gl_libraries_make_no_desktop_and_companions_no_driver():
 
 
 def test_foreign_architectures_belong_to_the_driver():
-    found = driver(
-        "libnvidia-gl-580:i386=580.126.20-0ubuntu0.24.04.1", "libnvidia-gl-580=580.142-0ubuntu0.24.04.1"
-    )
+    found = driver("libnvidia-gl-580:i386=580.126.20-0ubuntu0.24.04.1", "libnvidia-gl-580=580.142-0ubuntu0.24.04.1")
     assert found.version is None and found.versions == ("580.126.20", "580.142")
 
 

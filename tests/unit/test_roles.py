@@ -29,9 +29,7 @@ def test_defaults_and_argument_specs_say_the_same(role):
 
 @pytest.mark.parametrize("role", ROLES)
 def test_readme_is_rendered_from_the_argument_specs(role):
-    assert (ROOT / "roles" / role / "README.md").read_text() == render(ROOT / "roles" / role), (
-        "run: make docs"
-    )
+    assert (ROOT / "roles" / role / "README.md").read_text() == render(ROOT / "roles" / role), "run: make docs"
 
 
 @pytest.mark.parametrize("role", ROLES)

@@ -40,10 +40,7 @@ def name_of(case):
 @pytest.mark.parametrize("case", CASES["amounts"], ids=name_of)
 def test_amounts(case):
     options = RolloutOptions(**case["options"])
-    assert (options.batch_size(case["total"]), options.may_fail(case["total"])) == (
-        case["batch"],
-        case["may_fail"],
-    )
+    assert (options.batch_size(case["total"]), options.may_fail(case["total"])) == (case["batch"], case["may_fail"])
 
 
 @pytest.mark.parametrize(("text", "expected"), CASES["times"].items())
@@ -70,11 +67,13 @@ def test_waves(case):
 
 def plan_of(row):
     return HostPlan(
-        host="a", status="changes", summary=row.get("summary", "driver"),
+        host="a",
+        status="changes",
+        summary=row.get("summary", "driver"),
         packages=[PackageChange(action=a, name=n, version=v) for a, n, v in row.get("packages", ())],
         steps=[Step(part=p, id=i, title=t, because="b", details=d) for p, i, t, d in row.get("steps", ())],
         reboot=Reboot(needed=row.get("reboot", False), because=["because"]),
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("case", CASES["agreed"], ids=name_of)
@@ -152,18 +151,36 @@ def test_every_host_is_in_one_wave_and_canaries_come_first(hosts, data, canary, 
 
 
 FATES = [
-    "ok", "ok", "ok", "fails", "checks", "lost", "gone", "changed", "blocked", "converged", "busy", "busy2", "busy4", "waits",
-    "undrained", "used",
-]  # fmt: skip
+    "ok",
+    "ok",
+    "ok",
+    "fails",
+    "checks",
+    "lost",
+    "gone",
+    "changed",
+    "blocked",
+    "converged",
+    "busy",
+    "busy2",
+    "busy4",
+    "waits",
+    "undrained",
+    "used",
+]
 fleets = st.dictionaries(
     st.integers(1, 20).map(lambda n: f"h{n:02d}"),
-    st.tuples(st.sampled_from(FATES), st.sampled_from("AB")).map(list), min_size=1, max_size=7,
-)  # fmt: skip
+    st.tuples(st.sampled_from(FATES), st.sampled_from("AB")).map(list),
+    min_size=1,
+    max_size=7,
+)
 ways = st.builds(
     RolloutOptions,
-    canary=st.integers(0, 3), batch=st.sampled_from([None, "1", "2", "50%"]),
-    max_failures=st.sampled_from([None, "0", "1", "50%"]), wait=st.sampled_from([0, 300]),
-)  # fmt: skip
+    canary=st.integers(0, 3),
+    batch=st.sampled_from([None, "1", "2", "50%"]),
+    max_failures=st.sampled_from([None, "0", "1", "50%"]),
+    wait=st.sampled_from([0, 300]),
+)
 
 
 @given(fleets, ways, st.data(), st.lists(st.integers(0, 40), max_size=3))
@@ -239,18 +256,19 @@ def test_hooks_of_the_examples(example, monkeypatch, tmp_path):
     )
 
 
-@pytest.mark.parametrize(("values", "word"), [
-    ({"gpu_rollout_drain": {"timeout": 5}}, "no command"),
-    ({"gpu_rollout_drain": {"command": [""]}}, "no command"),
-    ({"gpu_rollout_drain": {"command": ["x"], "timeout": -1}}, "timeout"),
-    ({"gpu_rollout_resume": {"command": ["x"]}}, "without gpu_rollout_drain"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("values", "word"),
+    [
+        ({"gpu_rollout_drain": {"timeout": 5}}, "no command"),
+        ({"gpu_rollout_drain": {"command": [""]}}, "no command"),
+        ({"gpu_rollout_drain": {"command": ["x"], "timeout": -1}}, "timeout"),
+        ({"gpu_rollout_resume": {"command": ["x"]}}, "without gpu_rollout_drain"),
+    ],
+)
 def test_hooks_that_cannot_work_are_refused(values, word):
     with pytest.raises(UsageError) as caught:
         hooks_of("gpu01", values)
-    assert (
-        word in caught.value.issue.message and caught.value.issue.hint and caught.value.issue.host == "gpu01"
-    )
+    assert word in caught.value.issue.message and caught.value.issue.hint and caught.value.issue.host == "gpu01"
 
 
 HOOKS = [
@@ -260,12 +278,10 @@ HOOKS = [
     ("does not want to end", ["sh", "-c", "trap '' TERM; echo at it; while :; do sleep 0.1; done"], 0.3, "did not end"),
     ("is not there", ["/nowhere/hook"], 5, "could not be started"),
     ("is killed", ["sh", "-c", "kill -9 $$"], 5, "was ended by signal 9"),
-]  # fmt: skip
+]
 
 
-@pytest.mark.parametrize(
-    ("command", "timeout", "how"), [row[1:] for row in HOOKS], ids=[row[0] for row in HOOKS]
-)
+@pytest.mark.parametrize(("command", "timeout", "how"), [row[1:] for row in HOOKS], ids=[row[0] for row in HOOKS])
 def test_what_a_hook_ends_with(command, timeout, how, monkeypatch):
     monkeypatch.setattr(run_hook, "_GRACE", 0.3)
     hook = Hook(tuple(command), "controller", timeout)
@@ -297,17 +313,26 @@ ME = {"boot_id": "b1", "machine_id": "m1", "gpu_users": []}
 JOB = [{"pid": 7, "comm": "python3", "user": "eva"}]
 
 
-@pytest.mark.parametrize(("host", "policy", "expected"), [
-    ({"boot_id": "b2", "machine_id": "m2"}, "when_idle", []),
-    ({"boot_id": "b1", "machine_id": "m1"}, "when_idle", [gpu_users.OWN_MACHINE]),
-    ({"boot_id": "b1", "machine_id": "m1"}, "always", [gpu_users.OWN_MACHINE]),
-    ({"boot_id": "b1", "machine_id": "other"}, "when_idle", [gpu_users.OWN_MACHINE]),  # a controller in a container
-    ({"boot_id": "b2", "machine_id": "m1"}, "when_idle", []),  # images are copied
-    ({"boot_id": None, "machine_id": "m1"}, "when_idle", [gpu_users.OWN_MACHINE]),
-    ({"boot_id": None, "machine_id": None}, "when_idle", []),
-    ({"boot_id": "b2", "machine_id": "m2", "gpu_users": JOB}, "when_idle", ["its GPUs are in use: python3 (pid 7, eva)"]),
-    ({"boot_id": "b2", "machine_id": "m2", "gpu_users": JOB}, "always", []),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("host", "policy", "expected"),
+    [
+        ({"boot_id": "b2", "machine_id": "m2"}, "when_idle", []),
+        ({"boot_id": "b1", "machine_id": "m1"}, "when_idle", [gpu_users.OWN_MACHINE]),
+        ({"boot_id": "b1", "machine_id": "m1"}, "always", [gpu_users.OWN_MACHINE]),
+        # a controller in a container
+        ({"boot_id": "b1", "machine_id": "other"}, "when_idle", [gpu_users.OWN_MACHINE]),
+        # images are copied
+        ({"boot_id": "b2", "machine_id": "m1"}, "when_idle", []),
+        ({"boot_id": None, "machine_id": "m1"}, "when_idle", [gpu_users.OWN_MACHINE]),
+        ({"boot_id": None, "machine_id": None}, "when_idle", []),
+        (
+            {"boot_id": "b2", "machine_id": "m2", "gpu_users": JOB},
+            "when_idle",
+            ["its GPUs are in use: python3 (pid 7, eva)"],
+        ),
+        ({"boot_id": "b2", "machine_id": "m2", "gpu_users": JOB}, "always", []),
+    ],
+)
 def test_why_a_host_is_not_rebooted_now(host, policy, expected):
     assert gpu_users.reasons({"gpu_users": [], **host}, ME, policy) == expected
 
@@ -320,11 +345,14 @@ def test_what_is_left_of_a_reboot_says_how_to_go_on():
     assert "provision apply --resume run-1" in outcome.issues[0].hint
 
 
-@pytest.mark.parametrize(("action", "message", "lost"), [
-    ("ansible.builtin.reboot", "Reboot and wait: Timed out waiting for last boot time check (timeout=900)", True),
-    ("ansible.builtin.reboot", "Reboot and wait: Reboot command failed. Error was: 'no', ''", False),
-    ("gpu.provision.driver_boot", "Make: Timed out waiting for the module", False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("action", "message", "lost"),
+    [
+        ("ansible.builtin.reboot", "Reboot and wait: Timed out waiting for last boot time check (timeout=900)", True),
+        ("ansible.builtin.reboot", "Reboot and wait: Reboot command failed. Error was: 'no', ''", False),
+        ("gpu.provision.driver_boot", "Make: Timed out waiting for the module", False),
+    ],
+)
 def test_a_host_that_does_not_come_back_is_told_from_one_that_fails(action, message, lost):
     issue = Issue(code="apply.task_failed", host="gpu01", message=message)
     failed = HostOutcome(status="failed", failed_task="t", failed_action=action, issue=issue)
@@ -350,12 +378,7 @@ def test_runs_are_found_by_last_by_part_and_by_folder(tmp_path):
     first = stored(tmp_path, "20260101T000000Z-apply-aaa111", a="done", b="waiting").folder
     second = stored(tmp_path, "20260102T000000Z-apply-bbb222", a="done").folder
     assert find("last", tmp_path) == second
-    assert (
-        find("aaa", tmp_path)
-        == find(first.name, tmp_path)
-        == find(str(first), tmp_path / "elsewhere")
-        == first
-    )
+    assert find("aaa", tmp_path) == find(first.name, tmp_path) == find(str(first), tmp_path / "elsewhere") == first
     for wrong in ("2026", "ccc", "./nothing"):
         with pytest.raises(UsageError) as caught:
             find(wrong, tmp_path)
@@ -370,9 +393,7 @@ def test_a_state_is_the_whole_old_one_or_the_whole_new_one(tmp_path, monkeypatch
     path = tmp_path / "run/state.json"
     before = path.read_text()
     assert path.stat().st_mode & 0o777 == 0o600
-    monkeypatch.setattr(
-        "provision.rollout.state.os.fsync", lambda number: (_ for _ in ()).throw(OSError("disk full"))
-    )
+    monkeypatch.setattr("provision.rollout.state.os.fsync", lambda number: (_ for _ in ()).throw(OSError("disk full")))
     with pytest.raises(ProvisionError, match="disk full"):
         store.mark(["a"], "running")
     assert path.read_text() == before

@@ -18,10 +18,27 @@ CASES = ROOT / "tests/cases"
 ENTRIES = yaml.safe_load((CASES / "scenarios.yml").read_text(encoding="utf-8"))
 # The numbers of the reports; some numbers between them were never given.
 ALL = {
-    "A": (1, 2, 3, 4), "B": (1, 2, 4, 5), "C": (1, 3), "D": (1, 2), "E": (1, 2, 3), "F": (1, 2, 3, 4, 5, 7, 8), "X": (1,),
-    "G": (1, 2, 3, 4, 6, 8), "H": (1, 2, 3, 5, 6), "I": (1, 2, 4), "J": (1, 2, 4, 5), "K": (1, 2, 3, 5, 6), "L": (1, 2, 3, 5, 7, 8),
-    "M": (1, 2, 3, 4), "N": (1, 2, 4, 5), "O": (1, 2, 3), "P": (1, 2, 4), "Q": (1, 2, 4), "R": (1, 2, 4), "S": (1, 3, 4, 5),
-}  # fmt: skip
+    "A": (1, 2, 3, 4),
+    "B": (1, 2, 4, 5),
+    "C": (1, 3),
+    "D": (1, 2),
+    "E": (1, 2, 3),
+    "F": (1, 2, 3, 4, 5, 7, 8),
+    "X": (1,),
+    "G": (1, 2, 3, 4, 6, 8),
+    "H": (1, 2, 3, 5, 6),
+    "I": (1, 2, 4),
+    "J": (1, 2, 4, 5),
+    "K": (1, 2, 3, 5, 6),
+    "L": (1, 2, 3, 5, 7, 8),
+    "M": (1, 2, 3, 4),
+    "N": (1, 2, 4, 5),
+    "O": (1, 2, 3),
+    "P": (1, 2, 4),
+    "Q": (1, 2, 4),
+    "R": (1, 2, 4),
+    "S": (1, 3, 4, 5),
+}
 
 
 def ids_of(case):
@@ -37,12 +54,7 @@ def hosts():
     for path in sorted(CASES.glob("diagnose_*.yml")):
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
         for case in data["cases"] if isinstance(data, dict) else ():
-            codes = [
-                *case.get("errors", []),
-                *case.get("also", []),
-                *case.get("codes", []),
-                *case.get("notes", []),
-            ]
+            codes = [*case.get("errors", []), *case.get("also", []), *case.get("codes", []), *case.get("notes", [])]
             codes += [code for under in case.get("folded", {}).values() for code in under]
             for name in ids_of(case):
                 found.setdefault(name, set()).update(codes)
@@ -107,9 +119,7 @@ def test_p1_the_machine_that_it_runs_on_is_never_rebooted(policy):
 
 @pytest.mark.parametrize("role", ROLES_THAT_REBOOT)
 def test_p2_another_boot_id_proves_a_reboot(role):
-    (reboot,) = [
-        t["ansible.builtin.reboot"] for t in _tasks(_playbook(role)) if "ansible.builtin.reboot" in t
-    ]
+    (reboot,) = [t["ansible.builtin.reboot"] for t in _tasks(_playbook(role)) if "ansible.builtin.reboot" in t]
     assert reboot["boot_time_command"] == "cat /proc/sys/kernel/random/boot_id"
     assert "timeout" in reboot["reboot_timeout"], "the time comes from the inventory"
 

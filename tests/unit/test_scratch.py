@@ -65,7 +65,7 @@ def test_a_killed_process_leaves_its_folder_to_the_next(tmp_path):
         environment = {**os.environ, "TMPDIR": str(tmp_path)}
         process = subprocess.Popen(
             [sys.executable, "-c", code], env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )  # fmt: skip
+        )
         return process, process.stdout.readline().strip()
 
     first, one = start()

@@ -66,11 +66,7 @@ def test_variables_of_our_roles(case):
         ("cuda_toolkit_ratio", "0.25", 0.25),
         ("cuda_toolkit_prefix", "~/x", str(Path("~/x").expanduser())),
         ("cuda_toolkit_extra", {"k": 1}, {"k": 1}),
-        (
-            "miniconda_environments",
-            [{"name": "a", "gpu": "no"}],
-            [{"name": "a", "gpu": False, "python": "3.12"}],
-        ),
+        ("miniconda_environments", [{"name": "a", "gpu": "no"}], [{"name": "a", "gpu": False, "python": "3.12"}]),
     ],
 )
 def test_conversions(roles, name, value, want):

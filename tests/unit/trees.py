@@ -30,9 +30,15 @@ GLOBAL_GUID = "8be4df61-93ca-11d2-aa0d-00e098032b8c"
 SHIM_GUID = "605dab50-e046-4300-abb6-3dd810dd8b23"
 _WANT = {"i": "install", "h": "hold", "r": "deinstall", "p": "purge", "u": "unknown"}
 _STATE = {
-    "n": "not-installed", "c": "config-files", "H": "half-installed", "U": "unpacked", "F": "half-configured",
-    "W": "triggers-awaited", "t": "triggers-pending", "i": "installed",
-}  # fmt: skip
+    "n": "not-installed",
+    "c": "config-files",
+    "H": "half-installed",
+    "U": "unpacked",
+    "F": "half-configured",
+    "W": "triggers-awaited",
+    "t": "triggers-pending",
+    "i": "installed",
+}
 
 
 def build(root, tree):
@@ -111,11 +117,7 @@ def stanza(line, tree):
     """One paragraph of dpkg's status file."""
     name, version, status, *arch = line.split()
     words = [_WANT[status[0]], "reinstreq" if status.endswith("R") else "ok", _STATE[status[1]]]
-    lines = [
-        f"Package: {name}",
-        "Status: " + " ".join(words),
-        f"Architecture: {arch[0] if arch else 'amd64'}",
-    ]
+    lines = [f"Package: {name}", "Status: " + " ".join(words), f"Architecture: {arch[0] if arch else 'amd64'}"]
     if version != "-":
         lines.append(f"Version: {version}")
     if name in tree.get("depends", {}):
@@ -156,9 +158,7 @@ def _pci(root, slot, identity, class_, driver=None):
 
 def _loaded(root, version, open=True, refcnt=0, holders=()):
     kind = "Open Kernel Module for x86_64" if open else "x86_64 Kernel Module"
-    write(
-        root, "/proc/driver/nvidia/version", f"NVRM version: NVIDIA UNIX {kind}  {version}  Release Build\n"
-    )
+    write(root, "/proc/driver/nvidia/version", f"NVRM version: NVIDIA UNIX {kind}  {version}  Release Build\n")
     write(root, "/sys/module/nvidia/version", version + "\n")
     write(root, "/sys/module/nvidia/refcnt", f"{refcnt}\n")
     for name in holders:

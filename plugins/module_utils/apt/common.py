@@ -45,7 +45,8 @@ ENVIRONMENT = {
 
 # Given on every command line, because a command line beats whatever the host's apt.conf.d says.
 OPTIONS = (
-    "APT::Get::Always-Include-Phased-Updates=true",  # phasing goes by machine-id: equal hosts would differ
+    # phasing goes by machine-id: equal hosts would differ
+    "APT::Get::Always-Include-Phased-Updates=true",
     "APT::Get::Never-Include-Phased-Updates=false",
     "APT::Get::AutomaticRemove=false",
     "APT::Get::Remove=true",
@@ -53,7 +54,8 @@ OPTIONS = (
     "APT::Install-Suggests=false",
     "APT::Color=0",
     "Dpkg::Progress-Fancy=0",
-    "Dpkg::Use-Pty=0",  # the pty would be a terminal, and a maintainer script could wait on it for ever
+    # the pty would be a terminal, and a maintainer script could wait on it for ever
+    "Dpkg::Use-Pty=0",
     "Dpkg::Options::=--force-confdef",
     "Dpkg::Options::=--force-confold",
     "Acquire::Retries=3",
@@ -100,9 +102,7 @@ def environment():
     if ALONE in env:
         env["APT_CONFIG"] = env.pop(ALONE)
     path = env.get("PATH", "").split(":")
-    path += [
-        part for part in ("/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/bin", "/bin") if part not in path
-    ]
+    path += [part for part in ("/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/bin", "/bin") if part not in path]
     env["PATH"] = ":".join(part for part in path if part)
     return env
 
@@ -120,11 +120,14 @@ def run(argv, timeout, stdin=None, log=None, cwd="/"):
         mark = log.tell()
     try:
         process = subprocess.Popen(
-            argv, env=environment(), cwd=cwd, start_new_session=True,
+            argv,
+            env=environment(),
+            cwd=cwd,
+            start_new_session=True,
             stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
             stdout=subprocess.PIPE if log is None else log,
             stderr=subprocess.PIPE if log is None else subprocess.STDOUT,
-        )  # fmt: skip
+        )
     except FileNotFoundError:
         raise AptError(
             "apt.no_program", "%s is not installed" % argv[0], hint="only hosts with apt are managed"
@@ -209,10 +212,20 @@ class Installed(object):
         return self.present and not (self.installed and self.flag == "ok")
 
 
-_FIELDS = frozenset((
-    "Package", "Architecture", "Version", "Status", "Essential", "Protected", "Installed-Size", "Depends",
-    "Multi-Arch", "Source",
-))  # fmt: skip
+_FIELDS = frozenset(
+    (
+        "Package",
+        "Architecture",
+        "Version",
+        "Status",
+        "Essential",
+        "Protected",
+        "Installed-Size",
+        "Depends",
+        "Multi-Arch",
+        "Source",
+    )
+)
 
 
 def parse_stanzas(text, wanted=None):
@@ -280,9 +293,7 @@ def lock_holder(path):
     except FileNotFoundError:
         return None
     except PermissionError:
-        raise AptError(
-            "apt.not_root", "the lock %s can be read by root only" % path, hint="become: true"
-        ) from None
+        raise AptError("apt.not_root", "the lock %s can be read by root only" % path, hint="become: true") from None
     try:
         request = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
         kind, _, _, _, pid = struct.unpack("hhqqi", fcntl.fcntl(handle, fcntl.F_GETLK, request))
@@ -323,8 +334,7 @@ def wait_for_locks(paths, timeout, poll=0.5, clock=time.monotonic, sleep=time.sl
         if waited >= timeout:
             raise AptError(
                 "apt.lock_timeout",
-                "%s is still held by process %d (%s) after %d s"
-                % (busy["lock"], busy["pid"], busy["comm"], waited),
+                "%s is still held by process %d (%s) after %d s" % (busy["lock"], busy["pid"], busy["comm"], waited),
                 hint="wait for it to end, or give more time (nvidia_driver_lock_timeout); never remove lock files",
                 holder=busy,
             )

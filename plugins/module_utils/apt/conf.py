@@ -50,11 +50,20 @@ def parse_list(text, file):
         if wrong:
             errors.append("Malformed entry %d in list file %s (%s)" % (number, file, wrong))
             continue
-        sources.append({
-            "file": file, "line": number, "format": "list", "types": [kind], "uris": uri, "suites": suite,
-            "components": components, "signed_by": options.get("signed-by"), "enabled": True,
-            "trusted": _yes(options.get("trusted")),
-        })  # fmt: skip
+        sources.append(
+            {
+                "file": file,
+                "line": number,
+                "format": "list",
+                "types": [kind],
+                "uris": uri,
+                "suites": suite,
+                "components": components,
+                "signed_by": options.get("signed-by"),
+                "enabled": True,
+                "trusted": _yes(options.get("trusted")),
+            }
+        )
     return sources, errors
 
 
@@ -72,17 +81,24 @@ def parse_deb822(text, file):
             errors.append("Type '%s' is not known on stanza %d in source list %s" % (odd, at, file))
             continue
         else:
-            wrong = next(
-                (w for w in (_wrong_source(uris, [suite], components) for suite in suites or [""]) if w), None
-            )
+            wrong = next((w for w in (_wrong_source(uris, [suite], components) for suite in suites or [""]) if w), None)
         if wrong:
             errors.append("Malformed entry %d in sources file %s (%s)" % (at, file, wrong))
             continue
-        sources.append({
-            "file": file, "line": line, "format": "deb822", "types": types, "uris": uris, "suites": suites,
-            "components": components, "signed_by": _signed_by(fields.get("signed-by")),
-            "enabled": not _no(fields.get("enabled")), "trusted": _yes(fields.get("trusted")),
-        })  # fmt: skip
+        sources.append(
+            {
+                "file": file,
+                "line": line,
+                "format": "deb822",
+                "types": types,
+                "uris": uris,
+                "suites": suites,
+                "components": components,
+                "signed_by": _signed_by(fields.get("signed-by")),
+                "enabled": not _no(fields.get("enabled")),
+                "trusted": _yes(fields.get("trusted")),
+            }
+        )
     return sources, errors
 
 
@@ -142,9 +158,7 @@ def parse_preferences(text, file):
         package, pin = " ".join(fields.get("package", "").split()), " ".join(fields.get("pin", "").split())
         priority = fields.get("pin-priority", "")
         if not package:
-            errors.append(
-                "Invalid record in the preferences file %s, no Package header (line %d)" % (file, line)
-            )
+            errors.append("Invalid record in the preferences file %s, no Package header (line %d)" % (file, line))
         elif not pin or not re.match(r"^[+-]?[0-9]{1,9}$", priority):
             what = "no Pin" if not pin else "No priority (or zero) specified for pin"
             errors.append("Invalid record in the preferences file %s: %s (line %d)" % (file, what, line))

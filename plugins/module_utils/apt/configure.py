@@ -14,28 +14,28 @@ import re
 import shutil
 import time
 
-from ansible_collections.gpu.provision.plugins.module_utils.apt import (
-    common as apt_common,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.apt import (
-    files as apt_files,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.apt import (
-    sources as apt_sources,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.apt import (
-    trusted_keys,
-)
+from ansible_collections.gpu.provision.plugins.module_utils.apt import common as apt_common
+from ansible_collections.gpu.provision.plugins.module_utils.apt import files as apt_files
+from ansible_collections.gpu.provision.plugins.module_utils.apt import sources as apt_sources
+from ansible_collections.gpu.provision.plugins.module_utils.apt import trusted_keys
 from ansible_collections.gpu.provision.plugins.module_utils.apt.common import AptError
 from ansible_collections.gpu.provision.plugins.module_utils.lib import host_tree, own_files, redact
 
 BACKUP = "/var/lib/gpu-provision/backup"
 # What a repository may say; missing ones take these.
 _DEFAULTS = {
-    "state": "present", "suites": "/", "components": "", "architectures": None, "key": None, "key_url": None,
-    "fingerprint": None, "signed_by": None, "migrate": True, "legacy_uris": [],
+    "state": "present",
+    "suites": "/",
+    "components": "",
+    "architectures": None,
+    "key": None,
+    "key_url": None,
+    "fingerprint": None,
+    "signed_by": None,
+    "migrate": True,
+    "legacy_uris": [],
     "legacy_keys": [],
-}  # fmt: skip
+}
 
 
 def apply(params, check):
@@ -46,7 +46,8 @@ def apply(params, check):
     repository), state}]), preferences (text; empty removes the file, None leaves it), unattended_blacklist (patterns;
     likewise), proxy (text of our apt.conf file for it; likewise). Returns {"changed", "files", "migrated", "backup", "diff"}.
     """
-    wanted = {}  # path -> bytes, or None for a file that must not be there
+    # path -> bytes, or None for a file that must not be there
+    wanted = {}
     fetched, migrated, foreign = True, [], set()
     for given in params.get("repositories") or ():
         repository = dict(_DEFAULTS, **given)
@@ -57,18 +58,12 @@ def apply(params, check):
         patterns = params["unattended_blacklist"]
         odd = [pattern for pattern in patterns if re.search(r'["\\\n]', pattern)]
         if odd:
-            raise AptError(
-                "apt.usage", "a pattern may not hold quotes, backslashes or line breaks: %r" % odd[0]
-            )
-        wanted[apt_files.UNATTENDED] = (
-            apt_files.render_unattended(patterns).encode("utf-8") if patterns else None
-        )
+            raise AptError("apt.usage", "a pattern may not hold quotes, backslashes or line breaks: %r" % odd[0])
+        wanted[apt_files.UNATTENDED] = apt_files.render_unattended(patterns).encode("utf-8") if patterns else None
     if params.get("proxy") is not None:
         wanted[apt_files.PROXY] = _text(params["proxy"])
     present = [dict(_DEFAULTS, **given) for given in params.get("repositories") or ()]
-    present = [
-        repository for repository in present if repository["state"] == "present" and repository["migrate"]
-    ]
+    present = [repository for repository in present if repository["state"] == "present" and repository["migrate"]]
     if present:
         migrated = _migrate(present, wanted)
         foreign = {entry["file"] for entry in migrated} | _untrust(present, wanted)
@@ -81,11 +76,7 @@ def apply(params, check):
 def _repository(params, wanted, check):
     """Add the files of the repository itself; returns False when the key is not known yet (check mode)."""
     name = params["name"]
-    files = [
-        apt_files.sources_path(name),
-        apt_files.keyring_path(name, True),
-        apt_files.keyring_path(name, False),
-    ]
+    files = [apt_files.sources_path(name), apt_files.keyring_path(name, True), apt_files.keyring_path(name, False)]
     if params["state"] == "absent":
         wanted.update(dict.fromkeys(files))
         return True
@@ -119,9 +110,10 @@ def _migrate(repositories, wanted):
     own = {apt_files.sources_path(repository["name"]) for repository in repositories}
     arch = apt_common.native_arch(apt_common.read_status())
     ours = {
-        place for repository in repositories
+        place
+        for repository in repositories
         for place in apt_sources.repositories(apt_sources.spec_source(repository), arch)
-    }  # fmt: skip
+    }
     legacy = [re.compile(pattern) for repository in repositories for pattern in repository["legacy_uris"]]
     sources, _, texts = apt_sources.read_sources()
     per_file = {}
@@ -137,11 +129,7 @@ def _migrate(repositories, wanted):
         empty = path != apt_sources.MAIN and apt_sources.is_empty(text, path)
         wanted[path] = None if empty else text.encode("utf-8")
     return [
-        {
-            "file": source["file"],
-            "line": source["line"],
-            "uris": [redact.text(uri) for uri in source["uris"]],
-        }
+        {"file": source["file"], "line": source["line"], "uris": [redact.text(uri) for uri in source["uris"]]}
         for entries in per_file.values()
         for source in entries
     ]
@@ -167,10 +155,14 @@ def _carry_out(wanted, migrated, foreign, check, fetched):
         changes.append((path, old, new))
         action = "written" if new is not None else ("moved away" if path in foreign else "removed")
         files.append({"path": path, "action": action})
-        diffs.append({
-            "before_header": path, "after_header": path if new is not None else path + " (absent)",
-            "before": _show(old), "after": _show(new),
-        })  # fmt: skip
+        diffs.append(
+            {
+                "before_header": path,
+                "after_header": path if new is not None else path + " (absent)",
+                "before": _show(old),
+                "after": _show(new),
+            }
+        )
     if not fetched:
         files.append({"path": "the key", "action": "would be fetched"})
     if not check:
@@ -183,9 +175,7 @@ def _carry_out(wanted, migrated, foreign, check, fetched):
                 os.unlink(path)
             else:
                 own_files.write(path, new)
-    return {
-        "changed": bool(files), "files": files, "migrated": migrated, "backup": backup, "diff": diffs,
-    }  # fmt: skip
+    return {"changed": bool(files), "files": files, "migrated": migrated, "backup": backup, "diff": diffs}
 
 
 def _save(path, backup):

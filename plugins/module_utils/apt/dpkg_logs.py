@@ -41,11 +41,10 @@ def history(tree):
     old = ""
     if packed:
         try:
-            old = (
-                zlib.decompressobj(31).decompress(packed, _MOST_UNPACKED).decode("utf-8", "replace")[-_TAIL:]
-            )
+            old = zlib.decompressobj(31).decompress(packed, _MOST_UNPACKED).decode("utf-8", "replace")[-_TAIL:]
         except zlib.error:
-            old = ""  # cut off while it was written; the current log is read all the same
+            # cut off while it was written; the current log is read all the same
+            old = ""
     return old + "\n" + tail(tree, HISTORY)
 
 
@@ -66,10 +65,14 @@ def transactions(text):
         changes = [row for action in _ACTIONS if action in fields for row in _changes(action, fields[action])]
         command = redact.text(fields.get("Commandline", ""))[:400]
         row = {
-            "start": fields["Start-Date"], "end": fields.get("End-Date"), "command": command,
-            "by": fields.get("Requested-By"), "unattended": "unattended-upgrade" in command, "error": fields.get("Error"),
+            "start": fields["Start-Date"],
+            "end": fields.get("End-Date"),
+            "command": command,
+            "by": fields.get("Requested-By"),
+            "unattended": "unattended-upgrade" in command,
+            "error": fields.get("Error"),
             "changes": [change for change in changes if _CONCERNS.search(change["name"])][:_MOST_PACKAGES],
-        }  # fmt: skip
+        }
         if row["changes"] or row["error"] or row["end"] is None:
             found.append(row)
     return found[-_MOST_TRANSACTIONS:]
@@ -78,9 +81,7 @@ def transactions(text):
 def _changes(action, text):
     for name, _, inside in _CHANGE.findall(text):
         versions = [part.strip() for part in inside.split(",") if part.strip() != "automatic"]
-        old, new = (
-            (versions[0], versions[-1]) if len(versions) > 1 else (None, versions[0] if versions else None)
-        )
+        old, new = (versions[0], versions[-1]) if len(versions) > 1 else (None, versions[0] if versions else None)
         if action in ("Remove", "Purge"):
             old, new = new, None
         yield {"action": action.lower(), "name": name, "old": old, "new": new}
@@ -134,7 +135,5 @@ def unattended(text):
         head, mark, rest = line.partition("Packages that will be upgraded:")
         packages = [name for name in rest.split() if _CONCERNS.search(name)] if mark else []
         if packages:
-            found.append(
-                {"at": " ".join(head.split()[:2]).split(",")[0], "packages": packages[:_MOST_PACKAGES]}
-            )
+            found.append({"at": " ".join(head.split()[:2]).split(",")[0], "packages": packages[:_MOST_PACKAGES]})
     return found[-5:]

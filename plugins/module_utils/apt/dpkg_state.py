@@ -40,10 +40,15 @@ def _row(fields):
     status = (fields.get("Status", "") + " ? ? ?").split()
     needs = [text for text in (fields.get("Pre-Depends"), fields.get("Depends")) if text]
     return {
-        "name": fields["Package"], "arch": fields.get("Architecture", ""), "version": fields.get("Version"),
-        "want": status[0], "flag": status[1], "state": status[2], "depends": ", ".join(needs),
+        "name": fields["Package"],
+        "arch": fields.get("Architecture", ""),
+        "version": fields.get("Version"),
+        "want": status[0],
+        "flag": status[1],
+        "state": status[2],
+        "depends": ", ".join(needs),
         "provides": fields.get("Provides", ""),
-    }  # fmt: skip
+    }
 
 
 def native(rows):
@@ -61,18 +66,24 @@ def holds(rows):
     arch = native(rows)
     return [
         {"name": title(row, arch), "version": row["version"], "state": row["state"]}
-        for row in rows if row["want"] == "hold"
-    ]  # fmt: skip
+        for row in rows
+        if row["want"] == "hold"
+    ]
 
 
 def unfinished(rows):
     """[{name, version, state, reinstall}] of packages that dpkg was cut off at, or that failed."""
     arch = native(rows)
     return [
-        {"name": title(row, arch), "version": row["version"], "state": row["state"], "reinstall": row["flag"] == "reinstreq"}
+        {
+            "name": title(row, arch),
+            "version": row["version"],
+            "state": row["state"],
+            "reinstall": row["flag"] == "reinstreq",
+        }
         for row in rows
         if row["flag"] == "reinstreq" or row["state"] not in ("installed", "not-installed", "config-files", "?")
-    ]  # fmt: skip
+    ]
 
 
 def unmet(rows):
@@ -88,12 +99,11 @@ def unmet(rows):
             for part in row["provides"].split(","):
                 match = _ALTERNATIVE.match(part.strip())
                 if match:
-                    there.setdefault(match.group(1), []).append(
-                        match.group(3) if match.group(2) == "=" else None
-                    )
+                    there.setdefault(match.group(1), []).append(match.group(3) if match.group(2) == "=" else None)
     arch, found = native(rows), []
     if not set(there) >= _BASE:
-        return []  # a recorded host that was cut down to what concerns GPUs
+        # a recorded host that was cut down to what concerns GPUs
+        return []
     for row in rows:
         if row["state"] not in _ON_DISK:
             continue
@@ -102,10 +112,14 @@ def unmet(rows):
             if needs and not any(_met(one.strip(), there) for one in needs.split("|")):
                 first = _ALTERNATIVE.match(needs)
                 have = there.get(first.group(1)) if first else None
-                found.append({
-                    "name": title(row, arch), "version": row["version"], "needs": " ".join(needs.split()),
-                    "found": have[0] if have else None,
-                })  # fmt: skip
+                found.append(
+                    {
+                        "name": title(row, arch),
+                        "version": row["version"],
+                        "needs": " ".join(needs.split()),
+                        "found": have[0] if have else None,
+                    }
+                )
     return found[:_MOST]
 
 

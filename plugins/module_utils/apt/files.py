@@ -49,7 +49,8 @@ def unattended_names(data, names):
     """Those of the package names that the apt.conf text (bytes) of render_unattended keeps unattended-upgrades away from."""
     patterns = []
     for text in re.findall(r'^ +"(.+)";$', data.decode("utf-8", "replace"), re.M):
-        with contextlib.suppress(re.error):  # a person may have edited the file
+        # a person may have edited the file
+        with contextlib.suppress(re.error):
             patterns.append(re.compile(text))
     return [name for name in names if any(pattern.match(name) for pattern in patterns)]
 
@@ -70,8 +71,11 @@ def render_proxy(http, https, direct=()):
 def render_preferences(packages, pin, because):
     """Return an apt preferences text that refuses ``packages`` (globs) from ``pin``."""
     return "Explanation: %s\nExplanation: %s\nPackage: %s\nPin: %s\nPin-Priority: -1\n" % (
-        HEADER, because, " ".join(packages), pin,
-    )  # fmt: skip
+        HEADER,
+        because,
+        " ".join(packages),
+        pin,
+    )
 
 
 def sha256(text):

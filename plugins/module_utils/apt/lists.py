@@ -28,9 +28,7 @@ from ansible_collections.gpu.provision.plugins.module_utils.lib.host_tree import
 LISTS = "/var/lib/apt/lists"
 # The lists of universe have 80 MB.
 _KEYRING_BYTES, _RELEASE_BYTES, _LIST_BYTES = 1 << 20, 1 << 22, 1 << 28
-_SIGNATURE = lazy_re.compile(
-    rb"-----BEGIN PGP SIGNATURE-----[ \t]*\r?\n(.*?)-----END PGP SIGNATURE-----", re.DOTALL
-)
+_SIGNATURE = lazy_re.compile(rb"-----BEGIN PGP SIGNATURE-----[ \t]*\r?\n(.*?)-----END PGP SIGNATURE-----", re.DOTALL)
 _FIELD = lazy_re.compile(
     r"^(Origin|Label|Suite|Codename|Date|NotAutomatic|ButAutomaticUpgrades):\s*(.*)$", re.MULTILINE
 )
@@ -43,9 +41,7 @@ _STANZA = lazy_re.compile(
     rb"xserver-xorg-video-nvidia[a-z0-9-]*|nvlsm)\n"
 )
 # Of branches that are not installed only these are told: enough to see where a branch comes from.
-_TOPS = frozenset(
-    ("nvidia-driver", "nvidia-dkms", "nvidia-kernel-common", "libnvidia-compute", "libnvidia-gl")
-)
+_TOPS = frozenset(("nvidia-driver", "nvidia-dkms", "nvidia-kernel-common", "libnvidia-compute", "libnvidia-gl"))
 _ALWAYS = ("libnvidia-container", "nvidia-container-toolkit")
 _MOST_OFFERS = 1500
 
@@ -98,9 +94,7 @@ def keyring(tree, path):
         row["state"] = "damaged"
         return row
     row["primaries"] = [fingerprint for is_primary, fingerprint in keys if is_primary]
-    row["ids"] = [
-        fingerprint[-16:] if len(fingerprint) == 40 else fingerprint[:16] for _, fingerprint in keys
-    ]
+    row["ids"] = [fingerprint[-16:] if len(fingerprint) == 40 else fingerprint[:16] for _, fingerprint in keys]
     armored = openpgp.is_armored(data)
     if (path.endswith(".gpg") and armored) or (path.endswith(".asc") and not armored):
         row["state"] = "form"
@@ -218,20 +212,21 @@ def _release(tree, begin, there, partial):
     fetched = tree.read_bytes("%s/partial/%sInRelease" % (LISTS, begin), _RELEASE_BYTES)
     return {
         "there": name is not None,
-        "origin": fields.get("Origin"), "label": fields.get("Label"), "date": fields.get("Date"),
+        "origin": fields.get("Origin"),
+        "label": fields.get("Label"),
+        "date": fields.get("Date"),
         "release": [fields[key] for key in ("Suite", "Codename") if fields.get(key)],
         "automatic": fields.get("NotAutomatic", "").lower() != "yes",
         "upgrades": fields.get("ButAutomaticUpgrades", "").lower() == "yes",
-        "signers": signed, "fetched_signers": signers(fetched) if fetched else [],
+        "signers": signed,
+        "fetched_signers": signers(fetched) if fetched else [],
         "failed": [one for one in partial if one.startswith(begin) and one.endswith(".FAILED")][:8],
         "differs": _differs(tree, begin, there, text),
-    }  # fmt: skip
+    }
 
 
 def _differs(tree, begin, there, text):
-    sizes = {
-        file.replace("_", "%5f").replace("/", "_"): integer(size) for _, size, file in _HASH_ROW.findall(text)
-    }
+    sizes = {file.replace("_", "%5f").replace("/", "_"): integer(size) for _, size, file in _HASH_ROW.findall(text)}
     found = []
     for name in there:
         if name.startswith(begin) and _INDEX.search(name):
@@ -265,13 +260,9 @@ def offers(tree, rows, packages):
                 continue
             end = data.find(b"\n\n", match.end())
             stanza = data[match.start() : end if end >= 0 else len(data)].decode("utf-8", "replace")
-            fields = dict(
-                line.split(": ", 1) for line in stanza.splitlines() if ": " in line and line[0] != " "
-            )
+            fields = dict(line.split(": ", 1) for line in stanza.splitlines() if ": " in line and line[0] != " ")
             version, phased = fields.get("Version"), fields.get("Phased-Update-Percentage", "")
-            if version and (
-                (name, begin) not in best or deb_version.compare(version, best[name, begin][0]) > 0
-            ):
+            if version and ((name, begin) not in best or deb_version.compare(version, best[name, begin][0]) > 0):
                 best[name, begin] = (version, integer(phased))
     return [
         {"name": name, "list": begin, "version": version, "phased": phased}

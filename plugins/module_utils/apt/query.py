@@ -16,35 +16,34 @@ import stat
 import tempfile
 import time
 
-from ansible_collections.gpu.provision.plugins.module_utils.apt import (
-    common as apt_common,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.apt import (
-    conf as apt_conf,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.apt import (
-    files as apt_files,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.apt import (
-    sources as apt_sources,
-)
+from ansible_collections.gpu.provision.plugins.module_utils.apt import common as apt_common
+from ansible_collections.gpu.provision.plugins.module_utils.apt import conf as apt_conf
+from ansible_collections.gpu.provision.plugins.module_utils.apt import files as apt_files
+from ansible_collections.gpu.provision.plugins.module_utils.apt import sources as apt_sources
 from ansible_collections.gpu.provision.plugins.module_utils.apt.common import AptError
-from ansible_collections.gpu.provision.plugins.module_utils.lib import (
-    deb_version,
-    driver_names,
-    host_tree,
-    proxies,
-)
+from ansible_collections.gpu.provision.plugins.module_utils.lib import deb_version, driver_names, host_tree, proxies
 
 _WORKDIR = "gpu-provision-apt-"
-_CHUNK = 400  # package names on one command line
+# package names on one command line
+_CHUNK = 400
 _DPKG_ARCH = "/var/lib/dpkg/arch"
 
 # Packages whose loss takes a machine off the network, off ssh or out of apt; removal is refused whoever asks.
-_NEVER_REMOVED = frozenset((
-    "apt", "dpkg", "init", "libc6", "netplan.io", "network-manager", "openssh-server", "sudo", "systemd",
-    "systemd-resolved", "udev",
-))  # fmt: skip
+_NEVER_REMOVED = frozenset(
+    (
+        "apt",
+        "dpkg",
+        "init",
+        "libc6",
+        "netplan.io",
+        "network-manager",
+        "openssh-server",
+        "sudo",
+        "systemd",
+        "systemd-resolved",
+        "udev",
+    )
+)
 _KERNEL = re.compile(r"^linux-(image|modules|modules-extra|image-unsigned)-(?!nvidia-[0-9]{3}-)")
 _KERNEL_META = re.compile(
     r"^linux-(generic|lowlatency|virtual|server|aws|azure|gcp|gke|ibm|kvm|nvidia|oem|oracle|raspi)\b"
@@ -74,14 +73,7 @@ def main(args):
 
 
 def offer(
-    sources=(),
-    omit=(),
-    patterns=(),
-    refresh="if_stale",
-    max_age_s=21600,
-    timeout=300,
-    environment=None,
-    alone=False,
+    sources=(), omit=(), patterns=(), refresh="if_stale", max_age_s=21600, timeout=300, environment=None, alone=False
 ):
     """Return what the repositories offer, with our sources added to the host's own.
 
@@ -101,15 +93,7 @@ def offer(
         os.chmod(work, 0o755)  # noqa: S103 - apt's _apt user reads keys and lists here
         with proxy(environment):
             return _offer(
-                work,
-                list(sources),
-                list(omit),
-                list(patterns),
-                refresh,
-                max_age_s,
-                timeout,
-                environment or {},
-                alone,
+                work, list(sources), list(omit), list(patterns), refresh, max_age_s, timeout, environment or {}, alone
             )
     except BaseException:
         shutil.rmtree(work)
@@ -131,9 +115,7 @@ def _offer(work, sources, omit, patterns, refresh, max_age_s, timeout, environme
     refreshed, problems = _refresh(work, config, sources, refresh, max_age_s, timeout, errors)
     found = _names(config, patterns)
     packages = _versions(config, found) if found else {}
-    return {
-        "workdir": work, "packages": packages, "refreshed": refreshed, "errors": errors, "problems": problems,
-    }  # fmt: skip
+    return {"workdir": work, "packages": packages, "refreshed": refreshed, "errors": errors, "problems": problems}
 
 
 def _write_sources(work, sources, omit, alone=False):
@@ -145,12 +127,15 @@ def _write_sources(work, sources, omit, alone=False):
     left_out = {(item["file"], item.get("line")) for item in omit}
     for path, text in texts.items():
         dropped = [
-            source for source in host
-            if source["file"] == path and (
-                (path, source["line"]) in left_out or (path, None) in left_out
+            source
+            for source in host
+            if source["file"] == path
+            and (
+                (path, source["line"]) in left_out
+                or (path, None) in left_out
                 or ours & set(apt_sources.repositories(source))
             )
-        ]  # fmt: skip
+        ]
         target = (
             os.path.join(work, "sources.list")
             if path == apt_sources.MAIN
@@ -197,13 +182,18 @@ def _write_config(work, environment):
     config = os.path.join(work, "apt.conf")
     lines = [
         # Hooks of the host act on the host: apt-file, appstream, docker-clean, …
-        "#clear APT::Update::Pre-Invoke;", "#clear APT::Update::Post-Invoke;",
+        "#clear APT::Update::Pre-Invoke;",
+        "#clear APT::Update::Post-Invoke;",
         "#clear APT::Update::Post-Invoke-Success;",
-        'Dir::Etc::sourcelist "%s/sources.list";' % work, 'Dir::Etc::sourceparts "%s/sources.list.d";' % work,
-        'Dir::State::lists "%s/lists";' % work, 'Dir::Cache "%s/cache";' % work,
-        'Dir::Cache::archives "%s/cache/archives";' % work, 'Dir::Log "%s/log";' % work,
-        'Dir::State::status "%s";' % (os.path.join(work, "status")), 'Acquire::Languages "none";',
-    ]  # fmt: skip
+        'Dir::Etc::sourcelist "%s/sources.list";' % work,
+        'Dir::Etc::sourceparts "%s/sources.list.d";' % work,
+        'Dir::State::lists "%s/lists";' % work,
+        'Dir::Cache "%s/cache";' % work,
+        'Dir::Cache::archives "%s/cache/archives";' % work,
+        'Dir::Log "%s/log";' % work,
+        'Dir::State::status "%s";' % (os.path.join(work, "status")),
+        'Acquire::Languages "none";',
+    ]
     shutil.copyfile(apt_common.DPKG_STATUS, os.path.join(work, "status"))
     lines += _architectures(host_tree.read_text(os.path.join(work, "status"), errors="replace"))
     lines += _without_our_proxy()
@@ -212,7 +202,8 @@ def _write_config(work, environment):
         proxy = (environment.get("http_proxy", ""), environment.get("https_proxy", ""))
         lines.append(apt_files.render_proxy(*proxy))
     _write(config, "\n".join(lines) + "\n")
-    os.chmod(config, 0o600)  # another's proxy may have a password
+    # another's proxy may have a password
+    os.chmod(config, 0o600)
     return config
 
 
@@ -240,12 +231,11 @@ def _architectures(status):
     folder = "/etc/apt/apt.conf.d"
     for path in ["/etc/apt/apt.conf"] + [os.path.join(folder, name) for name in _listdir(folder)]:
         if os.path.isfile(path) and "architectures" in host_tree.read_text(path, errors="replace").lower():
-            return []  # the host has its own word on it
+            # the host has its own word on it
+            return []
     names_ = [own.group(1)]
     if os.path.exists(_DPKG_ARCH):
-        names_ += [
-            line for line in host_tree.read_text(_DPKG_ARCH, errors="replace").split() if line not in names_
-        ]
+        names_ += [line for line in host_tree.read_text(_DPKG_ARCH, errors="replace").split() if line not in names_]
     return ["APT::Architectures { %s };" % " ".join('"%s";' % name for name in names_)]
 
 
@@ -302,9 +292,7 @@ def way(config=None):
 def apt_way(dump, environ):
     """The words of ``way``. dump: what ``apt-config dump`` prints; environ: of apt."""
     found, direct = {}, []
-    for scheme, host, value in re.findall(
-        r'^Acquire::(https?)::Proxy(?:::(\S+))? "(.*)";$', dump, re.M | re.I
-    ):
+    for scheme, host, value in re.findall(r'^Acquire::(https?)::Proxy(?:::(\S+))? "(.*)";$', dump, re.M | re.I):
         if not host:
             found[scheme.lower()] = value
         elif value == "DIRECT" and host not in direct:
@@ -339,11 +327,7 @@ def list_name(uri, suite):
 def lists_age():
     """Seconds since the lists of the host were refreshed; None when they never were."""
     stamps = []
-    for path in (
-        "/var/lib/apt/periodic/update-success-stamp",
-        "/var/lib/apt/lists/partial",
-        "/var/lib/apt/lists",
-    ):
+    for path in ("/var/lib/apt/periodic/update-success-stamp", "/var/lib/apt/lists/partial", "/var/lib/apt/lists"):
         try:
             stamps.append(os.stat(path).st_mtime)
         except OSError:
@@ -421,18 +405,19 @@ def _cache(config, args, may_fail=False):
     if result.rc != 0 and not may_fail:
         code, message = classify(result.text)
         raise AptError(
-            code, "apt cannot read its sources or lists: %s" % message, because=error_lines(result.text),
-            hint="correct what apt-get check on the host complains of", problems=parse_update_errors(result.text),
-        )  # fmt: skip
+            code,
+            "apt cannot read its sources or lists: %s" % message,
+            because=error_lines(result.text),
+            hint="correct what apt-get check on the host complains of",
+            problems=parse_update_errors(result.text),
+        )
     return result
 
 
 # --- simulate
 
 
-def simulate(
-    workdir=None, install=(), remove=(), unhold=("all_driver",), preferences=None, keep=False, timeout=120
-):
+def simulate(workdir=None, install=(), remove=(), unhold=("all_driver",), preferences=None, keep=False, timeout=120):
     """Return what apt would do, from its own solver.
 
     {"ok", "changes", "download_bytes", "disk_bytes"} and, when it finds no way, "code" (stable), "message" (one
@@ -457,10 +442,16 @@ def simulate(
         changes = parse_simulation(result.out)
         _add_sizes(config, changes, status)
         return {
-            "ok": True, "code": None, "message": None, "because": [], "error": None, "unmet": [], "changes": changes,
+            "ok": True,
+            "code": None,
+            "message": None,
+            "because": [],
+            "error": None,
+            "unmet": [],
+            "changes": changes,
             "download_bytes": sum(change["download_bytes"] for change in changes),
             "disk_bytes": sum(change["disk_bytes"] for change in changes),
-        }  # fmt: skip
+        }
     finally:
         if own or not keep:
             shutil.rmtree(work)
@@ -520,9 +511,7 @@ def _checked_workdir(workdir):
     except OSError:
         info = None
     if not name_ok or info is None or not stat.S_ISDIR(info.st_mode) or info.st_uid != os.geteuid():
-        raise AptError(
-            "apt.workdir_gone", "the work folder %s is not there (any more)" % workdir, hint="ask again"
-        )
+        raise AptError("apt.workdir_gone", "the work folder %s is not there (any more)" % workdir, hint="ask again")
     return path
 
 
@@ -534,11 +523,7 @@ def _clean_old_workdirs(older_than_s=86400):
         if not name.startswith(_WORKDIR):
             continue
         info = os.lstat(path)
-        if (
-            stat.S_ISDIR(info.st_mode)
-            and info.st_uid == os.geteuid()
-            and time.time() - info.st_mtime > older_than_s
-        ):
+        if stat.S_ISDIR(info.st_mode) and info.st_uid == os.geteuid() and time.time() - info.st_mtime > older_than_s:
             shutil.rmtree(path)
 
 
@@ -549,9 +534,16 @@ def _refusal(result, timeout):
         code, message = "apt.timeout", "apt's simulation did not end within %d s" % timeout
     lines = error_lines(text)
     return {
-        "ok": False, "code": code, "message": message, "because": lines, "error": "\n".join([message] + lines),
-        "unmet": parse_unmet(text), "changes": [], "download_bytes": 0, "disk_bytes": 0,
-    }  # fmt: skip
+        "ok": False,
+        "code": code,
+        "message": message,
+        "because": lines,
+        "error": "\n".join([message] + lines),
+        "unmet": parse_unmet(text),
+        "changes": [],
+        "download_bytes": 0,
+        "disk_bytes": 0,
+    }
 
 
 def _add_sizes(config, changes, status):
@@ -575,11 +567,7 @@ def _add_sizes(config, changes, status):
 def _is_cached(stanza, size):
     if not stanza.get("Version"):
         return False
-    name = "%s_%s_%s.deb" % (
-        stanza["Package"],
-        stanza["Version"].replace(":", "%3a"),
-        stanza.get("Architecture"),
-    )
+    name = "%s_%s_%s.deb" % (stanza["Package"], stanza["Version"].replace(":", "%3a"), stanza.get("Architecture"))
     try:
         return os.stat(os.path.join(apt_common.ARCHIVES, name)).st_size == size
     except OSError:
@@ -608,9 +596,7 @@ def without_holds(status, unhold):
 
     # Only the line changes, so that everything else stays as dpkg wrote it.
     stanza = re.compile(r"^(Package: (\S+)\n(?:[^\n]+\n)*?Status: )hold ", re.M)
-    return stanza.sub(
-        lambda found: found.group(1) + ("install " if is_free(found.group(2)) else "hold "), status
-    )
+    return stanza.sub(lambda found: found.group(1) + ("install " if is_free(found.group(2)) else "hold "), status)
 
 
 _INST = re.compile(r"^Inst (\S+)(?: \[([^\]]+)\])? \((\S+) (.*?)\[([^\]]+)\]\)")
@@ -632,14 +618,15 @@ def parse_simulation(text):
             if old is None and earlier is not None:
                 old = earlier["from_version"]
             changes[name] = {
-                "action": change_action(old, new), "name": name, "version": new, "from_version": old,
+                "action": change_action(old, new),
+                "name": name,
+                "version": new,
+                "from_version": old,
                 "origin": origin.strip() or None,
-            }  # fmt: skip
+            }
         elif removed:
             name, old = removed.groups()
-            changes[name] = {
-                "action": "remove", "name": name, "version": None, "from_version": old, "origin": None,
-            }  # fmt: skip
+            changes[name] = {"action": "remove", "name": name, "version": None, "from_version": old, "origin": None}
     return list(changes.values())
 
 
@@ -667,10 +654,9 @@ def parse_unmet(text):
         else:
             continue
         wants, _, but = rest.partition(" but ")
-        found.append({
-            "package": package.rstrip(":"), "relation": relation, "wants": wants.strip(),
-            "but": but.strip() or None,
-        })  # fmt: skip
+        found.append(
+            {"package": package.rstrip(":"), "relation": relation, "wants": wants.strip(), "but": but.strip() or None}
+        )
     return found
 
 
@@ -678,9 +664,7 @@ def error_lines(text):
     """apt's own words: its E: lines and the list of unmet dependencies, without repeats."""
     lines = []
     for line in text.split("\n"):
-        if (
-            line.startswith("E: ") or _UNMET_HEAD.match(line) or _UNMET_MORE.match(line)
-        ) and line not in lines:
+        if (line.startswith("E: ") or _UNMET_HEAD.match(line) or _UNMET_MORE.match(line)) and line not in lines:
             lines.append(line.rstrip())
     return lines
 
@@ -696,10 +680,7 @@ _CLASSES = (
     ("apt.package_not_found", r"Unable to locate package|has no installation candidate"),
     ("apt.held", r"Held packages were changed"),
     ("apt.needs_reinstall", r"needs? to be reinstalled, but I can't find an archive"),
-    (
-        "apt.unmet",
-        r"[Uu]nmet dependencies|held broken packages|Unable to satisfy dependencies|generated breaks",
-    ),
+    ("apt.unmet", r"[Uu]nmet dependencies|held broken packages|Unable to satisfy dependencies|generated breaks"),
     ("apt.key", r"unauthenticated|cannot be authenticated"),
     ("apt.fetch", r"Failed to fetch|Unable to fetch some archives|Hash Sum mismatch|unexpected size"),
     ("apt.dpkg_failed", r"Sub-process .* returned an error code|dpkg: error processing"),
@@ -732,21 +713,28 @@ def classify(text):
 _URL = r"(?P<uri>[a-z][a-z0-9+.-]*:/\S*?)"
 # "URI SUITE InRelease"; a flat repository has two spaces where the suite would be.
 _RELEASE = _URL + r"(?: +(?P<suite>(?!(?:In)?Release)\S+))? +(?:In)?Release"
-_UPDATE_ERRORS = tuple((code, re.compile(pattern)) for code, pattern in (
-    (
-        "apt.signed_by_conflict",
-        r"Conflicting values set for option (?:Signed-By|Trusted) regarding source "
-        + _URL + r" (?P<suite>\S+): (?P<detail>.*)",
-    ),
-    ("apt.key", r"GPG error: " + _RELEASE + r"(?:\.gpg)?: (?P<detail>.*)"),
-    ("apt.no_release", r"The repository '" + _RELEASE + r"' (?P<detail>(?:does not have|no longer has) a Release file.*)"),
-    ("apt.key", r"The repository '" + _RELEASE + r"' (?P<detail>is (?:not|no longer) signed.*)"),
-    ("apt.expired", r"Release file for " + _URL + r" (?P<detail>is (?:expired|not valid yet).*)"),
-    ("apt.release_changed", r"Repository '" + _RELEASE + r"' (?P<detail>changed its .*)"),
-    ("apt.fetch", r"Failed to fetch " + _URL + r"\s+(?P<detail>.*)"),
-    ("apt.sources", r"(?P<detail>Malformed (?:entry|line|stanza) .*|Type '.*' is not known on .*)"),
-    ("apt.lock_timeout", r"(?P<detail>Could not get lock .*)"),
-))  # fmt: skip
+_UPDATE_ERRORS = tuple(
+    (code, re.compile(pattern))
+    for code, pattern in (
+        (
+            "apt.signed_by_conflict",
+            r"Conflicting values set for option (?:Signed-By|Trusted) regarding source "
+            + _URL
+            + r" (?P<suite>\S+): (?P<detail>.*)",
+        ),
+        ("apt.key", r"GPG error: " + _RELEASE + r"(?:\.gpg)?: (?P<detail>.*)"),
+        (
+            "apt.no_release",
+            r"The repository '" + _RELEASE + r"' (?P<detail>(?:does not have|no longer has) a Release file.*)",
+        ),
+        ("apt.key", r"The repository '" + _RELEASE + r"' (?P<detail>is (?:not|no longer) signed.*)"),
+        ("apt.expired", r"Release file for " + _URL + r" (?P<detail>is (?:expired|not valid yet).*)"),
+        ("apt.release_changed", r"Repository '" + _RELEASE + r"' (?P<detail>changed its .*)"),
+        ("apt.fetch", r"Failed to fetch " + _URL + r"\s+(?P<detail>.*)"),
+        ("apt.sources", r"(?P<detail>Malformed (?:entry|line|stanza) .*|Type '.*' is not known on .*)"),
+        ("apt.lock_timeout", r"(?P<detail>Could not get lock .*)"),
+    )
+)
 _KEY_ID = re.compile(
     r"(?:NO_PUBKEY|EXPKEYSIG|REVKEYSIG|KEYEXPIRED|BADSIG|Missing key|Signing key on|key) ([0-9A-F]{16,40})"
 )
@@ -782,9 +770,13 @@ def _add_problem(found, code, group, line):
         # A failed file is named by its own URL; the repository is what comes before dists/ or the index.
         uri = re.sub(r"(/dists/.*|/(In)?Release(\.gpg)?|/Packages(\.[a-z0-9]+)?)$", "", uri).rstrip("/")
     problem = {
-        "code": code, "repository": uri, "suite": group.get("suite"), "key": key.group(1) if key else None,
-        "message": line[3:].strip(), "fatal": code in ("apt.signed_by_conflict", "apt.sources"),
-    }  # fmt: skip
+        "code": code,
+        "repository": uri,
+        "suite": group.get("suite"),
+        "key": key.group(1) if key else None,
+        "message": line[3:].strip(),
+        "fatal": code in ("apt.signed_by_conflict", "apt.sources"),
+    }
     same = found.setdefault((code, uri), problem)
     if same["key"] is None and problem["key"] is not None:
         found[(code, uri)] = problem
@@ -835,7 +827,8 @@ def parse_showpkg(text):
         elif line.startswith("Versions:"):
             inside = name is not None
         elif line.startswith("Reverse Depends:"):
-            inside = False  # a blank line stands after every version
+            # a blank line stands after every version
+            inside = False
         elif inside and line.strip() and not line.startswith(" "):
             version, _, files = line.partition(" ")
             packages[name].append((version, re.findall(r"\(([^)]*)\)", files)))
@@ -848,15 +841,16 @@ def tables_from_lists(packages, places):
     for name, versions in packages.items():
         rows = []
         for version, files in versions:
-            found = [
-                places.get(re.sub(r"\.(gz|xz|lz4|bz2|zst|lzma)$", "", os.path.basename(f))) for f in files
-            ]
+            found = [places.get(re.sub(r"\.(gz|xz|lz4|bz2|zst|lzma)$", "", os.path.basename(f))) for f in files]
             if not found or None in found:
                 break
-            rows.append({
-                "version": version, "priority": max(priority for priority, _ in found),
-                "where": [where for _, where in found],
-            })  # fmt: skip
+            rows.append(
+                {
+                    "version": version,
+                    "priority": max(priority for priority, _ in found),
+                    "where": [where for _, where in found],
+                }
+            )
         else:
             best = max([row["priority"] for row in rows] or [0])
             newest = [row["version"] for row in rows if row["priority"] == best and best > 0]
@@ -907,16 +901,28 @@ def versions_offered(tables, stanzas, origins):
             uri, _, rest = where.partition(" ")
             place = rest.split(" ")[0]
             suite, _, component = place.partition("/")
-            offered.append({
-                "version": row["version"], "depends": stanza.get("Depends"), "pre_depends": stanza.get("Pre-Depends"),
-                "provides": stanza.get("Provides"), "conflicts": stanza.get("Conflicts"),
-                "breaks": stanza.get("Breaks"), "replaces": stanza.get("Replaces"),
-                "size": _int(stanza.get("Size")), "installed_size": _int(stanza.get("Installed-Size")) * 1024,
-                "uri": uri, "filename": stanza.get("Filename"), "sha256": stanza.get("SHA256"),
-                "suite": suite or None, "component": component or None, "origin": origins.get(where),
-                "also": [other.partition(" ")[0] for other in row["where"][1:]],
-                "priority": row["priority"], "candidate": row["version"] == table["candidate"],
-            })  # fmt: skip
+            offered.append(
+                {
+                    "version": row["version"],
+                    "depends": stanza.get("Depends"),
+                    "pre_depends": stanza.get("Pre-Depends"),
+                    "provides": stanza.get("Provides"),
+                    "conflicts": stanza.get("Conflicts"),
+                    "breaks": stanza.get("Breaks"),
+                    "replaces": stanza.get("Replaces"),
+                    "size": _int(stanza.get("Size")),
+                    "installed_size": _int(stanza.get("Installed-Size")) * 1024,
+                    "uri": uri,
+                    "filename": stanza.get("Filename"),
+                    "sha256": stanza.get("SHA256"),
+                    "suite": suite or None,
+                    "component": component or None,
+                    "origin": origins.get(where),
+                    "also": [other.partition(" ")[0] for other in row["where"][1:]],
+                    "priority": row["priority"],
+                    "candidate": row["version"] == table["candidate"],
+                }
+            )
         if offered:
             packages[name] = sorted(offered, key=lambda item: deb_version.key(item["version"]), reverse=True)
     return packages
@@ -926,13 +932,7 @@ def versions_offered(tables, stanzas, origins):
 
 
 def judge(
-    changes,
-    allowed_remove=(),
-    family_version=None,
-    requested=(),
-    installed=None,
-    essential=(),
-    running_kernel=None,
+    changes, allowed_remove=(), family_version=None, requested=(), installed=None, essential=(), running_kernel=None
 ):
     """Return the problems of a simulation, [{"code", "message", "because", "hint"}]; an empty list means safe.
 
@@ -942,11 +942,7 @@ def judge(
     running_kernel: its release (optional). Source of the rules: field reports G1, G4, G6, G8, F8.
     """
     problems = []
-    allowed_remove, requested, essential = (
-        set(allowed_remove),
-        {_bare(name) for name in requested},
-        set(essential),
-    )
+    allowed_remove, requested, essential = (set(allowed_remove), {_bare(name) for name in requested}, set(essential))
     moves_driver = family_version or any(map(driver_names.is_driver_package, allowed_remove | requested))
     for change in changes:
         name = _bare(change["name"])
@@ -967,11 +963,7 @@ def _protection(name, essential, running_kernel):
     """Return (why a package is protected, whether even a named removal is refused), or None."""
     if name in essential or name in _NEVER_REMOVED:
         return "the machine cannot do without it", True
-    if (
-        (_KERNEL.match(name) or _HEADERS.match(name))
-        and running_kernel
-        and name.endswith("-" + running_kernel)
-    ):
+    if (_KERNEL.match(name) or _HEADERS.match(name)) and running_kernel and name.endswith("-" + running_kernel):
         return "it belongs to the running kernel", True
     if _KERNEL.match(name) or _KERNEL_META.match(name):
         return "it is a kernel package", True
@@ -1009,29 +1001,30 @@ def _judge_change(change, name):
         return []
     kernel = _KERNEL.match(name) or _KERNEL_META.match(name)
     if change["action"] == "install" and change["from_version"] is None and not kernel:
-        return []  # a new dependency
+        # a new dependency
+        return []
     if change["action"] == "install" and change["from_version"] is None:
         message = "apt would install the kernel package %s %s" % (name, change["version"])
         because = "nothing named it, and it may change which kernel boots next"
     else:
         message = "apt would %s %s from %s to %s" % (
-            "reinstall" if change["action"] == "install" else change["action"], name, change["from_version"],
+            "reinstall" if change["action"] == "install" else change["action"],
+            name,
+            change["from_version"],
             change["version"],
-        )  # fmt: skip
-        because = "it is no part of what was asked for"
-    return [
-        _problem(
-            "apt.unrelated", message, because, "upgrade it on its own first, or name it with its version"
         )
-    ]
+        because = "it is no part of what was asked for"
+    return [_problem("apt.unrelated", message, because, "upgrade it on its own first, or name it with its version")]
 
 
 def _dragged(change, name):
     """A toolkit's metapackage that brings a driver along would replace the one that is there (field report F8)."""
     return _problem(
-        "apt.drags_driver", "apt would %s %s %s" % (change["action"], name, change.get("version") or ""),
-        "nothing of the driver was asked for", "name the package without the driver: cuda-toolkit-X-Y instead of cuda",
-    )  # fmt: skip
+        "apt.drags_driver",
+        "apt would %s %s %s" % (change["action"], name, change.get("version") or ""),
+        "nothing of the driver was asked for",
+        "name the package without the driver: cuda-toolkit-X-Y instead of cuda",
+    )
 
 
 def _judge_family(changes, family_version, installed):
@@ -1065,6 +1058,8 @@ def _judge_family(changes, family_version, installed):
 
 def _problem(code, message, because, hint):
     return {
-        "code": code, "message": message.strip(),
-        "because": [because] if isinstance(because, str) else list(because), "hint": hint,
-    }  # fmt: skip
+        "code": code,
+        "message": message.strip(),
+        "because": [because] if isinstance(because, str) else list(because),
+        "hint": hint,
+    }

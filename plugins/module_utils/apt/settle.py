@@ -27,7 +27,8 @@ def settle(path, timeout, clock=time.monotonic, sleep=time.sleep):
     except PermissionError:
         raise AptError("apt.not_root", "%s can be read by root only" % path, hint="become: true") from None
     except OSError:
-        return {"settled": True, "seconds": 0.0}  # it is never removed: no transaction was begun here
+        # it is never removed: no transaction was begun here
+        return {"settled": True, "seconds": 0.0}
     try:
         while True:
             try:

@@ -99,18 +99,18 @@ def without(text, path, entries):
 
 def is_empty(text, path):
     """True when nothing in a sources file counts any more."""
-    sources, errors = (apt_conf.parse_deb822 if path.endswith(".sources") else apt_conf.parse_list)(
-        text, path
-    )
+    sources, errors = (apt_conf.parse_deb822 if path.endswith(".sources") else apt_conf.parse_list)(text, path)
     return not errors and not any(source["enabled"] for source in sources)
 
 
 def spec_source(spec):
     """A source description (name, uris, suites, …) in the form that the parsers give: words as lists."""
     return {
-        "uris": words(spec.get("uris")), "suites": words(spec.get("suites")) or ["/"],
-        "components": words(spec.get("components")), "architectures": words(spec.get("architectures")),
-    }  # fmt: skip
+        "uris": words(spec.get("uris")),
+        "suites": words(spec.get("suites")) or ["/"],
+        "components": words(spec.get("components")),
+        "architectures": words(spec.get("architectures")),
+    }
 
 
 def words(value):
@@ -130,9 +130,7 @@ def render(spec, signed_by=None):
     source = spec_source(spec)
     name = spec["name"]
     if not re.match(r"^[a-z0-9][a-z0-9.-]*$", name):
-        raise AptError(
-            "apt.usage", "a source name has small letters, digits, dots and dashes only: %r" % name
-        )
+        raise AptError("apt.usage", "a source name has small letters, digits, dots and dashes only: %r" % name)
     text = apt_files.render_sources(
         name, " ".join(source["uris"]), " ".join(source["suites"]), " ".join(source["components"]), False
     )
@@ -172,11 +170,7 @@ def key_on_host(fingerprint, folders=KEYRINGS):
     for folder in folders:
         for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
             path = os.path.join(folder, name)
-            if (
-                not name.endswith((".gpg", ".asc"))
-                or not os.path.isfile(path)
-                or os.path.getsize(path) > _KEY_SIZE
-            ):
+            if not name.endswith((".gpg", ".asc")) or not os.path.isfile(path) or os.path.getsize(path) > _KEY_SIZE:
                 continue
             data = host_tree.read_file(path, _KEY_SIZE)
             if key_is(data, fingerprint):
@@ -200,9 +194,10 @@ def key_bytes(spec, fetch=None):
     if not fingerprint:
         if spec.get("key_url"):
             raise AptError(
-                "apt.key", "the key of %s has a URL but no fingerprint" % name,
+                "apt.key",
+                "the key of %s has a URL but no fingerprint" % name,
                 hint="give the fingerprint: a key is trusted by its fingerprint, not by where it came from",
-            )  # fmt: skip
+            )
         return None
     _, data = installed_key(name)
     if data is not None and key_is(data, fingerprint):
@@ -211,9 +206,7 @@ def key_bytes(spec, fetch=None):
     if data is not None:
         return openpgp.dearmor(data)
     if not spec.get("key_url"):
-        raise AptError(
-            "apt.key", "there is no key for the source %s" % name, hint="give the key itself, or its URL"
-        )
+        raise AptError("apt.key", "there is no key for the source %s" % name, hint="give the key itself, or its URL")
     data = (fetch or fetch_key)(spec["key_url"])
     check_key(data, fingerprint, "the key at %s" % redact.text(spec["key_url"]))
     return openpgp.dearmor(data)
@@ -228,18 +221,18 @@ def check_key(data, fingerprint, what):
     try:
         found = openpgp.primaries(data)
         wanted = [
-            openpgp.normalize(item)
-            for item in ([fingerprint] if isinstance(fingerprint, str) else fingerprint or [])
+            openpgp.normalize(item) for item in ([fingerprint] if isinstance(fingerprint, str) else fingerprint or [])
         ]
     except ValueError as error:
         raise AptError("apt.key", "%s cannot be used: %s" % (what, error)) from None
     strange = [item for item in found if wanted and item not in wanted]
     if strange:
         raise AptError(
-            "apt.key", "%s has the wrong fingerprint" % what,
+            "apt.key",
+            "%s has the wrong fingerprint" % what,
             because=["found %s" % " ".join(strange), "expected %s" % " ".join(wanted)],
             hint="if the vendor really changed the key, confirm the new fingerprint with the vendor and set it",
-        )  # fmt: skip
+        )
 
 
 def fetch_key(url, timeout=30):
@@ -252,10 +245,11 @@ def fetch_key(url, timeout=30):
             return answer.read(1 << 20)
     except (urllib.error.URLError, OSError, ValueError) as error:
         raise AptError(
-            "apt.key", "the key at %s cannot be fetched: %s" % (redact.text(url), error),
+            "apt.key",
+            "the key at %s cannot be fetched: %s" % (redact.text(url), error),
             because=["key download: " + proxies.way(url)],
             hint="give the key itself, a URL that this host can reach, or its proxy (gpu_proxy_http, gpu_proxy_https)",
-        ) from None  # fmt: skip
+        ) from None
 
 
 def _decode(text, name):

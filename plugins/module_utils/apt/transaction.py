@@ -20,31 +20,14 @@ import sys
 import time
 import traceback
 
-from ansible_collections.gpu.provision.plugins.module_utils.apt import (
-    alone as apt_alone,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.apt import (
-    common as apt_common,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.apt import (
-    configure as apt_configure,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.apt import (
-    files as apt_files,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.apt import (
-    query as apt_query,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.apt import (
-    sources as apt_sources,
-)
+from ansible_collections.gpu.provision.plugins.module_utils.apt import alone as apt_alone
+from ansible_collections.gpu.provision.plugins.module_utils.apt import common as apt_common
+from ansible_collections.gpu.provision.plugins.module_utils.apt import configure as apt_configure
+from ansible_collections.gpu.provision.plugins.module_utils.apt import files as apt_files
+from ansible_collections.gpu.provision.plugins.module_utils.apt import query as apt_query
+from ansible_collections.gpu.provision.plugins.module_utils.apt import sources as apt_sources
 from ansible_collections.gpu.provision.plugins.module_utils.apt.common import AptError
-from ansible_collections.gpu.provision.plugins.module_utils.lib import (
-    driver_names,
-    host_tree,
-    own_files,
-    own_state,
-)
+from ansible_collections.gpu.provision.plugins.module_utils.lib import driver_names, host_tree, own_files, own_state
 
 STATE = "/var/lib/gpu-provision"
 JOURNAL = STATE + "/transaction.json"
@@ -55,9 +38,16 @@ RESULT = STATE + "/transaction-result.json"
 LOGS = "/var/log/gpu-provision"
 
 _JOURNAL = {
-    "schema": (None, 1), "hold": bool, "release": bool, "extra_hold": [str], "extra_release": (None, [str]),
-    "held_before": [str], "started": (None, str), "log": (None, str), "pid": (None, int),
-}  # fmt: skip
+    "schema": (None, 1),
+    "hold": bool,
+    "release": bool,
+    "extra_hold": [str],
+    "extra_release": (None, [str]),
+    "held_before": [str],
+    "started": (None, str),
+    "log": (None, str),
+    "pid": (None, int),
+}
 _RESULT = (
     {"error": {"code": str, "message": str, "because": (None, [str]), "hint": (None, str)}},
     {"moved": True},
@@ -70,14 +60,23 @@ _PATIENCE_S = 10
 RESERVE = {"/": 512 << 20, "/var": 256 << 20, "/boot": 64 << 20}
 # A DKMS build of the NVIDIA modules unpacks and links in /var/lib/dkms (measured, 580 open: below 600 MB).
 DKMS_BUILD = 700 << 20
-_TEXT = 60000  # characters of apt's output that are looked through for a cause
+# characters of apt's output that are looked through for a cause
+_TEXT = 60000
 # What apt says as long as the repository that the plan rests on is not configured.
 _NOT_YET = ("apt.package_not_found", "apt.version_not_found", "apt.signed_by_conflict", "apt.sources")
 # What lists that are behind their repository can lead to; a failed fetch has changed no package.
 _STALE = _NOT_YET + (
-    "apt.plan_moved", "apt.unmet", "apt.held", "apt.fetch", "apt.key", "apt.removes", "apt.unrelated", "apt.family",
-    "apt.protected", "apt.failed",
-)  # fmt: skip
+    "apt.plan_moved",
+    "apt.unmet",
+    "apt.held",
+    "apt.fetch",
+    "apt.key",
+    "apt.removes",
+    "apt.unrelated",
+    "apt.family",
+    "apt.protected",
+    "apt.failed",
+)
 # Held while packages are unpacked, and while they are fetched (unattended-upgrades fetches ahead).
 _LOCKS = apt_common.DPKG_LOCKS + (apt_common.ARCHIVES + "/lock",)
 
@@ -115,9 +114,7 @@ def _change(params, check, log_dir, files):
     # are not there, and the plan's own changes are shown.
     if (before.get("install") or before.get("remove")) and not check:
         first = dict(params, **before)
-        first.update(
-            expect=None, family_version=None, hold=False, release=False, extra_hold=[], extra_release=[]
-        )
+        first.update(expect=None, family_version=None, hold=False, release=False, extra_hold=[], extra_release=[])
         results.append(_transact(first, check, log_dir, finished))
     results.append(_transact(params, check, log_dir, finished))
     last = results[-1]
@@ -153,20 +150,16 @@ class _Task(object):
         self.hold, self.release = bool(params.get("hold", True)), bool(params.get("release", False))
         self.extra_hold = list(params.get("extra_hold") or ())
         self.extra_release = list(params.get("extra_release") or ())
-        self.update_cache, self.own_uris = (
-            bool(params.get("update_cache")),
-            list(params.get("own_uris") or ()),
-        )
-        self.lock_timeout, self.timeout = (
-            int(params.get("lock_timeout", 600)),
-            int(params.get("timeout", 3600)),
-        )
+        self.update_cache, self.own_uris = (bool(params.get("update_cache")), list(params.get("own_uris") or ()))
+        self.lock_timeout, self.timeout = (int(params.get("lock_timeout", 600)), int(params.get("timeout", 3600)))
         self.reserve = params.get("reserve_mib")
         self.check, self.log_dir = check, log_dir
         self.log_path, self.waited_for, self.recovered, self.warnings = None, None, None, []
         self.update_problems, self.lock_file, self.unfinished = [], None, None
-        self.told = None  # which packages of a run that was cut off were configured first
-        self.touched = False  # a change began and failed: newer lists are no way out of that
+        # which packages of a run that was cut off were configured first
+        self.told = None
+        # a change began and failed: newer lists are no way out of that
+        self.touched = False
 
     # -- steps
 
@@ -198,9 +191,7 @@ class _Task(object):
         after = apt_common.read_status()
         if self.unfinished is not None and any(package.unfinished for package in after):
             # The packages are there, so apt had nothing to change, but they still cannot be set up.
-            raise failure(
-                self.unfinished, False, self.timeout, self.log_path, sorted(p.name for p in after if p.held)
-            )
+            raise failure(self.unfinished, False, self.timeout, self.log_path, sorted(p.name for p in after if p.held))
         return self._result(before, after, differences(before, after))
 
     def _carry_out(self):
@@ -213,10 +204,9 @@ class _Task(object):
             changes = self._simulate(packages)
             if self._change(packages, changes, stamp):
                 return
-            self._wait()  # somebody else changed packages between the look and the change: look again
-        raise AptError(
-            "apt.busy", "another program keeps changing packages", hint="run it again when that is done"
-        )
+            # somebody else changed packages between the look and the change: look again
+            self._wait()
+        raise AptError("apt.busy", "another program keeps changing packages", hint="run it again when that is done")
 
     def _is_done(self, packages):
         """True when dpkg's own record says that nothing has to change: then nothing at all is started."""
@@ -239,9 +229,7 @@ class _Task(object):
                 self.warnings.append("the changes are those of the plan: %s" % error.message)
         for package in before:
             if package.unfinished:
-                self.warnings.append(
-                    "%s is %s: dpkg --configure -a would run first" % (package.name, package.state)
-                )
+                self.warnings.append("%s is %s: dpkg --configure -a would run first" % (package.name, package.state))
         after = applied(before, changes)
         return self._result(before, after, changes, assume_holds=True)
 
@@ -268,24 +256,27 @@ class _Task(object):
         try:
             return (own_state.read(JOURNAL, _JOURNAL) or {}).get("pid") or 0
         except own_state.Damaged:
-            return 0  # told by _recover, when it is our turn
+            # told by _recover, when it is our turn
+            return 0
 
     def _judge_holders(self, waited):
         """Raise AptError where the wait is over, and at once where no process of root has the lock."""
         holders = own_state.lock_holders(self.lock_file.fileno())
         if holders and not any(holder["root"] for holder in holders):
             raise AptError(
-                "apt.lock_timeout", "%s is held by %s, which is no run of gpu-provision"
+                "apt.lock_timeout",
+                "%s is held by %s, which is no run of gpu-provision"
                 % (LOCK, " and ".join(holder["words"] for holder in holders)),
                 because=["it opened the file while every user could; root alone can now"],
                 hint="end it (kill %s), then run this again" % " ".join(holder["pid"] for holder in holders),
-            )  # fmt: skip
+            )
         if waited > self.lock_timeout:
             raise AptError(
-                "apt.lock_timeout", "an earlier transaction of gpu-provision is still running after %d s" % waited,
+                "apt.lock_timeout",
+                "an earlier transaction of gpu-provision is still running after %d s" % waited,
                 because=["%s has the lock" % holder["words"] for holder in holders],
                 hint="look into the newest log in %s" % self.log_dir,
-            )  # fmt: skip
+            )
 
     def close(self):
         if self.lock_file is not None:
@@ -317,9 +308,12 @@ class _Task(object):
         listed = own_files.read(apt_files.UNATTENDED) or b""
         present = [p.name for p in packages if p.present]
         return {
-            "hold": self.hold, "release": self.release, "extra_hold": self.extra_hold, "extra_release": self.extra_release,
+            "hold": self.hold,
+            "release": self.release,
+            "extra_hold": self.extra_hold,
+            "extra_release": self.extra_release,
             "held_before": apt_files.unattended_names(listed, present),
-        }  # fmt: skip
+        }
 
     def _wait(self):
         waited = apt_common.wait_for_locks(_LOCKS, self.lock_timeout)
@@ -336,9 +330,7 @@ class _Task(object):
         if lost:
             # What waited for these is set up by the same call of apt.
             result = self._in_worker(lambda log: self._unpack_again(lost, packages, log), packages)
-        self.finished.update(
-            (change["name"], change) for change in differences(before, apt_common.read_status())
-        )
+        self.finished.update((change["name"], change) for change in differences(before, apt_common.read_status()))
         if self.finished:
             why = "an earlier run was cut off; its" if cut_off else "unfinished"
             self.told = "%s packages were configured first: %s" % (why, ", ".join(sorted(self.finished)))
@@ -378,17 +370,21 @@ class _Task(object):
             text = describe_update_problem(problem)
             if problem["fatal"] or apt_sources.normalise(problem["repository"] or "") in own:
                 raise AptError(
-                    problem["code"], text, because=[problem["message"], apt_query.way()],
-                    hint=_UPDATE_HINTS.get(problem["code"]), log=self.log_path,
-                )  # fmt: skip
+                    problem["code"],
+                    text,
+                    because=[problem["message"], apt_query.way()],
+                    hint=_UPDATE_HINTS.get(problem["code"]),
+                    log=self.log_path,
+                )
             self.warnings.append(text)
         if result.rc != 0 and not self.update_problems:
             code, message = apt_query.classify(result.text)
             raise AptError(
-                code, "the lists could not be refreshed: %s" % message,
+                code,
+                "the lists could not be refreshed: %s" % message,
                 because=apt_query.error_lines(result.text) + [apt_query.way()],
                 log=self.log_path,
-            )  # fmt: skip
+            )
 
     def _simulate(self, packages):
         """Ask apt, judge the answer, compare it with the plan, look at the disks. Returns the changes."""
@@ -396,9 +392,7 @@ class _Task(object):
             return []
         asked = [item.partition("=")[0] for item in self.install]
         answer = apt_query.simulate(
-            install=self.install,
-            remove=present_names(packages, self.remove),
-            unhold=self._may_unhold(packages),
+            install=self.install, remove=present_names(packages, self.remove), unhold=self._may_unhold(packages)
         )
         if not answer["ok"]:
             raise self._refused(answer, packages)
@@ -410,33 +404,44 @@ class _Task(object):
             if c["action"] == "remove" and driver_names.is_driver_package(c["name"])
         ]
         problems = apt_query.judge(
-            answer["changes"], allowed_remove=self.remove + planned, family_version=self.family, requested=asked,
-            installed=installed, essential=[p.name for p in packages if p.essential], running_kernel=os.uname()[2],
-        )  # fmt: skip
+            answer["changes"],
+            allowed_remove=self.remove + planned,
+            family_version=self.family,
+            requested=asked,
+            installed=installed,
+            essential=[p.name for p in packages if p.essential],
+            running_kernel=os.uname()[2],
+        )
         if problems:
             raise AptError(
-                problems[0]["code"], "refused before anything was touched: " + problems[0]["message"],
+                problems[0]["code"],
+                "refused before anything was touched: " + problems[0]["message"],
                 because=[line for p in problems for line in [p["message"]] + ["  " + b for b in p["because"]]][1:],
-                hint=problems[0]["hint"], problems=problems,
-            )  # fmt: skip
-        moved = [] if self.expect is None else compare_with_plan(
-            without_finished(self.expect, self.finished, packages), answer["changes"]
-        )  # fmt: skip
+                hint=problems[0]["hint"],
+                problems=problems,
+            )
+        moved = (
+            []
+            if self.expect is None
+            else compare_with_plan(without_finished(self.expect, self.finished, packages), answer["changes"])
+        )
         if moved and self.told:
             moved.append(self.told)
         if moved:
             raise AptError(
-                "apt.plan_moved", "apt's answer differs from the plan" if self.told else "the repository moved since the plan",
-                because=moved, hint="plan again",
-            )  # fmt: skip
+                "apt.plan_moved",
+                "apt's answer differs from the plan" if self.told else "the repository moved since the plan",
+                because=moved,
+                hint="plan again",
+            )
         full = disk_problems(
             disk_needs(answer["changes"], answer["download_bytes"], answer["disk_bytes"], _largest_initrd()),
-            reserve(self.reserve), os.statvfs, _device,
-        )  # fmt: skip
+            reserve(self.reserve),
+            os.statvfs,
+            _device,
+        )
         if full:
-            raise AptError(
-                "apt.disk_full", "not enough free disk space", because=full, hint="free some space first"
-            )
+            raise AptError("apt.disk_full", "not enough free disk space", because=full, hint="free some space first")
         return answer["changes"]
 
     def _refused(self, answer, packages):
@@ -460,25 +465,22 @@ class _Task(object):
             self.extra_hold, self.extra_release, self.remove
         )
         return sorted(
-            {
-                p.name
-                for p in packages
-                if p.held and (p.name in named or driver_names.is_driver_package(p.name))
-            }
+            {p.name for p in packages if p.held and (p.name in named or driver_names.is_driver_package(p.name))}
         )
 
     def _change(self, packages, changes, stamp):
         """Unhold, change, hold again, in the worker. Returns False when the packages moved meanwhile."""
         native = apt_common.native_arch(packages)
         free = set(self._may_unhold(packages))
-        unhold = [
-            (apt_common.selection_name(p, native), "install") for p in packages if p.held and p.name in free
-        ]
+        unhold = [(apt_common.selection_name(p, native), "install") for p in packages if p.held and p.name in free]
         downgrade = any(change["action"] == "downgrade" for change in changes)
         options = apt_common.option_args(self._apt_options())
-        argv = ["apt-get"] + options + ["-y"] + apt_query.change_args(
-            self.install, present_names(packages, self.remove), downgrade
-        )  # fmt: skip
+        argv = (
+            ["apt-get"]
+            + options
+            + ["-y"]
+            + apt_query.change_args(self.install, present_names(packages, self.remove), downgrade)
+        )
 
         def work(log):
             if _stamp() != stamp:
@@ -515,10 +517,17 @@ class _Task(object):
         The journal stands as long as holds are lifted.
         """
         journal = {
-            "schema": 1, "started": _now(), "hold": self.hold, "release": self.release, "extra_hold": self.extra_hold,
-            "extra_release": self.extra_release, "held_before": sorted(p.name for p in packages if p.held), "install": self.install,
-            "remove": self.remove, "boot_id": _boot_id(),
-        }  # fmt: skip
+            "schema": 1,
+            "started": _now(),
+            "hold": self.hold,
+            "release": self.release,
+            "extra_hold": self.extra_hold,
+            "extra_release": self.extra_release,
+            "held_before": sorted(p.name for p in packages if p.held),
+            "install": self.install,
+            "remove": self.remove,
+            "boot_id": _boot_id(),
+        }
         log = self._log()
         journal["log"] = self.log_path
 
@@ -532,7 +541,8 @@ class _Task(object):
                 result = {"error": {"code": "apt.state", "message": error.message, "hint": error.hint}}
             except AptError as error:
                 result = {"error": error.as_dict()}
-            except Exception:  # the holds come first; the trace goes to the log and to the caller
+            except Exception:
+                # the holds come first; the trace goes to the log and to the caller
                 result = {"error": {"code": "apt.worker", "message": traceback.format_exc()}}
             try:
                 result["held"] = restore_holds(journal, apt_common.read_status(), self._set_selections)
@@ -549,11 +559,7 @@ class _Task(object):
         if "error" in result:
             error = dict(result["error"], log=self.log_path)
             raise AptError(
-                error.pop("code"),
-                error.pop("message"),
-                error.pop("because", ()),
-                error.pop("hint", None),
-                **error,
+                error.pop("code"), error.pop("message"), error.pop("because", ()), error.pop("hint", None), **error
             )
         return result
 
@@ -569,9 +575,11 @@ class _Task(object):
             if result.rc == 0:
                 return
         raise AptError(
-            "apt.hold", "the holds could not be written", because=result.text.strip().split("\n")[-5:],
+            "apt.hold",
+            "the holds could not be written",
+            because=result.text.strip().split("\n")[-5:],
             hint="run it again: the next run writes them",
-        )  # fmt: skip
+        )
 
     def _apt_options(self):
         # Locks were waited for above; this is the second belt, for who slips in between (apt from 1.9.11 knows it).
@@ -587,7 +595,8 @@ class _Task(object):
         try:
             os.fchown(handle, 0, grp.getgrnam("adm").gr_gid)
         except KeyError:
-            pass  # no group adm here: root alone reads it
+            # no group adm here: root alone reads it
+            pass
         return io.open(self.log_path, "ab", opener=lambda path, flags: handle)
 
     # -- the answer
@@ -602,19 +611,24 @@ class _Task(object):
         touched = {change["name"].split(":")[0] for change in changes} | (held_before ^ held_after)
         return {
             "changed": bool(touched) or self.recovered is not None,
-            "changes": changes, "held": sorted(held_after - held_before), "unheld": sorted(held_before - held_after),
-            "holds": sorted(held_after), "waited_for": self.waited_for, "log": self.log_path,
-            "recovered": self.recovered, "warnings": self.warnings,
+            "changes": changes,
+            "held": sorted(held_after - held_before),
+            "unheld": sorted(held_before - held_after),
+            "holds": sorted(held_after),
+            "waited_for": self.waited_for,
+            "log": self.log_path,
+            "recovered": self.recovered,
+            "warnings": self.warnings,
             "diff": {
-                "before_header": "packages", "after_header": "packages",
-                "before": diff_text(before, held_before, touched), "after": diff_text(after, held_after, touched),
+                "before_header": "packages",
+                "after_header": "packages",
+                "before": diff_text(before, held_before, touched),
+                "after": diff_text(after, held_after, touched),
             },
-        }  # fmt: skip
+        }
 
     def _selections(self, packages):
-        return holds_from_status(
-            packages, self.hold, self.release, self.extra_hold, extra_release=self.extra_release
-        )
+        return holds_from_status(packages, self.hold, self.release, self.extra_hold, extra_release=self.extra_release)
 
 
 # --- pure parts
@@ -645,18 +659,19 @@ def half_unpacked(packages, install, others=()):
     """
     asked = dict(item.partition("=")[::2] for item in install)
     return [
-        "%s=%s" % (p.name, p.version) for p in packages
-        if p.version and p.present and (p.flag == "reinstreq" or p.state == "half-installed")
+        "%s=%s" % (p.name, p.version)
+        for p in packages
+        if p.version
+        and p.present
+        and (p.flag == "reinstreq" or p.state == "half-installed")
         and (p.name in asked or p.name in others or driver_names.is_driver_package(p.name))
         and asked.get(p.name, "") in ("", p.version)
-    ]  # fmt: skip
+    ]
 
 
 def present_names(packages, wanted):
     """Those of the wanted names of which something is on the disk, in their order."""
-    present = {p.name for p in packages if p.present} | {
-        "%s:%s" % (p.name, p.arch) for p in packages if p.present
-    }
+    present = {p.name for p in packages if p.present} | {"%s:%s" % (p.name, p.arch) for p in packages if p.present}
     return [name for name in wanted if name in present]
 
 
@@ -693,13 +708,15 @@ def restore_holds(journal, packages, write):
         if package.want in ("deinstall", "purge") and package.present:
             package.want = "install"
     selections = holds_from_status(
-        packages, journal["hold"], journal["release"], journal["extra_hold"], journal["held_before"],
+        packages,
+        journal["hold"],
+        journal["release"],
+        journal["extra_hold"],
+        journal["held_before"],
         journal.get("extra_release") or (),
-    )  # fmt: skip
+    )
     write(selections)
-    now = {p.name for p in packages if p.held} | {
-        name.split(":")[0] for name, how in selections if how == "hold"
-    }
+    now = {p.name for p in packages if p.held} | {name.split(":")[0] for name, how in selections if how == "hold"}
     return sorted(now - {name.split(":")[0] for name, how in selections if how != "hold"})
 
 
@@ -714,11 +731,7 @@ def differences(before, after):
     changes = []
     for name in sorted(set(old) | set(new)):
         was, now = old.get(name), new.get(name)
-        if (
-            was is not None
-            and now is not None
-            and (was.version, was.unfinished) == (now.version, now.unfinished)
-        ):
+        if was is not None and now is not None and (was.version, was.unfinished) == (now.version, now.unfinished):
             continue
         if now is None:
             action = "remove"
@@ -726,10 +739,14 @@ def differences(before, after):
             action = "install"
         else:
             action = apt_query.change_action(was.version, now.version)
-        changes.append({
-            "action": action, "name": name, "version": now.version if now else None,
-            "from_version": was.version if was else None,
-        })  # fmt: skip
+        changes.append(
+            {
+                "action": action,
+                "name": name,
+                "version": now.version if now else None,
+                "from_version": was.version if was else None,
+            }
+        )
     return changes
 
 
@@ -741,9 +758,11 @@ def applied(packages, changes):
         name, _, arch = change["name"].partition(":")
         was = table.get(change["name"])
         fields = {
-            "Package": name, "Architecture": arch or (was.arch if was else "all"), "Version": change["version"],
+            "Package": name,
+            "Architecture": arch or (was.arch if was else "all"),
+            "Version": change["version"],
             "Status": "install ok installed" if change["version"] else "deinstall ok config-files",
-        }  # fmt: skip
+        }
         table[change["name"]] = apt_common.Installed(fields)
         if was is not None and was.held and change["version"]:
             table[change["name"]].want = "hold"
@@ -758,9 +777,7 @@ def diff_text(packages, held, names_shown):
         if package.present and package.name in names_shown:
             state = " (%s)" % package.state if package.unfinished else ""
             hold = " held" if package.name in held else ""
-            lines.append(
-                "%s %s%s%s\n" % (apt_common.selection_name(package, native), package.version, state, hold)
-            )
+            lines.append("%s %s%s%s\n" % (apt_common.selection_name(package, native), package.version, state, hold))
     return "".join(sorted(lines))
 
 
@@ -786,9 +803,10 @@ def without_finished(expect, finished, packages):
     native = apt_common.native_arch(packages)
     now = {apt_common.selection_name(p, native): p.version for p in packages if p.present}
     return [
-        change for change in expect
+        change
+        for change in expect
         if change["name"] not in finished or now.get(change["name"]) != change.get("version")
-    ]  # fmt: skip
+    ]
 
 
 def _words(change):
@@ -803,13 +821,12 @@ def reserve(mib=None):
 def disk_needs(changes, download_bytes, disk_bytes, largest_initrd):
     """Return {path: bytes} that a transaction needs at most while it runs."""
     needs = {"/": max(0, disk_bytes), "/var": max(0, download_bytes), "/boot": 0}
-    growing = [
-        driver_names.parse(change["name"].split(":")[0]) for change in changes if change["action"] != "remove"
-    ]
+    growing = [driver_names.parse(change["name"].split(":")[0]) for change in changes if change["action"] != "remove"]
     if any(package and package.base in ("nvidia-dkms", "nvidia-kernel-source") for package in growing):
         needs["/var"] += DKMS_BUILD
     if any(growing):
-        needs["/boot"] += largest_initrd  # update-initramfs writes the new one before it drops the old one
+        # update-initramfs writes the new one before it drops the old one
+        needs["/boot"] += largest_initrd
     return needs
 
 
@@ -826,9 +843,10 @@ def disk_problems(needs, reserves, statvfs, device):
         free = state.f_bavail * state.f_frsize
         # A transaction that needs nothing is not stopped by a disk that was full before: it may be the cure.
         if need and free < need + spare:
-            lines.append("%s: %d MiB free, %d MiB needed, %d MiB must stay free" % (
-                " and ".join(paths), free >> 20, -(-need >> 20), spare >> 20,
-            ))  # fmt: skip
+            lines.append(
+                "%s: %d MiB free, %d MiB needed, %d MiB must stay free"
+                % (" and ".join(paths), free >> 20, -(-need >> 20), spare >> 20)
+            )
     return lines
 
 
@@ -860,19 +878,14 @@ def parse_dpkg_failure(text):
         return result
     own = text[: first.start()].rstrip("\n").split("\n")
     for at in range(len(own) - 1, -1, -1):
-        if re.match(
-            r"^(Setting up|Unpacking|Preparing to unpack|Removing|Processing triggers for) ", own[at]
-        ):
+        if re.match(r"^(Setting up|Unpacking|Preparing to unpack|Removing|Processing triggers for) ", own[at]):
             own = own[at + 1 :]
             break
     result["lines"] = [line.rstrip() for line in own if line.strip()][-15:]
     rest = text[first.end() :]
     script = _SCRIPT.match(rest.lstrip("\n"))
     if script:
-        result["script"], result["status"] = (
-            script.group(2),
-            int(script.group(3)) if script.group(3) else None,
-        )
+        result["script"], result["status"] = (script.group(2), int(script.group(3)) if script.group(3) else None)
         result["signal"] = script.group(4)
     else:
         result["lines"] += [line.strip() for line in rest.split("\n")[1:2] if line.strip()]
@@ -901,10 +914,7 @@ def failure(text, timed_out, timeout, log, held, signal_number=0):
             because = because + ["the compiler's messages: %s" % found["make_log"]]
         hint = _HINTS["apt.dpkg_failed"]
     elif signal_number:
-        code, message = (
-            "apt.killed",
-            "apt-get was killed by signal %d in the middle of the change" % signal_number,
-        )
+        code, message = ("apt.killed", "apt-get was killed by signal %d in the middle of the change" % signal_number)
         because = text.rstrip().split("\n")[-5:]
         hint = "dmesg says so where memory ran out; the next run finishes what is half done"
     return AptError(code, message, because=because, hint=hint, log=log, failed=found["packages"], held=held)
@@ -920,9 +930,7 @@ def _script_words(found):
 def own_repositories(own_uris=()):
     """Normalised URIs of the repositories whose failure is fatal: those in our own files, and own_uris."""
     sources, _, _ = apt_sources.read_sources()
-    ours = [
-        s for s in sources if os.path.basename(s["file"]).startswith(apt_common.OWN_PREFIX) and s["enabled"]
-    ]
+    ours = [s for s in sources if os.path.basename(s["file"]).startswith(apt_common.OWN_PREFIX) and s["enabled"]]
     uris = [uri for source in ours for uri in source["uris"]] + list(own_uris)
     return {apt_sources.normalise(uri) for uri in uris}
 
@@ -931,11 +939,7 @@ def describe_update_problem(problem):
     """One line in plain words: which repository, what, which key."""
     where = "the repository %s" % problem["repository"] if problem["repository"] else "apt's sources"
     if problem["key"]:
-        return "%s could not be refreshed: key %s (%s)" % (
-            where,
-            problem["key"],
-            _UPDATE_WORDS[problem["code"]],
-        )
+        return "%s could not be refreshed: key %s (%s)" % (where, problem["key"], _UPDATE_WORDS[problem["code"]])
     return "%s could not be refreshed: %s" % (where, _UPDATE_WORDS[problem["code"]])
 
 
@@ -1006,9 +1010,12 @@ def detached(body, log, lock_file):
     result = own_state.take(RESULT, _RESULT, told, "what the process that changes packages said is lost")
     if result is None:
         raise AptError(
-            "apt.worker", "the process that changes the packages was killed", because=told, log=log.name,
+            "apt.worker",
+            "the process that changes the packages was killed",
+            because=told,
+            log=log.name,
             hint="run it again: the next run restores the holds and finishes",
-        )  # fmt: skip
+        )
     os.unlink(RESULT)
     return result
 
@@ -1098,7 +1105,5 @@ def _device(path):
 
 
 def _largest_initrd():
-    sizes = [
-        os.stat("/boot/" + name).st_size for name in os.listdir("/boot") if name.startswith("initrd.img")
-    ]
+    sizes = [os.stat("/boot/" + name).st_size for name in os.listdir("/boot") if name.startswith("initrd.img")]
     return max(sizes) if sizes else 0

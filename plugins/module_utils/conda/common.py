@@ -26,10 +26,24 @@ SCHEMA = 1
 
 # What comes from the caller's environment into conda's and pip's: proxies, certificates, pip's file; nothing else.
 _PASSED = (
-    "http_proxy", "https_proxy", "ftp_proxy", "no_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY",
-    "ALL_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CONFIG_FILE", "TZ",
-)  # fmt: skip
-_LOCK_WAIT = 900  # seconds that a run before may still take
+    "http_proxy",
+    "https_proxy",
+    "ftp_proxy",
+    "no_proxy",
+    "all_proxy",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "NO_PROXY",
+    "ALL_PROXY",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "REQUESTS_CA_BUNDLE",
+    "CURL_CA_BUNDLE",
+    "PIP_CONFIG_FILE",
+    "TZ",
+)
+# seconds that a run before may still take
+_LOCK_WAIT = 900
 _FULL = ("No space left on device", "Not enough free disk space", "[Errno 28]", "NoSpaceLeftError")
 _QUOTA = ("Disk quota exceeded", "[Errno 122]")
 
@@ -64,9 +78,10 @@ class Owner(object):
             entry = pwd.getpwnam(name)
         except KeyError:
             raise CondaError(
-                "conda.no_user", "there is no user %s on this host" % name,
+                "conda.no_user",
+                "there is no user %s on this host" % name,
                 hint="make the user first, or name another one",
-            ) from None  # fmt: skip
+            ) from None
         self.name, self.uid, self.gid, self.home = entry.pw_name, entry.pw_uid, entry.pw_gid, entry.pw_dir
         if group:
             import grp
@@ -75,14 +90,13 @@ class Owner(object):
                 self.gid = grp.getgrnam(group).gr_gid
             except KeyError:
                 raise CondaError(
-                    "conda.no_group", "there is no group %s on this host" % group,
+                    "conda.no_group",
+                    "there is no group %s on this host" % group,
                     hint="make the group first, or leave the group empty",
-                ) from None  # fmt: skip
+                ) from None
         if os.geteuid() not in (0, self.uid):
             raise CondaError(
-                "conda.not_root",
-                "only root can work as %s" % name,
-                hint="become: true, or connect as %s" % name,
+                "conda.not_root", "only root can work as %s" % name, hint="become: true, or connect as %s" % name
             )
 
     def become(self, umask):
@@ -102,9 +116,7 @@ def expand(path):
         name, _, rest = path[1:].partition("/")
         path = Owner(name).home + "/" + rest if name else os.path.expanduser(path)
     if not path.startswith("/"):
-        raise CondaError(
-            "conda.prefix_relative", "%s is not an absolute path" % path, hint="write the whole path"
-        )
+        raise CondaError("conda.prefix_relative", "%s is not an absolute path" % path, hint="write the whole path")
     return os.path.normpath(path)
 
 
@@ -129,7 +141,8 @@ def as_owner(owner, umask, function, *args):
             answer = {"conda": [error.code, error.message, error.because, error.hint]}
         except OSError as error:
             answer = {"os": [error.errno, error.strerror, error.filename]}
-        except Exception as error:  # the parent must hear of it; it raises
+        except Exception as error:
+            # the parent must hear of it; it raises
             answer = {"other": "%s: %s" % (type(error).__name__, error)}
         with os.fdopen(write, "w") as pipe:
             json.dump(answer, pipe)
@@ -187,9 +200,11 @@ class Lock(object):
                     raise
             if time.monotonic() > deadline:
                 raise CondaError(
-                    "conda.busy", "another run still works at %s" % self.prefix, _working(self.prefix),
+                    "conda.busy",
+                    "another run still works at %s" % self.prefix,
+                    _working(self.prefix),
                     "wait for it, or end it, and run again: it is finished then",
-                )  # fmt: skip
+                )
             time.sleep(0.5)
         try:
             there = os.stat(self.marker, follow_symlinks=False).st_ino
@@ -209,7 +224,8 @@ def _working(prefix):
         try:
             argv = host_tree.read_text("/proc/%s/cmdline" % pid, errors="replace").split("\0")
         except OSError:
-            continue  # it ended meanwhile
+            # it ended meanwhile
+            continue
         if int(pid) != os.getpid() and any(part.startswith(prefix) for part in argv):
             found.append(redact.text("process %s: %s" % (pid, " ".join(argv).strip())))
     return found
@@ -225,13 +241,22 @@ class Result(object):
 def environment(owner, extra=None):
     """Environment for conda, pip and installers: small and known. extra: names and values on top."""
     env = {name: os.environ[name] for name in _PASSED if os.environ.get(name)}
-    env.update({
-        "HOME": owner.home, "LOGNAME": owner.name, "USER": owner.name, "SHELL": "/bin/bash", "LANG": "C.UTF-8",
-        "LC_ALL": "C.UTF-8", "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-        # A module in ~/.local would be found before the environment's own.
-        "PYTHONNOUSERSITE": "1", "PIP_NO_INPUT": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1",
-        "CONDA_QUIET": "1",
-    })  # fmt: skip
+    env.update(
+        {
+            "HOME": owner.home,
+            "LOGNAME": owner.name,
+            "USER": owner.name,
+            "SHELL": "/bin/bash",
+            "LANG": "C.UTF-8",
+            "LC_ALL": "C.UTF-8",
+            "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+            # A module in ~/.local would be found before the environment's own.
+            "PYTHONNOUSERSITE": "1",
+            "PIP_NO_INPUT": "1",
+            "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+            "CONDA_QUIET": "1",
+        }
+    )
     env.update(extra or {})
     return env
 
@@ -243,10 +268,16 @@ def run(argv, owner, umask, timeout, extra=None, inherit=(), cwd=None):
     file descriptors to pass on (a lock stays held while the program lives, even when we die).
     """
     process = subprocess.Popen(  # noqa: PLW1509 - one thread
-        argv, env=environment(owner, extra), cwd=cwd or "/", start_new_session=True, pass_fds=inherit,
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        argv,
+        env=environment(owner, extra),
+        cwd=cwd or "/",
+        start_new_session=True,
+        pass_fds=inherit,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         preexec_fn=lambda: owner.become(umask),
-    )  # fmt: skip
+    )
     timed_out, output = False, outputs.Output(process)
     try:
         out = output.wait(timeout)[0]
@@ -292,9 +323,7 @@ def again(function, tries=5):
             return function()
         except OtherRun:
             continue
-    raise CondaError(
-        "conda.busy", "other runs are at work in the same place", hint="wait for them, and run again"
-    )
+    raise CondaError("conda.busy", "other runs are at work in the same place", hint="wait for them, and run again")
 
 
 def write_text(path, text):
@@ -316,11 +345,11 @@ def render_profile(prefix, owner="root", umask="022"):
     head = "# written by gpu-provision; changes here are overwritten\n"
     if owner == "root" and int(umask, 8) & 0o022 == 0o022:
         return head + 'if [ -r "%s/etc/profile.d/conda.sh" ]; then\n    . "%s/etc/profile.d/conda.sh"\nfi\n' % (
-            prefix, prefix,
-        )  # fmt: skip
+            prefix,
+            prefix,
+        )
     return head + (
-        'case ":$PATH:" in\n    *":%s/condabin:"*) ;;\n    *) PATH="$PATH:%s/condabin" ;;\nesac\n'
-        % (prefix, prefix)
+        'case ":$PATH:" in\n    *":%s/condabin:"*) ;;\n    *) PATH="$PATH:%s/condabin" ;;\nesac\n' % (prefix, prefix)
     )
 
 
@@ -340,7 +369,7 @@ def disk_error(path, text="", kept=""):
         "the %s ran full while %s was written" % ("quota" if quota else "disk", path),
         ["%s free at %s" % (size(free_bytes(path)), path)] + last_lines(text, 4) + ([kept] if kept else []),
         "make room there or choose another place, then run again",
-    )  # fmt: skip
+    )
 
 
 def not_writable(path, owner, error):
@@ -348,11 +377,13 @@ def not_writable(path, owner, error):
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return disk_error(path, "[Errno 122]" if error.errno == errno.EDQUOT else "")
     return CondaError(
-        "conda.not_writable", "%s cannot write to %s" % (owner.name, error.filename or path),
+        "conda.not_writable",
+        "%s cannot write to %s" % (owner.name, error.filename or path),
         [os.strerror(error.errno)],
-        "mount that file system so that it can be written to, or choose a place on another" if error.errno == errno.EROFS
+        "mount that file system so that it can be written to, or choose a place on another"
+        if error.errno == errno.EROFS
         else "give %s the right to write there, or choose another prefix or owner" % owner.name,
-    )  # fmt: skip
+    )
 
 
 def free_bytes(path):

@@ -60,18 +60,22 @@ def _blocks(lines, path):
         key = match.group("key")
         if key in found:
             raise CondaError(
-                "conda.condarc", "%s has the key %s twice" % (path, key), ["line %d: %s" % (number + 1, line)],
+                "conda.condarc",
+                "%s has the key %s twice" % (path, key),
+                ["line %d: %s" % (number + 1, line)],
                 "take one of them out",
-            )  # fmt: skip
+            )
         found[key] = (number, number + 1)
     return found
 
 
 def _unreadable(path, number, line):
     return CondaError(
-        "conda.condarc", "%s cannot be understood" % path, ["line %d: %s" % (number + 1, line)],
+        "conda.condarc",
+        "%s cannot be understood" % path,
+        ["line %d: %s" % (number + 1, line)],
         "mend that line (conda config --show-sources says what conda makes of it), or move the file away",
-    )  # fmt: skip
+    )
 
 
 def _value(lines):
@@ -109,16 +113,12 @@ def _plain(wanted):
 
 def _render(key, wanted):
     if isinstance(wanted, (list, tuple)):
-        return (
-            ["%s: []" % key] if not wanted else [key + ":", *("  - " + _quoted(str(item)) for item in wanted)]
-        )
+        return ["%s: []" % key] if not wanted else [key + ":", *("  - " + _quoted(str(item)) for item in wanted)]
     return ["%s: %s" % (key, _plain(wanted) if isinstance(wanted, (bool, int)) else _quoted(str(wanted)))]
 
 
 def _quoted(text):
     """The text as YAML; quoted where YAML would make something else of it."""
     if re.match(r"[A-Za-z/][\w./:@%+~-]*$", text) and not text.endswith(":"):
-        return (
-            text if _scalar(text) == text and text.lower() not in ("true", "false", "null") else '"%s"' % text
-        )
+        return text if _scalar(text) == text and text.lower() not in ("true", "false", "null") else '"%s"' % text
     return '"%s"' % text.replace("\\", "\\\\").replace('"', '\\"')

@@ -15,11 +15,30 @@ from ansible_collections.gpu.provision.plugins.module_utils.conda import read as
 from ansible_collections.gpu.provision.plugins.module_utils.lib import lazy_re
 from ansible_collections.gpu.provision.plugins.module_utils.lib.host_tree import HostTree
 
-_PACKAGES = frozenset([
-    "pytorch", "pytorch-cuda", "pytorch-gpu", "pytorch-mutex", "libtorch", "cpuonly", "cudatoolkit", "cuda-version",
-    "cuda-cudart", "cuda-toolkit", "cuda-nvcc", "cudnn", "nccl", "tensorflow", "tensorflow-base", "tensorflow-gpu",
-    "jax", "jaxlib", "numpy", "mkl",
-])  # fmt: skip
+_PACKAGES = frozenset(
+    [
+        "pytorch",
+        "pytorch-cuda",
+        "pytorch-gpu",
+        "pytorch-mutex",
+        "libtorch",
+        "cpuonly",
+        "cudatoolkit",
+        "cuda-version",
+        "cuda-cudart",
+        "cuda-toolkit",
+        "cuda-nvcc",
+        "cudnn",
+        "nccl",
+        "tensorflow",
+        "tensorflow-base",
+        "tensorflow-gpu",
+        "jax",
+        "jaxlib",
+        "numpy",
+        "mkl",
+    ]
+)
 _PIP = lazy_re.compile(
     r"^(torch|torchvision|torchaudio|triton|tensorflow(-cpu|-gpu)?|jax|jaxlib|jax-cuda.*|numpy|nvidia-.*)$"
 )
@@ -54,9 +73,7 @@ def read_environment(tree, path, prefix=None, owners=None):
     }
     record, now = found["record"], digest(path, tree)
     site = conda_read.site_packages(path, tree, found["python"])
-    builds, cuda = judge_builds(
-        packages, pip, tree.read(site[0] + "/torch/version.py", 4096) if site else None
-    )
+    builds, cuda = judge_builds(packages, pip, tree.read(site[0] + "/torch/version.py", 4096) if site else None)
     return {
         "name": path.rsplit("/", 1)[-1],
         "path": path,
@@ -84,7 +101,8 @@ def digest(path, tree=None):
     python = conda_read.package_names(path, tree).get("python", {}).get("version")
     folders = conda_read.metadata_folders(path, tree, python) if python else []
     text = "\n".join(records) + "\n--\n" + "\n".join(folders)
-    import hashlib  # slow to load, and most hosts have nothing to hash
+    # slow to load, and most hosts have nothing to hash
+    import hashlib
 
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
 
@@ -114,7 +132,8 @@ def judge_builds(packages, pip, torch_version=None):
     elif "tensorflow-cpu" in pip:
         builds["tensorflow"] = "cpu"
     elif "tensorflow" in pip or "tensorflow-gpu" in pip:
-        builds["tensorflow"] = "cuda"  # every plain wheel for Linux is
+        # every plain wheel for Linux is
+        builds["tensorflow"] = "cuda"
     plugins = [name for name in pip if re.match(r"^jax-cuda[0-9]+-(plugin|pjrt)$", name)]
     if plugins or "+cuda" in pip.get("jaxlib", ""):
         builds["jax"] = "cuda"
@@ -208,5 +227,6 @@ def owner(tree, path, owners):
         try:
             return pwd.getpwuid(found.st_uid).pw_name
         except KeyError:
-            pass  # a user that no longer exists: the number is all there is
+            # a user that no longer exists: the number is all there is
+            pass
     return str(found.st_uid)

@@ -24,18 +24,14 @@ import urllib.request
 
 from ansible_collections.gpu.provision.plugins.module_utils.conda import common as conda_common
 from ansible_collections.gpu.provision.plugins.module_utils.conda.common import CondaError
-from ansible_collections.gpu.provision.plugins.module_utils.lib import (
-    host_tree,
-    own_files,
-    own_state,
-    proxies,
-    redact,
-)
+from ansible_collections.gpu.provision.plugins.module_utils.lib import host_tree, own_files, own_state, proxies, redact
 
 CHUNK = 1 << 20
-_TIMEOUT = 60  # seconds without a byte
+# seconds without a byte
+_TIMEOUT = 60
 _ATTEMPTS = 5
-_PAUSE = 1  # seconds after the first try, doubled after each
+# seconds after the first try, doubled after each
+_PAUSE = 1
 _NETWORK = (errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTDOWN, errno.EHOSTUNREACH)
 _LOGIN = (
     "the proxy wants a user and a password: let it know this host by its address, or name one nearby that logs in for it "
@@ -70,9 +66,11 @@ def fetch(source, folder, name, sha256):
                 folder, "[Errno 122]" if error.errno == errno.EDQUOT else "", "nothing was left there"
             ) from None
         raise CondaError(
-            "conda.not_writable", "cannot write to %s" % (error.filename or folder), [os.strerror(error.errno or 0)],
+            "conda.not_writable",
+            "cannot write to %s" % (error.filename or folder),
+            [os.strerror(error.errno or 0)],
             "that folder is ours: look at its file system and its rights",
-        ) from None  # fmt: skip
+        ) from None
 
 
 def _fetch(source, target, sha256):
@@ -92,10 +90,12 @@ def _fetch(source, target, sha256):
         because = _mismatch(target + ".part", sha256, got)
         _forget(target + ".part")
         raise CondaError(
-            "conda.checksum", "%s is not the file that was expected" % (path or source), because,
+            "conda.checksum",
+            "%s is not the file that was expected" % (path or source),
+            because,
             "check the address and the checksum (miniconda_installer_url, miniconda_installer_sha256); a mirror "
             "that is being filled has the right file later",
-        )  # fmt: skip
+        )
     os.chmod(target + ".part", 0o644)
     own_files.rename(target + ".part", target)
     _forget(target + ".part")
@@ -112,9 +112,7 @@ def checksum(path):
 
 
 def _answer(path, digest, fetched, resumed):
-    return {
-        "path": path, "sha256": digest, "size": os.path.getsize(path), "fetched": fetched, "resumed": resumed,
-    }  # fmt: skip
+    return {"path": path, "sha256": digest, "size": os.path.getsize(path), "fetched": fetched, "resumed": resumed}
 
 
 def _local(source):
@@ -133,9 +131,11 @@ def _copy(path, part):
     except OSError as error:
         if error.filename == path or error.errno == errno.EISDIR:
             raise CondaError(
-                "conda.no_installer", "cannot read %s" % path, [error.strerror],
+                "conda.no_installer",
+                "cannot read %s" % path,
+                [error.strerror],
                 "miniconda_installer_file is a path on the host itself",
-            ) from None  # fmt: skip
+            ) from None
         raise
     return False
 
@@ -166,23 +166,19 @@ def _download(url, part):
             if error.errno not in _NETWORK:
                 raise
             said.append(_words(error))
-    raise CondaError(
-        "conda.download", "cannot fetch %s" % url, _tries(said) + [_way(url)], _download_hint(said)
-    )
+    raise CondaError("conda.download", "cannot fetch %s" % url, _tries(said) + [_way(url)], _download_hint(said))
 
 
 def _try(url, part, went_on):
     """One try, which goes on after the bytes that are there; went_on gets an entry when the server agrees to that."""
     if not re.match("https?://", url):
         raise CondaError(
-            "conda.url",
-            "cannot fetch %s" % url,
-            ["it is not https, http or file"],
-            "give a URL of one of these",
+            "conda.url", "cannot fetch %s" % url, ["it is not https, http or file"], "give a URL of one of these"
         )
     known = _validator(part, url)
     if known is None:
-        _forget(part)  # of another address, or nobody knows of what
+        # of another address, or nobody knows of what
+        _forget(part)
     have = os.path.getsize(part) if os.path.isfile(part) else 0
     request = urllib.request.Request(url)  # noqa: S310 - http checked above
     request.add_header("User-Agent", "gpu-provision")
@@ -198,7 +194,8 @@ def _try(url, part, went_on):
         if error.code != 416 or not have:
             raise
         if error.headers.get("Content-Range", "").endswith("/%d" % have):
-            went_on.append(have)  # all of it is there; the checksum tells
+            # all of it is there; the checksum tells
+            went_on.append(have)
             return
         _forget(part)
         _try(url, part, went_on)

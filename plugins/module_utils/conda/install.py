@@ -18,21 +18,11 @@ import re
 import shutil
 import time
 
-from ansible_collections.gpu.provision.plugins.module_utils.conda import (
-    common as conda_common,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.conda import (
-    condarc,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.conda import (
-    fetch as conda_fetch,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.conda import (
-    read as conda_read,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.conda import (
-    run as conda_run,
-)
+from ansible_collections.gpu.provision.plugins.module_utils.conda import common as conda_common
+from ansible_collections.gpu.provision.plugins.module_utils.conda import condarc
+from ansible_collections.gpu.provision.plugins.module_utils.conda import fetch as conda_fetch
+from ansible_collections.gpu.provision.plugins.module_utils.conda import read as conda_read
+from ansible_collections.gpu.provision.plugins.module_utils.conda import run as conda_run
 from ansible_collections.gpu.provision.plugins.module_utils.conda.common import (
     CondaError,
     Lock,
@@ -44,7 +34,8 @@ from ansible_collections.gpu.provision.plugins.module_utils.lib import host_tree
 
 CACHE = "/var/cache/gpu-provision/conda"
 PROFILE = "/etc/profile.d/gpu-provision-conda.sh"
-BUFFER = 50 << 20  # the installer's own reserve on the disk of the prefix
+# the installer's own reserve on the disk of the prefix
+BUFFER = 50 << 20
 # Miniconda py313_25.9.1-3: an installer of 158 MB wants 974 MB. Older ones do not say.
 _UNPACKED = 7
 _HEADER = 1 << 16
@@ -75,14 +66,13 @@ def check_prefix(prefix):
     # conda writes the prefix over a placeholder of 255 characters in binary files (conda, core/portability.py).
     if len(os.fsencode(prefix)) > 240:
         raise CondaError(
-            "conda.prefix_long", "the prefix has %d characters, and conda can take 255 with an environment's" % len(prefix),
+            "conda.prefix_long",
+            "the prefix has %d characters, and conda can take 255 with an environment's" % len(prefix),
             hint="give a shorter prefix",
-        )  # fmt: skip
+        )
     if prefix == "/" or prefix.count("/") < 2:
         raise CondaError(
-            "conda.prefix_top",
-            "%s is no place for conda" % prefix,
-            hint="give a prefix such as /opt/miniconda3",
+            "conda.prefix_top", "%s is no place for conda" % prefix, hint="give a prefix such as /opt/miniconda3"
         )
 
 
@@ -95,23 +85,24 @@ def decide(state, action, version):
     found = state["state"]
     if found == "foreign":
         raise CondaError(
-            "conda.prefix_foreign", "there is something else than conda at the prefix",
+            "conda.prefix_foreign",
+            "there is something else than conda at the prefix",
             hint="give another miniconda_prefix, or move away what is there",
-        )  # fmt: skip
+        )
     if state["marked"]:
         return "finish"
     if found == "partial" and action != "repair":
         raise CondaError(
-            "conda.partial", "the conda at the prefix is not whole, and not begun by us", conda_read.partial_because(state),
+            "conda.partial",
+            "the conda at the prefix is not whole, and not begun by us",
+            conda_read.partial_because(state),
             "miniconda_repair: true runs the installer over it (-u), which keeps its environments",
-        )  # fmt: skip
+        )
     if found == "partial":
         return "repair"
     if found in ("absent", "empty"):
         if action in ("configure", "update"):
-            raise CondaError(
-                "conda.plan_moved", "there is no conda at the prefix any more", hint="plan again"
-            )
+            raise CondaError("conda.plan_moved", "there is no conda at the prefix any more", hint="plan again")
         return "install"
     return "update" if action == "update" and _is_newer(version, state) else None
 
@@ -124,8 +115,10 @@ def header(path):
         return None
     found = {}
     for key, pattern in (
-        ("name", r"^# NAME:\s*(\S+)"), ("version", r"^# VER:\s*(\S+)"), ("kib", r'^total_installation_size_kb="([0-9]{1,18})"'),
-    ):  # fmt: skip
+        ("name", r"^# NAME:\s*(\S+)"),
+        ("version", r"^# VER:\s*(\S+)"),
+        ("kib", r'^total_installation_size_kb="([0-9]{1,18})"'),
+    ):
         match = re.search(pattern, text, re.M)
         found[key] = match.group(1) if match else None
     found["kib"] = int(found["kib"]) if found["kib"] else None
@@ -140,31 +133,29 @@ def explain(result, prefix, installer, kept):
     lines = conda_common.last_lines(text) + [kept]
     if result.timed_out:
         return CondaError(
-            "conda.installer_slow",
-            "%s did not end in time" % installer,
-            lines,
-            "is the disk slow or a network disk?",
+            "conda.installer_slow", "%s did not end in time" % installer, lines, "is the disk slow or a network disk?"
         )
     if result.rc < 0 or result.rc in (137, 143):
         number = -result.rc if result.rc < 0 else result.rc - 128
         return CondaError(
-            "conda.installer_killed", "%s was ended by signal %d" % (installer, number), lines,
+            "conda.installer_killed",
+            "%s was ended by signal %d" % (installer, number),
+            lines,
             "run again: it is finished then; dmesg says whether the kernel ran out of memory",
-        )  # fmt: skip
+        )
     if "requires GLIBC" in text:
         return CondaError(
-            "conda.glibc",
-            "%s is too new for this Ubuntu" % installer,
-            lines,
-            "give an older miniconda_version",
+            "conda.glibc", "%s is too new for this Ubuntu" % installer, lines, "give an older miniconda_version"
         )
     if "Permission denied" in text:
         hint = "a file system mounted noexec stops it, and so does a folder that its user may not write to"
         return CondaError("conda.installer_failed", "%s was not allowed to work" % installer, lines, hint)
     return CondaError(
-        "conda.installer_failed", "%s ended with exit code %d" % (installer, result.rc), lines,
+        "conda.installer_failed",
+        "%s ended with exit code %d" % (installer, result.rc),
+        lines,
         "its last lines say why; run again once that is mended",
-    )  # fmt: skip
+    )
 
 
 class _Install(object):
@@ -191,9 +182,13 @@ class _Install(object):
             self.shell_init(user)
         after = state if self.check else self.state()
         return {
-            "changed": bool(self.done), "done": self.done, "diff": self.diff, "warnings": self.warnings,
-            "state": after["state"], "version": after["version"],
-        }  # fmt: skip
+            "changed": bool(self.done),
+            "done": self.done,
+            "diff": self.diff,
+            "warnings": self.warnings,
+            "state": after["state"],
+            "version": after["version"],
+        }
 
     def state(self):
         return conda_read.prefix_state(self.prefix)
@@ -205,12 +200,7 @@ class _Install(object):
 
     def base(self, what, state):
         word = {"install": "installed", "finish": "finished", "repair": "repaired", "update": "updated"}[what]
-        said = "%s %s %s at %s" % (
-            word,
-            self.params["distribution"],
-            self.params.get("version") or "",
-            self.prefix,
-        )
+        said = "%s %s %s at %s" % (word, self.params["distribution"], self.params.get("version") or "", self.prefix)
         self.show(state)
         if self.check:
             self.done.append(said)
@@ -227,7 +217,8 @@ class _Install(object):
         else:
             fetched = self.fetch(state)
             if what == "update" and (state["record"] or {}).get("sha256") == fetched["sha256"]:
-                return  # 'latest' is what is there
+                # 'latest' is what is there
+                return
             self.begin(fetched, over=what != "install")
         self.done.append(said)
 
@@ -235,19 +226,24 @@ class _Install(object):
         """Have the installer, and know that its unpacked size fits: the answer of condafetch, and ``kib``."""
         try:
             fetched = conda_fetch.fetch(
-                self.params.get("url") or self.params["file"], self.params.get("cache_dir") or CACHE,
-                self.params["installer"], self.params.get("sha256") or "",
-            )  # fmt: skip
+                self.params.get("url") or self.params["file"],
+                self.params.get("cache_dir") or CACHE,
+                self.params["installer"],
+                self.params.get("sha256") or "",
+            )
             info = header(fetched["path"])
             if info is None:
                 raise CondaError(
-                    "conda.no_installer", "%s is no installer" % self.params["installer"],
-                    ["it does not begin as a shell script"], "give the .sh of Miniconda or Miniforge",
-                )  # fmt: skip
+                    "conda.no_installer",
+                    "%s is no installer" % self.params["installer"],
+                    ["it does not begin as a shell script"],
+                    "give the .sh of Miniconda or Miniforge",
+                )
             self.must_fit(info, fetched)
         except CondaError:
             if state["state"] in ("absent", "empty") and not os.path.lexists(self.marker):
-                self.wipe(True)  # the empty folder that we just made
+                # the empty folder that we just made
+                self.wipe(True)
             raise
         return fetched
 
@@ -264,16 +260,19 @@ class _Install(object):
         """Take up what a run before left. What we began from nothing is begun anew, anything else is installed over."""
         over = self.has_environments(state)
         if not over:
-            self.wipe(False)  # first, for its room
+            # first, for its room
+            self.wipe(False)
         fetched = self.fetch(state)
         self.as_owner(conda_common.overwrite_text, self.marker, self.marker_text(fetched, over))
         self.install(fetched, over, lock)
 
     def marker_text(self, fetched, over):
         note = {
-            "installer": self.params["installer"], "sha256": fetched["sha256"], "fresh": not over,
+            "installer": self.params["installer"],
+            "sha256": fetched["sha256"],
+            "fresh": not over,
             "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        }  # fmt: skip
+        }
         if over:
             # Installers write their own .condarc over the one that is there, also with -u.
             kept = self.note().get("condarc")
@@ -281,11 +280,14 @@ class _Install(object):
         return json.dumps(note) + "\n"
 
     def show(self, state):
-        self.diff.append({
-            "before_header": self.prefix, "after_header": self.prefix,
-            "before": "%s %s\n" % (state["state"], state["version"] or ""),
-            "after": "whole %s\n" % (self.params.get("version") or "").rsplit("-", 1)[0],
-        })  # fmt: skip
+        self.diff.append(
+            {
+                "before_header": self.prefix,
+                "after_header": self.prefix,
+                "before": "%s %s\n" % (state["state"], state["version"] or ""),
+                "after": "whole %s\n" % (self.params.get("version") or "").rsplit("-", 1)[0],
+            }
+        )
 
     def must_be_writable(self, state):
         """Have the folder of the prefix and a home that the installer can use, or say what is in the way."""
@@ -314,9 +316,10 @@ class _Install(object):
         try:
             if os.listdir(handle):
                 raise CondaError(
-                    "conda.not_writable", "%s may not write to %s" % (self.owner.name, self.prefix),
+                    "conda.not_writable",
+                    "%s may not write to %s" % (self.owner.name, self.prefix),
                     hint="chown it, or name its owner with miniconda_owner",
-                )  # fmt: skip
+                )
             os.fchown(handle, self.owner.uid, self.owner.gid)
             os.fchmod(handle, 0o777 & ~self.umask)
         finally:
@@ -325,9 +328,7 @@ class _Install(object):
     def has_environments(self, state):
         """True when somebody made environments in it meanwhile: then it is not wiped but installed over."""
         folder = self.prefix + "/envs"
-        made = os.path.isdir(folder) and any(
-            os.path.isdir(folder + "/" + name) for name in os.listdir(folder)
-        )
+        made = os.path.isdir(folder) and any(os.path.isdir(folder + "/" + name) for name in os.listdir(folder))
         return made or not state["fresh"]
 
     def must_fit(self, info, fetched):
@@ -336,12 +337,11 @@ class _Install(object):
         if free < need:
             raise CondaError(
                 "conda.disk_full",
-                "%s needs %s at %s, and %s are free" % (
-                    self.params["installer"], conda_common.size(need), self.prefix, conda_common.size(free),
-                ),
+                "%s needs %s at %s, and %s are free"
+                % (self.params["installer"], conda_common.size(need), self.prefix, conda_common.size(free)),
                 ["by its own header" if info["kib"] else "guessed from its size"],
                 "make room there, or choose another place: miniconda_prefix, for users miniconda_users_prefix",
-            )  # fmt: skip
+            )
 
     def install(self, fetched, over, lock):
         """Run the installer in the prefix under our marker; over: onto what is there (-u), else from nothing."""
@@ -350,14 +350,11 @@ class _Install(object):
             conda_run.refuse_foreign(self.prefix + "/bin/conda", self.owner)
         # -f: the folder is there, with our marker in it.
         argv = ["bash", fetched["path"], "-b", "-u" if over else "-f", "-p", self.prefix]
-        result = conda_common.run(
-            argv, self.owner, self.umask, self.params.get("timeout") or 3600, inherit=(lock,)
-        )
+        result = conda_common.run(argv, self.owner, self.umask, self.params.get("timeout") or 3600, inherit=(lock,))
         state = self.state()
         if result.rc != 0 or state["missing"] or state["leftovers"] or not self.works():
-            result.text += "\n" + "\n".join(
-                conda_read.partial_because(dict(state, marked=False))
-            )  # the marker is ours, now
+            # the marker is ours, now
+            result.text += "\n" + "\n".join(conda_read.partial_because(dict(state, marked=False)))
             killed = result.rc < 0 or result.rc in (137, 143)
             kept = "what is there stays and is finished by the next run"
             if not over and not killed and self.wipe(True):
@@ -377,7 +374,8 @@ class _Install(object):
         try:
             result = conda_run.run([self.prefix + "/bin/conda", "--version"], self.owner, self.umask, 120)
         except OSError:
-            return False  # no interpreter, or a file system without programs
+            # no interpreter, or a file system without programs
+            return False
         return result.rc == 0
 
     def wipe(self, whole):
@@ -390,11 +388,15 @@ class _Install(object):
         if old.get("condarc") is not None:
             self.as_owner(write_text, self.prefix + "/.condarc", old["condarc"])
         record = {
-            "schema": conda_common.SCHEMA, "kind": "base", "distribution": self.params["distribution"],
-            "version": self.params.get("version") or "", "installer": old.get("installer") or self.params["installer"],
-            "sha256": fetched["sha256"] if fetched else old.get("sha256"), "accept_tos": [],
+            "schema": conda_common.SCHEMA,
+            "kind": "base",
+            "distribution": self.params["distribution"],
+            "version": self.params.get("version") or "",
+            "installer": old.get("installer") or self.params["installer"],
+            "sha256": fetched["sha256"] if fetched else old.get("sha256"),
+            "accept_tos": [],
             "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        }  # fmt: skip
+        }
         self.write_record(record)
         self.as_owner(os.unlink, self.marker)
 
@@ -441,11 +443,12 @@ class _Install(object):
                     return
                 if result.rc != 0 or channel not in conda_read.accepted_terms(root):
                     raise CondaError(
-                        "conda.terms", "the terms of %s could not be accepted" % channel,
+                        "conda.terms",
+                        "the terms of %s could not be accepted" % channel,
                         conda_common.last_lines(result.text),
                         "conda fetches them from the channel: can the host reach it? Else leave miniconda_accept_tos "
                         "and use conda-forge",
-                    )  # fmt: skip
+                    )
             self.done.append(said)
             record = self.state()["record"]
             if record and not self.check:
@@ -455,9 +458,7 @@ class _Install(object):
     def profile(self):
         if not self.params.get("profile"):
             return
-        text = conda_common.render_profile(
-            self.prefix, self.params["owner"], self.params.get("umask") or "022"
-        )
+        text = conda_common.render_profile(self.prefix, self.params["owner"], self.params.get("umask") or "022")
         before = read_text(PROFILE)
         if before == text:
             return
@@ -477,9 +478,10 @@ class _Install(object):
             return
         if block is not None:
             raise CondaError(
-                "conda.shell_init", "%s has the block of another conda: %s" % (path, block or "unknown"),
+                "conda.shell_init",
+                "%s has the block of another conda: %s" % (path, block or "unknown"),
                 hint="%s runs conda init --reverse %s with that conda first" % (name, shell),
-            )  # fmt: skip
+            )
         self.done.append("initialised %s for %s" % (shell, name))
         if self.check:
             return
@@ -487,27 +489,35 @@ class _Install(object):
         after = conda_common.as_owner(user, 0o022, read_text, path)
         if result.rc != 0 or conda_read.init_block(after or "") != self.prefix:
             raise CondaError(
-                "conda.shell_init", "conda init failed for %s" % name, conda_common.last_lines(result.text),
+                "conda.shell_init",
+                "conda init failed for %s" % name,
+                conda_common.last_lines(result.text),
                 "can %s read %s and write %s?" % (name, self.prefix, path),
-            )  # fmt: skip
+            )
         self.file_diff(path, before, after)
 
     def file_diff(self, path, before, after):
-        self.diff.append({
-            "before_header": path, "after_header": path,
-            "before": redact.text(before or ""), "after": redact.text(after),
-        })  # fmt: skip
+        self.diff.append(
+            {
+                "before_header": path,
+                "after_header": path,
+                "before": redact.text(before or ""),
+                "after": redact.text(after),
+            }
+        )
 
 
 def _is_newer(version, state):
     record = state["record"] or {}
     if version == "latest":
-        return True  # the checksum of what is fetched decides
+        # the checksum of what is fetched decides
+        return True
     if record.get("version") == version:
         return False
     return _key(version.rsplit("-", 1)[0]) > _key(state["version"] or "") or (
-        (record.get("version") or "").rsplit("-", 1)[0] == version.rsplit("-", 1)[0] and _key(version) > _key(record["version"])
-    )  # fmt: skip
+        (record.get("version") or "").rsplit("-", 1)[0] == version.rsplit("-", 1)[0]
+        and _key(version) > _key(record["version"])
+    )
 
 
 def _key(version):
@@ -530,7 +540,8 @@ def _wipe(prefix, keep, whole):
             elif name != keep:
                 os.unlink(path)
     except OSError:
-        return False  # what is left is known by its marker
+        # what is left is known by its marker
+        return False
     if whole:
         # The marker goes last, so that a cut at any moment leaves what the next run knows as ours.
         if os.path.lexists(os.path.join(prefix, keep)):

@@ -16,27 +16,13 @@ import re
 import shutil
 import time
 
-from ansible_collections.gpu.provision.plugins.module_utils.conda import (
-    common as conda_common,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.conda import (
-    condarc,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.conda import (
-    environment as conda_environment,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.conda import (
-    errors as conda_errors,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.conda import (
-    marker as conda_marker,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.conda import (
-    read as conda_read,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.conda import (
-    run as conda_run,
-)
+from ansible_collections.gpu.provision.plugins.module_utils.conda import common as conda_common
+from ansible_collections.gpu.provision.plugins.module_utils.conda import condarc
+from ansible_collections.gpu.provision.plugins.module_utils.conda import environment as conda_environment
+from ansible_collections.gpu.provision.plugins.module_utils.conda import errors as conda_errors
+from ansible_collections.gpu.provision.plugins.module_utils.conda import marker as conda_marker
+from ansible_collections.gpu.provision.plugins.module_utils.conda import read as conda_read
+from ansible_collections.gpu.provision.plugins.module_utils.conda import run as conda_run
 from ansible_collections.gpu.provision.plugins.module_utils.conda.common import (
     CondaError,
     Lock,
@@ -78,9 +64,10 @@ def decide(state, action, params):
         return "create"
     if found == "foreign":
         raise CondaError(
-            "conda.environment_foreign", "there is something else than an environment in its place",
+            "conda.environment_foreign",
+            "there is something else than an environment in its place",
             hint="give the environment another name, or move away what is there",
-        )  # fmt: skip
+        )
     made = (record or {}).get("spec") or {}
     same = record is not None and made.get("wish") == (params.get("wish") or {})
     if action == "rebuild":
@@ -89,9 +76,11 @@ def decide(state, action, params):
         return None
     because = ["it is not ours" if record is None else "it was made from: %s" % json.dumps(made.get("wish"))]
     raise CondaError(
-        "conda.environment_differs", "there is an environment of that name that is not what is asked for", because,
+        "conda.environment_differs",
+        "there is an environment of that name that is not what is asked for",
+        because,
         "miniconda_rebuild: true saves its export and makes it anew; another name leaves it as it is",
-    )  # fmt: skip
+    )
 
 
 def _is_made_so(made, params, state):
@@ -105,9 +94,10 @@ def check_name(name):
     """Raise CondaError for a name that conda would not take, or that leads elsewhere."""
     if not re.match(r"[A-Za-z0-9_][\w.+-]*$", name) or name == "base":
         raise CondaError(
-            "conda.environment_name", "%s is no name for an environment" % name,
+            "conda.environment_name",
+            "%s is no name for an environment" % name,
             hint="use letters, digits, and _ . - inside; base is conda's own",
-        )  # fmt: skip
+        )
 
 
 def check_channels(channels):
@@ -115,10 +105,11 @@ def check_channels(channels):
     for channel in channels:
         if redact.has_secret(channel):
             raise CondaError(
-                "conda.channel_secret", "the channel %s has a user or token in its URL" % redact.text(channel),
+                "conda.channel_secret",
+                "the channel %s has a user or token in its URL" % redact.text(channel),
                 ["it would be in the arguments of conda, which every user of the host can read"],
                 "put it into ~/.netrc of the owner, or into channel_alias of a .condarc that only the owner reads",
-            )  # fmt: skip
+            )
 
 
 def pip_command(python, step):
@@ -173,10 +164,14 @@ class _Environment(object):
         if what:
             self.must_have_conda()
             word = {"create": "made", "finish": "finished", "rebuild": "rebuilt"}[what]
-            self.diff.append({
-                "before_header": self.path, "after_header": self.path,
-                "before": conda_marker.describe(state["packages"], state["pip"]), "after": conda_marker.asked(self.params),
-            })  # fmt: skip
+            self.diff.append(
+                {
+                    "before_header": self.path,
+                    "after_header": self.path,
+                    "before": conda_marker.describe(state["packages"], state["pip"]),
+                    "after": conda_marker.asked(self.params),
+                }
+            )
             if not self.check:
                 {"create": self.create, "finish": self.finish, "rebuild": self.rebuild}[what]()
             self.done.append("%s the environment %s" % (word, self.params["name"]))
@@ -185,8 +180,12 @@ class _Environment(object):
         if self.params.get("lib64_link"):
             self.lib64()
         return {
-            "changed": bool(self.done), "done": self.done, "diff": self.diff, "path": self.path, "export": self.export,
-        }  # fmt: skip
+            "changed": bool(self.done),
+            "done": self.done,
+            "diff": self.diff,
+            "path": self.path,
+            "export": self.export,
+        }
 
     def state(self):
         return conda_read.environment_state(self.path)
@@ -201,9 +200,10 @@ class _Environment(object):
         state = conda_read.prefix_state(self.prefix)["state"]
         if state != "whole" and not (self.check and state in ("absent", "empty")):
             raise CondaError(
-                "conda.no_conda", "the conda at %s is %s" % (self.prefix, state),
+                "conda.no_conda",
+                "the conda at %s is %s" % (self.prefix, state),
                 hint="the prefix comes first: miniconda_install, or miniconda_repair: true where it is partial",
-            )  # fmt: skip
+            )
 
     # --- making it
 
@@ -243,7 +243,8 @@ class _Environment(object):
                 self.let_go()
                 return
             if aside and not moved:
-                self.replace()  # cut off before the old one was moved: it still stands there, whole
+                # cut off before the old one was moved: it still stands there, whole
+                self.replace()
                 return
             self.as_owner(_remove, self.path)
             self.make()
@@ -276,9 +277,11 @@ class _Environment(object):
             wrong = conda_marker.mismatches(self.params, state["packages"], state["pip"])
             if wrong:
                 raise CondaError(
-                    "conda.environment_wrong", "what was installed in %s is not what was asked for" % self.params["name"],
-                    wrong, conda_marker.hint(wrong),
-                )  # fmt: skip
+                    "conda.environment_wrong",
+                    "what was installed in %s is not what was asked for" % self.params["name"],
+                    wrong,
+                    conda_marker.hint(wrong),
+                )
             self.write_record()
         except CondaError as error:
             if error.code not in ("conda.killed", "conda.slow"):
@@ -294,9 +297,7 @@ class _Environment(object):
                 error.because.append("the environment that was there before is back")
             self.as_owner(os.unlink, self.marker)
         except OSError as again:
-            error.because.append(
-                "it could not be tidied up (%s): the next run makes it anew" % again.strerror
-            )
+            error.because.append("it could not be tidied up (%s): the next run makes it anew" % again.strerror)
 
     def conda_part(self):
         params, extra = self.params, {}
@@ -306,15 +307,7 @@ class _Environment(object):
         for channel in params.get("channels") or ():
             channels += ["-c", channel]
         if not params.get("file_kind"):
-            argv = [
-                "create",
-                "--yes",
-                "--prefix",
-                self.path,
-                "--override-channels",
-                *channels,
-                *params["packages"],
-            ]
+            argv = ["create", "--yes", "--prefix", self.path, "--override-channels", *channels, *params["packages"]]
             self.call([self.conda, *argv], extra, "conda", params.get("channels") or ())
             return
         folder = self.as_owner(scratch.make, "conda", None, os.getpid())
@@ -341,21 +334,28 @@ class _Environment(object):
             )
         except OSError as error:
             raise CondaError(
-                "conda.failed", "cannot run %s" % argv[0], [os.strerror(error.errno)],
+                "conda.failed",
+                "cannot run %s" % argv[0],
+                [os.strerror(error.errno)],
                 "an environment with pip packages needs python among its packages",
-            ) from None  # fmt: skip
+            ) from None
         if result.rc != 0:
             raise conda_errors.explain(result, who, self.params["name"], self.path, sources)
 
     def write_record(self):
         spec = {
-            key: redact.data(value) for key, value in self.params.items()
+            key: redact.data(value)
+            for key, value in self.params.items()
             if key not in ("action", "timeout") and not key.startswith("_")
-        }  # fmt: skip
+        }
         record = {
-            "schema": conda_common.SCHEMA, "kind": "environment", "name": self.params["name"], "spec": spec,
-            "digest": conda_environment.digest(self.path), "time": _now(),
-        }  # fmt: skip
+            "schema": conda_common.SCHEMA,
+            "kind": "environment",
+            "name": self.params["name"],
+            "spec": spec,
+            "digest": conda_environment.digest(self.path),
+            "time": _now(),
+        }
         text = json.dumps(record, indent=1, sort_keys=True) + "\n"
         self.as_owner(write_text, self.path + "/" + conda_read.RECORD, text)
 
@@ -375,14 +375,15 @@ class _Environment(object):
         for name, argv in (
             ("environment.yml", [self.conda, "env", "export", "--prefix", self.path]),
             ("explicit.txt", [self.conda, "list", "--prefix", self.path, "--explicit"]),
-        ):  # fmt: skip
+        ):
             result = conda_run.run(argv, self.owner, self.umask, 600)
             if result.rc != 0:
                 raise CondaError(
-                    "conda.export", "the export of %s could not be saved, so it stays as it is" % self.params["name"],
+                    "conda.export",
+                    "the export of %s could not be saved, so it stays as it is" % self.params["name"],
                     conda_common.last_lines(result.text),
                     "save by hand what you need of it and remove it: conda env remove -p %s" % self.path,
-                )  # fmt: skip
+                )
             write_text(folder + "/" + name, result.text)
 
     # --- around it
@@ -393,9 +394,7 @@ class _Environment(object):
             if before == text:
                 continue
             self.done.append("wrote " + path)
-            self.diff.append({
-                "before_header": path, "after_header": path, "before": before or "", "after": text,
-            })  # fmt: skip
+            self.diff.append({"before_header": path, "after_header": path, "before": before or "", "after": text})
             if not self.check:
                 self.as_owner(_make_folder, os.path.dirname(path))
                 self.as_owner(write_text, path, text)

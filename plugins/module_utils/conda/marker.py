@@ -15,26 +15,9 @@ from ansible_collections.gpu.provision.plugins.module_utils.conda.read import no
 from ansible_collections.gpu.provision.plugins.module_utils.lib import redact
 
 # Packages that come with and without CUDA under one name.
-FRAMEWORKS = (
-    "pytorch",
-    "libtorch",
-    "torch",
-    "tensorflow",
-    "tensorflow-base",
-    "jaxlib",
-    "torchvision",
-    "torchaudio",
-)
+FRAMEWORKS = ("pytorch", "libtorch", "torch", "tensorflow", "tensorflow-base", "jaxlib", "torchvision", "torchaudio")
 # Asking for one of these is asking for CUDA.
-_CUDA = (
-    "pytorch-cuda",
-    "pytorch-gpu",
-    "tensorflow-gpu",
-    "cudatoolkit",
-    "cuda-version",
-    "cuda",
-    "cuda-toolkit",
-)
+_CUDA = ("pytorch-cuda", "pytorch-gpu", "tensorflow-gpu", "cudatoolkit", "cuda-version", "cuda", "cuda-toolkit")
 
 
 def mismatches(params, packages, pip):
@@ -62,9 +45,7 @@ def wants_cuda(params):
         name, _, build = split(spec)
         if name in _CUDA or re.search(r"cuda|cu\d", build):
             return True
-    wheels = [
-        text for step in params.get("pip") or () for text in [step.get("index_url") or "", *step["packages"]]
-    ]
+    wheels = [text for step in params.get("pip") or () for text in [step.get("index_url") or "", *step["packages"]]]
     return any(re.search(r"\+cu\d|/cu\d+/?$", text) for text in wheels)
 
 
@@ -114,20 +95,17 @@ def _is(wanted, version):
 
 
 def _pip_mismatch(requirement, pip):
-    match = re.match(
-        r"\s*([A-Za-z0-9][\w.-]*)\s*(?:\[[^\]]*\])?\s*(?:===?\s*([^\s;,*]+))?\s*(?:;.*)?$", requirement
-    )
+    match = re.match(r"\s*([A-Za-z0-9][\w.-]*)\s*(?:\[[^\]]*\])?\s*(?:===?\s*([^\s;,*]+))?\s*(?:;.*)?$", requirement)
     if not match:
-        return []  # a range, a URL or a file: pip itself has seen to it
+        # a range, a URL or a file: pip itself has seen to it
+        return []
     name, version = normalised(match.group(1)), match.group(2)
     if name not in pip:
         return ["%s is not there (asked for: %s)" % (name, redact.text(requirement))]
     # Without a local part in the request any of them fits: 2.6.0 is fulfilled by 2.6.0+cu124 (PEP 440).
     there = pip[name] if version is None or "+" in version else pip[name].split("+")[0]
     return (
-        []
-        if version in (None, there)
-        else ["%s is %s (asked for: %s)" % (name, pip[name], redact.text(requirement))]
+        [] if version in (None, there) else ["%s is %s (asked for: %s)" % (name, pip[name], redact.text(requirement))]
     )
 
 
@@ -138,16 +116,12 @@ def hint(wrong):
             "name the build (pytorch=2.5.1=*cuda*), or take wheels of a CUDA tag; conda takes a build without CUDA where no "
             "driver is seen"
         )
-    return (
-        "the channel or index may not have what was asked for: look with conda search, or pip index versions"
-    )
+    return "the channel or index may not have what was asked for: look with conda search, or pip index versions"
 
 
 def describe(packages, pip):
     """What is in an environment, as lines for a diff."""
-    lines = [
-        "%s=%s=%s" % (name, found["version"], found["build"]) for name, found in sorted(packages.items())
-    ]
+    lines = ["%s=%s=%s" % (name, found["version"], found["build"]) for name, found in sorted(packages.items())]
     lines += ["pip: %s==%s" % item for item in sorted(pip.items()) if item[0] not in packages]
     return "".join(line + "\n" for line in lines)
 

@@ -13,19 +13,26 @@ from __future__ import annotations
 import pwd
 import re
 
-from ansible_collections.gpu.provision.plugins.module_utils.conda import (
-    environment as conda_environment,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.conda import (
-    read as conda_read,
-)
+from ansible_collections.gpu.provision.plugins.module_utils.conda import environment as conda_environment
+from ansible_collections.gpu.provision.plugins.module_utils.conda import read as conda_read
 from ansible_collections.gpu.provision.plugins.module_utils.lib import lazy_re
 from ansible_collections.gpu.provision.plugins.module_utils.lib.host_tree import integer
 
-_HOME_NAMES = frozenset([
-    "miniconda3", ".miniconda3", "miniconda", "miniforge3", ".miniforge3", "miniforge", "anaconda3", ".anaconda3",
-    "anaconda", "mambaforge", "conda",
-])  # fmt: skip
+_HOME_NAMES = frozenset(
+    [
+        "miniconda3",
+        ".miniconda3",
+        "miniconda",
+        "miniforge3",
+        ".miniforge3",
+        "miniforge",
+        "anaconda3",
+        ".anaconda3",
+        "anaconda",
+        "mambaforge",
+        "conda",
+    ]
+)
 _PARENTS = ("/opt", "/usr/local")
 # A home that does not answer would hold up the read of the whole host; asked for by name, it is looked at.
 _NETWORK = lazy_re.compile(
@@ -86,7 +93,8 @@ def expand(tree, path, homes):
     home = homes.get(match.group(1))
     if home is None and tree.live:
         try:
-            home = pwd.getpwnam(match.group(1)).pw_dir  # of a directory service
+            # of a directory service
+            home = pwd.getpwnam(match.group(1)).pw_dir
         except KeyError:
             home = None
     return path if home is None else home.rstrip("/") + (match.group(2) or "")
@@ -172,14 +180,24 @@ def read_prefix(tree, path, owners=None, homes=None):
         return None
     owner = conda_environment.owner(tree, path, owners or {})
     found = {
-        "path": path, "state": state, "missing": conda_read.partial_because(there) if state == "partial" else [],
-        "unfinished": there["marked"], "owner": owner,
-    }  # fmt: skip
+        "path": path,
+        "state": state,
+        "missing": conda_read.partial_because(there) if state == "partial" else [],
+        "unfinished": there["marked"],
+        "owner": owner,
+    }
     if state in ("foreign", "empty"):
         found.update(
-            distribution="other", version=None, python=None, channels=None, condarcs={}, settings={}, asks_terms=False,
-            tos_accepted=[], record=None,
-        )  # fmt: skip
+            distribution="other",
+            version=None,
+            python=None,
+            channels=None,
+            condarcs={},
+            settings={},
+            asks_terms=False,
+            tos_accepted=[],
+            record=None,
+        )
         return found
     packages = conda_read.package_names(path, tree)
     condarcs, settings = {}, {}

@@ -18,8 +18,12 @@ from ansible_collections.gpu.provision.plugins.module_utils.lib.host_tree import
 # Lies in a prefix while an installer of ours works on it. Its flock is held by the installer's processes.
 MARKER = ".gpu-provision-in-progress"
 _RECORD = {
-    "spec": (None, {}), "version": (None, str), "sha256": (None, str), "digest": (None, str), "accept_tos": (None, [str]),
-}  # fmt: skip
+    "spec": (None, {}),
+    "version": (None, str),
+    "sha256": (None, str),
+    "digest": (None, str),
+    "accept_tos": (None, [str]),
+}
 _NOTE = {
     "fresh": (None, bool),
     "moved": (None, bool),
@@ -71,12 +75,16 @@ def prefix_state(prefix, tree=None):
     if state is None:
         state = "partial" if missing or leftovers or marked else "whole"
     return {
-        "state": state, "ours": marked or record is not None, "marked": marked,
+        "state": state,
+        "ours": marked or record is not None,
+        "marked": marked,
         "fresh": bool(read_note(prefix + "/" + MARKER, tree).get("fresh")) if marked else False,
-        "missing": missing if state == "partial" else [], "leftovers": leftovers,
-        "version": packages.get("conda", {}).get("version"), "python": packages.get("python", {}).get("version"),
+        "missing": missing if state == "partial" else [],
+        "leftovers": leftovers,
+        "version": packages.get("conda", {}).get("version"),
+        "python": packages.get("python", {}).get("version"),
         "record": record,
-    }  # fmt: skip
+    }
 
 
 def is_installation(path, tree):
@@ -113,10 +121,15 @@ def environment_state(env, tree=None):
     else:
         state = _nothing_of_conda(env, tree.names(env), tree) or "foreign"
     return {
-        "state": state, "marked": marked, "ours": marked or record is not None, "record": record,
+        "state": state,
+        "marked": marked,
+        "ours": marked or record is not None,
+        "record": record,
         "aside": read_note(marker, tree).get("aside") if marked else None,
-        "python": python, "packages": packages, "pip": distributions(env, tree, python),
-    }  # fmt: skip
+        "python": python,
+        "packages": packages,
+        "pip": distributions(env, tree, python),
+    }
 
 
 def _nothing_of_conda(path, names, tree):
@@ -124,7 +137,8 @@ def _nothing_of_conda(path, names, tree):
     if tree.stat(path, follow=False) is None:
         return "absent"
     if not tree.is_dir(path):
-        return "foreign"  # a file, or a link that leads nowhere
+        # a file, or a link that leads nowhere
+        return "foreign"
     if not names:
         return "empty"
     return None if "conda-meta" in names or is_installation(path, tree) else "foreign"
@@ -227,7 +241,8 @@ def accepted_terms(root, tree=None):
 def terms_hash(channel):
     """Folder name under which the terms plugin keeps a channel (hash_channel in conda-anaconda-tos, path.py)."""
     location, _, name = re.sub(r"^[a-z]+://", "", channel.rstrip("/")).partition("/")
-    import hashlib  # slow to load, and most hosts have nothing to hash
+    # slow to load, and most hosts have nothing to hash
+    import hashlib
 
     return hashlib.sha256((location + name).encode("utf-8")).hexdigest()
 
@@ -235,9 +250,7 @@ def terms_hash(channel):
 def init_block(text):
     """Return the prefix whose block ``conda init`` wrote into a shell's file, or None when there is no block."""
     block, end, _ = (
-        ("\n" + text + "\n")
-        .partition("\n# >>> conda initialize >>>\n")[2]
-        .partition("\n# <<< conda initialize <<<\n")
+        ("\n" + text + "\n").partition("\n# >>> conda initialize >>>\n")[2].partition("\n# <<< conda initialize <<<\n")
     )
     if not end:
         return None

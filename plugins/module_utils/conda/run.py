@@ -24,13 +24,13 @@ def refuse_foreign(program, owner):
         return
     prefix = os.path.dirname(os.path.dirname(program))
     packages = glob.glob(prefix + "/lib/python3*/site-packages")
-    found = run_as.strangers(
-        program, prefix + "/bin/python", *packages, *(folder + "/conda" for folder in packages)
-    )
+    found = run_as.strangers(program, prefix + "/bin/python", *packages, *(folder + "/conda" for folder in packages))
     if found:
         who = ", ".join("everybody" if uid == run_as.EVERYBODY else "uid %d" % uid for uid in sorted(found))
         raise CondaError(
-            "conda.foreign_prefix", "%s is not run as root: %s may write to it" % (program, who),
+            "conda.foreign_prefix",
+            "%s is not run as root: %s may write to it" % (program, who),
             ["whoever may write to a prefix decides what its conda does"],
-            "name its owner with miniconda_owner, or give it to root: chown -R root: %s && chmod -R o-w %s" % (prefix, prefix),
-        )  # fmt: skip
+            "name its owner with miniconda_owner, or give it to root: chown -R root: %s && chmod -R o-w %s"
+            % (prefix, prefix),
+        )

@@ -12,12 +12,8 @@ from __future__ import annotations
 
 import os
 
-from ansible_collections.gpu.provision.plugins.module_utils.containers import (
-    cdi_spec,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.containers import (
-    files as containers_files,
-)
+from ansible_collections.gpu.provision.plugins.module_utils.containers import cdi_spec
+from ansible_collections.gpu.provision.plugins.module_utils.containers import files as containers_files
 from ansible_collections.gpu.provision.plugins.module_utils.lib import own_files
 
 
@@ -53,9 +49,10 @@ def _has_toolkit(host, words):
         return True
     if not host.check:
         host.fail(
-            "containers.no_toolkit", "%s is not there" % containers_files.CTK,
+            "containers.no_toolkit",
+            "%s is not there" % containers_files.CTK,
             "install NVIDIA's container toolkit first: provision apply does both",
-        )  # fmt: skip
+        )
     host.done.append(words)
     return False
 
@@ -74,15 +71,17 @@ def ensure_device_links(host):
         return
     host.command(
         [containers_files.CTK, "system", "create-dev-char-symlinks", "--create-all"],
-        "made links in /dev/char for %s" % ", ".join(missing), "containers.device_links",
+        "made links in /dev/char for %s" % ", ".join(missing),
+        "containers.device_links",
         "run it by hand with --dry-run: it says what it cannot make",
-    )  # fmt: skip
+    )
     left = [] if host.check else containers_files.device_links_missing(host.tree)
     if left:
         host.fail(
-            "containers.device_links", "%s still have no link in /dev/char" % ", ".join(left),
+            "containers.device_links",
+            "%s still have no link in /dev/char" % ", ".join(left),
             "nvidia-ctk system create-dev-char-symlinks --create-all --dry-run says what it would make",
-        )  # fmt: skip
+        )
 
 
 def drop_device_links(host):
@@ -97,10 +96,7 @@ def _drop_units(host):
         if os.path.islink(link):
             if host.systemd and unit.endswith(".path"):
                 host.command(
-                    ["systemctl", "stop", unit],
-                    None,
-                    "containers.cdi_unit",
-                    "systemctl status %s says why" % unit,
+                    ["systemctl", "stop", unit], None, "containers.cdi_unit", "systemctl status %s says why" % unit
                 )
             if not host.check:
                 os.unlink(link)
@@ -139,9 +135,11 @@ def _write_specs(host):
     for path in paths:
         before = tree.read(path)
         host.command(
-            [containers_files.CTK, "cdi", "generate", "--output=" + path], None,
-            "containers.cdi", "run it by hand: it says what of the driver it cannot find",
-        )  # fmt: skip
+            [containers_files.CTK, "cdi", "generate", "--output=" + path],
+            None,
+            "containers.cdi",
+            "run it by hand: it says what of the driver it cannot find",
+        )
         # Of a card that nvidia-ctk leaves out there is nothing to say, however often it is asked.
         if host.check or tree.read(path) != before:
             host.done.append("wrote %s for driver %s: %s" % (path, version, why))
@@ -152,6 +150,8 @@ def _write_specs(host):
     )
     if left:
         host.fail(
-            "containers.cdi", "the CDI specification was written and does not fit: %s" % left[0],
-            "nvidia-smi says which driver runs; other specifications below /etc/cdi may be removed", left,
-        )  # fmt: skip
+            "containers.cdi",
+            "the CDI specification was written and does not fit: %s" % left[0],
+            "nvidia-smi says which driver runs; other specifications below /etc/cdi may be removed",
+            left,
+        )

@@ -14,7 +14,8 @@ import re
 
 from ansible_collections.gpu.provision.plugins.module_utils.lib import lazy_re
 
-FOLDERS = ("/etc/cdi", "/var/run/cdi")  # the later one wins where both know a device (CDI specification)
+# the later one wins where both know a device (CDI specification)
+FOLDERS = ("/etc/cdi", "/var/run/cdi")
 OUTPUT = "/var/run/cdi/nvidia.yaml"
 KIND = "nvidia.com/gpu"
 _VERSION = lazy_re.compile(r"/lib(?:cuda|nvidia-[a-z0-9-]+)\.so\.([0-9]{3,4}\.[0-9]+(?:\.[0-9]+)?)\b")
@@ -55,9 +56,7 @@ def parse(text, path):
 
 def driver(tree):
     """Version of the loaded driver, or ""."""
-    match = re.search(
-        r"Kernel Module(?: for \S+)?\s+([0-9.]+)", tree.read("/proc/driver/nvidia/version") or ""
-    )
+    match = re.search(r"Kernel Module(?: for \S+)?\s+([0-9.]+)", tree.read("/proc/driver/nvidia/version") or "")
     return match.group(1) if match else ""
 
 
@@ -92,11 +91,7 @@ def stale(spec, version, gpus=None, caps=None):
         return ""
     others = [one for one in spec["versions"] if one != version]
     if others:
-        return "%s names libraries of driver %s, and %s is loaded" % (
-            spec["path"],
-            ", ".join(others),
-            version,
-        )
+        return "%s names libraries of driver %s, and %s is loaded" % (spec["path"], ", ".join(others), version)
     if not spec["versions"]:
         return "%s names no library of a driver" % spec["path"]
     if gpus and spec["gpus"] != list(gpus):

@@ -17,9 +17,7 @@ from ansible_collections.gpu.provision.plugins.module_utils.containers import (
     daemon_flags,
     docker_api,
 )
-from ansible_collections.gpu.provision.plugins.module_utils.containers import (
-    docker as containers_docker,
-)
+from ansible_collections.gpu.provision.plugins.module_utils.containers import docker as containers_docker
 from ansible_collections.gpu.provision.plugins.module_utils.lib import scratch
 
 PROGRAMS = ("/usr/bin/containerd", "/usr/local/bin/containerd", "/bin/containerd")
@@ -46,9 +44,10 @@ class Containerd(object):
             return
         if self.program is None:
             self.host.fail(
-                "containers.no_containerd", "containerd is not installed",
+                "containers.no_containerd",
+                "containerd is not installed",
                 "take containerd out of container_toolkit_runtimes, or install it first (apt install containerd)",
-            )  # fmt: skip
+            )
         default = wish.get("default_runtime") or ""
         file = self.host.read(self.config)
         text = self._text(file)
@@ -69,9 +68,10 @@ class Containerd(object):
             return (file.data or b"").decode("utf-8")
         except UnicodeDecodeError as error:
             self.host.fail(
-                "containers.containerd_config", "%s is not UTF-8 (byte %d)" % (self.config, error.start),
+                "containers.containerd_config",
+                "%s is not UTF-8 (byte %d)" % (self.config, error.start),
                 "mend it by hand: containerd does not start with it",
-            )  # fmt: skip
+            )
 
     # ---- which way
 
@@ -79,22 +79,19 @@ class Containerd(object):
         version = containerd_config.version_of(text) or self._newest_version()
         if version not in containerd_config.PLUGINS:
             self.host.fail(
-                "containers.containerd_version", "%s is of version %d of containerd's configuration" % (self.config, version),
+                "containers.containerd_version",
+                "%s is of version %d of containerd's configuration" % (self.config, version),
                 "write version = 2 at its top and plugins by their full names (containerd config dump prints it so)",
                 ["that version has no place for runtimes that containerd still reads"],
-            )  # fmt: skip
+            )
         plugin = containerd_config.PLUGINS[version]
         options = {}
         for name in containerd_config.PLUGINS.values():
-            options = options or before.get(
-                ("plugins", name, "containerd", "runtimes", "runc", "options"), {}
-            )
+            options = options or before.get(("plugins", name, "containerd", "runtimes", "runc", "options"), {})
         loses = []
         for beside in ({}, containerd_config.unsaid(before, text, plugin)):
             own = containerd_config.drop_in(version, plugin, options, default, beside)
-            main = containerd_config.with_import(
-                text, version, os.path.dirname(containerd_config.DROP_IN) + "/*.toml"
-            )
+            main = containerd_config.with_import(text, version, os.path.dirname(containerd_config.DROP_IN) + "/*.toml")
             if main is not None and not self._loses(before, default, main, own):
                 self.host.mark("containerd", self.started, ["runtimes"])
                 self.host.write_own(containerd_config.DROP_IN, own)
@@ -108,9 +105,11 @@ class Containerd(object):
                 self.host.replace(self.config, file, main.encode("utf-8"))
                 return
         self.host.fail(
-            "containers.containerd_config", "there is no way to add a runtime to %s that keeps all the rest" % self.config,
-            "add it by hand: containerd config dump shows where runc is, nvidia goes beside it", loses[:8],
-        )  # fmt: skip
+            "containers.containerd_config",
+            "there is no way to add a runtime to %s that keeps all the rest" % self.config,
+            "add it by hand: containerd config dump shows where runc is, nvidia goes beside it",
+            loses[:8],
+        )
 
     def _newest_version(self):
         """Version for a file that is not there yet."""
@@ -140,8 +139,12 @@ class Containerd(object):
         plugins = containerd_config.PLUGINS.values()
         if not any(containerd_config.is_registered(after, plugin, default) for plugin in plugins):
             return ["containerd does not see the runtime in it"]
-        return [line for plugin in plugins for line in containerd_config.lost(before, after, plugin, default)
-                if any(("plugins", plugin, "containerd") in dump for dump in (before, after))]  # fmt: skip
+        return [
+            line
+            for plugin in plugins
+            for line in containerd_config.lost(before, after, plugin, default)
+            if any(("plugins", plugin, "containerd") in dump for dump in (before, after))
+        ]
 
     def _dump(self, text):
         with scratch.Folder("containerd") as folder:
@@ -151,10 +154,11 @@ class Containerd(object):
         if rc != 0:
             said = (err or out).strip().splitlines()
             self.host.fail(
-                "containers.containerd_config", "containerd cannot read %s" % self.config,
+                "containers.containerd_config",
+                "containerd cannot read %s" % self.config,
                 "mend what it names; containerd --config %s config dump tries it" % self.config,
                 [line.replace(path, self.config) for line in said[-4:]],
-            )  # fmt: skip
+            )
         return containerd_config.sections(out)
 
     def _warn_disabled(self, dump):
@@ -172,15 +176,13 @@ class Containerd(object):
             self.host.restart_because.append("containerd reads %s at its start only" % self.config)
             self.host.in_the_way += rows
             return
-        command = (
-            ["systemctl", "restart", "containerd"]
-            if self.host.systemd
-            else ["service", "containerd", "restart"]
-        )
+        command = ["systemctl", "restart", "containerd"] if self.host.systemd else ["service", "containerd", "restart"]
         self.host.command(
-            command, "restarted containerd (its containers go on)", "containers.containerd_down",
+            command,
+            "restarted containerd (its containers go on)",
+            "containers.containerd_down",
             "journalctl -b -u containerd says why; the file from before is in %s" % self.host.backup,
-        )  # fmt: skip
+        )
         if not self.host.check and self.host.systemd:
             self._wait()
         self.host.unmark("containerd")
@@ -192,10 +194,11 @@ class Containerd(object):
                 return
             self.host.clock.sleep(0.3)
         self.host.fail(
-            "containers.containerd_down", "containerd did not start again",
+            "containers.containerd_down",
+            "containerd did not start again",
             "journalctl -b -u containerd says why; the file from before is in %s" % self.host.backup,
             self.host.journal("containerd"),
-        )  # fmt: skip
+        )
 
     def _in_the_way(self):
         """Containers of docker where systemd takes docker down with containerd; containerd's own survive a restart."""

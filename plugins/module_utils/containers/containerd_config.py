@@ -142,10 +142,7 @@ def unsaid(before, text, plugin):
     return {
         section[4:]: keys
         for section, keys in before.items()
-        if section[:4] == base
-        and len(section) in (5, 6)
-        and section[4] != "nvidia"
-        and section[:5] not in written
+        if section[:4] == base and len(section) in (5, 6) and section[4] != "nvidia" and section[:5] not in written
     }
 
 
@@ -162,9 +159,7 @@ def with_import(text, version, pattern):
     if pattern in have:
         return text
     if have:
-        return re.sub(
-            r"(?m)^([ \t]*imports[ \t]*=\s*\[)", lambda m: '%s"%s", ' % (m.group(1), pattern), text, count=1
-        )
+        return re.sub(r"(?m)^([ \t]*imports[ \t]*=\s*\[)", lambda m: '%s"%s", ' % (m.group(1), pattern), text, count=1)
     line = 'imports = ["%s"]\n' % pattern
     if not text.strip():
         return "%s\nversion = %d\n%s" % (HEADER, version, line)
@@ -184,7 +179,8 @@ def with_block(text, version, plugin, runc, default="", beside=None):
     if default:
         text = with_default(text, plugin, default)
         if _has_default(text, plugin, default):
-            default = ""  # its table stands elsewhere, and TOML allows it once
+            # its table stands elsewhere, and TOML allows it once
+            default = ""
     there = ("plugins", plugin, "containerd", "runtimes", "nvidia") in sections(text)
     if there and not default:
         return text

@@ -17,24 +17,69 @@ UNIT = "docker.service"
 CONFIG = "/etc/docker/daemon.json"
 # In the order of systemd.unit(5): the first unit file counts, drop-ins of all folders do, by name.
 UNIT_FOLDERS = (
-    "/etc/systemd/system", "/run/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system",
+    "/etc/systemd/system",
+    "/run/systemd/system",
+    "/usr/local/lib/systemd/system",
+    "/usr/lib/systemd/system",
     "/lib/systemd/system",
-)  # fmt: skip
+)
 # Flags whose key in the file is another word (source: dockerd's reference; cmd/dockerd/config.go in moby).
 KEYS = {
-    "add-runtime": "runtimes", "host": "hosts", "H": "hosts", "exec-opt": "exec-opts", "log-opt": "log-opts",
-    "label": "labels", "insecure-registry": "insecure-registries", "registry-mirror": "registry-mirrors",
-    "storage-opt": "storage-opts", "dns-opt": "dns-opts", "default-ulimit": "default-ulimits", "feature": "features",
-    "authorization-plugin": "authorization-plugins", "default-address-pool": "default-address-pools", "D": "debug",
-    "b": "bridge", "G": "group", "g": "data-root", "graph": "data-root", "l": "log-level", "p": "pidfile",
-    "s": "storage-driver", "cdi-spec-dir": "cdi-spec-dirs", "node-generic-resource": "node-generic-resources",
-}  # fmt: skip
+    "add-runtime": "runtimes",
+    "host": "hosts",
+    "H": "hosts",
+    "exec-opt": "exec-opts",
+    "log-opt": "log-opts",
+    "label": "labels",
+    "insecure-registry": "insecure-registries",
+    "registry-mirror": "registry-mirrors",
+    "storage-opt": "storage-opts",
+    "dns-opt": "dns-opts",
+    "default-ulimit": "default-ulimits",
+    "feature": "features",
+    "authorization-plugin": "authorization-plugins",
+    "default-address-pool": "default-address-pools",
+    "D": "debug",
+    "b": "bridge",
+    "G": "group",
+    "g": "data-root",
+    "graph": "data-root",
+    "l": "log-level",
+    "p": "pidfile",
+    "s": "storage-driver",
+    "cdi-spec-dir": "cdi-spec-dirs",
+    "node-generic-resource": "node-generic-resources",
+}
 _SHORT_WITH_VALUE = "HbGglps"
-_SWITCHES = frozenset([
-    "D", "debug", "experimental", "icc", "init", "ip-forward", "ip-masq", "iptables", "ip6tables", "ipv6", "live-restore",
-    "no-new-privileges", "raw-logs", "rootless", "selinux-enabled", "tls", "tlsverify", "userland-proxy", "validate",
-    "cri-containerd", "version", "v", "help", "http-proxy-insecure", "allow-direct-routing",
-])  # fmt: skip
+_SWITCHES = frozenset(
+    [
+        "D",
+        "debug",
+        "experimental",
+        "icc",
+        "init",
+        "ip-forward",
+        "ip-masq",
+        "iptables",
+        "ip6tables",
+        "ipv6",
+        "live-restore",
+        "no-new-privileges",
+        "raw-logs",
+        "rootless",
+        "selinux-enabled",
+        "tls",
+        "tlsverify",
+        "userland-proxy",
+        "validate",
+        "cri-containerd",
+        "version",
+        "v",
+        "help",
+        "http-proxy-insecure",
+        "allow-direct-routing",
+    ]
+)
 
 
 class Flag(object):
@@ -57,13 +102,7 @@ class Flags(object):
     @property
     def arguments(self):
         """What dockerd is started with, without its configuration file."""
-        return [
-            word
-            for flag in self.flags
-            if flag.key != "config-file"
-            for word in flag.text.split(" ", 1)
-            if word
-        ]
+        return [word for flag in self.flags if flag.key != "config-file" for word in flag.text.split(" ", 1) if word]
 
     def of(self, key):
         """Flags that set one key of daemon.json."""
@@ -190,13 +229,9 @@ def _expand(tree, lines):
         if whole:
             value, place = environment.get(whole.group(1) or whole.group(2), ("", ""))
             # systemd splits $NAME into words, ${NAME} stays one (systemd.service(5), "Command lines").
-            words += [
-                (part, place) for part in (_split(value) if whole.group(2) else [value] if value else [])
-            ]
+            words += [(part, place) for part in (_split(value) if whole.group(2) else [value] if value else [])]
             continue
-        words.append(
-            (re.sub(r"\$\{(\w+)\}", lambda m: environment.get(m.group(1), ("",))[0], word), command[1])
-        )
+        words.append((re.sub(r"\$\{(\w+)\}", lambda m: environment.get(m.group(1), ("",))[0], word), command[1]))
     return words
 
 

@@ -35,21 +35,64 @@ _SMART = "\u201c\u201d\u201e\u201f\u00ab\u00bb\u2018\u2019\u2033"
 # configuration file"). Keys that are not here are dockerd's to judge.
 _TYPES = {
     "bool": (
-        "debug", "experimental", "icc", "init", "ip-forward", "ip-masq", "iptables", "ip6tables", "ipv6", "live-restore",
-        "no-new-privileges", "raw-logs", "selinux-enabled", "tls", "tlsverify", "userland-proxy",
+        "debug",
+        "experimental",
+        "icc",
+        "init",
+        "ip-forward",
+        "ip-masq",
+        "iptables",
+        "ip6tables",
+        "ipv6",
+        "live-restore",
+        "no-new-privileges",
+        "raw-logs",
+        "selinux-enabled",
+        "tls",
+        "tlsverify",
+        "userland-proxy",
     ),
     "string": (
-        "bip", "bridge", "cgroup-parent", "containerd", "data-root", "default-cgroupns-mode", "default-gateway",
-        "default-ipc-mode", "default-runtime", "exec-root", "fixed-cidr", "group", "init-path", "log-driver", "log-level",
-        "pidfile", "seccomp-profile", "storage-driver", "tlscacert", "tlscert", "tlskey", "userns-remap",
+        "bip",
+        "bridge",
+        "cgroup-parent",
+        "containerd",
+        "data-root",
+        "default-cgroupns-mode",
+        "default-gateway",
+        "default-ipc-mode",
+        "default-runtime",
+        "exec-root",
+        "fixed-cidr",
+        "group",
+        "init-path",
+        "log-driver",
+        "log-level",
+        "pidfile",
+        "seccomp-profile",
+        "storage-driver",
+        "tlscacert",
+        "tlscert",
+        "tlskey",
+        "userns-remap",
     ),
     "list": (
-        "authorization-plugins", "cdi-spec-dirs", "default-address-pools", "dns", "dns-opts", "dns-search", "exec-opts",
-        "hosts", "insecure-registries", "labels", "registry-mirrors", "storage-opts",
+        "authorization-plugins",
+        "cdi-spec-dirs",
+        "default-address-pools",
+        "dns",
+        "dns-opts",
+        "dns-search",
+        "exec-opts",
+        "hosts",
+        "insecure-registries",
+        "labels",
+        "registry-mirrors",
+        "storage-opts",
     ),
     "object": ("builder", "default-ulimits", "features", "log-opts", "runtimes", "proxies"),
     "number": ("max-concurrent-downloads", "max-concurrent-uploads", "mtu", "oom-score-adjust", "shutdown-timeout"),
-}  # fmt: skip
+}
 _TYPE_OF = {key: kind for kind, keys in _TYPES.items() for key in keys}
 
 
@@ -131,17 +174,15 @@ class Document(object):
                 break
             if last or below.kind == "null" or (below.kind == "object" and not below.members):
                 flat = "\n" not in self.text[node.start : node.end]
-                text = (
-                    self.text[: below.start]
-                    + style.dump(rest, style.indent_at(node), flat)
-                    + self.text[below.end :]
-                )
+                text = self.text[: below.start] + style.dump(rest, style.indent_at(node), flat) + self.text[below.end :]
                 break
             if below.kind != "object":
                 raise _error(
-                    self.text, below.start, "%s is a %s, not an object" % (".".join(path[: depth + 1]), below.kind),
+                    self.text,
+                    below.start,
+                    "%s is a %s, not an object" % (".".join(path[: depth + 1]), below.kind),
                     "write it as dockerd wants it, then run again",
-                )  # fmt: skip
+                )
             node = below
         return parse(text.encode("utf-8"))
 
@@ -155,31 +196,30 @@ def parse(data):
     warnings = []
     if len(data) > MAX_BYTES:
         raise DaemonJsonError(
-            "the file has %d bytes; this is no daemon.json" % len(data),
-            1,
-            1,
-            "see with head what landed there",
+            "the file has %d bytes; this is no daemon.json" % len(data), 1, 1, "see with head what landed there"
         )
     if data.startswith(BOM):
         data = data[len(BOM) :]
         warnings.append(BOM_WARNING)
     if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        raise DaemonJsonError(
-            "the text is UTF-16, not UTF-8", 1, 1, "iconv -f UTF-16 -t UTF-8 makes it readable"
-        )
+        raise DaemonJsonError("the text is UTF-16, not UTF-8", 1, 1, "iconv -f UTF-16 -t UTF-8 makes it readable")
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         good = data[: error.start].decode("utf-8")
         raise _error(
-            good, len(good), "a byte that is not UTF-8 (0x%02x)" % data[error.start],
+            good,
+            len(good),
+            "a byte that is not UTF-8 (0x%02x)" % data[error.start],
             "iconv -f LATIN1 -t UTF-8 is likely to make it readable",
-        ) from None  # fmt: skip
+        ) from None
     if "\x00" in text:
         raise _error(
-            text, text.index("\x00"), "a NUL byte: the file was damaged, as after a power loss",
+            text,
+            text.index("\x00"),
+            "a NUL byte: the file was damaged, as after a power loss",
             "put a backup of it back, or remove it if nothing else was in it",
-        )  # fmt: skip
+        )
     reader = _Reader(text)
     if reader.skip(0) == len(text):
         return Document("", None, warnings)
@@ -189,16 +229,11 @@ def parse(data):
         raise reader.rest(end)
     if root.kind not in ("object", "null"):
         raise _error(
-            text,
-            root.start,
-            "the file is a %s, not an object" % root.kind,
-            "begin it with { and end it with }",
+            text, root.start, "the file is a %s, not an object" % root.kind, "begin it with { and end it with }"
         )
     for name, offset in reader.twice:
         line, column = _position(text, offset)
-        warnings.append(
-            "line %d, column %d: %s is there twice; dockerd takes the last" % (line, column, name)
-        )
+        warnings.append("line %d, column %d: %s is there twice; dockerd takes the last" % (line, column, name))
     return Document(text, root, warnings)
 
 
@@ -275,9 +310,11 @@ def _check_type(document, name, node, kind):
         return
     article = "an" if kind == "object" else "a"
     raise _error(
-        document.text, node.start, "%s is a %s; dockerd wants %s %s" % (name, node.kind, article, kind),
+        document.text,
+        node.start,
+        "%s is a %s; dockerd wants %s %s" % (name, node.kind, article, kind),
         "mend it by hand: dockerd would not start with it",
-    )  # fmt: skip
+    )
 
 
 def _is_registered(runtimes, exists):
@@ -328,9 +365,7 @@ class _Reader(object):
         if depth > MAX_DEPTH:
             raise _error(text, at, "nested more than %d deep" % MAX_DEPTH, "this is no daemon.json")
         if at >= len(text):
-            raise _error(
-                text, at, "the text ends where a value should be", "the file was cut off: mend its end"
-            )
+            raise _error(text, at, "the text ends where a value should be", "the file was cut off: mend its end")
         sign = text[at]
         if sign == "{":
             return self.object(at, depth)
@@ -347,10 +382,7 @@ class _Reader(object):
             digits = number.group()
             if len(digits) > _MOST_DIGITS:
                 raise _error(
-                    text,
-                    at,
-                    "the number has more than %d digits" % _MOST_DIGITS,
-                    "write a number that a computer has",
+                    text, at, "the number has more than %d digits" % _MOST_DIGITS, "write a number that a computer has"
                 )
             value = float(digits) if re.search("[.eE]", digits) else int(digits)
             return Node("number", at, end, value), end
@@ -375,9 +407,7 @@ class _Reader(object):
                 self.twice.append((name, at))
             colon = self.skip(end)
             if text[colon : colon + 1] != ":":
-                raise _error(
-                    text, colon, "a colon is missing after %s" % json.dumps(name), 'write "name": value'
-                )
+                raise _error(text, colon, "a colon is missing after %s" % json.dumps(name), 'write "name": value')
             node, end = self.value(self.skip(colon + 1), depth + 1)
             members.append(Member(name, at, node))
             at = self.skip(end)
@@ -412,12 +442,8 @@ class _Reader(object):
         if text[at] in '"{[' or text[at].isalnum():
             raise _error(text, end, "a comma is missing", "put a comma there")
         if text[at] in "]}":
-            raise _error(
-                text, at, "%s closes what %s opened" % (text[at], text[start]), "one bracket is wrong there"
-            )
-        raise _error(
-            text, at, "%s where a comma or %s should be" % (_glimpse(text, at), closing), "mend it by hand"
-        )
+            raise _error(text, at, "%s closes what %s opened" % (text[at], text[start]), "one bracket is wrong there")
+        raise _error(text, at, "%s where a comma or %s should be" % (_glimpse(text, at), closing), "mend it by hand")
 
     def string(self, start):
         """(the string, offset behind its quote)."""
@@ -431,12 +457,8 @@ class _Reader(object):
             if text[at] == '"':
                 return "".join(found), at + 1
             if text[at] != "\\":
-                what = (
-                    "a line break" if text[at] in "\r\n" else "a control character (0x%02x)" % ord(text[at])
-                )
-                raise _error(
-                    text, at, "%s inside a string" % what, "close the string before it, or write it as \\n"
-                )
+                what = "a line break" if text[at] in "\r\n" else "a control character (0x%02x)" % ord(text[at])
+                raise _error(text, at, "%s inside a string" % what, "close the string before it, or write it as \\n")
             simple = '"\\/bfnrt'.find(text[at + 1 : at + 2] or " ")
             if simple >= 0:
                 found.append('"\\/\b\f\n\r\t'[simple])
@@ -448,54 +470,38 @@ class _Reader(object):
                 found.append(re.sub("[\ud800-\udfff]", "\ufffd", word) if len(word) == 1 else word)
                 at += len(pair)
             else:
-                raise _error(
-                    text, at, "%s is no escape of JSON" % text[at : at + 2], "write a backslash as \\\\"
-                )
+                raise _error(text, at, "%s is no escape of JSON" % text[at : at + 2], "write a backslash as \\\\")
 
     # What is wrong, in words that help.
 
     def rest(self, at):
         text = self.text
         if text[at] in "}]":
-            return _error(
-                text, at, "one %s too many" % text[at], "remove it, or the one before that closed too early"
-            )
+            return _error(text, at, "one %s too many" % text[at], "remove it, or the one before that closed too early")
         if text[at] in "{[":
-            return _error(
-                text, at, "a second document begins", "make one object of them: dockerd reads only the first"
-            )
+            return _error(text, at, "a second document begins", "make one object of them: dockerd reads only the first")
         if text[at] == ",":
             return _error(text, at, "a comma after the end", "a bracket before it closed too early")
         self.refuse_comment(at)
-        return _error(
-            text, at, "%s after the end" % _glimpse(text, at), "remove what follows the last bracket"
-        )
+        return _error(text, at, "%s after the end" % _glimpse(text, at), "remove what follows the last bracket")
 
     def no_value(self, at):
         text = self.text
         self.refuse_comment(at)
         if text[at] == "<":
             return _error(
-                text,
-                at,
-                "this is HTML, a page saved in place of the file",
-                "put the right file there, or a backup",
+                text, at, "this is HTML, a page saved in place of the file", "put the right file there, or a backup"
             )
         if text[at] in _SMART + "'`":
             return _error(text, at, "%s is no quote of JSON" % text[at], 'write "')
         if text[at] in "]}":
             return _error(
-                text,
-                at,
-                "%s where a value should be" % text[at],
-                "a value is missing, or a comma is too many",
+                text, at, "%s where a value should be" % text[at], "a value is missing, or a comma is too many"
             )
         if text[at] == ",":
             return _error(text, at, "a comma where a value should be", "remove it")
         if text[at] == "\ufeff":
-            return _error(
-                text, at, "a byte order mark in the middle", "remove it: two files were put together"
-            )
+            return _error(text, at, "a byte order mark in the middle", "remove it: two files were put together")
         return _error(text, at, "%s is no value of JSON" % _glimpse(text, at), "write text in double quotes")
 
     def no_name(self, at, after_comma):
@@ -518,9 +524,11 @@ class _Reader(object):
     def refuse_comment(self, at):
         if self.text[at] == "#" or self.text.startswith(("//", "/*"), at):
             raise _error(
-                self.text, at, "a comment; JSON has none, and dockerd refuses the file",
+                self.text,
+                at,
+                "a comment; JSON has none, and dockerd refuses the file",
                 "move it out of the file, into README.md beside it for one",
-            )  # fmt: skip
+            )
 
     def unclosed(self, start, closing):
         line, column = _position(self.text, start)
@@ -619,7 +627,8 @@ def _only_once(document, node, name, path):
     if len(starts) > 1:
         line, column = document.at(starts[0])
         raise _error(
-            document.text, starts[-1],
+            document.text,
+            starts[-1],
             "%s is there twice, first in line %d, column %d" % (".".join(path), line, column),
             "make one of them: which of two counts is left to chance",
-        )  # fmt: skip
+        )

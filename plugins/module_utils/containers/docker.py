@@ -25,9 +25,7 @@ from ansible_collections.gpu.provision.plugins.module_utils.containers import (
     docker_host,
     docker_proxy,
 )
-from ansible_collections.gpu.provision.plugins.module_utils.containers import (
-    host as containers_host,
-)
+from ansible_collections.gpu.provision.plugins.module_utils.containers import host as containers_host
 from ansible_collections.gpu.provision.plugins.module_utils.lib import host_tree
 
 NOBODY = 65534
@@ -63,7 +61,8 @@ class Docker(object):
         self._no_conflict(merged.value)
         data = merged.data
         if self.file.data is not None and not data.strip():
-            data = b"{}\n"  # an empty file stops dockerd up to 20.10 at least
+            # an empty file stops dockerd up to 20.10 at least
+            data = b"{}\n"
         if data != (self.file.data or b""):
             self._judge(data)
             self._may_start(merged.value)
@@ -98,9 +97,14 @@ class Docker(object):
 
     def _refuse(self, error):
         self.host.fail(
-            "containers.daemon_json", "%s, %s" % (self.config, error), error.hint,
-            ["it stays as it is: what is in it would be lost", "dockerd would not start with it, or not with all of it"],
-        )  # fmt: skip
+            "containers.daemon_json",
+            "%s, %s" % (self.config, error),
+            error.hint,
+            [
+                "it stays as it is: what is in it would be lost",
+                "dockerd would not start with it, or not with all of it",
+            ],
+        )
 
     # ---- flags beside the file
 
@@ -115,11 +119,7 @@ class Docker(object):
         if wish.get("default_runtime") and default[-1:] == [wish["default_runtime"]]:
             wish["default_runtime"] = ""
         size = [flag.value for flag in self.flags.of("default-shm-size")]
-        if (
-            wish.get("shm_size")
-            and size
-            and daemon_json.size_of(size[-1]) == daemon_json.size_of(wish["shm_size"])
-        ):
+        if wish.get("shm_size") and size and daemon_json.size_of(size[-1]) == daemon_json.size_of(wish["shm_size"]):
             wish["shm_size"] = ""
         option = daemon_json.CGROUP_DRIVER + str(wish.get("cgroup_driver"))
         if wish.get("cgroup_driver") and option in [flag.value for flag in self.flags.of("exec-opts")]:
@@ -135,12 +135,17 @@ class Docker(object):
         if key == "runtimes" and flag.value.partition("=")[0] != daemon_json.RUNTIME:
             name, _, path = flag.value.partition("=")
             hint = 'move it into %s, "runtimes": {"%s": {"path": "%s"}}, and out of %s' % (
-                self.config, name, path, flag.place,
-            )  # fmt: skip
+                self.config,
+                name,
+                path,
+                flag.place,
+            )
         self.host.fail(
-            "containers.flag_conflict", "%s is given by a flag of dockerd and in %s: it would not start" % (key, self.config),
-            hint, ["%s: %s" % (one.place, one.text) for _, one in found] + ["%s was not changed" % self.config],
-        )  # fmt: skip
+            "containers.flag_conflict",
+            "%s is given by a flag of dockerd and in %s: it would not start" % (key, self.config),
+            hint,
+            ["%s: %s" % (one.place, one.text) for _, one in found] + ["%s was not changed" % self.config],
+        )
 
     # ---- dockerd's own judgement, before the file reaches its path
 
@@ -153,9 +158,11 @@ class Docker(object):
             self.host.warn("%s could not be asked what it thinks of %s" % (program, self.config))
         if said:
             self.host.fail(
-                "containers.dockerd_refuses", "dockerd would refuse %s: %s" % (self.config, said),
-                "mend what it names in %s, then run again" % self.config, ["%s was not changed" % self.config],
-            )  # fmt: skip
+                "containers.dockerd_refuses",
+                "dockerd would refuse %s: %s" % (self.config, said),
+                "mend what it names in %s, then run again" % self.config,
+                ["%s was not changed" % self.config],
+            )
 
     def _may_start(self, value):
         """What dockerd from 24.0 on says at its start only, and not when it is asked (seen with 26.1)."""
@@ -169,9 +176,11 @@ class Docker(object):
             wrong = "default-runtime is %s, and no runtime of that name is registered" % default
         if wrong:
             self.host.fail(
-                "containers.dockerd_refuses", "dockerd would not start with %s: %s" % (self.config, wrong),
-                "mend it in %s, then run again" % self.config, ["%s was not changed" % self.config],
-            )  # fmt: skip
+                "containers.dockerd_refuses",
+                "dockerd would not start with %s: %s" % (self.config, wrong),
+                "mend it in %s, then run again" % self.config,
+                ["%s was not changed" % self.config],
+            )
 
     def _judge_as(self):
         return None
@@ -205,9 +214,11 @@ class Docker(object):
     def _read_units(self):
         """Have systemd see the drop-in. Links in /dev/char are made before, so containers keep their GPUs."""
         self.host.command(
-            ["systemctl", "daemon-reload"], "had systemd read its units again", "containers.docker_down",
+            ["systemctl", "daemon-reload"],
+            "had systemd read its units again",
+            "containers.docker_down",
             "systemctl daemon-reload, by hand, says why",
-        )  # fmt: skip
+        )
 
     # ---- the daemon
 
@@ -217,7 +228,8 @@ class Docker(object):
             return
         mark = self.host.pending().get(self.name) or {}
         if mark.get("started") != self.flags.started:
-            mark = {}  # it was started since, and reads its file at the start
+            # it was started since, and reads its file at the start
+            mark = {}
         info = self._info()
         todo = set(keys) | set(mark.get("keys") or ()) | set(self.differs(wish, info))
         if self.gpus and hook_is_newer(self.tree, self.flags.started):
@@ -250,9 +262,11 @@ class Docker(object):
             return self.api.info()
         except docker_api.DockerError as error:
             self.host.fail(
-                "containers.docker_silent", "%s runs and does not answer" % self.title,
-                "journalctl -b -u docker says why; systemctl restart docker", [str(error)],
-            )  # fmt: skip
+                "containers.docker_silent",
+                "%s runs and does not answer" % self.title,
+                "journalctl -b -u docker says why; systemctl restart docker",
+                [str(error)],
+            )
 
     def _reload(self, wish):
         """Have the daemon read its file again; returns the keys that it then still has otherwise."""
@@ -271,9 +285,7 @@ class Docker(object):
         """Restart the daemon where nobody's containers end by that, or it is agreed to; False where it has to wait."""
         rows = [] if info["live_restore"] else self._running()
         if self.policy == "never" or (rows and self.policy != "always"):
-            self.host.restart_because.append(
-                "%s takes up %s at its start only" % (self.title, ", ".join(keys))
-            )
+            self.host.restart_because.append("%s takes up %s at its start only" % (self.title, ", ".join(keys)))
             self.host.in_the_way += rows
             return False
         if docker_proxy.KEY in keys:
@@ -292,7 +304,7 @@ class Docker(object):
                 "%s was restarted and has other %s than it was given" % (self.title, ", ".join(differs)),
                 "docker info shows what it has; it may read another file than %s" % self.config,
                 ["it lists %s; default %s" % (", ".join(sorted(answer["runtimes"])), answer["default_runtime"])],
-            )  # fmt: skip
+            )
         self.host.unmark(self.name)
         return True
 
@@ -323,9 +335,11 @@ class Docker(object):
             )
         self.host.unmark(self.name)
         self.host.fail(
-            "containers.docker_down", "%s did not start again" % self.title, "journalctl -b -u docker says why",
+            "containers.docker_down",
+            "%s did not start again" % self.title,
+            "journalctl -b -u docker says why",
             [back] + because,
-        )  # fmt: skip
+        )
 
     def _journal(self):
         return self.host.journal("docker") if self.host.systemd else []
@@ -335,18 +349,22 @@ class Docker(object):
             rows = self.api.running(gpu_containers(self.tree))
         except docker_api.DockerError as error:
             self.host.fail(
-                "containers.docker_silent", "%s does not say which containers run" % self.title,
-                "docker ps should answer", [str(error)],
-            )  # fmt: skip
+                "containers.docker_silent",
+                "%s does not say which containers run" % self.title,
+                "docker ps should answer",
+                [str(error)],
+            )
         return [dict(row, runtime=self.name) for row in rows]
 
     def _not_running(self):
         if self._failed():
             self.host.run(["systemctl", "reset-failed", "docker.service"], 20.0)
             self.host.command(
-                ["systemctl", "start", "docker.service"], "started docker, which had failed", "containers.docker_down",
+                ["systemctl", "start", "docker.service"],
+                "started docker, which had failed",
+                "containers.docker_down",
                 "journalctl -b -u docker says why",
-            )  # fmt: skip
+            )
         elif self.host.done:
             self.host.warn("%s does not run: it reads %s when it starts" % (self.title, self.config))
         self.host.unmark(self.name)
@@ -394,17 +412,28 @@ class UserDocker(Docker):
             return conda_common.as_owner(conda_common.Owner(self.user), 0o022, function, *args)
         except OSError as error:
             self.host.fail(
-                "containers.file", "cannot read or write %s as %s: %s" % (self.config, self.user, error.strerror or error),
-                "see with ls -l and df -h whether the user may write there", ["what was there before is unchanged"],
-            )  # fmt: skip
+                "containers.file",
+                "cannot read or write %s as %s: %s" % (self.config, self.user, error.strerror or error),
+                "see with ls -l and df -h whether the user may write there",
+                ["what was there before is unchanged"],
+            )
 
     def _restart_command(self):
         folder = "/run/user/%d" % self.row["uid"]
         bus = "unix:path=%s/bus" % folder
         return [
-            "runuser", "-u", self.user, "--", "env", "XDG_RUNTIME_DIR=" + folder, "DBUS_SESSION_BUS_ADDRESS=" + bus,
-            "systemctl", "--user", "restart", "docker",
-        ]  # fmt: skip
+            "runuser",
+            "-u",
+            self.user,
+            "--",
+            "env",
+            "XDG_RUNTIME_DIR=" + folder,
+            "DBUS_SESSION_BUS_ADDRESS=" + bus,
+            "systemctl",
+            "--user",
+            "restart",
+            "docker",
+        ]
 
     def _failed(self):
         return False
@@ -430,11 +459,7 @@ class UserDocker(Docker):
             None,
         )
         config = self.row["home"] + "/.config/docker/daemon.json"
-        return (
-            daemon_flags.Flags(None, config, [])
-            if pid is None
-            else daemon_flags.of_process(self.tree, pid, config)
-        )
+        return daemon_flags.Flags(None, config, []) if pid is None else daemon_flags.of_process(self.tree, pid, config)
 
 
 def _read_file(path):
@@ -483,9 +508,7 @@ def _ask(run, program, arguments, data, user, validates):
         if user and os.geteuid() == 0:
             os.fchown(handles[1], user[0], user[1])
         argv = ["/proc/self/fd/%d" % handles[0], "--config-file", "/proc/self/fd/%d" % handles[1]]
-        rc, out, err = run(
-            argv + (["--validate"] if validates else []) + list(arguments), 30.0, user, tuple(handles)
-        )
+        rc, out, err = run(argv + (["--validate"] if validates else []) + list(arguments), 30.0, user, tuple(handles))
     finally:
         for handle in handles:
             os.close(handle)
@@ -507,9 +530,7 @@ def hook_is_newer(tree, started):
     if found is None or started is None or boot is None:
         return False
     first = installed_at(tree, "nvidia-container-toolkit")
-    return (found.st_ctime if first is None else first) > int(boot.group(1)) + started / os.sysconf(
-        "SC_CLK_TCK"
-    )
+    return (found.st_ctime if first is None else first) > int(boot.group(1)) + started / os.sysconf("SC_CLK_TCK")
 
 
 def installed_at(tree, package):
@@ -532,10 +553,7 @@ def gpu_containers(tree):
         if not host_tree.integer(entry):
             continue
         folder = "/proc/%s/fd" % entry
-        if any(
-            (tree.link("%s/%s" % (folder, name)) or "").startswith("/dev/nvidia")
-            for name in tree.names(folder)
-        ):
+        if any((tree.link("%s/%s" % (folder, name)) or "").startswith("/dev/nvidia") for name in tree.names(folder)):
             found.update(re.findall(r"[0-9a-f]{64}", tree.read("/proc/%s/cgroup" % entry) or ""))
     return found
 

@@ -54,8 +54,7 @@ class Client(object):
             connection.close()
         if answer.status != 200:
             raise DockerError(
-                "%s answers %d to %s: %s"
-                % (self.path, answer.status, path, body[:200].decode("utf-8", "replace"))
+                "%s answers %d to %s: %s" % (self.path, answer.status, path, body[:200].decode("utf-8", "replace"))
             )
         try:
             return json.loads(body.decode("utf-8"))
@@ -68,9 +67,7 @@ class Client(object):
         answer = self.get("/info")
         return {
             "version": answer.get("ServerVersion") or "",
-            "runtimes": {
-                name: (row or {}).get("path", "") for name, row in (answer.get("Runtimes") or {}).items()
-            },
+            "runtimes": {name: (row or {}).get("path", "") for name, row in (answer.get("Runtimes") or {}).items()},
             "default_runtime": answer.get("DefaultRuntime") or "",
             "cgroup_driver": answer.get("CgroupDriver") or "",
             "live_restore": bool(answer.get("LiveRestoreEnabled")),
@@ -90,13 +87,16 @@ class Client(object):
             try:
                 detail = self.get("/containers/%s/json" % ident)
             except DockerError:
-                continue  # it ended meanwhile
-            found.append({
-                "id": ident[:12],
-                "name": (row.get("Names") or [ident[:12]])[0].lstrip("/"),
-                "image": row.get("Image") or "",
-                "gpu": wants_gpu(detail) or ident in gpu_pids,
-            })  # fmt: skip
+                # it ended meanwhile
+                continue
+            found.append(
+                {
+                    "id": ident[:12],
+                    "name": (row.get("Names") or [ident[:12]])[0].lstrip("/"),
+                    "image": row.get("Image") or "",
+                    "gpu": wants_gpu(detail) or ident in gpu_pids,
+                }
+            )
         return found
 
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 from ansible_collections.gpu.provision.plugins.module_utils.lib.host_tree import integer, json_object
 
 _ENGINES = ("/usr/bin/dockerd", "/usr/sbin/dockerd", "/usr/local/bin/dockerd")
-_FIRST_USER = 1000  # uid; system accounts have no docker of their own
+# uid; system accounts have no docker of their own
+_FIRST_USER = 1000
 
 
 def look(tree):
@@ -82,24 +83,16 @@ def refusal(found):
             [],
             "container_toolkit_rootless_users: [%s]" % ", ".join(sorted(found["rootless"])),
         )
-    return (
-        "docker is not installed",
-        [],
-        "container_toolkit_install_docker: true installs the archive's docker.io",
-    )
+    return ("docker is not installed", [], "container_toolkit_install_docker: true installs the archive's docker.io")
 
 
 def warnings(found):
     """Words about what will not reach the daemon that is configured."""
     said = []
     if found["engine"] and found["snap"]:
-        said.append(
-            "docker is installed as a snap too: whoever calls /snap/bin/docker gets containers without GPUs"
-        )
+        said.append("docker is installed as a snap too: whoever calls /snap/bin/docker gets containers without GPUs")
     if found["engine"] and found["desktop"]:
-        said.append(
-            "docker of %s goes to Docker Desktop: docker context use default" % ", ".join(found["desktop"])
-        )
+        said.append("docker of %s goes to Docker Desktop: docker context use default" % ", ".join(found["desktop"]))
     return said
 
 

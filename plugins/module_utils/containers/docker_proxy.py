@@ -49,15 +49,11 @@ def elsewhere(tree, flags, keys):
 
 def differs(wish, info):
     """True when a running daemon has another proxy than the wish's; info: of dockerapi, where passwords are masked."""
-    return bool(render(wish)) and any(
-        (wish.get(key) or "") != info.get("proxy", {}).get(key, "") for _, key in _NAMES
-    )
+    return bool(render(wish)) and any((wish.get(key) or "") != info.get("proxy", {}).get(key, "") for _, key in _NAMES)
 
 
 def of_info(answer):
     """{http, https, no_proxy} of docker's own answer, without user and password."""
-    found = {
-        key: str(answer.get(name) or "") for name, key in (("HttpProxy", "http"), ("HttpsProxy", "https"))
-    }
+    found = {key: str(answer.get(name) or "") for name, key in (("HttpProxy", "http"), ("HttpsProxy", "https"))}
     found = {key: re.sub(r"//[^/@]*@", "//", value) for key, value in found.items()}
     return dict(found, no_proxy=str(answer.get("NoProxy") or ""))

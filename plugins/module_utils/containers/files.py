@@ -71,10 +71,7 @@ def own_files(cdi_units, device_links):
 def has_toolkit_units(tree):
     """True when the toolkit brings units that keep the specification current."""
     return all(
-        any(
-            tree.exists("%s/%s" % (folder, unit))
-            for folder in ("/usr/lib/systemd/system", "/lib/systemd/system")
-        )
+        any(tree.exists("%s/%s" % (folder, unit)) for folder in ("/usr/lib/systemd/system", "/lib/systemd/system"))
         for unit in TOOLKIT_UNITS
     )
 

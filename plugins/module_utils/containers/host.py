@@ -15,12 +15,7 @@ import subprocess
 import time
 
 from ansible_collections.gpu.provision.plugins.module_utils.containers import files as containers_files
-from ansible_collections.gpu.provision.plugins.module_utils.lib import (
-    host_tree,
-    outputs,
-    own_files,
-    own_state,
-)
+from ansible_collections.gpu.provision.plugins.module_utils.lib import host_tree, outputs, own_files, own_state
 
 PROGRAM_FOLDERS = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -113,9 +108,10 @@ class Host(object):
             there = own_files.read(real)
             if there is not None and not own_files.is_ours(path, there):
                 self.fail(
-                    "containers.foreign_file", "%s is there and was not written by gpu-provision" % path,
+                    "containers.foreign_file",
+                    "%s is there and was not written by gpu-provision" % path,
                     "move it away (mv %s %s.own) and run again" % (path, path),
-                )  # fmt: skip
+                )
             if there == data:
                 return False
             self.show(path, there, data)
@@ -143,11 +139,14 @@ class Host(object):
 
     def show(self, path, before, after):
         """Note a change for --diff."""
-        self.diff.append({
-            "before_header": path if before is not None else path + " (absent)",
-            "after_header": path if after is not None else path + " (absent)",
-            "before": own_files.show(before or b""), "after": own_files.show(after or b""),
-        })  # fmt: skip
+        self.diff.append(
+            {
+                "before_header": path if before is not None else path + " (absent)",
+                "after_header": path if after is not None else path + " (absent)",
+                "before": own_files.show(before or b""),
+                "after": own_files.show(after or b""),
+            }
+        )
 
     def _file_error(self, error):
         because = ["what was there before is unchanged"]
@@ -203,15 +202,13 @@ class Host(object):
                 said = (err or out).strip().splitlines()
                 self.fail(
                     code, "%s failed: %s" % (" ".join(argv), said[-1] if said else "exit code %d" % rc), hint, said[-8:]
-                )  # fmt: skip
+                )
         if done:
             self.done.append(done)
 
     def journal(self, unit, lines=8):
         """The last words of a unit."""
-        rc, out, _ = self.run(
-            ["journalctl", "-b", "-u", unit, "-n", str(lines), "--no-pager", "-o", "cat"], 20.0
-        )
+        rc, out, _ = self.run(["journalctl", "-b", "-u", unit, "-n", str(lines), "--no-pager", "-o", "cat"], 20.0)
         return out.strip().splitlines()[-lines:] if rc == 0 else []
 
     def unit_state(self, unit):
@@ -236,9 +233,15 @@ def start(argv, timeout=60.0, user=None, fds=()):
     drop = (lambda: _become(user)) if user else None
     try:
         process = subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, pass_fds=fds,
-            preexec_fn=drop, start_new_session=True,  # noqa: PLW1509 - one thread, and user= came with Python 3.9
-        )  # fmt: skip
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment,
+            pass_fds=fds,
+            preexec_fn=drop,
+            start_new_session=True,  # noqa: PLW1509 - one thread, and user= came with Python 3.9
+        )
     except OSError as error:
         return 127, "", "%s: %s" % (argv[0], error.strerror)
     output = outputs.Output(process)

@@ -23,9 +23,7 @@ from ansible_collections.gpu.provision.plugins.module_utils.containers import (
     docker_host,
     docker_proxy,
 )
-from ansible_collections.gpu.provision.plugins.module_utils.containers import (
-    files as containers_files,
-)
+from ansible_collections.gpu.provision.plugins.module_utils.containers import files as containers_files
 from ansible_collections.gpu.provision.plugins.module_utils.lib import lazy_re, own_state
 from ansible_collections.gpu.provision.plugins.module_utils.lib.host_tree import integer, json_object
 
@@ -35,25 +33,35 @@ _PACKAGES = {
     "docker": ("docker.io", "docker-ce", "moby-engine", "docker-engine"),
     "containerd": ("containerd.io", "containerd", "moby-containerd"),
     "podman": ("podman",),
-}  # fmt: skip
+}
 _CONTAINERDS = ("/usr/bin/containerd", "/usr/local/bin/containerd")
 _PODMANS = ("/usr/bin/podman", "/usr/local/bin/podman")
 # Keys of daemon.json that this tool compares; the others are named and not shown.
 _KEYS = (
-    "runtimes", "default-runtime", "features", "default-shm-size", "exec-opts", "live-restore", "cgroup-parent",
+    "runtimes",
+    "default-runtime",
+    "features",
+    "default-shm-size",
+    "exec-opts",
+    "live-restore",
+    "cgroup-parent",
     "cdi-spec-dirs",
-)  # fmt: skip
+)
 # What this tool may write, with any value: tells which of it the file's text would refuse.
 _TRIALS = {
-    "runtimes": (("runtimes", "nvidia", "path"), "x"), "default-runtime": (("default-runtime",), "x"),
-    "features": (("features", "cdi"), True), "default-shm-size": (("default-shm-size",), "1G"),
+    "runtimes": (("runtimes", "nvidia", "path"), "x"),
+    "default-runtime": (("default-runtime",), "x"),
+    "features": (("features", "cdi"), True),
+    "default-shm-size": (("default-shm-size",), "1G"),
     "exec-opts": (("exec-opts",), []),
-}  # fmt: skip
+}
 # Folders of running containers, by containerd's namespace (source: containerd's runtime v2 shim, bundle folders).
 _BUNDLES = (
-    "/run/containerd/io.containerd.runtime.v2.task", "/run/docker/containerd/daemon/io.containerd.runtime.v2.task",
-    "/var/run/docker/containerd/daemon/io.containerd.runtime.v2.task", "/run/containerd/io.containerd.runtime.v1.linux",
-)  # fmt: skip
+    "/run/containerd/io.containerd.runtime.v2.task",
+    "/run/docker/containerd/daemon/io.containerd.runtime.v2.task",
+    "/var/run/docker/containerd/daemon/io.containerd.runtime.v2.task",
+    "/run/containerd/io.containerd.runtime.v1.linux",
+)
 _NAMESPACES = {"moby": "docker"}
 _MOST_CONTAINERS = 256
 _MOST_ENTRIES = 64
@@ -76,8 +84,11 @@ def read(tree, packages, gpu_users=()):
     return {
         "docker": docker,
         "containerd": read_containerd(tree, packages),
-        "podman": {"package": _package("podman", packages)[0], "version": _package("podman", packages)[1],
-                   "path": next((path for path in _PODMANS if tree.exists(path)), None)},
+        "podman": {
+            "package": _package("podman", packages)[0],
+            "version": _package("podman", packages)[1],
+            "path": next((path for path in _PODMANS if tree.exists(path)), None),
+        },
         "toolkit": read_toolkit(tree),
         "cdi": [dict(spec, stale=cdi_spec.stale(spec, version, nodes, caps)) for spec in specs],
         "cdi_units": cdi_units(tree),
@@ -87,7 +98,7 @@ def read(tree, packages, gpu_users=()):
         "old_keys": read_old_keys(tree),
         "pending": _pending(tree, docker["pid"]),
         "users": sorted(docker_host.users(tree)),
-    }  # fmt: skip
+    }
 
 
 def _package(kind, packages):
@@ -131,7 +142,12 @@ def read_docker(tree, packages):
         ],
         "file": file,
         "flags": [
-            {"key": flag.key, "text": _shown(flag), "value": flag.value if flag.key in _KEYS else "", "place": flag.place}
+            {
+                "key": flag.key,
+                "text": _shown(flag),
+                "value": flag.value if flag.key in _KEYS else "",
+                "place": flag.place,
+            }
             for flag in flags.flags[:_MOST_ENTRIES]
         ],
         "conflicts": [key for key, _ in conflicts],
@@ -142,7 +158,7 @@ def read_docker(tree, packages):
         "proxy_elsewhere": docker_proxy.elsewhere(tree, flags, file["keys"]),
         "data_root": (answer or {}).get("data_root") or _data_root(tree, flags),
         "group": group,
-    }  # fmt: skip
+    }
 
 
 def _shown(flag):
@@ -156,8 +172,16 @@ def read_file(tree, path):
     present: it is there. error: it cannot be read, or dockerd would not take it. keys: names at its top. refused: of the
     keys that may be written, those whose place in the text is not clear, with the reason.
     """
-    row = {"path": path, "present": False, "error": None, "warnings": [], "keys": [], "value": {}, "refused": {},
-           "runtime_exists": True}  # fmt: skip
+    row = {
+        "path": path,
+        "present": False,
+        "error": None,
+        "warnings": [],
+        "keys": [],
+        "value": {},
+        "refused": {},
+        "runtime_exists": True,
+    }
     data = tree.read_bytes(path, daemon_json.MAX_BYTES + 1)
     if data is None:
         row["unreadable"] = tree.is_noted(path)
@@ -276,9 +300,11 @@ def read_containerd(tree, packages):
         "imports": list(containerd_config.imports_of(text or "") or ())[:_MOST_ENTRIES],
         "runtime": registered["runtime"],
         "default_runtime": registered["default"],
-        "cri_disabled": bool(re.search(r"[\"'](?:io\.containerd\.grpc\.v1\.)?cri[\"']", top.get("disabled_plugins", ""))),
+        "cri_disabled": bool(
+            re.search(r"[\"'](?:io\.containerd\.grpc\.v1\.)?cri[\"']", top.get("disabled_plugins", ""))
+        ),
         "pid": daemon_flags.find_process(tree, "/run/containerd/containerd.pid", "containerd") if program else None,
-    }  # fmt: skip
+    }
 
 
 def read_toolkit(tree):
@@ -301,8 +327,9 @@ def read_toolkit(tree):
 def cdi_units(tree):
     """Who keeps the CDI specification current: ``toolkit``, ``ours``, or None; ``masked`` where somebody forbade it."""
     if containers_files.has_toolkit_units(tree):
-        masked = [unit for unit in containers_files.TOOLKIT_UNITS
-                  if tree.link("/etc/systemd/system/" + unit) == "/dev/null"]  # fmt: skip
+        masked = [
+            unit for unit in containers_files.TOOLKIT_UNITS if tree.link("/etc/systemd/system/" + unit) == "/dev/null"
+        ]
         return "masked" if masked else "toolkit"
     return "ours" if all(tree.exists(path) for path in containers_files.CDI_UNITS) else None
 
@@ -334,9 +361,7 @@ def _pending(tree, pid):
         tree.note("%s: %s" % (containers_files.PENDING, damage.why))
         return {}
     keys = {name: list(row.get("keys") or ()) for name, row in sorted(found.items())}
-    if "docker" in keys and (
-        pid is None or daemon_flags.started(tree, pid) != found["docker"].get("started")
-    ):
+    if "docker" in keys and (pid is None or daemon_flags.started(tree, pid) != found["docker"].get("started")):
         keys["docker"] = []
     return keys
 
@@ -364,12 +389,18 @@ def read_running(tree, gpu_users):
                 if row:
                     found[ident] = row
     for ident in _podman_containers(tree)[:_MOST_CONTAINERS]:
-        found.setdefault(
-            ident, {"id": ident[:12], "runtime": "podman", "pid": None, "comm": None, "gpu": False}
-        )
+        found.setdefault(ident, {"id": ident[:12], "runtime": "podman", "pid": None, "comm": None, "gpu": False})
     for ident, user in users.items():
-        row = found.setdefault(ident, {"id": ident[:12], "runtime": _kind(tree, user["pid"]), "pid": user["pid"],
-                                       "comm": user["comm"], "gpu": True})  # fmt: skip
+        row = found.setdefault(
+            ident,
+            {
+                "id": ident[:12],
+                "runtime": _kind(tree, user["pid"]),
+                "pid": user["pid"],
+                "comm": user["comm"],
+                "gpu": True,
+            },
+        )
         row["gpu"] = True
         row["comm"] = user["comm"]
     for ident, row in found.items():
@@ -385,14 +416,20 @@ def _task(tree, folder, ident, namespace):
         return None
     config = tree.read_bytes(folder + "/config.json", 1 << 20) or b""
     return {
-        "id": ident[:12], "runtime": _NAMESPACES.get(namespace, "containerd"), "pid": integer(pid), "comm": comm,
+        "id": ident[:12],
+        "runtime": _NAMESPACES.get(namespace, "containerd"),
+        "pid": integer(pid),
+        "comm": comm,
         "gpu": _GPU_WORDS.search(config) is not None,
-    }  # fmt: skip
+    }
 
 
 def _podman_containers(tree):
-    names = [name for part in ("machine.slice", "systemd/machine.slice", "pids/machine.slice")
-             for name in tree.names("/sys/fs/cgroup/" + part)]  # fmt: skip
+    names = [
+        name
+        for part in ("machine.slice", "systemd/machine.slice", "pids/machine.slice")
+        for name in tree.names("/sys/fs/cgroup/" + part)
+    ]
     found = [re.match(r"^libpod-([0-9a-f]{64})\.scope$", name) for name in names]
     return list(dict.fromkeys(match.group(1) for match in found if match))
 

@@ -8,24 +8,16 @@ Runs on hosts: standard library only, any Python from 3.8.
 
 from __future__ import annotations
 
-from ansible_collections.gpu.provision.plugins.module_utils.containers import (
-    cdi as containers_cdi,
-)
+from ansible_collections.gpu.provision.plugins.module_utils.containers import cdi as containers_cdi
 from ansible_collections.gpu.provision.plugins.module_utils.containers import (
     containerd,
     daemon_flags,
     docker_api,
     docker_host,
 )
-from ansible_collections.gpu.provision.plugins.module_utils.containers import (
-    docker as containers_docker,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.containers import (
-    files as containers_files,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.containers import (
-    host as containers_host,
-)
+from ansible_collections.gpu.provision.plugins.module_utils.containers import docker as containers_docker
+from ansible_collections.gpu.provision.plugins.module_utils.containers import files as containers_files
+from ansible_collections.gpu.provision.plugins.module_utils.containers import host as containers_host
 from ansible_collections.gpu.provision.plugins.module_utils.lib import host_tree
 
 ContainerError = containers_host.ContainerError
@@ -40,9 +32,7 @@ def apply(params, check=False, host=None):
 
     params: {docker, rootless, containerd, cdi, device_links, restart, backup}, see the module container_runtime.
     """
-    host = host or containers_host.Host(
-        host_tree.HostTree("/"), check, params.get("backup") or containers_files.BACKUP
-    )
+    host = host or containers_host.Host(host_tree.HostTree("/"), check, params.get("backup") or containers_files.BACKUP)
     policy = params.get("restart") or "when_idle"
     docker, users = params.get("docker"), list(params.get("rootless") or ())
     daemons = _daemons(host, policy, docker, users)
@@ -66,10 +56,15 @@ def apply(params, check=False, host=None):
     if docker:
         _warn_reload(host)
     return {
-        "changed": bool(host.done), "done": host.done, "diff": host.diff, "notes": host.warnings, "backups": host.backups,
-        "restart_required": bool(host.restart_because), "restart_because": host.restart_because,
+        "changed": bool(host.done),
+        "done": host.done,
+        "diff": host.diff,
+        "notes": host.warnings,
+        "backups": host.backups,
+        "restart_required": bool(host.restart_because),
+        "restart_because": host.restart_because,
         "in_the_way": [dict(row, title=_title(row)) for row in host.in_the_way],
-    }  # fmt: skip
+    }
 
 
 def _title(row):
@@ -103,9 +98,10 @@ def _daemons(host, policy, docker, users):
         row = found["rootless"].get(user)
         if row is None:
             host.fail(
-                "containers.no_rootless", "%s has no rootless docker" % user,
+                "containers.no_rootless",
+                "%s has no rootless docker" % user,
                 "as %s: dockerd-rootless-setuptool.sh install, then run again" % user,
-            )  # fmt: skip
+            )
         daemons.append((containers_docker.UserDocker(host, policy, user, row), wish))
     return daemons
 
@@ -130,28 +126,28 @@ def _without_cgroups(host, docker):
         )
         return
     host.command(
-        ["nvidia-ctk", "config", "--set", "nvidia-container-cli.no-cgroups", "--in-place"], "set no-cgroups in " + _CONFIG,
-        "containers.no_cgroups", "nvidia-ctk config prints what it reads",
-    )  # fmt: skip
+        ["nvidia-ctk", "config", "--set", "nvidia-container-cli.no-cgroups", "--in-place"],
+        "set no-cgroups in " + _CONFIG,
+        "containers.no_cgroups",
+        "nvidia-ctk config prints what it reads",
+    )
 
 
 def _join_group(host, users):
     """Put accounts into the group docker; whoever is in it can become root."""
     row = next(
-        (
-            line.split(":")
-            for line in (host.tree.read("/etc/group") or "").splitlines()
-            if line.startswith("docker:")
-        ),
+        (line.split(":") for line in (host.tree.read("/etc/group") or "").splitlines() if line.startswith("docker:")),
         None,
     )
     members = row[3].split(",") if row and len(row) == 4 else []
     for user in users:
         if user not in members:
             host.command(
-                ["usermod", "-a", "-G", "docker", user], "put %s into the group docker (counts from the next login)" % user,
-                "containers.group", "getent group docker: docker's package makes the group",
-            )  # fmt: skip
+                ["usermod", "-a", "-G", "docker", user],
+                "put %s into the group docker (counts from the next login)" % user,
+                "containers.group",
+                "getent group docker: docker's package makes the group",
+            )
 
 
 def _accounts(host):
@@ -166,9 +162,7 @@ def _warn_reload(host):
     try:
         if client.info()["cgroup_driver"] != "systemd":
             return
-        names = [
-            row["name"] for row in client.running(containers_docker.gpu_containers(host.tree)) if row["gpu"]
-        ]
+        names = [row["name"] for row in client.running(containers_docker.gpu_containers(host.tree)) if row["gpu"]]
     except docker_api.DockerError:
         return
     if names:

@@ -57,16 +57,16 @@ class Environment(object):
     """
 
     def __init__(
-        self, start, check=False, admindir="/var/lib/dpkg/alternatives", altdir="/etc/alternatives",
-        ld_cache="/etc/ld.so.cache", ld_so_conf_d=LD_SO_CONF_D,
-    ):  # fmt: skip
+        self,
+        start,
+        check=False,
+        admindir="/var/lib/dpkg/alternatives",
+        altdir="/etc/alternatives",
+        ld_cache="/etc/ld.so.cache",
+        ld_so_conf_d=LD_SO_CONF_D,
+    ):
         self.start, self.check = start, check
-        self.admindir, self.altdir, self.ld_cache, self.ld_so_conf_d = (
-            admindir,
-            altdir,
-            ld_cache,
-            ld_so_conf_d,
-        )
+        self.admindir, self.altdir, self.ld_cache, self.ld_so_conf_d = (admindir, altdir, ld_cache, ld_so_conf_d)
         self.done, self.diff, self.replaced, self.left = [], [], {}, []
 
     def apply(self, files=(), absent=(), alternatives=(), alternatives_gone=(), ldconfig=False):
@@ -95,8 +95,12 @@ class Environment(object):
         except own_files.FileError as error:
             raise CudaEnvError("cuda.file", error.message, error.hint, done=self.done) from None
         return {
-            "changed": bool(self.done), "done": self.done, "diff": self.diff, "replaced": self.replaced, "left": self.left,
-        }  # fmt: skip
+            "changed": bool(self.done),
+            "done": self.done,
+            "diff": self.diff,
+            "replaced": self.replaced,
+            "left": self.left,
+        }
 
     # ---- refusals
 
@@ -113,8 +117,7 @@ class Environment(object):
             raise CudaEnvError(
                 "cuda.foreign_file",
                 "%s is there and was not written by gpu-provision" % path,
-                "move it away (mv %s %s.own) and run again, or set cuda_toolkit_environment: false"
-                % (path, path),
+                "move it away (mv %s %s.own) and run again, or set cuda_toolkit_environment: false" % (path, path),
             )
 
     def _may_link(self, item):
@@ -125,10 +128,7 @@ class Environment(object):
                 "cuda.link_is_directory",
                 "%s is a %s, not a link, and stays as it is" % (link, kind),
                 "move it away (mv %s %s.own) and run again" % (link, link),
-                [
-                    "it should lead to %s" % path,
-                    "somebody unpacked or copied a toolkit there; it may be in use",
-                ],
+                ["it should lead to %s" % path, "somebody unpacked or copied a toolkit there; it may be in use"],
             )
         if not self.check and not os.path.isdir(path):
             raise CudaEnvError(
@@ -143,9 +143,7 @@ class Environment(object):
         """Read one Group as it is now."""
         data = own_files.read(os.path.join(self.admindir, name))
         return Group(
-            name,
-            None if data is None else data.decode("utf-8", "replace"),
-            self._leads(self.altdir + "/" + name),
+            name, None if data is None else data.decode("utf-8", "replace"), self._leads(self.altdir + "/" + name)
         )
 
     def _leads(self, link):
@@ -187,15 +185,17 @@ class Environment(object):
 
     def _alternatives(self, arguments, done):
         argv = ["update-alternatives", "--altdir", self.altdir, "--admindir", self.admindir]
-        self._run(argv + arguments, done, "cuda.alternatives_failed", "update-alternatives --display %s says what it knows" % (
-            arguments[2] if arguments[0] == "--install" else arguments[1]
-        ))  # fmt: skip
+        self._run(
+            argv + arguments,
+            done,
+            "cuda.alternatives_failed",
+            "update-alternatives --display %s says what it knows"
+            % (arguments[2] if arguments[0] == "--install" else arguments[1]),
+        )
 
     def _show(self, before, after):
         header = "update-alternatives " + before.name
-        self.diff.append(
-            {"before_header": header, "after_header": header, "before": before.words, "after": after}
-        )
+        self.diff.append({"before_header": header, "after_header": header, "before": before.words, "after": after})
 
     # ---- files
 
@@ -203,10 +203,14 @@ class Environment(object):
         if not own_files.needs_write(path, data, mode):
             return
         before = own_files.read(path)
-        self.diff.append({
-            "before_header": path if before is not None else path + " (absent)", "after_header": path,
-            "before": own_files.show(before), "after": own_files.show(data),
-        })  # fmt: skip
+        self.diff.append(
+            {
+                "before_header": path if before is not None else path + " (absent)",
+                "after_header": path,
+                "before": own_files.show(before),
+                "after": own_files.show(data),
+            }
+        )
         if not self.check:
             own_files.write(path, data, mode)
         self.done.append("wrote " + path)
@@ -218,9 +222,9 @@ class Environment(object):
         if not own_files.has_header(before):
             self.left.append(path)
             return
-        self.diff.append({
-            "before_header": path, "after_header": path + " (absent)", "before": own_files.show(before), "after": "",
-        })  # fmt: skip
+        self.diff.append(
+            {"before_header": path, "after_header": path + " (absent)", "before": own_files.show(before), "after": ""}
+        )
         if not self.check:
             own_files.remove(path)
         self.done.append("removed " + path)
@@ -247,8 +251,11 @@ class Environment(object):
             if rc != 0:
                 said = (err or out).strip().splitlines()
                 raise CudaEnvError(
-                    code, "%s failed: %s" % (" ".join(argv), said[-1] if said else "exit code %d" % rc), hint, said[-8:],
+                    code,
+                    "%s failed: %s" % (" ".join(argv), said[-1] if said else "exit code %d" % rc),
+                    hint,
+                    said[-8:],
                     self.done,
-                )  # fmt: skip
+                )
         if done:
             self.done.append(done)

@@ -11,27 +11,16 @@ from __future__ import annotations
 import os
 import re
 
-from ansible_collections.gpu.provision.plugins.module_utils.cuda import (
-    files as cuda_files,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.cuda import (
-    shell as cuda_shell,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.lib import (
-    deb_version,
-    lazy_re,
-    ld_cache,
-    own_files,
-)
+from ansible_collections.gpu.provision.plugins.module_utils.cuda import files as cuda_files
+from ansible_collections.gpu.provision.plugins.module_utils.cuda import shell as cuda_shell
+from ansible_collections.gpu.provision.plugins.module_utils.lib import deb_version, lazy_re, ld_cache, own_files
 from ansible_collections.gpu.provision.plugins.module_utils.lib.host_tree import integer
 
 # Folder of a toolkit's target (source: NVIDIA's packages of 13.0) and Debian's name, by dpkg's architecture.
 TARGETS = {"amd64": ("x86_64-linux",), "arm64": ("sbsa-linux", "aarch64-linux")}
 TRIPLETS = {"amd64": "x86_64-linux-gnu", "arm64": "aarch64-linux-gnu"}
 # Libraries that decide whether programs start, and whose mixing breaks them; the rest follows its toolkit.
-_FAMILIES = (
-    "cudart|cublasLt|cublas|cufft|curand|cusolver|cusparseLt|cusparse|nvJitLink|nvrtc|cudnn(?:_[a-z_]+)?|nccl"
-)
+_FAMILIES = "cudart|cublasLt|cublas|cufft|curand|cusolver|cusparseLt|cusparse|nvJitLink|nvrtc|cudnn(?:_[a-z_]+)?|nccl"
 _LIBRARY = lazy_re.compile(r"^lib(?P<family>" + _FAMILIES + r")\.so\.(?P<version>[0-9][0-9.]*)$")
 _PREFIXES = ("libcu", "libnv", "libnccl")
 _LINKS = lazy_re.compile(r"^cuda(?:-[0-9]+)?$")
@@ -166,17 +155,21 @@ class _Reader(object):
         if not package and version is None and self.tree.is_dir(home + "/conda-meta"):
             conda = home
             names = (
-                re.match(r"^cuda-nvcc(?:-tools|-impl)?-([0-9.]+)-", n)
-                for n in self.tree.names(home + "/conda-meta")
+                re.match(r"^cuda-nvcc(?:-tools|-impl)?-([0-9.]+)-", n) for n in self.tree.names(home + "/conda-meta")
             )
             build = next((match.group(1) for match in names if match), None)
         if version is None and build is None:
             version, _, build = self._version(home, False)
         version = version or (".".join(build.split(".")[:2]) if build else None)
         return {
-            "path": path, "target": target, "version": version, "build": build, "package": package,
-            "on_path": on_path, "environment": conda,
-        }  # fmt: skip
+            "path": path,
+            "target": target,
+            "version": version,
+            "build": build,
+            "package": package,
+            "on_path": on_path,
+            "environment": conda,
+        }
 
     def _other_prefixes(self):
         """Where else people install a compiler: /opt, NVIDIA's HPC SDK, conda environments. Two levels, no walk."""
@@ -231,11 +224,7 @@ class _Reader(object):
             target = self.tree.link(path)
             if target is None:
                 return path
-            path = (
-                target
-                if target.startswith("/")
-                else os.path.normpath(os.path.join(os.path.dirname(path), target))
-            )
+            path = target if target.startswith("/") else os.path.normpath(os.path.join(os.path.dirname(path), target))
         return self.tree.resolve(path)
 
     def libraries(self, folders):
@@ -254,16 +243,15 @@ class _Reader(object):
                     found.append((soname, path, target, False if data else None))
         # The driver's own libcuda is told under facts.libraries; here only what stands in for it.
         return [
-            self._library(*row) for row in found
+            self._library(*row)
+            for row in found
             if self.tree.exists(row[2]) and (row[0] != "libcuda.so.1" or "/compat" in row[2])
-        ]  # fmt: skip
+        ]
 
     def _library_folders(self, folders):
         own = [self._library_folder(home) for home in sorted(self._homes, key=deb_version.natural_key)]
         compat = ["%s/compat" % path for path in _folders(self.tree)]
-        places = (
-            folders + own + compat + ["/usr/lib/" + self.triplet, "/usr/lib/cuda/lib64", "/usr/local/lib"]
-        )
+        places = folders + own + compat + ["/usr/lib/" + self.triplet, "/usr/lib/cuda/lib64", "/usr/local/lib"]
         real = {}
         for folder in places:
             real.setdefault(self._resolve_folder(folder), folder)
@@ -271,9 +259,7 @@ class _Reader(object):
 
     def _sonames(self, folder):
         """(name that programs ask for, path) of a folder: links, and files that no link of it leads to."""
-        names = [
-            name for name in self.tree.names(folder) if name.startswith(_PREFIXES) and _LIBRARY.match(name)
-        ]
+        names = [name for name in self.tree.names(folder) if name.startswith(_PREFIXES) and _LIBRARY.match(name)]
         linked = {os.path.basename(self.tree.link("%s/%s" % (folder, name)) or "") for name in names}
         found = [name for name in names if name not in linked or self.tree.is_link("%s/%s" % (folder, name))]
         if folder.endswith("/compat"):
@@ -293,9 +279,13 @@ class _Reader(object):
             # ldconfig makes such links itself.
             package = self._library_owner(target, family)
         return {
-            "soname": soname, "path": path, "target": target, "version": version, "package": package,
+            "soname": soname,
+            "path": path,
+            "target": target,
+            "version": version,
+            "package": package,
             "in_cache": in_cache,
-        }  # fmt: skip
+        }
 
     def _sibling_version(self, target):
         """A copy without links: the file beside it with the whole version in its name and the same size."""
@@ -314,9 +304,10 @@ class _Reader(object):
         release = re.match(r"^/usr/local/cuda-([0-9]+)\.([0-9]+)/", path)
         suffix = "-%s-%s" % release.groups() if release else ""
         names = [
-            name for name in self.installed
+            name
+            for name in self.installed
             if family in name and name.split(":")[0].endswith(suffix) and "-dev" not in name
-        ]  # fmt: skip
+        ]
         return self.owners.first(path, names)
 
     def headers(self):
@@ -338,9 +329,7 @@ class _Reader(object):
         if target in seen or not self.tree.exists(target):
             return None
         text = self.tree.read(target, _HEAD, head=True) or ""
-        values = dict(
-            re.findall(r"^#define\s+(?:CUDNN|NCCL)_(MAJOR|MINOR|PATCHLEVEL|PATCH)\s+([0-9]+)", text, re.M)
-        )
+        values = dict(re.findall(r"^#define\s+(?:CUDNN|NCCL)_(MAJOR|MINOR|PATCHLEVEL|PATCH)\s+([0-9]+)", text, re.M))
         if "MAJOR" not in values:
             return None
         seen.add(target)
@@ -376,11 +365,16 @@ def read_alternatives(tree):
         for at in range(end + 1, len(lines) - 1, width):
             if lines[at] and integer(lines[at + 1]) is not None:
                 choices[lines[at]] = integer(lines[at + 1])
-        found.append({
-            "name": name, "link": lines[1], "manual": lines[0] == "manual",
-            "current": tree.link("/etc/alternatives/" + name), "choices": choices,
-            "dangling": [path for path in sorted(choices) if not tree.exists(path)],
-        })  # fmt: skip
+        found.append(
+            {
+                "name": name,
+                "link": lines[1],
+                "manual": lines[0] == "manual",
+                "current": tree.link("/etc/alternatives/" + name),
+                "choices": choices,
+                "dangling": [path for path in sorted(choices) if not tree.exists(path)],
+            }
+        )
     return found
 
 
@@ -391,11 +385,14 @@ def read_links(tree):
         if _LINKS.match(name):
             path = "/usr/local/" + name
             link, folder = tree.is_link(path), tree.is_dir(path)
-            found.append({
-                "path": path, "kind": "link" if link else "directory" if folder else "file",
-                "target": tree.link(path) if link else None,
-                "resolved": tree.resolve(path) if folder else None,
-            })  # fmt: skip
+            found.append(
+                {
+                    "path": path,
+                    "kind": "link" if link else "directory" if folder else "file",
+                    "target": tree.link(path) if link else None,
+                    "resolved": tree.resolve(path) if folder else None,
+                }
+            )
     return found
 
 
@@ -414,11 +411,7 @@ def read_ld_so_conf(tree):
 def read_compilers(tree):
     """facts.Compilers: nvcc hands the host's part of a program to gcc and refuses one that is too new."""
     match = re.search(r"gcc-([0-9]+)$", tree.resolve("/usr/bin/gcc")) if tree.exists("/usr/bin/gcc") else None
-    majors = {
-        match.group(1)
-        for match in (re.match(r"^g\+\+-([0-9]+)$", n) for n in tree.names("/usr/bin"))
-        if match
-    }
+    majors = {match.group(1) for match in (re.match(r"^g\+\+-([0-9]+)$", n) for n in tree.names("/usr/bin")) if match}
     return {"gcc": match.group(1) if match else None, "available": sorted(majors, key=int)}
 
 
@@ -443,9 +436,7 @@ def _module_folder(tree, program, base):
         return None
     lines = (tree.read(base + "/modulespath", _HEAD) or "").splitlines()
     listed = [line.split("#", 1)[0].strip().rstrip("/") for line in lines]
-    own = [
-        path for path in listed if path.startswith("/") and not path.startswith("/usr/") and "$" not in path
-    ]
+    own = [path for path in listed if path.startswith("/") and not path.startswith("/usr/") and "$" not in path]
     return own[0] if own else base + "/modules"
 
 

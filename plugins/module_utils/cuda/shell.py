@@ -17,42 +17,93 @@ from ansible_collections.gpu.provision.plugins.module_utils.lib import lazy_re
 # Files of a login for everybody, in the order of sh and bash; then those of other shells; then what new users get.
 _LOGIN = ("/etc/environment", "/etc/profile", "/etc/profile.d/*.sh", "/etc/bash.bashrc")
 _OTHERS = (
-    "/etc/environment.d/*.conf", "/etc/profile.d/*.csh", "/etc/csh.cshrc", "/etc/csh.login", "/etc/csh/cshrc.d/*.csh",
-    "/etc/csh/login.d/*.csh", "/etc/zsh/zshenv", "/etc/zsh/zprofile", "/etc/zsh/zshrc", "/etc/zsh/zlogin",
-    "/etc/fish/config.fish", "/etc/fish/conf.d/*.fish", "/etc/skel/.bashrc", "/etc/skel/.profile",
-)  # fmt: skip
+    "/etc/environment.d/*.conf",
+    "/etc/profile.d/*.csh",
+    "/etc/csh.cshrc",
+    "/etc/csh.login",
+    "/etc/csh/cshrc.d/*.csh",
+    "/etc/csh/login.d/*.csh",
+    "/etc/zsh/zshenv",
+    "/etc/zsh/zprofile",
+    "/etc/zsh/zshrc",
+    "/etc/zsh/zlogin",
+    "/etc/fish/config.fish",
+    "/etc/fish/conf.d/*.fish",
+    "/etc/skel/.bashrc",
+    "/etc/skel/.profile",
+)
 _USER = (
-    ".profile", ".bash_profile", ".bash_login", ".bashrc", ".bash_aliases", ".zshenv", ".zprofile", ".zshrc",
-    ".pam_environment", ".cshrc", ".tcshrc", ".login", ".config/environment.d/*.conf", ".config/fish/config.fish",
+    ".profile",
+    ".bash_profile",
+    ".bash_login",
+    ".bashrc",
+    ".bash_aliases",
+    ".zshenv",
+    ".zprofile",
+    ".zshrc",
+    ".pam_environment",
+    ".cshrc",
+    ".tcshrc",
+    ".login",
+    ".config/environment.d/*.conf",
+    ".config/fish/config.fish",
     ".config/fish/conf.d/*.fish",
-)  # fmt: skip
+)
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # Bounds: a host with thousands of homes, or a start file that somebody piped a log into.
 _MOST_HOMES, _MOST_BYTES, _MOST_LINES, _MOST_LINE, _MOST_TEXT = 256, 65536, 200, 4096, 300
 
-LISTS = frozenset([
-    "PATH", "LD_LIBRARY_PATH", "LIBRARY_PATH", "LD_RUN_PATH", "CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH",
-    "LD_PRELOAD",
-])  # fmt: skip
+LISTS = frozenset(
+    [
+        "PATH",
+        "LD_LIBRARY_PATH",
+        "LIBRARY_PATH",
+        "LD_RUN_PATH",
+        "CPATH",
+        "C_INCLUDE_PATH",
+        "CPLUS_INCLUDE_PATH",
+        "LD_PRELOAD",
+    ]
+)
 # These make programs find other libraries.
 LOADER = frozenset(["LD_LIBRARY_PATH", "LD_PRELOAD"])
-_SINGLE = frozenset([
-    "CUDA_HOME", "CUDA_PATH", "CUDA_ROOT", "CUDA_DIR", "CUDADIR", "CUDA_BIN_PATH", "CUDA_LIB_PATH", "CUDA_INC_PATH",
-    "CUDA_TOOLKIT_ROOT_DIR", "CUDA_INSTALL_PATH", "CUDACXX", "CUDAHOSTCXX", "NVCC", "NVCC_CCBIN",
-    "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "CUDNN_HOME", "CUDNN_PATH", "CUDNN_ROOT", "CUDNN_ROOT_DIR", "NCCL_HOME",
-    "NCCL_ROOT", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING", "CUDA_MODULE_LOADING",
-])  # fmt: skip
+_SINGLE = frozenset(
+    [
+        "CUDA_HOME",
+        "CUDA_PATH",
+        "CUDA_ROOT",
+        "CUDA_DIR",
+        "CUDADIR",
+        "CUDA_BIN_PATH",
+        "CUDA_LIB_PATH",
+        "CUDA_INC_PATH",
+        "CUDA_TOOLKIT_ROOT_DIR",
+        "CUDA_INSTALL_PATH",
+        "CUDACXX",
+        "CUDAHOSTCXX",
+        "NVCC",
+        "NVCC_CCBIN",
+        "NVCC_PREPEND_FLAGS",
+        "NVCC_APPEND_FLAGS",
+        "CUDNN_HOME",
+        "CUDNN_PATH",
+        "CUDNN_ROOT",
+        "CUDNN_ROOT_DIR",
+        "NCCL_HOME",
+        "NCCL_ROOT",
+        "CUDA_VISIBLE_DEVICES",
+        "CUDA_DEVICE_ORDER",
+        "CUDA_LAUNCH_BLOCKING",
+        "CUDA_MODULE_LOADING",
+    ]
+)
 _KNOWN = "|".join(sorted(LISTS | _SINGLE, key=len, reverse=True))
 _VALUE = r"(?P<value>(?:\"(?:[^\"\\]|\\.)*\"|'[^']*'|\$\([^)]*\)|`[^`]*`|[^\s;&|\"'])*)"
-_SH = lazy_re.compile(
-    r"(?:^|[\s;&|{(])(?P<text>(?:export\s+)?(?P<name>" + _KNOWN + r")(?P<more>\+?)=" + _VALUE + ")"
-)
+_SH = lazy_re.compile(r"(?:^|[\s;&|{(])(?P<text>(?:export\s+)?(?P<name>" + _KNOWN + r")(?P<more>\+?)=" + _VALUE + ")")
 _ZSH = lazy_re.compile(r"(?:^|[\s;&|{])(?P<text>(?P<name>path)(?P<more>\+?)=\((?P<value>[^)]*)\))")
 _CSH = lazy_re.compile(r"(?:^|[\s;])(?P<text>setenv\s+(?P<name>" + _KNOWN + r")\s+" + _VALUE + ")")
 _CSH_PATH = lazy_re.compile(r"(?:^|[\s;])(?P<text>set\s+(?P<name>path)\s*=\s*\((?P<value>[^)]*)\))")
-_FISH = lazy_re.compile(
-    r"(?:^|[\s;])(?P<text>set\s+(?:-\S+\s+)*(?P<name>" + _KNOWN + r")(?P<value>(?:\s+[^\s;#]+)+))"
-)
+_FISH = lazy_re.compile(r"(?:^|[\s;])(?P<text>set\s+(?:-\S+\s+)*(?P<name>" + _KNOWN + r")(?P<value>(?:\s+[^\s;#]+)+))")
 _FISH_ADD = lazy_re.compile(
     r"(?:^|[\s;])(?P<text>fish_add_path(?P<flags>(?:\s+-\S+)*)(?P<value>(?:\s+[^\s;#-][^\s;#]*)+))"
 )
@@ -165,16 +216,18 @@ class _Reader(object):
             before, _, after = row["parts"]
             folders = [folder for folder in before + after if self._concerns(row["name"], folder)]
             if folders or row["name"] not in LISTS:
-                self.lines.append({
-                    "file": file,
-                    "line": row["line"],
-                    "text": row["text"],
-                    "variable": row["name"],
-                    "paths": folders,
-                    "missing": [folder for folder in folders if self._missing(folder, tested)],
-                    "front": [folder for folder in folders if folder in before],
-                    "replaces": row["name"] in LISTS and not row["parts"][1],
-                })  # fmt: skip
+                self.lines.append(
+                    {
+                        "file": file,
+                        "line": row["line"],
+                        "text": row["text"],
+                        "variable": row["name"],
+                        "paths": folders,
+                        "missing": [folder for folder in folders if self._missing(folder, tested)],
+                        "front": [folder for folder in folders if folder in before],
+                        "replaces": row["name"] in LISTS and not row["parts"][1],
+                    }
+                )
         return rows
 
     def _concerns(self, variable, folder):
@@ -233,7 +286,8 @@ def _assignment(match, fish, number, known, home):
         elements = _elements(_unquoted(value), name, known, home)
         if found.get("more"):
             elements = [_SELF] + elements
-        elif not found.get("name"):  # fish_add_path
+        elif not found.get("name"):
+            # fish_add_path
             append = bool({"-a", "--append"} & set(found["flags"].split()))
             elements = [_SELF] + elements if append else elements + [_SELF]
         at = elements.index(_SELF) if _SELF in elements else len(elements)

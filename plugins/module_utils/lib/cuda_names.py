@@ -18,11 +18,14 @@ from ansible_collections.gpu.provision.plugins.module_utils.lib import driver_na
 PROFILES = ("runtime", "compiler", "full")
 # Regular expressions, from start to end, of the names that apt is asked for.
 PATTERNS = (
-    r"cuda(-(?!drivers|repo-).*)?", r"nsight-(compute|systems)(-.*)?", r"gds-tools-.*", r"libnccl(2|-dev)",
+    r"cuda(-(?!drivers|repo-).*)?",
+    r"nsight-(compute|systems)(-.*)?",
+    r"gds-tools-.*",
+    r"libnccl(2|-dev)",
     r"(lib)?cudnn[0-9]*(-.*)?",
     r"lib(cublas|cudla|cufft|cufile|cuobjclient|curand|cusolver|cusparse|npp|nvfatbin|nvjitlink|nvjpeg|nvptxcompiler"
     r"|nvvm)(-.*)?-[0-9]+-[0-9]+",
-)  # fmt: skip
+)
 
 _MINOR = r"(?P<major>[0-9]+)-(?P<minor>[0-9]+)"
 _LIBRARIES = (
@@ -88,9 +91,7 @@ def parse(name, version=None):
         return _package(full, "compat", match)
     match = _CONFIG.match(name)
     if match:
-        return CudaPackage(
-            full, "toolkit", "cuda-toolkit-config-common", match.group("major"), match.group("minor")
-        )
+        return CudaPackage(full, "toolkit", "cuda-toolkit-config-common", match.group("major"), match.group("minor"))
     match = _CUDNN.match(name)
     if match:
         foreign = version is not None and match.group("own") in ("7", "8") and suffix(version) is None
@@ -98,13 +99,7 @@ def parse(name, version=None):
         floating = not name.startswith("lib")
         kind = "distribution" if foreign else "cudnn"
         return CudaPackage(
-            full,
-            kind,
-            match.group("base"),
-            match.group("major"),
-            match.group("minor"),
-            match.group("own"),
-            floating,
+            full, kind, match.group("base"), match.group("major"), match.group("minor"), match.group("own"), floating
         )
     if name in _NCCL:
         foreign = version is not None and suffix(version) is None
@@ -124,9 +119,7 @@ def parse(name, version=None):
 
 
 def _package(name, kind, match, floating=False):
-    return CudaPackage(
-        name, kind, match.group("base"), match.group("major"), match.group("minor"), floating=floating
-    )
+    return CudaPackage(name, kind, match.group("base"), match.group("major"), match.group("minor"), floating=floating)
 
 
 def is_cuda_package(name, version=None):

@@ -42,25 +42,58 @@ _PREBUILT = lazy_re.compile(
 _SIGNATURES = lazy_re.compile(r"^linux-signatures-nvidia-(?P<kernel>.+)$")
 
 # Shipped beside the driver, with version numbers of their own: held with it, never compared with it.
-COMPANIONS = frozenset({
-    "libxnvctrl0", "nvidia-modprobe", "nvidia-persistenced", "nvidia-prime", "nvidia-settings", "nvlsm",
-})  # fmt: skip
+COMPANIONS = frozenset(
+    {"libxnvctrl0", "nvidia-modprobe", "nvidia-persistenced", "nvidia-prime", "nvidia-settings", "nvlsm"}
+)
 # Bases that only a full driver with its X server brings.
 DESKTOP = frozenset({"nvidia-driver", "xserver-xorg-video-nvidia", "nvidia-open", "cuda-drivers"})
 # What an update must leave alone: regular expressions, matched from the start of a name, NVIDIA's names only.
 UNATTENDED_PATTERNS = (
-    "nvidia-", "libnvidia-", "cuda-", "libcudnn", "libnccl", "libnvsdm", "libxnvctrl", "nvlsm",
-    "linux-modules-nvidia-", "linux-objects-nvidia-", "linux-signatures-nvidia-", "xserver-xorg-video-nvidia",
-)  # fmt: skip
+    "nvidia-",
+    "libnvidia-",
+    "cuda-",
+    "libcudnn",
+    "libnccl",
+    "libnvsdm",
+    "libxnvctrl",
+    "nvlsm",
+    "linux-modules-nvidia-",
+    "linux-objects-nvidia-",
+    "linux-signatures-nvidia-",
+    "xserver-xorg-video-nvidia",
+)
 # What both the archive and NVIDIA's repository ship under the same names: globs for a pin that keeps them apart.
 PIN_PATTERNS = (
-    "nvidia-driver*", "nvidia-headless*", "nvidia-dkms*", "nvidia-kernel-*", "nvidia-firmware*", "nvidia-utils*",
-    "nvidia-compute-utils*", "nvidia-open*", "nvidia-fabricmanager*", "nvidia-imex*", "nvidia-persistenced",
-    "nvidia-modprobe", "nvidia-settings", "cuda-drivers*", "libnvidia-cfg1*", "libnvidia-common*",
-    "libnvidia-compute*", "libnvidia-decode*", "libnvidia-encode*", "libnvidia-extra*", "libnvidia-fbc1*",
-    "libnvidia-gl*", "libnvidia-gpucomp*", "libnvidia-nscq*", "libnvsdm*", "libxnvctrl*", "xserver-xorg-video-nvidia*",
-    "linux-modules-nvidia-*", "linux-objects-nvidia-*",
-)  # fmt: skip
+    "nvidia-driver*",
+    "nvidia-headless*",
+    "nvidia-dkms*",
+    "nvidia-kernel-*",
+    "nvidia-firmware*",
+    "nvidia-utils*",
+    "nvidia-compute-utils*",
+    "nvidia-open*",
+    "nvidia-fabricmanager*",
+    "nvidia-imex*",
+    "nvidia-persistenced",
+    "nvidia-modprobe",
+    "nvidia-settings",
+    "cuda-drivers*",
+    "libnvidia-cfg1*",
+    "libnvidia-common*",
+    "libnvidia-compute*",
+    "libnvidia-decode*",
+    "libnvidia-encode*",
+    "libnvidia-extra*",
+    "libnvidia-fbc1*",
+    "libnvidia-gl*",
+    "libnvidia-gpucomp*",
+    "libnvidia-nscq*",
+    "libnvsdm*",
+    "libxnvctrl*",
+    "xserver-xorg-video-nvidia*",
+    "linux-modules-nvidia-*",
+    "linux-objects-nvidia-*",
+)
 # The same prefix, another product: never touched, never held, never removed by the driver role.
 _FOREIGN = lazy_re.compile(
     r"^(libnvidia-container|nvidia-container|nvidia-docker|nvidia-cuda-|nvidia-fs|nvidia-gds|"
@@ -99,9 +132,13 @@ def parse(name):
     match = _PREBUILT.match(name)
     if match:
         return DriverPackage(
-            full, "linux-%s-nvidia" % match.group("kind"), match.group("branch"),
-            bool(match.group("server")), bool(match.group("open")), match.group("kernel"),
-        )  # fmt: skip
+            full,
+            "linux-%s-nvidia" % match.group("kind"),
+            match.group("branch"),
+            bool(match.group("server")),
+            bool(match.group("open")),
+            match.group("kernel"),
+        )
     match = _SIGNATURES.match(name)
     if match:
         return DriverPackage(full, "linux-signatures-nvidia", kernel=match.group("kernel"))
@@ -110,9 +147,13 @@ def parse(name):
         return None
     group = match.groupdict()
     return DriverPackage(
-        full, group["base"], group.get("branch"), bool(group.get("server")), bool(group.get("open")),
+        full,
+        group["base"],
+        group.get("branch"),
+        bool(group.get("server")),
+        bool(group.get("open")),
         exact=group.get("exact"),
-    )  # fmt: skip
+    )
 
 
 def is_driver_package(name):
@@ -127,7 +168,7 @@ def expressions():
         "^((" + _BASES + ")(-" + branch + ")?(-server)?(-open)?(-" + branch + "\\.[0-9.]+)?"
         "|linux-(modules|objects)-nvidia-" + branch + "(-server)?(-open)?-.+|linux-signatures-nvidia-.+"
         "|nvidia-driver-pinning-.*|libnvidia-egl-.*|" + "|".join(sorted(COMPANIONS)) + ")$"
-    )  # fmt: skip
+    )
     return driver, _FOREIGN.pattern
 
 
@@ -198,17 +239,20 @@ def has_variants(channel, series):
 
 
 # One fabric, one version: the archive writes the branch behind them without -server.
-FABRIC = frozenset(
-    {"nvidia-fabricmanager", "nvidia-fabricmanager-dev", "libnvidia-nscq", "nvidia-imex", "libnvsdm"}
-)
+FABRIC = frozenset({"nvidia-fabricmanager", "nvidia-fabricmanager-dev", "libnvidia-nscq", "nvidia-imex", "libnvsdm"})
 
 
 def is_carried_along(package):
     """True for libraries and tools of the driver, which go along when it moves; its modules and metapackages do not."""
-    return is_version_locked(package.name) and package.exact is None and (
-        package.base.startswith("lib") or package.base in FABRIC
-        or package.base in ("nvidia-utils", "xserver-xorg-video-nvidia")
-    )  # fmt: skip
+    return (
+        is_version_locked(package.name)
+        and package.exact is None
+        and (
+            package.base.startswith("lib")
+            or package.base in FABRIC
+            or package.base in ("nvidia-utils", "xserver-xorg-video-nvidia")
+        )
+    )
 
 
 def in_series(base, channel, series):

@@ -174,9 +174,7 @@ class HostTree(object):
             return
         if error.errno in _DENIED:
             self.note(path)
-        elif isinstance(error, OddFileError) or not (
-            path.startswith(_KERNEL) or error.errno == errno.ENAMETOOLONG
-        ):
+        elif isinstance(error, OddFileError) or not (path.startswith(_KERNEL) or error.errno == errno.ENAMETOOLONG):
             self.note(path, "link loop" if error.errno == errno.ELOOP else error.strerror)
 
     def read_bytes(self, path, limit=None, head=False):

@@ -92,9 +92,7 @@ def unpack(path, kind):
 def _whole(decompressor, packed, path):
     data = decompressor.decompress(packed, _MOST_UNPACKED)
     if not decompressor.eof:
-        raise KmodError(
-            "%s cannot be unpacked: cut off, or larger than %d MiB" % (path, _MOST_UNPACKED >> 20)
-        )
+        raise KmodError("%s cannot be unpacked: cut off, or larger than %d MiB" % (path, _MOST_UNPACKED >> 20))
     return data
 
 
@@ -126,11 +124,7 @@ def _unpack_libzstd(ctypes, lib, packed, path):
         ("ZSTD_createDStream", ctypes.c_void_p, []),
         ("ZSTD_freeDStream", ctypes.c_size_t, [ctypes.c_void_p]),
         ("ZSTD_isError", ctypes.c_uint, [ctypes.c_size_t]),
-        (
-            "ZSTD_decompressStream",
-            ctypes.c_size_t,
-            [ctypes.c_void_p, ctypes.POINTER(Buffer), ctypes.POINTER(Buffer)],
-        ),
+        ("ZSTD_decompressStream", ctypes.c_size_t, [ctypes.c_void_p, ctypes.POINTER(Buffer), ctypes.POINTER(Buffer)]),
     ):
         function = getattr(lib, name)
         function.restype, function.argtypes = result, arguments
@@ -242,7 +236,8 @@ def _signer(data):
 def pkcs7_signer(message):
     """Common name of the issuer in the first SignerInfo of a PKCS#7 SignedData, or None."""
     try:
-        content = _children(_children(message)[0][1])[1][1]  # ContentInfo: OID, [0] SignedData
+        # ContentInfo: OID, [0] SignedData
+        content = _children(_children(message)[0][1])[1][1]
         signed_data = _children(_children(content)[0][1])
         signer_infos = next(value for tag, value in reversed(signed_data) if tag == 0x31)
         issuer = _children(_children(_children(signer_infos)[0][1])[1][1])[0][1]

@@ -11,8 +11,10 @@ from __future__ import annotations
 import struct
 
 MAGIC = b"glibc-ld.so.cache1.1"
-_HEADER = 48  # magic, number of entries, length of names, flags, extension offset, three unused words
-_ENTRY = struct.Struct("<iIIIQ")  # flags, name, path, osversion, hwcap
+# magic, number of entries, length of names, flags, extension offset, three unused words
+_HEADER = 48
+# flags, name, path, osversion, hwcap
+_ENTRY = struct.Struct("<iIIIQ")
 # ELF for x86-64 and for 64-bit ARM: FLAG_ELF_LIBC6 with FLAG_X8664_LIB64 or FLAG_AARCH64_LIB64.
 _WIDE = (0x0303, 0x0A03)
 

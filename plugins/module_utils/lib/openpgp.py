@@ -19,7 +19,8 @@ _BLOCK = re.compile(
 _PUBLIC_KEY, _PUBLIC_SUBKEY, _SECRET_KEY = 6, 14, 5
 # Packets of a key: signature, key, user id, subkey, user attribute (RFC 9580, 5).
 _OF_KEYS = (2, 6, 13, 14, 17)
-_CRC24 = []  # filled when an armored key is read
+# filled when an armored key is read
+_CRC24 = []
 
 
 def is_armored(data):
@@ -76,11 +77,7 @@ def only(data, fingerprints):
     data = dearmor(data)
     for tag, body, end in _framed(data):
         if tag in (_PUBLIC_KEY, _SECRET_KEY):
-            keep = (
-                tag == _PUBLIC_KEY
-                and body[:1] in (b"\4", b"\5", b"\6")
-                and _fingerprint(body) in fingerprints
-            )
+            keep = tag == _PUBLIC_KEY and body[:1] in (b"\4", b"\5", b"\6") and _fingerprint(body) in fingerprints
         if keep and tag in _OF_KEYS:
             kept.append(data[at:end])
         at = end
@@ -204,7 +201,8 @@ def _take(data, at, length):
 
 
 def _fingerprint(body):
-    import hashlib  # slow to load, and few reads of a host meet a key
+    # slow to load, and few reads of a host meet a key
+    import hashlib
 
     version = body[0] if body else None
     if version == 4:

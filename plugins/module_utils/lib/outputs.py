@@ -75,9 +75,13 @@ def ask(command, timeout, most=MOST_BYTES, env=None):
     """Start a program that only reads: (exit code, output as bytes), or None where it is not there or does not end."""
     try:
         process = subprocess.Popen(  # noqa: S603 - a list, no shell
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
             env=dict(env or os.environ, LC_ALL="C"),
-        )  # fmt: skip
+        )
     except OSError:
         return None
     try:

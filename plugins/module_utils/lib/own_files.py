@@ -70,9 +70,7 @@ def needs_write(path, data, mode=0o644):
     if read(path) != data:
         return True
     found = os.stat(path)
-    return stat.S_IMODE(found.st_mode) != mode or (
-        os.geteuid() == 0 and (found.st_uid, found.st_gid) != (0, 0)
-    )
+    return stat.S_IMODE(found.st_mode) != mode or (os.geteuid() == 0 and (found.st_uid, found.st_gid) != (0, 0))
 
 
 def write(path, data, mode=0o644):

@@ -181,7 +181,8 @@ def _process(pid):
         with open("/proc/%s/comm" % pid, "rb") as file:
             name = file.read().decode("utf-8", "replace").strip()
     except OSError:
-        return None  # it has ended since
+        # it has ended since
+        return None
     try:
         user = pwd.getpwuid(uid).pw_name
     except KeyError:

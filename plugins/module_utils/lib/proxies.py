@@ -15,7 +15,8 @@ import urllib.request
 
 # Lower case: apt and curl read no other for http, and Python and conda take these before upper case.
 NAMES = ("http_proxy", "https_proxy", "no_proxy")
-_VALUE = re.compile(r"[A-Za-z0-9._:/,\[\]-]+")  # no space, no control character, no user or password
+# no space, no control character, no user or password
+_VALUE = re.compile(r"[A-Za-z0-9._:/,\[\]-]+")
 
 
 def within(environment):

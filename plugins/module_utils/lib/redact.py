@@ -21,8 +21,7 @@ _ADDRESS = lazy_re.compile(r'://[^\s"]+')
 _CONDA_TOKEN = lazy_re.compile(r"/t/[^/,;?#]+")
 _PORT = lazy_re.compile(r":[0-9]{0,5}$")
 _QUERY = lazy_re.compile(
-    r"([?&;#][\w.~%-]{0,64}(?:token|sig|secret|passw|pwd|key|auth|cred|session|jwt)[\w.~%-]{0,64}=)[^&;#\s]+",
-    re.I,
+    r"([?&;#][\w.~%-]{0,64}(?:token|sig|secret|passw|pwd|key|auth|cred|session|jwt)[\w.~%-]{0,64}=)[^&;#\s]+", re.I
 )
 _NAME = (
     r"(?:(?i:passw(?:or)?d|passphrase|(?:api|access|account|shared|signing|encryption)[_-]?key(?![a-z]))"
@@ -31,26 +30,63 @@ _NAME = (
     r"|(?<=_)auth(?=\s?=))(?:[A-Z_.-][\w.-]{0,32})?"
 )
 _IS_NAME = lazy_re.compile(_NAME + r"\Z")
-_VALUE = r"""(?!\*\*\*)(?:"(?:[^"\\\n]|\\.)*"?[^\s"',;}\])]*|'[^'\n]*'?[^\s"',;}\])]*|(?:[^\s"']|"[^"\n]*"?|'[^'\n]*'?)+)"""
+_VALUE = (
+    r"""(?!\*\*\*)(?:"(?:[^"\\\n]|\\.)*"?[^\s"',;}\])]*|'[^'\n]*'?[^\s"',;}\])]*|(?:[^\s"']|"[^"\n]*"?|'[^'\n]*'?)+)"""
+)
 _BASE64 = r"[A-Za-z0-9+/=._~-]"
 # (words of which one is in the text, pattern, replacement): most texts hold none of the words.
 _MARKS = (
-    (("private key",), lazy_re.compile(
-        r"(-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----).*?(-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----|\Z)",
-        re.S), r"\1***\2"),
-    (("authorization",), lazy_re.compile(
-        r"""(authorization["'\\]{0,3}\s{0,4}[:=]\s{0,4}["'\\]{0,3})[^\r\n"'\\]+""", re.I), r"\1***"),
+    (
+        ("private key",),
+        lazy_re.compile(
+            r"(-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----).*?(-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----|\Z)",
+            re.S,
+        ),
+        r"\1***\2",
+    ),
+    (
+        ("authorization",),
+        lazy_re.compile(r"""(authorization["'\\]{0,3}\s{0,4}[:=]\s{0,4}["'\\]{0,3})[^\r\n"'\\]+""", re.I),
+        r"\1***",
+    ),
     (("bearer",), lazy_re.compile(r"\b(bearer\s{1,4})%s{8,}" % _BASE64, re.I), r"\1***"),
     (("basic",), lazy_re.compile(r"\b([Bb]asic\s{1,4})(?=%s*[0-9=])%s{8,}" % (_BASE64, _BASE64)), r"\1***"),
-    (("proxy",), lazy_re.compile(
-        r"""(proxy["'\\]{0,3}[\s:=]\s{0,4}["'\\]{0,3})[^\s"'\\/:]{0,128}:[^\s"'\\/]{0,256}@""", re.I), r"\1***@"),
+    (
+        ("proxy",),
+        lazy_re.compile(r"""(proxy["'\\]{0,3}[\s:=]\s{0,4}["'\\]{0,3})[^\s"'\\/:]{0,128}:[^\s"'\\/]{0,256}@""", re.I),
+        r"\1***@",
+    ),
     (("password",), lazy_re.compile(r"\b(login\s{1,8}\S{1,128}\s{1,8}password\s{1,8})\S+"), r"\1***"),
-    (("ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-", "hf_", "nvapi-", "pypi-", "akia", "asia", "eyj", "xox",
-      "sk-", "npm_", "dckr_", "aiza", "ya29."), lazy_re.compile(
-        r"(?<![A-Za-z0-9])(?:gh[pousr]_[A-Za-z0-9]{6,}|github_pat_\w{6,}|glpat-[\w.-]{6,}|hf_[A-Za-z0-9]{12,}|nvapi-[\w-]{6,}"
-        r"|pypi-[\w-]{32,}|(?:AKIA|ASIA)[0-9A-Z]{12,}|xox[a-z]-[\w-]{8,}|sk-[\w-]{20,}|npm_[A-Za-z0-9]{20,}|dckr_\w{3,4}_[\w-]{8,}"
-        r"|AIza[\w-]{30,}|ya29\.[\w-]{12,}|(?<![\w-])eyJ[\w-]{6,}\.[\w-]{6,}(?:\.[\w-]*)?)"), STARS),
-)  # fmt: skip
+    (
+        (
+            "ghp_",
+            "gho_",
+            "ghu_",
+            "ghs_",
+            "ghr_",
+            "github_pat_",
+            "glpat-",
+            "hf_",
+            "nvapi-",
+            "pypi-",
+            "akia",
+            "asia",
+            "eyj",
+            "xox",
+            "sk-",
+            "npm_",
+            "dckr_",
+            "aiza",
+            "ya29.",
+        ),
+        lazy_re.compile(
+            r"(?<![A-Za-z0-9])(?:gh[pousr]_[A-Za-z0-9]{6,}|github_pat_\w{6,}|glpat-[\w.-]{6,}|hf_[A-Za-z0-9]{12,}|nvapi-[\w-]{6,}"
+            r"|pypi-[\w-]{32,}|(?:AKIA|ASIA)[0-9A-Z]{12,}|xox[a-z]-[\w-]{8,}|sk-[\w-]{20,}|npm_[A-Za-z0-9]{20,}|dckr_\w{3,4}_[\w-]{8,}"
+            r"|AIza[\w-]{30,}|ya29\.[\w-]{12,}|(?<![\w-])eyJ[\w-]{6,}\.[\w-]{6,}(?:\.[\w-]*)?)"
+        ),
+        STARS,
+    ),
+)
 # What stands in quotes as a whole: Environment="HF_TOKEN=a b".
 _QUOTED = lazy_re.compile(r"""(["'])([A-Za-z_][\w.-]{0,64}=)([^"'\n]{1,512})\1""")
 _ASSIGNED = lazy_re.compile(r"""(%s["'\\]{0,4}\s{0,8}(?:[:=]|\s(?=["']))\s{0,8})(%s)""" % (_NAME, _VALUE))

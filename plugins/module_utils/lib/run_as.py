@@ -22,7 +22,8 @@ import stat
 from ansible_collections.gpu.provision.plugins.module_utils.lib import host_tree
 
 NOBODY = (65534, 65534, "/")
-EVERYBODY = -1  # in a set of user ids: a group, or anybody
+# in a set of user ids: a group, or anybody
+EVERYBODY = -1
 # Their files are not one environment: of them only Python's own folders are judged as a whole.
 _SYSTEM = ("/", "/usr", "/usr/local")
 _MOST_FILES = 500000
@@ -66,9 +67,7 @@ def _trees(path):
     """Folders whose files a program at path may load: its environment's, and those of the interpreter behind it."""
     if os.path.isdir(path):
         return [path]
-    prefixes = {
-        os.path.dirname(os.path.dirname(one)) for one in (os.path.abspath(path), os.path.realpath(path))
-    }
+    prefixes = {os.path.dirname(os.path.dirname(one)) for one in (os.path.abspath(path), os.path.realpath(path))}
     found = []
     for prefix in sorted(prefixes):
         if prefix in _SYSTEM:
@@ -90,7 +89,8 @@ def _places(path, links=0):
         try:
             target = os.readlink(at)
         except OSError:
-            continue  # no link, or nothing there
+            # no link, or nothing there
+            continue
         rest = parts[number + 1 :]
         for place in _places(os.path.join(os.path.dirname(at), target, *rest), links + 1):
             yield place
@@ -128,18 +128,15 @@ def _shared(path, info):
         if _ACL in os.listxattr(path):
             return True
     except OSError:
-        pass  # a file system without
+        # a file system without
+        pass
     if info.st_gid == 0:
         return False
     try:
         entry, group = pwd.getpwuid(info.st_uid), grp.getgrgid(info.st_gid)
     except KeyError:
         return True
-    return (
-        group.gr_name != entry.pw_name
-        or group.gr_gid != entry.pw_gid
-        or bool(set(group.gr_mem) - {entry.pw_name})
-    )
+    return group.gr_name != entry.pw_name or group.gr_gid != entry.pw_gid or bool(set(group.gr_mem) - {entry.pw_name})
 
 
 def _inside(trees):
@@ -156,7 +153,8 @@ def _inside(trees):
         try:
             entries = list(os.scandir(folder)) if os.path.isdir(folder) else []
         except OSError:
-            return found | {EVERYBODY}  # root may look everywhere: a file system that says no is not judged
+            # root may look everywhere: a file system that says no is not judged
+            return found | {EVERYBODY}
         left -= len(entries)
         if left < 0 or EVERYBODY in found:
             return found | {EVERYBODY}
@@ -198,9 +196,7 @@ def _named(entry):
         return []
     folder = os.path.dirname(entry.path)
     words = [
-        os.path.join(folder, line.strip())
-        for line in text.splitlines()
-        if not line.startswith(("import ", "import\t"))
+        os.path.join(folder, line.strip()) for line in text.splitlines() if not line.startswith(("import ", "import\t"))
     ]
     words += re.findall(r"/[^\s'\",;:=()\[\]{}]+", text)
     # Also what is not there: who may write above it can make it.
@@ -209,9 +205,7 @@ def _named(entry):
 
 def _open_to_all(paths):
     """Whether nobody can enter and read the places, and use the GPUs."""
-    paths = paths + [
-        one for path in paths for one in glob.glob(os.path.join(path, "lib/python3*/site-packages"))
-    ]
+    paths = paths + [one for path in paths for one in glob.glob(os.path.join(path, "lib/python3*/site-packages"))]
     wanted = {place: 0o1 for path in paths for place in _places(path)}
     wanted.update((os.path.realpath(path), 0o5) for path in paths)
     for device in glob.glob("/dev/nvidia[0-9]*") + ["/dev/nvidiactl", "/dev/nvidia-uvm"]:

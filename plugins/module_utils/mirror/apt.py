@@ -15,25 +15,12 @@ import os
 import re
 import shutil
 
-from ansible_collections.gpu.provision.plugins.module_utils.apt import (
-    common as apt_common,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.apt import (
-    files as apt_files,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.apt import (
-    query as apt_query,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.apt import (
-    sources as apt_sources,
-)
+from ansible_collections.gpu.provision.plugins.module_utils.apt import common as apt_common
+from ansible_collections.gpu.provision.plugins.module_utils.apt import files as apt_files
+from ansible_collections.gpu.provision.plugins.module_utils.apt import query as apt_query
+from ansible_collections.gpu.provision.plugins.module_utils.apt import sources as apt_sources
 from ansible_collections.gpu.provision.plugins.module_utils.apt.common import AptError
-from ansible_collections.gpu.provision.plugins.module_utils.lib import (
-    deb_version,
-    host_tree,
-    openpgp,
-    scratch,
-)
+from ansible_collections.gpu.provision.plugins.module_utils.lib import deb_version, host_tree, openpgp, scratch
 from ansible_collections.gpu.provision.plugins.module_utils.mirror import index as mirror_index
 
 _INST = re.compile(r"^Inst (\S+?)(?::\S+)?(?: \[[^\]]+\])? \((\S+) .*?\[([^\]]+)\]\)")
@@ -64,8 +51,7 @@ def _resolve(work, args):
     if args.get("present"):
         sources += present_sources(args["present"], sources)
     archs = [args["arch"]] + sorted(
-        {item.split("=")[0].partition(":")[2] for names in args["sets"] for item in names}
-        - {"", args["arch"]}
+        {item.split("=")[0].partition(":")[2] for names in args["sets"] for item in names} - {"", args["arch"]}
     )
     config = _write_root(work, sources, archs)
     _update(config)
@@ -81,16 +67,23 @@ def _resolve(work, args):
             for key in _simulate(config, names):
                 picked[key] = None
     return {
-        "packages": _packages(lists, set(picked)), "missing": missing, "releases": _texts(work, sources, "InRelease", "Release"),
+        "packages": _packages(lists, set(picked)),
+        "missing": missing,
+        "releases": _texts(work, sources, "InRelease", "Release"),
         "signatures": _texts(work, sources, "Release.gpg"),
-        "bases": {_place(source, suite): _base(source, suite) for source in sources for suite in source["suites_list"]
-                  if not source.get("present")},
+        "bases": {
+            _place(source, suite): _base(source, suite)
+            for source in sources
+            for suite in source["suites_list"]
+            if not source.get("present")
+        },
         "keys": {
             source["name"]: base64.b64encode(source["key_data"]).decode("ascii")
-            for source in sources if source["key_data"] and not source.get("present")
+            for source in sources
+            if source["key_data"] and not source.get("present")
         },
         "archs": archs,
-    }  # fmt: skip
+    }
 
 
 def _key(source):
@@ -103,16 +96,18 @@ def _key(source):
             return data
         except (OSError, ValueError) as error:
             raise AptError(
-                "mirror.no_key", "the key of %s is not here: %s" % (source["name"], source["signed_by"]),
+                "mirror.no_key",
+                "the key of %s is not here: %s" % (source["name"], source["signed_by"]),
                 because=[str(error)],
                 hint="name it with --archive-key FILE: the package ubuntu-keyring has it, every Ubuntu host too",
-            ) from None  # fmt: skip
+            ) from None
     data = apt_sources.key_bytes(source)
     if data is None:
         raise AptError(
-            "mirror.no_key", "nobody says by which key %s is signed" % source["name"],
+            "mirror.no_key",
+            "nobody says by which key %s is signed" % source["name"],
             hint="nothing is taken on trust: give its key, or lock a host again that has the repository",
-        )  # fmt: skip
+        )
     return data
 
 
@@ -127,16 +122,22 @@ def present_sources(root, sources):
         for suite in apt_sources.words(source.get("suites")) or ["/"]:
             folder = os.path.join(root, source["path"], "" if suite.endswith("/") else "dists/" + suite)
             if os.path.isfile(os.path.join(folder, "Release")):
-                found.append(
-                    dict(source, name="present-%d" % len(found), suites=suite, present=root, key_data=None)
-                )
+                found.append(dict(source, name="present-%d" % len(found), suites=suite, present=root, key_data=None))
     return found
 
 
 def _write_root(work, sources, archs):
     """Write the apt root; returns its apt.conf."""
-    for folder in ("etc/sources.list.d", "etc/preferences.d", "etc/trusted.gpg.d", "lists/partial", "keys", "log",
-                   "cache/archives/partial", "copies"):  # fmt: skip
+    for folder in (
+        "etc/sources.list.d",
+        "etc/preferences.d",
+        "etc/trusted.gpg.d",
+        "lists/partial",
+        "keys",
+        "log",
+        "cache/archives/partial",
+        "copies",
+    ):
         os.makedirs(os.path.join(work, folder))
     for source in sources:
         uri, key = source["uris"], None
@@ -157,26 +158,39 @@ def _write_root(work, sources, archs):
     _write(os.path.join(work, "status"), "")
     config = os.path.join(work, "apt.conf")
     lines = [
-        "#clear APT::Update::Pre-Invoke;", "#clear APT::Update::Post-Invoke;", "#clear APT::Update::Post-Invoke-Success;",
-        "#clear APT::Architectures;", "#clear APT::Default-Release;",
-        'APT::Architecture "%s";' % archs[0], "APT::Architectures { %s };" % " ".join('"%s";' % arch for arch in archs),
-        'Dir::Etc::sourcelist "/dev/null";', 'Dir::Etc::sourceparts "%s/etc/sources.list.d";' % work,
-        'Dir::Etc::preferences "/dev/null";', 'Dir::Etc::preferencesparts "%s/etc/preferences.d";' % work,
-        'Dir::Etc::trusted "/dev/null";', 'Dir::Etc::trustedparts "%s/etc/trusted.gpg.d";' % work,
-        'Dir::State::lists "%s/lists";' % work, 'Dir::State::status "%s/status";' % work,
-        'Dir::State::extended_states "%s/extended_states";' % work, 'Dir::Cache "%s/cache";' % work,
-        'Dir::Cache::archives "%s/cache/archives";' % work, 'Dir::Log "%s/log";' % work,
-        'Acquire::Languages "none";', 'Acquire::GzipIndexes "false";',
+        "#clear APT::Update::Pre-Invoke;",
+        "#clear APT::Update::Post-Invoke;",
+        "#clear APT::Update::Post-Invoke-Success;",
+        "#clear APT::Architectures;",
+        "#clear APT::Default-Release;",
+        'APT::Architecture "%s";' % archs[0],
+        "APT::Architectures { %s };" % " ".join('"%s";' % arch for arch in archs),
+        'Dir::Etc::sourcelist "/dev/null";',
+        'Dir::Etc::sourceparts "%s/etc/sources.list.d";' % work,
+        'Dir::Etc::preferences "/dev/null";',
+        'Dir::Etc::preferencesparts "%s/etc/preferences.d";' % work,
+        'Dir::Etc::trusted "/dev/null";',
+        'Dir::Etc::trustedparts "%s/etc/trusted.gpg.d";' % work,
+        'Dir::State::lists "%s/lists";' % work,
+        'Dir::State::status "%s/status";' % work,
+        'Dir::State::extended_states "%s/extended_states";' % work,
+        'Dir::Cache "%s/cache";' % work,
+        'Dir::Cache::archives "%s/cache/archives";' % work,
+        'Dir::Log "%s/log";' % work,
+        'Acquire::Languages "none";',
+        'Acquire::GzipIndexes "false";',
         'Acquire::IndexTargets::deb::DEP-11::DefaultEnabled "false";',
         'Acquire::IndexTargets::deb::CNF::DefaultEnabled "false";',
         'Acquire::IndexTargets::deb::Contents-deb::DefaultEnabled "false";',
-        'Acquire::AllowInsecureRepositories "false";', 'APT::Get::AllowUnauthenticated "false";',
-    ]  # fmt: skip
+        'Acquire::AllowInsecureRepositories "false";',
+        'APT::Get::AllowUnauthenticated "false";',
+    ]
     environ = os.environ
     if environ.get("http_proxy") or environ.get("https_proxy"):
         lines.append(apt_files.render_proxy(environ.get("http_proxy", ""), environ.get("https_proxy", "")))
     _write(config, "\n".join(lines) + "\n")
-    os.chmod(config, 0o600)  # another's proxy may have a password
+    # another's proxy may have a password
+    os.chmod(config, 0o600)
     return config
 
 
@@ -204,10 +218,13 @@ def _update(config):
         return
     code = problems[0]["code"] if problems else apt_query.classify(result.text)[0]
     raise AptError(
-        code, "the repositories could not be read",
-        because=[problem["message"] for problem in problems] or apt_query.error_lines(result.text) or [result.text[-400:]],
+        code,
+        "the repositories could not be read",
+        because=[problem["message"] for problem in problems]
+        or apt_query.error_lines(result.text)
+        or [result.text[-400:]],
         hint="a mirror is filled where the internet is: --on HOST names a host that has it, gpu_proxy_http the proxy of one",
-    )  # fmt: skip
+    )
 
 
 def _lists(work, sources, archs):
@@ -220,8 +237,9 @@ def _lists(work, sources, archs):
             if not suite.endswith("/"):
                 places = [
                     (component, "%s%s_binary-%s_Packages" % (start, component, arch))
-                    for component in apt_sources.words(source.get("components")) for arch in archs
-                ]  # fmt: skip
+                    for component in apt_sources.words(source.get("components"))
+                    for arch in archs
+                ]
             for component, name in places:
                 text = _read(os.path.join(work, "lists", name))
                 if text:
@@ -262,12 +280,7 @@ def _write_status(work, base, named):
     for name, version, arch, provides in base:
         if name in named:
             continue
-        lines += [
-            "Package: " + name,
-            "Status: install ok installed",
-            "Architecture: " + arch,
-            "Version: " + version,
-        ]
+        lines += ["Package: " + name, "Status: install ok installed", "Architecture: " + arch, "Version: " + version]
         lines += ["Provides: " + provides] if provides else []
         lines += ["Maintainer: nobody", "Description: base", ""]
     _write(os.path.join(work, "status"), "\n".join(lines) + "\n")
@@ -279,9 +292,11 @@ def _simulate(config, names):
     if result.rc != 0 or result.timed_out:
         code, message = apt_query.classify(result.text)
         raise AptError(
-            code, "apt finds no way to install what is locked: %s" % message, because=apt_query.error_lines(result.text)[:12],
+            code,
+            "apt finds no way to install what is locked: %s" % message,
+            because=apt_query.error_lines(result.text)[:12],
             hint="lock a verified host again: packages of two hosts may not fit together",
-        )  # fmt: skip
+        )
     return [found.groups() for found in map(_INST.match, result.out.split("\n")) if found]
 
 
@@ -301,18 +316,26 @@ def _packages(lists, wanted):
                     "mirror.odd_index", "%s is listed without a checksum, or outside its repository" % key[0]
                 )
             path = "%s/%s" % (source["path"], name)
-            row = found.setdefault((path, fields["SHA256"]), {
-                "name": key[0], "version": key[1], "arch": key[2], "path": path, "sha256": fields["SHA256"],
-                "size": int(fields["Size"]), "repository": source["path"], "places": [], "stanza": stanza,
-                "url": None if source.get("present") else source["uris"].split()[0].rstrip("/") + "/" + name,
-            })  # fmt: skip
+            row = found.setdefault(
+                (path, fields["SHA256"]),
+                {
+                    "name": key[0],
+                    "version": key[1],
+                    "arch": key[2],
+                    "path": path,
+                    "sha256": fields["SHA256"],
+                    "size": int(fields["Size"]),
+                    "repository": source["path"],
+                    "places": [],
+                    "stanza": stanza,
+                    "url": None if source.get("present") else source["uris"].split()[0].rstrip("/") + "/" + name,
+                },
+            )
             if row["url"] is None and not source.get("present"):
                 row["url"] = source["uris"].split()[0].rstrip("/") + "/" + name
             if [one["suite"], one["component"]] not in row["places"]:
                 row["places"].append([one["suite"], one["component"]])
-    lost = sorted(
-        "%s %s" % key[:2] for key in wanted - {(r["name"], r["version"], r["arch"]) for r in found.values()}
-    )
+    lost = sorted("%s %s" % key[:2] for key in wanted - {(r["name"], r["version"], r["arch"]) for r in found.values()})
     if lost:
         raise AptError("mirror.odd_index", "apt names packages that no list has", because=lost[:8])
     return sorted(found.values(), key=lambda row: row["path"])

@@ -121,14 +121,15 @@ def release_text(original, files, components, archs, date):
         lines.append("Components: " + " ".join(components))
     lines += ["Acquire-By-Hash: yes", "SHA256:"]
     lines += [
-        " %s %16d %s" % (hashlib.sha256(files[name]).hexdigest(), len(files[name]), name)
-        for name in sorted(files)
+        " %s %16d %s" % (hashlib.sha256(files[name]).hexdigest(), len(files[name]), name) for name in sorted(files)
     ]
     return "\n".join(lines) + "\n"
 
 
 def same_content(one, other):
     """True when two Releases differ in nothing but their date."""
-    first, second = ([line for line in unsigned(text).split("\n") if line.strip() and not line.startswith("Date:")]
-                     for text in (one, other))  # fmt: skip
+    first, second = (
+        [line for line in unsigned(text).split("\n") if line.strip() and not line.startswith("Date:")]
+        for text in (one, other)
+    )
     return first == second

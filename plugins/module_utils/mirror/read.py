@@ -12,19 +12,33 @@ import email.parser
 import os
 import re
 
-from ansible_collections.gpu.provision.plugins.module_utils.apt import (
-    common as apt_common,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.apt import (
-    sources as apt_sources,
-)
+from ansible_collections.gpu.provision.plugins.module_utils.apt import common as apt_common
+from ansible_collections.gpu.provision.plugins.module_utils.apt import sources as apt_sources
 from ansible_collections.gpu.provision.plugins.module_utils.lib import host_tree, redact
 
 # Of a conda package's record: what the index of a channel says of it.
 _RECORD = (
-    "name", "version", "build", "build_number", "depends", "constrains", "license", "license_family", "md5", "sha256", "size",
-    "subdir", "timestamp", "track_features", "features", "noarch", "python_site_packages_path", "url", "fn", "channel",
-)  # fmt: skip
+    "name",
+    "version",
+    "build",
+    "build_number",
+    "depends",
+    "constrains",
+    "license",
+    "license_family",
+    "md5",
+    "sha256",
+    "size",
+    "subdir",
+    "timestamp",
+    "track_features",
+    "features",
+    "noarch",
+    "python_site_packages_path",
+    "url",
+    "fn",
+    "channel",
+)
 _FIELDS = ("Package", "Status", "Version", "Architecture", "Provides")
 ARCHIVE_KEYRING = "/usr/share/keyrings/ubuntu-archive-keyring.gpg"
 # Where pip goes when nobody tells it another index: it says so itself.
@@ -61,15 +75,18 @@ def _encoded(data):
 def _source(source):
     key = source.get("signed_by")
     if key and not key.startswith("/"):
-        key = None  # the key itself, or a fingerprint: the file that has it is not told
+        # the key itself, or a fingerprint: the file that has it is not told
+        key = None
     data = _bytes(key.split(",")[0]) if key else None
     return {
-        "file": source["file"], "suites": source["suites"],
+        "file": source["file"],
+        "suites": source["suites"],
         # To be fetched by who has no login, or another one.
         "uris": [redact.text(uri).replace(redact.STARS + "@", "") for uri in source["uris"]],
-        "components": source["components"], "signed_by": key,
+        "components": source["components"],
+        "signed_by": key,
         "key": _encoded(data),
-    }  # fmt: skip
+    }
 
 
 def environment(path):

@@ -21,35 +21,36 @@ import time
 
 from ansible_collections.gpu.provision.plugins.module_utils.apt import query as apt_query
 from ansible_collections.gpu.provision.plugins.module_utils.apt.common import AptError
-from ansible_collections.gpu.provision.plugins.module_utils.conda import (
-    common as conda_common,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.conda import (
-    fetch as conda_fetch,
-)
+from ansible_collections.gpu.provision.plugins.module_utils.conda import common as conda_common
+from ansible_collections.gpu.provision.plugins.module_utils.conda import fetch as conda_fetch
 from ansible_collections.gpu.provision.plugins.module_utils.lib import own_files, own_state
-from ansible_collections.gpu.provision.plugins.module_utils.mirror import (
-    apt as mirror_apt,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.mirror import (
-    index as mirror_index,
-)
+from ansible_collections.gpu.provision.plugins.module_utils.mirror import apt as mirror_apt
+from ansible_collections.gpu.provision.plugins.module_utils.mirror import index as mirror_index
 
 MANIFEST = "manifest.json"
 PARTIAL = ".partial"
 SCHEMA = "provision/mirror-manifest/1"
 _SHAPE = {"schema": SCHEMA, "files": {str: {"sha256": str, "size": int}}}
 _MOST_BYTES = 256 << 20
-_JOBS = 4  # downloads at a time: more is unfriendly to the servers, and no faster
+# downloads at a time: more is unfriendly to the servers, and no faster
+_JOBS = 4
 
 
 def main(args):
     """Entry of the fast read: args["op"] is one of those below. Raises AptError."""
     args = dict(args)
     operations = {
-        "open": opened, "resolve": mirror_apt.resolve, "fetch": fetch, "kept": kept, "written": written, "put": put,
-        "link": link, "finish": finish, "verify": verify, "get": get,
-    }  # fmt: skip
+        "open": opened,
+        "resolve": mirror_apt.resolve,
+        "fetch": fetch,
+        "kept": kept,
+        "written": written,
+        "put": put,
+        "link": link,
+        "finish": finish,
+        "verify": verify,
+        "get": get,
+    }
     operation = args.pop("op", None)
     if operation not in operations:
         raise AptError("apt.usage", "unknown operation %r" % operation)
@@ -65,14 +66,13 @@ def opened(root, create=True):
     if not os.path.lexists(path):
         if os.path.isdir(root) and [name for name in os.listdir(root) if name != PARTIAL] and create:
             raise AptError(
-                "mirror.not_ours", "%s holds something else than a mirror" % root,
+                "mirror.not_ours",
+                "%s holds something else than a mirror" % root,
                 because=["it is not empty, and there is no %s in it" % MANIFEST],
                 hint="name an empty or a new folder",
-            )  # fmt: skip
-        if not create:
-            raise AptError(
-                "mirror.none", "there is no mirror in %s" % root, hint="provision mirror DIR makes one"
             )
+        if not create:
+            raise AptError("mirror.none", "there is no mirror in %s" % root, hint="provision mirror DIR makes one")
         _make(root)
     told = []
     manifest = _manifest(root, told if create else None)
@@ -98,18 +98,17 @@ def _manifest(root, told=None):
     except own_state.Damaged as damage:
         if told is None:
             raise AptError(
-                "mirror.manifest", "the manifest of the mirror cannot be read: %s" % damage,
+                "mirror.manifest",
+                "the manifest of the mirror cannot be read: %s" % damage,
                 hint="provision mirror puts it aside and makes it anew: files with the right checksums are not fetched again",
-            ) from None  # fmt: skip
+            ) from None
         told.append("%s; files with the right checksums are not fetched again" % own_state.put_aside(damage))
         return {}
 
 
 def _write_manifest(root, content):
     data = dict({"schema": SCHEMA, "files": {}}, **content)
-    _replace(
-        os.path.join(root, MANIFEST), (json.dumps(data, indent=1, sort_keys=True) + "\n").encode("utf-8")
-    )
+    _replace(os.path.join(root, MANIFEST), (json.dumps(data, indent=1, sort_keys=True) + "\n").encode("utf-8"))
 
 
 # --- files
@@ -170,9 +169,10 @@ def _download(root, item):
     url = item["url"]
     if not url:
         raise AptError(
-            "mirror.lost", "%s is no longer in the mirror, and the originals dropped it" % item["path"],
+            "mirror.lost",
+            "%s is no longer in the mirror, and the originals dropped it" % item["path"],
             hint="provision lock --update moves the lock on to what there is",
-        )  # fmt: skip
+        )
     if url.startswith("file:"):
         url = "file:///" + url[len("file:") :].lstrip("/")
     _make(folder)
@@ -182,7 +182,9 @@ def _download(root, item):
         code = error.code.replace("conda.", "mirror.")
         hint = error.hint
         if "miniconda_" in (hint or ""):
-            hint = "run it again: it goes on where it stopped; the repository may be in the middle of an update of its own"
+            hint = (
+                "run it again: it goes on where it stopped; the repository may be in the middle of an update of its own"
+            )
         raise AptError(code, str(error), because=error.because, hint=hint) from None
     if item.get("size") is not None and found["size"] != item["size"]:
         raise AptError("mirror.checksum", "%s has another size than listed" % item["url"])
@@ -205,8 +207,15 @@ def kept(root, release, base, path, suite, components, archs):
             if mirror_index.by_hash(release):
                 where = "%s/by-hash/SHA256/%s" % (os.path.dirname(name), digest)
             url = "%s/%s" % (base, where.lstrip("/"))
-            items.append({"path": "%s/%s" % (folder, name), "url": url, "sha256": digest, "size": size,
-                          "any": "%s/%s" % (folder, row[0][0])})  # fmt: skip
+            items.append(
+                {
+                    "path": "%s/%s" % (folder, name),
+                    "url": url,
+                    "sha256": digest,
+                    "size": size,
+                    "any": "%s/%s" % (folder, row[0][0]),
+                }
+            )
     return items
 
 
@@ -249,15 +258,19 @@ def written(root, path, suite, components, archs, original, rows, prune=False):
                 if os.path.isfile(os.path.join(root, folder, name)):
                     with io.open(os.path.join(root, folder, name), "rb") as handle:
                         files[name] = handle.read()
-    text = mirror_index.release_text(
-        original, files, components, sorted(every), email.utils.formatdate(usegmt=True)
-    )
+    text = mirror_index.release_text(original, files, components, sorted(every), email.utils.formatdate(usegmt=True))
     signed = [os.path.join(root, folder, name) for name in ("Release", "Release.gpg", "InRelease")]
     same = all(map(os.path.isfile, signed)) and mirror_index.same_content(text, _text(signed[0]))
     rows = []
     for target in signed if same else ():
-        rows.append({"path": os.path.relpath(target, root), "sha256": conda_fetch.checksum(target),
-                     "size": os.path.getsize(target), "fetched": False})  # fmt: skip
+        rows.append(
+            {
+                "path": os.path.relpath(target, root),
+                "sha256": conda_fetch.checksum(target),
+                "size": os.path.getsize(target),
+                "fetched": False,
+            }
+        )
     return {"files": found, "release": text, "same": same, "signed": rows, "folder": folder}
 
 
@@ -359,8 +372,13 @@ def verify(root, start=0, budget=60):
         if time.monotonic() > deadline and at + 1 < len(paths):
             return {"bad": bad, "extra": [], "next": at + 1, "files": len(paths), "bytes": 0}
     extra = sorted(path for path, _ in _files(root) if path not in known and path != MANIFEST)
-    return {"bad": bad, "extra": extra, "next": None, "files": len(paths),
-            "bytes": sum(row["size"] for row in known.values())}  # fmt: skip
+    return {
+        "bad": bad,
+        "extra": extra,
+        "next": None,
+        "files": len(paths),
+        "bytes": sum(row["size"] for row in known.values()),
+    }
 
 
 def _problem(root, path, row):
@@ -402,9 +420,11 @@ def _make(folder):
         os.makedirs(folder, 0o755, exist_ok=True)
     except OSError as error:
         raise AptError(
-            "mirror.not_writable", "cannot write to %s" % folder, because=[os.strerror(error.errno or 0)],
+            "mirror.not_writable",
+            "cannot write to %s" % folder,
+            because=[os.strerror(error.errno or 0)],
             hint="name a folder that you can write to, with room for the packages",
-        ) from None  # fmt: skip
+        ) from None
 
 
 def _replace(path, data):

@@ -19,7 +19,8 @@ from ansible_collections.gpu.provision.plugins.module_utils.apt import query as 
 from ansible_collections.gpu.provision.plugins.module_utils.lib import proxies
 
 _TIMEOUT = 60
-_LIMIT = 64 << 20  # bytes of an index page: the largest projects have some MB
+# bytes of an index page: the largest projects have some MB
+_LIMIT = 64 << 20
 
 
 def main(args):
@@ -36,8 +37,14 @@ def main(args):
                 page = "%s/%s/" % (index.rstrip("/"), wheel["name"])
                 if page not in pages:
                     pages[page] = _links(page, tried)
-                row = next((dict(one, name=wheel["name"], version=wheel["version"]) for one in pages[page]
-                            if fits(one["file"], wheel)), None)  # fmt: skip
+                row = next(
+                    (
+                        dict(one, name=wheel["name"], version=wheel["version"])
+                        for one in pages[page]
+                        if fits(one["file"], wheel)
+                    ),
+                    None,
+                )
                 if row:
                     break
             if row is None:
@@ -105,7 +112,5 @@ def _links(page, tried):
     except (urllib.error.URLError, OSError, ValueError) as error:
         if isinstance(getattr(error, "reason", error), FileNotFoundError):
             return []
-        tried.append(
-            "%s cannot be read: %s (%s)" % (page, getattr(error, "reason", error), proxies.way(page))
-        )
+        tried.append("%s cannot be read: %s (%s)" % (page, getattr(error, "reason", error), proxies.way(page)))
         return []

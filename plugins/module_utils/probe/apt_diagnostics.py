@@ -10,19 +10,10 @@ from __future__ import annotations
 import os
 import time
 
-from ansible_collections.gpu.provision.plugins.module_utils.apt import (
-    common as apt_common,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.apt import (
-    conf as apt_conf,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.apt import (
-    dpkg_logs,
-    dpkg_state,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.apt import (
-    lists as apt_lists,
-)
+from ansible_collections.gpu.provision.plugins.module_utils.apt import common as apt_common
+from ansible_collections.gpu.provision.plugins.module_utils.apt import conf as apt_conf
+from ansible_collections.gpu.provision.plugins.module_utils.apt import dpkg_logs, dpkg_state
+from ansible_collections.gpu.provision.plugins.module_utils.apt import lists as apt_lists
 from ansible_collections.gpu.provision.plugins.module_utils.lib import lazy_re, proxies
 from ansible_collections.gpu.provision.plugins.module_utils.lib.host_tree import decimal, integer
 
@@ -35,8 +26,10 @@ _SETTINGS = lazy_re.compile(
 _LOCKS = (*apt_common.DPKG_LOCKS, apt_common.LISTS_LOCK, apt_common.ARCHIVES + "/lock")
 _AUTO = "/var/lib/apt/extended_states"
 _APTITUDE = "/var/lib/aptitude/pkgstates"
-_HOLD = "2"  # pkgCache::State::Hold, as aptitude writes it (aptitude: aptcache.cc)
-_TICKS = 100.0  # of 10 ms on every Linux that programs see (USER_HZ, proc(5))
+# pkgCache::State::Hold, as aptitude writes it (aptitude: aptcache.cc)
+_HOLD = "2"
+# of 10 ms on every Linux that programs see (USER_HZ, proc(5))
+_TICKS = 100.0
 
 
 def read(tree, facts):
@@ -77,10 +70,7 @@ def _unfinished(tree, rows):
     for row, name in zip(found, bare):  # noqa: B905 - strict= came with Python 3.10
         last = failed.get(name, {})
         row.update(
-            since=since.get(name),
-            action=last.get("action"),
-            reason=last.get("reason"),
-            context=last.get("context", []),
+            since=since.get(name), action=last.get("action"), reason=last.get("reason"), context=last.get("context", [])
         )
     return found
 
@@ -112,15 +102,8 @@ def _settings(tree):
 
 def _stanzas(tree, errors):
     """{path: [first line of each stanza]} of the .sources files that apt's errors name: they count stanzas, not lines."""
-    paths = [
-        word.strip(",:;")
-        for error in errors
-        for word in error.split()
-        if word.strip(",:;").endswith(".sources")
-    ]
-    return {
-        path: [line for line, _ in apt_conf.stanzas(tree.read(path) or "")] for path in dict.fromkeys(paths)
-    }
+    paths = [word.strip(",:;") for error in errors for word in error.split() if word.strip(",:;").endswith(".sources")]
+    return {path: [line for line, _ in apt_conf.stanzas(tree.read(path) or "")] for path in dict.fromkeys(paths)}
 
 
 def _aptitude_holds(tree):
@@ -193,8 +176,13 @@ def _disks(tree):
             found = os.statvfs(tree.real(path))
         except OSError:
             continue
-        rows.append({
-            "path": path, "free": found.f_bavail * found.f_frsize, "size": found.f_blocks * found.f_frsize,
-            "files_free": found.f_favail if found.f_files else None, "read_only": bool(found.f_flag & os.ST_RDONLY),
-        })  # fmt: skip
+        rows.append(
+            {
+                "path": path,
+                "free": found.f_bavail * found.f_frsize,
+                "size": found.f_blocks * found.f_frsize,
+                "files_free": found.f_favail if found.f_files else None,
+                "read_only": bool(found.f_flag & os.ST_RDONLY),
+            }
+        )
     return rows

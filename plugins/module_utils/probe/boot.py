@@ -98,8 +98,7 @@ def grub_default(text, env, default_grub):
         return env["next_entry"], "grubenv's next_entry (one boot only)"
     head = re.split(r"^[ \t]*(?:menuentry|submenu)\s", text, maxsplit=1, flags=re.M)[0]
     values = [
-        a or b or c
-        for a, b, c in re.findall(r"""^[ \t]*set default=(?:"([^"]*)"|'([^']*)'|(\S+))""", head, re.M)
+        a or b or c for a, b, c in re.findall(r"""^[ \t]*set default=(?:"([^"]*)"|'([^']*)'|(\S+))""", head, re.M)
     ]
     values = [value for value in values if "next_entry" not in value]
     value, origin = "0", "GRUB's own"
@@ -150,8 +149,10 @@ def _grub(tree, text):
     because = "GRUB starts '%s' (default '%s', %s)" % (entry["title"], default, origin)
     if not exact:
         because = "GRUB starts its first entry '%s': the default '%s' (%s) is not in the menu" % (
-            entry["title"], default, origin,
-        )  # fmt: skip
+            entry["title"],
+            default,
+            origin,
+        )
     kernel = entry["kernel"]
     if kernel is None:
         return None, because + "; it starts no Linux kernel that can be told"
@@ -186,9 +187,7 @@ def _systemd_boot(tree):
             continue
         order = sorted(entries, key=lambda name: deb_version.natural_key(entries[name].get("version", name)))
         pattern = None
-        for match in re.finditer(
-            r"^[ \t]*default\s+(\S+)", tree.read(esp + "/loader/loader.conf") or "", re.M
-        ):
+        for match in re.finditer(r"^[ \t]*default\s+(\S+)", tree.read(esp + "/loader/loader.conf") or "", re.M):
             pattern = match.group(1)
         chosen, why = order[-1], "the newest entry in " + folder
         for wish, origin in (

@@ -15,7 +15,8 @@ from ansible_collections.gpu.provision.plugins.module_utils.lib import kmod
 from ansible_collections.gpu.provision.plugins.module_utils.lib.host_tree import integer
 
 TIMEOUT = 5.0
-_LOG_BYTES = 4 * 1024 * 1024  # of the end of a log file
+# of the end of a log file
+_LOG_BYTES = 4 * 1024 * 1024
 _LOG_LINES = 300
 # What is kept of the kernel's log: what NVIDIA's modules, their rivals and the checks of signatures say.
 _INTERESTING = re.compile(
@@ -76,17 +77,18 @@ def read(tree, facts, run=None):
         "mig_instances": read_mig(tree),
         "mig_layout": [
             path
-            for path in ("/etc/nvidia-mig-manager/config.yaml", "/etc/systemd/system/nvidia-mig-manager.service",
-                         "/lib/systemd/system/nvidia-mig-manager.service")
+            for path in (
+                "/etc/nvidia-mig-manager/config.yaml",
+                "/etc/systemd/system/nvidia-mig-manager.service",
+                "/lib/systemd/system/nvidia-mig-manager.service",
+            )
             if tree.exists(path)
         ],
         "driver_gpus": tree.names("/proc/driver/nvidia/gpus"),
         "failed_units": failed,
         "unit_log": read_unit_log(tree, failed, ask),
         "persistenced_options": read_unit_options(tree, "nvidia-persistenced"),
-        "masked_units": [
-            unit for unit in _UNITS if tree.link("/etc/systemd/system/%s.service" % unit) == "/dev/null"
-        ],
+        "masked_units": [unit for unit in _UNITS if tree.link("/etc/systemd/system/%s.service" % unit) == "/dev/null"],
         "compiler": read_compiler(tree),
         # NVIDIA's GPU operator keeps a whole driver there and loads its module.
         "driver_container": tree.is_dir("/run/nvidia/driver/usr"),
@@ -94,7 +96,7 @@ def read(tree, facts, run=None):
         "nameservers": read_nameservers(tree),
         "lockdown": _chosen(tree.word("/sys/kernel/security/lockdown")),
         "sig_enforce": tree.word("/sys/module/module/parameters/sig_enforce") in ("Y", "1"),
-    }  # fmt: skip
+    }
 
 
 # --- programs ------------------------------------------------------------------------------------------------
@@ -170,11 +172,13 @@ def read_modules(tree):
     for line in (tree.read("/proc/modules") or "").splitlines():
         words = line.split()
         if len(words) >= 4 and _MODULES.match(words[0]):
-            rows.append({
-                "name": words[0],
-                "uses": integer(words[2]),
-                "holders": [name for name in words[3].strip("-").split(",") if name],
-            })  # fmt: skip
+            rows.append(
+                {
+                    "name": words[0],
+                    "uses": integer(words[2]),
+                    "holders": [name for name in words[3].strip("-").split(",") if name],
+                }
+            )
     return rows
 
 
@@ -182,8 +186,11 @@ def read_parameters(tree):
     """{"nvidia_uvm.uvm_disable_hmm": "Y", …}: parameters of loaded modules that rules judge."""
     found = {}
     for module, name in (
-        ("nvidia_uvm", "uvm_disable_hmm"), ("nvidia_drm", "modeset"), ("nvidia_drm", "fbdev"), ("nouveau", "modeset"),
-    ):  # fmt: skip
+        ("nvidia_uvm", "uvm_disable_hmm"),
+        ("nvidia_drm", "modeset"),
+        ("nvidia_drm", "fbdev"),
+        ("nouveau", "modeset"),
+    ):
         value = tree.word("/sys/module/%s/parameters/%s" % (module, name))
         if value is not None:
             found["%s.%s" % (module, name)] = value
@@ -227,23 +234,23 @@ def read_dkms(tree):
                 {"kernel": kernel, "installed": installed.get(kernel) == version}
                 for kernel in tree.names(top)
                 if kernel not in ("build", "source")
-                and any(
-                    tree.is_dir("%s/%s/%s" % (top, kernel, arch)) for arch in ("x86_64", "aarch64", "ppc64le")
-                )
+                and any(tree.is_dir("%s/%s/%s" % (top, kernel, arch)) for arch in ("x86_64", "aarch64", "ppc64le"))
             ]
             log = top + "/build/make.log"
             text = tree.read(log)
             kernel = re.search(r"for kernel (\S+)", (text or "")[:400])
-            rows.append({
-                "name": name,
-                "version": version,
-                "source": source,
-                "source_missing": not tree.exists(source + "/dkms.conf"),
-                "builds": builds,
-                "make_log": log if text is not None else None,
-                "make_kernel": kernel.group(1) if kernel else None,
-                "make_error": decisive_error(text or ""),
-            })  # fmt: skip
+            rows.append(
+                {
+                    "name": name,
+                    "version": version,
+                    "source": source,
+                    "source_missing": not tree.exists(source + "/dkms.conf"),
+                    "builds": builds,
+                    "make_log": log if text is not None else None,
+                    "make_kernel": kernel.group(1) if kernel else None,
+                    "make_error": decisive_error(text or ""),
+                }
+            )
     return rows
 
 
@@ -273,10 +280,7 @@ def read_compiler(tree):
     if not match:
         return None
     name = match.group(1)
-    return {
-        "kernel": name,
-        "missing": not any(tree.exists(f + "/" + name) for f in ("/usr/bin", "/usr/local/bin")),
-    }
+    return {"kernel": name, "missing": not any(tree.exists(f + "/" + name) for f in ("/usr/bin", "/usr/local/bin"))}
 
 
 # --- boot ----------------------------------------------------------------------------------------------------
@@ -295,8 +299,11 @@ def read_initrd_sizes(tree):
 
 def read_default_target(tree):
     """graphical.target, multi-user.target, …: what systemd starts; systemd's own default without a link."""
-    for path in ("/etc/systemd/system/default.target", "/usr/lib/systemd/system/default.target",
-                 "/lib/systemd/system/default.target"):  # fmt: skip
+    for path in (
+        "/etc/systemd/system/default.target",
+        "/usr/lib/systemd/system/default.target",
+        "/lib/systemd/system/default.target",
+    ):
         target = tree.link(path)
         if target:
             return _base(target)
@@ -344,17 +351,14 @@ def read_xorg(tree):
 
 _X_ERROR = re.compile(
     r"\(EE\).*(?:NVIDIA|nvidia|nouveau|GLX|no screens found|No devices detected)|"
-    r'extension "GLX" missing|Failed to initialize the GLX module',
+    r'extension "GLX" missing|Failed to initialize the GLX module'
 )
 
 
 def read_xorg_errors(tree):
     """Lines of X's last log that say why a desktop does not start: without their time."""
     logs = [("/var/log/Xorg.0.log", False)]
-    logs += [
-        (path, True)
-        for path in _confs(tree, "/var/log/lightdm", ".log") + _confs(tree, "/var/log/gdm3", ".log")
-    ]
+    logs += [(path, True) for path in _confs(tree, "/var/log/lightdm", ".log") + _confs(tree, "/var/log/gdm3", ".log")]
     for user in tree.names("/home"):
         logs.append(("/home/%s/.local/share/xorg/Xorg.0.log" % user, False))
         logs.append(("/home/%s/.xsession-errors" % user, True))
@@ -403,9 +407,7 @@ def read_unit_log(tree, failed, ask):
             name = {"nvidia-fabricmanager": "nv-fabricmanager"}.get(unit, unit)
             text = _tail(tree, "/var/log/syslog") or ""
             lines = [
-                _STAMP.sub("", line)
-                for line in text.splitlines()
-                if re.search(r"\b%s(?:\[|:)" % re.escape(name), line)
+                _STAMP.sub("", line) for line in text.splitlines() if re.search(r"\b%s(?:\[|:)" % re.escape(name), line)
             ]
             text = _tail(tree, "/var/log/fabricmanager.log") if unit == "nvidia-fabricmanager" else None
             lines += (text or "").splitlines()

@@ -16,9 +16,7 @@ from ansible_collections.gpu.provision.plugins.module_utils.probe import (
     boot_diagnostics,
     user_diagnostics,
 )
-from ansible_collections.gpu.provision.plugins.module_utils.probe import (
-    facts as probe_facts,
-)
+from ansible_collections.gpu.provision.plugins.module_utils.probe import facts as probe_facts
 
 
 def main(args):

@@ -19,13 +19,7 @@ from ansible_collections.gpu.provision.plugins.module_utils.apt import conf as a
 from ansible_collections.gpu.provision.plugins.module_utils.conda import probe as conda_probe
 from ansible_collections.gpu.provision.plugins.module_utils.containers import probe as containers_probe
 from ansible_collections.gpu.provision.plugins.module_utils.cuda import probe as cuda_probe
-from ansible_collections.gpu.provision.plugins.module_utils.lib import (
-    deb_version,
-    driver_names,
-    kmod,
-    lazy_re,
-    redact,
-)
+from ansible_collections.gpu.provision.plugins.module_utils.lib import deb_version, driver_names, kmod, lazy_re, redact
 from ansible_collections.gpu.provision.plugins.module_utils.lib.host_tree import HostTree, decimal, integer
 from ansible_collections.gpu.provision.plugins.module_utils.probe import boot, smi
 from ansible_collections.gpu.provision.plugins.module_utils.probe.gpu_users import read_gpu_users
@@ -38,21 +32,59 @@ NVSWITCH_IDS = ("1af1", "22a3")
 FIRST_NVLINK5_ID = 0x2900
 # Packages that are reported: the driver, CUDA, kernels, containers, desktops and what builds modules.
 _PREFIXES = (
-    b"cuda", b"cudnn", b"libnccl", b"libnpp", b"libnv", b"libxnvctrl", b"libcublas", b"libcuda", b"libcudla",
+    b"cuda",
+    b"cudnn",
+    b"libnccl",
+    b"libnpp",
+    b"libnv",
+    b"libxnvctrl",
+    b"libcublas",
+    b"libcuda",
+    b"libcudla",
     b"libcudnn",
-    b"libcudss", b"libcufft", b"libcufile", b"libcuobj", b"libcupti", b"libcurand", b"libcusolver",
+    b"libcudss",
+    b"libcufft",
+    b"libcufile",
+    b"libcuobj",
+    b"libcupti",
+    b"libcurand",
+    b"libcusolver",
     b"libcusparse",
-    b"libcutensor", b"libcutlass", b"nsight", b"tensorrt", b"gds-", b"datacenter-gpu", b"linux-", b"docker",
-    b"containerd", b"moby-", b"gcc-", b"g++-", b"task-",
-)  # fmt: skip
-_NAMES = frozenset([
-    b"nvlsm", b"dkms", b"podman", b"runc", b"crun", b"shim-signed", b"mokutil", b"gcc", b"g++", b"make",
-    b"unattended-upgrades", b"needrestart", b"initramfs-tools", b"dracut", b"ubuntu-drivers-common",
-    b"xserver-xorg-core",
-])  # fmt: skip
-_DESKTOPS = frozenset([
-    "gdm3", "lightdm", "sddm", "xdm", "lxdm", "slim", "gnome-shell", "plasma-workspace",
-])  # fmt: skip
+    b"libcutensor",
+    b"libcutlass",
+    b"nsight",
+    b"tensorrt",
+    b"gds-",
+    b"datacenter-gpu",
+    b"linux-",
+    b"docker",
+    b"containerd",
+    b"moby-",
+    b"gcc-",
+    b"g++-",
+    b"task-",
+)
+_NAMES = frozenset(
+    [
+        b"nvlsm",
+        b"dkms",
+        b"podman",
+        b"runc",
+        b"crun",
+        b"shim-signed",
+        b"mokutil",
+        b"gcc",
+        b"g++",
+        b"make",
+        b"unattended-upgrades",
+        b"needrestart",
+        b"initramfs-tools",
+        b"dracut",
+        b"ubuntu-drivers-common",
+        b"xserver-xorg-core",
+    ]
+)
+_DESKTOPS = frozenset(["gdm3", "lightdm", "sddm", "xdm", "lxdm", "slim", "gnome-shell", "plasma-workspace"])
 _SESSIONS = ("ubuntu", "kubuntu", "xubuntu", "lubuntu", "edubuntu", "task-")
 SERVICES = {
     # service: (name of its main process, pid files)
@@ -84,16 +116,36 @@ OWN_FILES = (
 )
 _WANT = {"install": "i", "hold": "h", "deinstall": "r", "purge": "p", "unknown": "u"}
 _STATE = {
-    "not-installed": "n", "config-files": "c", "half-installed": "H", "unpacked": "U", "half-configured": "F",
-    "triggers-awaited": "W", "triggers-pending": "t", "installed": "i",
-}  # fmt: skip
-_FLAVOURS = frozenset([
-    "generic", "virtual", "lowlatency", "aws", "gcp", "gke", "azure", "oracle", "kvm", "ibm", "nvidia", "oem",
-    "raspi", "intel",
-])  # fmt: skip
-_NO_KERNELS = frozenset([
-    "modules", "objects", "signatures", "tools", "cloud", "firmware", "libc", "base", "doc", "source",
-])  # fmt: skip
+    "not-installed": "n",
+    "config-files": "c",
+    "half-installed": "H",
+    "unpacked": "U",
+    "half-configured": "F",
+    "triggers-awaited": "W",
+    "triggers-pending": "t",
+    "installed": "i",
+}
+_FLAVOURS = frozenset(
+    [
+        "generic",
+        "virtual",
+        "lowlatency",
+        "aws",
+        "gcp",
+        "gke",
+        "azure",
+        "oracle",
+        "kvm",
+        "ibm",
+        "nvidia",
+        "oem",
+        "raspi",
+        "intel",
+    ]
+)
+_NO_KERNELS = frozenset(
+    ["modules", "objects", "signatures", "tools", "cloud", "firmware", "libc", "base", "doc", "source"]
+)
 _VERSION_IN_NAME = lazy_re.compile(r"[0-9]+\.[0-9]+\.[0-9]+-")
 
 
@@ -266,15 +318,19 @@ def _container(tree):
 
 def _virtual(tree):
     """Kind of virtual machine by DMI, else by the processor's hypervisor flag; None on bare metal."""
-    vendor = "%s %s" % (
-        tree.word("/sys/class/dmi/id/sys_vendor"),
-        tree.word("/sys/class/dmi/id/product_name"),
-    )
+    vendor = "%s %s" % (tree.word("/sys/class/dmi/id/sys_vendor"), tree.word("/sys/class/dmi/id/product_name"))
     for word, kind in (
-        ("KVM", "kvm"), ("QEMU", "qemu"), ("Amazon EC2", "amazon"), ("Google Compute Engine", "google"),
-        ("VMware", "vmware"), ("VirtualBox", "oracle"), ("Virtual Machine", "microsoft"), ("Xen", "xen"),
-        ("Bochs", "bochs"), ("OpenStack", "openstack"),
-    ):  # fmt: skip
+        ("KVM", "kvm"),
+        ("QEMU", "qemu"),
+        ("Amazon EC2", "amazon"),
+        ("Google Compute Engine", "google"),
+        ("VMware", "vmware"),
+        ("VirtualBox", "oracle"),
+        ("Virtual Machine", "microsoft"),
+        ("Xen", "xen"),
+        ("Bochs", "bochs"),
+        ("OpenStack", "openstack"),
+    ):
         if word in vendor and "metal" not in vendor:
             return kind
     if tree.word("/sys/hypervisor/type") == "xen":
@@ -302,15 +358,17 @@ def read_pci(tree):
             vendor, sub = tree.word(path + "/subsystem_vendor"), tree.word(path + "/subsystem_device")
             numa = tree.word(path + "/numa_node")
             driver = tree.link(path + "/driver")
-            gpus.append({
-                "slot": slot,
-                "device": device,
-                "subsystem": "%s:%s" % (vendor[2:].lower(), sub[2:].lower()) if vendor and sub else None,
-                "pci_class": class_,
-                "driver": _driver_name(driver),
-                "numa_node": integer(numa) if numa and not numa.startswith("-") else None,
-                "pcie": read_link(tree, path),
-            })  # fmt: skip
+            gpus.append(
+                {
+                    "slot": slot,
+                    "device": device,
+                    "subsystem": "%s:%s" % (vendor[2:].lower(), sub[2:].lower()) if vendor and sub else None,
+                    "pci_class": class_,
+                    "driver": _driver_name(driver),
+                    "numa_node": integer(numa) if numa and not numa.startswith("-") else None,
+                    "pcie": read_link(tree, path),
+                }
+            )
     return gpus, switches
 
 
@@ -331,10 +389,12 @@ def read_link(tree, path):
     found = {
         name: _first_number(tree.word("%s/%s" % (path, file)))
         for name, file in (
-            ("width", "current_link_width"), ("max_width", "max_link_width"),
-            ("speed", "current_link_speed"), ("max_speed", "max_link_speed"),
+            ("width", "current_link_width"),
+            ("max_width", "max_link_width"),
+            ("speed", "current_link_speed"),
+            ("max_speed", "max_link_speed"),
         )
-    }  # fmt: skip
+    }
     for name in ("width", "max_width"):
         found[name] = int(found[name]) if found[name] and found[name] <= 32 else None
     return found if any(found.values()) else None
@@ -350,17 +410,11 @@ def read_nvlink5(tree, gpus):
     Source of the rule: NVIDIA fabric manager's start script (SW_MNG in vpd). Reading vpd is slow:
     it is done only where such a switch can be.
     """
-    ids = [
-        gpu["device"]
-        for gpu in gpus
-        if gpu["pci_class"] == "0302" and re.match(r"[0-9a-f]{4}\Z", gpu["device"])
-    ]
+    ids = [gpu["device"] for gpu in gpus if gpu["pci_class"] == "0302" and re.match(r"[0-9a-f]{4}\Z", gpu["device"])]
     if not any(int(device, 16) >= FIRST_NVLINK5_ID for device in ids):
         return False
     base = "/sys/class/infiniband"
-    return any(
-        b"SW_MNG" in (tree.read_bytes("%s/%s/device/vpd" % (base, n)) or b"") for n in tree.names(base)
-    )
+    return any(b"SW_MNG" in (tree.read_bytes("%s/%s/device/vpd" % (base, n)) or b"") for n in tree.names(base))
 
 
 def read_loaded(tree):
@@ -369,9 +423,7 @@ def read_loaded(tree):
     text = tree.read("/proc/driver/nvidia/version")
     if text is None and not _is_loaded(tree, "nvidia"):
         return None
-    match = re.search(
-        r"^NVRM version:.*?(Open )?Kernel Module(?: for \S+)?\s+([0-9][0-9.]*)", text or "", re.M
-    )
+    match = re.search(r"^NVRM version:.*?(Open )?Kernel Module(?: for \S+)?\s+([0-9][0-9.]*)", text or "", re.M)
     version = tree.word(base + "/version") or (match.group(2) if match else "")
     flavour = None
     taint = tree.word(base + "/taint")
@@ -647,9 +699,7 @@ def read_kernels(tree, packages, container):
         "next": next_release,
         "next_because": because,
         "installed": installed,
-        "metapackages": [
-            name for name, row in packages.items() if row["status"][1] == "i" and _is_meta(name, row)
-        ],
+        "metapackages": [name for name, row in packages.items() if row["status"][1] == "i" and _is_meta(name, row)],
     }
 
 
@@ -700,9 +750,7 @@ def read_modprobe(tree, owners):
                     written = max(written, (owner and owners.installed_at(owner)) or written)
                 newest = written if newest is None else max(newest, written)
     cmdline = tree.read("/proc/cmdline") or ""
-    for match in re.finditer(
-        r"(?:modprobe\.blacklist|module_blacklist|rd\.driver\.blacklist)=(\S+)", cmdline
-    ):
+    for match in re.finditer(r"(?:modprobe\.blacklist|module_blacklist|rd\.driver\.blacklist)=(\S+)", cmdline):
         blacklisted |= {name.replace("-", "_") for name in match.group(1).split(",") if name}
     return {"names": sorted(blacklisted), "newest": newest}
 
@@ -728,12 +776,7 @@ def read_libraries(tree, owners):
             seen.add(target)
             match = re.search(r"\.so\.([0-9]+\.[0-9.]+)$", target)
             package = owners.of(target)
-            row = {
-                "soname": soname,
-                "path": path,
-                "version": match.group(1) if match else None,
-                "package": package,
-            }
+            row = {"soname": soname, "path": path, "version": match.group(1) if match else None, "package": package}
             found.setdefault(soname, row)
             if package is None and owners.known:
                 foreign.append(target)
@@ -757,9 +800,7 @@ def library_folders(tree):
                 import fnmatch
 
                 for pattern in words[1:]:
-                    pattern = (
-                        pattern if pattern.startswith("/") else os.path.join(os.path.dirname(path), pattern)
-                    )
+                    pattern = pattern if pattern.startswith("/") else os.path.join(os.path.dirname(path), pattern)
                     parent, wanted = os.path.split(pattern)
                     for name in tree.names(parent):
                         if fnmatch.fnmatch(name, wanted):
@@ -781,9 +822,7 @@ def library_folders(tree):
 
 def read_runfile(tree, owners, foreign):
     """facts.Runfile: what a driver that apt does not own leaves behind."""
-    traces = [
-        path for path in ("/usr/bin/nvidia-installer", "/usr/local/nvidia") if _holds_driver(tree, path)
-    ]
+    traces = [path for path in ("/usr/bin/nvidia-installer", "/usr/local/nvidia") if _holds_driver(tree, path)]
     traces += foreign
     uninstaller = "/usr/bin/nvidia-uninstall"
     if not tree.exists(uninstaller) or owners.of(uninstaller):
@@ -869,25 +908,16 @@ def _lists_age(tree):
     The index files carry the repository's dates, so the folders and apt's own stamp tell the age.
     """
     base = "/var/lib/apt/lists"
-    if not any(
-        re.search(r"_(?:InRelease|Release|Packages)(?:\.[a-z0-9]+)?$", name) for name in tree.names(base)
-    ):
+    if not any(re.search(r"_(?:InRelease|Release|Packages)(?:\.[a-z0-9]+)?$", name) for name in tree.names(base)):
         return None
-    found = [
-        tree.stat(path) for path in (base, base + "/partial", "/var/lib/apt/periodic/update-success-stamp")
-    ]
+    found = [tree.stat(path) for path in (base, base + "/partial", "/var/lib/apt/periodic/update-success-stamp")]
     return max(0.0, time.time() - max(row.st_mtime for row in found if row))
 
 
 def _lock_holder(tree):
     """'pid 123 (apt-get)' for who holds one of dpkg's or apt's locks, or None."""
     base = "/var/lib/"
-    paths = [
-        base + "dpkg/lock-frontend",
-        base + "dpkg/lock",
-        base + "apt/lists/lock",
-        "/var/cache/apt/archives/lock",
-    ]
+    paths = [base + "dpkg/lock-frontend", base + "dpkg/lock", base + "apt/lists/lock", "/var/cache/apt/archives/lock"]
     ask = tree.live and os.geteuid() == 0
     # Others than root may not ask for the lock, but everyone may read the kernel's table (slow to read).
     table = "" if ask else tree.read("/proc/locks") or ""
@@ -914,9 +944,7 @@ def _locked_by(path):
     except OSError:
         return None
     try:
-        answer = fcntl.fcntl(
-            handle, fcntl.F_GETLK, struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-        )
+        answer = fcntl.fcntl(handle, fcntl.F_GETLK, struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
     except OSError:
         return None
     finally:
@@ -952,12 +980,7 @@ def read_secure_boot(tree):
     elif not tree.is_noted(_EFIVARS):
         # efivarfs is not mounted here.
         tree.note(_EFIVARS)
-    return {
-        "efi": True,
-        "enabled": enabled,
-        "mok_key": key_file,
-        "mok_enrolled": _enrolled(tree, key_file, variables),
-    }
+    return {"efi": True, "enabled": enabled, "mok_key": key_file, "mok_enrolled": _enrolled(tree, key_file, variables)}
 
 
 def _efi_byte(tree, name):
@@ -1068,9 +1091,7 @@ def read_disks(tree):
             found = os.statvfs(tree.real(path))
         except OSError:
             continue
-        rows.append(
-            {"path": path, "free": found.f_bavail * found.f_frsize, "size": found.f_blocks * found.f_frsize}
-        )
+        rows.append({"path": path, "free": found.f_bavail * found.f_frsize, "size": found.f_blocks * found.f_frsize})
     return rows
 
 

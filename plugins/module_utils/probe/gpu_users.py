@@ -25,7 +25,7 @@ NOT_USERS = frozenset(
         "nvidia-device-p",
         "gpu-feature-dis",
     ]
-)  # fmt: skip  (comm has 15 characters)
+)
 
 _GPU_DEVICE = lazy_re.compile(
     r"^/dev/(?:nvidia[0-9]+|nvidiactl|nvidia-uvm|nvidia-uvm-tools|nvidia-modeset|nvidia-caps/.*)$"
@@ -47,7 +47,8 @@ def read_gpu_users(tree):
             tree.note("/proc/*/fd")
             continue
         except OSError:
-            continue  # the process has ended
+            # the process has ended
+            continue
         devices = set()
         for handle in handles:
             target = tree.link("%s/%s" % (base, handle))
@@ -60,12 +61,14 @@ def read_gpu_users(tree):
             users = _users(tree)
         owner = tree.stat("/proc/" + pid)
         uid = _status_uid(tree, pid) if not tree.live else (owner.st_uid if owner else None)
-        found.append({
-            "pid": integer(pid),
-            "comm": comm,
-            "user": None if uid is None else users.get(uid, "uid %d" % uid),
-            "devices": sorted(devices),
-        })  # fmt: skip
+        found.append(
+            {
+                "pid": integer(pid),
+                "comm": comm,
+                "user": None if uid is None else users.get(uid, "uid %d" % uid),
+                "devices": sorted(devices),
+            }
+        )
     return sorted(found, key=lambda row: row["pid"])
 
 

@@ -99,11 +99,7 @@ class Query(object):
         if status is None:
             self.abandon()
             return dict(
-                _empty(),
-                path=self.path,
-                ran=True,
-                timed_out=True,
-                error="nvidia-smi did not end and was stopped",
+                _empty(), path=self.path, ran=True, timed_out=True, error="nvidia-smi did not end and was stopped"
             )
         out, err = _content(self.out), _content(self.err)
         rc = os.WEXITSTATUS(status) if os.WIFEXITED(status) else -os.WTERMSIG(status)
@@ -134,18 +130,20 @@ def parse(path, rc, out, err):
         bus_id, _, body = part.partition("</gpu>")[0].partition('">')
         memory = re.search(r"<fb_memory_usage>\s*<total>\s*([0-9]{1,18})\s*MiB", body)
         persistence = _tag(body, "persistence_mode")
-        result["gpus"].append({
-            "index": index,
-            "name": _tag(body, "product_name") or "",
-            "uuid": _tag(body, "uuid"),
-            "bus_id": bus_id or None,
-            "driver_version": result["driver_version"],
-            "memory_mib": int(memory.group(1)) if memory else None,
-            "persistence": {"Enabled": True, "Disabled": False}.get(persistence),
-            "mig": _tag(body, "current_mig"),
-            "mig_pending": _tag(body, "pending_mig"),
-            "ecc": _tag(body, "current_ecc"),
-        })  # fmt: skip
+        result["gpus"].append(
+            {
+                "index": index,
+                "name": _tag(body, "product_name") or "",
+                "uuid": _tag(body, "uuid"),
+                "bus_id": bus_id or None,
+                "driver_version": result["driver_version"],
+                "memory_mib": int(memory.group(1)) if memory else None,
+                "persistence": {"Enabled": True, "Disabled": False}.get(persistence),
+                "mig": _tag(body, "current_mig"),
+                "mig_pending": _tag(body, "pending_mig"),
+                "ecc": _tag(body, "current_ecc"),
+            }
+        )
     if rc != 0 or not result["gpus"]:
         before, mark, log = out.partition("<?xml")
         words = before + (mark + log).rpartition("</nvidia_smi_log>")[2] + "\n" + err
@@ -159,9 +157,15 @@ def parse(path, rc, out, err):
 
 def _empty():
     return {
-        "path": None, "ran": False, "rc": None, "timed_out": False, "driver_version": None,
-        "cuda_version": None, "gpus": [], "error": None,
-    }  # fmt: skip
+        "path": None,
+        "ran": False,
+        "rc": None,
+        "timed_out": False,
+        "driver_version": None,
+        "cuda_version": None,
+        "gpus": [],
+        "error": None,
+    }
 
 
 def _tag(text, name):

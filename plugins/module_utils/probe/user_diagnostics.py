@@ -49,7 +49,7 @@ def read(tree, facts):
         "conda_profile": [
             path for path in ("/etc/profile.d/conda.sh", "/etc/profile.d/gpu-provision-conda.sh") if tree.exists(path)
         ],
-    }  # fmt: skip
+    }
 
 
 def _homes(tree):
@@ -109,9 +109,7 @@ def _sudo_keeps_proxy(tree):
     texts += [tree.read("/etc/sudoers.d/" + name, 65536) for name in tree.names("/etc/sudoers.d")]
     if texts[0] is None:
         return None
-    return any(
-        re.search(r"^[ \t]*Defaults.*env_keep.*https?_proxy", text or "", re.M | re.I) for text in texts
-    )
+    return any(re.search(r"^[ \t]*Defaults.*env_keep.*https?_proxy", text or "", re.M | re.I) for text in texts)
 
 
 # --- libraries that Python environments bring ---------------------------------------------------------------
@@ -128,9 +126,7 @@ def _bundled(tree, facts, homes):
     for base in _environments(tree, homes):
         for name in tree.names(base + "/lib"):
             if name.startswith("python3"):
-                places += [
-                    (base, "%s/lib/%s/%s" % (base, name, kind)) for kind in ("site-packages", "dist-packages")
-                ]
+                places += [(base, "%s/lib/%s/%s" % (base, name, kind)) for kind in ("site-packages", "dist-packages")]
     for environment, site in list(dict.fromkeys(places))[: 2 * _MOST_ENVIRONMENTS]:
         parts = tree.names(site + "/nvidia")
         versions = _wheels(tree, site) if parts else {}
@@ -140,10 +136,14 @@ def _bundled(tree, facts, homes):
                 if match:
                     family = match.group(1)
                     wheel = _WHEELS.get(family, family.lower())
-                    found.append({
-                        "environment": environment, "soname": name, "path": "%s/nvidia/%s/lib/%s" % (site, part, name),
-                        "version": versions.get(wheel) or versions.get(part),
-                    })  # fmt: skip
+                    found.append(
+                        {
+                            "environment": environment,
+                            "soname": name,
+                            "path": "%s/nvidia/%s/lib/%s" % (site, part, name),
+                            "version": versions.get(wheel) or versions.get(part),
+                        }
+                    )
     return found[:_MOST_LIBRARIES]
 
 

@@ -76,15 +76,7 @@ int main() {
 """
 
 # What nvcc -V and --list-gpu-arch do not say of toolkits before 11: what they compile PTX for at most.
-_OLD_NEWEST = {
-    "8.0": "6.2",
-    "9.0": "7.0",
-    "9.1": "7.0",
-    "9.2": "7.2",
-    "10.0": "7.5",
-    "10.1": "7.5",
-    "10.2": "7.5",
-}
+_OLD_NEWEST = {"8.0": "6.2", "9.0": "7.0", "9.1": "7.0", "9.2": "7.2", "10.0": "7.5", "10.1": "7.5", "10.2": "7.5"}
 
 
 def read_nvcc(said):
@@ -97,19 +89,14 @@ def read_nvcc(said):
     if too_new:
         most = too_new.group(1)
         return (
-            "host_compiler_too_new", "gcc is newer than %s, the newest that this nvcc takes" % most,
+            "host_compiler_too_new",
+            "gcc is newer than %s, the newest that this nvcc takes" % most,
             "apt-get install g++-%s; then nvcc -ccbin g++-%s (CUDAHOSTCXX=g++-%s for CMake)" % (most, most, most),
-        )  # fmt: skip
-    arch = re.search(
-        r"Unsupported gpu architecture '(\w+)'|Value '(\w+)' is not defined for option 'gpu-name'", said
-    )
+        )
+    arch = re.search(r"Unsupported gpu architecture '(\w+)'|Value '(\w+)' is not defined for option 'gpu-name'", said)
     if arch:
         name = arch.group(1) or arch.group(2)
-        return (
-            "unsupported_architecture",
-            "this nvcc does not compile for %s" % name,
-            "take a toolkit that does",
-        )
+        return ("unsupported_architecture", "this nvcc does not compile for %s" % name, "take a toolkit that does")
     if re.search(
         r"\b(gcc|g\+\+|c\+\+|cc1plus)['\u2019]?: (command )?not found|cannot execute '?cc1plus|Cannot find compiler",
         said,
@@ -121,14 +108,16 @@ def read_nvcc(said):
     if missing:
         what = next(group for group in missing.groups() if group)
         return (
-            "toolkit_incomplete", "the toolkit lacks %s" % what,
+            "toolkit_incomplete",
+            "the toolkit lacks %s" % what,
             "its packages are not all there: cuda-toolkit-X-Y, or cuda-minimal-build-X-Y, has it",
-        )  # fmt: skip
+        )
     if "exception specification is incompatible" in said:
         return (
-            "headers_clash", "the toolkit's mathematical headers do not fit this C library",
+            "headers_clash",
+            "the toolkit's mathematical headers do not fit this C library",
             "known of CUDA before 12.9 with glibc 2.41 and newer: a newer toolkit, or a container of an older Ubuntu",
-        )  # fmt: skip
+        )
     lines = [line.strip() for line in said.splitlines() if re.search(r"error|fatal", line)]
     return "other", lines[0] if lines else "nvcc failed without saying why", None
 
@@ -183,9 +172,14 @@ def build(args, say):
 
     def run(command, more=None):
         done = subprocess.run(  # noqa: S603 -- a list, never through a shell
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=folder,
-            env=dict(os.environ, TMPDIR=folder, **(more or {})), check=False,
-        )  # fmt: skip
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            cwd=folder,
+            env=dict(os.environ, TMPDIR=folder, **(more or {})),
+            check=False,
+        )
         return done.returncode, done.stdout.decode("utf-8", "replace")
 
     say("asking nvcc what it compiles for")
@@ -228,10 +222,15 @@ def build(args, say):
         say("running on card %s" % card["label"])
         started = time.monotonic()
         rc, said = run([program], {"CUDA_VISIBLE_DEVICES": card["uuid"]})
-        result["runs"].append({
-            "label": card["label"], "cc": card["cc"], "rc": rc, "said": said[-2000:],
-            "seconds": round(time.monotonic() - started, 2),
-        })  # fmt: skip
+        result["runs"].append(
+            {
+                "label": card["label"],
+                "cc": card["cc"],
+                "rc": rc,
+                "said": said[-2000:],
+                "seconds": round(time.monotonic() - started, 2),
+            }
+        )
     return result
 
 
@@ -241,13 +240,8 @@ def cards_by_smi(args, say):
     say("asking nvidia-smi")
     command = ["nvidia-smi", "--query-gpu=index,uuid,compute_cap", "--format=csv,noheader"]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=False)  # noqa: S603
-    rows = [
-        [word.strip() for word in line.split(",")]
-        for line in done.stdout.decode("utf-8", "replace").splitlines()
-    ]
-    good = [
-        row for row in rows if done.returncode == 0 and len(row) == 3 and re.match(r"[0-9]+\.[0-9]$", row[2])
-    ]
+    rows = [[word.strip() for word in line.split(",")] for line in done.stdout.decode("utf-8", "replace").splitlines()]
+    good = [row for row in rows if done.returncode == 0 and len(row) == 3 and re.match(r"[0-9]+\.[0-9]$", row[2])]
     return {"cards": [{"label": row[0], "uuid": row[1], "cc": row[2]} for row in good]}
 
 
@@ -273,18 +267,15 @@ def judge(version, outcome, no_card):
     given_up = sorted(cc for cc, how in done["how"].items() if how == "none")
     if given_up and not done["built"] and not done["said"]:
         return (
-            "fail", "CUDA %s no longer compiles for compute capability %s" % (version, ", ".join(given_up)), [],
-            "an older toolkit still does: provision compat --gpu NAME says which", numbers,
-        )  # fmt: skip
-    if not done["built"]:
-        _, sentence, hint = read_nvcc(done["said"])
-        return (
             "fail",
-            "does not compile: %s" % sentence,
-            done["said"].strip().splitlines()[-6:],
-            hint,
+            "CUDA %s no longer compiles for compute capability %s" % (version, ", ".join(given_up)),
+            [],
+            "an older toolkit still does: provision compat --gpu NAME says which",
             numbers,
         )
+    if not done["built"]:
+        _, sentence, hint = read_nvcc(done["said"])
+        return ("fail", "does not compile: %s" % sentence, done["said"].strip().splitlines()[-6:], hint, numbers)
     evidence = ["nvcc took %.1f s" % done["nvcc_s"]]
     for run in done["runs"]:
         numbers["gpu%s_run_s" % run["label"]] = run["seconds"]
@@ -294,38 +285,35 @@ def judge(version, outcome, no_card):
         said = run["said"].strip() or "exit code %d" % run["rc"]
         code = prove_errors.code_in(said)
         if code is None:
-            return (
-                "fail",
-                "card %s: %s" % (run["label"], said.splitlines()[-1]),
-                evidence + [said],
-                None,
-                numbers,
-            )
+            return ("fail", "card %s: %s" % (run["label"], said.splitlines()[-1]), evidence + [said], None, numbers)
         sentence, hint = prove_errors.explain(code)
         return "fail", "card %s: %s" % (run["label"], sentence), evidence + said.splitlines(), hint, numbers
     if given_up:
         return (
-            "fail", "CUDA %s no longer compiles for compute capability %s" % (version, ", ".join(given_up)), evidence,
-            "an older toolkit still does: provision compat --gpu NAME says which", numbers,
-        )  # fmt: skip
+            "fail",
+            "CUDA %s no longer compiles for compute capability %s" % (version, ", ".join(given_up)),
+            evidence,
+            "an older toolkit still does: provision compat --gpu NAME says which",
+            numbers,
+        )
     if done["compiler"]:
         return (
-            "warn", "compiles with %s only: the default gcc is newer than %d" % (done["compiler"], done["default_too_new"]),
-            evidence, "nvcc -ccbin %s (CUDAHOSTCXX for CMake)" % done["compiler"], numbers,
-        )  # fmt: skip
+            "warn",
+            "compiles with %s only: the default gcc is newer than %d" % (done["compiler"], done["default_too_new"]),
+            evidence,
+            "nvcc -ccbin %s (CUDAHOSTCXX for CMake)" % done["compiler"],
+            numbers,
+        )
     if no_card:
         return "skip", "compiled, not run: %s" % no_card, evidence, None, numbers
     jit = sorted(cc for cc, how in done["how"].items() if how == "jit")
     if jit:
         return (
-            "pass", "compiled and run, by PTX for compute capability %s: this toolkit is older than the card" % ", ".join(jit),
-            evidence, None, numbers,
-        )  # fmt: skip
+            "pass",
+            "compiled and run, by PTX for compute capability %s: this toolkit is older than the card" % ", ".join(jit),
+            evidence,
+            None,
+            numbers,
+        )
     many = len(done["runs"])
-    return (
-        "pass",
-        "compiled for %s and run on %d" % (", ".join(sorted(done["how"])), many),
-        evidence,
-        None,
-        numbers,
-    )
+    return ("pass", "compiled for %s and run on %d" % (", ".join(sorted(done["how"])), many), evidence, None, numbers)

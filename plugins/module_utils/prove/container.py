@@ -33,35 +33,43 @@ LIBRARIES = ("libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.s
 # How an attempt fails, and what helps; the first that is in the output counts.
 FAILURES = (
     (
-        r"could not select device driver", "the daemon does not know NVIDIA's toolkit",
+        r"could not select device driver",
+        "the daemon does not know NVIDIA's toolkit",
         "systemctl restart docker, where the toolkit came after it; see container.runtime",
     ),
     (
-        r"unknown or invalid runtime name: nvidia", "the daemon has no runtime nvidia",
+        r"unknown or invalid runtime name: nvidia",
+        "the daemon has no runtime nvidia",
         "provision apply registers it; see container.runtime",
     ),
     (
-        r"cgroup subsystem devices not found", "the container toolkit is too old for cgroup v2",
+        r"cgroup subsystem devices not found",
+        "the container toolkit is too old for cgroup v2",
         "1.8.0 is the first that works; see container.packages",
     ),
     (
-        r"unresolvable CDI devices|CDI device injection failed|unknown CDI", "no CDI specification knows the GPUs",
+        r"unresolvable CDI devices|CDI device injection failed|unknown CDI",
+        "no CDI specification knows the GPUs",
         "see container.cdi: systemctl restart nvidia-cdi-refresh.service, or nvidia-ctk cdi generate",
     ),
     (
-        r"CDI.*(?:not (?:enabled|supported)|disabled)|custom device.*nvidia\.com", "CDI is switched off in this daemon",
+        r"CDI.*(?:not (?:enabled|supported)|disabled)|custom device.*nvidia\.com",
+        "CDI is switched off in this daemon",
         "container_toolkit_docker_cdi: always",
     ),
     (
-        r"Failed to initialize NVML: Unknown Error", "the container lost its GPUs",
+        r"Failed to initialize NVML: Unknown Error",
+        "the container lost its GPUs",
         "see container.links: a systemctl daemon-reload does that",
     ),
     (
-        r"Driver/library version mismatch", "the driver on the disk is another one than is loaded",
+        r"Driver/library version mismatch",
+        "the driver on the disk is another one than is loaded",
         "see driver.versions; a reboot is due",
     ),
     (
-        r"driver not loaded|libnvidia-ml\.so\.1|nvml error", "the toolkit does not find the driver",
+        r"driver not loaded|libnvidia-ml\.so\.1|nvml error",
+        "the toolkit does not find the driver",
         "see driver.versions and driver.devices",
     ),
     (
@@ -70,10 +78,11 @@ FAILURES = (
         "see container.cdi; ldconfig, then systemctl restart nvidia-cdi-refresh.service",
     ),
     (
-        r"exec.*nvidia-smi.*(?:not found|no such file)", "nvidia-smi did not reach the container",
+        r"exec.*nvidia-smi.*(?:not found|no such file)",
+        "nvidia-smi did not reach the container",
         "see container.runtime; nvidia-container-cli list shows what the toolkit would mount",
     ),
-)  # fmt: skip
+)
 _GPU_LINE = re.compile(r"^GPU \d+: ", re.M)
 
 
@@ -172,12 +181,7 @@ class _Runtime(object):
             pulled = self.call(["pull", "--quiet", wanted])
             if not pulled.ok:
                 said = pulled.lines(2) or ["it did not end in time"]
-                return (
-                    None,
-                    False,
-                    "image %s is not here and cannot be had: %s" % (wanted, said[-1]),
-                    pulled.lines(),
-                )
+                return (None, False, "image %s is not here and cannot be had: %s" % (wanted, said[-1]), pulled.lines())
             return wanted, True, None, ["image %s, pulled and removed again" % wanted]
         data = scratch()
         if data is None:
@@ -261,26 +265,13 @@ def scratch(root="/", machine=None):
         return None
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as archive:
-        for name in (
-            "tmp",
-            "etc",
-            "usr",
-            "usr/bin",
-            "usr/lib",
-            "usr/lib/" + os.path.basename(folder),
-            "sbin",
-        ):
+        for name in ("tmp", "etc", "usr", "usr/bin", "usr/lib", "usr/lib/" + os.path.basename(folder), "sbin"):
             entry = tarfile.TarInfo(name)
             entry.type, entry.mode = tarfile.DIRTYPE, 0o755
             archive.addfile(entry)
         _add(archive, "etc/debian_version", b"scratch\n")
         for path in found:
-            _add(
-                archive,
-                path.lstrip("/"),
-                host_tree.read_file(os.path.realpath(root.rstrip("/") + path)),
-                0o755,
-            )
+            _add(archive, path.lstrip("/"), host_tree.read_file(os.path.realpath(root.rstrip("/") + path)), 0o755)
     return out.getvalue()
 
 
@@ -294,9 +285,14 @@ def run(argv, timeout, env, data=None):
     """Start a program with nothing of ours open, and end its whole group when its time is over. Returns an Attempt."""
     try:
         child = subprocess.Popen(  # noqa: S603 - a list, no shell
-            argv, stdin=subprocess.PIPE if data is not None else subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, env=env, start_new_session=True, cwd="/",
-        )  # fmt: skip
+            argv,
+            stdin=subprocess.PIPE if data is not None else subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=env,
+            start_new_session=True,
+            cwd="/",
+        )
     except OSError as error:
         return Attempt(127, "%s: %s" % (argv[0], error.strerror))
     output = outputs.Output(child, data)
@@ -317,7 +313,8 @@ def _end(child):
     try:
         os.killpg(child.pid, signal.SIGKILL)
     except ProcessLookupError:
-        pass  # it ended by itself
+        # it ended by itself
+        pass
 
 
 def _which(name):

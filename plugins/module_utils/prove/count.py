@@ -107,9 +107,7 @@ def judge(survey, bus, seen, hidden_by, expected):
     evidence = ["card %d: %s at %s" % (card["index"], card["name"], card["bus_id"]) for card in cards]
     evidence += ["card %d: %s" % (row["index"], row["error"]) for row in lost]
     for card in cards:
-        evidence += [
-            "card %d: MIG instance %s" % (card["index"], row["name"]) for row in card["mig_instances"]
-        ]
+        evidence += ["card %d: MIG instance %s" % (card["index"], row["name"]) for row in card["mig_instances"]]
     if lost:
         hint = "dmesg | grep Xid; often only a power cycle helps"
         return "fail", "card %d does not answer" % lost[0]["index"], evidence, hint, numbers
@@ -145,7 +143,5 @@ def judge(survey, bus, seen, hidden_by, expected):
         return "warn" if only_hidden else "fail", "; ".join(said), evidence, hints[0], numbers
     message = "%d cards" % len(cards) if len(cards) != 1 else "1 card"
     if instances:
-        message += ", %d MIG instances (a program sees one, or those that CUDA_VISIBLE_DEVICES names)" % len(
-            instances
-        )
+        message += ", %d MIG instances (a program sees one, or those that CUDA_VISIBLE_DEVICES names)" % len(instances)
     return "pass", message, evidence, None, numbers

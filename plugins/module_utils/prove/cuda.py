@@ -285,8 +285,7 @@ def pattern_product(n, rows=ROWS, columns=COLUMNS):
         for k in range(n):
             by_residue[3 * k % columns] += a_rows[i][k]
         cycle = [
-            sum(weight * ((residue + j) % columns) for residue, weight in enumerate(by_residue))
-            for j in range(columns)
+            sum(weight * ((residue + j) % columns) for residue, weight in enumerate(by_residue)) for j in range(columns)
         ]
         product.append(array.array("f", (cycle * (n // columns + 1))[:n]).tobytes())
     return a, b, product
@@ -391,7 +390,10 @@ def _memory(card, args, result):
                 )
         passes += 1
     tested = sum(size for _, size in chunks)
-    result["numbers"].update(memory_tested_gib=round(tested / 2.0**30, 2), memory_tested_percent=round(100.0 * tested / total, 1),
-                             memory_passes=passes)  # fmt: skip
+    result["numbers"].update(
+        memory_tested_gib=round(tested / 2.0**30, 2),
+        memory_tested_percent=round(100.0 * tested / total, 1),
+        memory_passes=passes,
+    )
     for address, _ in chunks:
         card.free(address)

@@ -10,18 +10,10 @@ from __future__ import annotations
 import array
 import ctypes
 
-from ansible_collections.gpu.provision.plugins.module_utils.prove import (
-    cuda as prove_cuda,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.prove import (
-    errors as prove_errors,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.prove import (
-    framework as prove_framework,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.prove import (
-    library as prove_library,
-)
+from ansible_collections.gpu.provision.plugins.module_utils.prove import cuda as prove_cuda
+from ansible_collections.gpu.provision.plugins.module_utils.prove import errors as prove_errors
+from ansible_collections.gpu.provision.plugins.module_utils.prove import framework as prove_framework
+from ansible_collections.gpu.provision.plugins.module_utils.prove import library as prove_library
 
 NAMES = ("libcudnn.so.9", "libcudnn.so.8", "libcudnn.so.7")
 _void, _size = ctypes.c_void_p, ctypes.c_size_t
@@ -41,9 +33,7 @@ class _Cudnn(object):
     def call(self, name, *arguments):
         code = getattr(self.library, name)(*arguments)
         if code != 0:
-            raise CudnnError(
-                "%s returned %d (%s)" % (name, code, self.library.cudnnGetErrorString(code).decode())
-            )
+            raise CudnnError("%s returned %d (%s)" % (name, code, self.library.cudnnGetErrorString(code).decode()))
 
     def made(self, name, *arguments):
         """Create something whose handle is written to the first parameter."""
@@ -63,14 +53,16 @@ def reference(image, weights):
             [
                 sum(
                     at(c, y + dy - 1, x + dx - 1) * weights[k][c][dy][dx]
-                    for c in range(CHANNELS) for dy in range(KERNEL) for dx in range(KERNEL)
+                    for c in range(CHANNELS)
+                    for dy in range(KERNEL)
+                    for dx in range(KERNEL)
                 )
                 for x in range(SIDE)
             ]
             for y in range(SIDE)
         ]
         for k in range(FILTERS)
-    ]  # fmt: skip
+    ]
 
 
 def flat(value):
@@ -90,14 +82,9 @@ def convolve(args, say):
     }
     say("initialising the driver")
     card = prove_cuda.Card(prove_cuda.Driver(), 0)
-    image = [
-        [[(3 * c + 5 * y + 7 * x) % 11 for x in range(SIDE)] for y in range(SIDE)] for c in range(CHANNELS)
-    ]
+    image = [[[(3 * c + 5 * y + 7 * x) % 11 for x in range(SIDE)] for y in range(SIDE)] for c in range(CHANNELS)]
     weights = [
-        [
-            [[(k + 2 * c + 3 * y + x) % 5 - 2 for x in range(KERNEL)] for y in range(KERNEL)]
-            for c in range(CHANNELS)
-        ]
+        [[[(k + 2 * c + 3 * y + x) % 5 - 2 for x in range(KERNEL)] for y in range(KERNEL)] for c in range(CHANNELS)]
         for k in range(FILTERS)
     ]
     data = [array.array("f", flat(value)).tobytes() for value in (image, weights)]
@@ -121,21 +108,24 @@ def convolve(args, say):
         say("convolution with algorithm %d" % algorithm)
         space = _size()
         try:
-            cudnn.call(
-                "cudnnGetConvolutionForwardWorkspaceSize",
-                handle,
-                x,
-                w,
-                conv,
-                y,
-                algorithm,
-                ctypes.byref(space),
-            )
+            cudnn.call("cudnnGetConvolutionForwardWorkspaceSize", handle, x, w, conv, y, algorithm, ctypes.byref(space))
             workspace = card.allocate(max(space.value, 256))
             cudnn.call(
-                "cudnnConvolutionForward", handle, ctypes.byref(one), x, _void(px), w, _void(pw), conv, algorithm,
-                _void(workspace), _size(space.value), ctypes.byref(zero), y, _void(py),
-            )  # fmt: skip
+                "cudnnConvolutionForward",
+                handle,
+                ctypes.byref(one),
+                x,
+                _void(px),
+                w,
+                _void(pw),
+                conv,
+                algorithm,
+                _void(workspace),
+                _size(space.value),
+                ctypes.byref(zero),
+                y,
+                _void(py),
+            )
         except CudnnError as error:
             refused = error
             continue
@@ -155,10 +145,7 @@ def judge(outcome, library):
     evidence = list(library[1])
     if not outcome.ok:
         sentence, hint = prove_errors.ending(outcome, "cuDNN")
-        hint = (
-            hint
-            or "cuDNN and CUDA do not fit together, or a part of cuDNN is missing: see which files were loaded"
-        )
+        hint = hint or "cuDNN and CUDA do not fit together, or a part of cuDNN is missing: see which files were loaded"
         sentence, hint = prove_library.when_it_failed(sentence, hint, library)
         return "fail", sentence, evidence + outcome.lines(), hint, {}
     done = outcome.result

@@ -10,65 +10,126 @@ from __future__ import annotations
 
 # code: (name, what it means, hint)
 CODES = {
-    2: ("out of memory", "the card has no memory left for this",
-        "see who uses the card: nvidia-smi"),
-    3: ("not initialized", "the driver did not initialise; with open modules on some hosts HMM is the reason",
+    2: ("out of memory", "the card has no memory left for this", "see who uses the card: nvidia-smi"),
+    3: (
+        "not initialized",
+        "the driver did not initialise; with open modules on some hosts HMM is the reason",
         "dmesg | grep NVRM says why; 'options nvidia_uvm uvm_disable_hmm=1' in /etc/modprobe.d, then a reboot, "
-        "is the known way out"),
-    34: ("stub library", "a toolkit's stub of libcuda was loaded in place of the driver's",
-         "take .../lib64/stubs out of LD_LIBRARY_PATH and of /etc/ld.so.conf.d"),
-    35: ("insufficient driver", "the driver is older than the CUDA runtime in the program",
-         "a newer driver branch, or an older toolkit: provision compat --cuda X.Y names the branch"),
-    36: ("call requires newer driver", "the driver is older than a function that the program calls",
-         "a newer driver branch, or an older toolkit"),
-    46: ("device unavailable", "the card is in exclusive or prohibited compute mode, or somebody has it for himself",
-         "nvidia-smi -q -d COMPUTE; nvidia-smi -c 0 lets several programs in"),
-    100: ("no device", "the driver sees no card that a program may use",
-          "see driver.smi and driver.devices; CUDA_VISIBLE_DEVICES may hide the cards"),
-    101: ("invalid device", "no card of that number, or MIG mode is on and there is no instance",
-          "nvidia-smi -L; with MIG on: nvidia-smi mig -cgi ... -C makes instances"),
+        "is the known way out",
+    ),
+    34: (
+        "stub library",
+        "a toolkit's stub of libcuda was loaded in place of the driver's",
+        "take .../lib64/stubs out of LD_LIBRARY_PATH and of /etc/ld.so.conf.d",
+    ),
+    35: (
+        "insufficient driver",
+        "the driver is older than the CUDA runtime in the program",
+        "a newer driver branch, or an older toolkit: provision compat --cuda X.Y names the branch",
+    ),
+    36: (
+        "call requires newer driver",
+        "the driver is older than a function that the program calls",
+        "a newer driver branch, or an older toolkit",
+    ),
+    46: (
+        "device unavailable",
+        "the card is in exclusive or prohibited compute mode, or somebody has it for himself",
+        "nvidia-smi -q -d COMPUTE; nvidia-smi -c 0 lets several programs in",
+    ),
+    100: (
+        "no device",
+        "the driver sees no card that a program may use",
+        "see driver.smi and driver.devices; CUDA_VISIBLE_DEVICES may hide the cards",
+    ),
+    101: (
+        "invalid device",
+        "no card of that number, or MIG mode is on and there is no instance",
+        "nvidia-smi -L; with MIG on: nvidia-smi mig -cgi ... -C makes instances",
+    ),
     200: ("invalid image", "the program's code for the GPU is damaged", "compile or install it again"),
-    209: ("no kernel image", "the program holds no code that this card can run, and no PTX to make some from",
-          "compile for the card's compute capability, or install a build that has it"),
-    214: ("uncorrectable ECC", "the card's memory returned a wrong value that could not be corrected",
-          "see gpu.health; a reset or reboot remaps the row, a card that does it again needs replacing"),
-    217: ("peer access unsupported", "these cards cannot read each other's memory",
-          "normal for GeForce cards and across some bridges; data goes through the host"),
+    209: (
+        "no kernel image",
+        "the program holds no code that this card can run, and no PTX to make some from",
+        "compile for the card's compute capability, or install a build that has it",
+    ),
+    214: (
+        "uncorrectable ECC",
+        "the card's memory returned a wrong value that could not be corrected",
+        "see gpu.health; a reset or reboot remaps the row, a card that does it again needs replacing",
+    ),
+    217: (
+        "peer access unsupported",
+        "these cards cannot read each other's memory",
+        "normal for GeForce cards and across some bridges; data goes through the host",
+    ),
     218: ("invalid PTX", "the driver's compiler does not understand the program's PTX", "a newer driver branch"),
     220: ("uncorrectable NVLink error", "data was damaged on an NVLink", "nvidia-smi nvlink -e; see gpu.health"),
-    221: ("no JIT compiler", "the driver's PTX compiler, libnvidia-ptxjitcompiler.so.1, was not found",
-          "the driver's libraries are incomplete: provision plan shows the missing package"),
-    222: ("unsupported PTX version", "the PTX comes from a toolkit that is newer than the driver",
-          "a newer driver branch, or compile for the card itself: minor-version compatibility does not cover PTX"),
+    221: (
+        "no JIT compiler",
+        "the driver's PTX compiler, libnvidia-ptxjitcompiler.so.1, was not found",
+        "the driver's libraries are incomplete: provision plan shows the missing package",
+    ),
+    222: (
+        "unsupported PTX version",
+        "the PTX comes from a toolkit that is newer than the driver",
+        "a newer driver branch, or compile for the card itself: minor-version compatibility does not cover PTX",
+    ),
     223: ("JIT compilation disabled", "CUDA_DISABLE_PTX_JIT forbids to compile PTX", "unset CUDA_DISABLE_PTX_JIT"),
     300: ("invalid source", "the driver's compiler refused the program", None),
-    304: ("operating system error", "the driver could not open or map what it needs",
-          "permissions of /dev/nvidia*, limits of the container, dmesg | grep NVRM"),
-    700: ("illegal address", "a kernel touched memory that is not its own",
-          "right programs do not: with the checks' own kernels it points at the card or the driver"),
+    304: (
+        "operating system error",
+        "the driver could not open or map what it needs",
+        "permissions of /dev/nvidia*, limits of the container, dmesg | grep NVRM",
+    ),
+    700: (
+        "illegal address",
+        "a kernel touched memory that is not its own",
+        "right programs do not: with the checks' own kernels it points at the card or the driver",
+    ),
     702: ("launch timeout", "a kernel ran longer than the display's watchdog allows", "the card also drives a display"),
     715: ("illegal instruction", "the card was given an instruction that it does not know", None),
     719: ("launch failed", "a kernel failed while it ran", "dmesg | grep Xid names the reason"),
     800: ("not permitted", "the card is in a compute mode that forbids this", "nvidia-smi -c 0"),
-    802: ("system not ready", "the NVSwitch fabric is not set up: fabric manager does not run or has another version",
-          "see service.fabric_manager; nvidia-smi -q -d FABRIC"),
-    803: ("driver mismatch", "libcuda and the loaded kernel module are of two versions",
-          "reboot when everything on disk is of one version: see driver.versions"),
-    804: ("forward compatibility refused", "libcuda comes from a cuda-compat package and this card is not one it supports",
-          "take /usr/local/cuda*/compat out of the library path: it is for data centre cards only"),
-    999: ("unknown error", "the driver failed without saying why",
-          "after a suspend: reload nvidia_uvm; else dmesg | grep -e NVRM -e Xid"),
-}  # fmt: skip
+    802: (
+        "system not ready",
+        "the NVSwitch fabric is not set up: fabric manager does not run or has another version",
+        "see service.fabric_manager; nvidia-smi -q -d FABRIC",
+    ),
+    803: (
+        "driver mismatch",
+        "libcuda and the loaded kernel module are of two versions",
+        "reboot when everything on disk is of one version: see driver.versions",
+    ),
+    804: (
+        "forward compatibility refused",
+        "libcuda comes from a cuda-compat package and this card is not one it supports",
+        "take /usr/local/cuda*/compat out of the library path: it is for data centre cards only",
+    ),
+    999: (
+        "unknown error",
+        "the driver failed without saying why",
+        "after a suspend: reload nvidia_uvm; else dmesg | grep -e NVRM -e Xid",
+    ),
+}
 
 _NAMES = {
-    "CUDA_ERROR_NO_BINARY_FOR_GPU": 209, "cudaErrorNoKernelImageForDevice": 209,
-    "cudaErrorInsufficientDriver": 35, "cudaErrorUnsupportedPtxVersion": 222, "CUDA_ERROR_UNSUPPORTED_PTX_VERSION": 222,
-    "cudaErrorSystemNotReady": 802, "CUDA_ERROR_SYSTEM_NOT_READY": 802, "cudaErrorStubLibrary": 34,
-    "no kernel image is available for execution": 209, "driver version is insufficient": 35,
-    "unsupported toolchain": 222, "system not yet initialized": 802,
+    "CUDA_ERROR_NO_BINARY_FOR_GPU": 209,
+    "cudaErrorNoKernelImageForDevice": 209,
+    "cudaErrorInsufficientDriver": 35,
+    "cudaErrorUnsupportedPtxVersion": 222,
+    "CUDA_ERROR_UNSUPPORTED_PTX_VERSION": 222,
+    "cudaErrorSystemNotReady": 802,
+    "CUDA_ERROR_SYSTEM_NOT_READY": 802,
+    "cudaErrorStubLibrary": 34,
+    "no kernel image is available for execution": 209,
+    "driver version is insufficient": 35,
+    "unsupported toolchain": 222,
+    "system not yet initialized": 802,
     "forward compatibility was attempted on non supported HW": 804,
-    "unsupported display driver / cuda driver combination": 803, "no CUDA-capable device": 100,
-}  # fmt: skip
+    "unsupported display driver / cuda driver combination": 803,
+    "no CUDA-capable device": 100,
+}
 
 
 def explain(code):
@@ -87,9 +148,7 @@ def code_in(text):
         if words in text:
             return code
     match = re.search(
-        r"\b(?:CUDA|cuda runtime) error[ :(]+([0-9]{1,3})\b|^error ([0-9]{1,3})\b|\bError ([0-9]{3}):",
-        text,
-        re.M,
+        r"\b(?:CUDA|cuda runtime) error[ :(]+([0-9]{1,3})\b|^error ([0-9]{1,3})\b|\bError ([0-9]{3}):", text, re.M
     )
     return int(next(group for group in match.groups() if group)) if match else None
 

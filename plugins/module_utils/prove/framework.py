@@ -17,14 +17,26 @@ from ansible_collections.gpu.provision.plugins.module_utils.prove import errors 
 FRAMEWORKS = ("torch", "tensorflow", "jax")
 # Libraries whose version matters, and what the loader may find in several places.
 _LIBRARIES = (
-    "libcudart", "libcudnn", "libnccl", "libcublas", "libcublasLt", "libcusparse", "libcusolver", "libcufft",
-    "libcurand", "libnvJitLink", "libnvrtc", "libcuda",
-)  # fmt: skip
+    "libcudart",
+    "libcudnn",
+    "libnccl",
+    "libcublas",
+    "libcublasLt",
+    "libcusparse",
+    "libcusolver",
+    "libcufft",
+    "libcurand",
+    "libnvJitLink",
+    "libnvrtc",
+    "libcuda",
+)
 # What keeps a framework from taking a whole card, and from talking much.
 ENVIRONMENT = {
-    "XLA_PYTHON_CLIENT_PREALLOCATE": "false", "TF_FORCE_GPU_ALLOW_GROWTH": "true", "TF_CPP_MIN_LOG_LEVEL": "2",
+    "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+    "TF_FORCE_GPU_ALLOW_GROWTH": "true",
+    "TF_CPP_MIN_LOG_LEVEL": "2",
     "TOKENIZERS_PARALLELISM": "false",
-}  # fmt: skip
+}
 
 
 def find(args, say):
@@ -43,9 +55,7 @@ def look(args, say):
     "cc", "wrong"}], "libraries": {name: path}, "why" (what it says when it sees no card)}.
     """
     say("importing %s" % args["framework"])
-    result = {
-        "torch": _torch, "tensorflow": _tensorflow, "jax": _jax,
-    }[args["framework"]](args["compute_on"], say)  # fmt: skip
+    result = {"torch": _torch, "tensorflow": _tensorflow, "jax": _jax}[args["framework"]](args["compute_on"], say)
     result["libraries"] = loaded_libraries()
     return result
 
@@ -74,10 +84,17 @@ def _torch(compute_on, say):
     import torch
 
     result = {
-        "version": torch.__version__, "cuda": torch.version.cuda, "available": torch.cuda.is_available(), "count": 0,
-        "architectures": [], "cudnn": None, "nccl": None, "cards": [], "why": None,
+        "version": torch.__version__,
+        "cuda": torch.version.cuda,
+        "available": torch.cuda.is_available(),
+        "count": 0,
+        "architectures": [],
+        "cudnn": None,
+        "nccl": None,
+        "cards": [],
+        "why": None,
         "hip": getattr(torch.version, "hip", None),
-    }  # fmt: skip
+    }
     if not torch.version.cuda:
         return result
     result["architectures"] = list(torch.cuda.get_arch_list())
@@ -92,14 +109,14 @@ def _torch(compute_on, say):
     for index in compute_on:
         say("computing on card %d" % index)
         card = {
-            "index": index, "name": torch.cuda.get_device_name(index),
-            "cc": "%d.%d" % torch.cuda.get_device_capability(index), "wrong": None,
-        }  # fmt: skip
+            "index": index,
+            "name": torch.cuda.get_device_name(index),
+            "cc": "%d.%d" % torch.cuda.get_device_capability(index),
+            "wrong": None,
+        }
         try:
             device = "cuda:%d" % index
-            product = torch.tensor(a, dtype=torch.float32).to(device) @ torch.tensor(
-                b, dtype=torch.float32
-            ).to(device)
+            product = torch.tensor(a, dtype=torch.float32).to(device) @ torch.tensor(b, dtype=torch.float32).to(device)
             if product.cpu().to(torch.int64).tolist() != right:
                 card["wrong"] = "the product differs from the CPU's"
         except RuntimeError as error:
@@ -107,11 +124,7 @@ def _torch(compute_on, say):
         result["cards"].append(card)
     cudnn = torch.backends.cudnn.version()
     result["cudnn"] = cudnn_words(cudnn) if cudnn else None
-    if (
-        hasattr(torch.cuda, "nccl")
-        and torch.distributed.is_available()
-        and torch.distributed.is_nccl_available()
-    ):
+    if hasattr(torch.cuda, "nccl") and torch.distributed.is_available() and torch.distributed.is_nccl_available():
         result["nccl"] = ".".join(str(part) for part in torch.cuda.nccl.version())
     return result
 
@@ -129,10 +142,16 @@ def _tensorflow(compute_on, say):
     build = tf.sysconfig.get_build_info()
     cards = tf.config.list_physical_devices("GPU")
     result = {
-        "version": tf.__version__, "cuda": build.get("cuda_version") if tf.test.is_built_with_cuda() else None,
-        "available": bool(cards), "count": len(cards), "cudnn": build.get("cudnn_version"), "nccl": None, "cards": [],
-        "architectures": [str(code) for code in build.get("cuda_compute_capabilities", [])], "why": None,
-    }  # fmt: skip
+        "version": tf.__version__,
+        "cuda": build.get("cuda_version") if tf.test.is_built_with_cuda() else None,
+        "available": bool(cards),
+        "count": len(cards),
+        "cudnn": build.get("cudnn_version"),
+        "nccl": None,
+        "cards": [],
+        "architectures": [str(code) for code in build.get("cuda_compute_capabilities", [])],
+        "why": None,
+    }
     a, b, right = _small()
     for index in compute_on if cards else []:
         say("computing on card %d" % index)
@@ -140,10 +159,16 @@ def _tensorflow(compute_on, say):
             product = tf.linalg.matmul(tf.constant(a, tf.float32), tf.constant(b, tf.float32))
         details = tf.config.experimental.get_device_details(cards[index])
         cc = details.get("compute_capability")
-        result["cards"].append({
-            "index": index, "name": details.get("device_name", ""), "cc": "%d.%d" % tuple(cc) if cc else None,
-            "wrong": None if product.numpy().astype(int).tolist() == right else "the product differs from the CPU's",
-        })  # fmt: skip
+        result["cards"].append(
+            {
+                "index": index,
+                "name": details.get("device_name", ""),
+                "cc": "%d.%d" % tuple(cc) if cc else None,
+                "wrong": None
+                if product.numpy().astype(int).tolist() == right
+                else "the product differs from the CPU's",
+            }
+        )
     return result
 
 
@@ -152,12 +177,22 @@ def _jax(compute_on, say):
 
     import jax
 
-    plugins = [name for name in ("jax_cuda13_plugin", "jax_cuda12_plugin", "jax_cuda11_plugin")
-               if importlib.util.find_spec(name) is not None]  # fmt: skip
+    plugins = [
+        name
+        for name in ("jax_cuda13_plugin", "jax_cuda12_plugin", "jax_cuda11_plugin")
+        if importlib.util.find_spec(name) is not None
+    ]
     result = {
-        "version": jax.__version__, "cuda": plugins[0][8:10] if plugins else None, "available": False, "count": 0,
-        "architectures": [], "cudnn": None, "nccl": None, "cards": [], "why": None,
-    }  # fmt: skip
+        "version": jax.__version__,
+        "cuda": plugins[0][8:10] if plugins else None,
+        "available": False,
+        "count": 0,
+        "architectures": [],
+        "cudnn": None,
+        "nccl": None,
+        "cards": [],
+        "why": None,
+    }
     try:
         cards = [card for card in jax.devices("gpu") if card.platform in ("gpu", "cuda")]
     except RuntimeError as error:
@@ -171,10 +206,14 @@ def _jax(compute_on, say):
         say("computing on card %d" % index)
         left = jax.device_put(jnp.array(a, dtype="float32"), cards[index])
         product = left @ jax.device_put(jnp.array(b, dtype="float32"), cards[index])
-        result["cards"].append({
-            "index": index, "name": cards[index].device_kind, "cc": getattr(cards[index], "compute_capability", None),
-            "wrong": None if product.astype("int32").tolist() == right else "the product differs from the CPU's",
-        })  # fmt: skip
+        result["cards"].append(
+            {
+                "index": index,
+                "name": cards[index].device_kind,
+                "cc": getattr(cards[index], "compute_capability", None),
+                "wrong": None if product.astype("int32").tolist() == right else "the product differs from the CPU's",
+            }
+        )
     return result
 
 
@@ -224,16 +263,13 @@ def culprit(message, library_path, own, exists):
     exists: callable(path) -> bool.
     """
     names = [
-        first or second
-        for first, second in re.findall(r"version (lib[\w.+-]+)|\b(lib[A-Za-z_]+\.so[.0-9]*)", message)
+        first or second for first, second in re.findall(r"version (lib[\w.+-]+)|\b(lib[A-Za-z_]+\.so[.0-9]*)", message)
     ]
     # The library that lacks the symbol is named last, after 'version'.
     names.sort(key=lambda name: ("version " + name) not in message)
     for word, start in (("cudnn", "libcudnn"), ("nccl", "libnccl")):
         if word in message.lower():
-            names += sorted(
-                name for name in own if name.startswith(start + ".") or name.startswith(start + "_")
-            )
+            names += sorted(name for name in own if name.startswith(start + ".") or name.startswith(start + "_"))
     for name in names:
         for folder in library_path.split(":"):
             if folder and exists(folder.rstrip("/") + "/" + name):
@@ -255,10 +291,12 @@ def judge_one(framework, seen, plain, library_path, expected, exists):
             if found:
                 evidence.append("with it: %s; without: %s" % (path, found[1] or "not loaded from there"))
             return (
-                "fail", "%s fails with the login's LD_LIBRARY_PATH and works without: shadowed library%s"
+                "fail",
+                "%s fails with the login's LD_LIBRARY_PATH and works without: shadowed library%s"
                 % (framework, " %s" % path if path else ""),
-                evidence, "do not export that folder for everyone: cuda-select or a modulefile sets it where it is needed",
-            )  # fmt: skip
+                evidence,
+                "do not export that folder for everyone: cuda-select or a modulefile sets it where it is needed",
+            )
         code = prove_errors.code_in(seen.message or "")
         if seen.status == "error" and code is None:
             return (
@@ -275,62 +313,67 @@ def judge_one(framework, seen, plain, library_path, expected, exists):
             hint or (prove_errors.explain(code)[1] if code else None),
         )
     found = seen.result
-    evidence = ["%s %s, CUDA %s%s%s" % (
-        framework, found["version"], found["cuda"],
-        ", cuDNN %s" % found["cudnn"] if found["cudnn"] else "", ", NCCL %s" % found["nccl"] if found["nccl"] else "",
-    )]  # fmt: skip
-    evidence += ["%s: %s" % pair for pair in sorted(found["libraries"].items())
-                 if re.match(r"lib(cudart|cudnn|nccl)[.-]", pair[0])]  # fmt: skip
+    evidence = [
+        "%s %s, CUDA %s%s%s"
+        % (
+            framework,
+            found["version"],
+            found["cuda"],
+            ", cuDNN %s" % found["cudnn"] if found["cudnn"] else "",
+            ", NCCL %s" % found["nccl"] if found["nccl"] else "",
+        )
+    ]
+    evidence += [
+        "%s: %s" % pair
+        for pair in sorted(found["libraries"].items())
+        if re.match(r"lib(cudart|cudnn|nccl)[.-]", pair[0])
+    ]
     label = "%s %s" % (framework, found["version"])
     if found.get("hip"):
         return "skip", "%s is built for AMD cards" % label, evidence, None
     if not found["cuda"]:
         return (
-            "fail" if expected["count"] else "skip", "%s is a build for the CPU only" % label, evidence,
+            "fail" if expected["count"] else "skip",
+            "%s is a build for the CPU only" % label,
+            evidence,
             "install the build for CUDA: a wheel with +cuXYZ, or conda's cuda build pinned by its build string",
-        )  # fmt: skip
+        )
     if plain is not None and not plain.ok:
         return (
-            "fail", "%s works only with the login's LD_LIBRARY_PATH" % label, evidence + [plain.message],
+            "fail",
+            "%s works only with the login's LD_LIBRARY_PATH" % label,
+            evidence + [plain.message],
             "cron, services and ssh commands do not have it: install the libraries that it lacks, or use ld.so.conf.d",
-        )  # fmt: skip
-    if not expected["count"]:
-        return (
-            "skip",
-            "%s for CUDA %s imports; there is no card to use" % (label, found["cuda"]),
-            evidence,
-            None,
         )
+    if not expected["count"]:
+        return ("skip", "%s for CUDA %s imports; there is no card to use" % (label, found["cuda"]), evidence, None)
     if not found["available"] or not found["count"]:
         code = prove_errors.code_in(found["why"] or "")
         said = [found["why"]] if found["why"] else []
-        sentence, hint = (
-            prove_errors.explain(code) if code else ("it sees no card", "see gpu.compute and gpu.count")
-        )
+        sentence, hint = prove_errors.explain(code) if code else ("it sees no card", "see gpu.compute and gpu.count")
         return "fail", "%s: %s" % (label, sentence), evidence + said, hint
     if found["count"] != expected["count"]:
         return (
-            "fail", "%s sees %d cards, CUDA %d" % (label, found["count"], expected["count"]), evidence,
+            "fail",
+            "%s sees %d cards, CUDA %d" % (label, found["count"], expected["count"]),
+            evidence,
             "CUDA_VISIBLE_DEVICES, MIG and containers change what is seen: see gpu.count",
-        )  # fmt: skip
+        )
     wrong = [card for card in found["cards"] if card["wrong"]]
     if wrong:
         code = prove_errors.code_in(wrong[0]["wrong"])
         hint = prove_errors.explain(code)[1] if code else "see gpu.compute"
         evidence += ["card %d: %s" % (card["index"], card["wrong"]) for card in wrong]
-        return (
-            "fail",
-            "%s computes wrong on %d of %d" % (label, len(wrong), len(found["cards"])),
-            evidence,
-            hint,
-        )
+        return ("fail", "%s computes wrong on %d of %d" % (label, len(wrong), len(found["cards"])), evidence, hint)
     lists = found["architectures"]
     bare = [cc for cc in expected["ccs"] if lists and covers(lists, cc) == "none"]
     if bare:
         return (
-            "fail", "%s is not compiled for compute capability %s" % (label, ", ".join(bare)),
-            evidence + [" ".join(lists)], "take the build that is: provision compat --gpu NAME --torch X.Y names it",
-        )  # fmt: skip
+            "fail",
+            "%s is not compiled for compute capability %s" % (label, ", ".join(bare)),
+            evidence + [" ".join(lists)],
+            "take the build that is: provision compat --gpu NAME --torch X.Y names it",
+        )
     jit = [cc for cc in expected["ccs"] if lists and covers(lists, cc) == "jit"]
     if jit:
         evidence.append("only PTX for %s: the first start of every kernel is slow" % ", ".join(jit))
@@ -339,13 +382,10 @@ def judge_one(framework, seen, plain, library_path, expected, exists):
         if taken:
             evidence += ["%s: with LD_LIBRARY_PATH %s, without %s" % row for row in taken]
             return (
-                "warn", "%s works, with %d shadowed libraries from LD_LIBRARY_PATH" % (label, len(taken)), evidence,
+                "warn",
+                "%s works, with %d shadowed libraries from LD_LIBRARY_PATH" % (label, len(taken)),
+                evidence,
                 "do not export that folder for everyone: cuda-select or a modulefile sets it where it is needed",
-            )  # fmt: skip
+            )
     done = len(found["cards"])
-    return (
-        "pass",
-        "%s for CUDA %s, right on %d of %d" % (label, found["cuda"], done, found["count"]),
-        evidence,
-        None,
-    )
+    return ("pass", "%s for CUDA %s, right on %d of %d" % (label, found["cuda"], done, found["count"]), evidence, None)

@@ -55,8 +55,11 @@ def at_rest(card):
         found.append((status, words, hint))
 
     if ecc["volatile_uncorrected"]:
-        add("fail", "%d uncorrected memory errors since the driver was loaded" % ecc["volatile_uncorrected"],
-            _RESET + "; a card that does it again needs replacing")  # fmt: skip
+        add(
+            "fail",
+            "%d uncorrected memory errors since the driver was loaded" % ecc["volatile_uncorrected"],
+            _RESET + "; a card that does it again needs replacing",
+        )
     remapped = ecc["remapped"] or {}
     if remapped.get("failed"):
         add("fail", "a faulty memory row could not be remapped", "the card needs replacing")
@@ -72,11 +75,17 @@ def at_rest(card):
     fabric = card["fabric"]
     if fabric and fabric["state"] != "not supported":
         if fabric["state"] != "completed":
-            add("fail", "the NVLink fabric is not ready: %s" % fabric["state"],
-                "see service.fabric_manager; CUDA fails with error 802 until then")  # fmt: skip
+            add(
+                "fail",
+                "the NVLink fabric is not ready: %s" % fabric["state"],
+                "see service.fabric_manager; CUDA fails with error 802 until then",
+            )
         elif fabric["status"]:
-            add("fail", "the NVLink fabric failed with status %d" % fabric["status"],
-                "see service.fabric_manager and its log")  # fmt: skip
+            add(
+                "fail",
+                "the NVLink fabric failed with status %d" % fabric["status"],
+                "see service.fabric_manager and its log",
+            )
     if card["compute_mode"] == 2:
         add("warn", "compute mode is Prohibited: no program may use the card", "nvidia-smi -c 0")
     return found
@@ -92,32 +101,48 @@ def under_load(card, load):
     for sample in busy:
         held |= sample["reasons"] or 0
     if held & (HW_THERMAL | HW_SLOWDOWN | POWER_BRAKE):
-        words = [name for bit, name in (
-            (HW_THERMAL, "heat"), (POWER_BRAKE, "the power supply's brake"), (HW_SLOWDOWN, "a hardware slowdown"),
-        ) if held & bit]  # fmt: skip
-        found.append(("fail", "slowed down under load by %s" % " and ".join(words),
-                      "cooling, power cables and power supply: nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER"))  # fmt: skip
+        words = [
+            name
+            for bit, name in (
+                (HW_THERMAL, "heat"),
+                (POWER_BRAKE, "the power supply's brake"),
+                (HW_SLOWDOWN, "a hardware slowdown"),
+            )
+            if held & bit
+        ]
+        found.append(
+            (
+                "fail",
+                "slowed down under load by %s" % " and ".join(words),
+                "cooling, power cables and power supply: nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER",
+            )
+        )
     elif held & SW_THERMAL:
         found.append(("warn", "slowed down under load by heat", "cooling: nvidia-smi -q -d TEMPERATURE"))
-    hottest = max(
-        (sample["temperature"] for sample in busy if sample["temperature"] is not None), default=None
-    )
+    hottest = max((sample["temperature"] for sample in busy if sample["temperature"] is not None), default=None)
     most = card["temperature"]["maximum"] or card["temperature"]["slowdown"]
     if hottest is not None and most and hottest >= most:
         found.append(("warn", "%d C under load, %d is the most it is made for" % (hottest, most), "cooling"))
     clock = max((sample["sm_mhz"] for sample in busy if sample["sm_mhz"]), default=None)
     if clock and card["max_sm_mhz"] and clock < CLOCK_SHARE * card["max_sm_mhz"] and not held & ~0x1:
-        found.append(("warn", "its clock stays at %d of %d MHz under load, and no limit explains it" % (clock, card["max_sm_mhz"]),
-                      "nvidia-smi -q -d CLOCK,PERFORMANCE; nvidia-smi -rgc frees locked clocks"))  # fmt: skip
+        found.append(
+            (
+                "warn",
+                "its clock stays at %d of %d MHz under load, and no limit explains it" % (clock, card["max_sm_mhz"]),
+                "nvidia-smi -q -d CLOCK,PERFORMANCE; nvidia-smi -rgc frees locked clocks",
+            )
+        )
     pcie = card["pcie"]
-    for name, most_name, words in (
-        ("generation", "max_generation", "generation"),
-        ("width", "max_width", "width"),
-    ):
+    for name, most_name, words in (("generation", "max_generation", "generation"), ("width", "max_width", "width")):
         now = max((sample[name] for sample in load if sample[name]), default=None)
         if now and pcie[most_name] and now < pcie[most_name]:
-            found.append(("warn", "PCIe %s is %d under load, card and slot can do %d" % (words, now, pcie[most_name]),
-                          "reseat the card; riser, cable and BIOS settings of the slot"))  # fmt: skip
+            found.append(
+                (
+                    "warn",
+                    "PCIe %s is %d under load, card and slot can do %d" % (words, now, pcie[most_name]),
+                    "reseat the card; riser, cable and BIOS settings of the slot",
+                )
+            )
     return found
 
 
@@ -132,31 +157,18 @@ def mismatches(cards):
             versions.setdefault(card["vbios"], []).append(str(card["index"]))
         if len(versions) > 1:
             words = "; ".join(
-                "%s on %s" % (version, ", ".join(where))
-                for version, where in sorted(versions.items(), key=str)
+                "%s on %s" % (version, ", ".join(where)) for version, where in sorted(versions.items(), key=str)
             )
             found.append(
-                (
-                    "warn",
-                    "%s cards have different firmware: %s" % (name, words),
-                    "the server's vendor has the updates",
-                )
+                ("warn", "%s cards have different firmware: %s" % (name, words), "the server's vendor has the updates")
             )
         # How many links a card should have depends on board and bridges; its twins tell.
         best = max(_links_up(card) for card in twins)
         for card in twins:
             if _links_up(card) < best:
-                words = "card %d: %d NVLinks are up, its twins have %d" % (
-                    card["index"],
-                    _links_up(card),
-                    best,
-                )
+                words = "card %d: %d NVLinks are up, its twins have %d" % (card["index"], _links_up(card), best)
                 found.append(
-                    (
-                        "warn",
-                        words,
-                        "nvidia-smi nvlink -s; reseat the bridge, or see the fabric manager's log",
-                    )
+                    ("warn", words, "nvidia-smi nvlink -s; reseat the bridge, or see the fabric manager's log")
                 )
         modes = {card["ecc"]["on"] for card in twins}
         if len(modes) > 1:
@@ -172,11 +184,7 @@ def measured(card, load):
         "ecc_aggregate_uncorrected": card["ecc"]["aggregate_uncorrected"],
         "pcie_replays": card["pcie"]["replays"],
     }
-    for name, field in (
-        ("load_sm_mhz", "sm_mhz"),
-        ("load_power_w", "power_w"),
-        ("load_temperature_c", "temperature"),
-    ):
+    for name, field in (("load_sm_mhz", "sm_mhz"), ("load_power_w", "power_w"), ("load_temperature_c", "temperature")):
         numbers[name] = max((sample[field] for sample in load if sample[field] is not None), default=None)
     return {name: value for name, value in numbers.items() if value is not None}
 
@@ -184,29 +192,33 @@ def measured(card, load):
 def describe(card, load):
     """One line about a card: what was read, and what is not there to be read."""
     ecc, pcie = card["ecc"], card["pcie"]
-    words = ["ECC %s" % ("off" if ecc["on"] is False else "not there" if ecc["on"] is None else "%s uncorrected ever" % (
-        ecc["aggregate_uncorrected"] if ecc["aggregate_uncorrected"] is not None else "?"))]  # fmt: skip
+    words = [
+        "ECC %s"
+        % (
+            "off"
+            if ecc["on"] is False
+            else "not there"
+            if ecc["on"] is None
+            else "%s uncorrected ever"
+            % (ecc["aggregate_uncorrected"] if ecc["aggregate_uncorrected"] is not None else "?")
+        )
+    ]
     if ecc["remapped"]:
         words.append("%d rows remapped" % (ecc["remapped"]["corrected"] + ecc["remapped"]["uncorrected"]))
     if any(ecc["retired_pages"]):
         words.append("%d pages retired" % sum(count or 0 for count in ecc["retired_pages"]))
     if load:
         best = load[-1]
-        words.append("at work %s MHz, %s W, %s C, PCIe %s x%s" % (
-            best["sm_mhz"], best["power_w"], best["temperature"], best["generation"], best["width"],
-        ))  # fmt: skip
+        words.append(
+            "at work %s MHz, %s W, %s C, PCIe %s x%s"
+            % (best["sm_mhz"], best["power_w"], best["temperature"], best["generation"], best["width"])
+        )
         if any((sample["reasons"] or 0) & POWER_CAP for sample in load):
             words.append("held by its power limit")
     else:
         words.append("not loaded")
-    if (
-        pcie["card_generation"]
-        and pcie["max_generation"]
-        and pcie["max_generation"] < pcie["card_generation"]
-    ):
-        words.append(
-            "its slot does PCIe %d, the card could do %d" % (pcie["max_generation"], pcie["card_generation"])
-        )
+    if pcie["card_generation"] and pcie["max_generation"] and pcie["max_generation"] < pcie["card_generation"]:
+        words.append("its slot does PCIe %d, the card could do %d" % (pcie["max_generation"], pcie["card_generation"]))
     if card["nvlinks"]:
         words.append("%d of %d NVLinks up" % (_links_up(card), len(card["nvlinks"])))
     if card["vbios"]:

@@ -110,9 +110,7 @@ class Outcome(object):
     about where it is. output: the end of what was printed. seconds: how long it ran. code, name: of a CUDA error.
     """
 
-    def __init__(
-        self, status, seconds=0.0, result=None, message=None, at=None, output="", code=None, name=None
-    ):
+    def __init__(self, status, seconds=0.0, result=None, message=None, at=None, output="", code=None, name=None):
         self.status, self.seconds, self.result, self.message = status, seconds, result, message
         self.at, self.output, self.code, self.name = at, output, code, name
 
@@ -133,14 +131,16 @@ def clean_environment(library_path=None, more=None):
     env = {
         name: value
         for name, value in os.environ.items()
-        if name not in ("LD_LIBRARY_PATH", "LD_PRELOAD", "CUDA_VISIBLE_DEVICES")
-        and not name.startswith("PYTHON")
+        if name not in ("LD_LIBRARY_PATH", "LD_PRELOAD", "CUDA_VISIBLE_DEVICES") and not name.startswith("PYTHON")
     }
     env.update(
-        LC_ALL="C.UTF-8", PYTHONDONTWRITEBYTECODE="1",
-        CUDA_CACHE_DISABLE="1",  # no ~/.nv/ComputeCache is left behind
-        CUDA_DEVICE_ORDER="PCI_BUS_ID",  # as nvidia-smi counts
-    )  # fmt: skip
+        LC_ALL="C.UTF-8",
+        PYTHONDONTWRITEBYTECODE="1",
+        # no ~/.nv/ComputeCache is left behind
+        CUDA_CACHE_DISABLE="1",
+        # as nvidia-smi counts
+        CUDA_DEVICE_ORDER="PCI_BUS_ID",
+    )
     if library_path:
         env["LD_LIBRARY_PATH"] = library_path
     env.update(more or {})
@@ -180,19 +180,32 @@ class _Child(object):
             python = job.python or sys.executable
             self.process = subprocess.Popen(
                 [python, "-I", "-B", "-c", BOOT] if job.isolated else [python, "-c", BOOT],
-                stdin=subprocess.PIPE, stdout=self.printed, stderr=self.printed, env=_own_environment(job), pass_fds=[writer],
-                cwd=job.cwd, start_new_session=True, preexec_fn=_limits(job.user),
-            )  # fmt: skip
+                stdin=subprocess.PIPE,
+                stdout=self.printed,
+                stderr=self.printed,
+                env=_own_environment(job),
+                pass_fds=[writer],
+                cwd=job.cwd,
+                start_new_session=True,
+                preexec_fn=_limits(job.user),
+            )
         except (OSError, subprocess.SubprocessError) as error:
             self.process = None
             self._finish("unstartable", "%s: %s" % (job.python or sys.executable, error))
             return
         finally:
             os.close(writer)
-        request = json.dumps({
-            "module": job.module, "function": job.function, "args": job.args, "fd": writer,
-            "package": PACKAGE, "sources": sources(job.module), "parent": os.getpid(),
-        }).encode("utf-8")  # fmt: skip
+        request = json.dumps(
+            {
+                "module": job.module,
+                "function": job.function,
+                "args": job.args,
+                "fd": writer,
+                "package": PACKAGE,
+                "sources": sources(job.module),
+                "parent": os.getpid(),
+            }
+        ).encode("utf-8")
         try:
             self.process.stdin.write(request)
             self.process.stdin.close()
@@ -217,8 +230,10 @@ class _Child(object):
             self.looked = now
             used = group_memory(self.process.pid)
             if used > self.job.memory:
-                self._finish("memory", "took %.1f GiB of memory, more than the %.1f GiB it may have"
-                             % (used / GIB, self.job.memory / GIB))  # fmt: skip
+                self._finish(
+                    "memory",
+                    "took %.1f GiB of memory, more than the %.1f GiB it may have" % (used / GIB, self.job.memory / GIB),
+                )
 
     def _read(self):
         data = os.read(self.reader, 65536)
@@ -232,7 +247,8 @@ class _Child(object):
             try:
                 said = json.loads(line.decode("utf-8", "replace"))
             except (ValueError, RecursionError):
-                continue  # not ours: something wrote to a descriptor that it does not own
+                # not ours: something wrote to a descriptor that it does not own
+                continue
             if isinstance(said, dict) and isinstance(said.get("at"), str):
                 self.at = said["at"][:KEPT]
             elif isinstance(said, dict) and isinstance(said.get("result", said.get("error")), dict):
@@ -315,7 +331,8 @@ def _processes():
             with open("/proc/%s/stat" % name, "rb") as file:
                 fields = file.read().rsplit(b")", 1)[1].split()
         except (OSError, IndexError):
-            continue  # it has ended
+            # it has ended
+            continue
         yield int(name), int(fields[2]), int(fields[3])
 
 
@@ -338,9 +355,10 @@ def _own_environment(job):
     if job.user is None:
         return job.env
     kept = {
-        name: value for name, value in job.env.items()
+        name: value
+        for name, value in job.env.items()
         if os.environ.get(name) != value or name in _PASSED or name.startswith(("CUDA_", "NCCL_"))
-    }  # fmt: skip
+    }
     return dict(kept, HOME=job.cwd if job.user[2] == "/" else job.user[2])
 
 
@@ -352,7 +370,8 @@ def _limits(user):
         # CUDA reserves address space by the terabyte: RLIMIT_AS would stop it, so the caller watches what is resident.
         _soften(resource.RLIMIT_FSIZE, 2 * GIB)
         with open("/proc/self/oom_score_adj", "w") as file:
-            file.write("1000")  # if memory runs out, this goes first
+            # if memory runs out, this goes first
+            file.write("1000")
         if user is not None:
             uid, gid = user[:2]
             os.setgroups(groups)
@@ -433,7 +452,8 @@ class signals_end_cleanly(object):
             try:
                 self.before[number] = signal.signal(number, self._raise)
             except ValueError:
-                return self  # not the main thread: Python gives signals to that one only
+                # not the main thread: Python gives signals to that one only
+                return self
         return self
 
     def _raise(self, number, frame):

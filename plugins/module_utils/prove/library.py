@@ -61,31 +61,32 @@ def judge(what, login, plain, library_path, version, installed):
         if plain is not None and plain.ok:
             return (
                 "fail",
-                ["%s does not load with the login's library path, and does without" % what, message,
-                 "LD_LIBRARY_PATH=%s; without it: %s" % (library_path, plain.result["path"])],
+                [
+                    "%s does not load with the login's library path, and does without" % what,
+                    message,
+                    "LD_LIBRARY_PATH=%s; without it: %s" % (library_path, plain.result["path"]),
+                ],
                 "a broken or foreign file comes first: take its folder out of LD_LIBRARY_PATH",
-            )  # fmt: skip
+            )
         if message.startswith("NotThere"):
             return "skip", [re.sub(r"^NotThere: | \(.*$", "", message)], None
-        return (
-            "fail",
-            ["%s does not load" % what, message],
-            "its package, or one that it needs, is incomplete",
-        )
+        return ("fail", ["%s does not load" % what, message], "its package, or one that it needs, is incomplete")
     path = login.result["path"]
     sentences = ["%s is %s" % (" ".join(filter(None, [what, version])), path)]
     if plain is not None and plain.ok and plain.result["path"] != path:
         sentences.append("without LD_LIBRARY_PATH=%s it is %s" % (library_path, plain.result["path"]))
     if version and installed and _numbers(version) != _numbers(installed)[: len(_numbers(version))]:
         return (
-            "fail", ["the %s that loads is %s, installed is %s: %s" % (what, version, installed, path)] + sentences,
+            "fail",
+            ["the %s that loads is %s, installed is %s: %s" % (what, version, installed, path)] + sentences,
             "another file comes first: look at LD_LIBRARY_PATH, /etc/ld.so.conf.d and ldconfig -p",
-        )  # fmt: skip
+        )
     if len(sentences) > 1:
         return (
-            "warn", ["the login's library path puts another %s first: %s" % (what, path)] + sentences,
+            "warn",
+            ["the login's library path puts another %s first: %s" % (what, path)] + sentences,
             "do not export that folder for everyone: cuda-select or a modulefile sets it where it is needed",
-        )  # fmt: skip
+        )
     return "pass", sentences, None
 
 

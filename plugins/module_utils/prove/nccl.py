@@ -12,18 +12,10 @@ import ctypes
 import os
 import time
 
-from ansible_collections.gpu.provision.plugins.module_utils.prove import (
-    cuda as prove_cuda,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.prove import (
-    errors as prove_errors,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.prove import (
-    library as prove_library,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.prove import (
-    topology as prove_topology,
-)
+from ansible_collections.gpu.provision.plugins.module_utils.prove import cuda as prove_cuda
+from ansible_collections.gpu.provision.plugins.module_utils.prove import errors as prove_errors
+from ansible_collections.gpu.provision.plugins.module_utils.prove import library as prove_library
+from ansible_collections.gpu.provision.plugins.module_utils.prove import topology as prove_topology
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 SIZES = (8, KIB, MIB, 32 * MIB, 256 * MIB, GIB)
@@ -76,8 +68,12 @@ def allreduce(args, say):
     say("loading libnccl.so.2")
     nccl = _Nccl()
     result = {
-        "version": nccl.version(), "path": prove_library.mapped("libnccl.so"), "cards": 0, "rows": [], "wrong": [],
-    }  # fmt: skip
+        "version": nccl.version(),
+        "path": prove_library.mapped("libnccl.so"),
+        "cards": 0,
+        "rows": [],
+        "wrong": [],
+    }
     say("initialising the driver")
     driver = prove_cuda.Driver()
     cards = [prove_cuda.Card(driver, index) for index in range(driver.count())]
@@ -96,24 +92,29 @@ def allreduce(args, say):
     for card in cards:
         card.use()
         stream = _void()
-        driver.call("cuStreamCreate", ctypes.byref(stream), 1)  # CU_STREAM_NON_BLOCKING
+        # CU_STREAM_NON_BLOCKING
+        driver.call("cuStreamCreate", ctypes.byref(stream), 1)
         streams.append(stream)
         send.append(card.allocate(most))
         receive.append(card.allocate(most))
     for rank, card in enumerate(cards):
         card.use()
-        card.launch(
-            "ramp", [ctypes.c_uint64(send[rank]), ctypes.c_float(rank + 1.0), ctypes.c_uint(most // 4)]
-        )
+        card.launch("ramp", [ctypes.c_uint64(send[rank]), ctypes.c_float(rank + 1.0), ctypes.c_uint(most // 4)])
         card.synchronize()
 
     def once(values):
         nccl.call("ncclGroupStart")
         for rank in range(count):
             nccl.call(
-                "ncclAllReduce", _void(send[rank]), _void(receive[rank]), _size(values), _FLOAT, _SUM,
-                _void(communicators[rank]), streams[rank],
-            )  # fmt: skip
+                "ncclAllReduce",
+                _void(send[rank]),
+                _void(receive[rank]),
+                _size(values),
+                _FLOAT,
+                _SUM,
+                _void(communicators[rank]),
+                streams[rank],
+            )
         nccl.call("ncclGroupEnd")
 
     def wait():
@@ -168,9 +169,7 @@ def _free(card):
 
 def segments(folder="/dev/shm"):  # noqa: S108 -- where NCCL itself puts them
     """Names of NCCL's shared memory, by which cards without peer access exchange data."""
-    return (
-        {name for name in os.listdir(folder) if name.startswith("nccl-")} if os.path.isdir(folder) else set()
-    )
+    return {name for name in os.listdir(folder) if name.startswith("nccl-")} if os.path.isdir(folder) else set()
 
 
 def remove_left_behind(before, uid, folder="/dev/shm"):  # noqa: S108
@@ -182,7 +181,8 @@ def remove_left_behind(before, uid, folder="/dev/shm"):  # noqa: S108
                 with open("/proc/%s/maps" % name) as file:
                     left -= {line.split("/")[-1].strip() for line in file if "/nccl-" in line}
             except OSError:
-                continue  # it has ended, or is another user's and cannot have mapped ours
+                # it has ended, or is another user's and cannot have mapped ours
+                continue
     for name in left:
         path = os.path.join(folder, name)
         if os.lstat(path).st_uid == uid:
@@ -190,14 +190,7 @@ def remove_left_behind(before, uid, folder="/dev/shm"):  # noqa: S108
 
 
 # What slows all-reduce on purpose, for machines where the quick way does not work.
-_SLOWING = (
-    "NCCL_P2P_DISABLE",
-    "NCCL_P2P_LEVEL",
-    "NCCL_SHM_DISABLE",
-    "NCCL_MAX_NCHANNELS",
-    "NCCL_PROTO",
-    "NCCL_ALGO",
-)
+_SLOWING = ("NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_SHM_DISABLE", "NCCL_MAX_NCHANNELS", "NCCL_PROTO", "NCCL_ALGO")
 
 
 def judge(outcome, cards, pairs, bandwidth, least, library, host_hints, exported):
@@ -223,14 +216,18 @@ def judge(outcome, cards, pairs, bandwidth, least, library, host_hints, exported
         wide = done["cards"] > 1 and row["bytes"] >= MIB
         if wide:
             numbers[name + "_bus_gb_per_s"] = row["bus_gb_per_s"]
-        evidence.append("%s: %.1f us%s" % (
-            size_words(row["bytes"]), row["us"], ", bus %.1f GB/s" % row["bus_gb_per_s"] if wide else "",
-        ))  # fmt: skip
+        evidence.append(
+            "%s: %.1f us%s"
+            % (size_words(row["bytes"]), row["us"], ", bus %.1f GB/s" % row["bus_gb_per_s"] if wide else "")
+        )
     if done["wrong"]:
         return (
-            "fail", "sums are wrong: %s" % done["wrong"][0], done["wrong"] + evidence + host_hints,
-            "see gpu.p2p and gpu.health; NCCL_P2P_DISABLE=1 shows whether peer traffic is at fault", numbers,
-        )  # fmt: skip
+            "fail",
+            "sums are wrong: %s" % done["wrong"][0],
+            done["wrong"] + evidence + host_hints,
+            "see gpu.p2p and gpu.health; NCCL_P2P_DISABLE=1 shows whether peer traffic is at fault",
+            numbers,
+        )
     if library[0] != "pass":
         return library[0], library[1][0], evidence, library[2], numbers
     if done["cards"] < 2:
@@ -253,9 +250,7 @@ def judge(outcome, cards, pairs, bandwidth, least, library, host_hints, exported
             numbers,
         )
     link = (
-        prove_topology.expected(cards, pairs, bandwidth)
-        if bandwidth
-        else {"way": None, "gb_per_s": None, "words": ""}
+        prove_topology.expected(cards, pairs, bandwidth) if bandwidth else {"way": None, "gb_per_s": None, "words": ""}
     )
     share = bandwidth["allreduce"].get(link["way"]) if bandwidth else None
     status, words = prove_topology.judge_rate(best, link["gb_per_s"], share, least)

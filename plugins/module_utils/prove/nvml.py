@@ -13,7 +13,8 @@ import ctypes
 _u32, _u64, _void = ctypes.c_uint, ctypes.c_ulonglong, ctypes.c_void_p
 
 # nvmlReturn_t: what a card, a driver or a user simply does not have.
-_ABSENT = (3, 4, 6, 13)  # not supported, no permission, not found, function not found
+# not supported, no permission, not found, function not found
+_ABSENT = (3, 4, 6, 13)
 NAME_SIZE = 96
 
 # nvmlGpuTopologyLevel_t, in the words of `nvidia-smi topo -m`.
@@ -23,9 +24,14 @@ FABRIC_STATES = {0: "not supported", 1: "not started", 2: "in progress", 3: "com
 MAX_NVLINKS = 36
 # nvmlNvlinkVersion_t: the version, and GB/s of one direction of one link where the driver does not say (data sheets).
 NVLINK_VERSIONS = {
-    1: ("1.0", 20.0), 2: ("2.0", 25.0), 3: ("2.2", 25.0), 4: ("3.0", 25.0), 5: ("3.1", 25.0), 6: ("4.0", 25.0),
+    1: ("1.0", 20.0),
+    2: ("2.0", 25.0),
+    3: ("2.2", 25.0),
+    4: ("3.0", 25.0),
+    5: ("3.1", 25.0),
+    6: ("4.0", 25.0),
     7: ("5.0", 50.0),
-}  # fmt: skip
+}
 
 
 class NvmlError(Exception):
@@ -39,9 +45,14 @@ class NvmlError(Exception):
 
 class _Pci(ctypes.Structure):
     _fields_ = [
-        ("legacy", ctypes.c_char * 16), ("domain", _u32), ("bus", _u32), ("device", _u32), ("ids", _u32),
-        ("subsystem", _u32), ("bus_id", ctypes.c_char * 32),
-    ]  # fmt: skip
+        ("legacy", ctypes.c_char * 16),
+        ("domain", _u32),
+        ("bus", _u32),
+        ("device", _u32),
+        ("ids", _u32),
+        ("subsystem", _u32),
+        ("bus_id", ctypes.c_char * 32),
+    ]
 
 
 class _Memory(ctypes.Structure):
@@ -53,19 +64,19 @@ class _Process(ctypes.Structure):
 
 
 class _Fabric(ctypes.Structure):
-    _fields_ = [
-        ("cluster", ctypes.c_ubyte * 16),
-        ("status", _u32),
-        ("clique", _u32),
-        ("state", ctypes.c_ubyte),
-    ]
+    _fields_ = [("cluster", ctypes.c_ubyte * 16), ("status", _u32), ("clique", _u32), ("state", ctypes.c_ubyte)]
 
 
 class _Field(ctypes.Structure):
     _fields_ = [
-        ("field", _u32), ("scope", _u32), ("timestamp", ctypes.c_int64), ("latency", ctypes.c_int64), ("kind", _u32),
-        ("code", _u32), ("value", _u64),
-    ]  # fmt: skip
+        ("field", _u32),
+        ("scope", _u32),
+        ("timestamp", ctypes.c_int64),
+        ("latency", ctypes.c_int64),
+        ("kind", _u32),
+        ("code", _u32),
+        ("value", _u64),
+    ]
 
 
 class Nvml(object):
@@ -137,8 +148,10 @@ def survey(args, say):
     result = {
         "driver": _system_driver(nvml),
         "cuda": "%d.%d" % (cuda // 1000, cuda % 1000 // 10) if cuda else None,
-        "cards": [], "pairs": [], "lost": [],
-    }  # fmt: skip
+        "cards": [],
+        "pairs": [],
+        "lost": [],
+    }
     handles = {}
     for index in range(nvml.count()):
         say("reading card %d" % index)
@@ -219,10 +232,7 @@ def _instances(nvml, card):
         if handle:
             instance = _void(handle)
             found.append(
-                {
-                    "uuid": nvml.text("nvmlDeviceGetUUID", instance),
-                    "name": nvml.text("nvmlDeviceGetName", instance),
-                }
+                {"uuid": nvml.text("nvmlDeviceGetUUID", instance), "name": nvml.text("nvmlDeviceGetName", instance)}
             )
     return found
 
@@ -238,12 +248,12 @@ def _ecc(nvml, card):
         "volatile_corrected": nvml.ask("nvmlDeviceGetTotalEccErrors", card, 0, 0, kind=_u64),
         "aggregate_uncorrected": nvml.ask("nvmlDeviceGetTotalEccErrors", card, 1, 1, kind=_u64),
         "aggregate_corrected": nvml.ask("nvmlDeviceGetTotalEccErrors", card, 0, 1, kind=_u64),
-        "remapped": None if rows is None else {
-            "corrected": rows[0], "uncorrected": rows[1], "pending": bool(rows[2]), "failed": bool(rows[3]),
-        },
+        "remapped": None
+        if rows is None
+        else {"corrected": rows[0], "uncorrected": rows[1], "pending": bool(rows[2]), "failed": bool(rows[3])},
         "retired_pages": [_retired(nvml, card, cause) for cause in (0, 1)],
         "retired_pending": _truth(nvml.ask("nvmlDeviceGetRetiredPagesPendingStatus", card)),
-    }  # fmt: skip
+    }
 
 
 def _retired(nvml, card, cause):
@@ -252,7 +262,8 @@ def _retired(nvml, card, cause):
     try:
         nvml.call("nvmlDeviceGetRetiredPages", card, cause, ctypes.byref(count), None)
     except NvmlError as error:
-        if error.nvml_code == 7:  # "insufficient size": count says how many there are
+        # "insufficient size": count says how many there are
+        if error.nvml_code == 7:
             return count.value
         if error.nvml_code in _ABSENT:
             return None
@@ -279,19 +290,13 @@ def _nvlinks(nvml, card):
         try:
             active = nvml.ask("nvmlDeviceGetNvLinkState", card, link)
         except NvmlError as error:
-            if error.nvml_code == 2:  # invalid argument: the card has fewer links
+            # invalid argument: the card has fewer links
+            if error.nvml_code == 2:
                 break
             raise
         if active is None:
             break
-        row = {
-            "link": link,
-            "active": bool(active),
-            "version": None,
-            "remote": None,
-            "kind": None,
-            "gb_per_s": None,
-        }
+        row = {"link": link, "active": bool(active), "version": None, "remote": None, "kind": None, "gb_per_s": None}
         if active:
             row["version"], nominal = NVLINK_VERSIONS.get(
                 nvml.ask("nvmlDeviceGetNvLinkVersion", card, link), (None, None)
@@ -364,10 +369,15 @@ def _pair(nvml, a, b, handles, links, buses):
         for name, number in (("read", 0), ("write", 1), ("nvlink", 2))
     }
     return {
-        "a": a, "b": b, "level": LEVELS.get(level), "nvlinks": len(through), "switched": bool(through) and not direct,
+        "a": a,
+        "b": b,
+        "level": LEVELS.get(level),
+        "nvlinks": len(through),
+        "switched": bool(through) and not direct,
         "version": next((row["version"] for row in through if row["version"]), None),
-        "nvlink_gb_per_s": round(sum(row["gb_per_s"] or 0.0 for row in through), 1), "p2p": status,
-    }  # fmt: skip
+        "nvlink_gb_per_s": round(sum(row["gb_per_s"] or 0.0 for row in through), 1),
+        "p2p": status,
+    }
 
 
 class Watch(object):
@@ -392,12 +402,14 @@ class Watch(object):
         if self.card is None:
             return
         ask, card = self.nvml.ask, self.card
-        self.samples.append({
-            "sm_mhz": ask("nvmlDeviceGetClockInfo", card, 1),
-            "memory_mhz": ask("nvmlDeviceGetClockInfo", card, 2),
-            "reasons": ask("nvmlDeviceGetCurrentClocksThrottleReasons", card, kind=_u64),
-            "temperature": ask("nvmlDeviceGetTemperature", card, 0),
-            "power_w": _watts(ask("nvmlDeviceGetPowerUsage", card)),
-            "generation": ask("nvmlDeviceGetCurrPcieLinkGeneration", card),
-            "width": ask("nvmlDeviceGetCurrPcieLinkWidth", card),
-        })  # fmt: skip
+        self.samples.append(
+            {
+                "sm_mhz": ask("nvmlDeviceGetClockInfo", card, 1),
+                "memory_mhz": ask("nvmlDeviceGetClockInfo", card, 2),
+                "reasons": ask("nvmlDeviceGetCurrentClocksThrottleReasons", card, kind=_u64),
+                "temperature": ask("nvmlDeviceGetTemperature", card, 0),
+                "power_w": _watts(ask("nvmlDeviceGetPowerUsage", card)),
+                "generation": ask("nvmlDeviceGetCurrPcieLinkGeneration", card),
+                "width": ask("nvmlDeviceGetCurrPcieLinkWidth", card),
+            }
+        )

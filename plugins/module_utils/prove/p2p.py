@@ -9,15 +9,9 @@ from __future__ import annotations
 
 import ctypes
 
-from ansible_collections.gpu.provision.plugins.module_utils.prove import (
-    cuda as prove_cuda,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.prove import (
-    errors as prove_errors,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.prove import (
-    topology as prove_topology,
-)
+from ansible_collections.gpu.provision.plugins.module_utils.prove import cuda as prove_cuda
+from ansible_collections.gpu.provision.plugins.module_utils.prove import errors as prove_errors
+from ansible_collections.gpu.provision.plugins.module_utils.prove import topology as prove_topology
 
 MIB = 1 << 20
 _u64, _size, _void = ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p
@@ -58,7 +52,8 @@ def _pair(driver, a, b, source, target, buffers, size):
             try:
                 driver.call("cuCtxEnablePeerAccess", other.context, 0)
             except prove_cuda.CudaError as error:
-                if error.code != 704:  # already enabled, by the pair before
+                # already enabled, by the pair before
+                if error.code != 704:
                     raise
     scale, count = ctypes.c_float(1.0 + a * 16 + b), ctypes.c_uint(size // 4)
     source.use()
@@ -70,9 +65,14 @@ def _pair(driver, a, b, source, target, buffers, size):
 
     def copy(many):
         return driver.call(
-            "cuMemcpyPeerAsync", _u64(buffers[b][1]), target.context, _u64(buffers[a][0]), source.context, _size(many),
+            "cuMemcpyPeerAsync",
+            _u64(buffers[b][1]),
+            target.context,
+            _u64(buffers[a][0]),
+            source.context,
+            _size(many),
             _void(0),
-        )  # fmt: skip
+        )
 
     source.use()
     copy(size)
@@ -106,9 +106,10 @@ def judge(outcome, labels, cards, pairs, bandwidth, least, host_hints):
         numbers["gpu%d_gpu%d_gb_per_s" % (a, b)] = row["gb_per_s"]
         numbers["gpu%d_gpu%d_us" % (a, b)] = row["us"]
         word = prove_topology.word(pair) if pair else "?"
-        evidence.append("%s: %s, %.1f GB/s, %.1f us%s" % (
-            name, word, row["gb_per_s"], row["us"], "" if row["access"] else ", through the host",
-        ))  # fmt: skip
+        evidence.append(
+            "%s: %s, %.1f GB/s, %.1f us%s"
+            % (name, word, row["gb_per_s"], row["us"], "" if row["access"] else ", through the host")
+        )
         kinds.setdefault((word, row["access"]), []).append((row["gb_per_s"], name))
         if row["wrong"] or row["wrong_direct"]:
             bad.append("%s: %d words arrive wrong" % (name, row["wrong"] or row["wrong_direct"]))
@@ -119,11 +120,7 @@ def judge(outcome, labels, cards, pairs, bandwidth, least, host_hints):
             continue
         if not row["access"] and least is None:
             continue
-        link = (
-            prove_topology.expected_pair(pair, cards, bandwidth)
-            if bandwidth
-            else {"way": None, "gb_per_s": None}
-        )
+        link = prove_topology.expected_pair(pair, cards, bandwidth) if bandwidth else {"way": None, "gb_per_s": None}
         share = bandwidth["peer"].get(link["way"]) if bandwidth else None
         status, words = prove_topology.judge_rate(row["gb_per_s"], link["gb_per_s"], share, least)
         if status != "pass":

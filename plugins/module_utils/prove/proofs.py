@@ -29,51 +29,33 @@ import sys
 import time
 
 from ansible_collections.gpu.provision.plugins.module_utils.lib import run_as
-from ansible_collections.gpu.provision.plugins.module_utils.prove import (
-    compile as prove_compile,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.prove import (
-    container as prove_container,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.prove import (
-    count as prove_count,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.prove import (
-    cudnn as prove_cudnn,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.prove import (
-    errors as prove_errors,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.prove import (
-    framework as prove_framework,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.prove import (
-    health as prove_health,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.prove import (
-    job as prove_job,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.prove import (
-    library as prove_library,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.prove import (
-    nccl as prove_nccl,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.prove import (
-    p2p as prove_p2p,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.prove import (
-    topology as prove_topology,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.prove import (
-    xid as prove_xid,
-)
+from ansible_collections.gpu.provision.plugins.module_utils.prove import compile as prove_compile
+from ansible_collections.gpu.provision.plugins.module_utils.prove import container as prove_container
+from ansible_collections.gpu.provision.plugins.module_utils.prove import count as prove_count
+from ansible_collections.gpu.provision.plugins.module_utils.prove import cudnn as prove_cudnn
+from ansible_collections.gpu.provision.plugins.module_utils.prove import errors as prove_errors
+from ansible_collections.gpu.provision.plugins.module_utils.prove import framework as prove_framework
+from ansible_collections.gpu.provision.plugins.module_utils.prove import health as prove_health
+from ansible_collections.gpu.provision.plugins.module_utils.prove import job as prove_job
+from ansible_collections.gpu.provision.plugins.module_utils.prove import library as prove_library
+from ansible_collections.gpu.provision.plugins.module_utils.prove import nccl as prove_nccl
+from ansible_collections.gpu.provision.plugins.module_utils.prove import p2p as prove_p2p
+from ansible_collections.gpu.provision.plugins.module_utils.prove import topology as prove_topology
+from ansible_collections.gpu.provision.plugins.module_utils.prove import xid as prove_xid
 
 # What there can be, without what stands in brackets: a toolkit, an interpreter, a runtime.
 NAMES = (
-    "gpu.count", "gpu.compute", "gpu.health", "gpu.xid", "gpu.p2p", "gpu.nccl", "gpu.cudnn", "cuda.compile",
-    "python.framework", "container.run",
-)  # fmt: skip
+    "gpu.count",
+    "gpu.compute",
+    "gpu.health",
+    "gpu.xid",
+    "gpu.p2p",
+    "gpu.nccl",
+    "gpu.cudnn",
+    "cuda.compile",
+    "python.framework",
+    "container.run",
+)
 TIMEOUT_S, DEEP_TIMEOUT_S = 90.0, 300.0
 LOAD_S = 1.5
 FRAMEWORK_MEMORY = 24 * prove_job.GIB
@@ -95,9 +77,14 @@ def longest(args):
 def verdict(check, status, message, evidence=(), hint=None, numbers=None, seconds=0.0):
     """A verdict as checks.py makes them, with what was measured and how long it took."""
     return {
-        "id": check, "status": status, "message": message, "evidence": list(evidence), "hint": hint,
-        "seconds": round(seconds, 2), "numbers": numbers or {},
-    }  # fmt: skip
+        "id": check,
+        "status": status,
+        "message": message,
+        "evidence": list(evidence),
+        "hint": hint,
+        "seconds": round(seconds, 2),
+        "numbers": numbers or {},
+    }
 
 
 def wanted(check, patterns):
@@ -107,8 +94,7 @@ def wanted(check, patterns):
     plain = check.split("[")[0]
     # Brackets are part of ids, not sets of characters.
     return any(
-        pattern in (check, plain) or fnmatch.fnmatchcase(check, pattern.replace("[", "[[]"))
-        for pattern in patterns
+        pattern in (check, plain) or fnmatch.fnmatchcase(check, pattern.replace("[", "[[]")) for pattern in patterns
     )
 
 
@@ -121,9 +107,7 @@ def units(cards):
     for card in cards:
         base = {"index": card["index"], "cc": card["cc"], "card_uuid": card["uuid"]}
         if not (card["mig"] or {}).get("current"):
-            found.append(
-                dict(base, label=str(card["index"]), uuid=card["uuid"], name=card["name"], mig=False)
-            )
+            found.append(dict(base, label=str(card["index"]), uuid=card["uuid"], name=card["name"], mig=False))
         for number, instance in enumerate(card["mig_instances"]):
             label = "%d:%d" % (card["index"], number)
             found.append(dict(base, label=label, uuid=instance["uuid"], name=instance["name"], mig=True))
@@ -139,8 +123,7 @@ def occupied(cards, users, own=()):
     for card in cards:
         node = "/dev/nvidia%s" % card["minor"]
         named = {
-            user["pid"]: "%s (pid %d%s)"
-            % (user["comm"], user["pid"], ", " + user["user"] if user.get("user") else "")
+            user["pid"]: "%s (pid %d%s)" % (user["comm"], user["pid"], ", " + user["user"] if user.get("user") else "")
             for user in users
             if node in user["devices"]
         }
@@ -148,9 +131,7 @@ def occupied(cards, users, own=()):
             named.setdefault(pid, "pid %d" % pid)
         who = [words for pid, words in sorted(named.items()) if pid not in own]
         if who:
-            found[card["index"]] = ", ".join(who[:4]) + (
-                " and %d more" % (len(who) - 4) if len(who) > 4 else ""
-            )
+            found[card["index"]] = ", ".join(who[:4]) + (" and %d more" % (len(who) - 4) if len(who) > 4 else "")
     return found
 
 
@@ -170,9 +151,7 @@ class Proof(object):
         exported = dict(args.get("environment") or {})
         exported.pop("LD_LIBRARY_PATH", None)
         self.hidden_by = exported.pop("CUDA_VISIBLE_DEVICES", os.environ.get("CUDA_VISIBLE_DEVICES"))
-        self.exported = {
-            name: value for name, value in exported.items() if name.startswith(("NCCL_", "CUDA_"))
-        }
+        self.exported = {name: value for name, value in exported.items() if name.startswith(("NCCL_", "CUDA_"))}
 
     # --- what checks share ---
 
@@ -200,9 +179,7 @@ class Proof(object):
     @property
     def no_card(self):
         """Why nothing can run on a card, or None."""
-        return self.once(
-            "no_card", lambda: prove_count.no_card(self.survey, prove_count.bus_cards(), self.seen)
-        )
+        return self.once("no_card", lambda: prove_count.no_card(self.survey, prove_count.bus_cards(), self.seen))
 
     @property
     def seen(self):
@@ -239,11 +216,7 @@ class Proof(object):
         """Return the verdicts of every check that is asked for."""
         found = []
         for name, make in self.plan():
-            if (
-                not wanted(name, self.args.get("only"))
-                or self.args.get("skip")
-                and wanted(name, self.args["skip"])
-            ):
+            if not wanted(name, self.args.get("only")) or self.args.get("skip") and wanted(name, self.args["skip"]):
                 continue
             started = time.monotonic()
             self.deadline = started + self.timeout
@@ -267,10 +240,7 @@ class Proof(object):
             name = "cuda.compile[%s]" % toolkit["version"]
             yield name, lambda toolkit=toolkit, name=name: self.compile(name, toolkit)
         if not toolkits:
-            yield (
-                "cuda.compile",
-                lambda: verdict("cuda.compile", "skip", "no toolkit with nvcc is known here"),
-            )
+            yield ("cuda.compile", lambda: verdict("cuda.compile", "skip", "no toolkit with nvcc is known here"))
         for path in self.args.get("python") or []:
             name = "python.framework[%s]" % path
             yield name, lambda path=path, name=name: self.answered(name, path)
@@ -278,9 +248,16 @@ class Proof(object):
             yield name, lambda name=name, make=make: verdict(name, *make(self.timeout))
 
     def count(self):
-        return verdict("gpu.count", *prove_count.judge(
-            self.survey, prove_count.bus_cards(), self.seen, self.hidden_by, self.expect.get("cards") or self.expect.get("gpus"),
-        ))  # fmt: skip
+        return verdict(
+            "gpu.count",
+            *prove_count.judge(
+                self.survey,
+                prove_count.bus_cards(),
+                self.seen,
+                self.hidden_by,
+                self.expect.get("cards") or self.expect.get("gpus"),
+            ),
+        )
 
     def computed(self):
         """[(unit, Outcome)] of the job compute on every usable card, side by side."""
@@ -290,9 +267,12 @@ class Proof(object):
             with prove_job.Folder() as folder:
                 for unit in self.usable[0]:
                     args = {
-                        "uuid": unit["card_uuid"], "load_s": LOAD_S, "deep": self.deep, "deep_s": self.timeout / 2,
+                        "uuid": unit["card_uuid"],
+                        "load_s": LOAD_S,
+                        "deep": self.deep,
+                        "deep_s": self.timeout / 2,
                         "lock": os.path.join(folder, "bus"),
-                    }  # fmt: skip
+                    }
                     env = self.environment({"CUDA_VISIBLE_DEVICES": unit["uuid"]})
                     jobs.append(self.job("prove.cuda", "compute", args, env))
                 return list(zip(self.usable[0], prove_job.run_all(jobs)))  # noqa: B905 -- Python 3.8
@@ -303,14 +283,10 @@ class Proof(object):
         name = "gpu.compute"
         if self.no_card:
             # Cards that are there and that nothing can compute on: that is what this check is about. The others skip.
-            silent = (
-                not self.survey.ok and prove_count.bus_cards() and not prove_count.unloadable(self.survey)
-            )
+            silent = not self.survey.ok and prove_count.bus_cards() and not prove_count.unloadable(self.survey)
             dead = self.survey.ok and self.cards and not self.seen.ok and self.seen.code != 100
             hint = (
-                prove_errors.ending(self.survey if silent else self.seen, "the driver")[1]
-                if silent or dead
-                else None
+                prove_errors.ending(self.survey if silent else self.seen, "the driver")[1] if silent or dead else None
             )
             return verdict(name, "fail" if silent or dead else "skip", self.no_card, hint=hint)
         loaded, why = self.usable
@@ -331,9 +307,7 @@ class Proof(object):
     def xid(self):
         if not prove_count.bus_cards():
             return verdict("gpu.xid", "skip", "no NVIDIA GPU on the PCI bus")
-        return verdict(
-            "gpu.xid", *prove_xid.judge(prove_job.run(self.job("prove.xid", "read", timeout_s=30.0)))
-        )
+        return verdict("gpu.xid", *prove_xid.judge(prove_job.run(self.job("prove.xid", "read", timeout_s=30.0))))
 
     @property
     def whole(self):
@@ -356,9 +330,14 @@ class Proof(object):
         outcome = prove_job.run(self.job("prove.p2p", "matrix", {}, self.on_whole_cards(loaded)))
         labels = [unit["index"] for unit in loaded]
         status, message, evidence, hint, numbers = prove_p2p.judge(
-            outcome, labels, self.cards, self.survey.result["pairs"], self.bandwidth, self.least.get("peer"),
+            outcome,
+            labels,
+            self.cards,
+            self.survey.result["pairs"],
+            self.bandwidth,
+            self.least.get("peer"),
             prove_topology.host_hints(),
-        )  # fmt: skip
+        )
         return verdict(name, status, message, evidence + why, hint, numbers)
 
     def library(self, names):
@@ -403,9 +382,15 @@ class Proof(object):
         pairs = [row for row in self.survey.result["pairs"] if row["a"] in indexes and row["b"] in indexes]
         exported = {key: value for key, value in self.exported.items() if key.startswith("NCCL_")}
         status, message, evidence, hint, numbers = prove_nccl.judge(
-            outcome, cards, pairs, self.bandwidth, self.least.get("allreduce"), library,
-            prove_topology.host_hints(), exported,
-        )  # fmt: skip
+            outcome,
+            cards,
+            pairs,
+            self.bandwidth,
+            self.least.get("allreduce"),
+            library,
+            prove_topology.host_hints(),
+            exported,
+        )
         return verdict(name, status, message, evidence + why, hint, numbers)
 
     def cudnn(self):
@@ -437,9 +422,11 @@ class Proof(object):
         user = run_as.account(sys.executable, nvcc)
         with prove_job.Folder(user[0] if user else None) as folder:
             args = {
-                "nvcc": nvcc, "version": toolkit["version"], "folder": folder,
+                "nvcc": nvcc,
+                "version": toolkit["version"],
+                "folder": folder,
                 "cards": [{"label": unit["label"], "uuid": unit["uuid"], "cc": unit["cc"]} for unit in loaded],
-            }  # fmt: skip
+            }
             env = self.environment({"TMPDIR": folder})
             outcome = prove_job.run(self.job("prove.compile", "build", args, env, cwd=folder, user=user))
         status, message, evidence, hint, numbers = prove_compile.judge(toolkit["version"], outcome, no_card)
@@ -460,18 +447,12 @@ class Proof(object):
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             said = "%s: %s" % (type(error).__name__, error)
             return verdict(
-                name,
-                "fail",
-                "%s answered with something that is no answer" % path,
-                (said,),
-                "look at what it imports",
+                name, "fail", "%s answered with something that is no answer" % path, (said,), "look at what it imports"
             )
 
     def framework(self, name, path):
         if not os.access(path, os.X_OK):
-            return verdict(
-                name, "fail", "%s cannot be started" % path, (), "name an interpreter that is there"
-            )
+            return verdict(name, "fail", "%s cannot be started" % path, (), "name an interpreter that is there")
         user = run_as.account(path, *self.folders)
         as_root = user is None and os.geteuid() == 0
         # What activating the environment would put in front (TensorFlow before 2.14 with CUDA of conda).
@@ -482,18 +463,24 @@ class Proof(object):
             def job(function, args, library_path):
                 library_path = ":".join(filter(None, (own, library_path)))
                 more = dict(
-                    prove_framework.ENVIRONMENT,
-                    TMPDIR=folder,
-                    XDG_CACHE_HOME=folder,
-                    TORCHINDUCTOR_CACHE_DIR=folder,
+                    prove_framework.ENVIRONMENT, TMPDIR=folder, XDG_CACHE_HOME=folder, TORCHINDUCTOR_CACHE_DIR=folder
                 )
                 if self.hidden_by is not None:
                     more["CUDA_VISIBLE_DEVICES"] = self.hidden_by
                 env = self.environment(more, library_path)
-                return prove_job.run(self.job(
-                    "prove.framework", function, args, env, python=path, user=user, isolated=as_root, memory=FRAMEWORK_MEMORY,
-                    cwd=folder,
-                ))  # fmt: skip
+                return prove_job.run(
+                    self.job(
+                        "prove.framework",
+                        function,
+                        args,
+                        env,
+                        python=path,
+                        user=user,
+                        isolated=as_root,
+                        memory=FRAMEWORK_MEMORY,
+                        cwd=folder,
+                    )
+                )
 
             found = job("find", {}, "")
             if not found.ok:
@@ -509,9 +496,9 @@ class Proof(object):
                 args = {"framework": framework, "compute_on": compute_on}
                 seen = job("look", args, self.library_path)
                 plain = job("look", dict(args, compute_on=[]), "") if self.library_path else None
-                rows.append(prove_framework.judge_one(
-                    framework, seen, plain, self.library_path, expected, os.path.exists,
-                ))  # fmt: skip
+                rows.append(
+                    prove_framework.judge_one(framework, seen, plain, self.library_path, expected, os.path.exists)
+                )
         return verdict(name, *combine(rows, why))
 
     def for_frameworks(self):
@@ -574,9 +561,12 @@ def judge_compute(computed, why, cards, bandwidth, least):
         return "fail", "; ".join(bad), evidence, hint, numbers
     if slow:
         return (
-            "warn", "; ".join(slow), evidence,
-            "see gpu.health: power, heat, a lower power limit (nvidia-smi -q -d POWER,PERFORMANCE)", numbers,
-        )  # fmt: skip
+            "warn",
+            "; ".join(slow),
+            evidence,
+            "see gpu.health: power, heat, a lower power limit (nvidia-smi -q -d POWER,PERFORMANCE)",
+            numbers,
+        )
     message = "vector and matrix right on %d of %d" % (len(computed), len(computed) + len(why))
     return "pass", message, evidence, None, numbers
 
@@ -585,8 +575,10 @@ def judge_host(unit, numbers, cards, bandwidth, least):
     """(status, sentence) for the rate between host and card, and for memory where the user asks for a bound."""
     if least.get("memory") and numbers["memory_gb_per_s"] < least["memory"]:
         return "fail", "card %s: memory %.0f GB/s, at least %.0f is asked for" % (
-            unit["label"], numbers["memory_gb_per_s"], least["memory"],
-        )  # fmt: skip
+            unit["label"],
+            numbers["memory_gb_per_s"],
+            least["memory"],
+        )
     card = next(card for card in cards if card["index"] == unit["index"])
     nominal = prove_topology.pcie_gb_per_s(card, bandwidth) if bandwidth else None
     slowest = min(numbers["host_to_card_gb_per_s"], numbers["card_to_host_gb_per_s"])
@@ -598,14 +590,24 @@ def judge_host(unit, numbers, cards, bandwidth, least):
 
 def _line(label, done):
     n = done["numbers"]
-    words = "card %s %s: %.0f GFLOP/s, memory %.0f GB/s, to the card %.1f GB/s, back %.1f GB/s, PTX compiled in %.0f ms" % (
-        label, done["card"]["name"], n["gflops"], n["memory_gb_per_s"], n["host_to_card_gb_per_s"],
-        n["card_to_host_gb_per_s"], n["jit_ms"],
-    )  # fmt: skip
+    words = (
+        "card %s %s: %.0f GFLOP/s, memory %.0f GB/s, to the card %.1f GB/s, back %.1f GB/s, PTX compiled in %.0f ms"
+        % (
+            label,
+            done["card"]["name"],
+            n["gflops"],
+            n["memory_gb_per_s"],
+            n["host_to_card_gb_per_s"],
+            n["card_to_host_gb_per_s"],
+            n["jit_ms"],
+        )
+    )
     if "memory_tested_gib" in n:
         words += ", %.1f GiB (%.0f %%) written and read %d times" % (
-            n["memory_tested_gib"], n["memory_tested_percent"], n["memory_passes"],
-        )  # fmt: skip
+            n["memory_tested_gib"],
+            n["memory_tested_percent"],
+            n["memory_passes"],
+        )
     return words
 
 

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 # ramp: x[i] = (i mod RAMP) * scale. Exact in float while RAMP * scale < 2**24, also when summed over cards.
 RAMP = 4093
-TILE = 64  # the matrix kernel computes tiles of TILE x TILE, by 16 x 16 threads, in slabs of SLAB
+# the matrix kernel computes tiles of TILE x TILE, by 16 x 16 threads, in slabs of SLAB
+TILE = 64
 SLAB = 16
 
 
@@ -53,7 +54,10 @@ DONE:
 """ % (name, listed, body.strip("\n"))
 
 
-_ADD = _kernel("add", [("u64", "a"), ("u64", "b"), ("u64", "c")], """
+_ADD = _kernel(
+    "add",
+    [("u64", "a"), ("u64", "b"), ("u64", "c")],
+    """
   ld.param.u64 %d0, [a];
   ld.param.u64 %d1, [b];
   ld.param.u64 %d2, [c];
@@ -65,7 +69,8 @@ _ADD = _kernel("add", [("u64", "a"), ("u64", "b"), ("u64", "c")], """
   ld.global.f32 %f1, [%d1];
   add.rn.f32 %f2, %f0, %f1;
   st.global.f32 [%d2], %f2;
-""")  # fmt: skip
+""",
+)
 
 # %f0 = (i mod RAMP) * scale; %d0 = address of x[i]
 _RAMP_VALUE = (
@@ -90,11 +95,15 @@ _COUNT = """
 
 _RAMP = _kernel("ramp", [("u64", "x"), ("f32", "scale")], _RAMP_VALUE + "  st.global.f32 [%d0], %f0;")
 _RAMP_WRONG = _kernel(
-    "ramp_wrong", [("u64", "x"), ("f32", "scale"), ("u64", "wrong")],
+    "ramp_wrong",
+    [("u64", "x"), ("f32", "scale"), ("u64", "wrong")],
     _RAMP_VALUE + "  ld.global.f32 %f2, [%d0];\n  setp.neu.f32 %p1, %f0, %f2;" + _COUNT,
-)  # fmt: skip
+)
 
-_COPY = _kernel("copy", [("u64", "source"), ("u64", "target")], """
+_COPY = _kernel(
+    "copy",
+    [("u64", "source"), ("u64", "target")],
+    """
   ld.param.u64 %d0, [source];
   ld.param.u64 %d1, [target];
   mul.wide.u32 %d2, %i, 16;
@@ -102,7 +111,8 @@ _COPY = _kernel("copy", [("u64", "source"), ("u64", "target")], """
   add.u64 %d1, %d1, %d2;
   ld.global.v4.f32 {%f0, %f1, %f2, %f3}, [%d0];
   st.global.v4.f32 [%d1], {%f0, %f1, %f2, %f3};
-""")  # fmt: skip
+""",
+)
 
 # A word that every address and every seed has for itself: i * 2654435761 (Knuth's multiplier), folded, xor seed.
 _FILL_VALUE = """
@@ -117,9 +127,10 @@ _FILL_VALUE = """
 """
 _FILL = _kernel("fill", [("u64", "x"), ("u32", "seed")], _FILL_VALUE + "  st.global.u32 [%d0], %r3;")
 _FILL_WRONG = _kernel(
-    "fill_wrong", [("u64", "x"), ("u32", "seed"), ("u64", "wrong")],
+    "fill_wrong",
+    [("u64", "x"), ("u32", "seed"), ("u64", "wrong")],
     _FILL_VALUE + "  ld.global.u32 %r6, [%d0];\n  setp.ne.u32 %p1, %r3, %r6;" + _COUNT,
-)  # fmt: skip
+)
 
 
 def _matmul():

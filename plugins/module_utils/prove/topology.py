@@ -16,9 +16,13 @@ from ansible_collections.gpu.provision.plugins.module_utils.lib import host_tree
 # From near to far; what `nvidia-smi topo -m` calls them.
 WAYS = ("nvlink", "pix", "pxb", "phb", "node", "sys")
 WORDS = {
-    "nvlink": "NVLink", "pix": "one PCIe switch", "pxb": "several PCIe switches", "phb": "a PCIe host bridge",
-    "node": "host bridges of one socket", "sys": "the link between sockets",
-}  # fmt: skip
+    "nvlink": "NVLink",
+    "pix": "one PCIe switch",
+    "pxb": "several PCIe switches",
+    "phb": "a PCIe host bridge",
+    "node": "host bridges of one socket",
+    "sys": "the link between sockets",
+}
 
 
 def way(pair):
@@ -76,9 +80,10 @@ def expected(cards, pairs, bandwidth):
         links = min(pair["nvlinks"] for pair in joined)
         versions = sorted({pair["version"] for pair in joined if pair["version"]})
         words = "%d links of NVLink %s%s" % (
-            links, "/".join(versions) or "?",
+            links,
+            "/".join(versions) or "?",
             " through switches" if all(pair["switched"] for pair in joined) else "",
-        )  # fmt: skip
+        )
         return {"way": worst, "gb_per_s": round(min(rates), 1), "words": words}
     rates = [pcie_gb_per_s(card, bandwidth) for card in cards]
     slowest = min(cards, key=lambda card: pcie_gb_per_s(card, bandwidth) or 0.0)["pcie"]
@@ -146,9 +151,7 @@ def host_hints(root=""):
         )
     base, acs = root + "/sys/bus/pci/devices", []
     for slot in _names(base):
-        if _read("%s/%s/class" % (base, slot))[2:6] == b"0604" and redirects(
-            _read("%s/%s/config" % (base, slot))
-        ):
+        if _read("%s/%s/class" % (base, slot))[2:6] == b"0604" and redirects(_read("%s/%s/config" % (base, slot))):
             acs.append(slot)
     if acs:
         more = " and %d more" % (len(acs) - 3) if len(acs) > 3 else ""

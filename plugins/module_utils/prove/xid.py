@@ -70,10 +70,12 @@ def read(args, say):
             try:
                 record = os.read(handle, 8192)
             except BlockingIOError:
-                break  # no more: the log has been read
+                # no more: the log has been read
+                break
             except OSError as error:
                 if error.errno == errno.EPIPE:
-                    continue  # overwritten while it was read: the next one follows
+                    # overwritten while it was read: the next one follows
+                    continue
                 raise
             head, _, text = record.decode("utf-8", "replace").partition(";")
             fields = head.split(",")
@@ -92,15 +94,21 @@ def parse(line):
     match = _SXID.search(line)
     if match:
         return {
-            "kind": "sxid", "number": int(match.group(2)), "bus_id": match.group(1).lower(),
-            "fatal": match.group(3) == "Fatal", "words": match.group(4).strip(),
-        }  # fmt: skip
+            "kind": "sxid",
+            "number": int(match.group(2)),
+            "bus_id": match.group(1).lower(),
+            "fatal": match.group(3) == "Fatal",
+            "words": match.group(4).strip(),
+        }
     match = _XID.search(line)
     if match:
         return {
-            "kind": "xid", "number": int(match.group(2)), "bus_id": match.group(1).lower(), "fatal": False,
+            "kind": "xid",
+            "number": int(match.group(2)),
+            "bus_id": match.group(1).lower(),
+            "fatal": False,
             "words": (match.group(3) or "").strip(),
-        }  # fmt: skip
+        }
     return None
 
 
@@ -124,11 +132,7 @@ def judge(outcome):
         "sxids": sum(row["count"] for row in found.values() if row["kind"] == "sxid"),
     }
     partial = outcome.result["first"]
-    note = (
-        ["the kernel's log no longer reaches back to the boot: %d lines are gone" % partial]
-        if partial
-        else []
-    )
+    note = ["the kernel's log no longer reaches back to the boot: %d lines are gone" % partial] if partial else []
     if not found:
         return "pass", "no Xid since boot" if not note else "no Xid in the kernel's log", note, None, numbers
     weights, evidence = {}, []
@@ -136,9 +140,17 @@ def judge(outcome):
         row = found[key]
         meaning, weight = _meaning(row)
         weights.setdefault(weight, []).append(row)
-        evidence.append("%s %d at %s, %d times, last %.0f s after boot: %s" % (
-            "SXid" if row["kind"] == "sxid" else "Xid", row["number"], row["bus_id"], row["count"], row["last"] / 1e6, meaning,
-        ))  # fmt: skip
+        evidence.append(
+            "%s %d at %s, %d times, last %.0f s after boot: %s"
+            % (
+                "SXid" if row["kind"] == "sxid" else "Xid",
+                row["number"],
+                row["bus_id"],
+                row["count"],
+                row["last"] / 1e6,
+                meaning,
+            )
+        )
     for weight, status in (("hardware", "fail"), ("reset", "fail"), ("driver", "warn")):
         if weight in weights:
             row = weights[weight][0]
@@ -149,13 +161,7 @@ def judge(outcome):
                 _meaning(row)[0],
             )
             return status, name, evidence + note, HINTS[weight], numbers
-    return (
-        "pass",
-        "%d Xids since boot, of programs' own faults" % numbers["xids"],
-        evidence + note,
-        None,
-        numbers,
-    )
+    return ("pass", "%d Xids since boot, of programs' own faults" % numbers["xids"], evidence + note, None, numbers)
 
 
 def _meaning(row):

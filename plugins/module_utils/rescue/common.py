@@ -10,12 +10,8 @@ from __future__ import annotations
 import os
 import shutil
 
-from ansible_collections.gpu.provision.plugins.module_utils.apt import (
-    common as apt_common,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.apt import (
-    query as apt_query,
-)
+from ansible_collections.gpu.provision.plugins.module_utils.apt import common as apt_common
+from ansible_collections.gpu.provision.plugins.module_utils.apt import query as apt_query
 from ansible_collections.gpu.provision.plugins.module_utils.apt.common import AptError
 
 
@@ -31,9 +27,11 @@ def command(argv, timeout):
         said = result.text.strip().splitlines()[-5:]
         end = "did not end within %d s" % timeout if result.timed_out else "exit code %d" % result.rc
         raise AptError(
-            "rescue.command_failed", "%s failed: %s" % (" ".join(argv), said[-1] if said else end), because=said,
+            "rescue.command_failed",
+            "%s failed: %s" % (" ".join(argv), said[-1] if said else end),
+            because=said,
             hint="look at free space with df -h /boot /; the next run goes on from here",
-        )  # fmt: skip
+        )
 
 
 def rebuild_initramfs():

@@ -18,13 +18,27 @@ from ansible_collections.gpu.provision.plugins.module_utils.lib import host_tree
 OWN_UNITS = ("nvidia-persistenced.service", "nvidia-fabricmanager.service", "nvidia-powerd.service")
 # A session on the screen ends with the service that started it. Source: names of the programs as the kernel cuts them.
 DISPLAY = frozenset(
-    ["Xorg", "Xwayland", "gnome-shell", "gdm-x-session", "gdm-wayland-ses", "sddm", "sddm-greeter", "lightdm", "kwin_x11",
-     "kwin_wayland", "plasmashell", "mutter"]
-)  # fmt: skip
+    [
+        "Xorg",
+        "Xwayland",
+        "gnome-shell",
+        "gdm-x-session",
+        "gdm-wayland-ses",
+        "sddm",
+        "sddm-greeter",
+        "lightdm",
+        "kwin_x11",
+        "kwin_wayland",
+        "plasmashell",
+        "mutter",
+    ]
+)
 DISPLAY_UNIT = "display-manager.service"
 _SECONDS = 60
-_SMI_SECONDS = 90  # eight cards without persistence mode
-_FIRST_USER = 1000  # login.defs: ids of people start here
+# eight cards without persistence mode
+_SMI_SECONDS = 90
+# login.defs: ids of people start here
+_FIRST_USER = 1000
 _NODE = re.compile(r"^/dev/nvidia")
 
 
@@ -37,29 +51,28 @@ def reload_nvidia(command, root="/", stop_holders=False, check=False):
     loaded, on_disk = tree.word("/sys/module/nvidia/version"), _on_disk(command)
     if on_disk is None:
         raise AptError(
-            "module.not_on_disk", "the running kernel has no nvidia module to load",
+            "module.not_on_disk",
+            "the running kernel has no nvidia module to load",
             hint="it has to be installed or built first: provision plan says how",
-        )  # fmt: skip
+        )
     if loaded is None:
         if check:
             return True, ["would load nvidia %s" % on_disk]
         _do(command, ["modprobe", "nvidia"])
-        return True, ["loaded nvidia %s" % on_disk] + _wake(
-            command, ["nvidia-persistenced.service"], start_only=True
-        )
+        return True, ["loaded nvidia %s" % on_disk] + _wake(command, ["nvidia-persistenced.service"], start_only=True)
     if loaded == on_disk:
         return False, ["nvidia %s is loaded, as on the disk" % loaded]
     units, others = who_holds(tree)
     stop = [unit for unit in units if unit in OWN_UNITS or stop_holders]
     left = [words for unit, words in units.items() if unit not in stop] + others
     if left:
-        more = (
-            "; --stop-holders stops these services for a moment" if any(u not in stop for u in units) else ""
-        )
+        more = "; --stop-holders stops these services for a moment" if any(u not in stop for u in units) else ""
         raise AptError(
-            "module.in_use", "nvidia %s cannot be unloaded: it is in use" % loaded, because=left[:8],
+            "module.in_use",
+            "nvidia %s cannot be unloaded: it is in use" % loaded,
+            because=left[:8],
             hint="wait for them or end them, or let the host reboot when that suits" + more,
-        )  # fmt: skip
+        )
     order = unload_order(modules(_do(command, ["lsmod"]).out))
     if check:
         return True, ["would load nvidia %s in place of %s" % (on_disk, loaded)]
@@ -78,20 +91,25 @@ def _reload(command, order, stop, loaded, on_disk):
     except AptError as error:
         _bring_back(command, gone, stopped)
         raise AptError(
-            "module.in_use", "nvidia %s cannot be unloaded" % loaded, because=[error.message] + error.because,
+            "module.in_use",
+            "nvidia %s cannot be unloaded" % loaded,
+            because=[error.message] + error.because,
             hint="something in the kernel holds it (a console, a display): only a reboot replaces it",
-        ) from None  # fmt: skip
+        ) from None
     try:
         _do(command, ["modprobe", "nvidia"])
     except AptError as error:
         _bring_back(command, [], stopped)
         raise AptError(
-            "module.not_loaded", "nvidia %s does not load" % on_disk, because=[error.message] + error.because,
+            "module.not_loaded",
+            "nvidia %s does not load" % on_disk,
+            because=[error.message] + error.because,
             hint="dmesg | grep -e NVRM -e nvidia says why",
-        ) from None  # fmt: skip
+        ) from None
     for name in reversed(order):
         if name != "nvidia":
-            command(["modprobe", name], _SECONDS)  # one that is no more in the new driver is missed by nobody
+            # one that is no more in the new driver is missed by nobody
+            command(["modprobe", name], _SECONDS)
     said = ["loaded nvidia %s in place of %s" % (on_disk, loaded)]
     return said + _wake(command, stopped)
 
@@ -112,9 +130,7 @@ def _wake(command, units, start_only=False):
         if start_only and command(["systemctl", "cat", unit], _SECONDS).rc != 0:
             continue
         result = command(["systemctl", "start", unit], _SECONDS)
-        said.append(
-            "started %s" % unit if result.rc == 0 else "%s does not start: journalctl -b -u %s" % (unit, unit)
-        )
+        said.append("started %s" % unit if result.rc == 0 else "%s does not start: journalctl -b -u %s" % (unit, unit))
     return said
 
 
@@ -143,7 +159,8 @@ def who_holds(tree):
             continue
         comm = tree.word("/proc/%s/comm" % pid)
         if not comm:
-            continue  # it has ended meanwhile
+            # it has ended meanwhile
+            continue
         unit = unit_of(tree.read("/proc/%s/cgroup" % pid) or "", init)
         person = _uid(tree.read("/proc/%s/status" % pid) or "") >= _FIRST_USER
         if comm in DISPLAY:
@@ -189,9 +206,7 @@ def modules(text):
     for line in text.splitlines()[1:]:
         words = line.split()
         if len(words) >= 3:
-            found[words[0]] = [
-                name for name in (words[3] if len(words) > 3 else "").split(",") if name and name != "-"
-            ]
+            found[words[0]] = [name for name in (words[3] if len(words) > 3 else "").split(",") if name and name != "-"]
     return found
 
 

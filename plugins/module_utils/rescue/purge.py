@@ -19,15 +19,9 @@ import os
 import re
 import shutil
 
-from ansible_collections.gpu.provision.plugins.module_utils.apt import (
-    common as apt_common,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.apt import (
-    query as apt_query,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.apt import (
-    transaction as apt_transaction,
-)
+from ansible_collections.gpu.provision.plugins.module_utils.apt import common as apt_common
+from ansible_collections.gpu.provision.plugins.module_utils.apt import query as apt_query
+from ansible_collections.gpu.provision.plugins.module_utils.apt import transaction as apt_transaction
 from ansible_collections.gpu.provision.plugins.module_utils.apt.common import AptError
 from ansible_collections.gpu.provision.plugins.module_utils.lib import (
     cuda_names,
@@ -36,19 +30,14 @@ from ansible_collections.gpu.provision.plugins.module_utils.lib import (
     own_files,
     own_state,
 )
-from ansible_collections.gpu.provision.plugins.module_utils.rescue import (
-    common as rescue_common,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.rescue import (
-    snapshot as rescue_snapshot,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.rescue import (
-    traces as rescue_traces,
-)
+from ansible_collections.gpu.provision.plugins.module_utils.rescue import common as rescue_common
+from ansible_collections.gpu.provision.plugins.module_utils.rescue import snapshot as rescue_snapshot
+from ansible_collections.gpu.provision.plugins.module_utils.rescue import traces as rescue_traces
 
 JOURNAL = apt_transaction.STATE + "/purge.json"
 _INFO = "/var/lib/dpkg/info"
-UNINSTALL_S = 600  # what the .run file's uninstaller may take: it removes files and runs depmod
+# what the .run file's uninstaller may take: it removes files and runs depmod
+UNINSTALL_S = 600
 # Drivers from before 2018, which names does not know: nothing installs them any more.
 LEGACY = (
     "^(nvidia-[0-9][0-9][0-9](-updates)?(-dev|-uvm)?|nvidia-current(-updates)?|libcuda1-[0-9][0-9][0-9](-updates)?|"
@@ -92,12 +81,21 @@ def plan(allow=(), root="/"):
     uninstaller = rescue_traces.uninstaller(tree)
     unfinished = tree.stat(JOURNAL, follow=False) is not None
     return {
-        "packages": remove, "config": config, "kept": kept, "changes": changes, "problems": problems,
-        "uninstaller": uninstaller, "files": traces.files, "trees": traces.trees, "aside": traces.aside,
-        "dkms": [list(pair) for pair in traces.dkms], "kernels": traces.kernels, "unfinished": unfinished,
+        "packages": remove,
+        "config": config,
+        "kept": kept,
+        "changes": changes,
+        "problems": problems,
+        "uninstaller": uninstaller,
+        "files": traces.files,
+        "trees": traces.trees,
+        "aside": traces.aside,
+        "dkms": [list(pair) for pair in traces.dkms],
+        "kernels": traces.kernels,
+        "unfinished": unfinished,
         "left": [{"path": path, "why": why} for path, why in traces.left],
         "nothing": not (remove or config or traces.any or uninstaller or unfinished),
-    }  # fmt: skip
+    }
 
 
 def select(packages):
@@ -123,11 +121,7 @@ def select(packages):
 def _needed_by(name, packages):
     """Name of a package that is not ours and has no other choice than this one; None without."""
     for package in packages:
-        if (
-            package.present
-            and not is_ours(package.name)
-            and any(name in group for group in _needs_ours(package))
-        ):
+        if package.present and not is_ours(package.name) and any(name in group for group in _needs_ours(package)):
             return package.name
     return None
 
@@ -150,11 +144,14 @@ def _ask(packages, remove, allow):
     unhold = ["all_driver"] + [name.split(":")[0] for name in remove] + list(allow)
     answer = apt_query.simulate(remove=list(remove) + _present(packages, allow), unhold=unhold)
     if not answer["ok"]:
-        return [], [{
-            "code": answer["code"], "message": "apt finds no way to remove the driver: %s" % answer["message"],
-            "because": answer["because"],
-            "hint": "mend apt first: provision diagnose names the cause, provision rescue without --purge mends it",
-        }]  # fmt: skip
+        return [], [
+            {
+                "code": answer["code"],
+                "message": "apt finds no way to remove the driver: %s" % answer["message"],
+                "because": answer["because"],
+                "hint": "mend apt first: provision diagnose names the cause, provision rescue without --purge mends it",
+            }
+        ]
     essential = [p.name for p in packages if p.essential]
     return answer["changes"], judge(answer["changes"], remove, allow, essential, os.uname()[2])
 
@@ -170,26 +167,14 @@ def _by_dpkg(packages, remove, allow):
     versions = {apt_common.selection_name(p, native): p.version for p in packages}
     also = _present(packages, allow)
     changes = [
-        {
-            "action": "remove",
-            "name": name,
-            "version": None,
-            "from_version": versions.get(name),
-            "origin": None,
-        }
+        {"action": "remove", "name": name, "version": None, "from_version": versions.get(name), "origin": None}
         for name in list(remove) + also
     ]
     needed = sorted(
-        {
-            p.name
-            for p in packages
-            if p.present and not is_ours(p.name) and p.name not in also and _needs_ours(p)
-        }
+        {p.name for p in packages if p.present and not is_ours(p.name) and p.name not in also and _needs_ours(p)}
     )
     extra = [dict(changes[0], name=name) for name in needed]
-    return changes, judge(
-        changes + extra, remove, allow, [p.name for p in packages if p.essential], os.uname()[2]
-    )
+    return changes, judge(changes + extra, remove, allow, [p.name for p in packages if p.essential], os.uname()[2])
 
 
 def _present(packages, wanted):
@@ -206,19 +191,18 @@ def judge(changes, remove, allow=(), essential=(), running_kernel=None):
     for change in changes:
         bare = change["name"].split(":")[0]
         if change["action"] != "remove":
-            problems.append(_problem(
-                "purge.installs", "apt would %s %s %s" % (change["action"], bare, change.get("version") or ""),
-                "something that stays depends on a driver, and apt takes another one for it",
-                "see which: apt-cache rdepends --installed %s; remove that first, if it may go" % bare,
-            ))  # fmt: skip
+            problems.append(
+                _problem(
+                    "purge.installs",
+                    "apt would %s %s %s" % (change["action"], bare, change.get("version") or ""),
+                    "something that stays depends on a driver, and apt takes another one for it",
+                    "see which: apt-cache rdepends --installed %s; remove that first, if it may go" % bare,
+                )
+            )
         elif bare not in may:
             extra.append(bare)
         else:
-            why = (
-                None
-                if is_ours(bare)
-                else apt_query.judge([change], may, None, (), {}, essential, running_kernel)
-            )
+            why = None if is_ours(bare) else apt_query.judge([change], may, None, (), {}, essential, running_kernel)
             problems += why or []
     if not extra:
         return problems
@@ -228,18 +212,20 @@ def judge(changes, remove, allow=(), essential=(), running_kernel=None):
     because = protected + [
         "%s depends on the driver" % n for n in extra if not any(p.startswith(n + ":") for p in protected)
     ]
-    return [_problem(
-        code, "apt would remove %s too" % ", ".join(extra), because,
-        "a purge takes the driver alone; where these may go, remove them first (%ssudo apt-get remove %s), then purge again"
-        % (_keep_toolkits(extra), " ".join(extra)),
-    )] + problems  # fmt: skip
+    return [
+        _problem(
+            code,
+            "apt would remove %s too" % ", ".join(extra),
+            because,
+            "a purge takes the driver alone; where these may go, remove them first (%ssudo apt-get remove %s), then purge again"
+            % (_keep_toolkits(extra), " ".join(extra)),
+        )
+    ] + problems
 
 
 def _keep_toolkits(extra):
     """Command that keeps the toolkits of CUDA's metapackages, which a later autoremove would take otherwise."""
-    versions = sorted(
-        {m.group(1) for m in (re.match(r"^cuda(?:-runtime)?-([0-9]+-[0-9]+)$", n) for n in extra) if m}
-    )
+    versions = sorted({m.group(1) for m in (re.match(r"^cuda(?:-runtime)?-([0-9]+-[0-9]+)$", n) for n in extra) if m})
     return "sudo apt-mark manual %s && " % " ".join("cuda-toolkit-" + v for v in versions) if versions else ""
 
 
@@ -251,9 +237,7 @@ def _problem(code, message, because, hint):
 # --- run
 
 
-def run(
-    snapshot, allow=(), expect=None, lock_timeout=600, timeout=3600, check=False, log_dir=apt_transaction.LOGS
-):
+def run(snapshot, allow=(), expect=None, lock_timeout=600, timeout=3600, check=False, log_dir=apt_transaction.LOGS):
     """Purge. Returns {"changed", "done": [lines], "removed": [package names], "deleted": [paths], "left": [{"path", "why"}],
     "warnings": [lines], "snapshot"}. Raises AptError (also when apt's answer is refused; nothing was touched then).
 
@@ -268,22 +252,20 @@ def run(
     if found["problems"]:
         first = found["problems"][0]
         raise AptError(
-            first["code"], "refused before anything was touched: " + first["message"],
-            because=first["because"] + [p["message"] for p in found["problems"][1:]], hint=first["hint"],
+            first["code"],
+            "refused before anything was touched: " + first["message"],
+            because=first["because"] + [p["message"] for p in found["problems"][1:]],
+            hint=first["hint"],
             problems=found["problems"],
-        )  # fmt: skip
+        )
     unexpected = sorted(set(found["packages"]) - set(expect)) if expect is not None else []
     if unexpected:
         raise AptError(
-            "purge.moved",
-            "packages of a driver came since the plan: %s" % ", ".join(unexpected),
-            hint="plan again",
+            "purge.moved", "packages of a driver came since the plan: %s" % ", ".join(unexpected), hint="plan again"
         )
     work = _Purge(snapshot, found, allow, lock_timeout, timeout, log_dir)
     if check or found["nothing"]:
-        return dict(
-            work.answer(), changed=not found["nothing"], removed=found["packages"], deleted=found["files"]
-        )
+        return dict(work.answer(), changed=not found["nothing"], removed=found["packages"], deleted=found["files"])
     return work.run()
 
 
@@ -314,9 +296,14 @@ class _Purge(object):
 
     def answer(self):
         return {
-            "changed": bool(self.done), "done": self.done, "removed": self.removed, "deleted": self.deleted,
-            "left": self.left, "warnings": self.warnings, "snapshot": self.snapshot,
-        }  # fmt: skip
+            "changed": bool(self.done),
+            "done": self.done,
+            "removed": self.removed,
+            "deleted": self.deleted,
+            "left": self.left,
+            "warnings": self.warnings,
+            "snapshot": self.snapshot,
+        }
 
     def begin(self):
         """The journal says that the caches of loader, modules and initramfs may be behind, until the end."""
@@ -331,9 +318,7 @@ class _Purge(object):
             return journal
         # Packages that the driver's own rows name: their kernels lose a module too.
         packages = [driver_names.parse(name) for name in self.found["packages"]]
-        self.kernels |= {
-            p.kernel for p in packages if p and p.kernel and os.path.isdir("/lib/modules/" + p.kernel)
-        }
+        self.kernels |= {p.kernel for p in packages if p and p.kernel and os.path.isdir("/lib/modules/" + p.kernel)}
         journal = {"autoremovable": sorted(rescue_common.autoremovable()), "kernels": sorted(self.kernels)}
         own_state.write(JOURNAL, journal)
         return journal
@@ -378,9 +363,7 @@ class _Purge(object):
     def by_dpkg(self, remove):
         """Remove exactly these with dpkg; see half_unpacked."""
         apt_common.wait_for_locks(apt_common.DPKG_LOCKS, self.lock_timeout)
-        rescue_common.command(
-            ["dpkg", "--force-hold", "--force-remove-reinstreq", "--remove"] + remove, self.timeout
-        )
+        rescue_common.command(["dpkg", "--force-hold", "--force-remove-reinstreq", "--remove"] + remove, self.timeout)
         self.removed = list(remove)
         self.done.append("removed %d packages, with dpkg alone: some were half unpacked" % len(remove))
 
@@ -391,16 +374,20 @@ class _Purge(object):
             try:
                 return apt_transaction.run(
                     {
-                        "remove": remove, "hold": False, "expect": expect, "lock_timeout": self.lock_timeout,
+                        "remove": remove,
+                        "hold": False,
+                        "expect": expect,
+                        "lock_timeout": self.lock_timeout,
                         "timeout": self.timeout,
                     },
                     log_dir=self.log_dir,
-                )  # fmt: skip
+                )
             except AptError as error:
                 failed = removal_script(error.message)
                 if failed is None or not self.set_aside(*failed):
                     raise
-            expect = None  # some are gone by now; the transaction itself refuses to take anything that is not named
+            # some are gone by now; the transaction itself refuses to take anything that is not named
+            expect = None
         raise AptError(
             "apt.dpkg_failed", "the packages of the driver cannot be removed", hint="dpkg --audit names them"
         )
@@ -411,10 +398,7 @@ class _Purge(object):
             return False
         native = apt_common.native_arch(apt_common.read_status())
         bare, _, arch = name.partition(":")
-        for path in (
-            "%s/%s:%s.%s" % (_INFO, bare, arch or native, script),
-            "%s/%s.%s" % (_INFO, bare, script),
-        ):
+        for path in ("%s/%s:%s.%s" % (_INFO, bare, arch or native, script), "%s/%s.%s" % (_INFO, bare, script)):
             if os.path.exists(path):
                 self.keep([path])
                 os.unlink(path)
@@ -445,9 +429,7 @@ class _Purge(object):
             if os.path.isdir(tree):
                 shutil.rmtree(tree)
             for kernel in kernels:
-                _drop(
-                    ["/var/lib/dkms/%s/kernel-%s-%s" % (name, kernel, arch) for arch in ("x86_64", "aarch64")]
-                )
+                _drop(["/var/lib/dkms/%s/kernel-%s-%s" % (name, kernel, arch) for arch in ("x86_64", "aarch64")])
             self.done.append("removed the DKMS tree %s/%s" % (name, version))
         for name in rescue_traces.DKMS_NAMES:
             folder = "/var/lib/dkms/" + name

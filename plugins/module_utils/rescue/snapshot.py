@@ -41,12 +41,7 @@ import stat
 import time
 
 from ansible_collections.gpu.provision.plugins.module_utils.apt import common as apt_common
-from ansible_collections.gpu.provision.plugins.module_utils.lib import (
-    host_tree,
-    openpgp,
-    own_files,
-    own_state,
-)
+from ansible_collections.gpu.provision.plugins.module_utils.lib import host_tree, openpgp, own_files, own_state
 
 SNAPSHOTS = "/var/lib/provision/snapshots"
 SCHEMA = "provision/snapshot/1"
@@ -58,25 +53,61 @@ MOST_BYTES_A_FILE, MOST_BYTES, MOST_FILES = 1 << 20, 64 << 20, 4000
 RESUME_S = 24 * 3600
 # Folders that are copied with all they hold (two levels), and single files.
 FOLDERS = (
-    "/etc/apt/sources.list.d", "/etc/apt/keyrings", "/etc/apt/trusted.gpg.d", "/etc/apt/preferences.d",
-    "/etc/apt/apt.conf.d", "/usr/share/keyrings", "/etc/modprobe.d", "/etc/modules-load.d", "/etc/ld.so.conf.d",
-    "/etc/X11/xorg.conf.d", "/etc/default/grub.d", "/etc/dkms", "/etc/initramfs-tools", "/etc/dracut.conf.d",
-    "/etc/gpu-provision", "/etc/OpenCL/vendors", "/etc/vulkan", "/etc/cdi",
-)  # fmt: skip
+    "/etc/apt/sources.list.d",
+    "/etc/apt/keyrings",
+    "/etc/apt/trusted.gpg.d",
+    "/etc/apt/preferences.d",
+    "/etc/apt/apt.conf.d",
+    "/usr/share/keyrings",
+    "/etc/modprobe.d",
+    "/etc/modules-load.d",
+    "/etc/ld.so.conf.d",
+    "/etc/X11/xorg.conf.d",
+    "/etc/default/grub.d",
+    "/etc/dkms",
+    "/etc/initramfs-tools",
+    "/etc/dracut.conf.d",
+    "/etc/gpu-provision",
+    "/etc/OpenCL/vendors",
+    "/etc/vulkan",
+    "/etc/cdi",
+)
 FILES = (
-    "/etc/apt/sources.list", "/etc/apt/trusted.gpg", "/etc/apt/preferences", "/etc/apt/apt.conf", "/etc/modules",
-    "/etc/X11/xorg.conf", "/etc/default/grub", "/etc/ld.so.conf", "/etc/docker/daemon.json",
-    "/etc/containerd/config.toml", "/etc/profile.d/gpu-provision-cuda.sh",
-)  # fmt: skip
-SECRET = ("/etc/apt/auth.conf",)  # and what lies in auth.conf.d
+    "/etc/apt/sources.list",
+    "/etc/apt/trusted.gpg",
+    "/etc/apt/preferences",
+    "/etc/apt/apt.conf",
+    "/etc/modules",
+    "/etc/X11/xorg.conf",
+    "/etc/default/grub",
+    "/etc/ld.so.conf",
+    "/etc/docker/daemon.json",
+    "/etc/containerd/config.toml",
+    "/etc/profile.d/gpu-provision-cuda.sh",
+)
+# and what lies in auth.conf.d
+SECRET = ("/etc/apt/auth.conf",)
 _SHAPE = {
-    "schema": SCHEMA, "made": str, "reason": str, "kernel": str, "packages": int, "data": {str: str}, "undo_of": (None, str),
+    "schema": SCHEMA,
+    "made": str,
+    "reason": str,
+    "kernel": str,
+    "packages": int,
+    "data": {str: str},
+    "undo_of": (None, str),
     "left_out": [{"path": own_state.absolute, "why": str}],
-    "files": [{
-        "path": own_state.absolute, "kind": str, "state": (None, str), "mode": (None, int), "uid": (None, int), "gid": (None, int),
-        "size": (None, int),
-    }],
-}  # fmt: skip
+    "files": [
+        {
+            "path": own_state.absolute,
+            "kind": str,
+            "state": (None, str),
+            "mode": (None, int),
+            "uid": (None, int),
+            "gid": (None, int),
+            "size": (None, int),
+        }
+    ],
+}
 _EXTENDED = "/var/lib/apt/extended_states"
 _DKMS = "/var/lib/dkms"
 
@@ -129,9 +160,15 @@ def take(reason, paths=(), root="/", resume=True, keep=KEEP, check=False, undo_o
         return dict(host.answer(open_one, manifest, resumed=True, changed=bool(missing)), warnings=told)
     if check:
         return {
-            "id": None, "path": None, "resumed": False, "changed": True, "files": 0, "bytes": 0, "left_out": [],
+            "id": None,
+            "path": None,
+            "resumed": False,
+            "changed": True,
+            "files": 0,
+            "bytes": 0,
+            "left_out": [],
             "pruned": [],
-        }  # fmt: skip
+        }
     with host.lock():
         id_, manifest = host.make(reason, _clean(paths), undo_of)
         pruned = host.prune(keep, id_)
@@ -186,15 +223,25 @@ def listing(root="/"):
     rows = []
     for id_ in reversed(host.ids()):
         row = {
-            "id": id_, "made": _made(id_), "reason": None, "whole": False, "finished": True, "kernel": None,
-            "packages": 0, "files": 0,
-        }  # fmt: skip
+            "id": id_,
+            "made": _made(id_),
+            "reason": None,
+            "whole": False,
+            "finished": True,
+            "kernel": None,
+            "packages": 0,
+            "files": 0,
+        }
         manifest = host.manifest(id_, or_none=True)
         if manifest is not None:
             row.update(
-                reason=manifest["reason"], whole=True, kernel=manifest["kernel"], packages=manifest["packages"],
-                finished=not os.path.exists(host.inside(id_, "unfinished")), files=len(manifest["files"]),
-            )  # fmt: skip
+                reason=manifest["reason"],
+                whole=True,
+                kernel=manifest["kernel"],
+                packages=manifest["packages"],
+                finished=not os.path.exists(host.inside(id_, "unfinished")),
+                files=len(manifest["files"]),
+            )
         rows.append(row)
     return rows
 
@@ -210,9 +257,7 @@ def read_packages(text):
         if len(fields) != 4:
             continue
         words = (fields[3] + " ? ? ?").split()
-        rows[(fields[0], fields[1])] = {
-            "version": fields[2] or None, "want": words[0], "state": words[2],
-        }  # fmt: skip
+        rows[(fields[0], fields[1])] = {"version": fields[2] or None, "want": words[0], "state": words[2]}
     return rows
 
 
@@ -270,23 +315,26 @@ class Host(object):
         if wanted is None:
             if not whole:
                 raise SnapshotError(
-                    "snapshot.none", "there is no snapshot of this host", hint="rescue makes one before it changes anything"
-                )  # fmt: skip
+                    "snapshot.none",
+                    "there is no snapshot of this host",
+                    hint="rescue makes one before it changes anything",
+                )
             return whole[-1]
-        found = [
-            id_ for id_ in self.ids() if id_ == wanted or id_.startswith(wanted) or id_.endswith("-" + wanted)
-        ]
+        found = [id_ for id_ in self.ids() if id_ == wanted or id_.startswith(wanted) or id_.endswith("-" + wanted)]
         if len(found) != 1 or not wanted:
             raise SnapshotError(
-                "snapshot.unknown", "%s snapshot is called %s" % ("no" if not found else "more than one", wanted),
-                because=found or whole[-3:], hint="name one of those: provision rescue HOST --undo ID",
-            )  # fmt: skip
+                "snapshot.unknown",
+                "%s snapshot is called %s" % ("no" if not found else "more than one", wanted),
+                because=found or whole[-3:],
+                hint="name one of those: provision rescue HOST --undo ID",
+            )
         if found[0] not in whole:
             raise SnapshotError(
-                "snapshot.cut_off", "the snapshot %s was cut off before it was whole" % found[0],
+                "snapshot.cut_off",
+                "the snapshot %s was cut off before it was whole" % found[0],
                 because=["nothing was changed after it: a rescue changes nothing before its snapshot is whole"],
                 hint="name another one, or none for the newest",
-            )  # fmt: skip
+            )
         return found[0]
 
     def manifest(self, id_, or_none=False):
@@ -302,9 +350,10 @@ class Host(object):
             raise _not_root()
         if manifest is None and not or_none:
             raise SnapshotError(
-                "snapshot.cut_off", "the manifest of snapshot %s cannot be read: %s" % (id_, why),
+                "snapshot.cut_off",
+                "the manifest of snapshot %s cannot be read: %s" % (id_, why),
                 hint="name another one: provision rescue HOST --undo ID",
-            )  # fmt: skip
+            )
         return manifest
 
     def put_damaged_aside(self):
@@ -314,9 +363,7 @@ class Host(object):
             try:
                 own_state.read(self.inside(id_, "manifest.json"), _SHAPE)
             except own_state.Damaged as damage:
-                told.append(
-                    own_state.put_aside(own_state.Damaged(self.inside(id_), "its manifest: " + damage.why))
-                )
+                told.append(own_state.put_aside(own_state.Damaged(self.inside(id_), "its manifest: " + damage.why)))
         return told
 
     def unfinished(self):
@@ -354,10 +401,15 @@ class Host(object):
 
     def answer(self, id_, manifest, resumed, changed):
         return {
-            "id": id_, "path": self.inside(id_), "resumed": resumed, "changed": changed, "pruned": [],
-            "files": len(manifest["files"]), "bytes": sum(entry.get("size", 0) for entry in manifest["files"]),
+            "id": id_,
+            "path": self.inside(id_),
+            "resumed": resumed,
+            "changed": changed,
+            "pruned": [],
+            "files": len(manifest["files"]),
+            "bytes": sum(entry.get("size", 0) for entry in manifest["files"]),
             "left_out": manifest["left_out"],
-        }  # fmt: skip
+        }
 
     # -- making one
 
@@ -369,9 +421,18 @@ class Host(object):
         _write(self.inside(id_, "unfinished"), b"")
         rows = self.package_rows()
         manifest = {
-            "schema": SCHEMA, "id": id_, "made": _made(id_), "reason": reason, "by": "rescue",
-            "kernel": os.uname()[2], "packages": len(rows), "files": [], "left_out": [], "data": {}, "undo_of": undo_of,
-        }  # fmt: skip
+            "schema": SCHEMA,
+            "id": id_,
+            "made": _made(id_),
+            "reason": reason,
+            "by": "rescue",
+            "kernel": os.uname()[2],
+            "packages": len(rows),
+            "files": [],
+            "left_out": [],
+            "data": {},
+            "undo_of": undo_of,
+        }
         data = {"packages.tsv": _lines(rows), "host.txt": _lines(self.host_lines())}
         states = _read(self.real(_EXTENDED))
         if states is not None:
@@ -412,9 +473,7 @@ class Host(object):
             info = os.lstat(real)
         except (FileNotFoundError, NotADirectoryError):
             return {"path": path, "kind": kind, "state": None}, None
-        entry = {
-            "path": path, "kind": kind, "mode": stat.S_IMODE(info.st_mode), "uid": info.st_uid, "gid": info.st_gid,
-        }  # fmt: skip
+        entry = {"path": path, "kind": kind, "mode": stat.S_IMODE(info.st_mode), "uid": info.st_uid, "gid": info.st_gid}
         if stat.S_ISLNK(info.st_mode):
             _make_folders(os.path.dirname(target))
             _drop(target)
@@ -458,10 +517,7 @@ class Host(object):
     def package_rows(self):
         """Lines of packages.tsv: every row of dpkg's status, also configuration that was left and holds on nothing."""
         packages = apt_common.read_status(self.real(apt_common.DPKG_STATUS))
-        return [
-            "\t".join((p.name, p.arch, p.version or "", "%s %s %s" % (p.want, p.flag, p.state)))
-            for p in packages
-        ]
+        return ["\t".join((p.name, p.arch, p.version or "", "%s %s %s" % (p.want, p.flag, p.state))) for p in packages]
 
     def extended_states(self):
         """Text of apt's record of what was installed automatically, as it is now."""
@@ -501,11 +557,7 @@ class Host(object):
         if not os.path.isdir(folder):
             os.mkdir(folder, 0o700)
         paths = {entry["path"] for entry in manifest["files"]} | set(self.watched())
-        lines = [
-            "%s\t%s" % (fingerprint(self.real(path)) or "-", path)
-            for path in sorted(paths)
-            if "\n" not in path
-        ]
+        lines = ["%s\t%s" % (fingerprint(self.real(path)) or "-", path) for path in sorted(paths) if "\n" not in path]
         _write(os.path.join(folder, "files.tsv"), _lines(lines))
         _write(os.path.join(folder, "packages.tsv"), _lines(self.package_rows()))
 
@@ -552,9 +604,7 @@ class _Lock(object):
             if time.monotonic() > deadline:
                 self.file.close()
                 raise SnapshotError(
-                    "snapshot.busy",
-                    "another rescue on this host holds the snapshots",
-                    hint="wait for it to end",
+                    "snapshot.busy", "another rescue on this host holds the snapshots", hint="wait for it to end"
                 )
             time.sleep(0.2)
 
@@ -563,16 +613,15 @@ class _Lock(object):
 
 
 def _not_root():
-    return SnapshotError(
-        "snapshot.not_root", "snapshots can be read and made by root only", hint="become: true"
-    )
+    return SnapshotError("snapshot.not_root", "snapshots can be read and made by root only", hint="become: true")
 
 
 def _damaged(id_, name, why):
     return SnapshotError(
-        "snapshot.damaged", "%s of snapshot %s is damaged: %s" % (name, id_, why),
+        "snapshot.damaged",
+        "%s of snapshot %s is damaged: %s" % (name, id_, why),
         hint="name another one: provision rescue HOST --undo ID",
-    )  # fmt: skip
+    )
 
 
 def _clean(paths):
@@ -594,7 +643,8 @@ def _keys(path, data):
     try:
         return openpgp.primaries(data)
     except ValueError:
-        return []  # a keybox of GnuPG, or a file that only has the name of one
+        # a keybox of GnuPG, or a file that only has the name of one
+        return []
 
 
 def _made(id_):

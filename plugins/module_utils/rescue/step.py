@@ -15,36 +15,24 @@ import re
 import shutil
 import time
 
-from ansible_collections.gpu.provision.plugins.module_utils.apt import (
-    common as apt_common,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.apt import (
-    conf as apt_conf,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.apt import (
-    configure as apt_configure,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.apt import (
-    query as apt_query,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.apt import (
-    sources as apt_sources,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.apt import (
-    transaction as apt_transaction,
-)
+from ansible_collections.gpu.provision.plugins.module_utils.apt import common as apt_common
+from ansible_collections.gpu.provision.plugins.module_utils.apt import conf as apt_conf
+from ansible_collections.gpu.provision.plugins.module_utils.apt import configure as apt_configure
+from ansible_collections.gpu.provision.plugins.module_utils.apt import query as apt_query
+from ansible_collections.gpu.provision.plugins.module_utils.apt import sources as apt_sources
+from ansible_collections.gpu.provision.plugins.module_utils.apt import transaction as apt_transaction
 from ansible_collections.gpu.provision.plugins.module_utils.apt.common import AptError
 from ansible_collections.gpu.provision.plugins.module_utils.lib import deb_version, own_files, redact
 from ansible_collections.gpu.provision.plugins.module_utils.rescue import modules as rescue_modules
 
 ASIDE = ".gpu-provision-disabled"
 LISTS = "/var/lib/apt/lists"
-_BUILD_SECONDS = 900  # an initramfs with every module on a slow disk
+# an initramfs with every module on a slow disk
+_BUILD_SECONDS = 900
 _UPDATE_SECONDS = 900
-_REMOVE_SECONDS = 1800  # each kernel rebuilds its initramfs and GRUB's menu
-_OF_A_KERNEL = re.compile(
-    r"^linux-(?:image|image-unsigned|modules|modules-extra|headers|tools|buildinfo)-[0-9]"
-)
+# each kernel rebuilds its initramfs and GRUB's menu
+_REMOVE_SECONDS = 1800
+_OF_A_KERNEL = re.compile(r"^linux-(?:image|image-unsigned|modules|modules-extra|headers|tools|buildinfo)-[0-9]")
 # What makes every further step about packages fail in the same way: they are not begun.
 _FOR_ALL = ("apt.lock_timeout", "apt.not_root")
 
@@ -69,11 +57,7 @@ def run(params, check=False, log_dir=apt_transaction.LOGS):
             if result.get("code") in _FOR_ALL:
                 stopped = result
             results.append(result)
-    return {
-        "changed": any(result["changed"] for result in results),
-        "steps": results,
-        "backup": steps.backup,
-    }
+    return {"changed": any(result["changed"] for result in results), "steps": results, "backup": steps.backup}
 
 
 class Steps(object):
@@ -83,7 +67,8 @@ class Steps(object):
         self.check, self.log_dir, self.root, self.command = check, log_dir, root, command
         self.stop_holders = bool(params.get("stop_holders"))
         self.lock_timeout = int(params.get("lock_timeout") or 600)
-        self.backup = None  # the folder with the files as they were, once there is one
+        # the folder with the files as they were, once there is one
+        self.backup = None
         self.actions = {
             "module.reload": self.module_reload,
             "dpkg.configure": self.dpkg_configure,
@@ -107,17 +92,14 @@ class Steps(object):
             changed, said = action(dict(step.get("args") or {}))
         except AptError as error:
             return {
-                "ok": False, "changed": False, "said": [error.message] + list(error.because)[:8],
-                "code": error.code, "hint": error.hint,
-            }  # fmt: skip
-        except own_files.FileError as error:
-            return {
                 "ok": False,
                 "changed": False,
-                "said": [error.message],
-                "code": "rescue.file",
+                "said": [error.message] + list(error.because)[:8],
+                "code": error.code,
                 "hint": error.hint,
             }
+        except own_files.FileError as error:
+            return {"ok": False, "changed": False, "said": [error.message], "code": "rescue.file", "hint": error.hint}
         return {"ok": True, "changed": changed, "said": said}
 
     # --- 0: the modules that are loaded
@@ -145,23 +127,15 @@ class Steps(object):
 
     def boot_room(self, args):
         """Make room in /boot. args: packages (exact names of old kernels), files."""
-        packages = [
-            p.name
-            for p in apt_common.read_status()
-            if p.present and p.name in set(args.get("packages") or ())
-        ]
-        kernels = {
-            m.group(1) for m in map(re.compile(r"^linux-image-(?:unsigned-)?([0-9].*)$").match, packages) if m
-        }
+        packages = [p.name for p in apt_common.read_status() if p.present and p.name in set(args.get("packages") or ())]
+        kernels = {m.group(1) for m in map(re.compile(r"^linux-image-(?:unsigned-)?([0-9].*)$").match, packages) if m}
         newest = self._newest_kernel()
         for kernel, why in ((os.uname()[2], "runs"), (newest, "is the newest")):
             if kernel in kernels:
                 raise AptError("rescue.running_kernel", "the kernel %s %s: it stays" % (kernel, why))
         files = [path for path in args.get("files") or () if os.path.lexists(self.path(path))]
         # The image of a kernel that goes takes the most room, and removing the package needs some.
-        files += [
-            p for p in ("/boot/initrd.img-" + k for k in sorted(kernels)) if os.path.lexists(self.path(p))
-        ]
+        files += [p for p in ("/boot/initrd.img-" + k for k in sorted(kernels)) if os.path.lexists(self.path(p))]
         if not files and not packages:
             return False, ["nothing of it is there any more"]
         said = ["moved %s" % path for path in files] + ["removed %s" % name for name in packages]
@@ -181,9 +155,7 @@ class Steps(object):
         return True, said + ["%d MiB more are free in /boot" % ((self._boot_free() - before) >> 20)]
 
     def _newest_kernel(self):
-        releases = [
-            os.path.basename(path)[len("vmlinuz-") :] for path in glob.glob(self.path("/boot/vmlinuz-*"))
-        ]
+        releases = [os.path.basename(path)[len("vmlinuz-") :] for path in glob.glob(self.path("/boot/vmlinuz-*"))]
         return max(releases, key=deb_version.natural_key) if releases else None
 
     def _remove_kernels(self, packages):
@@ -197,15 +169,14 @@ class Steps(object):
         apt_common.wait_for_locks(apt_common.DPKG_LOCKS, self.lock_timeout)
         simulated = self.command(argv + ["-s", "remove"] + packages, 120)
         changes = apt_query.parse_simulation(simulated.out) if simulated.rc == 0 else []
-        more = [
-            c["name"] for c in changes if c["action"] != "remove" or c["name"].split(":")[0] not in packages
-        ]
+        more = [c["name"] for c in changes if c["action"] != "remove" or c["name"].split(":")[0] not in packages]
         if simulated.rc != 0 or more:
             raise AptError(
-                "apt.removes", "apt would do more than remove these kernels",
+                "apt.removes",
+                "apt would do more than remove these kernels",
                 because=more[:6] or apt_query.error_lines(simulated.text)[:6],
                 hint="remove what hangs on them first, or make room in /boot by hand",
-            )  # fmt: skip
+            )
         self._do(argv + ["-y", "remove"] + packages, _REMOVE_SECONDS, "dpkg --audit says what is half done")
 
     def initramfs_build(self, args):
@@ -221,9 +192,10 @@ class Steps(object):
         tool = next((t for t in ("update-initramfs", "dracut") if shutil.which(t, path=_PATH)), None)
         if tool is None:
             raise AptError(
-                "boot.no_initramfs_tool", "neither update-initramfs nor dracut is installed",
+                "boot.no_initramfs_tool",
+                "neither update-initramfs nor dracut is installed",
                 hint="install initramfs-tools, or rebuild the initramfs as this system does",
-            )  # fmt: skip
+            )
         for kernel in kernels:
             image = "/boot/initrd.img-" + kernel
             how = "-u" if os.path.exists(self.path(image)) else "-c"
@@ -242,26 +214,17 @@ class Steps(object):
         wanted = set(args.get("packages") or ())
         packages = apt_common.read_status()
         native = apt_common.native_arch(packages)
-        held = [
-            p
-            for p in packages
-            if p.held and (p.name in wanted or apt_common.selection_name(p, native) in wanted)
-        ]
+        held = [p for p in packages if p.held and (p.name in wanted or apt_common.selection_name(p, native) in wanted)]
         if not held:
             return False, ["none of them is on hold"]
-        said = [
-            "lifted %d hold%s: %s"
-            % (len(held), "s" if len(held) > 1 else "", _few(sorted(p.name for p in held)))
-        ]
+        said = ["lifted %d hold%s: %s" % (len(held), "s" if len(held) > 1 else "", _few(sorted(p.name for p in held)))]
         if self.check:
             return True, said
         apt_common.wait_for_locks(apt_common.DPKG_LOCKS, self.lock_timeout)
         text = "".join("%s %s\n" % (apt_common.selection_name(p, native), _free_selection(p)) for p in held)
         result = self.command(["dpkg", "--set-selections"], 120, stdin=text)
         if result.rc != 0:
-            raise AptError(
-                "apt.hold", "the holds could not be lifted", because=result.text.strip().splitlines()[-4:]
-            )
+            raise AptError("apt.hold", "the holds could not be lifted", because=result.text.strip().splitlines()[-4:])
         return True, said
 
     def sources_drop(self, args):
@@ -343,7 +306,8 @@ class Steps(object):
         apt_common.wait_for_locks((apt_common.LISTS_LOCK,) + apt_common.DPKG_LOCKS, self.lock_timeout)
         folder, aside = self.path(LISTS), self.path(apt_transaction.STATE) + "/lists"
         if os.path.isdir(aside) and not _has_lists(folder):
-            _move_files(aside, folder)  # an earlier run was cut off between the two
+            # an earlier run was cut off between the two
+            _move_files(aside, folder)
         if os.path.isdir(aside):
             shutil.rmtree(aside)
         _move_files(folder, aside)
@@ -352,14 +316,13 @@ class Steps(object):
         if _has_lists(aside) and not _has_lists(folder):
             _move_files(aside, folder)
             raise AptError(
-                "apt.fetch", "no repository could be read: the old lists are back",
+                "apt.fetch",
+                "no repository could be read: the old lists are back",
                 because=apt_query.error_lines(result.text)[:4] + [apt_query.way()],
                 hint="look at the network, the proxy (gpu_proxy_http, gpu_proxy_https) and the name service of the host",
-            )  # fmt: skip
+            )
         shutil.rmtree(aside)
-        problems = [
-            apt_transaction.describe_update_problem(p) for p in apt_query.parse_update_errors(result.text)
-        ]
+        problems = [apt_transaction.describe_update_problem(p) for p in apt_query.parse_update_errors(result.text)]
         return True, said + problems
 
     def file_aside(self, args):
@@ -388,9 +351,7 @@ class Steps(object):
             apt_common.OPTIONS + ("DPkg::Lock::Timeout=%d" % self.lock_timeout,)
         )
         argv.append("--no-install-recommends")
-        gone = [
-            name for name in wanted if _NOWHERE.search(self.command(argv + ["-s", "install", name], 120).text)
-        ]
+        gone = [name for name in wanted if _NOWHERE.search(self.command(argv + ["-s", "install", name], 120).text)]
         offered = [name for name in wanted if name not in gone]
         if not offered:
             raise _not_offered(gone)
@@ -399,15 +360,14 @@ class Steps(object):
         more = ["%s %s" % (c["action"], c["name"]) for c in changes if c["action"] != "install"]
         if simulated.rc != 0 or more:
             raise AptError(
-                "apt.removes", "apt would do more than install %s" % _few(offered),
+                "apt.removes",
+                "apt would do more than install %s" % _few(offered),
                 because=more[:6] or apt_query.error_lines(simulated.text)[:6],
                 hint="install them by hand, one after the other",
-            )  # fmt: skip
+            )
         if not self.check:
             apt_common.wait_for_locks(apt_common.DPKG_LOCKS, self.lock_timeout)
-            self._do(
-                argv + ["-y", "install"] + offered, _REMOVE_SECONDS, "dpkg --audit says what is half done"
-            )
+            self._do(argv + ["-y", "install"] + offered, _REMOVE_SECONDS, "dpkg --audit says what is half done")
         if gone:
             raise _not_offered(gone, ["installed %s" % _few(offered)])
         return True, ["installed %s" % _few(offered)]
@@ -420,10 +380,8 @@ class Steps(object):
 
     def _transaction(self):
         """A transaction that asks for nothing: what is unfinished is set up, with what it waits for; holds stay as they are."""
-        params = {
-            "install": [], "remove": [], "hold": False, "lock_timeout": self.lock_timeout,
-            "reserve_mib": 0,  # a full disk may be what is being mended
-        }  # fmt: skip
+        # a full disk may be what is being mended
+        params = {"install": [], "remove": [], "hold": False, "lock_timeout": self.lock_timeout, "reserve_mib": 0}
         return apt_transaction.run(params, False, self.log_dir)
 
     def _do(self, argv, seconds, hint):
@@ -431,9 +389,11 @@ class Steps(object):
         if result.rc != 0 or result.timed_out:
             how = "did not end within %d s" % seconds if result.timed_out else "ended with %d" % result.rc
             raise AptError(
-                "rescue.command", "%s %s" % (" ".join(argv), how),
-                because=[line for line in result.text.strip().splitlines() if line.strip()][-6:], hint=hint,
-            )  # fmt: skip
+                "rescue.command",
+                "%s %s" % (" ".join(argv), how),
+                because=[line for line in result.text.strip().splitlines() if line.strip()][-6:],
+                hint=hint,
+            )
         return result
 
     def _folder(self):
@@ -472,9 +432,11 @@ _NOWHERE = re.compile(r"Unable to locate package|has no installation candidate")
 
 def _not_offered(gone, done=()):
     return AptError(
-        "apt.not_offered", "no repository of this host has %s" % _few(gone), because=list(done),
+        "apt.not_offered",
+        "no repository of this host has %s" % _few(gone),
+        because=list(done),
         hint="add the repository that they came from, then install them by these names",
-    )  # fmt: skip
+    )
 
 
 def _has_lists(folder):
@@ -520,9 +482,7 @@ def _told_apart(text, path, entries):
     What is a comment by now, switched off or gone is neither.
     """
     rows = text.splitlines()
-    entries = [
-        e for e in entries if e["line"] <= len(rows) and not rows[e["line"] - 1].lstrip().startswith("#")
-    ]
+    entries = [e for e in entries if e["line"] <= len(rows) and not rows[e["line"] - 1].lstrip().startswith("#")]
     if not path.endswith(".sources"):
         return entries, []
     found = {source["line"]: source["enabled"] for source in apt_conf.parse_deb822(text, path)[0]}

@@ -17,11 +17,7 @@ import re
 import stat
 
 TRIPLETS = ("x86_64-linux-gnu", "aarch64-linux-gnu", "i386-linux-gnu")
-LIBRARY_FOLDERS = tuple("/usr/lib/" + triplet for triplet in TRIPLETS) + (
-    "/usr/lib64",
-    "/usr/lib32",
-    "/usr/lib",
-)
+LIBRARY_FOLDERS = tuple("/usr/lib/" + triplet for triplet in TRIPLETS) + ("/usr/lib64", "/usr/lib32", "/usr/lib")
 # Expressions are POSIX extended ones, for the offline script's grep -E too.
 LIBRARY_NAMES = (
     r"(libcuda|libcudadebugger|libnvcuvid|libnvoptix|libEGL_nvidia|libGLX_nvidia|libGLESv1_CM_nvidia|libGLESv2_nvidia|"
@@ -31,56 +27,93 @@ _LIBRARY = re.compile("^" + LIBRARY_NAMES + "$")
 _CONTAINERS = "libnvidia-container"
 # Below each folder of libraries: (folder, names in it).
 _INNER = (
-    ("vdpau", r"libvdpau_nvidia\.so(\.[0-9.]+)?"), ("gbm", r"nvidia-drm_gbm\.so"), ("tls", r"libnvidia-tls\.so(\.[0-9.]+)?"),
+    ("vdpau", r"libvdpau_nvidia\.so(\.[0-9.]+)?"),
+    ("gbm", r"nvidia-drm_gbm\.so"),
+    ("tls", r"libnvidia-tls\.so(\.[0-9.]+)?"),
     ("xorg/modules/drivers", r"nvidia_drv\.so"),
     ("xorg/modules/extensions", r"(libglx\.so\.[0-9.]+|libglxserver_nvidia\.so(\.[0-9.]+)?)"),
     ("nvidia/wine", r"_?nvngx(_dlssg)?\.dll"),
-)  # fmt: skip
+)
 INNER_NAMES = "/(" + "|".join(folder + "/" + name for folder, name in _INNER) + ")$"
-BINARIES = frozenset((
-    "nvidia-bug-report.sh", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server", "nvidia-debugdump", "nvidia-installer",
-    "nvidia-modprobe", "nvidia-ngx-updater", "nvidia-pcc", "nvidia-persistenced", "nvidia-powerd", "nvidia-settings",
-    "nvidia-sleep.sh", "nvidia-smi", "nvidia-uninstall", "nvidia-xconfig",
-))  # fmt: skip
+BINARIES = frozenset(
+    (
+        "nvidia-bug-report.sh",
+        "nvidia-cuda-mps-control",
+        "nvidia-cuda-mps-server",
+        "nvidia-debugdump",
+        "nvidia-installer",
+        "nvidia-modprobe",
+        "nvidia-ngx-updater",
+        "nvidia-pcc",
+        "nvidia-persistenced",
+        "nvidia-powerd",
+        "nvidia-settings",
+        "nvidia-sleep.sh",
+        "nvidia-smi",
+        "nvidia-uninstall",
+        "nvidia-xconfig",
+    )
+)
 # In /usr/bin and made by others; everything else there that begins with nvidia- is named, not removed.
 _OTHERS = re.compile(r"^nvidia-(?:container|ctk|cdi|docker|toolkit)")
 _MODULE = r"nvidia(-uvm|-modeset|-drm|-peermem)?\.ko(\.(xz|gz|zst))?"
 MODULE = re.compile("^" + _MODULE + "$")
 _MODULE_PLACES = (
-    "updates/dkms", "updates", "extra", "weak-updates", "misc", "kernel/drivers/video", "kernel/drivers/video/nvidia",
-    "kernel/drivers/char/drm", "kernel/extra", "kernel/misc",
-)  # fmt: skip
+    "updates/dkms",
+    "updates",
+    "extra",
+    "weak-updates",
+    "misc",
+    "kernel/drivers/video",
+    "kernel/drivers/video/nvidia",
+    "kernel/drivers/char/drm",
+    "kernel/extra",
+    "kernel/misc",
+)
 _PREBUILT_FOLDER = r"nvidia-[0-9][0-9][0-9](-server|srv)?(-open)?"
 _PREBUILT = re.compile("^" + _PREBUILT_FOLDER + "$")
 MODULE_PATHS = "/lib/modules/[^/]+/(%s|kernel/%s)/%s$" % ("|".join(_MODULE_PLACES), _PREBUILT_FOLDER, _MODULE)
 # Modules of DKMS that are the driver: the archive calls its -server series nvidia-srv, Debian its own nvidia-current.
 DKMS_NAMES = ("nvidia", "nvidia-srv", "nvidia-open", "nvidia-current", "nvidia-current-open")
 _VERSION = re.compile(r"^[0-9]{3}\.[0-9.]+$")
-_SOURCE = re.compile(
-    r"^(?:nvidia|nvidia-srv|nvidia-open|nvidia-current|nvidia-current-open)-[0-9]{3}\.[0-9.]+$"
-)
+_SOURCE = re.compile(r"^(?:nvidia|nvidia-srv|nvidia-open|nvidia-current|nvidia-current-open)-[0-9]{3}\.[0-9.]+$")
 FILES = (
-    "/etc/OpenCL/vendors/nvidia.icd", "/etc/vulkan/icd.d/nvidia_icd.json", "/usr/share/vulkan/icd.d/nvidia_icd.json",
-    "/usr/share/vulkansc/icd.d/nvidia_icd_vksc.json", "/etc/vulkan/implicit_layer.d/nvidia_layers.json",
-    "/usr/share/vulkan/implicit_layer.d/nvidia_layers.json", "/usr/share/glvnd/egl_vendor.d/10_nvidia.json",
+    "/etc/OpenCL/vendors/nvidia.icd",
+    "/etc/vulkan/icd.d/nvidia_icd.json",
+    "/usr/share/vulkan/icd.d/nvidia_icd.json",
+    "/usr/share/vulkansc/icd.d/nvidia_icd_vksc.json",
+    "/etc/vulkan/implicit_layer.d/nvidia_layers.json",
+    "/usr/share/vulkan/implicit_layer.d/nvidia_layers.json",
+    "/usr/share/glvnd/egl_vendor.d/10_nvidia.json",
     "/usr/share/egl/egl_external_platform.d/10_nvidia_wayland.json",
     "/usr/share/egl/egl_external_platform.d/09_nvidia_wayland2.json",
     "/usr/share/egl/egl_external_platform.d/15_nvidia_gbm.json",
     "/usr/share/egl/egl_external_platform.d/20_nvidia_xcb.json",
     "/usr/share/egl/egl_external_platform.d/20_nvidia_xlib.json",
     "/usr/share/egl/egl_external_platform.d/99_nvidia_wayland2.json",
-    "/usr/share/applications/nvidia-settings.desktop", "/usr/share/pixmaps/nvidia-settings.png",
-    "/usr/share/icons/hicolor/128x128/apps/nvidia-settings.png", "/usr/share/dbus-1/system.d/nvidia-dbus.conf",
-    "/usr/lib/systemd/system-sleep/nvidia", "/usr/share/man/man1/nvidia-smi.1.gz",
-    "/usr/share/man/man1/nvidia-settings.1.gz", "/usr/share/man/man1/nvidia-xconfig.1.gz",
-    "/usr/share/man/man1/nvidia-installer.1.gz", "/usr/share/man/man1/nvidia-modprobe.1.gz",
-    "/usr/share/man/man1/nvidia-persistenced.1.gz", "/usr/share/man/man1/nvidia-cuda-mps-control.1.gz",
-)  # fmt: skip
+    "/usr/share/applications/nvidia-settings.desktop",
+    "/usr/share/pixmaps/nvidia-settings.png",
+    "/usr/share/icons/hicolor/128x128/apps/nvidia-settings.png",
+    "/usr/share/dbus-1/system.d/nvidia-dbus.conf",
+    "/usr/lib/systemd/system-sleep/nvidia",
+    "/usr/share/man/man1/nvidia-smi.1.gz",
+    "/usr/share/man/man1/nvidia-settings.1.gz",
+    "/usr/share/man/man1/nvidia-xconfig.1.gz",
+    "/usr/share/man/man1/nvidia-installer.1.gz",
+    "/usr/share/man/man1/nvidia-modprobe.1.gz",
+    "/usr/share/man/man1/nvidia-persistenced.1.gz",
+    "/usr/share/man/man1/nvidia-cuda-mps-control.1.gz",
+)
 UNITS = (
-    "nvidia-hibernate.service", "nvidia-persistenced.service", "nvidia-powerd.service", "nvidia-resume.service",
-    "nvidia-suspend.service", "nvidia-suspend-then-hibernate.service",
-)  # fmt: skip
-_UNIT_FOLDERS = ("/usr/lib/systemd/system", "/lib/systemd/system")  # what lies in /etc is the owner's
+    "nvidia-hibernate.service",
+    "nvidia-persistenced.service",
+    "nvidia-powerd.service",
+    "nvidia-resume.service",
+    "nvidia-suspend.service",
+    "nvidia-suspend-then-hibernate.service",
+)
+# what lies in /etc is the owner's
+_UNIT_FOLDERS = ("/usr/lib/systemd/system", "/lib/systemd/system")
 # Folders that hold nothing but a driver's files: taken as a whole, where no package owns the folder.
 TREES = (
     "/usr/share/nvidia",
@@ -123,9 +156,7 @@ def find(tree, with_packages=False):
     list names them. Mounted files (a container that was given its host's driver) are left.
     """
     found = Traces()
-    candidates = (
-        _libraries(tree) + _binaries(tree, found) + [p for p in FILES if _is_there(tree, p)] + _units(tree)
-    )
+    candidates = _libraries(tree) + _binaries(tree, found) + [p for p in FILES if _is_there(tree, p)] + _units(tree)
     modules = _modules(tree)
     folders = [p for p in TREES if tree.is_dir(p) and not tree.is_link(p)] + _firmware(tree) + _sources(tree)
     asides = _asides(tree)
@@ -181,16 +212,7 @@ def owners(tree, paths):
         # A list that has none of these letters has none of these paths: most lists of a host end here.
         if not any(
             word in data
-            for word in (
-                b"nvidia",
-                b"NVIDIA",
-                b"libcuda",
-                b"libnv",
-                b"nvngx",
-                b"libglx",
-                b"xorg.conf",
-                b"ld.so",
-            )
+            for word in (b"nvidia", b"NVIDIA", b"libcuda", b"libnv", b"nvngx", b"libglx", b"xorg.conf", b"ld.so")
         ):
             continue
         for line in set(data.split(b"\n")).intersection(wanted):
@@ -234,9 +256,7 @@ def _libraries(tree):
         paths += ["%s/%s" % (folder, name) for name in names if _LIBRARY.match(name)]
         for inner, pattern in _INNER:
             where = "%s/%s" % (folder, inner)
-            paths += [
-                "%s/%s" % (where, name) for name in tree.names(where) if re.match("^%s$" % pattern, name)
-            ]
+            paths += ["%s/%s" % (where, name) for name in tree.names(where) if re.match("^%s$" % pattern, name)]
     return paths
 
 
@@ -248,9 +268,7 @@ def _binaries(tree, found):
         odd = ["%s/%s" % (folder, name) for name in names if name not in BINARIES and not _OTHERS.match(name)]
         owned = owners(tree, odd)
         found.left += [
-            (path, "no package owns it, and it is no known part of a driver")
-            for path in odd
-            if path not in owned
+            (path, "no package owns it, and it is no known part of a driver") for path in odd if path not in owned
         ]
     return paths
 
@@ -267,14 +285,10 @@ def _modules(tree):
         for kernel in tree.names(base):
             top = "%s/%s" % (base, kernel)
             kernel_folders = tree.names(top + "/kernel")
-            places = list(_MODULE_PLACES) + [
-                "kernel/" + name for name in kernel_folders if _PREBUILT.match(name)
-            ]
+            places = list(_MODULE_PLACES) + ["kernel/" + name for name in kernel_folders if _PREBUILT.match(name)]
             for place in places:
                 where = "%s/%s" % (top, place)
-                found += [
-                    ("%s/%s" % (where, name), kernel) for name in tree.names(where) if MODULE.match(name)
-                ]
+                found += [("%s/%s" % (where, name), kernel) for name in tree.names(where) if MODULE.match(name)]
     return found
 
 
@@ -290,9 +304,7 @@ def _firmware(tree):
 
 def _sources(tree):
     return [
-        "/usr/src/" + name
-        for name in tree.names("/usr/src")
-        if _SOURCE.match(name) and tree.is_dir("/usr/src/" + name)
+        "/usr/src/" + name for name in tree.names("/usr/src") if _SOURCE.match(name) and tree.is_dir("/usr/src/" + name)
     ]
 
 
@@ -327,9 +339,7 @@ def _leads_to_driver(text):
     lines = [line for line in lines if line]
     return bool(lines) and all(
         re.match(
-            r"^/usr/lib(?:32|64|/(?:%s))?/nvidia(?:-[0-9]{3})?(?:/(?:current|tls|vdpau))?/?$"
-            % "|".join(TRIPLETS),
-            line,
+            r"^/usr/lib(?:32|64|/(?:%s))?/nvidia(?:-[0-9]{3})?(?:/(?:current|tls|vdpau))?/?$" % "|".join(TRIPLETS), line
         )
         for line in lines
     )

@@ -17,37 +17,29 @@ from __future__ import annotations
 import os
 import shutil
 
-from ansible_collections.gpu.provision.plugins.module_utils.apt import (
-    common as apt_common,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.apt import (
-    query as apt_query,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.apt import (
-    transaction as apt_transaction,
-)
+from ansible_collections.gpu.provision.plugins.module_utils.apt import common as apt_common
+from ansible_collections.gpu.provision.plugins.module_utils.apt import query as apt_query
+from ansible_collections.gpu.provision.plugins.module_utils.apt import transaction as apt_transaction
 from ansible_collections.gpu.provision.plugins.module_utils.apt.common import AptError
-from ansible_collections.gpu.provision.plugins.module_utils.lib import (
-    cuda_names,
-    driver_names,
-    host_tree,
-    own_files,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.rescue import (
-    common as rescue_common,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.rescue import (
-    snapshot as rescue_snapshot,
-)
+from ansible_collections.gpu.provision.plugins.module_utils.lib import cuda_names, driver_names, host_tree, own_files
+from ansible_collections.gpu.provision.plugins.module_utils.rescue import common as rescue_common
+from ansible_collections.gpu.provision.plugins.module_utils.rescue import snapshot as rescue_snapshot
 
 _CHUNK = 300
 # Files from which something else is made: (beginning of the path, what is made).
 _MADE_FROM = (
-    ("/etc/modprobe.d/", "initramfs"), ("/usr/lib/modprobe.d/", "initramfs"), ("/lib/modprobe.d/", "initramfs"),
-    ("/etc/initramfs-tools/", "initramfs"), ("/etc/dracut.conf.d/", "initramfs"), ("/etc/modules", "initramfs"),
-    ("/etc/ld.so.conf", "loader"), ("/etc/default/grub", "grub"), ("/etc/systemd/", "units"), ("/etc/apt/", "lists"),
+    ("/etc/modprobe.d/", "initramfs"),
+    ("/usr/lib/modprobe.d/", "initramfs"),
+    ("/lib/modprobe.d/", "initramfs"),
+    ("/etc/initramfs-tools/", "initramfs"),
+    ("/etc/dracut.conf.d/", "initramfs"),
+    ("/etc/modules", "initramfs"),
+    ("/etc/ld.so.conf", "loader"),
+    ("/etc/default/grub", "grub"),
+    ("/etc/systemd/", "units"),
+    ("/etc/apt/", "lists"),
     ("/usr/share/keyrings/", "lists"),
-)  # fmt: skip
+)
 
 
 def main(args):
@@ -86,10 +78,17 @@ def plan(id=None):  # noqa: A002 - the word of the command line
     files = [c for c in files if c["action"] == "restore" or not _owners(c["path"]) - set(wanted["remove"])]
     changes, problems = _ask(wanted, packages) if wanted["install"] or wanted["remove"] else ([], [])
     return dict(
-        wanted, id=id_, made=manifest["made"], reason=manifest["reason"], left=left + more, files=files,
-        finished=not os.path.exists(host.inside(id_, "unfinished")), changes=changes, problems=problems,
+        wanted,
+        id=id_,
+        made=manifest["made"],
+        reason=manifest["reason"],
+        left=left + more,
+        files=files,
+        finished=not os.path.exists(host.inside(id_, "unfinished")),
+        changes=changes,
+        problems=problems,
         nothing=not (files or any(wanted.values())),
-    )  # fmt: skip
+    )
 
 
 def _target(host, id_):
@@ -106,9 +105,7 @@ def _named(rows, native):
     """{selection name: row} of {(name, arch): row}; None stays None."""
     if rows is None:
         return None
-    return {
-        name if arch in ("", "all", native) else "%s:%s" % (name, arch): row for (name, arch), row in rows.items()
-    }  # fmt: skip
+    return {name if arch in ("", "all", native) else "%s:%s" % (name, arch): row for (name, arch), row in rows.items()}
 
 
 def _version(row):
@@ -129,7 +126,8 @@ def package_changes(before, after, now):
         if _version(was) != _version(is_):
             _version_change(name, was, _version(is_), mine, result)
         elif _is_new(was) and is_ is not None and is_["state"] == "config-files" and (mine or _version(left)):
-            result["purge"].append(name)  # an undo that was cut off between removing and this
+            # an undo that was cut off between removing and this
+            result["purge"].append(name)
         _hold_change(name, was, left, is_, after is not None, result)
     return result
 
@@ -140,9 +138,7 @@ def _is_mine(name, was, left, is_, known):
         return _version(left) == _version(is_) and (_version(left) != _version(was) or was is None)
     bare = name.split(":")[0]
     return (
-        driver_names.is_driver_package(bare)
-        or cuda_names.parse(bare) is not None
-        or bare.startswith("linux-headers-")
+        driver_names.is_driver_package(bare) or cuda_names.parse(bare) is not None or bare.startswith("linux-headers-")
     )
 
 
@@ -192,9 +188,11 @@ def _offered(wanted):
         if result.rc != 0:
             code, message = apt_query.classify(result.text)
             raise AptError(
-                code, "apt cannot read its sources or lists: %s" % message, because=apt_query.error_lines(result.text),
+                code,
+                "apt cannot read its sources or lists: %s" % message,
+                because=apt_query.error_lines(result.text),
                 hint="mend apt first: provision diagnose names the cause",
-            )  # fmt: skip
+            )
         for name, table in apt_query.parse_policy(result.out).items():
             offered[name] = {row["version"] for row in table["versions"] if row["where"]}
     return offered
@@ -213,9 +211,7 @@ def _drop_missing(wanted, offered):
     ]
     if any(driver_names.is_version_locked(name.split(":")[0]) for name in missing):
         stays = [
-            name
-            for name in _all(wanted)
-            if driver_names.is_driver_package(name.split(":")[0]) and name not in missing
+            name for name in _all(wanted) if driver_names.is_driver_package(name.split(":")[0]) and name not in missing
         ]
         left += [{"what": name, "why": "it goes together with those that are missing"} for name in stays]
         missing.update(dict.fromkeys(stays))
@@ -241,10 +237,14 @@ def _marks(host, id_, wanted, before, after, now, native):
     )
     coming = {item.partition("=")[0] for item in wanted["install"]}
     back = {
-        name for name, row in before.items()
-        if after is not None and _version(row) and _version(row) == _version(now.get(name))
-        and _version(row) != _version(after.get(name)) and (name in then) != (name in today)
-    }  # fmt: skip
+        name
+        for name, row in before.items()
+        if after is not None
+        and _version(row)
+        and _version(row) == _version(now.get(name))
+        and _version(row) != _version(after.get(name))
+        and (name in then) != (name in today)
+    }
     found = sorted(coming | back)
     return {"auto": [n for n in found if n in then], "manual": [n for n in found if n not in then]}
 
@@ -253,16 +253,18 @@ def _ask(wanted, packages):
     unhold = ["all_driver"] + [name.split(":")[0] for name in _all(wanted)]
     answer = apt_query.simulate(install=wanted["install"], remove=wanted["remove"], unhold=unhold)
     if not answer["ok"]:
-        return [], [{
-            "code": answer["code"], "message": "apt finds no way back: %s" % answer["message"],
-            "because": answer["because"], "hint": "mend what apt names; provision rescue HOST brings the driver forward instead",
-        }]  # fmt: skip
+        return [], [
+            {
+                "code": answer["code"],
+                "message": "apt finds no way back: %s" % answer["message"],
+                "because": answer["because"],
+                "hint": "mend what apt names; provision rescue HOST brings the driver forward instead",
+            }
+        ]
     asked = [item.partition("=")[0] for item in wanted["install"]]
     installed = {p.name: p.version for p in packages if p.present}
     essential = [p.name for p in packages if p.essential]
-    problems = apt_query.judge(
-        answer["changes"], wanted["remove"], None, asked, installed, essential, os.uname()[2]
-    )
+    problems = apt_query.judge(answer["changes"], wanted["remove"], None, asked, installed, essential, os.uname()[2])
     return answer["changes"], problems
 
 
@@ -312,13 +314,21 @@ def run(id=None, expect=None, check=False, lock_timeout=600, timeout=3600):  # n
     if found["problems"]:
         first = found["problems"][0]
         raise AptError(
-            first["code"], "refused before anything was touched: " + first["message"], because=first["because"],
-            hint=first["hint"], problems=found["problems"],
-        )  # fmt: skip
+            first["code"],
+            "refused before anything was touched: " + first["message"],
+            because=first["because"],
+            hint=first["hint"],
+            problems=found["problems"],
+        )
     answer = {
-        "changed": not found["nothing"], "id": found["id"], "snapshot": None, "done": [], "left": found["left"],
-        "warnings": [], "plan": found,
-    }  # fmt: skip
+        "changed": not found["nothing"],
+        "id": found["id"],
+        "snapshot": None,
+        "done": [],
+        "left": found["left"],
+        "warnings": [],
+        "plan": found,
+    }
     if check or found["nothing"]:
         if not check:
             rescue_snapshot.finish(found["id"])
@@ -336,10 +346,7 @@ def _own_snapshot(found):
     """The snapshot that undoes this undo; one that was cut off has made it already."""
     host = rescue_snapshot.Host()
     newest = host.find()
-    if (
-        os.path.exists(host.inside(newest, "unfinished"))
-        and host.manifest(newest).get("undo_of") == found["id"]
-    ):
+    if os.path.exists(host.inside(newest, "unfinished")) and host.manifest(newest).get("undo_of") == found["id"]:
         return newest
     paths = [change["path"] for change in found["files"]]
     made = rescue_snapshot.take("undo of %s" % found["id"], paths, resume=False, undo_of=found["id"])
@@ -348,29 +355,34 @@ def _own_snapshot(found):
 
 def _packages(found, expect, lock_timeout, timeout, answer):
     if any(found[key] for key in ("install", "remove", "hold", "release")):
-        result = apt_transaction.run({
-            "install": found["install"], "remove": found["remove"], "hold": False, "extra_hold": found["hold"],
-            "extra_release": found["release"], "expect": found["changes"] if expect is None else expect,
-            "update_cache": False, "lock_timeout": lock_timeout, "timeout": timeout,
-        })  # fmt: skip
+        result = apt_transaction.run(
+            {
+                "install": found["install"],
+                "remove": found["remove"],
+                "hold": False,
+                "extra_hold": found["hold"],
+                "extra_release": found["release"],
+                "expect": found["changes"] if expect is None else expect,
+                "update_cache": False,
+                "lock_timeout": lock_timeout,
+                "timeout": timeout,
+            }
+        )
         answer["warnings"] += result["warnings"]
         for words, rows in (
             ("%d packages are back", [c for c in result["changes"] if c["action"] != "remove"]),
             ("%d packages are gone again", [c for c in result["changes"] if c["action"] == "remove"]),
-            ("%d are on hold again", result["held"]), ("%d are no longer on hold", result["unheld"]),
-        ):  # fmt: skip
+            ("%d are on hold again", result["held"]),
+            ("%d are no longer on hold", result["unheld"]),
+        ):
             if rows:
                 answer["done"].append(words % len(rows))
     for verb in ("auto", "manual"):
         if found[verb]:
             rescue_common.command(["apt-mark", verb] + found[verb], 60)
     native = apt_common.native_arch(apt_common.read_status())
-    rows = [
-        apt_common.selection_name(p, native) for p in apt_common.read_status() if p.state == "config-files"
-    ]
-    purged, warnings = rescue_common.purge_configuration(
-        [n for n in rows if n in found["purge"]], lock_timeout
-    )
+    rows = [apt_common.selection_name(p, native) for p in apt_common.read_status() if p.state == "config-files"]
+    purged, warnings = rescue_common.purge_configuration([n for n in rows if n in found["purge"]], lock_timeout)
     answer["warnings"] += warnings
     if purged:
         answer["done"].append("purged the configuration of %d packages" % len(purged))
@@ -385,7 +397,8 @@ def _files(found, answer):
         path = change["path"]
         if change["action"] == "remove":
             if not os.path.lexists(path) or _owners(path):
-                continue  # gone with its package, or a package that stays has it
+                # gone with its package, or a package that stays has it
+                continue
             os.unlink(path)
         else:
             copy = host.inside(found["id"], "files") + path
@@ -444,6 +457,5 @@ def _refresh(found, answer):
         if result.rc != 0:
             lines = apt_query.error_lines(result.text)
             answer["warnings"].append(
-                "the lists could not be refreshed with the sources of the snapshot: %s"
-                % (lines[0] if lines else "")
+                "the lists could not be refreshed with the sources of the snapshot: %s" % (lines[0] if lines else "")
             )

@@ -35,17 +35,15 @@ def run(command, environment, timeout):
     with tempfile.TemporaryFile() as out:
         try:
             process = subprocess.Popen(
-                [str(word) for word in command], stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
+                [str(word) for word in command],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
                 env=dict(os.environ, **{str(key): str(value) for key, value in environment.items()}),
                 start_new_session=True,
-            )  # fmt: skip
+            )
         except OSError as error:
-            return {
-                "rc": None,
-                "output": "%s: %s" % (command[0], error.strerror),
-                "timed_out": False,
-                "seconds": 0.0,
-            }
+            return {"rc": None, "output": "%s: %s" % (command[0], error.strerror), "timed_out": False, "seconds": 0.0}
         timed_out = False
         try:
             process.wait(timeout=timeout)
@@ -56,9 +54,11 @@ def run(command, environment, timeout):
         out.seek(max(0, size - _KEPT))
         output = out.read().decode("utf-8", "replace")
     return {
-        "rc": None if timed_out else process.returncode, "output": output, "timed_out": timed_out,
+        "rc": None if timed_out else process.returncode,
+        "output": output,
+        "timed_out": timed_out,
         "seconds": round(time.time() - begun, 1),
-    }  # fmt: skip
+    }
 
 
 def _end(process):
@@ -66,7 +66,8 @@ def _end(process):
         try:
             os.killpg(process.pid, number)
         except ProcessLookupError:
-            pass  # it ended by itself in between
+            # it ended by itself in between
+            pass
         try:
             process.wait(timeout=patience)
         except subprocess.TimeoutExpired:

@@ -87,11 +87,7 @@ def acquire(holder, lease, over=None, force=False, path=PATH, check=False):
             record = dict(holder, schema=1, since=utc(time.time()), lease=lease)
             record["from"] = origin()
             if replaced is not None:
-                record["took"] = {
-                    "run": replaced.get("run"),
-                    "who": replaced.get("who"),
-                    "forced": why is None,
-                }
+                record["took"] = {"run": replaced.get("run"), "who": replaced.get("who"), "forced": why is None}
             _write(path, dict(record, **now()))
         return {"taken": True, "held": None, "replaced": replaced, "why": why}
 
@@ -122,10 +118,11 @@ def admit(run, path=PATH):
             _write(path, dict(have, **now()))
         elif stale(have, now(), controller()) is None:
             raise LockError(
-                "host.locked", "another run is changing this host: %s" % words(have),
+                "host.locked",
+                "another run is changing this host: %s" % words(have),
                 ["this run has lost its lock, or never had it; nothing was changed by this task"],
                 "wait for it, then run this again",
-            )  # fmt: skip
+            )
 
 
 def release(run, path=PATH):
@@ -263,8 +260,13 @@ def words(record):
         return "an unknown run (%s)" % record.get("trouble", "its record says nothing")
     git = " (%s)" % record["git"] if record.get("git") else ""
     return "%s%s from %s since %s: %s, run %s" % (
-        record["who"], git, record.get("from"), record.get("since"), record.get("command"), record.get("run"),
-    )  # fmt: skip
+        record["who"],
+        git,
+        record.get("from"),
+        record.get("since"),
+        record.get("command"),
+        record.get("run"),
+    )
 
 
 def utc(seconds):
@@ -320,9 +322,7 @@ def _guard(path, check=False):
                     raise _unusable(path, error) from None
                 if time.monotonic() > deadline:
                     raise LockError(
-                        "host.lock_busy",
-                        "another program keeps %s to itself" % folder,
-                        hint="fuser -v %s" % folder,
+                        "host.lock_busy", "another program keeps %s to itself" % folder, hint="fuser -v %s" % folder
                     ) from None
             time.sleep(0.02)
         yield
@@ -346,10 +346,9 @@ def _is_name(value):
 def sound(record):
     """A record without what is of another kind than we write (by hand, by another version): that proves nothing."""
     kept = dict(record)
-    for key, fits in (
-        [(key, _is_number) for key in ("renewed", "uptime", "lease")]
-        + [(key, _is_text) for key in ("who", "git", "from", "since", "command", "boot_id")]
-    ):  # fmt: skip
+    for key, fits in [(key, _is_number) for key in ("renewed", "uptime", "lease")] + [
+        (key, _is_text) for key in ("who", "git", "from", "since", "command", "boot_id")
+    ]:
         if not fits(kept.get(key)):
             kept.pop(key, None)
     started = kept.get("controller")
@@ -357,13 +356,10 @@ def sound(record):
         return dict(kept, controller={})
     processes = started.get("processes")
     whole = isinstance(processes, list) and all(
-        isinstance(one, dict) and isinstance(one.get("pid"), int) and isinstance(one.get("started"), int) for one in processes
-    )  # fmt: skip
-    texts = {
-        key: started.get(key)
-        for key in ("name", "machine", "boot_id", "namespace")
-        if _is_text(started.get(key))
-    }
+        isinstance(one, dict) and isinstance(one.get("pid"), int) and isinstance(one.get("started"), int)
+        for one in processes
+    )
+    texts = {key: started.get(key) for key in ("name", "machine", "boot_id", "namespace") if _is_text(started.get(key))}
     return dict(kept, controller=dict(texts, processes=processes if whole else []))
 
 
@@ -383,13 +379,19 @@ def _write(path, record):
 
 
 def _unusable(path, error):
-    hint = "become root (ansible_become: true)" if os.geteuid() != 0 else (
-        "see with df -h %s and mount whether there is room and the file system can be written" % os.path.dirname(path)
-    )  # fmt: skip
+    hint = (
+        "become root (ansible_become: true)"
+        if os.geteuid() != 0
+        else (
+            "see with df -h %s and mount whether there is room and the file system can be written"
+            % os.path.dirname(path)
+        )
+    )
     return LockError(
-        "host.lock_unusable", "the lock of runs in %s cannot be used: %s" % (os.path.dirname(path), error.strerror or error),
+        "host.lock_unusable",
+        "the lock of runs in %s cannot be used: %s" % (os.path.dirname(path), error.strerror or error),
         hint=hint,
-    )  # fmt: skip
+    )
 
 
 def _first_line(path):

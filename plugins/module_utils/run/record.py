@@ -68,7 +68,8 @@ def write(record, folder=FOLDER):
         try:
             os.unlink(os.path.join(folder, name))
         except FileNotFoundError:
-            continue  # another run's record was written at this moment
+            # another run's record was written at this moment
+            continue
         except OSError as error:
             raise own_files.FileError(os.path.join(folder, name), "remove", error) from None
 

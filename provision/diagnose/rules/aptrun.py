@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from provision.diagnose import queries as diagnose_queries
+from provision.diagnose import queries
 from provision.diagnose.candidates import apt
 from provision.diagnose.finding import Repair
 from provision.diagnose.rule import Case, Found, Rule
@@ -28,21 +28,16 @@ def _locked(case: Case) -> Iterator[Found]:
             yield Found(
                 f"apt is busy: {case.facts.apt.lock_holder} holds its lock",
                 (case.facts.apt.lock_holder,),
-                (diagnose_queries.manual("wait until it has ended, then try again"),),
+                (queries.manual("wait until it has ended, then try again"),),
             )
         return
     first = max(locks, key=lambda lock: lock.age_s or 0)
     stuck = first.state == "T" or (first.comm in _SHORT_LIVED and (first.age_s or 0) > _PATIENCE_S)
     age = f", started {_span(first.age_s)} ago" if first.age_s is not None else ""
     stopped = ", stopped" if first.state == "T" else ""
-    who = (
-        f"process {first.pid} ({first.comm}{stopped}{age})"
-        if first.pid
-        else "a process outside this container"
-    )
+    who = f"process {first.pid} ({first.comm}{stopped}{age})" if first.pid else "a process outside this container"
     evidence = [
-        f"{lock.path}: process {lock.pid} ({lock.comm}{', stopped' if lock.state == 'T' else ''})"
-        for lock in locks
+        f"{lock.path}: process {lock.pid} ({lock.comm}{', stopped' if lock.state == 'T' else ''})" for lock in locks
     ]
     words = "wait until it has ended; never remove a lock file"
     if stuck:
@@ -52,8 +47,8 @@ def _locked(case: Case) -> Iterator[Found]:
         )
     yield Found(
         f"apt is busy: {who} holds its lock",
-        diagnose_queries.clip(evidence),
-        (diagnose_queries.manual(words),),
+        queries.clip(evidence),
+        (queries.manual(words),),
         level="error" if stuck else "warning",
     )
 
@@ -87,7 +82,7 @@ def _full(case: Case) -> Iterator[Found]:
             else f"{', '.join(w for w, _ in tight)} are full",
             tuple(line for _, line in tight),
             (
-                diagnose_queries.manual(
+                queries.manual(
                     f"make room on {path}: apt-get clean; journalctl --vacuum-size=200M; "
                     f"du -xhd2 {path} | sort -h shows what is large"
                 ),
@@ -99,38 +94,32 @@ def _boot_full(case: Case) -> Iterator[Found]:
     trouble, kernels = apt(case), case.facts.kernels
     disks = {disk.path: disk for disk in trouble.disks}
     boot, root = disks.get("/boot"), disks.get("/")
-    if (
-        boot is None
-        or root is None
-        or (boot.size, boot.free) == (root.size, root.free)
-        or not kernels.installed
-    ):
-        return  # no file system of its own: see disk.full
+    if boot is None or root is None or (boot.size, boot.free) == (root.size, root.free) or not kernels.installed:
+        # no file system of its own: see disk.full
+        return
     # A new initramfs is written beside the old one.
     needed = max(trouble.largest_initrd or 0, _LEAST_BOOT)
     if boot.free >= needed:
         return
     failed = [
-        f"{row.name}: {line}" for row in trouble.unfinished for line in [row.reason or "", *row.context]
+        f"{row.name}: {line}"
+        for row in trouble.unfinished
+        for line in [row.reason or "", *row.context]
         if re.search(r"No space left|update-initramfs", line)
-    ]  # fmt: skip
+    ]
     keep = {kernels.running, kernels.next, kernels.installed[-1].release}
     old = [kernel.release for kernel in kernels.installed if kernel.release not in keep]
     parts = r"^linux-(?:image|modules|modules-extra|headers)-(?:unsigned-)?"
     packages = [
-        name for release in old for name, package in sorted(case.facts.packages.items())
+        name
+        for release in old
+        for name, package in sorted(case.facts.packages.items())
         if package.installed and re.match(parts + re.escape(release) + "$", name)
-    ]  # fmt: skip
-    files = [
-        f"/boot/initrd.img-{release}" for release in old if not any(release in name for name in packages)
     ]
-    evidence = [
-        f"/boot: {boot.free >> 20} MiB free of {boot.size >> 20} MiB; an initramfs takes {needed >> 20} MiB"
-    ]
-    evidence += [
-        f"kernel {kernel.release}{_why(kernels, kernel.release)}" for kernel in kernels.installed
-    ] + failed
-    leftovers = list(diagnose_queries.boot(case).boot_leftovers)
+    files = [f"/boot/initrd.img-{release}" for release in old if not any(release in name for name in packages)]
+    evidence = [f"/boot: {boot.free >> 20} MiB free of {boot.size >> 20} MiB; an initramfs takes {needed >> 20} MiB"]
+    evidence += [f"kernel {kernel.release}{_why(kernels, kernel.release)}" for kernel in kernels.installed] + failed
+    leftovers = list(queries.boot(case).boot_leftovers)
     evidence += [f"{path}: left by a build that was cut off" for path in leftovers]
     repairs = []
     if leftovers:
@@ -146,10 +135,10 @@ def _boot_full(case: Case) -> Iterator[Found]:
         )
     if not repairs:
         words = "make room in /boot: du -ah /boot | sort -h; the kernel that runs and the one that boots next stay"
-        repairs = [diagnose_queries.manual(words)]
+        repairs = [queries.manual(words)]
     yield Found(
         "/boot is full",
-        diagnose_queries.clip(evidence),
+        queries.clip(evidence),
         tuple(repairs),
         level="error" if failed or boot.free < _LEAST_BOOT // 2 else "warning",
     )
@@ -168,7 +157,7 @@ def _read_only(case: Case) -> Iterator[Found]:
             f"{rows[0].path} is mounted read-only",
             tuple(f"{disk.path}: read-only" for disk in rows),
             (
-                diagnose_queries.manual(
+                queries.manual(
                     "journalctl -k | grep -iE 'ext4|xfs|I/O error' says why; check the disk, then mount -o remount,rw"
                 ),
             ),

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from provision.diagnose import queries as diagnose_queries
+from provision.diagnose import queries
 from provision.diagnose.finding import Repair
 from provision.diagnose.rule import Case, Found, Rule
 from provision.facts import Disk
 
 _MEGA = 1_000_000
-_SMALLEST = 1_000_000  # bytes: no initramfs of Ubuntu's is smaller
+# bytes: no initramfs of Ubuntu's is smaller
+_SMALLEST = 1_000_000
 
 
 def _separate_boot(case: Case) -> Disk | None:
@@ -27,7 +28,7 @@ def _bad_initrds(case: Case) -> dict[str, str]:
     """{release: what is wrong} of the kernels that matter; nothing on hosts whose kernels have no initramfs at all."""
     kernels = case.facts.kernels
     with_image = [kernel for kernel in kernels.installed if kernel.image]
-    sizes = diagnose_queries.boot(case).initrds
+    sizes = queries.boot(case).initrds
     if not with_image or not (any(kernel.initrd for kernel in with_image) or sizes):
         return {}
     wrong = {}
@@ -35,17 +36,11 @@ def _bad_initrds(case: Case) -> dict[str, str]:
         if kernel.release not in (kernels.running, kernels.next):
             continue
         size = sizes.get(kernel.release)
-        if (
-            not kernel.initrd
-            and len(with_image) > 1
-            and (kernel.release != kernels.running or _needs_initrd(case))
-        ):
+        if not kernel.initrd and len(with_image) > 1 and (kernel.release != kernels.running or _needs_initrd(case)):
             wrong[kernel.release] = f"/boot/initrd.img-{kernel.release}: not there"
         elif size is not None and size == 0:
             wrong[kernel.release] = f"/boot/initrd.img-{kernel.release}: 0 bytes"
-        elif size is not None and _cut_off(
-            size, [other for name, other in sizes.items() if name != kernel.release]
-        ):
+        elif size is not None and _cut_off(size, [other for name, other in sizes.items() if name != kernel.release]):
             wrong[kernel.release] = (
                 f"/boot/initrd.img-{kernel.release}: {size} bytes, the others have {max(sizes.values())}"
             )
@@ -54,7 +49,7 @@ def _bad_initrds(case: Case) -> dict[str, str]:
 
 def _needs_initrd(case: Case) -> bool:
     """The kernel that runs was told its root in a way that only an initramfs understands (a UUID, a label, LVM)."""
-    return bool(re.search(r"\broot=(?:UUID=|LABEL=|/dev/mapper/|ZFS=)", diagnose_queries.boot(case).cmdline))
+    return bool(re.search(r"\broot=(?:UUID=|LABEL=|/dev/mapper/|ZFS=)", queries.boot(case).cmdline))
 
 
 def _cut_off(size: int, others: list[int]) -> bool:
@@ -69,16 +64,15 @@ def _initramfs(case: Case) -> Iterator[Found]:
     kernels = case.facts.kernels
     boots = kernels.next in wrong
     good = [
-        kernel.release for kernel in kernels.installed
-        if kernel.image and kernel.release not in wrong and diagnose_queries.boot(case).initrds.get(kernel.release, int(kernel.initrd))
-    ]  # fmt: skip
-    evidence = [
-        *wrong.values(),
-        *(f"{path}: unfinished" for path in diagnose_queries.boot(case).boot_leftovers),
+        kernel.release
+        for kernel in kernels.installed
+        if kernel.image
+        and kernel.release not in wrong
+        and queries.boot(case).initrds.get(kernel.release, int(kernel.initrd))
     ]
+    evidence = [*wrong.values(), *(f"{path}: unfinished" for path in queries.boot(case).boot_leftovers)]
     evidence.append(
-        f"boots next: {kernels.next or 'not known'}"
-        + (f" ({kernels.next_because})" if kernels.next_because else "")
+        f"boots next: {kernels.next or 'not known'}" + (f" ({kernels.next_because})" if kernels.next_because else "")
     )
     if good:
         evidence.append(f"with a whole initramfs: {', '.join(good)}")
@@ -88,22 +82,32 @@ def _initramfs(case: Case) -> Iterator[Found]:
     told = " and ".join(wrong)
     yield Found(
         f"kernel {told} has no usable initramfs" + (": the machine would not come back from a reboot" if boots else ""),
-        diagnose_queries.clip(evidence),
-        (Repair(action="initramfs.build", words=f"build the initramfs of {told} (update-initramfs -c -k {next(iter(wrong))})",
-                args={"kernels": sorted(wrong)}),),
+        queries.clip(evidence),
+        (
+            Repair(
+                action="initramfs.build",
+                words=f"build the initramfs of {told} (update-initramfs -c -k {next(iter(wrong))})",
+                args={"kernels": sorted(wrong)},
+            ),
+        ),
         level=None if boots else "warning",
-    )  # fmt: skip
+    )
 
 
 def _log_initramfs(case: Case) -> Iterator[Found]:
-    lines = diagnose_queries.log_lines(case, r"Initramfs unpacking failed")
+    lines = queries.log_lines(case, r"Initramfs unpacking failed")
     if lines and not _bad_initrds(case):
         yield Found(
             "the kernel could not unpack its initramfs at this boot",
-            diagnose_queries.clip(lines),
-            (Repair(action="initramfs.build", words=f"build the initramfs of {case.facts.kernels.running} again",
-                    args={"kernels": [case.facts.kernels.running]}),),
-        )  # fmt: skip
+            queries.clip(lines),
+            (
+                Repair(
+                    action="initramfs.build",
+                    words=f"build the initramfs of {case.facts.kernels.running} again",
+                    args={"kernels": [case.facts.kernels.running]},
+                ),
+            ),
+        )
 
 
 RULES = (

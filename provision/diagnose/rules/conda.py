@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from provision.diagnose import queries as diagnose_queries
+from provision.diagnose import queries
 from provision.diagnose.finding import Repair
 from provision.diagnose.held import level_of, user, verdict
 from provision.diagnose.rule import Case, Found, Rule
@@ -13,29 +13,20 @@ from provision.parts.conda import checks as conda_checks
 
 def _mend(case: Case, words: str) -> Repair:
     wish = conda_checks.wish_of(case.expect)
-    return (
-        diagnose_queries.apply(words, "conda")
-        if wish["prefixes"] or wish["environments"]
-        else diagnose_queries.manual(words)
-    )
+    return queries.apply(words, "conda") if wish["prefixes"] or wish["environments"] else queries.manual(words)
 
 
 def _terms(case: Case) -> Iterator[Found]:
     said = verdict(case, conda_checks.channels)
     level = level_of(said)
     if level == "warning":
-        yield Found(
-            said["message"],
-            diagnose_queries.clip(said["evidence"]),
-            (diagnose_queries.manual(said["hint"]),),
-            level=level,
-        )
+        yield Found(said["message"], queries.clip(said["evidence"]), (queries.manual(said["hint"]),), level=level)
 
 
 def _channels(case: Case) -> Iterator[Found]:
     said = verdict(case, conda_checks.channels)
     if level_of(said) == "error":
-        yield Found(said["message"], diagnose_queries.clip(said["evidence"]), (_mend(case, said["hint"]),))
+        yield Found(said["message"], queries.clip(said["evidence"]), (_mend(case, said["hint"]),))
 
 
 def _cpu_build(case: Case) -> Iterator[Found]:
@@ -43,18 +34,18 @@ def _cpu_build(case: Case) -> Iterator[Found]:
     level = level_of(said)
     words = "make the environment anew while the driver works (or with CONDA_OVERRIDE_CUDA), and ask for the CUDA build"
     if level:
-        yield Found(
-            said["message"], diagnose_queries.clip(said["evidence"]), (_mend(case, words),), level=level
-        )
-    elif diagnose_queries.own_gpus(case):
+        yield Found(said["message"], queries.clip(said["evidence"]), (_mend(case, words),), level=level)
+    elif queries.own_gpus(case):
         rows = [
-            f"{env.path}: {name} is a build for the CPU" for env in case.facts.conda.environments
-            for name, kind in sorted(env.builds.items()) if kind == "cpu"
-        ]  # fmt: skip
+            f"{env.path}: {name} is a build for the CPU"
+            for env in case.facts.conda.environments
+            for name, kind in sorted(env.builds.items())
+            if kind == "cpu"
+        ]
         if rows:
             yield Found(
                 f"{len(rows)} frameworks on this GPU host are builds for the CPU",
-                diagnose_queries.clip(rows),
+                queries.clip(rows),
                 (_mend(case, words),),
                 level="note",
             )
@@ -68,12 +59,12 @@ def _activate(case: Case) -> Iterator[Found]:
         users = ", ".join(sorted(trouble.conda_guarded))
         yield Found(
             f"'conda activate' works in interactive shells of {users} only",
-            diagnose_queries.clip(
+            queries.clip(
                 f"{file}: conda's block stands behind the line that ends the file for other shells"
                 for file in trouble.conda_guarded.values()
             ),
             (
-                diagnose_queries.manual(
+                queries.manual(
                     "source PREFIX/etc/profile.d/conda.sh in the script, or conda run -n ENV, or PREFIX/envs/ENV/bin/python"
                 ),
             ),
@@ -86,7 +77,7 @@ def _partial(case: Case) -> Iterator[Found]:
     if level:
         yield Found(
             said["message"],
-            diagnose_queries.clip(said["evidence"]),
+            queries.clip(said["evidence"]),
             (_mend(case, said["hint"] or "install it again"),),
             level=level,
         )
@@ -95,7 +86,7 @@ def _partial(case: Case) -> Iterator[Found]:
 def _environments(case: Case) -> Iterator[Found]:
     said = verdict(case, conda_checks.environments)
     if level_of(said) == "error":
-        yield Found(said["message"], diagnose_queries.clip(said["evidence"]), (_mend(case, said["hint"]),))
+        yield Found(said["message"], queries.clip(said["evidence"]), (_mend(case, said["hint"]),))
 
 
 RULES = (
@@ -112,10 +103,7 @@ RULES = (
         repair="conda-forge only, or conda tos accept --override-channels --channel URL for each channel",
         prevent="miniconda_channels: [conda-forge], or miniconda_accept_tos: true when that is decided",
         find=_terms,
-        texts=(
-            r"CondaToSNonInteractiveError",
-            r"Terms of Service have not been accepted for the following channels",
-        ),
+        texts=(r"CondaToSNonInteractiveError", r"Terms of Service have not been accepted for the following channels"),
         sources=("conda-anaconda-tos", "scenario M1"),
     ),
     Rule(

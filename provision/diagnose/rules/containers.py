@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ansible_collections.gpu.provision.plugins.module_utils.containers import daemon_json
 from ansible_collections.gpu.provision.plugins.module_utils.lib import deb_version, driver_names
-from provision.diagnose import queries as diagnose_queries
+from provision.diagnose import queries
 from provision.diagnose.candidates import candidate
 from provision.diagnose.finding import Level, Repair
 from provision.diagnose.held import level_of, user, verdict
@@ -36,7 +36,7 @@ def _has_toolkit(case: Case) -> bool:
 
 
 def _mend(case: Case, words: str) -> Repair:
-    return diagnose_queries.apply(words, "containers") if _managed(case) else diagnose_queries.manual(words)
+    return queries.apply(words, "containers") if _managed(case) else queries.manual(words)
 
 
 def _unreadable(case: Case) -> Iterator[Found]:
@@ -48,16 +48,12 @@ def _unreadable(case: Case) -> Iterator[Found]:
             continue
         error = file.error
         runs = " (it still runs with what it read before)" if docker.pid and file is docker.file else ""
-        copies = [
-            f"{copy.path}: can be read, keys {', '.join(copy.keys[:6])}" for copy in user(case).daemon_copies
-        ]
+        copies = [f"{copy.path}: can be read, keys {', '.join(copy.keys[:6])}" for copy in user(case).daemon_copies]
         yield Found(
             f"{who} cannot start again with {file.path}: line {error.line}, column {error.column}: {error.message}",
-            diagnose_queries.clip(
-                [f"{file.path}, line {error.line}, column {error.column}: {error.message}{runs}", *copies]
-            ),
+            queries.clip([f"{file.path}, line {error.line}, column {error.column}: {error.message}{runs}", *copies]),
             (
-                diagnose_queries.manual(
+                queries.manual(
                     f"{file.path}, line {error.line}: {error.hint or 'mend it there'}; dockerd --validate tells when it is right"
                 ),
             ),
@@ -73,19 +69,13 @@ def _byte_order_mark(case: Case) -> Iterator[Found]:
     if daemon_json.BOM_WARNING not in docker.file.warnings or docker.file.error is not None:
         return
     engines = [case.facts.packages[name] for name in _ENGINES if name in case.facts.packages]
-    version = next(
-        (driver_names.upstream(row.version) for row in engines if row.installed and row.version), None
-    )
+    version = next((driver_names.upstream(row.version) for row in engines if row.installed and row.version), None)
     old = version is not None and deb_version.compare(version, "23.0") < 0
     yield Found(
         f"{docker.file.path} begins with a byte order mark"
         + (f": docker {version} cannot start again with it" if old else ", which dockerd takes from 23.0 on"),
         (f"{docker.file.path}, line 1, column 1: EF BB BF", f"docker: {version or 'version not known'}"),
-        (
-            diagnose_queries.manual(
-                f"{docker.file.path}: save it as UTF-8 without the mark; nothing else in it changes"
-            ),
-        ),
+        (queries.manual(f"{docker.file.path}: save it as UTF-8 without the mark; nothing else in it changes"),),
         level="error" if old and docker.engine else "note" if version else "warning",
     )
 
@@ -97,8 +87,8 @@ def _flag_conflict(case: Case) -> Iterator[Found]:
         runs = " (it still runs with what it read before)" if docker.pid else ""
         yield Found(
             f"docker cannot start again: {both[0].key} is a flag and in {docker.file.path}",
-            diagnose_queries.clip(f"{flag.place}: {flag.text}{runs}" for flag in both),
-            (diagnose_queries.manual(f"take it out of one of them: {both[0].place}, or {docker.file.path}"),),
+            queries.clip(f"{flag.place}: {flag.text}{runs}" for flag in both),
+            (queries.manual(f"take it out of one of them: {both[0].place}, or {docker.file.path}"),),
         )
 
 
@@ -107,9 +97,7 @@ def _doubled_key(case: Case) -> Iterator[Found]:
     twice = [row for row in file.warnings if row != daemon_json.BOM_WARNING]
     if twice and file.error is None:
         yield Found(
-            f"{file.path}: {twice[0]}",
-            diagnose_queries.clip(twice),
-            (diagnose_queries.manual(f"leave one of them in {file.path}"),),
+            f"{file.path}: {twice[0]}", queries.clip(twice), (queries.manual(f"leave one of them in {file.path}"),)
         )
 
 
@@ -117,32 +105,24 @@ def _replaced(case: Case) -> Iterator[Found]:
     docker, trouble = case.facts.containers.docker, user(case)
     if not (docker.engine or docker.file.present):
         return
-    lost = [
-        copy
-        for copy in trouble.daemon_copies
-        if copy.lost and not copy.path.endswith(".gpu-provision-disabled")
-    ]
+    lost = [copy for copy in trouble.daemon_copies if copy.lost and not copy.path.endswith(".gpu-provision-disabled")]
     only_runtimes = docker.file.present and set(docker.file.keys) <= {"runtimes", "default-runtime"}
     roots = [
-        path
-        for path in trouble.data_roots
-        if "data-root" not in docker.file.keys and "graph" not in docker.file.keys
+        path for path in trouble.data_roots if "data-root" not in docker.file.keys and "graph" not in docker.file.keys
     ]
     roots = [path for path in roots if not (docker.info and docker.info.data_root == path)]
     roots = [path for path in roots if not any(flag.key == "data-root" for flag in docker.flags)]
     if not roots and not (lost and only_runtimes):
         return
-    evidence = [
-        f"{docker.file.path}: {', '.join(docker.file.keys) or 'empty' if docker.file.present else 'not there'}"
-    ]
+    evidence = [f"{docker.file.path}: {', '.join(docker.file.keys) or 'empty' if docker.file.present else 'not there'}"]
     evidence += [f"{copy.path}: also {', '.join(copy.lost)}" for copy in lost]
     evidence += [f"{path}: images and containers of a docker, and no data-root leads there" for path in roots]
     what = ", ".join(dict.fromkeys(key for copy in lost for key in copy.lost)) or "data-root"
     yield Found(
         f"{docker.file.path} lost settings that it had: {what}",
-        diagnose_queries.clip(evidence),
+        queries.clip(evidence),
         (
-            diagnose_queries.manual(
+            queries.manual(
                 f"put {what} back into {docker.file.path}"
                 + (f" from {lost[0].path}" if lost else "")
                 + "; provision merges single keys"
@@ -156,12 +136,8 @@ def _reload(case: Case) -> Iterator[Found]:
     level = level_of(said)
     if level:
         wish = containers_checks.wish_of(case.expect)
-        repair = (
-            diagnose_queries.apply(said["hint"], "containers")
-            if wish["device_links"]
-            else diagnose_queries.manual(said["hint"])
-        )
-        yield Found(said["message"], diagnose_queries.clip(said["evidence"]), (repair,), level=level)
+        repair = queries.apply(said["hint"], "containers") if wish["device_links"] else queries.manual(said["hint"])
+        yield Found(said["message"], queries.clip(said["evidence"]), (repair,), level=level)
 
 
 def _wrong_daemon(case: Case) -> Iterator[Found]:
@@ -169,15 +145,11 @@ def _wrong_daemon(case: Case) -> Iterator[Found]:
     if docker.snap:
         alone = not docker.engine
         level: Level = (
-            "error"
-            if alone and (_has_toolkit(case) or _managed(case))
-            else "warning"
-            if not alone
-            else "note"
+            "error" if alone and (_has_toolkit(case) or _managed(case)) else "warning" if not alone else "note"
         )
         yield Found(
             "docker is a snap on this host" if alone else "docker is installed as a snap beside the system's",
-            diagnose_queries.clip(
+            queries.clip(
                 [
                     "/snap/bin/docker",
                     "its configuration: /var/snap/docker/current/config/daemon.json",
@@ -186,7 +158,7 @@ def _wrong_daemon(case: Case) -> Iterator[Found]:
                 ]
             ),
             (
-                diagnose_queries.manual(
+                queries.manual(
                     "snap remove docker (its images go with it), and docker from a package: container_toolkit_install_docker: true"
                 ),
             ),
@@ -195,10 +167,8 @@ def _wrong_daemon(case: Case) -> Iterator[Found]:
     if docker.desktop:
         yield Found(
             f"docker of {', '.join(docker.desktop)} goes to Docker Desktop, whose virtual machine has no GPU",
-            diagnose_queries.clip(
-                f"~{name}/.docker/config.json: currentContext is desktop" for name in docker.desktop
-            ),
-            (diagnose_queries.manual("docker context use default (as that user)"),),
+            queries.clip(f"~{name}/.docker/config.json: currentContext is desktop" for name in docker.desktop),
+            (queries.manual("docker context use default (as that user)"),),
             level="warning" if docker.engine else "note",
         )
     if docker.podman and _managed(case) and "docker" in containers_checks.wish_of(case.expect)["runtimes"]:
@@ -206,7 +176,7 @@ def _wrong_daemon(case: Case) -> Iterator[Found]:
             "the program docker is podman's",
             ("/usr/bin/docker: of podman-docker",),
             (
-                diagnose_queries.manual(
+                queries.manual(
                     "container_toolkit_runtimes: [podman]; podman takes GPUs by CDI (--device nvidia.com/gpu=all)"
                 ),
             ),
@@ -242,14 +212,13 @@ def _toolkit_old(case: Case) -> Iterator[Found]:
     pins = [
         row
         for row in case.facts.apt.preferences
-        if any(re.search(r"nvidia-container|^\*$", word) for word in row.package.split())
-        and row.priority > 500
+        if any(re.search(r"nvidia-container|^\*$", word) for word in row.package.split()) and row.priority > 500
     ]
     evidence += [f"{row.file}: {row.package}, {row.pin}, {row.priority}" for row in pins]
     name, version = next(iter(old.items()))
     yield Found(
         f"container toolkit {driver_names.upstream(version)} cannot work with cgroup v2",
-        diagnose_queries.clip(evidence),
+        queries.clip(evidence),
         (
             _mend(
                 case,
@@ -264,11 +233,7 @@ def _would_be_old(case: Case) -> Iterator[Found]:
     """Not installed, and what apt would take is too old: a pin keeps the distribution's own in front."""
     taken = candidate(case, "nvidia-container-toolkit")
     wanted = case.facts.containers.docker.engine or _managed(case)
-    if (
-        taken
-        and wanted
-        and deb_version.compare(driver_names.upstream(taken.version), containers_checks.CGROUP_V2) < 0
-    ):
+    if taken and wanted and deb_version.compare(driver_names.upstream(taken.version), containers_checks.CGROUP_V2) < 0:
         by = f" by {taken.pin.file}" if taken.pin else ""
         yield Found(
             f"apt would install container toolkit {driver_names.upstream(taken.version)}, which cannot work with cgroup v2",
@@ -291,9 +256,7 @@ def _toolkit_versions(case: Case) -> Iterator[Found]:
     if len(versions) > 1:
         yield Found(
             f"the container toolkit's packages are of different versions: {', '.join(versions)}",
-            diagnose_queries.clip(
-                f"{name} {row.version}{', held' if row.held else ''}" for name, row in rows.items()
-            ),
+            queries.clip(f"{name} {row.version}{', held' if row.held else ''}" for name, row in rows.items()),
             (_mend(case, "all four at one version in one transaction, and hold them"),),
         )
 
@@ -327,23 +290,14 @@ def _runtime(case: Case) -> Iterator[Found]:
         )
     elif said["status"] == "fail" and not docker.snap:
         yield Found(
-            said["message"],
-            diagnose_queries.clip(said["evidence"]),
-            (diagnose_queries.apply(said["hint"], "containers"),),
-            level="error",
+            said["message"], queries.clip(said["evidence"]), (queries.apply(said["hint"], "containers"),), level="error"
         )
-    elif (
-        docker.engine
-        and not file.error
-        and not registered
-        and not have.podman.path
-        and (_has_toolkit(case) or left)
-    ):
+    elif docker.engine and not file.error and not registered and not have.podman.path and (_has_toolkit(case) or left):
         # --gpus needs no registration (the hook is found by its name); --runtime=nvidia does.
         yield Found(
             "docker has no runtime nvidia, though "
             + ("the container toolkit is installed" if _has_toolkit(case) else f"{left[0]} was here"),
-            diagnose_queries.clip(
+            queries.clip(
                 [
                     f"{file.path}: {', '.join(file.keys) or 'empty' if file.present else 'not there'}",
                     "nvidia-container-runtime: " + ("there" if have.toolkit.program else "not there"),
@@ -356,14 +310,12 @@ def _runtime(case: Case) -> Iterator[Found]:
 
 def _legacy(case: Case) -> Iterator[Found]:
     rows = {name: case.facts.packages[name] for name in _LEGACY if name in case.facts.packages}
-    rows = {
-        name: row for name, row in rows.items() if not (name == "nvidia-container-runtime" and row.installed)
-    }
+    rows = {name: row for name, row in rows.items() if not (name == "nvidia-container-runtime" and row.installed)}
     if rows:
         state = "installed" if any(row.installed for row in rows.values()) else "removed but not purged"
         yield Found(
             f"{next(iter(rows))} of the old days is {state}: it owns /etc/docker/daemon.json",
-            diagnose_queries.clip(f"{name} {row.version} (dpkg: {row.status})" for name, row in rows.items()),
+            queries.clip(f"{name} {row.version} (dpkg: {row.status})" for name, row in rows.items()),
             (_mend(case, f"copy daemon.json aside, purge {' '.join(rows)}, put the file back"),),
             level="warning" if any(row.installed for row in rows.values()) else "note",
         )
@@ -373,12 +325,7 @@ def _cdi(case: Case) -> Iterator[Found]:
     said = verdict(case, containers_checks.cdi)
     level = level_of(said)
     if level and "stale" in said["message"]:
-        yield Found(
-            said["message"],
-            diagnose_queries.clip(said["evidence"]),
-            (diagnose_queries.manual(said["hint"]),),
-            level=level,
-        )
+        yield Found(said["message"], queries.clip(said["evidence"]), (queries.manual(said["hint"]),), level=level)
 
 
 def _shm(case: Case) -> Iterator[Found]:
@@ -386,18 +333,9 @@ def _shm(case: Case) -> Iterator[Found]:
     level = level_of(said)
     if level:
         asked = level == "error"
-        repair = (
-            diagnose_queries.apply(said["hint"], "containers")
-            if asked
-            else diagnose_queries.manual(said["hint"])
-        )
+        repair = queries.apply(said["hint"], "containers") if asked else queries.manual(said["hint"])
         # 64 MB is docker's own default, and most containers have one process a card.
-        yield Found(
-            said["message"],
-            diagnose_queries.clip(said["evidence"]),
-            (repair,),
-            level="error" if asked else "note",
-        )
+        yield Found(said["message"], queries.clip(said["evidence"]), (repair,), level="error" if asked else "note")
 
 
 RULES = (
@@ -511,10 +449,7 @@ RULES = (
         repair="the four packages from NVIDIA's repository, and a preference for that origin",
         prevent="look where the candidate comes from (apt-cache policy) before it is installed",
         find=_toolkit_old,
-        texts=(
-            r"cgroup subsystem devices not found",
-            r"bpf_prog_query\(BPF_CGROUP_DEVICE\) failed",
-        ),
+        texts=(r"cgroup subsystem devices not found", r"bpf_prog_query\(BPF_CGROUP_DEVICE\) failed"),
         sources=("scenario L7",),
     ),
     Rule(

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ansible_collections.gpu.provision.plugins.module_utils.lib import deb_version, driver_names
-from provision.diagnose import queries as diagnose_queries
+from provision.diagnose import queries
 from provision.diagnose.candidates import apt
 from provision.diagnose.finding import Level, Repair
 from provision.diagnose.held import level_of, user, verdict
@@ -34,19 +34,16 @@ def _in_folder(case: Case, folder: str) -> list[CudaLibrary]:
     """Libraries in a folder of LD_LIBRARY_PATH, by the path or by what its links lead to."""
     links = {link.path: link.resolved for link in case.facts.cuda.links if link.resolved}
     real = next(
-        (
-            folder.replace(path, str(to), 1)
-            for path, to in links.items()
-            if (folder + "/").startswith(path + "/")
-        ),
+        (folder.replace(path, str(to), 1) for path, to in links.items() if (folder + "/").startswith(path + "/")),
         folder,
     )
     real = re.sub(r"/(?:lib64|targets/[^/]+/lib)$", "", real)
     return [
-        row for row in case.facts.cuda.libraries
+        row
+        for row in case.facts.cuda.libraries
         if row.path.rpartition("/")[0] == folder
         or (real.startswith("/usr/local/cuda-") and (row.target or "").startswith(real + "/"))
-    ]  # fmt: skip
+    ]
 
 
 def shadows(case: Case) -> Iterator[tuple[ShellLine, CudaLibrary, Bundled]]:
@@ -58,10 +55,7 @@ def shadows(case: Case) -> Iterator[tuple[ShellLine, CudaLibrary, Bundled]]:
         # Of toolkits several may be there, and a shell chooses one; cuDNN and NCCL of a package are for everybody.
         if other.package and re.match(r"^lib(?:cudnn|nccl)", other.soname):
             own = Bundled(
-                environment=f"package {other.package}",
-                soname=other.soname,
-                path=other.path,
-                version=other.version,
+                environment=f"package {other.package}", soname=other.soname, path=other.path, version=other.version
             )
             bundled.setdefault(other.soname, []).append(own)
     for folder, line in exported(case).items():
@@ -96,9 +90,7 @@ def shadowing(case: Case, cudnn: bool) -> Iterator[Found]:
     hits = [hit for hit in shadows(case) if ("cudnn" in hit[1].soname) is cudnn]
     lines = list(dict.fromkeys(_place(line) for line, _, _ in hits))
     if hits:
-        worst = [
-            hit for hit in hits if _older(hit[1], hit[2]) and not hit[2].environment.startswith("package ")
-        ]
+        worst = [hit for hit in hits if _older(hit[1], hit[2]) and not hit[2].environment.startswith("package ")]
         line, library, row = (worst or hits)[0]
         evidence = lines + [
             f"{one.soname}: {one.path} ({one.version or '?'}) is found before {other.path} ({other.version or '?'})"
@@ -106,8 +98,8 @@ def shadowing(case: Case, cudnn: bool) -> Iterator[Found]:
         ]
         yield Found(
             f"{library.soname} of {row.environment} is shadowed by {library.path}",
-            diagnose_queries.clip(evidence),
-            (diagnose_queries.manual(f"{_OWN_LINE}: {', '.join(lines[:3])}"),),
+            queries.clip(evidence),
+            (queries.manual(f"{_OWN_LINE}: {', '.join(lines[:3])}"),),
             level="error" if worst else "warning",
         )
         return
@@ -122,8 +114,8 @@ def shadowing(case: Case, cudnn: bool) -> Iterator[Found]:
     if told:
         yield Found(
             "LD_LIBRARY_PATH puts CUDA's libraries before those that frameworks bring",
-            diagnose_queries.clip(told),
-            (diagnose_queries.manual(_OWN_LINE),),
+            queries.clip(told),
+            (queries.manual(_OWN_LINE),),
             level="warning",
         )
 
@@ -141,10 +133,7 @@ def _unowned_first(case: Case) -> Iterator[Found]:
     ]
     if level_of(said) and not false and " is found before " in said["message"]:
         yield Found(
-            said["message"],
-            diagnose_queries.clip(said["evidence"]),
-            (diagnose_queries.manual(said["hint"]),),
-            level=level_of(said),
+            said["message"], queries.clip(said["evidence"]), (queries.manual(said["hint"]),), level=level_of(said)
         )
 
 
@@ -158,23 +147,15 @@ def _false_link(case: Case) -> Iterator[Found]:
         paths = [row["path"] for row in rows]
         yield Found(
             f"{paths[0]} is a link by hand to version {rows[0]['version']}",
-            diagnose_queries.clip(
-                f"{row['path']} -> {row['target']} ({row['version']}), of no package" for row in rows
-            ),
+            queries.clip(f"{row['path']} -> {row['target']} ({row['version']}), of no package" for row in rows),
             (Repair(action="file.aside", words=f"move {', '.join(paths)} aside", args={"paths": paths}),),
         )
     links = [(env, link) for env in case.facts.conda.environments for link in env.cudart_links]
     if links:
         yield Found(
             f"{len(links)} links of libcudart in conda environments lead to another version than their name says",
-            diagnose_queries.clip(
-                f"{link.path} leads {'to ' + link.target if link.target else 'nowhere'}" for _, link in links
-            ),
-            (
-                diagnose_queries.manual(
-                    f"remove {links[0][1].path} and install the cudatoolkit that the program asks for"
-                ),
-            ),
+            queries.clip(f"{link.path} leads {'to ' + link.target if link.target else 'nowhere'}" for _, link in links),
+            (queries.manual(f"remove {links[0][1].path} and install the cudatoolkit that the program asks for"),),
             level="warning",
         )
 
@@ -184,26 +165,23 @@ def _loader_blind(case: Case) -> Iterator[Found]:
     in_path = {row.path for folder in exported(case) for row in _in_folder(case, folder)}
     groups: dict[str, list[CudaLibrary]] = {}
     for row in cuda.libraries:
-        if row.soname != "libcuda.so.1":  # forward compatibility is not to be found by everybody
+        # forward compatibility is not to be found by everybody
+        if row.soname != "libcuda.so.1":
             groups.setdefault(row.soname, []).append(row)
     blind: dict[str, list[str]] = {}
     for toolkit in cuda.toolkits:
         for soname, rows in groups.items():
             own = [row for row in rows if (row.target or "").startswith(toolkit.path + "/")]
-            if (
-                own
-                and all(row.in_cache is False for row in rows)
-                and not any(row.path in in_path for row in rows)
-            ):
+            if own and all(row.in_cache is False for row in rows) and not any(row.path in in_path for row in rows):
                 blind.setdefault(toolkit.path, []).append(soname)
     for path, sonames in blind.items():
         yield Found(
             f"the loader does not find the libraries of {path}",
-            diagnose_queries.clip([f"{soname}: in {path}, not in /etc/ld.so.cache" for soname in sonames]),
-            (diagnose_queries.apply("write ld.so.conf.d for the toolkits and run ldconfig", "cuda"),)
+            queries.clip([f"{soname}: in {path}, not in /etc/ld.so.cache" for soname in sonames]),
+            (queries.apply("write ld.so.conf.d for the toolkits and run ldconfig", "cuda"),)
             if case.values.get("cuda_toolkit_versions")
             else (
-                diagnose_queries.manual(
+                queries.manual(
                     f"echo {path}/lib64 > /etc/ld.so.conf.d/cuda.conf, then ldconfig; or an rpath when programs are built"
                 ),
             ),
@@ -217,22 +195,17 @@ def _nvcc(case: Case) -> Iterator[Found]:
     said = verdict(case, cuda_checks.nvccs)
     level = level_of(said)
     if level and _in_the_way(verdict(case, cuda_checks.links)):
-        return  # no toolkit can be made the default before that is mended
+        # no toolkit can be made the default before that is mended
+        return
     if level:
         repair = _repair(case, said["hint"])
         if repair.action == "apply":
             # What is in the way may stay: the roles put the managed one before it.
-            repair = diagnose_queries.apply(
-                "put /usr/local/cuda/bin first on the PATH of every login", "cuda"
-            )
-        yield Found(said["message"], diagnose_queries.clip(said["evidence"]), (repair,), level=level)
+            repair = queries.apply("put /usr/local/cuda/bin first on the PATH of every login", "cuda")
+        yield Found(said["message"], queries.clip(said["evidence"]), (repair,), level=level)
         return
     first = next((row for row in case.facts.cuda.nvccs if row.on_path), None)
-    others = [
-        row
-        for row in case.facts.cuda.nvccs
-        if (row.target or "").startswith("/usr/local/cuda") and row.version
-    ]
+    others = [row for row in case.facts.cuda.nvccs if (row.target or "").startswith("/usr/local/cuda") and row.version]
     if (
         first
         and (first.package or "").startswith("nvidia-cuda-toolkit")
@@ -241,9 +214,9 @@ def _nvcc(case: Case) -> Iterator[Found]:
     ):
         yield Found(
             f"nvcc is Ubuntu's {first.version} at a login, and NVIDIA's {others[0].version} is in {others[0].path}",
-            diagnose_queries.clip(said["evidence"]),
+            queries.clip(said["evidence"]),
             (
-                diagnose_queries.manual(
+                queries.manual(
                     "put /usr/local/cuda/bin before /usr/bin on the PATH, or apt-get remove nvidia-cuda-toolkit"
                 ),
             ),
@@ -254,9 +227,9 @@ def _nvcc(case: Case) -> Iterator[Found]:
 def _repair(case: Case, hint: str) -> Repair:
     """What the inventory asks for is for the roles; all else is a person's."""
     return (
-        diagnose_queries.apply(hint, "cuda")
+        queries.apply(hint, "cuda")
         if case.values.get("cuda_toolkit_versions") and "provision apply" in hint
-        else diagnose_queries.manual(hint)
+        else queries.manual(hint)
     )
 
 
@@ -270,8 +243,8 @@ def _link(case: Case) -> Iterator[Found]:
     level = level_of(said)
     if level:
         # What is in a folder that stands in the link's place only a person knows.
-        repair = diagnose_queries.manual(said["hint"]) if _in_the_way(said) else _repair(case, said["hint"])
-        yield Found(said["message"], diagnose_queries.clip(said["evidence"]), (repair,), level=level)
+        repair = queries.manual(said["hint"]) if _in_the_way(said) else _repair(case, said["hint"])
+        yield Found(said["message"], queries.clip(said["evidence"]), (repair,), level=level)
         return
     group = next((row for row in case.facts.cuda.alternatives if row.name == "cuda"), None)
     link = next((row for row in case.facts.cuda.links if row.path == cuda_checks.LINK), None)
@@ -279,7 +252,8 @@ def _link(case: Case) -> Iterator[Found]:
     if link is None or len(several) < 2:
         return
     if group and group.manual:
-        return  # somebody chose it
+        # somebody chose it
+        return
     leads = "is a folder" if link.kind == "directory" else f"leads to {link.resolved or 'nothing'}"
     how = (
         "alternative cuda: auto, the next toolkit moves it"
@@ -288,7 +262,7 @@ def _link(case: Case) -> Iterator[Found]:
     )
     yield Found(
         f"/usr/local/cuda {leads}, of {len(several)} toolkits, and the next one that is installed may move it",
-        diagnose_queries.clip(
+        queries.clip(
             [
                 f"/usr/local/cuda: {link.kind} -> {link.resolved or 'nothing'}",
                 how,
@@ -296,7 +270,7 @@ def _link(case: Case) -> Iterator[Found]:
             ]
         ),
         (
-            diagnose_queries.manual(
+            queries.manual(
                 "choose one for good: update-alternatives --set cuda /usr/local/cuda-X.Y, or cuda_toolkit_default in the inventory"
             ),
         ),
@@ -309,16 +283,14 @@ def _lines(case: Case) -> Iterator[Found]:
     told = [text for kind in ("doubled", "frozen", "stale", "elsewhere") for text in kinds.get(kind, ())]
     if told:
         counts = ", ".join(
-            f"{len(kinds[kind])} {kind}"
-            for kind in ("doubled", "frozen", "stale", "elsewhere")
-            if kinds.get(kind)
+            f"{len(kinds[kind])} {kind}" for kind in ("doubled", "frozen", "stale", "elsewhere") if kinds.get(kind)
         )
         files = list(dict.fromkeys(text.split(" line ")[0] for text in told))
         yield Found(
             f"lines about CUDA in start files are in the way: {counts}",
-            diagnose_queries.clip(told),
+            queries.clip(told),
             (
-                diagnose_queries.manual(
+                queries.manual(
                     f"take them out of {', '.join(files[:3])}{' and others' if len(files) > 3 else ''}; "
                     "a file in /etc/profile.d serves every login"
                 ),
@@ -335,13 +307,11 @@ def _driver_too_old(case: Case) -> Iterator[Found]:
         wanted = case.driver_managed and minor in wish["versions"]
         yield Found(
             f"driver {have} cannot run CUDA {minor}",
-            diagnose_queries.clip(
-                [f"driver {have}", *(f"CUDA {minor} needs {least} or newer" for minor, least in rows)]
-            ),
-            (diagnose_queries.apply(f"a driver from {least} on", "driver"),)
+            queries.clip([f"driver {have}", *(f"CUDA {minor} needs {least} or newer" for minor, least in rows)]),
+            (queries.apply(f"a driver from {least} on", "driver"),)
             if wanted
             else (
-                diagnose_queries.manual(
+                queries.manual(
                     f"a driver from {least} on, or a toolkit that {have} runs (provision compat --driver {have})"
                 ),
             ),
@@ -358,14 +328,8 @@ def _minor_only(case: Case) -> Iterator[Found]:
         have = cuda_checks.effective_driver(case.plain)
         yield Found(
             f"CUDA {', '.join(left)} runs on driver {have} by minor-version compatibility only",
-            diagnose_queries.clip(
-                f"CUDA {minor}: {wish['needs'][minor]['full']} runs all of it" for minor in left
-            ),
-            (
-                diagnose_queries.manual(
-                    "build for the cards themselves (nvcc -arch=native); PTX needs the newer driver"
-                ),
-            ),
+            queries.clip(f"CUDA {minor}: {wish['needs'][minor]['full']} runs all of it" for minor in left),
+            (queries.manual("build for the cards themselves (nvcc -arch=native); PTX needs the newer driver"),),
         )
 
 
@@ -373,41 +337,36 @@ def _compat(case: Case) -> Iterator[Found]:
     active = cuda_checks.active_compat(case.plain)
     consumer = [gpu.name for gpu in case.facts.smi.gpus if cuda_checks.is_consumer(gpu.name)]
     consumer = consumer or [
-        found.name for gpu in diagnose_queries.own_gpus(case) for found in [diagnose_queries.catalog_gpu(case, gpu)]
+        found.name
+        for gpu in queries.own_gpus(case)
+        for found in [queries.catalog_gpu(case, gpu)]
         if found.name and cuda_checks.is_consumer(found.name)
-    ]  # fmt: skip
+    ]
     version = cuda_checks.driver_version(case.plain)
     packages = sorted(
         name for name, row in case.facts.packages.items() if row.installed and name.startswith("cuda-compat")
     )
     if active and consumer:
         level: Level = "error"
-        message = f"{active[0]['path']} takes the place of the driver's libcuda; {consumer[0]} has no forward compatibility"
-    elif (
-        active and version and active[0]["version"] and deb_version.compare(active[0]["version"], version) < 0
-    ):
-        level, message = (
-            "warning",
-            f"{active[0]['path']} is older than the driver and found before its libcuda",
+        message = (
+            f"{active[0]['path']} takes the place of the driver's libcuda; {consumer[0]} has no forward compatibility"
         )
+    elif active and version and active[0]["version"] and deb_version.compare(active[0]["version"], version) < 0:
+        level, message = ("warning", f"{active[0]['path']} is older than the driver and found before its libcuda")
     elif packages and consumer:
         level, message = "note", f"{packages[0]} is installed, and {consumer[0]} has no forward compatibility"
     else:
         return
-    evidence = [
-        f"{row['path']}: libcuda {row['version'] or '?'}, package {row['package'] or 'none'}"
-        for row in active
-    ]
+    evidence = [f"{row['path']}: libcuda {row['version'] or '?'}, package {row['package'] or 'none'}" for row in active]
     evidence += [f"{name} {case.facts.packages[name].version}" for name in packages] + [
         f"driver {version or 'not loaded'}"
     ]
     yield Found(
         message,
-        diagnose_queries.clip(evidence),
+        queries.clip(evidence),
         (
-            diagnose_queries.manual(
-                "take its folder out of the loader's path, or apt-get remove "
-                + (packages[0] if packages else "it")
+            queries.manual(
+                "take its folder out of the loader's path, or apt-get remove " + (packages[0] if packages else "it")
             ),
         ),
         level=level,
@@ -428,10 +387,7 @@ def _meta(case: Case) -> Iterator[Found]:
             replaced.append(f"{row.title}: {came[0]} came, {', '.join(gone[:4])} went")
     if not metas:
         return
-    server = any(
-        (parsed := driver_names.parse(name)) and parsed.server
-        for name in diagnose_queries.installed(case).packages
-    )
+    server = any((parsed := driver_names.parse(name)) and parsed.server for name in queries.installed(case).packages)
     message = f"{metas[0]} brings a driver of its own along"
     if replaced:
         message = f"{metas[0]} replaced the driver"
@@ -439,9 +395,9 @@ def _meta(case: Case) -> Iterator[Found]:
         message += ", which the -server packages here conflict with"
     yield Found(
         message,
-        diagnose_queries.clip([f"installed: {', '.join(metas)}", *replaced]),
+        queries.clip([f"installed: {', '.join(metas)}", *replaced]),
         (
-            diagnose_queries.manual(
+            queries.manual(
                 f"apt-mark manual the cuda-toolkit-X-Y that is to stay, then apt-get remove {' '.join(metas)}"
             ),
         ),
@@ -452,12 +408,11 @@ def _meta(case: Case) -> Iterator[Found]:
 
 def _gutted(case: Case) -> Iterator[Found]:
     if case.facts.cuda == Cuda():
-        return  # facts that were recorded before CUDA was read
+        # facts that were recorded before CUDA was read
+        return
     said = verdict(case, cuda_checks.toolkits)
     if level_of(said) == "error" and said["message"].startswith("files of packages are gone"):
-        yield Found(
-            said["message"], diagnose_queries.clip(said["evidence"]), (diagnose_queries.manual(said["hint"]),)
-        )
+        yield Found(said["message"], queries.clip(said["evidence"]), (queries.manual(said["hint"]),))
 
 
 RULES = (
@@ -511,9 +466,7 @@ RULES = (
         repair="remove the link, and install the version that the program asks for",
         prevent="ld.so.conf.d for the toolkit; an environment of its own for a program that needs another CUDA",
         find=_false_link,
-        texts=(
-            r"WARNING Found duplicate \['libcudart\.so'|Found duplicate .*libcudart\.so.* We'll flip a coin",
-        ),
+        texts=(r"WARNING Found duplicate \['libcudart\.so'|Found duplicate .*libcudart\.so.* We'll flip a coin",),
         sources=("scenario M4",),
     ),
     Rule(
@@ -584,9 +537,7 @@ RULES = (
         repair="take the lines out; one file in /etc/profile.d serves all",
         prevent="write a file of your own, single quotes, `${PATH:+:$PATH}`",
         find=_lines,
-        texts=(
-            r">>\s*~/\.bashrc.*(?:cuda|LD_LIBRARY_PATH)|echo .*export (?:PATH|LD_LIBRARY_PATH)=.*cuda.*>>",
-        ),
+        texts=(r">>\s*~/\.bashrc.*(?:cuda|LD_LIBRARY_PATH)|echo .*export (?:PATH|LD_LIBRARY_PATH)=.*cuda.*>>",),
         sources=("scenario H5",),
     ),
     Rule(
@@ -618,10 +569,7 @@ RULES = (
         repair="build for the card (-arch=native), or a newer driver",
         prevent="toolkit and driver of one release where PTX matters",
         find=_minor_only,
-        texts=(
-            r"the provided PTX was compiled with an unsupported toolchain",
-            r"CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
-        ),
+        texts=(r"the provided PTX was compiled with an unsupported toolchain", r"CUDA_ERROR_UNSUPPORTED_PTX_VERSION"),
         sources=("NVIDIA: CUDA compatibility",),
     ),
     Rule(

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 
 from ansible_collections.gpu.provision.plugins.module_utils.lib import cuda_names
-from provision.diagnose import queries as diagnose_queries
+from provision.diagnose import queries
 from provision.diagnose.candidates import candidate, moves
 from provision.diagnose.held import user
 from provision.diagnose.rule import Case, Found, Rule
@@ -28,21 +28,13 @@ def _pair(kind: str, title: str) -> Callable[[Case], Iterator[Found]]:
         rows = _packages(case, kind)
         runtime = [row for row in rows if _is_runtime(row[0])]
         for name, package, version in rows:
-            partner = [
-                row for row in runtime if (row[1].cudnn, row[1].major) == (package.cudnn, package.major)
-            ]
+            partner = [row for row in runtime if (row[1].cudnn, row[1].major) == (package.cudnn, package.major)]
             if partner and partner[0][2] != version:
                 held = [n for n in (name, partner[0][0]) if case.facts.packages[n].held]
                 yield Found(
                     f"{name} is {version}, {partner[0][0]} is {partner[0][2]}",
-                    diagnose_queries.clip(
-                        [*(f"{n} {v}" for n, _, v in rows), *(f"{n} is held" for n in held)]
-                    ),
-                    (
-                        diagnose_queries.manual(
-                            f"apt-get install --allow-change-held-packages {name}={partner[0][2]}"
-                        ),
-                    ),
+                    queries.clip([*(f"{n} {v}" for n, _, v in rows), *(f"{n} is held" for n in held)]),
+                    (queries.manual(f"apt-get install --allow-change-held-packages {name}={partner[0][2]}"),),
                     level="error",
                 )
                 return
@@ -56,13 +48,13 @@ def _pair(kind: str, title: str) -> Callable[[Case], Iterator[Found]]:
             if case.facts.packages[name].held or library is None or library.version != offered.version:
                 yield Found(
                     f"{headers} would come as {offered.version}, {title} here is {version}",
-                    diagnose_queries.clip(
+                    queries.clip(
                         [
                             f"{name} {version}" + (" (held)" if case.facts.packages[name].held else ""),
                             f"{headers}: {offered.version} from {offered.origin}",
                         ]
                     ),
-                    (diagnose_queries.manual(f"apt-get install {headers}={version}"),),
+                    (queries.manual(f"apt-get install {headers}={version}"),),
                     level="note",
                 )
                 return
@@ -92,9 +84,9 @@ def _wrong_cuda(kind: str, title: str) -> Callable[[Case], Iterator[Found]]:
         evidence += [f"{row.path}: CUDA {row.release or row.version}" for row in case.facts.cuda.toolkits]
         wished = cuda_checks.wish_of(case.expect)["manage"]
         repair = (
-            diagnose_queries.apply(f"take the build of {title} for the toolkits that are here", "cuda")
+            queries.apply(f"take the build of {title} for the toolkits that are here", "cuda")
             if wished
-            else diagnose_queries.manual(
+            else queries.manual(
                 f"install the build of {title} whose +cudaX.Y suffix is of the toolkit's major, headers and library, and hold both"
             )
         )
@@ -102,39 +94,35 @@ def _wrong_cuda(kind: str, title: str) -> Callable[[Case], Iterator[Found]]:
             name, version, major = too_new[0]
             yield Found(
                 f"{name} {version} is for CUDA {major}, the driver carries {case.facts.smi.cuda_version}",
-                diagnose_queries.clip([*evidence, f"nvidia-smi: CUDA {case.facts.smi.cuda_version}"]), (repair,), level="error",
-            )  # fmt: skip
+                queries.clip([*evidence, f"nvidia-smi: CUDA {case.facts.smi.cuda_version}"]),
+                (repair,),
+                level="error",
+            )
             return
         if unlike:
             name, version, major = unlike[0]
             yield Found(
-                f"{name} {version} is for CUDA {major}, the toolkits are {having}", diagnose_queries.clip(evidence), (repair,),
+                f"{name} {version} is for CUDA {major}, the toolkits are {having}",
+                queries.clip(evidence),
+                (repair,),
                 level="error" if wished else "warning",
-            )  # fmt: skip
+            )
             return
         for name, package, version in rows:
             taken = moves(case, name)
             if taken is None or case.facts.packages[name].held:
                 continue
-            now, then = (
-                library_checks.built_for(package, version),
-                library_checks.built_for(package, taken.version),
-            )
+            now, then = (library_checks.built_for(package, version), library_checks.built_for(package, taken.version))
             if now and then and now != then:
                 yield Found(
                     f"the next upgrade moves {name} from CUDA {now} to CUDA {then}",
-                    diagnose_queries.clip(
-                        [
-                            f"{name} {version} is installed and not held",
-                            f"{taken.version} from {taken.origin}",
-                        ]
+                    queries.clip(
+                        [f"{name} {version} is installed and not held", f"{taken.version} from {taken.origin}"]
                     ),
                     (
-                        diagnose_queries.apply(f"hold {title}", "cuda")
+                        queries.apply(f"hold {title}", "cuda")
                         if wished
-                        else diagnose_queries.manual(
-                            f"apt-mark hold {name} {_headers_of(kind, name, package)}"
-                        ),
+                        else queries.manual(f"apt-mark hold {name} {_headers_of(kind, name, package)}"),
                     ),
                     level="warning",
                 )
@@ -154,34 +142,35 @@ def _files(kind: str, title: str) -> Callable[[Case], Iterator[Found]]:
             case.plain, [row for row in cuda["libraries"] if row["soname"].startswith(stem)]
         )
         headers = [row for row in cuda["headers"] if row["name"] == kind]
-        evidence = [
-            f"{row['path']}: {row['version'] or '?'}, {cuda_checks.owner(row)}" for row in libraries + headers
-        ]
+        evidence = [f"{row['path']}: {row['version'] or '?'}, {cuda_checks.owner(row)}" for row in libraries + headers]
         untrue = library_checks.untrue_files(libraries + headers, rows)
         if untrue:
             row, version = untrue[0]
             yield Found(
-                f"{row['path']} is {row['version']}, its package {row['package']} is {version}", diagnose_queries.clip(evidence),
-                (diagnose_queries.manual(f"apt-get install --reinstall {row['package']}={version}"),),
-            )  # fmt: skip
+                f"{row['path']} is {row['version']}, its package {row['package']} is {version}",
+                queries.clip(evidence),
+                (queries.manual(f"apt-get install --reinstall {row['package']}={version}"),),
+            )
             return
         sonames = {row["soname"] for row in libraries}
         for name, package, version in rows:
             soname = f"libcudnn.so.{package.cudnn}" if kind == "cudnn" else "libnccl.so.2"
             if _is_runtime(name) and cuda["libraries"] and soname not in sonames:
                 yield Found(
-                    f"the library of {name} is gone", (f"{name} {version}: no {soname} in the loader's folders",),
-                    (diagnose_queries.manual(f"apt-get install --reinstall {name}={version}"),),
-                )  # fmt: skip
+                    f"the library of {name} is gone",
+                    (f"{name} {version}: no {soname} in the loader's folders",),
+                    (queries.manual(f"apt-get install --reinstall {name}={version}"),),
+                )
                 return
         stray = library_checks.stray_headers(headers, libraries)
         if stray:
             header, library = stray[0]
             yield Found(
-                f"programs are compiled for {title} {header['version']} and find {library['version']}", diagnose_queries.clip(evidence),
-                (diagnose_queries.manual(f"of {header['path']} and {library['path']} one has to go: keep what a package owns"),),
+                f"programs are compiled for {title} {header['version']} and find {library['version']}",
+                queries.clip(evidence),
+                (queries.manual(f"of {header['path']} and {library['path']} one has to go: keep what a package owns"),),
                 level="warning",
-            )  # fmt: skip
+            )
 
     return find
 
@@ -197,7 +186,7 @@ def _dangling(case: Case) -> Iterator[Found]:
                 f"{group.link} leads to {group.current}, which is gone",
                 (f"/etc/alternatives/{group.name} -> {group.current}",),
                 (
-                    diagnose_queries.manual(
+                    queries.manual(
                         f"update-alternatives --auto {group.name}; "
                         f"without another choice: update-alternatives --remove-all {group.name}"
                     ),
@@ -207,11 +196,11 @@ def _dangling(case: Case) -> Iterator[Found]:
 
 def _redirected(case: Case) -> Iterator[Found]:
     said = user(case).topology
-    cards = diagnose_queries.own_gpus(case)
+    cards = queries.own_gpus(case)
     if said and len(cards) > 1 and not case.facts.host.container and not case.facts.host.virtual:
         yield Found(
             "peer traffic between the cards goes through the processor's root complex",
-            diagnose_queries.clip(
+            queries.clip(
                 [
                     *said,
                     f"command line: {case.facts.trouble.user.cmdline}"
@@ -220,7 +209,7 @@ def _redirected(case: Case) -> Iterator[Found]:
                 ]
             ),
             (
-                diagnose_queries.manual(
+                queries.manual(
                     "ACS off in the BIOS (or setpci), iommu=pt on the kernel's command line; NCCL_P2P_DISABLE=1 goes around it"
                 ),
             ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ansible_collections.gpu.provision.plugins.module_utils.lib import driver_names
-from provision.diagnose import queries as diagnose_queries
+from provision.diagnose import queries
 from provision.diagnose.finding import Repair
 from provision.diagnose.rule import Case, Found, Rule
 
@@ -15,9 +15,11 @@ _X = ("Xorg", "Xwayland", "gnome-shell", "kwin_x11", "kwin_wayland", "X")
 
 def _desktop_packages(case: Case) -> list[str]:
     return [
-        f"{name} {package.version}" for name, package in case.facts.packages.items()
-        if package.installed and (name in _SESSIONS or name.endswith(("-desktop", "-desktop-minimal")) and "docker" not in name)
-    ]  # fmt: skip
+        f"{name} {package.version}"
+        for name, package in case.facts.packages.items()
+        if package.installed
+        and (name in _SESSIONS or name.endswith(("-desktop", "-desktop-minimal")) and "docker" not in name)
+    ]
 
 
 def _is_server(case: Case) -> bool:
@@ -25,14 +27,14 @@ def _is_server(case: Case) -> bool:
     variant = str(case.values.get("nvidia_driver_variant", "auto"))
     if variant != "auto":
         return variant == "headless"
-    gpus = diagnose_queries.own_gpus(case)
-    return bool(gpus) and all(diagnose_queries.catalog_gpu(case, gpu).segment == "datacenter" for gpu in gpus)
+    gpus = queries.own_gpus(case)
+    return bool(gpus) and all(queries.catalog_gpu(case, gpu).segment == "datacenter" for gpu in gpus)
 
 
 def _on_server(case: Case) -> Iterator[Found]:
-    if not case.facts.desktop or not _is_server(case) or diagnose_queries.in_container(case):
+    if not case.facts.desktop or not _is_server(case) or queries.in_container(case):
         return
-    trouble = diagnose_queries.boot(case)
+    trouble = queries.boot(case)
     drawing = [
         f"pid {user.pid}: {user.comm} has {', '.join(user.devices[:3])} open"
         for user in case.facts.gpu_users
@@ -40,16 +42,14 @@ def _on_server(case: Case) -> Iterator[Found]:
     ]
     if trouble.default_target != "graphical.target" and not drawing:
         return
-    evidence = [
-        f"/etc/systemd/system/default.target: {trouble.default_target or 'not set: graphical.target'}"
-    ]
+    evidence = [f"/etc/systemd/system/default.target: {trouble.default_target or 'not set: graphical.target'}"]
     evidence += [f"display manager: {trouble.display_manager}"] if trouble.display_manager else []
     evidence += _desktop_packages(case)[:4] + drawing
     yield Found(
         "a graphical desktop starts on a compute server" + (" and holds its GPUs" if drawing else ""),
-        diagnose_queries.clip(evidence),
+        queries.clip(evidence),
         (
-            diagnose_queries.manual(
+            queries.manual(
                 "if nobody uses it: systemctl set-default multi-user.target, stop the display manager; nothing is removed"
             ),
         ),
@@ -57,28 +57,21 @@ def _on_server(case: Case) -> Iterator[Found]:
 
 
 def _no_gl(case: Case) -> Iterator[Found]:
-    facts, driver = case.facts, diagnose_queries.installed(case)
-    if (
-        not facts.desktop
-        or not driver.packages
-        or diagnose_queries.in_container(case)
-        or not diagnose_queries.own_gpus(case)
-    ):
+    facts, driver = case.facts, queries.installed(case)
+    if not facts.desktop or not driver.packages or queries.in_container(case) or not queries.own_gpus(case):
         return
     gl = {
         n: driver_names.upstream(v)
         for n, v in driver.packages.items()
         if driver_names.parse(n).base == "libnvidia-gl" and ":" not in n
     }
-    errors = diagnose_queries.boot(case).xorg_errors
-    if gl and set(gl.values()) == {diagnose_queries.library_version(case)}:
+    errors = queries.boot(case).xorg_errors
+    if gl and set(gl.values()) == {queries.library_version(case)}:
         return
-    if _is_server(case) and not errors and diagnose_queries.boot(case).default_target != "graphical.target":
+    if _is_server(case) and not errors and queries.boot(case).default_target != "graphical.target":
         return
     evidence = _desktop_packages(case)[:3]
-    evidence.append(
-        "libnvidia-gl: " + (", ".join(f"{n} {v}" for n, v in gl.items()) if gl else "not installed")
-    )
+    evidence.append("libnvidia-gl: " + (", ".join(f"{n} {v}" for n, v in gl.items()) if gl else "not installed"))
     evidence.append(
         f"the driver's packages: {driver.series or ''} {driver.variant or ''} {' and '.join(driver.versions)}".replace(
             "  ", " "
@@ -88,17 +81,15 @@ def _no_gl(case: Case) -> Iterator[Found]:
     wish = str(case.values.get("nvidia_driver_variant", "auto"))
     words = "install the desktop's half of the driver (libnvidia-gl and the X driver of the same version)"
     repair = (
-        diagnose_queries.apply(words)
+        queries.apply(words)
         if wish != "headless"
-        else diagnose_queries.manual(
-            f"nvidia_driver_variant is headless and there is a desktop: say desktop, then {words}"
-        )
+        else queries.manual(f"nvidia_driver_variant is headless and there is a desktop: say desktop, then {words}")
     )
     yield Found(
         "the desktop has no OpenGL of this driver: a headless or server flavour is installed"
         if not gl
         else "the desktop's OpenGL is of another version than the driver",
-        diagnose_queries.clip(evidence),
+        queries.clip(evidence),
         (repair,),
         level="error" if errors else None,
     )
@@ -107,23 +98,22 @@ def _no_gl(case: Case) -> Iterator[Found]:
 def _stale_conf(case: Case) -> Iterator[Found]:
     """xorg.conf asks for a driver that is not there."""
     facts = case.facts
-    if not facts.desktop or diagnose_queries.in_container(case):
+    if not facts.desktop or queries.in_container(case):
         return
     bus = {_bus(gpu.slot) for gpu in facts.gpus}
     rows = []
-    for device in diagnose_queries.boot(case).xorg:
+    for device in queries.boot(case).xorg:
         if not device.file.startswith("/etc/"):
             continue
-        if device.driver == "nvidia" and not diagnose_queries.has_driver(case):
+        if device.driver == "nvidia" and not queries.has_driver(case):
             rows.append((device, "there is no NVIDIA driver"))
         elif (
             device.driver == "nvidia"
             and not any(
-                driver_names.parse(n).base == "xserver-xorg-video-nvidia"
-                for n in diagnose_queries.installed(case).packages
+                driver_names.parse(n).base == "xserver-xorg-video-nvidia" for n in queries.installed(case).packages
             )
             and not facts.runfile.uninstaller
-            and diagnose_queries.installed(case).packages
+            and queries.installed(case).packages
         ):
             rows.append((device, "no package xserver-xorg-video-nvidia-* is installed"))
         elif device.driver in ("nouveau", "nv") and facts.module.loaded:
@@ -132,13 +122,12 @@ def _stale_conf(case: Case) -> Iterator[Found]:
             rows.append((device, f"there is no card at {device.bus}"))
     if not rows:
         return
-    errors = diagnose_queries.boot(case).xorg_errors
+    errors = queries.boot(case).xorg_errors
     files = sorted({device.file for device, _ in rows})
     yield Found(
         f"X's configuration asks for a driver that is not there: {', '.join(files)}",
-        diagnose_queries.clip(
-            [f'{device.file}, line {device.line}: Driver "{device.driver}": {why}' for device, why in rows]
-            + errors[:3]
+        queries.clip(
+            [f'{device.file}, line {device.line}: Driver "{device.driver}": {why}' for device, why in rows] + errors[:3]
         ),
         (
             Repair(
@@ -219,10 +208,6 @@ RULES = (
         repair="put the file aside; X needs none",
         prevent="no xorg.conf; snippets only where they are needed",
         find=_stale_conf,
-        texts=(
-            r"\(EE\) no screens found",
-            r"Failed to load module \"nvidia\"",
-            r"\(EE\) No devices detected",
-        ),
+        texts=(r"\(EE\) no screens found", r"Failed to load module \"nvidia\"", r"\(EE\) No devices detected"),
     ),
 )

@@ -6,15 +6,14 @@ import re
 from collections.abc import Iterator
 
 from ansible_collections.gpu.provision.plugins.module_utils.lib import driver_names
-from provision.diagnose import queries as diagnose_queries
+from provision.diagnose import queries
 from provision.diagnose.candidates import apt
 from provision.diagnose.finding import Repair
 from provision.diagnose.rule import Case, Found, Rule
 from provision.facts.diagnostics import Transaction, Unfinished
 
 CONFIGURE = Repair(
-    action="dpkg.configure",
-    words="finish what dpkg was cut off at (dpkg --configure -a, then apt --fix-broken)",
+    action="dpkg.configure", words="finish what dpkg was cut off at (dpkg --configure -a, then apt --fix-broken)"
 )
 # Whose loss takes away a network card, a boot or every container.
 _VITAL = re.compile(
@@ -34,18 +33,11 @@ def _unfinished(case: Case) -> Iterator[Found]:
     if not count:
         message = "dpkg was interrupted: its journal is not merged"
     else:
-        message = f"{count} package{'s are' if count > 1 else ' is'} not set up: {told}" + (
-            ", …" if count > 3 else ""
-        )
-    waiting = bool(count) and all(
-        row.state.startswith("triggers") and not row.reinstall for row in trouble.unfinished
-    )
+        message = f"{count} package{'s are' if count > 1 else ' is'} not set up: {told}" + (", …" if count > 3 else "")
+    waiting = bool(count) and all(row.state.startswith("triggers") and not row.reinstall for row in trouble.unfinished)
     # Triggers that wait are run by the next apt call.
     yield Found(
-        message,
-        diagnose_queries.clip(evidence),
-        (CONFIGURE,),
-        level="warning" if waiting and not trouble.journal else None,
+        message, queries.clip(evidence), (CONFIGURE,), level="warning" if waiting and not trouble.journal else None
     )
 
 
@@ -74,22 +66,25 @@ def _unmet(case: Case) -> Iterator[Found]:
     ]
     driver = [row.name for row in rows if driver_names.is_driver_package(row.name)]
     repair = (
-        diagnose_queries.realign("bring the packages of the driver to one version")
+        queries.realign("bring the packages of the driver to one version")
         if driver and case.driver_managed
         else CONFIGURE
     )
     told = ", ".join(dict.fromkeys(row.name for row in rows[:3]))
-    yield Found(f"dependencies of {told} are not met", diagnose_queries.clip(evidence), (repair,))
+    yield Found(f"dependencies of {told} are not met", queries.clip(evidence), (repair,))
 
 
 def _purged(case: Case) -> Iterator[Found]:
     packages = case.facts.packages
     for row in reversed(apt(case).transactions):
         lost = [
-            change.name for change in row.changes
-            if change.action in ("remove", "purge") and _VITAL.match(change.name) and not driver_names.is_driver_package(change.name)
+            change.name
+            for change in row.changes
+            if change.action in ("remove", "purge")
+            and _VITAL.match(change.name)
+            and not driver_names.is_driver_package(change.name)
             and not (packages.get(change.name) and packages[change.name].installed)
-        ]  # fmt: skip
+        ]
         driver = any(
             change.action in ("remove", "purge") and driver_names.is_driver_package(change.name)
             for change in row.changes
@@ -101,7 +96,7 @@ def _purged(case: Case) -> Iterator[Found]:
         evidence = [row.title, *(f"removed and not there: {name}" for name in lost)]
         yield Found(
             f"a removal of the driver took {', '.join(lost[:3])} along",
-            diagnose_queries.clip(evidence),
+            queries.clip(evidence),
             (
                 Repair(
                     action="packages.install",
@@ -117,11 +112,7 @@ def _purged(case: Case) -> Iterator[Found]:
 def _replaced(case: Case, row: Transaction, lost: list[str]) -> bool:
     """True when a newer package of the same kind is there: kernels that autoremove took are no loss."""
     kinds = {re.sub(r"[0-9][0-9.-]*-", "", name) for name in lost if re.search(r"-[0-9]", name)}
-    there = {
-        re.sub(r"[0-9][0-9.-]*-", "", name)
-        for name, package in case.facts.packages.items()
-        if package.installed
-    }
+    there = {re.sub(r"[0-9][0-9.-]*-", "", name) for name, package in case.facts.packages.items() if package.installed}
     plain = [name for name in lost if not re.search(r"-[0-9]", name)]
     return not plain and kinds <= there and case.facts.kernels.running not in " ".join(lost)
 
@@ -133,10 +124,10 @@ def _conflict(case: Case) -> Iterator[Found]:
         if match:
             yield Found(
                 f"{row.name} and {match[2]} both bring {match[1]}",
-                diagnose_queries.clip([*_words(row)]),
-                (diagnose_queries.realign("keep the packages of one origin"), CONFIGURE)
+                queries.clip([*_words(row)]),
+                (queries.realign("keep the packages of one origin"), CONFIGURE)
                 if driver_names.is_driver_package(row.name) and case.driver_managed
-                else (diagnose_queries.manual(f"remove one of {row.name} and {match[2]}"), CONFIGURE),
+                else (queries.manual(f"remove one of {row.name} and {match[2]}"), CONFIGURE),
             )
 
 

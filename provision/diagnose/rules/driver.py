@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from ansible_collections.gpu.provision.plugins.module_utils.lib import driver_names
-from provision.diagnose import queries as diagnose_queries
+from provision.diagnose import queries
 from provision.diagnose.candidates import moved_words
 from provision.diagnose.finding import Repair
 from provision.diagnose.rule import Case, Found, Rule
@@ -23,48 +23,43 @@ _HOLDERS = (
 
 def _disk_version(case: Case) -> str | None:
     """The one version of everything on the disk for the running kernel; None where it is not one, or nothing is there."""
-    running = diagnose_queries.modules_of(case, case.facts.kernels.running)
+    running = queries.modules_of(case, case.facts.kernels.running)
     versions = {module.version for module in running[:1] if module.version}
     versions |= {library.version for library in case.facts.libraries if library.version}
-    versions |= set(diagnose_queries.installed(case).versions)
+    versions |= set(queries.installed(case).versions)
     return versions.pop() if len(versions) == 1 else None
 
 
 def _stale_module(case: Case) -> Iterator[Found]:
     loaded, disk = case.facts.module.loaded, _disk_version(case)
-    if (
-        loaded is None
-        or not loaded.version
-        or disk is None
-        or loaded.version == disk
-        or diagnose_queries.in_container(case)
-    ):
+    if loaded is None or not loaded.version or disk is None or loaded.version == disk or queries.in_container(case):
         return
     running = case.facts.kernels.running
-    has_module = bool(diagnose_queries.modules_of(case, running))
-    if not has_module and not diagnose_queries.kernels_that_matter(case):
-        has_module = True  # kernels come from outside: what is on the disk here says nothing
+    has_module = bool(queries.modules_of(case, running))
+    if not has_module and not queries.kernels_that_matter(case):
+        # kernels come from outside: what is on the disk here says nothing
+        has_module = True
     evidence = [
         f"/sys/module/nvidia/version: {loaded.version}",
-        *(diagnose_queries.module_words(module) for module in diagnose_queries.modules_of(case, running)[:1]),
-        *diagnose_queries.library_words(case),
-        *(f"packages: {version}" for version in diagnose_queries.installed(case).versions),
-        *diagnose_queries.log_block(case, r"API mismatch", 2),
+        *(queries.module_words(module) for module in queries.modules_of(case, running)[:1]),
+        *queries.library_words(case),
+        *(f"packages: {version}" for version in queries.installed(case).versions),
+        *queries.log_block(case, r"API mismatch", 2),
         *(row for row in _smi_words(case)),
         *moved_words(case),
     ]
     users = _holders(case)
     busy = bool(users) or case.facts.desktop
     if not has_module:
-        repair = diagnose_queries.reboot("reboot, after the next kernel's module is there")
+        repair = queries.reboot("reboot, after the next kernel's module is there")
     elif busy:
         evidence += users
-        repair = diagnose_queries.reboot("reboot when the work on the GPUs has ended: the modules are in use")
+        repair = queries.reboot("reboot when the work on the GPUs has ended: the modules are in use")
     else:
         repair = Repair(action="module.reload", words=_HOLDERS)
     yield Found(
         f"the loaded module is {loaded.version}, everything on the disk is {disk}: it was updated and not loaded since",
-        diagnose_queries.clip(evidence),
+        queries.clip(evidence),
         (repair,),
         reboot=repair.action == "reboot",
     )
@@ -80,7 +75,7 @@ def _holders(case: Case) -> list[str]:
         f"pid {user.pid} ({user.comm}, {user.user or 'unknown user'}) has {', '.join(user.devices[:2])} open"
         for user in case.facts.gpu_users
     ]
-    for module in diagnose_queries.boot(case).modules:
+    for module in queries.boot(case).modules:
         own = module.uses or 0
         if module.name.startswith("nvidia") and own > len(module.holders) and rows:
             rows.append(
@@ -98,20 +93,21 @@ def _module_in_use(case: Case) -> Iterator[Found]:
         for user in case.facts.gpu_users
     ]
     counts = [
-        f"{module.name} is used {module.uses} times"
-        + (f", by {', '.join(module.holders)}" if module.holders else "")
-        for module in diagnose_queries.boot(case).modules
+        f"{module.name} is used {module.uses} times" + (f", by {', '.join(module.holders)}" if module.holders else "")
+        for module in queries.boot(case).modules
         if module.name.startswith("nvidia") and module.uses
     ]
     held = [
-        module.name for module in diagnose_queries.boot(case).modules
+        module.name
+        for module in queries.boot(case).modules
         if module.name.startswith("nvidia") and (module.uses or 0) > len(module.holders)
-    ]  # fmt: skip
+    ]
     daemons = [
-        name for name in ("nvidia-persistenced", "nvidia-fabricmanager")
+        name
+        for name in ("nvidia-persistenced", "nvidia-fabricmanager")
         if case.facts.services.get(name) and case.facts.services[name].running
-    ]  # fmt: skip
-    if not users and not held and not (case.facts.desktop and diagnose_queries.boot(case).display_manager):
+    ]
+    if not users and not held and not (case.facts.desktop and queries.boot(case).display_manager):
         return
     who = (
         f"{len(users)} processes use the GPUs"
@@ -120,37 +116,32 @@ def _module_in_use(case: Case) -> Iterator[Found]:
         if users
         else "they are in use"
     )
-    if case.facts.desktop and diagnose_queries.boot(case).display_manager:
-        counts.append(f"display manager: {diagnose_queries.boot(case).display_manager}")
+    if case.facts.desktop and queries.boot(case).display_manager:
+        counts.append(f"display manager: {queries.boot(case).display_manager}")
     counts += [f"{name} runs: it is stopped and started again" for name in daemons]
     yield Found(
         f"the modules cannot be unloaded now: {who}",
-        diagnose_queries.clip(users + counts),
-        (
-            diagnose_queries.reboot(
-                "wait for the work to end, or reboot with the users' consent; jobs are never ended for it"
-            ),
-        ),
+        queries.clip(users + counts),
+        (queries.reboot("wait for the work to end, or reboot with the users' consent; jobs are never ended for it"),),
     )
 
 
 def _mixed(case: Case) -> Iterator[Found]:
     """Packages of several versions."""
-    if diagnose_queries.in_container(case) or _has_two_installers(case):
+    if queries.in_container(case) or _has_two_installers(case):
         return
-    locked = diagnose_queries.locked_packages(case)
+    locked = queries.locked_packages(case)
     libraries = {library.version for library in case.facts.libraries if library.version}
-    versions = set(diagnose_queries.driver_packages(case).values())
+    versions = set(queries.driver_packages(case).values())
     if len(versions) < 2:
         return
     evidence = []
     for version in sorted(versions):
         having = sorted(name for name, has in locked.items() if has == version)
         evidence.append(
-            f"{version}: {', '.join(having[:6])}"
-            + (f" and {len(having) - 6} more" if len(having) > 6 else "")
+            f"{version}: {', '.join(having[:6])}" + (f" and {len(having) - 6} more" if len(having) > 6 else "")
         )
-    evidence += diagnose_queries.library_words(case)
+    evidence += queries.library_words(case)
     held = sum(case.facts.packages[name].held for name in locked if name in case.facts.packages)
     if held and held < len(locked):
         evidence.append(f"{held} of {len(locked)} of these packages are held, so that the others moved alone")
@@ -158,58 +149,48 @@ def _mixed(case: Case) -> Iterator[Found]:
     told = ", ".join(sorted(versions | libraries))
     yield Found(
         f"parts of the driver on the disk are of different versions: {told}",
-        diagnose_queries.clip(evidence),
-        (
-            diagnose_queries.realign(
-                "bring every package of the driver to one version, in one transaction, and hold them"
-            ),
-        ),
+        queries.clip(evidence),
+        (queries.realign("bring every package of the driver to one version, in one transaction, and hold them"),),
     )
 
 
 def _libraries_differ(case: Case) -> Iterator[Found]:
     """What the loader finds is not of the packages' version, and no second installer explains it."""
-    if diagnose_queries.in_container(case) or _has_two_installers(case):
+    if queries.in_container(case) or _has_two_installers(case):
         return
-    packages = set(diagnose_queries.driver_packages(case).values())
+    packages = set(queries.driver_packages(case).values())
     libraries = {library.version for library in case.facts.libraries if library.version}
     if len(libraries) < 2 and (len(packages) != 1 or libraries <= packages):
         return
     if len(packages) > 1 and libraries <= packages:
-        return  # the packages themselves are of several versions
+        # the packages themselves are of several versions
+        return
     told = ", ".join(sorted(libraries))
     yield Found(
         f"the libraries that programs find are {told}"
         + (f", the packages are {', '.join(sorted(packages))}" if packages else ""),
-        diagnose_queries.clip(
+        queries.clip(
             [
-                *diagnose_queries.library_words(case),
+                *queries.library_words(case),
                 *(f"packages: {version}" for version in sorted(packages)),
-                diagnose_queries.loaded_words(case),
+                queries.loaded_words(case),
             ]
         ),
-        (diagnose_queries.apply("install the library package again at its version and run ldconfig"),)
+        (queries.apply("install the library package again at its version and run ldconfig"),)
         if packages
-        else (
-            diagnose_queries.manual(
-                "remove the older library, or the link that leads to it, and run ldconfig"
-            ),
-        ),
+        else (queries.manual("remove the older library, or the link that leads to it, and run ldconfig"),),
     )
 
 
 def _has_two_installers(case: Case) -> bool:
-    return bool(case.facts.runfile.uninstaller or _foreign_files(case)) and bool(
-        diagnose_queries.driver_packages(case)
-    )
+    return bool(case.facts.runfile.uninstaller or _foreign_files(case)) and bool(queries.driver_packages(case))
 
 
 def _foreign_files(case: Case) -> list[str]:
     """Files of a driver that no package owns, beside logs and sources, which prove nothing."""
     return [
-        path for path in case.facts.runfile.traces
-        if not path.startswith(("/var/log/", "/usr/src/", "/var/lib/nvidia"))
-    ]  # fmt: skip
+        path for path in case.facts.runfile.traces if not path.startswith(("/var/log/", "/usr/src/", "/var/lib/nvidia"))
+    ]
 
 
 def _two_installers(case: Case) -> Iterator[Found]:
@@ -217,24 +198,24 @@ def _two_installers(case: Case) -> Iterator[Found]:
     foreign = _foreign_files(case)
     if not _has_two_installers(case) or not (runfile.uninstaller or foreign):
         return
-    locked = diagnose_queries.locked_packages(case)
+    locked = queries.locked_packages(case)
     if not locked:
         return
     loaded = case.facts.module.loaded
     owned = {library.path for library in case.facts.libraries if library.package}
     shadowed = [library for library in case.facts.libraries if library.package is None and library.version]
-    versions = set(diagnose_queries.installed(case).versions) | {
-        lib.version for lib in case.facts.libraries if lib.version
-    }
+    versions = set(queries.installed(case).versions) | {lib.version for lib in case.facts.libraries if lib.version}
     if loaded and loaded.version:
         versions.add(loaded.version)
-    evidence = [*( [f"{runfile.uninstaller}: a runfile's own uninstaller"] if runfile.uninstaller else []), *foreign[:5],
-                *diagnose_queries.library_words(case), diagnose_queries.loaded_words(case)]  # fmt: skip
-    evidence += [
-        f"packages of apt's: {', '.join(sorted(locked)[:4])} {', '.join(diagnose_queries.installed(case).versions)}"
+    evidence = [
+        *([f"{runfile.uninstaller}: a runfile's own uninstaller"] if runfile.uninstaller else []),
+        *foreign[:5],
+        *queries.library_words(case),
+        queries.loaded_words(case),
     ]
-    evidence += diagnose_queries.log_block(case, r"API mismatch", 2) + _smi_words(case)
-    works = diagnose_queries.smi_works(case) and not shadowed and len(versions) < 2 and bool(owned)
+    evidence += [f"packages of apt's: {', '.join(sorted(locked)[:4])} {', '.join(queries.installed(case).versions)}"]
+    evidence += queries.log_block(case, r"API mismatch", 2) + _smi_words(case)
+    works = queries.smi_works(case) and not shadowed and len(versions) < 2 and bool(owned)
     repairs = []
     if runfile.uninstaller:
         repairs.append(
@@ -245,16 +226,13 @@ def _two_installers(case: Case) -> Iterator[Found]:
         )
     else:
         repairs.append(
-            Repair(
-                action="purge",
-                words="remove every trace of the driver by exact names: there is no uninstaller",
-            )
+            Repair(action="purge", words="remove every trace of the driver by exact names: there is no uninstaller")
         )
-    repairs.append(diagnose_queries.apply("install the driver from apt alone"))
+    repairs.append(queries.apply("install the driver from apt alone"))
     yield Found(
         "a driver from outside apt and apt's packages lie over each other"
         + (f": {', '.join(sorted(versions))}" if len(versions) > 1 else ""),
-        diagnose_queries.clip(evidence),
+        queries.clip(evidence),
         tuple(repairs),
         level="warning" if works else "error",
         reboot=True,
@@ -266,7 +244,7 @@ def _container_libraries(case: Case) -> Iterator[Found]:
     loaded = case.facts.module.loaded
     versions = {library.version for library in case.facts.libraries if library.version}
     if (
-        not diagnose_queries.in_container(case)
+        not queries.in_container(case)
         or loaded is None
         or not loaded.version
         or not versions
@@ -274,19 +252,16 @@ def _container_libraries(case: Case) -> Iterator[Found]:
     ):
         return
     if not case.facts.devices and not case.facts.smi.ran:
-        return  # no GPU was given to it
+        # no GPU was given to it
+        return
     told = ", ".join(sorted(versions))
     yield Found(
         f"the libraries in this container are {told}, the module of its machine is {loaded.version}",
-        diagnose_queries.clip(
-            [
-                f"/proc/driver/nvidia/version: {loaded.version}",
-                *diagnose_queries.library_words(case),
-                *_smi_words(case),
-            ]
+        queries.clip(
+            [f"/proc/driver/nvidia/version: {loaded.version}", *queries.library_words(case), *_smi_words(case)]
         ),
         (
-            diagnose_queries.manual(
+            queries.manual(
                 f"install the libraries {loaded.version} in the container, or none: the container runtime mounts the machine's"
             ),
         ),
@@ -295,76 +270,58 @@ def _container_libraries(case: Case) -> Iterator[Found]:
 
 def _library_missing(case: Case) -> Iterator[Found]:
     facts = case.facts
-    if diagnose_queries.in_container(case) or not (
-        diagnose_queries.installed(case).packages or facts.module.loaded
-    ):
+    if queries.in_container(case) or not (queries.installed(case).packages or facts.module.loaded):
         return
-    if (
-        (not diagnose_queries.own_gpus(case) and not facts.module.loaded)
-        or diagnose_queries.brought_in(case)
-        or removed_driver(facts)
-    ):
+    if (not queries.own_gpus(case) and not facts.module.loaded) or queries.brought_in(case) or removed_driver(facts):
         return
     have = {library.soname for library in facts.libraries}
     missing = [soname for soname in ("libcuda.so.1", "libnvidia-ml.so.1") if soname not in have]
     if not missing:
         return
-    compute = sorted(
-        name for name in diagnose_queries.installed(case).packages if name.startswith("libnvidia-compute")
-    )
+    compute = sorted(name for name in queries.installed(case).packages if name.startswith("libnvidia-compute"))
     evidence = [f"{soname}: in none of the loader's folders" for soname in missing]
-    evidence += diagnose_queries.package_words(case, compute) or [
-        "no package libnvidia-compute-* is installed"
-    ]
-    evidence.append(diagnose_queries.loaded_words(case))
+    evidence += queries.package_words(case, compute) or ["no package libnvidia-compute-* is installed"]
+    evidence.append(queries.loaded_words(case))
     yield Found(
         f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing: the driver's libraries are not installed"
         + (" as a whole" if compute else ""),
-        diagnose_queries.clip(evidence + _smi_words(case)),
-        (diagnose_queries.apply("install the driver's library package of the same version"
-                    if not compute else f"install {compute[0]} again, at the version that it has"),),
-    )  # fmt: skip
+        queries.clip(evidence + _smi_words(case)),
+        (
+            queries.apply(
+                "install the driver's library package of the same version"
+                if not compute
+                else f"install {compute[0]} again, at the version that it has"
+            ),
+        ),
+    )
 
 
 def _missing(case: Case) -> Iterator[Found]:
     """GPUs, and no driver at all."""
     facts = case.facts
     removed = removed_driver(facts)
-    if (
-        not diagnose_queries.own_gpus(case)
-        or (diagnose_queries.has_driver(case) and not removed)
-        or diagnose_queries.in_container(case)
-    ):
+    if not queries.own_gpus(case) or (queries.has_driver(case) and not removed) or queries.in_container(case):
         return
-    if (
-        any(gpu.driver in checks.RIVALS for gpu in diagnose_queries.own_gpus(case))
-        and not case.driver_managed
-    ):
+    if any(gpu.driver in checks.RIVALS for gpu in queries.own_gpus(case)) and not case.driver_managed:
         return
-    evidence = [
-        f"GPU {diagnose_queries.title(case, gpu)}: bound to {gpu.driver or 'nothing'}"
-        for gpu in diagnose_queries.own_gpus(case)
-    ]
-    gone = sorted(
-        n for n, p in facts.packages.items() if p.status[1] == "c" and driver_names.is_driver_package(n)
-    )
+    evidence = [f"GPU {queries.title(case, gpu)}: bound to {gpu.driver or 'nothing'}" for gpu in queries.own_gpus(case)]
+    gone = sorted(n for n, p in facts.packages.items() if p.status[1] == "c" and driver_names.is_driver_package(n))
     if gone:
         evidence.append(
-            f"removed, with their configuration left: {', '.join(gone[:5])}"
-            + (", …" if len(gone) > 5 else "")
+            f"removed, with their configuration left: {', '.join(gone[:5])}" + (", …" if len(gone) > 5 else "")
         )
     evidence += [
         "packages: none of the driver",
-        *([removed.told, diagnose_queries.loaded_words(case)] if removed else []),
+        *([removed.told, queries.loaded_words(case)] if removed else []),
         "/usr/bin/nvidia-smi: not there" if not facts.smi.path else f"{facts.smi.path} is there alone",
     ]
     yield Found(
-        f"{diagnose_queries.counted(diagnose_queries.own_gpus(case), 'NVIDIA GPU')} and no driver: "
+        f"{queries.counted(queries.own_gpus(case), 'NVIDIA GPU')} and no driver: "
         + ("apt removed it while its module was loaded" if removed else "it was never installed, or removed"),
-        diagnose_queries.clip(evidence),
-        (diagnose_queries.apply("install the driver that the inventory asks for"),),
+        queries.clip(evidence),
+        (queries.apply("install the driver that the inventory asks for"),),
         level=None if case.driver_managed else "note",
-        reboot=any(gpu.driver in checks.RIVALS for gpu in diagnose_queries.own_gpus(case)),
+        reboot=any(gpu.driver in checks.RIVALS for gpu in queries.own_gpus(case)),
     )
 
 
@@ -375,15 +332,15 @@ _LOADED = re.compile(r"NVRM: loading NVIDIA UNIX")
 def _load_pending(case: Case) -> Iterator[Found]:
     """All is in place and nothing loaded the module."""
     facts = case.facts
-    if facts.module.loaded or not diagnose_queries.own_gpus(case) or diagnose_queries.in_container(case):
+    if facts.module.loaded or not queries.own_gpus(case) or queries.in_container(case):
         return
-    running = diagnose_queries.modules_of(case, facts.kernels.running)
-    if not running or any(gpu.driver for gpu in diagnose_queries.own_gpus(case)):
+    running = queries.modules_of(case, facts.kernels.running)
+    if not running or any(gpu.driver for gpu in queries.own_gpus(case)):
         return
-    libraries = diagnose_queries.library_version(case)
+    libraries = queries.library_version(case)
     if libraries and running[0].version and running[0].version != libraries:
         return
-    tried = diagnose_queries.log_lines(
+    tried = queries.log_lines(
         case,
         r"NVRM",
         r"failed to load module",
@@ -396,22 +353,22 @@ def _load_pending(case: Case) -> Iterator[Found]:
     if len(tried) > len(loaded) or _blacklisting(case) or (facts.secure_boot.enabled and not _trusted(case)):
         return
     evidence = [
-        f"on the disk: {diagnose_queries.module_words(running[0])}",
+        f"on the disk: {queries.module_words(running[0])}",
         "/proc/modules: no nvidia",
-        *diagnose_queries.library_words(case),
+        *queries.library_words(case),
         *loaded,
     ]
     yield Found(
         "the module was loaded since this boot, without an error, and somebody unloaded it"
         if loaded
         else "the driver is installed and was not loaded yet: nothing tried since this boot",
-        diagnose_queries.clip(evidence),
+        queries.clip(evidence),
         (Repair(action="module.reload", words="load the module: modprobe nvidia; a reboot does the same"),),
     )
 
 
 def _trusted(case: Case) -> bool:
-    running = diagnose_queries.modules_of(case, case.facts.kernels.running)
+    running = queries.modules_of(case, case.facts.kernels.running)
     return (
         bool(running)
         and running[0].signed
@@ -428,28 +385,19 @@ _HARMLESS = re.compile(r"^\w+\s+(?:nvidiafb|nvidia[_-](?:uvm[_-]none|fs|peermem|
 
 
 def _blocking_lines(case: Case) -> list[ConfLine]:
-    return [
-        row
-        for row in diagnose_queries.boot(case).modprobe
-        if _BLOCKS.match(row.text) and not _HARMLESS.match(row.text)
-    ]
+    return [row for row in queries.boot(case).modprobe if _BLOCKS.match(row.text) and not _HARMLESS.match(row.text)]
 
 
 def _blacklisting(case: Case) -> list[str]:
     """What keeps the nvidia module from being loaded, with file and line."""
     rows = [row.place for row in _blocking_lines(case)]
-    match = re.search(r"\S*(?:blacklist)=\S*\bnvidia\b\S*", diagnose_queries.boot(case).cmdline)
+    match = re.search(r"\S*(?:blacklist)=\S*\bnvidia\b\S*", queries.boot(case).cmdline)
     return rows + ([f"kernel command line: {match.group(0)}"] if match else [])
 
 
 def _blacklisted(case: Case) -> Iterator[Found]:
     rows = _blacklisting(case)
-    if (
-        not rows
-        or not diagnose_queries.own_gpus(case)
-        or not diagnose_queries.has_driver(case)
-        or diagnose_queries.in_container(case)
-    ):
+    if not rows or not queries.own_gpus(case) or not queries.has_driver(case) or queries.in_container(case):
         return
     files = sorted({row.file for row in _blocking_lines(case)})
     prime = (
@@ -459,35 +407,27 @@ def _blacklisted(case: Case) -> Iterator[Found]:
     only = [path for path in files if _only_blocks(case, path)]
     repairs: tuple[Repair, ...]
     if prime:
-        repairs = (
-            diagnose_queries.manual("prime-select nvidia (it was switched to the other card), then reboot"),
-        )
+        repairs = (queries.manual("prime-select nvidia (it was switched to the other card), then reboot"),)
     elif files and set(only) == set(files):
         repairs = (
             Repair(action="file.aside", words=f"put {', '.join(files)} aside", args={"paths": files}),
             Repair(
                 action="initramfs.build",
                 words="build the initramfs again, without the block",
-                args={"kernels": diagnose_queries.kernels_that_matter(case)},
+                args={"kernels": queries.kernels_that_matter(case)},
             ),
         )
     elif files:
-        repairs = (
-            diagnose_queries.manual(
-                f"take the lines out of {', '.join(files)}, then update-initramfs -u -k all"
-            ),
-        )
+        repairs = (queries.manual(f"take the lines out of {', '.join(files)}, then update-initramfs -u -k all"),)
     else:
         repairs = (
-            diagnose_queries.manual(
-                "take the block off the kernel's command line (/etc/default/grub), update-grub, reboot"
-            ),
+            queries.manual("take the block off the kernel's command line (/etc/default/grub), update-grub, reboot"),
         )
     loaded = case.facts.module.loaded is not None
     yield Found(
         "the nvidia module is blocked by configuration"
         + ("; it is loaded now, and will not be after the next boot" if loaded else ""),
-        diagnose_queries.clip(rows + [diagnose_queries.loaded_words(case)]),
+        queries.clip(rows + [queries.loaded_words(case)]),
         repairs,
         level="warning" if loaded else None,
     )
@@ -495,12 +435,12 @@ def _blacklisted(case: Case) -> Iterator[Found]:
 
 def _only_blocks(case: Case, path: str) -> bool:
     """A file whose lines about these modules are all blocks of nvidia: putting it aside takes nothing else away."""
-    rows = [row for row in diagnose_queries.boot(case).modprobe if row.file == path]
+    rows = [row for row in queries.boot(case).modprobe if row.file == path]
     return all(_BLOCKS.match(row.text) for row in rows)
 
 
 def _parameters(case: Case) -> Iterator[Found]:
-    lines = diagnose_queries.log_lines(
+    lines = queries.log_lines(
         case,
         r"nvidia\w*: unknown parameter '",
         r"nvidia\w*: `[^']*' invalid for parameter",
@@ -508,42 +448,35 @@ def _parameters(case: Case) -> Iterator[Found]:
     )
     if not lines:
         return
-    options = [
-        row.place for row in diagnose_queries.boot(case).modprobe if row.text.startswith("options nvidia")
-    ]
-    files = sorted(
-        {row.file for row in diagnose_queries.boot(case).modprobe if row.text.startswith("options nvidia")}
-    )
+    options = [row.place for row in queries.boot(case).modprobe if row.text.startswith("options nvidia")]
+    files = sorted({row.file for row in queries.boot(case).modprobe if row.text.startswith("options nvidia")})
     refused = any("invalid for parameter" in line for line in lines) and case.facts.module.loaded is None
     yield Found(
         "the nvidia module is given a parameter that it does not know",
-        diagnose_queries.clip(lines + options),
-        (diagnose_queries.manual(f"take the parameter out of {', '.join(files) or 'modprobe.d'}"),),
+        queries.clip(lines + options),
+        (queries.manual(f"take the parameter out of {', '.join(files) or 'modprobe.d'}"),),
         level="error" if refused else None,
-    )  # fmt: skip
+    )
 
 
 def _unheld(case: Case) -> Iterator[Found]:
     facts = case.facts
     if not case.driver_managed or case.values.get("nvidia_driver_hold", True) is not True:
         return
-    packages = diagnose_queries.installed(case).packages
+    packages = queries.installed(case).packages
     loose = sorted(name for name in packages if not facts.packages[name].held)
     held = sorted(set(packages) - set(loose))
     stale = sorted(
-        name for name, package in facts.packages.items()
+        name
+        for name, package in facts.packages.items()
         if package.held and package.status[1] in "nc" and driver_names.is_driver_package(name)
-    )  # fmt: skip
+    )
     guarded = any("nvidia" in entry for entry in facts.apt.blacklist)
     if not loose or not (held or stale or (facts.apt.unattended and not guarded)):
         return
     fabric = [name for name in loose if driver_names.parse(name).base in driver_names.FABRIC]
-    evidence = [
-        f"held: {', '.join(held[:4]) or 'none'}" + (f" and {len(held) - 4} more" if len(held) > 4 else "")
-    ]
-    evidence += [
-        f"not held: {name} {packages[name]}" for name in (fabric + [n for n in loose if n not in fabric])[:8]
-    ]
+    evidence = [f"held: {', '.join(held[:4]) or 'none'}" + (f" and {len(held) - 4} more" if len(held) > 4 else "")]
+    evidence += [f"not held: {name} {packages[name]}" for name in (fabric + [n for n in loose if n not in fabric])[:8]]
     if stale:
         evidence.append(
             f"on hold and not installed: {', '.join(stale[:4])}"
@@ -552,20 +485,17 @@ def _unheld(case: Case) -> Iterator[Found]:
     evidence.append(
         {
             True: f"unattended-upgrades is on, and NVIDIA's names are {'' if guarded else 'not '}in its blacklist",
-            False: "unattended-upgrades is off", None: "unattended-upgrades: not known",
+            False: "unattended-upgrades is off",
+            None: "unattended-upgrades: not known",
         }[facts.apt.unattended]
-    )  # fmt: skip
+    )
     moved = moved_words(case)
     apart = bool(held or stale)
     yield Found(
         f"{len(loose)} of {len(packages)} driver packages are not held: the next update moves them "
         + ("apart from the rest" if apart else "under the module that is loaded"),
-        diagnose_queries.clip(evidence + moved),
-        (
-            diagnose_queries.apply(
-                "hold every installed driver package by its exact name, and tell unattended-upgrades"
-            ),
-        ),
+        queries.clip(evidence + moved),
+        (queries.apply("hold every installed driver package by its exact name, and tell unattended-upgrades"),),
         # Without any hold this is Ubuntu as it is shipped: a wish of the fleet's, and no fault of this host yet.
         level=None if apart or moved else "note",
     )
@@ -573,35 +503,31 @@ def _unheld(case: Case) -> Iterator[Found]:
 
 def _hmm(case: Case) -> Iterator[Found]:
     """Known-bad versions whose CUDA may fail with error 3 where HMM does not start; only as a note."""
-    version, flavour = diagnose_queries.driver_now(case)
+    version, flavour = queries.driver_now(case)
     loaded = case.facts.module.loaded
     if (
         loaded is None
         or not version
         or case.facts.nvswitches
-        or diagnose_queries.boot(case).parameters.get("nvidia_uvm.uvm_disable_hmm") in ("Y", "1")
+        or queries.boot(case).parameters.get("nvidia_uvm.uvm_disable_hmm") in ("Y", "1")
     ):
         return
-    if any("uvm_disable_hmm=1" in row.text for row in diagnose_queries.boot(case).modprobe):
+    if any("uvm_disable_hmm=1" in row.text for row in queries.boot(case).modprobe):
         return
-    bad = [
-        row
-        for row in case.catalog.known_bad("driver", version, care=True)
-        if "uvm_disable_hmm" in (row.fix or "")
-    ]
+    bad = [row for row in case.catalog.known_bad("driver", version, care=True) if "uvm_disable_hmm" in (row.fix or "")]
     if not bad:
         return
     yield Found(
         f"driver {version} is known for CUDA that fails with error 3 while nvidia-smi works, on some kernels",
-        diagnose_queries.clip(
+        queries.clip(
             [
-                diagnose_queries.loaded_words(case),
+                queries.loaded_words(case),
                 "modprobe.d: no option uvm_disable_hmm=1",
                 f"no NVSwitch: fabric manager is not the reason ({bad[0].symptom})",
             ]
         ),
         (
-            diagnose_queries.manual(
+            queries.manual(
                 "only if CUDA fails so: 'options nvidia_uvm uvm_disable_hmm=1' in /etc/modprobe.d, then load "
                 "nvidia_uvm again"
             ),
@@ -610,18 +536,14 @@ def _hmm(case: Case) -> Iterator[Found]:
 
 
 def _cron_persistence(case: Case) -> Iterator[Found]:
-    rows = [row.place for row in diagnose_queries.boot(case).cron]
-    log = diagnose_queries.log_lines(case, r"Persistence mode is deprecated")
+    rows = [row.place for row in queries.boot(case).cron]
+    log = queries.log_lines(case, r"Persistence mode is deprecated")
     if not rows:
         return
     yield Found(
         "persistence mode is switched on the old way, by nvidia-smi -pm from cron",
-        diagnose_queries.clip(rows + log),
-        (
-            diagnose_queries.apply(
-                "let nvidia-persistenced keep it on; then take your own line out of the crontab"
-            ),
-        ),
+        queries.clip(rows + log),
+        (queries.apply("let nvidia-persistenced keep it on; then take your own line out of the crontab"),),
     )
 
 
@@ -631,30 +553,24 @@ def _persistence_off(case: Case) -> Iterator[Found]:
     if (
         not off
         or facts.desktop
-        or diagnose_queries.in_container(case)
+        or queries.in_container(case)
         or case.values.get("nvidia_driver_persistence", True) is not True
         or not case.driver_managed
     ):
         return
     daemon = facts.services.get("nvidia-persistenced")
-    options = diagnose_queries.boot(case).persistenced_options
+    options = queries.boot(case).persistenced_options
     evidence = [f"GPU {gpu.index} {gpu.name}: persistence mode is off" for gpu in off[:4]]
     evidence.append(
         "nvidia-persistenced: "
-        + (
-            "not installed"
-            if not daemon or not daemon.present
-            else "running"
-            if daemon.running
-            else "not running"
-        )
+        + ("not installed" if not daemon or not daemon.present else "running" if daemon.running else "not running")
     )
     if options and "--no-persistence-mode" in options:
         evidence.append("its unit starts it with --no-persistence-mode")
     yield Found(
-        f"persistence is off on {diagnose_queries.counted(off, 'GPU')} and no desktop keeps the driver up: first calls start the cards anew",
-        diagnose_queries.clip(evidence),
-        (diagnose_queries.apply("switch persistence on, through nvidia-persistenced"),),
+        f"persistence is off on {queries.counted(off, 'GPU')} and no desktop keeps the driver up: first calls start the cards anew",
+        queries.clip(evidence),
+        (queries.apply("switch persistence on, through nvidia-persistenced"),),
     )
 
 
@@ -688,12 +604,7 @@ RULES = (
             r"NVRM: API mismatch: (?:the )?client",
             r"kernel module version [0-9.]+|this kernel module has the version",
         ),
-        after=(
-            "kernel.no_module_for_next_boot",
-            "kernel.build_failed",
-            "kernel.headers_missing",
-            "dpkg.unfinished",
-        ),
+        after=("kernel.no_module_for_next_boot", "kernel.build_failed", "kernel.headers_missing", "dpkg.unfinished"),
         symptom_of=("driver.mixed_versions", "driver.libraries_differ", "driver.two_installers"),
         sources=(
             "NVIDIA/open-gpu-kernel-modules and driver guides quoted in oddmario/NVIDIA-Ubuntu-Driver-Guide#4",
@@ -742,12 +653,10 @@ RULES = (
         ),
         breaks="nvidia-smi and CUDA, now or after the next boot; apt may refuse every install",
         repair=(
-            "one transaction that brings every package of the driver to one version, then hold the installed "
-            "names"
+            "one transaction that brings every package of the driver to one version, then hold the installed names"
         ),
         prevent=(
-            "hold by exact names; one origin for all driver packages (a pin); never a driver through a CUDA "
-            "metapackage"
+            "hold by exact names; one origin for all driver packages (a pin); never a driver through a CUDA metapackage"
         ),
         find=_mixed,
         texts=(
@@ -826,10 +735,7 @@ RULES = (
             "`--no-install-recommends` too much), was removed by an autoremove, or its files were deleted by "
             "another installer."
         ),
-        breaks=(
-            "nvidia-smi (couldn't find libnvidia-ml.so) and every CUDA program (no CUDA-capable device, CPU "
-            "only)"
-        ),
+        breaks=("nvidia-smi (couldn't find libnvidia-ml.so) and every CUDA program (no CUDA-capable device, CPU only)"),
         repair="install the library package at the driver's version",
         prevent="no autoremove on GPU hosts; hold the installed driver packages",
         find=_library_missing,
@@ -896,18 +802,11 @@ RULES = (
             "mistyped block of nouveau."
         ),
         breaks="the GPUs: the module is not loaded at boot",
-        repair=(
-            "put the file aside and build the initramfs again; where prime-select wrote it, `prime-select "
-            "nvidia`"
-        ),
+        repair=("put the file aside and build the initramfs again; where prime-select wrote it, `prime-select nvidia`"),
         prevent="",
         find=_blacklisted,
         reboot=True,
-        texts=(
-            r"install nvidia /bin/(?:false|true)",
-            r"^\s*blacklist nvidia\s*$",
-            r"module_blacklist=\S*nvidia",
-        ),
+        texts=(r"install nvidia /bin/(?:false|true)", r"^\s*blacklist nvidia\s*$", r"module_blacklist=\S*nvidia"),
     ),
     Rule(
         code="driver.module_parameters",
@@ -922,10 +821,7 @@ RULES = (
         prevent="",
         find=_parameters,
         texts=(r"nvidia\w*: unknown parameter '[^']+' ignored", r"nvidia\w*: `[^']*' invalid for parameter"),
-        symptom_of=(
-            "driver.mixed_versions",
-            "driver.libraries_differ",
-        ),
+        symptom_of=("driver.mixed_versions", "driver.libraries_differ"),
     ),
     Rule(
         code="driver.unheld",
@@ -939,16 +835,12 @@ RULES = (
             "dozens of packages that are not installed, which make later installs fail."
         ),
         breaks=(
-            "nothing yet; the next update moves a part of the driver, and every new GPU program fails until a"
-            " reboot"
+            "nothing yet; the next update moves a part of the driver, and every new GPU program fails until a reboot"
         ),
         repair="hold the installed closure by exact names (`provision apply` does)",
         prevent="nvidia_driver_hold: true",
         find=_unheld,
-        texts=(
-            r"^Upgrade: .*lib?nvidia-(?:common|compute|gl|cfg1)[\w-]*:",
-            r"^Upgrade: .*nvidia-fabricmanager[\w-]*:",
-        ),
+        texts=(r"^Upgrade: .*lib?nvidia-(?:common|compute|gl|cfg1)[\w-]*:", r"^Upgrade: .*nvidia-fabricmanager[\w-]*:"),
         symptom_of=("driver.mixed_versions",),
         sources=("illinois-scicomp/machine-shop-maintenance#70",),
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ansible_collections.gpu.provision.plugins.module_utils.lib import driver_names
-from provision.diagnose import queries as diagnose_queries
+from provision.diagnose import queries
 from provision.diagnose.rule import Case, Found, Rule
 
 _SWITCHES = frozenset({"nvidia-fabricmanager"})
@@ -19,20 +19,20 @@ def _packages(case: Case) -> dict[str, str]:
     """{package: upstream version} of fabric manager."""
     return {
         name: driver_names.upstream(version)
-        for name, version in diagnose_queries.installed(case).packages.items()
+        for name, version in queries.installed(case).packages.items()
         if driver_names.parse(name).base in _SWITCHES
     }
 
 
 def _driver_version(case: Case) -> str | None:
     """What the driver will be when all is loaded: the libraries', else the loaded module's."""
-    libraries = diagnose_queries.library_version(case)
+    libraries = queries.library_version(case)
     loaded = case.facts.module.loaded
     return libraries or (loaded.version if loaded else None)
 
 
 def _said(case: Case) -> list[str]:
-    return diagnose_queries.boot(case).unit_log.get("nvidia-fabricmanager", [])[-4:]
+    return queries.boot(case).unit_log.get("nvidia-fabricmanager", [])[-4:]
 
 
 def _running(case: Case) -> bool:
@@ -43,64 +43,50 @@ def _running(case: Case) -> bool:
 def _switch_words(case: Case) -> str:
     count = len(case.facts.nvswitches)
     return (
-        f"{diagnose_queries.counted(case.facts.nvswitches, 'NVSwitch')[:-1] + 'es' if count > 1 else '1 NVSwitch'} on the bus"
+        f"{queries.counted(case.facts.nvswitches, 'NVSwitch')[:-1] + 'es' if count > 1 else '1 NVSwitch'} on the bus"
         if count
         else "an NVLink 5 switch"
     )
 
 
 def _version(case: Case) -> Iterator[Found]:
-    if not _has_switch(case) or diagnose_queries.in_container(case):
+    if not _has_switch(case) or queries.in_container(case):
         return
     driver = _driver_version(case)
     wrong = {name: version for name, version in _packages(case).items() if driver and version != driver}
     if not wrong:
         return
     name, version = next(iter(wrong.items()))
-    own = [f"{other} {diagnose_queries.installed(case).packages[other]}" for other in wrong]
-    evidence = own + [
-        *diagnose_queries.library_words(case)[:1],
-        diagnose_queries.loaded_words(case),
-        _switch_words(case),
-    ]
+    own = [f"{other} {queries.installed(case).packages[other]}" for other in wrong]
+    evidence = own + [*queries.library_words(case)[:1], queries.loaded_words(case), _switch_words(case)]
     evidence += [line for line in _said(case) if "don't match" in line or "version" in line]
     held = case.facts.packages[name].held
     evidence.append(
-        f"{name} is {'held' if held else 'not held'}; the driver's packages: {', '.join(diagnose_queries.installed(case).versions) or 'none'}"
+        f"{name} is {'held' if held else 'not held'}; the driver's packages: "
+        f"{', '.join(queries.installed(case).versions) or 'none'}"
     )
-    if diagnose_queries.driver_packages(case):
-        repair = diagnose_queries.realign(
+    if queries.driver_packages(case):
+        repair = queries.realign(
             f"bring fabric manager and driver to one version ({driver} where the repository has it), from one origin, and hold both"
         )
     else:
-        repair = diagnose_queries.manual(
-            f"install fabric manager {driver}: the driver itself is not from apt"
-        )
+        repair = queries.manual(f"install fabric manager {driver}: the driver itself is not from apt")
     yield Found(
         f"fabric manager is {version}, the driver is {driver}: they must be equal to the last digit",
-        diagnose_queries.clip(evidence),
+        queries.clip(evidence),
         (repair,),
     )
 
 
 def _missing(case: Case) -> Iterator[Found]:
-    if not _has_switch(case) or _packages(case) or _running(case) or diagnose_queries.in_container(case):
+    if not _has_switch(case) or _packages(case) or _running(case) or queries.in_container(case):
         return
-    if (
-        not diagnose_queries.has_driver(case)
-        or str(case.values.get("nvidia_driver_fabric_manager", "auto")) == "never"
-    ):
+    if not queries.has_driver(case) or str(case.values.get("nvidia_driver_fabric_manager", "auto")) == "never":
         return
     yield Found(
         "this machine has NVSwitch and fabric manager is not installed",
-        diagnose_queries.clip(
-            [_switch_words(case), diagnose_queries.loaded_words(case), "packages: no nvidia-fabricmanager"]
-        ),
-        (
-            diagnose_queries.apply(
-                f"install fabric manager {_driver_version(case) or ''}".rstrip() + ", start it, hold it"
-            ),
-        ),
+        queries.clip([_switch_words(case), queries.loaded_words(case), "packages: no nvidia-fabricmanager"]),
+        (queries.apply(f"install fabric manager {_driver_version(case) or ''}".rstrip() + ", start it, hold it"),),
     )
 
 
@@ -110,17 +96,18 @@ def _not_running(case: Case) -> Iterator[Found]:
         or not _packages(case)
         or _running(case)
         or not case.facts.host.systemd
-        or diagnose_queries.in_container(case)
+        or queries.in_container(case)
     ):
         return
     if case.facts.module.loaded is None:
-        return  # it follows from the module
+        # it follows from the module
+        return
     service = case.facts.services.get("nvidia-fabricmanager")
-    masked = "nvidia-fabricmanager" in diagnose_queries.boot(case).masked_units
+    masked = "nvidia-fabricmanager" in queries.boot(case).masked_units
     evidence = [
         _switch_words(case),
         *(f"{name} {version}" for name, version in _packages(case).items()),
-        diagnose_queries.loaded_words(case),
+        queries.loaded_words(case),
     ]
     evidence.append(
         "nvidia-fabricmanager.service: "
@@ -132,57 +119,53 @@ def _not_running(case: Case) -> Iterator[Found]:
             else "not enabled, not running"
         )
     )
-    yield Found("fabric manager is installed and does not run", diagnose_queries.clip(evidence + _said(case)),
-                (diagnose_queries.apply("enable and start nvidia-fabricmanager"),))  # fmt: skip
+    yield Found(
+        "fabric manager is installed and does not run",
+        queries.clip(evidence + _said(case)),
+        (queries.apply("enable and start nvidia-fabricmanager"),),
+    )
 
 
 def _needless(case: Case) -> Iterator[Found]:
     packages = _packages(case)
-    if not packages or _has_switch(case) or not case.facts.gpus or diagnose_queries.in_container(case):
+    if not packages or _has_switch(case) or not case.facts.gpus or queries.in_container(case):
         return
-    failed = "nvidia-fabricmanager.service" in (diagnose_queries.boot(case).failed_units or ())
+    failed = "nvidia-fabricmanager.service" in (queries.boot(case).failed_units or ())
     evidence = [f"{name} {version}" for name, version in packages.items()]
     evidence += ["on the bus: no NVSwitch (10de:1af1, 10de:22a3, class 0680), and no NVLink 5 switch"]
     evidence.append(
-        "nvidia-fabricmanager.service: "
-        + ("failed, which says nothing about the GPUs" if failed else "not failed")
+        "nvidia-fabricmanager.service: " + ("failed, which says nothing about the GPUs" if failed else "not failed")
     )
     yield Found(
         "fabric manager is installed and there is no NVSwitch that it could manage",
-        diagnose_queries.clip(evidence + _said(case)),
-        (diagnose_queries.manual(f"remove or disable it: apt-get remove {' '.join(packages)}"),),
+        queries.clip(evidence + _said(case)),
+        (queries.manual(f"remove or disable it: apt-get remove {' '.join(packages)}"),),
     )
 
 
 def _unheld(case: Case) -> Iterator[Found]:
     """Fabric manager from apt beside a driver from elsewhere, not held: the archive moves it alone."""
-    if not _has_switch(case) or diagnose_queries.in_container(case):
+    if not _has_switch(case) or queries.in_container(case):
         return
     loose = [name for name in _packages(case) if not case.facts.packages[name].held]
     others = [
-        name
-        for name in diagnose_queries.locked_packages(case)
-        if driver_names.parse(name).base not in driver_names.FABRIC
+        name for name in queries.locked_packages(case) if driver_names.parse(name).base not in driver_names.FABRIC
     ]
     if not loose or others:
         return
     auto = {True: "on", False: "off", None: "not known"}[case.facts.apt.unattended]
-    evidence = [f"{name} {diagnose_queries.installed(case).packages[name]}: not held" for name in loose]
+    evidence = [f"{name} {queries.installed(case).packages[name]}: not held" for name in loose]
     evidence += [
-        f"the driver is from outside apt: {diagnose_queries.loaded_words(case)}",
+        f"the driver is from outside apt: {queries.loaded_words(case)}",
         *case.facts.runfile.traces[:2],
         f"unattended-upgrades: {auto}",
     ]
     yield Found(
         "fabric manager is from apt and not held, the driver is from outside: an update moves it away from the driver",
-        diagnose_queries.clip(evidence),
-        (
-            diagnose_queries.manual(
-                f"apt-mark hold {' '.join(loose)}, and name it in unattended-upgrades' blacklist"
-            ),
-        )
+        queries.clip(evidence),
+        (queries.manual(f"apt-mark hold {' '.join(loose)}, and name it in unattended-upgrades' blacklist"),)
         if not case.driver_managed
-        else (diagnose_queries.apply("hold it, and keep unattended-upgrades from it"),),
+        else (queries.apply("hold it, and keep unattended-upgrades from it"),),
     )
 
 
@@ -199,14 +182,10 @@ RULES = (
             "floated on ('cuda-drivers-535' depends with >=), or an update took one of them."
         ),
         breaks=(
-            "fabric manager does not start, NVSwitch is not set up, CUDA fails with error 802; nvidia-smi "
-            "looks well"
+            "fabric manager does not start, NVSwitch is not set up, CUDA fails with error 802; nvidia-smi looks well"
         ),
         repair="both at one version, from one origin, in one transaction",
-        prevent=(
-            "hold both; `provision plan` refuses a driver for which the repository has no equal fabric "
-            "manager"
-        ),
+        prevent=("hold both; `provision plan` refuses a driver for which the repository has no equal fabric manager"),
         find=_version,
         texts=(
             r"fabric manager NVIDIA GPU driver interface version \S+ don'?t match",
@@ -246,9 +225,7 @@ RULES = (
         ),
         breaks="CUDA: error 802, system not yet initialized; nvidia-smi looks well",
         repair="enable and start nvidia-fabricmanager",
-        prevent=(
-            "`provision verify` on NVSwitch hosts looks at the service and at CUDA, not only at nvidia-smi"
-        ),
+        prevent=("`provision verify` on NVSwitch hosts looks at the service and at CUDA, not only at nvidia-smi"),
         find=_not_running,
         symptom_of=("fabric.version", "driver.stale_module"),
         sources=("NVIDIA fabric manager user guide",),
@@ -266,10 +243,7 @@ RULES = (
         repair="remove or disable it",
         prevent="nvidia_driver_fabric_manager: auto installs it only where a switch is",
         find=_needless,
-        texts=(
-            r"NV_WARN_NOTHING_TO_DO",
-            r"request to query NVSwitch device information from NVSwitch driver failed",
-        ),
+        texts=(r"NV_WARN_NOTHING_TO_DO", r"request to query NVSwitch device information from NVSwitch driver failed"),
         sources=("NVIDIA/gpu-operator#356",),
     ),
     Rule(

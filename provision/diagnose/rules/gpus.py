@@ -7,14 +7,16 @@ from collections.abc import Iterator
 
 from ansible_collections.gpu.provision.plugins.module_utils.lib import driver_names
 from ansible_collections.gpu.provision.plugins.module_utils.prove import xid as prove_xid
-from provision.diagnose import queries as diagnose_queries
+from provision.diagnose import queries
 from provision.diagnose.rule import Case, Found, Rule
 from provision.facts import Gpu
 from provision.parts import checks
 
 _NOT_OPEN = r"not supported by open"
 _LEGACY = r"supported through the NVIDIA [0-9]+\.xx Legacy"
-_NO_GSP = r"RmFetchGspRmImages|nvidia/[0-9.]+/gsp_\S+ failed with error|Failed to load GSP firmware|No firmware image found"
+_NO_GSP = (
+    r"RmFetchGspRmImages|nvidia/[0-9.]+/gsp_\S+ failed with error|Failed to load GSP firmware|No firmware image found"
+)
 _FELL_OFF = r"(?:Xid[^:]*: 79\b|GPU has fallen off the bus|GPU is lost)"
 
 
@@ -26,8 +28,8 @@ def _branch(case: Case, version: str | None) -> int | None:
 def _wrong_flavour(case: Case, flavour: str) -> list[Gpu]:
     """Cards that the modules of this flavour cannot drive, while the other flavour's can."""
     rows = []
-    for gpu in diagnose_queries.own_gpus(case):
-        modules = diagnose_queries.catalog_gpu(case, gpu).modules
+    for gpu in queries.own_gpus(case):
+        modules = queries.catalog_gpu(case, gpu).modules
         if modules and flavour not in modules:
             rows.append(gpu)
     return rows
@@ -36,8 +38,8 @@ def _wrong_flavour(case: Case, flavour: str) -> list[Gpu]:
 def _outside(case: Case, number: int) -> list[tuple[Gpu, str]]:
     """Cards that a branch does not drive, each with the reason."""
     rows = []
-    for gpu in diagnose_queries.own_gpus(case):
-        found = diagnose_queries.catalog_gpu(case, gpu)
+    for gpu in queries.own_gpus(case):
+        found = queries.catalog_gpu(case, gpu)
         if found.last_branch is not None and number > found.last_branch:
             rows.append((gpu, f"{found.architecture} ends with branch {found.last_branch}"))
         elif found.first_branch is not None and number < found.first_branch:
@@ -47,8 +49,8 @@ def _outside(case: Case, number: int) -> list[tuple[Gpu, str]]:
 
 def _words(case: Case) -> list[str]:
     """What is loaded, packaged, and what nvidia-smi says."""
-    rows = [diagnose_queries.loaded_words(case)]
-    driver = diagnose_queries.installed(case)
+    rows = [queries.loaded_words(case)]
+    driver = queries.installed(case)
     if driver.packages:
         kind = " ".join(filter(None, (driver.series, driver.flavour, driver.build)))
         rows.append(f"packages: {kind} {' and '.join(driver.versions)}")
@@ -59,115 +61,92 @@ def _words(case: Case) -> list[str]:
 
 def _fitting(case: Case) -> list[int]:
     """Branches that drive every card of this host."""
-    return sorted(
-        case.catalog.branches_for(
-            diagnose_queries.catalog_gpu(case, gpu) for gpu in diagnose_queries.own_gpus(case)
-        )
-    )
+    return sorted(case.catalog.branches_for(queries.catalog_gpu(case, gpu) for gpu in queries.own_gpus(case)))
 
 
 def _sane(case: Case) -> bool:
     """All cards are driven now: what the catalog says against it is wrong for this host."""
-    return diagnose_queries.smi_works(case)
+    return queries.smi_works(case)
 
 
 def _no_common_driver(case: Case) -> Iterator[Found]:
-    gpus = diagnose_queries.own_gpus(case)
-    if len(gpus) < 2 or _fitting(case) or _sane(case) or not diagnose_queries.wants_driver(case):
+    gpus = queries.own_gpus(case)
+    if len(gpus) < 2 or _fitting(case) or _sane(case) or not queries.wants_driver(case):
         return
     rows = []
     for gpu in gpus:
-        found = diagnose_queries.catalog_gpu(case, gpu)
+        found = queries.catalog_gpu(case, gpu)
         if found.architecture is None:
-            return  # a card that the catalog does not know decides nothing
+            # a card that the catalog does not know decides nothing
+            return
         span = f"{found.first_branch or 'the first'} to {found.last_branch or 'the newest'}"
-        rows.append(
-            f"{diagnose_queries.title(case, gpu)}: branches {span}, modules {' or '.join(found.modules)}"
-        )
+        rows.append(f"{queries.title(case, gpu)}: branches {span}, modules {' or '.join(found.modules)}")
     yield Found(
         "no driver drives all cards of this host: they disagree about branch or kernel modules",
-        diagnose_queries.clip(list(dict.fromkeys(rows)) + _words(case)),
-        (
-            diagnose_queries.manual(
-                "take one kind of card out, or hand it to a virtual machine (vfio-pci) with its own driver"
-            ),
-        ),
+        queries.clip(list(dict.fromkeys(rows)) + _words(case)),
+        (queries.manual("take one kind of card out, or hand it to a virtual machine (vfio-pci) with its own driver"),),
     )
 
 
 def _needs_proprietary(case: Case) -> Iterator[Found]:
-    version, flavour = diagnose_queries.driver_now(case)
+    version, flavour = queries.driver_now(case)
     if flavour != "open" or _sane(case):
         return
-    wrong = [gpu for gpu in _wrong_flavour(case, "open") if not diagnose_queries.smi_sees(case, gpu)]
+    wrong = [gpu for gpu in _wrong_flavour(case, "open") if not queries.smi_sees(case, gpu)]
     if not wrong:
         return
     number = _branch(case, version)
     fits = [branch for branch in _fitting(case) if "proprietary" in _flavours(case, branch)]
-    others = len(diagnose_queries.own_gpus(case)) - len(wrong)
-    evidence = [f"{diagnose_queries.title(case, gpu)}: before Turing, no GSP" for gpu in wrong] + _words(case)
-    evidence += diagnose_queries.log_block(case, _NOT_OPEN, 3)
+    others = len(queries.own_gpus(case)) - len(wrong)
+    evidence = [f"{queries.title(case, gpu)}: before Turing, no GSP" for gpu in wrong] + _words(case)
+    evidence += queries.log_block(case, _NOT_OPEN, 3)
     target = number if number in fits else (fits[-1] if fits else None)
     yield Found(
-        f"the open kernel modules do not drive {diagnose_queries.counted(wrong, 'card')} of this host"
+        f"the open kernel modules do not drive {queries.counted(wrong, 'card')} of this host"
         + (f"; the other {others} work" if others and case.facts.smi.gpus else ""),
-        diagnose_queries.clip(evidence),
-        (
-            diagnose_queries.realign(
-                f"install the proprietary modules{f' of branch {target}' if target else ''} and reboot"
-            ),
-        )
+        queries.clip(evidence),
+        (queries.realign(f"install the proprietary modules{f' of branch {target}' if target else ''} and reboot"),)
         if target
-        else (diagnose_queries.manual("no branch has modules for all of these cards"),),
+        else (queries.manual("no branch has modules for all of these cards"),),
     )
 
 
 def _needs_open(case: Case) -> Iterator[Found]:
-    version, flavour = diagnose_queries.driver_now(case)
+    version, flavour = queries.driver_now(case)
     if flavour != "proprietary" or _sane(case):
         return
-    wrong = [gpu for gpu in _wrong_flavour(case, "proprietary") if not diagnose_queries.smi_sees(case, gpu)]
+    wrong = [gpu for gpu in _wrong_flavour(case, "proprietary") if not queries.smi_sees(case, gpu)]
     if not wrong:
         return
     number = _branch(case, version)
     fits = [branch for branch in _fitting(case) if "open" in _flavours(case, branch)]
     target = number if number in fits else (fits[-1] if fits else None)
-    evidence = [
-        f"{diagnose_queries.title(case, gpu)}: only the open modules drive it" for gpu in wrong
-    ] + _words(case)
-    evidence += diagnose_queries.log_lines(case, r"RmInitAdapter failed", r"Xid .*: 169")[:2]
+    evidence = [f"{queries.title(case, gpu)}: only the open modules drive it" for gpu in wrong] + _words(case)
+    evidence += queries.log_lines(case, r"RmInitAdapter failed", r"Xid .*: 169")[:2]
     yield Found(
-        f"the proprietary kernel modules do not drive {diagnose_queries.counted(wrong, 'card')} of this host",
-        diagnose_queries.clip(evidence),
-        (
-            diagnose_queries.realign(
-                f"install the open modules{f' of branch {target}' if target else ''} and reboot"
-            ),
-        )
+        f"the proprietary kernel modules do not drive {queries.counted(wrong, 'card')} of this host",
+        queries.clip(evidence),
+        (queries.realign(f"install the open modules{f' of branch {target}' if target else ''} and reboot"),)
         if target
-        else (diagnose_queries.manual("no branch has modules for all of these cards"),),
+        else (queries.manual("no branch has modules for all of these cards"),),
     )
 
 
 def _flavours(case: Case, branch: int) -> list[str]:
-    return list(
-        case.catalog.flavours(
-            [diagnose_queries.catalog_gpu(case, gpu) for gpu in diagnose_queries.own_gpus(case)], branch
-        )
-    )
+    return list(case.catalog.flavours([queries.catalog_gpu(case, gpu) for gpu in queries.own_gpus(case)], branch))
 
 
 def _branch_wrong(case: Case) -> Iterator[Found]:
-    version, _ = diagnose_queries.driver_now(case)
+    version, _ = queries.driver_now(case)
     number = _branch(case, version)
     if number is None or _sane(case):
         return
-    wrong = [(gpu, why) for gpu, why in _outside(case, number) if not diagnose_queries.smi_sees(case, gpu)]
+    wrong = [(gpu, why) for gpu, why in _outside(case, number) if not queries.smi_sees(case, gpu)]
     if not wrong:
         return
     fits = _fitting(case)
-    evidence = [f"{diagnose_queries.title(case, gpu)}: {why}" for gpu, why in wrong] + _words(case)
-    evidence += diagnose_queries.log_block(case, _LEGACY, 5)[:5] or diagnose_queries.log_block(
+    evidence = [f"{queries.title(case, gpu)}: {why}" for gpu, why in wrong] + _words(case)
+    evidence += queries.log_block(case, _LEGACY, 5)[:5] or queries.log_block(
         case, r"not supported by the$|driver release", 3
     )
     too_new = any("ends with" in why for _, why in wrong)
@@ -176,49 +155,35 @@ def _branch_wrong(case: Case) -> Iterator[Found]:
     # Said only where the cards leave no choice: one repair for branch and flavour.
     kind = f"the {flavours[0]} modules of " if len(flavours) == 1 else ""
     yield Found(
-        f"branch {number} ({version}) is too {'new' if too_new else 'old'} for {diagnose_queries.counted(wrong, 'card')} of this host",
-        diagnose_queries.clip(evidence),
-        (
-            diagnose_queries.realign(
-                f"install {kind}{limit}, and hold it on this host (nvidia_driver_branch in its host_vars)"
-            ),
-        )
+        f"branch {number} ({version}) is too {'new' if too_new else 'old'} for {queries.counted(wrong, 'card')} of this host",
+        queries.clip(evidence),
+        (queries.realign(f"install {kind}{limit}, and hold it on this host (nvidia_driver_branch in its host_vars)"),)
         if fits
-        else (diagnose_queries.manual("no branch drives all cards of this host"),),
+        else (queries.manual("no branch drives all cards of this host"),),
     )
 
 
 def _gsp_firmware(case: Case) -> Iterator[Found]:
-    version, flavour = diagnose_queries.driver_now(case)
-    lines = diagnose_queries.log_lines(case, _NO_GSP)
-    firmware = diagnose_queries.boot(case).firmware
-    if (
-        not version
-        or _sane(case)
-        or diagnose_queries.in_container(case)
-        or not diagnose_queries.own_gpus(case)
-    ):
+    version, flavour = queries.driver_now(case)
+    lines = queries.log_lines(case, _NO_GSP)
+    firmware = queries.boot(case).firmware
+    if not version or _sane(case) or queries.in_container(case) or not queries.own_gpus(case):
         return
     absent = not firmware.get(version)
     no_devices = case.facts.smi.rc == 6 or "No devices" in (case.facts.smi.error or "")
     package = sorted(
-        name
-        for name in diagnose_queries.installed(case).packages
-        if driver_names.parse(name).base == "nvidia-firmware"
+        name for name in queries.installed(case).packages if driver_names.parse(name).base == "nvidia-firmware"
     )
     if not lines and not (absent and no_devices and flavour == "open" and case.facts.module.loaded):
         return
     evidence = [*lines[:3]]
     evidence.append(
-        f"/lib/firmware/nvidia/{version}: "
-        + ("not there, or empty" if absent else ", ".join(firmware[version]))
+        f"/lib/firmware/nvidia/{version}: " + ("not there, or empty" if absent else ", ".join(firmware[version]))
     )
     evidence += [
-        f"/lib/firmware/nvidia/{other}: {', '.join(files)}"
-        for other, files in firmware.items()
-        if other != version
+        f"/lib/firmware/nvidia/{other}: {', '.join(files)}" for other, files in firmware.items() if other != version
     ][:2]
-    evidence += diagnose_queries.package_words(case, package) or ["no package nvidia-firmware-* is installed"]
+    evidence += queries.package_words(case, package) or ["no package nvidia-firmware-* is installed"]
     yield Found(
         f"the GSP firmware of driver {version} is missing"
         + (
@@ -226,112 +191,118 @@ def _gsp_firmware(case: Case) -> Iterator[Found]:
             if absent and len(firmware) > 0
             else ""
         ),
-        diagnose_queries.clip(evidence + _words(case)),
+        queries.clip(evidence + _words(case)),
         (
-            diagnose_queries.apply(
-                "install the firmware package of the driver's version again, build the initramfs"
-            ),
-            diagnose_queries.reboot(),
+            queries.apply("install the firmware package of the driver's version again, build the initramfs"),
+            queries.reboot(),
         ),
         reboot=True,
     )
 
 
 def _fell_off(case: Case) -> Iterator[Found]:
-    lines = diagnose_queries.log_lines(case, _FELL_OFF)
+    lines = queries.log_lines(case, _FELL_OFF)
     if not lines:
         return
-    slots = diagnose_queries.slots_in(lines)
-    gone = [gpu for gpu in diagnose_queries.own_gpus(case) if diagnose_queries.bare_slot(gpu.slot) in slots]
-    unseen = [gpu for gpu in gone if not diagnose_queries.smi_sees(case, gpu)]
-    present = {diagnose_queries.bare_slot(gpu.slot) for gpu in case.facts.gpus}
+    slots = queries.slots_in(lines)
+    gone = [gpu for gpu in queries.own_gpus(case) if queries.bare_slot(gpu.slot) in slots]
+    unseen = [gpu for gpu in gone if not queries.smi_sees(case, gpu)]
+    present = {queries.bare_slot(gpu.slot) for gpu in case.facts.gpus}
     left = sorted(slots - present)
-    if diagnose_queries.smi_works(case) and not left and not unseen:
+    if queries.smi_works(case) and not left and not unseen:
         level: str | None = "warning"
-        message = f"a card fell off the bus since the boot and answers again: {', '.join(sorted(slots)) or 'not told which'}"
+        message = (
+            f"a card fell off the bus since the boot and answers again: {', '.join(sorted(slots)) or 'not told which'}"
+        )
     else:
         level = None
         told = ", ".join(
-            [diagnose_queries.title(case, gpu) for gpu in (unseen or gone)]
+            [queries.title(case, gpu) for gpu in (unseen or gone)]
             + [f"{slot} (not on the bus any more)" for slot in left]
         )
         message = f"a card fell off the bus: {told or 'the log does not say which'}"
     yield Found(
         message,
-        diagnose_queries.clip(lines[:4] + _words(case) + [f"on the bus: {', '.join(gpu.slot for gpu in case.facts.gpus) or 'no card'}"]),
-        (diagnose_queries.manual("power-cycle the machine, as a reboot is often not enough; then look at seating, power and heat; a card that "
-                     "does it again needs replacing: nvidia-bug-report.sh collects what the vendor asks for"),),
+        queries.clip(
+            lines[:4] + _words(case) + [f"on the bus: {', '.join(gpu.slot for gpu in case.facts.gpus) or 'no card'}"]
+        ),
+        (
+            queries.manual(
+                "power-cycle the machine, as a reboot is often not enough; then look at seating, power and heat; a card that "
+                "does it again needs replacing: nvidia-bug-report.sh collects what the vendor asks for"
+            ),
+        ),
         level=level,  # type: ignore[arg-type]
-    )  # fmt: skip
+    )
 
 
 def _missing_card(case: Case) -> Iterator[Found]:
     facts = case.facts
     from provision.planning.verification import (
-        expected_count,  # it knows planning, which not all that reads the rules needs
+        # it knows planning, which not all that reads the rules needs
+        expected_count,
     )
 
     number = expected_count(str(case.values.get("gpu_verify_expect") or ""))
     driver_sees = [
         slot
-        for slot in diagnose_queries.boot(case).driver_gpus
-        if diagnose_queries.bare_slot(slot) not in {diagnose_queries.bare_slot(g.slot) for g in facts.gpus}
+        for slot in queries.boot(case).driver_gpus
+        if queries.bare_slot(slot) not in {queries.bare_slot(g.slot) for g in facts.gpus}
     ]
     if number and len(facts.gpus) < number:
         yield Found(
             f"{len(facts.gpus)} of {number} GPUs are on the PCI bus",
-            diagnose_queries.clip(
-                [f"on the bus: {diagnose_queries.title(case, gpu)}" for gpu in facts.gpus]
+            queries.clip(
+                [f"on the bus: {queries.title(case, gpu)}" for gpu in facts.gpus]
                 or ["the bus shows no device 10de of class 03"]
             ),
-            (diagnose_queries.manual("power-cycle; look at seating, power and the BIOS (lspci -d 10de:)"),),
+            (queries.manual("power-cycle; look at seating, power and the BIOS (lspci -d 10de:)"),),
         )
     elif driver_sees:
         yield Found(
             f"the driver knows a card that is not on the bus any more: {', '.join(driver_sees)}",
-            diagnose_queries.clip(
-                [f"/proc/driver/nvidia/gpus/{slot}" for slot in driver_sees] + _words(case)
-            ),
-            (diagnose_queries.manual("power-cycle; look at seating and power"),),
+            queries.clip([f"/proc/driver/nvidia/gpus/{slot}" for slot in driver_sees] + _words(case)),
+            (queries.manual("power-cycle; look at seating and power"),),
         )
     elif (
         not facts.gpus
-        and not diagnose_queries.in_container(case)
-        and (facts.smi.path or diagnose_queries.installed(case).packages)
+        and not queries.in_container(case)
+        and (facts.smi.path or queries.installed(case).packages)
         and case.driver_managed
     ):
         yield Found(
             "a driver is installed and no NVIDIA GPU is on the PCI bus",
-            diagnose_queries.clip(["the bus shows no device 10de of class 0300 or 0302", *_words(case)]),
-            (diagnose_queries.manual("if there is to be one: power, seating, BIOS, or the machine's definition where it is virtual; if not: "
-                         "nvidia_driver_manage: false says so"),),
+            queries.clip(["the bus shows no device 10de of class 0300 or 0302", *_words(case)]),
+            (
+                queries.manual(
+                    "if there is to be one: power, seating, BIOS, or the machine's definition where it is virtual; if not: "
+                    "nvidia_driver_manage: false says so"
+                ),
+            ),
             level="warning",
-        )  # fmt: skip
+        )
 
 
 def _init_failed(case: Case) -> Iterator[Found]:
-    lines = diagnose_queries.log_lines(case, r"RmInitAdapter failed", r"rm_init_adapter failed")
-    if not lines or _sane(case) or not diagnose_queries.own_gpus(case):
+    lines = queries.log_lines(case, r"RmInitAdapter failed", r"rm_init_adapter failed")
+    if not lines or _sane(case) or not queries.own_gpus(case):
         return
-    slots = diagnose_queries.slots_in(lines)
+    slots = queries.slots_in(lines)
     ill = [
         gpu
-        for gpu in diagnose_queries.own_gpus(case)
-        if diagnose_queries.bare_slot(gpu.slot) in slots and not diagnose_queries.smi_sees(case, gpu)
+        for gpu in queries.own_gpus(case)
+        if queries.bare_slot(gpu.slot) in slots and not queries.smi_sees(case, gpu)
     ]
     if slots and not ill:
         return
-    bars = diagnose_queries.log_lines(
-        case,
-        r"BAR ?[0-9].*(?:can't assign|no space|failed to assign|is 0M)",
-        r"BAR[0-9] is 0M",
-        r"Resizable BAR",
+    bars = queries.log_lines(
+        case, r"BAR ?[0-9].*(?:can't assign|no space|failed to assign|is 0M)", r"BAR[0-9] is 0M", r"Resizable BAR"
     )
-    version, flavour = diagnose_queries.driver_now(case)
+    version, flavour = queries.driver_now(case)
     evidence = (
         lines[:3]
         + bars[:3]
-        + [f"{diagnose_queries.title(case, gpu)}: bound to {gpu.driver or 'nothing'}" for gpu in ill]
+        + [f"{queries.title(case, gpu)}: bound to {gpu.driver or 'nothing'}" for gpu in ill]
         + _words(case)
     )
     evidence.append(
@@ -343,9 +314,9 @@ def _init_failed(case: Case) -> Iterator[Found]:
     if not bars:
         words = "power-cycle; look at power, seating, the BIOS ('Above 4G Decoding', 'Resizable BAR'), and at a newer driver"
     yield Found(
-        f"{diagnose_queries.counted(ill, 'card') if ill else 'a card'} cannot be initialised by the driver",
-        diagnose_queries.clip(evidence),
-        (diagnose_queries.manual(words),),
+        f"{queries.counted(ill, 'card') if ill else 'a card'} cannot be initialised by the driver",
+        queries.clip(evidence),
+        (queries.manual(words),),
     )
 
 
@@ -353,28 +324,24 @@ def _set_aside(case: Case) -> Iterator[Found]:
     aside = [gpu for gpu in case.facts.gpus if checks.is_set_aside(gpu.driver)]
     if not aside:
         return
-    why = [row.place for row in diagnose_queries.boot(case).modprobe if "vfio" in row.text]
-    why += [row.place for row in diagnose_queries.boot(case).modules_load if "vfio" in row.text]
-    match = re.search(r"\S*vfio[-_]pci\.ids=\S+", diagnose_queries.boot(case).cmdline)
+    why = [row.place for row in queries.boot(case).modprobe if "vfio" in row.text]
+    why += [row.place for row in queries.boot(case).modules_load if "vfio" in row.text]
+    match = re.search(r"\S*vfio[-_]pci\.ids=\S+", queries.boot(case).cmdline)
     if match:
         why.append(f"kernel command line: {match.group(0)}")
-    everything = (
-        not diagnose_queries.own_gpus(case)
-        and bool(diagnose_queries.installed(case).packages)
-        and case.driver_managed
-    )
-    evidence = [f"{diagnose_queries.title(case, gpu)}: bound to {gpu.driver}" for gpu in aside]
+    everything = not queries.own_gpus(case) and bool(queries.installed(case).packages) and case.driver_managed
+    evidence = [f"{queries.title(case, gpu)}: bound to {gpu.driver}" for gpu in aside]
     evidence += why or [
         "nothing in modprobe.d, modules-load.d or on the command line asks for it: a hypervisor's manager bound it"
     ]
     yield Found(
-        f"{diagnose_queries.counted(aside, 'GPU')} of {len(case.facts.gpus)} "
+        f"{queries.counted(aside, 'GPU')} of {len(case.facts.gpus)} "
         + ("is" if len(aside) == 1 else "are")
         + " handed to virtual machines"
         + (": the driver that is installed here has no card left" if everything else ""),
-        diagnose_queries.clip(evidence),
+        queries.clip(evidence),
         (
-            diagnose_queries.manual(
+            queries.manual(
                 "if this host is to use them: take the vfio-pci lines away, update-initramfs -u -k all, reboot"
             ),
         )
@@ -385,11 +352,9 @@ def _set_aside(case: Case) -> Iterator[Found]:
 
 
 def _hangs(case: Case) -> Iterator[Found]:
-    if not case.facts.smi.timed_out or not diagnose_queries.own_gpus(case):
+    if not case.facts.smi.timed_out or not queries.own_gpus(case):
         return
-    lines = diagnose_queries.log_lines(
-        case, r"Xid", r"NVRM.*(?:timeout|timed out|hung|GSP)", r"blocked for more than"
-    )
+    lines = queries.log_lines(case, r"Xid", r"NVRM.*(?:timeout|timed out|hung|GSP)", r"blocked for more than")
     off = any(gpu.persistence is False for gpu in case.facts.smi.gpus)
     daemon = case.facts.services.get("nvidia-persistenced")
     evidence = [f"{case.facts.smi.path}: did not end and was stopped", *lines[-5:], *_words(case)[:2]]
@@ -400,21 +365,21 @@ def _hangs(case: Case) -> Iterator[Found]:
     yield Found(
         "nvidia-smi does not come back: a card or its driver hangs"
         + ("" if lines else ", or the cards are being started"),
-        diagnose_queries.clip(evidence),
+        queries.clip(evidence),
         (
-            diagnose_queries.manual(
+            queries.manual(
                 "when the log shows Xid errors: end the jobs and power-cycle; without any: start "
                 "nvidia-persistenced and try again"
             ),
         )
         if not off
-        else (diagnose_queries.apply("switch persistence on"),),
+        else (queries.apply("switch persistence on"),),
     )
 
 
 def _xids(case: Case) -> Iterator[Found]:
     rows: dict[tuple[int, str], str] = {}
-    for line in diagnose_queries.log_lines(case, r"Xid \(PCI"):
+    for line in queries.log_lines(case, r"Xid \(PCI"):
         error = prove_xid.parse(line)
         if error and error["kind"] == "xid" and error["number"] != 79:
             rows.setdefault((error["number"], error["bus_id"]), line)
@@ -429,8 +394,8 @@ def _xids(case: Case) -> Iterator[Found]:
         if told:
             yield Found(
                 f"{told[0]}" + (f" and {len(told) - 1} more" if len(told) > 1 else ""),
-                diagnose_queries.clip(told[1:] + grave[weight + ".lines"]),
-                (diagnose_queries.manual(prove_xid.HINTS[weight]),),
+                queries.clip(told[1:] + grave[weight + ".lines"]),
+                (queries.manual(prove_xid.HINTS[weight]),),
                 level=level,  # type: ignore[arg-type]
             )
 
@@ -440,25 +405,17 @@ def _nodes(case: Case) -> Iterator[Found]:
     if (
         facts.module.loaded is None
         or not any(gpu.driver == "nvidia" for gpu in facts.gpus)
-        or diagnose_queries.in_container(case)
+        or queries.in_container(case)
     ):
         return
-    if "/dev/nvidiactl" in facts.devices and any(
-        re.match(r"^/dev/nvidia[0-9]+$", node) for node in facts.devices
-    ):
+    if "/dev/nvidiactl" in facts.devices and any(re.match(r"^/dev/nvidia[0-9]+$", node) for node in facts.devices):
         return
-    evidence = [f"device nodes: {', '.join(facts.devices) or 'none'}", diagnose_queries.loaded_words(case)]
-    evidence += diagnose_queries.package_words(case, ["nvidia-modprobe"]) or [
-        "no package nvidia-modprobe is installed"
-    ]
+    evidence = [f"device nodes: {', '.join(facts.devices) or 'none'}", queries.loaded_words(case)]
+    evidence += queries.package_words(case, ["nvidia-modprobe"]) or ["no package nvidia-modprobe is installed"]
     yield Found(
         "the module is loaded and drives the cards, and there are no device nodes",
-        diagnose_queries.clip(evidence),
-        (
-            diagnose_queries.apply(
-                "install nvidia-modprobe and start nvidia-persistenced, which make and keep them"
-            ),
-        ),
+        queries.clip(evidence),
+        (queries.apply("install nvidia-modprobe and start nvidia-persistenced, which make and keep them"),),
     )
 
 
@@ -481,9 +438,7 @@ RULES = (
             "No branch has both."
         ),
         breaks="one of the cards, whichever driver is installed",
-        repair=(
-            "take one kind of card out of the host, or hand it to a virtual machine with a driver of its own"
-        ),
+        repair=("take one kind of card out of the host, or hand it to a virtual machine with a driver of its own"),
         prevent="`provision compat --gpu A --gpu B` before cards are mixed",
         find=_no_common_driver,
         after=("dpkg.unfinished",),
@@ -527,10 +482,7 @@ RULES = (
         ),
         breaks="nvidia-smi (No devices were found) and CUDA on that card",
         repair="the open modules of the same branch (nvidia-driver-570-open, or newer)",
-        prevent=(
-            "`provision apply` chooses the flavour by PCI id; a recommendation of ubuntu-drivers is not "
-            "followed"
-        ),
+        prevent=("`provision apply` chooses the flavour by PCI id; a recommendation of ubuntu-drivers is not followed"),
         find=_needs_open,
         reboot=True,
         texts=(r"Xid \(PCI[^)]*\): 169", r"requires? use of the NVIDIA open kernel modules"),
@@ -584,12 +536,7 @@ RULES = (
             r"gsp_\w+\.bin failed with error -[0-9]+",
             r"Failed to load GSP firmware|No firmware image found",
         ),
-        after=(
-            "dpkg.unfinished",
-            "driver.mixed_versions",
-            "driver.libraries_differ",
-            "kernel.module_version",
-        ),
+        after=("dpkg.unfinished", "driver.mixed_versions", "driver.libraries_differ", "kernel.module_version"),
         symptom_of=(
             "driver.stale_module",
             "gpus.needs_proprietary",
@@ -655,12 +602,7 @@ RULES = (
         prevent="",
         find=_init_failed,
         texts=(r"RmInitAdapter failed", r"rm_init_adapter failed", r"BAR[0-9] is 0M @ 0x0"),
-        symptom_of=(
-            *_FLAVOUR_CODES,
-            "gpus.fell_off_bus",
-            "driver.mixed_versions",
-            "driver.libraries_differ",
-        ),
+        symptom_of=(*_FLAVOUR_CODES, "gpus.fell_off_bus", "driver.mixed_versions", "driver.libraries_differ"),
         sources=("NVIDIA/open-gpu-kernel-modules#862",),
     ),
     Rule(

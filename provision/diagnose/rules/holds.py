@@ -6,19 +6,14 @@ import re
 from collections.abc import Iterator
 
 from ansible_collections.gpu.provision.plugins.module_utils.lib import cuda_names, driver_names
-from provision.diagnose import queries as diagnose_queries
+from provision.diagnose import queries
 from provision.diagnose.candidates import apt, moves
 from provision.diagnose.finding import Repair
 from provision.diagnose.rule import Case, Found, Rule
 from provision.parts import checks
 
 _CONTAINER = frozenset(
-    {
-        "nvidia-container-toolkit",
-        "nvidia-container-toolkit-base",
-        "libnvidia-container-tools",
-        "libnvidia-container1",
-    }
+    {"nvidia-container-toolkit", "nvidia-container-toolkit-base", "libnvidia-container-tools", "libnvidia-container1"}
 )
 
 
@@ -27,12 +22,7 @@ def is_ours(name: str) -> bool:
     bare = name.split(":")[0]
     # nvidia-384, nvidia-340: what drivers were called up to Ubuntu 18.04; a glob still matches their records.
     old = bool(re.match(r"^(?:lib)?(?:nvidia|cuda)[a-z0-9-]*-[0-9]{3}(?:-|$)", bare))
-    return (
-        driver_names.is_driver_package(bare)
-        or cuda_names.parse(bare) is not None
-        or bare in _CONTAINER
-        or old
-    )
+    return driver_names.is_driver_package(bare) or cuda_names.parse(bare) is not None or bare in _CONTAINER or old
 
 
 def _not_installed(case: Case) -> Iterator[Found]:
@@ -40,21 +30,16 @@ def _not_installed(case: Case) -> Iterator[Found]:
     gone = gone or checks.stale_holds(case.plain)
     if not gone:
         return
-    driver = diagnose_queries.installed(case)
+    driver = queries.installed(case)
     branches = {parsed.branch for parsed in map(driver_names.parse, driver.packages) if parsed}
     missed = {need.split()[0] for row in apt(case).unmet for need in row.needs.split("|")}
     needed = [name for name in gone if name in missed]
-    same = [
-        name for name in gone for parsed in [driver_names.parse(name)] if parsed and parsed.branch in branches
-    ]
+    same = [name for name in gone for parsed in [driver_names.parse(name)] if parsed and parsed.branch in branches]
     yield Found(
         f"{len(gone)} hold{'s' if len(gone) > 1 else ''} on packages that are not installed: {', '.join(gone[:3])}"
         + (", …" if len(gone) > 3 else ""),
-        diagnose_queries.clip(
-            [
-                f"{name}: hold, not installed{' (of the installed branch)' if name in same else ''}"
-                for name in gone
-            ]
+        queries.clip(
+            [f"{name}: hold, not installed{' (of the installed branch)' if name in same else ''}" for name in gone]
         ),
         (
             Repair(
@@ -78,9 +63,9 @@ def _block_change(case: Case) -> Iterator[Found]:
     if rows:
         yield Found(
             f"{len(rows)} held packages have newer versions: 'apt-get install' of one without its version fails",
-            diagnose_queries.clip(rows),
+            queries.clip(rows),
             (
-                diagnose_queries.manual(
+                queries.manual(
                     "change the version in the inventory, then provision apply: it lifts the holds, changes all in "
                     "one transaction, holds again"
                 ),
@@ -95,10 +80,8 @@ def _aptitude(case: Case) -> Iterator[Found]:
     if there:
         yield Found(
             f"{len(there)} packages are held by aptitude alone: apt-get and unattended-upgrades do not know of it",
-            diagnose_queries.clip(
-                f"{name}: held in /var/lib/aptitude/pkgstates, not in dpkg's status" for name in there
-            ),
-            (diagnose_queries.apply("hold them where apt looks (apt-mark hold)"),),
+            queries.clip(f"{name}: held in /var/lib/aptitude/pkgstates, not in dpkg's status" for name in there),
+            (queries.apply("hold them where apt looks (apt-mark hold)"),),
         )
 
 

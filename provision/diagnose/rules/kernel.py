@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from ansible_collections.gpu.provision.plugins.module_utils.lib import driver_names
-from provision.diagnose import queries as diagnose_queries
+from provision.diagnose import queries
 from provision.diagnose.finding import Repair
 from provision.diagnose.rule import Case, Found, Rule
 from provision.facts.diagnostics import DkmsTree
@@ -14,17 +14,9 @@ from provision.facts.diagnostics import DkmsTree
 
 def _bare_kernels(case: Case) -> list[str]:
     """Kernels that run or boot next and have no nvidia module, where a driver is to be."""
-    if (
-        not diagnose_queries.own_gpus(case)
-        or not diagnose_queries.has_driver(case)
-        or diagnose_queries.brought_in(case)
-    ):
+    if not queries.own_gpus(case) or not queries.has_driver(case) or queries.brought_in(case):
         return []
-    return [
-        kernel
-        for kernel in diagnose_queries.kernels_that_matter(case)
-        if not diagnose_queries.modules_of(case, kernel)
-    ]
+    return [kernel for kernel in queries.kernels_that_matter(case) if not queries.modules_of(case, kernel)]
 
 
 def _which(case: Case, kernel: str) -> str:
@@ -37,22 +29,21 @@ def _which(case: Case, kernel: str) -> str:
 def _have(case: Case) -> list[str]:
     """Evidence: which kernels have a module."""
     rows = [
-        f"{module.path}: {module.version or 'no version'}, for {module.kernel}"
-        for module in case.facts.module.on_disk
+        f"{module.path}: {module.version or 'no version'}, for {module.kernel}" for module in case.facts.module.on_disk
     ]
     return rows[:4] or ["no kernel has an nvidia module"]
 
 
 def _tree(case: Case) -> DkmsTree | None:
     """The DKMS tree of the installed driver; of any driver where the packages do not say."""
-    trees = diagnose_queries.boot(case).dkms
-    version = diagnose_queries.installed(case).version or diagnose_queries.library_version(case)
+    trees = queries.boot(case).dkms
+    version = queries.installed(case).version or queries.library_version(case)
     return next((tree for tree in trees if tree.version == version), trees[-1] if trees else None)
 
 
 def _failed_build(case: Case, kernel: str) -> DkmsTree | None:
     """The tree whose last build was for this kernel and did not end well."""
-    for tree in diagnose_queries.boot(case).dkms:
+    for tree in queries.boot(case).dkms:
         done = {build.kernel for build in tree.builds}
         if tree.make_log and tree.make_error and tree.make_kernel == kernel and kernel not in done:
             return tree
@@ -61,19 +52,17 @@ def _failed_build(case: Case, kernel: str) -> DkmsTree | None:
 
 def _kernels_in_the_way(case: Case) -> list[str]:
     """Kernels that neither run nor boot next, and whose failed build keeps dpkg from configuring their packages."""
-    if not case.facts.package_problems or not diagnose_queries.own_gpus(case):
+    if not case.facts.package_problems or not queries.own_gpus(case):
         return []
     present = {kernel.release for kernel in case.facts.kernels.installed}
     have = {module.kernel for module in case.facts.module.on_disk}
     return [
-        tree.make_kernel
-        for tree in diagnose_queries.boot(case).dkms
-        if tree.make_kernel in present - have and tree.make_kernel
+        tree.make_kernel for tree in queries.boot(case).dkms if tree.make_kernel in present - have and tree.make_kernel
     ]
 
 
 def _dkms(case: Case) -> bool:
-    return diagnose_queries.driver_origin(case) == "dkms"
+    return queries.driver_origin(case) == "dkms"
 
 
 # --- headers -----------------------------------------------------------------------------------------------------
@@ -83,36 +72,33 @@ def _headers_missing(case: Case) -> Iterator[Found]:
     if not _dkms(case):
         return
     bare = [
-        kernel for kernel in _bare_kernels(case)
-        if (row := diagnose_queries.kernel_row(case.facts, kernel)) is not None and not row.headers
-    ]  # fmt: skip
+        kernel
+        for kernel in _bare_kernels(case)
+        if (row := queries.kernel_row(case.facts, kernel)) is not None and not row.headers
+    ]
     if not bare:
         return
     with_headers = [kernel.release for kernel in case.facts.kernels.installed if kernel.headers]
     evidence = [
-        f"kernel {kernel} ({_which(case, kernel)}): /lib/modules/{kernel}/build is not there"
-        for kernel in bare
+        f"kernel {kernel} ({_which(case, kernel)}): /lib/modules/{kernel}/build is not there" for kernel in bare
     ]
     evidence.append("headers are there for: " + (", ".join(with_headers) or "no kernel"))
     evidence += _dkms_words(case)
-    metas = [
-        name for name in case.facts.kernels.metapackages if name.startswith(("linux-image-", "linux-generic"))
-    ]
+    metas = [name for name in case.facts.kernels.metapackages if name.startswith(("linux-image-", "linux-generic"))]
     lacking = _missing_header_metas(case)
     if metas and lacking:
         evidence.append(f"{', '.join(metas)} is installed, {', '.join(lacking)} is not")
     if case.facts.reboot_required.required:
         evidence.append(
-            "/run/reboot-required is there: "
-            + (", ".join(case.facts.reboot_required.packages) or "no package named")
+            "/run/reboot-required is there: " + (", ".join(case.facts.reboot_required.packages) or "no package named")
         )
     words = ", ".join(f"linux-headers-{kernel}" for kernel in bare)
     extra = f" and {', '.join(lacking)}, so that the next kernel brings its own" if lacking else ""
     yield Found(
         f"no headers for kernel {', '.join(bare)}, so DKMS could not build the module for it",
-        diagnose_queries.clip(evidence),
+        queries.clip(evidence),
         (
-            diagnose_queries.build_here(
+            queries.build_here(
                 case,
                 f"install {words}{extra}, and build the module before any reboot",
                 f"apt-get install {words.replace(',', '')}{extra}, then dkms autoinstall, before any reboot",
@@ -124,7 +110,7 @@ def _headers_missing(case: Case) -> Iterator[Found]:
 
 def _dkms_words(case: Case) -> list[str]:
     rows = []
-    for tree in diagnose_queries.boot(case).dkms:
+    for tree in queries.boot(case).dkms:
         built = [f"{build.kernel}: {'installed' if build.installed else 'built'}" for build in tree.builds]
         rows.append(f"dkms {tree.name}/{tree.version}: " + (", ".join(built) or "added, built for no kernel"))
     return rows
@@ -142,21 +128,21 @@ def _missing_header_metas(case: Case) -> list[str]:
 
 
 def _headers_metapackage(case: Case) -> Iterator[Found]:
-    if not _dkms(case) or not diagnose_queries.own_gpus(case) or diagnose_queries.in_container(case):
+    if not _dkms(case) or not queries.own_gpus(case) or queries.in_container(case):
         return
     lacking = _missing_header_metas(case)
     if lacking:
         images = sorted(name for name in case.facts.kernels.metapackages if name.startswith("linux-image-"))
         yield Found(
             f"{', '.join(images)} brings new kernels, and {', '.join(lacking)} is not installed: they come without headers",
-            diagnose_queries.clip(
+            queries.clip(
                 [
                     *(f"{name}: installed" for name in images),
                     *(f"{name}: not installed" for name in lacking),
                     *_dkms_words(case),
                 ]
             ),
-            (diagnose_queries.apply(f"install {', '.join(lacking)}"),),
+            (queries.apply(f"install {', '.join(lacking)}"),),
         )
 
 
@@ -173,27 +159,23 @@ def _build_failed(case: Case) -> Iterator[Found]:
         too_new = bool(known) or (limit is not None and _series(kernel) > _series(limit))
         evidence = [f"{tree.make_log}: {tree.make_error}", *_dkms_words(case)]
         evidence += [
-            f"known: {row.symptom} ({', '.join(row.versions)}): {row.fix or 'no fix known'}"
-            for row in known[:2]
+            f"known: {row.symptom} ({', '.join(row.versions)}): {row.fix or 'no fix known'}" for row in known[:2]
         ]
         if limit and too_new:
             evidence.append(f"branch {driver_names.branch(tree.version)} builds up to kernel {limit}")
-        compiler = diagnose_queries.boot(case).compiler
+        compiler = queries.boot(case).compiler
         if compiler and compiler.missing:
-            evidence.append(
-                f"/proc/version: the kernel was built by {compiler.kernel}, which is not installed"
-            )
-        evidence += diagnose_queries.package_words(
-            case,
-            [n for n, p in case.facts.packages.items() if p.broken and driver_names.is_driver_package(n)],
+            evidence.append(f"/proc/version: the kernel was built by {compiler.kernel}, which is not installed")
+        evidence += queries.package_words(
+            case, [n for n, p in case.facts.packages.items() if p.broken and driver_names.is_driver_package(n)]
         )
-        evidence += diagnose_queries.boot(case).crashes[:2]
+        evidence += queries.boot(case).crashes[:2]
         others = [k for k in _older_with_module(case) if k != kernel]
         repair = _way_to_a_build(case, tree, others, too_new)
         yield Found(
             f"driver {tree.version} does not compile for kernel {kernel} ({_which(case, kernel)})"
             + (": the kernel is too new for it" if too_new else ""),
-            diagnose_queries.clip(evidence),
+            queries.clip(evidence),
             (repair, *_finish(case)),
             reboot=kernel == case.facts.kernels.running and case.facts.module.loaded is None,
         )
@@ -201,25 +183,19 @@ def _build_failed(case: Case) -> Iterator[Found]:
 
 def _way_to_a_build(case: Case, tree: DkmsTree, others: list[str], too_new: bool) -> Repair:
     """What makes the build possible; others: kernels that have a module."""
-    compiler = diagnose_queries.boot(case).compiler
+    compiler = queries.boot(case).compiler
     if re.search(r"No space left", tree.make_error or ""):
-        return diagnose_queries.manual("make room on the disk (df -h), then dkms autoinstall")
+        return queries.manual("make room on the disk (df -h), then dkms autoinstall")
     if compiler and compiler.missing:
         package = re.sub(r"^(?:x86_64|aarch64)-linux-gnu-", "", compiler.kernel)
-        return diagnose_queries.manual(
-            f"apt-get install {package}, the compiler that built the kernel, then dkms autoinstall"
-        )
+        return queries.manual(f"apt-get install {package}, the compiler that built the kernel, then dkms autoinstall")
     stay = f", or boot {others[0]}, which has a module, and stay there" if others else ""
-    words = (
-        "take a newer driver that builds on it" if too_new else "take a newer driver of the branch"
-    ) + stay
+    words = ("take a newer driver that builds on it" if too_new else "take a newer driver of the branch") + stay
     if str(case.values.get("nvidia_driver_branch", "recommended")) != "recommended" or case.values.get(
         "nvidia_driver_version"
     ):
-        return diagnose_queries.manual(
-            f"{words}: the inventory names this driver (nvidia_driver_branch, nvidia_driver_version)"
-        )
-    found = diagnose_queries.realign(words)
+        return queries.manual(f"{words}: the inventory names this driver (nvidia_driver_branch, nvidia_driver_version)")
+    found = queries.realign(words)
     found.args["values"] = {"nvidia_driver_update": True}
     return found
 
@@ -233,7 +209,7 @@ def _finish(case: Case) -> tuple[Repair, ...]:
 
 def _older_with_module(case: Case) -> list[str]:
     have = {module.kernel for module in case.facts.module.on_disk}
-    return diagnose_queries.newest(
+    return queries.newest(
         kernel.release for kernel in case.facts.kernels.installed if kernel.image and kernel.release in have
     )
 
@@ -260,17 +236,23 @@ def _source_missing(case: Case) -> Iterator[Found]:
     if tree is not None and tree.source_missing:
         yield Found(
             f"the source of driver {tree.version} is gone, so DKMS can build it for no other kernel",
-            diagnose_queries.clip([f"{tree.source}/dkms.conf: not there", *_dkms_words(case),
-                       *diagnose_queries.package_words(case, _dkms_packages(case))]),
-            (diagnose_queries.apply("install the DKMS package again at its version, which brings the source, and build"),),
-        )  # fmt: skip
+            queries.clip(
+                [
+                    f"{tree.source}/dkms.conf: not there",
+                    *_dkms_words(case),
+                    *queries.package_words(case, _dkms_packages(case)),
+                ]
+            ),
+            (queries.apply("install the DKMS package again at its version, which brings the source, and build"),),
+        )
 
 
 def _dkms_packages(case: Case) -> list[str]:
     return sorted(
-        name for name in diagnose_queries.installed(case).packages
+        name
+        for name in queries.installed(case).packages
         if driver_names.parse(name).base in ("nvidia-dkms", "nvidia-kernel-source")
-    )  # fmt: skip
+    )
 
 
 # --- no module ---------------------------------------------------------------------------------------------------
@@ -292,48 +274,43 @@ def _no_module_next(case: Case) -> Iterator[Found]:
 
 def _without(case: Case, kernel: str, which: str) -> Iterator[Found]:
     have = [release for release in _older_with_module(case) if release != kernel]
-    origin = diagnose_queries.driver_origin(case)
+    origin = queries.driver_origin(case)
     evidence = [f"/lib/modules/{kernel}: no nvidia module", *_have(case)]
     if kernel == case.facts.kernels.next and case.facts.kernels.next_because:
         evidence.append(f"boots next: {case.facts.kernels.next_because}")
     if origin == "signed":
         package = _prebuilt_name(case, kernel)
         evidence.append(f"{package}: not installed")
-        repair = diagnose_queries.apply(
-            f"install {package}, or the module by DKMS where the archive has none for this kernel"
-        )
+        repair = queries.apply(f"install {package}, or the module by DKMS where the archive has none for this kernel")
     elif origin == "dkms":
         evidence += _dkms_words(case)
         words = f"build the module for {kernel} with DKMS"
-        repair = diagnose_queries.build_here(case, words, f"{words}: dkms autoinstall -k {kernel}")
+        repair = queries.build_here(case, words, f"{words}: dkms autoinstall -k {kernel}")
     elif origin == "runfile":
         evidence.append(
             "the driver was installed by a runfile, for one kernel: dkms is "
             + ("installed" if "dkms" in case.facts.packages else "not installed")
         )
         words = f"run the .run installer again for {kernel}, with --dkms and the kernel's headers"
-        repair = diagnose_queries.manual(
-            words
-            + ("; or install the driver from apt, which follows the kernel" if case.driver_managed else "")
+        repair = queries.manual(
+            words + ("; or install the driver from apt, which follows the kernel" if case.driver_managed else "")
         )
     else:
         evidence.append(
-            f"packages of the driver: {len(diagnose_queries.installed(case).packages)}, none of them brings a module"
+            f"packages of the driver: {len(queries.installed(case).packages)}, none of them brings a module"
         )
-        repair = diagnose_queries.apply("install the module's package beside the libraries")
+        repair = queries.apply("install the module's package beside the libraries")
     if case.facts.module.loaded is not None:
-        evidence.append(
-            f"{diagnose_queries.loaded_words(case)} for {case.facts.kernels.running}: it works until the reboot"
-        )
+        evidence.append(f"{queries.loaded_words(case)} for {case.facts.kernels.running}: it works until the reboot")
     yield Found(
         f"{which}, {kernel}, has no nvidia module" + (f"; {', '.join(have[:3])} has one" if have else ""),
-        diagnose_queries.clip(evidence),
+        queries.clip(evidence),
         (repair,),
     )
 
 
 def _prebuilt_name(case: Case, kernel: str) -> str:
-    driver = diagnose_queries.installed(case)
+    driver = queries.installed(case)
     series = driver.series or driver.branch or "BRANCH"
     return str(driver_names.prebuilt_modules(series, driver.flavour or "proprietary", kernel))
 
@@ -343,33 +320,32 @@ def _prebuilt_name(case: Case, kernel: str) -> str:
 
 def _module_version(case: Case) -> Iterator[Found]:
     """A module on the disk that is not of the libraries' version."""
-    libraries = diagnose_queries.library_version(case)
-    if libraries is None or diagnose_queries.in_container(case):
+    libraries = queries.library_version(case)
+    if libraries is None or queries.in_container(case):
         return
     wrong = []
-    for kernel in diagnose_queries.kernels_that_matter(case):
-        modules = diagnose_queries.modules_of(case, kernel)
+    for kernel in queries.kernels_that_matter(case):
+        modules = queries.modules_of(case, kernel)
         if modules and modules[0].version and modules[0].version != libraries:
             wrong.append((kernel, modules[0]))
     if not wrong:
         return
     shadow = [
-        other.path for kernel, module in wrong for other in diagnose_queries.modules_of(case, kernel)[1:] if other.version == libraries
-    ]  # fmt: skip
-    evidence = [
-        diagnose_queries.module_words(module) for _, module in wrong
-    ] + diagnose_queries.library_words(case)
-    evidence += [f"{path} is of the right version and comes second" for path in shadow] + _dkms_words(case)
-    evidence += [f"packages: {version}" for version in diagnose_queries.installed(case).versions] + [
-        diagnose_queries.loaded_words(case)
+        other.path
+        for kernel, module in wrong
+        for other in queries.modules_of(case, kernel)[1:]
+        if other.version == libraries
     ]
+    evidence = [queries.module_words(module) for _, module in wrong] + queries.library_words(case)
+    evidence += [f"{path} is of the right version and comes second" for path in shadow] + _dkms_words(case)
+    evidence += [f"packages: {version}" for version in queries.installed(case).versions] + [queries.loaded_words(case)]
     told = ", ".join(f"{module.version} for {kernel} ({_which(case, kernel)})" for kernel, module in wrong)
     running_only = all(kernel == case.facts.kernels.running for kernel, _ in wrong)
     yield Found(
         f"the module on the disk is {told}, the libraries are {libraries}",
-        diagnose_queries.clip(evidence),
+        queries.clip(evidence),
         (
-            diagnose_queries.realign(
+            queries.realign(
                 "bring module and libraries to one version: prebuilt modules, kernel and driver move together"
             ),
         ),
@@ -394,10 +370,10 @@ def _clamp(case: Case) -> Iterator[Found]:
     rows = [row for row in rows if (row[0].series, row[0].open) not in moved]
     if not rows:
         return
-    kept = set(diagnose_queries.kernels_that_matter(case))
+    kept = set(queries.kernels_that_matter(case))
     old = sorted(row[0].name for row in rows if row[0].kernel not in kept)
     evidence = [f"{parsed.name} depends on {other} (<= {limit})" for parsed, other, limit in rows]
-    evidence += diagnose_queries.package_words(case, sorted({other for _, other, _ in rows}))
+    evidence += queries.package_words(case, sorted({other for _, other, _ in rows}))
     meta = driver_names.prebuilt_modules(
         rows[0][0].series, "open" if rows[0][0].open else "proprietary", _meta_flavour(case)
     )
@@ -406,9 +382,9 @@ def _clamp(case: Case) -> Iterator[Found]:
     if old:
         words += f"; {', '.join(old)} are for kernels that neither run nor boot next and may go"
     yield Found(
-        f"{diagnose_queries.counted(rows, 'prebuilt module package')} without a metapackage: updates move the kernel and leave the driver",
-        diagnose_queries.clip(evidence),
-        (diagnose_queries.realign(words),),
+        f"{queries.counted(rows, 'prebuilt module package')} without a metapackage: updates move the kernel and leave the driver",
+        queries.clip(evidence),
+        (queries.realign(words),),
         level="error" if case.facts.package_problems else None,
     )
 
@@ -438,8 +414,7 @@ RULES = (
         ),
         breaks="the driver on that kernel: after the reboot nvidia-smi cannot communicate with it",
         repair=(
-            "install the headers of that kernel and the headers' metapackage, let DKMS build, and only then "
-            "reboot"
+            "install the headers of that kernel and the headers' metapackage, let DKMS build, and only then reboot"
         ),
         prevent="the headers' metapackage beside the image's; or signed modules (nvidia_driver_build: signed)",
         find=_headers_missing,
@@ -549,12 +524,7 @@ RULES = (
             r"modinfo: ERROR: Module nvidia not found",
         ),
         after=_AREA_AFTER,
-        symptom_of=(
-            "kernel.headers_missing",
-            "kernel.build_failed",
-            "kernel.source_missing",
-            "driver.two_installers",
-        ),
+        symptom_of=("kernel.headers_missing", "kernel.build_failed", "kernel.source_missing", "driver.two_installers"),
         sources=("GoogleCloudPlatform/compute-gpu-installation#18",),
     ),
     Rule(

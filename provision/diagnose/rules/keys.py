@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from ansible_collections.gpu.provision.plugins.module_utils.apt import sources as apt_sources
 from provision.catalog.models import Key
-from provision.diagnose import queries as diagnose_queries
-from provision.diagnose import repositories
+from provision.diagnose import queries, repositories
 from provision.diagnose.candidates import apt
 from provision.diagnose.finding import Repair
 from provision.diagnose.rule import Case, Found, Rule
@@ -25,9 +24,10 @@ _WRONG = {
 
 # Role variables that say where a repository is mirrored, and by which key.
 _VARIABLES = {
-    "cuda": ("nvidia_driver_repo", "cuda_toolkit_repo"), "container_toolkit": ("container_toolkit_repo",),
+    "cuda": ("nvidia_driver_repo", "cuda_toolkit_repo"),
+    "container_toolkit": ("container_toolkit_repo",),
     "ppa": ("nvidia_driver_ppa",),
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -60,10 +60,9 @@ def trusts(case: Case) -> list[Trust]:
     found = []
     for row in trouble.lists:
         if repositories.gone(row.uri):
-            continue  # apt.dead_repository tells of it
-        sources = [
-            source for source in case.facts.apt.sources if source.enabled and _is_of(case, source, row)
-        ]
+            # apt.dead_repository tells of it
+            continue
+        sources = [source for source in case.facts.apt.sources if source.enabled and _is_of(case, source, row)]
         # Where one entry of a repository names a key and another none, apt takes it for both.
         source = next((s for s in sources if s.signed_by), next(iter(sources), None))
         if source is None or any(s.trusted for s in sources):
@@ -99,8 +98,7 @@ def _key_repair(case: Case, trust: Trust, wanted: Sequence[str]) -> Repair:
     name = repositories.name_of(trust.row.uri)
     repository = repositories.of_catalog(case, name) if name else None
     path = next(
-        (word for word in (trust.source.signed_by or "").replace(",", " ").split() if word.startswith("/")),
-        None,
+        (word for word in (trust.source.signed_by or "").replace(",", " ").split() if word.startswith("/")), None
     )
     known = repository.fingerprint[-16:] if repository and repository.fingerprint else ""
     given = name and any(case.values.get(f"{variable}_key") for variable in _VARIABLES[name])
@@ -112,7 +110,7 @@ def _key_repair(case: Case, trust: Trust, wanted: Sequence[str]) -> Repair:
             args={"name": name, "path": path, "entry": repositories.entry(trust.source)},
         )
     ident = f" ({wanted[0]})" if wanted else ""
-    return diagnose_queries.manual(
+    return queries.manual(
         f"get the key{ident} from who runs {trust.row.uri}, compare its fingerprint, "
         f"and put it into {path or 'a file of its own (Signed-By)'}"
     )
@@ -122,9 +120,11 @@ def _missing(case: Case) -> Iterator[Found]:
     catalog = _catalog_keys(case)
     for trust in trusts(case):
         if not trust.known or (trust.rings and not trust.usable):
-            continue  # it is not known here, or apt.keyring_unusable tells of it
+            # it is not known here, or apt.keyring_unusable tells of it
+            continue
         if not trust.rings and not any(ring.state == "ok" for ring in apt(case).keyrings):
-            continue  # no key of this host was read
+            # no key of this host was read
+            continue
         have = {ident for ring in trust.usable for ident in ring.ids}
         wanted = _wanted(case, trust)
         if not wanted or any(ident in have for ident in wanted):
@@ -141,7 +141,7 @@ def _missing(case: Case) -> Iterator[Found]:
         rotated = f"; the key that is there was retired on {old[0].retired}" if old else ""
         yield Found(
             f"apt has no key {wanted[0]} for {trust.row.uri}{rotated}",
-            diagnose_queries.clip(evidence),
+            queries.clip(evidence),
             (_key_repair(case, trust, wanted),),
         )
 
@@ -164,7 +164,7 @@ def _unusable(case: Case) -> Iterator[Found]:
             continue
         seen.add(ring.path)
         repair = (
-            diagnose_queries.manual(f"chmod 644 {ring.path}")
+            queries.manual(f"chmod 644 {ring.path}")
             if ring.state == "hidden"
             else _key_repair(case, trust, _wanted(case, trust))
         )
@@ -184,11 +184,7 @@ def _legacy(case: Case) -> Iterator[Found]:
             yield Found(
                 f"{ring.path} trusts NVIDIA's key for every repository",
                 (f"{ring.path}: {ids}",),
-                (
-                    diagnose_queries.manual(
-                        "give the source a Signed-By of its own, then take the key out of that file"
-                    ),
-                ),
+                (queries.manual("give the source a Signed-By of its own, then take the key out of that file"),),
             )
 
 
@@ -202,7 +198,7 @@ def _sha1(case: Case) -> Iterator[Found]:
             yield Found(
                 f"apt on this release takes no signature of {key.long_id} any more",
                 (f"{trust.row.place}: {trust.row.uri}", f"verifier: {trouble.verifier}", rule.text),
-                (diagnose_queries.manual("use the repository of the release that runs here"),),
+                (queries.manual("use the repository of the release that runs here"),),
             )
 
 

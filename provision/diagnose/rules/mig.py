@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from provision.diagnose import queries as diagnose_queries
+from provision.diagnose import queries
 from provision.diagnose.rule import Case, Found, Rule
 
 
 def _lost(case: Case) -> Iterator[Found]:
-    trouble = diagnose_queries.boot(case)
+    trouble = queries.boot(case)
     on = [gpu for gpu in case.facts.smi.gpus if gpu.mig == "Enabled"]
-    if not on or trouble.mig_instances is None or diagnose_queries.in_container(case):
+    if not on or trouble.mig_instances is None or queries.in_container(case):
         return
     empty = [gpu for gpu in on if not trouble.mig_instances.get(str(gpu.index), 0)]
     if not empty:
@@ -25,51 +25,44 @@ def _lost(case: Case) -> Iterator[Found]:
     ]
     manager = "nvidia-mig-manager.service" in (trouble.failed_units or ())
     if manager:
-        evidence += [
-            "nvidia-mig-manager.service: failed",
-            *trouble.unit_log.get("nvidia-mig-manager", [])[-3:],
-        ]
+        evidence += ["nvidia-mig-manager.service: failed", *trouble.unit_log.get("nvidia-mig-manager", [])[-3:]]
     words = (
         "systemctl restart nvidia-mig-manager (it makes the instances of its configuration again)"
         if trouble.mig_layout
         else "make the instances again (nvidia-smi mig -cgi PROFILES -C; nvidia-mig-manager does it at boot), or switch MIG off"
     )
     yield Found(
-        f"MIG is enabled on {diagnose_queries.counted(empty, 'GPU')} and there are no instances: CUDA has nothing to run on there",
-        diagnose_queries.clip(evidence),
-        (diagnose_queries.manual(words),),
+        f"MIG is enabled on {queries.counted(empty, 'GPU')} and there are no instances: CUDA has nothing to run on there",
+        queries.clip(evidence),
+        (queries.manual(words),),
         level="error" if trouble.mig_layout else None,
     )
 
 
 def _pending(case: Case) -> Iterator[Found]:
-    waiting = [
-        gpu for gpu in case.facts.smi.gpus if gpu.mig_pending and gpu.mig and gpu.mig_pending != gpu.mig
-    ]
+    waiting = [gpu for gpu in case.facts.smi.gpus if gpu.mig_pending and gpu.mig and gpu.mig_pending != gpu.mig]
     if not waiting:
         return
     held = [
         f"/proc/modules: {row.name} is used {row.uses} times"
         + (f", by {', '.join(row.holders)}" if row.holders else "")
-        for row in diagnose_queries.boot(case).modules
+        for row in queries.boot(case).modules
         if row.name in ("nvidia_drm", "nvidia_modeset") and row.uses
     ]
     users = [f"pid {user.pid}: {user.comm} ({user.user or 'unknown user'})" for user in case.facts.gpu_users]
-    evidence = (
-        [f"GPU {gpu.index}: MIG is {gpu.mig}, {gpu.mig_pending} after a reset" for gpu in waiting]
-        + held
-        + users
-    )
+    evidence = [f"GPU {gpu.index}: MIG is {gpu.mig}, {gpu.mig_pending} after a reset" for gpu in waiting] + held + users
     reason = ""
     if held and not users:
         reason = "; nvidia_drm holds the card although no process uses it, so that a reset is refused"
     elif users:
-        reason = f"; {diagnose_queries.counted(users, 'process')[:-2] + 'processes' if len(users) > 1 else '1 process'} still use it"
+        reason = (
+            f"; {queries.counted(users, 'process')[:-2] + 'processes' if len(users) > 1 else '1 process'} still use it"
+        )
     yield Found(
-        f"the MIG mode of {diagnose_queries.counted(waiting, 'GPU')} changes at the next reset{reason}",
-        diagnose_queries.clip(evidence),
+        f"the MIG mode of {queries.counted(waiting, 'GPU')} changes at the next reset{reason}",
+        queries.clip(evidence),
         (
-            diagnose_queries.reboot(
+            queries.reboot(
                 "reboot; or stop the display manager, unload nvidia_drm and nvidia_modeset, then nvidia-smi --gpu-reset"
             ),
         ),
@@ -89,16 +82,9 @@ RULES = (
         ),
         breaks="CUDA, containers and Kubernetes' device plugin on those cards",
         repair="make the layout again; let nvidia-mig-manager do it at boot",
-        prevent=(
-            "nvidia-mig-manager (mig-parted) with the wanted layout; note the layout before a reload or "
-            "reboot"
-        ),
+        prevent=("nvidia-mig-manager (mig-parted) with the wanted layout; note the layout before a reload or reboot"),
         find=_lost,
-        texts=(
-            r"No MIG devices? found",
-            r"no MIG devices",
-            r"MIG mode is enabled, but no (?:MIG|GPU) instances",
-        ),
+        texts=(r"No MIG devices? found", r"no MIG devices", r"MIG mode is enabled, but no (?:MIG|GPU) instances"),
         sources=("NVIDIA MIG user guide",),
     ),
     Rule(
@@ -115,9 +101,7 @@ RULES = (
         prevent="multi-user.target and no nvidia_drm on servers",
         find=_pending,
         reboot=True,
-        texts=(
-            r"MIG mode is in pending enable state|is currently being used by one or more other processes",
-        ),
+        texts=(r"MIG mode is in pending enable state|is currently being used by one or more other processes",),
         sources=("NVIDIA MIG user guide",),
     ),
     Rule(
@@ -135,11 +119,7 @@ RULES = (
         repair="one process an instance; torch 2.0 or newer",
         prevent="expected numbers from lspci and the MIG layout, not from torch",
         find=lambda case: (),
-        texts=(
-            r"torch\.cuda\.device_count\(\) == 0",
-            r"CUDA_VISIBLE_DEVICES=MIG-",
-            r"Invalid device id.*MIG",
-        ),
+        texts=(r"torch\.cuda\.device_count\(\) == 0", r"CUDA_VISIBLE_DEVICES=MIG-", r"Invalid device id.*MIG"),
         sources=("NVIDIA MIG user guide; torch 1.13",),
     ),
 )

@@ -5,29 +5,32 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from provision.diagnose import queries as diagnose_queries
+from provision.diagnose import queries
 from provision.diagnose.rule import Case, Found, Rule
 
 
 def _away(case: Case) -> list[str]:
     """Enabled entries of apt's that are not on a disk of this host."""
     return [
-        f"{source.file}: {uri}" for source in case.facts.apt.sources
-        if source.enabled for uri in source.uris if not re.match(r"^(?:file|copy|cdrom):", uri)
-    ]  # fmt: skip
+        f"{source.file}: {uri}"
+        for source in case.facts.apt.sources
+        if source.enabled
+        for uri in source.uris
+        if not re.match(r"^(?:file|copy|cdrom):", uri)
+    ]
 
 
 def _no_network(case: Case) -> Iterator[Found]:
-    trouble = diagnose_queries.boot(case)
+    trouble = queries.boot(case)
     away = _away(case)
     if case.facts.host.container or not away:
         return
     if trouble.default_route is False:
         yield Found(
             "no route leads out of this host: apt reaches none of its repositories",
-            diagnose_queries.clip(["/proc/net/route and ipv6_route: no default route", *away[:3]]),
+            queries.clip(["/proc/net/route and ipv6_route: no default route", *away[:3]]),
             (
-                diagnose_queries.manual(
+                queries.manual(
                     "bring the network up (ip route; networkctl), or give apt a mirror that this host reaches"
                 ),
             ),
@@ -35,12 +38,8 @@ def _no_network(case: Case) -> Iterator[Found]:
     elif trouble.nameservers == []:
         yield Found(
             "no name server is set: names of repositories cannot be looked up",
-            diagnose_queries.clip(["/etc/resolv.conf: no line nameserver", *away[:3]]),
-            (
-                diagnose_queries.manual(
-                    "set a name server (netplan, resolvectl), or use a mirror by its address"
-                ),
-            ),
+            queries.clip(["/etc/resolv.conf: no line nameserver", *away[:3]]),
+            (queries.manual("set a name server (netplan, resolvectl), or use a mirror by its address"),),
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from provision.diagnose import queries as diagnose_queries
+from provision.diagnose import queries
 from provision.diagnose.finding import Repair
 from provision.diagnose.rule import Case, Found, Rule
 from provision.facts import Gpu
@@ -27,8 +27,8 @@ def _who(case: Case) -> str:
 
 
 def _rows(case: Case) -> list[str]:
-    rows = [f"GPU {diagnose_queries.title(case, gpu)}: bound to {gpu.driver}" for gpu in _taken(case)]
-    for module in diagnose_queries.boot(case).modules:
+    rows = [f"GPU {queries.title(case, gpu)}: bound to {gpu.driver}" for gpu in _taken(case)]
+    for module in queries.boot(case).modules:
         if module.name in ("nouveau", "nova", "nova_core", "nova_drm"):
             rows.append(f"/proc/modules: {module.name}, used {module.uses} times")
     if case.facts.module.nouveau_loaded and not any("/proc/modules" in row for row in rows):
@@ -37,11 +37,7 @@ def _rows(case: Case) -> list[str]:
 
 
 def _blocks(case: Case) -> list[str]:
-    return [
-        row.place
-        for row in diagnose_queries.boot(case).modprobe
-        if "nouveau" in row.text or "nova" in row.text
-    ]
+    return [row.place for row in queries.boot(case).modprobe if "nouveau" in row.text or "nova" in row.text]
 
 
 def _old_initrds(case: Case) -> list[str]:
@@ -50,30 +46,21 @@ def _old_initrds(case: Case) -> list[str]:
 
 def _initramfs_stale(case: Case) -> Iterator[Found]:
     old = _old_initrds(case)
-    matter = [kernel for kernel in old if kernel in diagnose_queries.kernels_that_matter(case)]
-    if (
-        not _is_blocked(case)
-        or not matter
-        or not diagnose_queries.own_gpus(case)
-        or not diagnose_queries.wants_driver(case)
-    ):
+    matter = [kernel for kernel in old if kernel in queries.kernels_that_matter(case)]
+    if not _is_blocked(case) or not matter or not queries.own_gpus(case) or not queries.wants_driver(case):
         return
     taken = _taken(case)
     if not taken and not case.facts.module.nouveau_loaded and not case.driver_managed:
         return
     fresh = [initrd.kernel for initrd in case.facts.initrds if initrd.newer_than_blacklist]
-    evidence = (
-        _blocks(case) + [f"/boot/initrd.img-{kernel}: older than the block" for kernel in old] + _rows(case)
-    )
+    evidence = _blocks(case) + [f"/boot/initrd.img-{kernel}: older than the block" for kernel in old] + _rows(case)
     if fresh:
-        evidence.append(
-            f"built since: {', '.join(fresh)} (update-initramfs -u without -k all makes one of them)"
-        )
+        evidence.append(f"built since: {', '.join(fresh)} (update-initramfs -u without -k all makes one of them)")
     yield Found(
         f"nouveau is blocked in modprobe.d, and the initramfs of {', '.join(matter)} was built before that",
-        diagnose_queries.clip(evidence),
+        queries.clip(evidence),
         (Repair(action="initramfs.build", words="update-initramfs -u -k all", args={"kernels": old}),)
-        + ((diagnose_queries.reboot(),) if taken else ()),
+        + ((queries.reboot(),) if taken else ()),
         level="error" if taken else "warning",
         reboot=bool(taken),
     )
@@ -81,31 +68,24 @@ def _initramfs_stale(case: Case) -> Iterator[Found]:
 
 def _not_blocked(case: Case) -> Iterator[Found]:
     taken = _taken(case)
-    if (
-        not taken
-        or _is_blocked(case)
-        or not diagnose_queries.wants_driver(case)
-        or diagnose_queries.in_container(case)
-    ):
+    if not taken or _is_blocked(case) or not queries.wants_driver(case) or queries.in_container(case):
         return
-    if not case.driver_managed and not diagnose_queries.has_driver(case):
+    if not case.driver_managed and not queries.has_driver(case):
         return
-    uses = [
-        module.uses or 0 for module in diagnose_queries.boot(case).modules if module.name in checks.RIVALS
-    ]
+    uses = [module.uses or 0 for module in queries.boot(case).modules if module.name in checks.RIVALS]
     evidence = [*_rows(case), f"modprobe.d and the kernel's command line: no block of {_who(case)}"]
-    evidence += diagnose_queries.log_block(case, r"NVIDIA probe routine was not called", 3)
+    evidence += queries.log_block(case, r"NVIDIA probe routine was not called", 3)
     if uses and uses[0]:
         evidence.append("it cannot be unloaded while the console or a desktop uses it: a reboot does it")
     yield Found(
         f"{_who(case)} has taken {len(taken)} of {len(case.facts.gpus)} GPUs, and nothing blocks it",
-        diagnose_queries.clip(evidence),
+        queries.clip(evidence),
         (
-            diagnose_queries.apply(
+            queries.apply(
                 "block nouveau and nova, build every initramfs"
-                + ("" if diagnose_queries.has_driver(case) else ", install the driver")
+                + ("" if queries.has_driver(case) else ", install the driver")
             ),
-            diagnose_queries.reboot(),
+            queries.reboot(),
         ),
         reboot=True,
     )
@@ -114,24 +94,20 @@ def _not_blocked(case: Case) -> Iterator[Found]:
 def _still_loaded(case: Case) -> Iterator[Found]:
     """Blocked, every initramfs is newer, and it is loaded since before."""
     taken = _taken(case)
-    if not taken or not _is_blocked(case) or diagnose_queries.in_container(case):
+    if not taken or not _is_blocked(case) or queries.in_container(case):
         return
-    if any(
-        kernel in diagnose_queries.kernels_that_matter(case) for kernel in _old_initrds(case)
-    ) or not diagnose_queries.wants_driver(case):
+    if any(kernel in queries.kernels_that_matter(case) for kernel in _old_initrds(case)) or not queries.wants_driver(
+        case
+    ):
         return
-    evidence = (
-        _rows(case)
-        + _blocks(case)
-        + diagnose_queries.log_block(case, r"NVIDIA probe routine was not called", 3)
-    )
+    evidence = _rows(case) + _blocks(case) + queries.log_block(case, r"NVIDIA probe routine was not called", 3)
     built = [initrd.kernel for initrd in case.facts.initrds if initrd.newer_than_blacklist]
     evidence.append(f"initramfs with the block: {', '.join(built) or 'none is used here'}")
     yield Found(
-        f"nouveau is blocked for the next boot and still drives {diagnose_queries.counted(taken, 'GPU')}: it was loaded before",
-        diagnose_queries.clip(evidence),
+        f"nouveau is blocked for the next boot and still drives {queries.counted(taken, 'GPU')}: it was loaded before",
+        queries.clip(evidence),
         (
-            diagnose_queries.reboot(
+            queries.reboot(
                 "reboot: nouveau often cannot be unloaded while the console uses it, and nvidia is never "
                 "loaded beside it"
             ),

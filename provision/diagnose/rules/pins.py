@@ -5,20 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ansible_collections.gpu.provision.plugins.module_utils.lib import driver_names
-from provision.diagnose import queries as diagnose_queries
+from provision.diagnose import queries
 from provision.diagnose.candidates import Candidate, apt, candidate, moves
 from provision.diagnose.finding import Level
 from provision.diagnose.rule import Case, Found, Rule
 
 _METAS = frozenset(
-    {
-        "nvidia-driver",
-        "nvidia-headless",
-        "nvidia-headless-no-dkms",
-        "nvidia-open",
-        "cuda-drivers",
-        "nvidia-dkms",
-    }
+    {"nvidia-driver", "nvidia-headless", "nvidia-headless-no-dkms", "nvidia-open", "cuda-drivers", "nvidia-dkms"}
 )
 
 
@@ -49,7 +42,7 @@ def _is_transitional(taken: Candidate) -> bool:
 def _mixed(case: Case) -> Iterator[Found]:
     installed = {
         parsed.series
-        for parsed in map(driver_names.parse, diagnose_queries.installed(case).packages)
+        for parsed in map(driver_names.parse, queries.installed(case).packages)
         if parsed and parsed.series
     }
     families = _families(case)
@@ -65,14 +58,9 @@ def _mixed(case: Case) -> Iterator[Found]:
             for row in rows
             if row.name in case.facts.packages and case.facts.packages[row.name].installed
         )
-        evidence = [
-            f"{row.name}: {row.version} from {row.origin}, priority {row.priority}{_by(row)}" for row in rows
-        ]
+        evidence = [f"{row.name}: {row.version} from {row.origin}, priority {row.priority}{_by(row)}" for row in rows]
         # The odd ones out first.
-        count = {
-            version: sum(driver_names.upstream(row.version) == version for row in rows)
-            for version in versions
-        }
+        count = {version: sum(driver_names.upstream(row.version) == version for row in rows) for version in versions}
         rows.sort(key=lambda row: (count[driver_names.upstream(row.version)], row.name))
         stuck = [row.name for row in apt(case).unmet] + [row.name for row in apt(case).unfinished]
         broken = any(map(driver_names.is_driver_package, stuck))
@@ -82,16 +70,14 @@ def _mixed(case: Case) -> Iterator[Found]:
             level = "error"
         yield Found(
             f"packages of driver {series} would come from {' and '.join(sorted(origins))}: {', '.join(sorted(versions))}",
-            diagnose_queries.clip(evidence),
+            queries.clip(evidence),
             (
-                diagnose_queries.realign(
+                queries.realign(
                     "keep the driver's packages to one repository (an apt preference), and bring them to one version"
                 ),
             )
             if broken
-            else (
-                diagnose_queries.apply("keep the driver's packages to one repository (an apt preference)"),
-            ),
+            else (queries.apply("keep the driver's packages to one repository (an apt preference)"),),
             level=level,
         )
         return
@@ -103,7 +89,7 @@ def _by(row: Candidate) -> str:
 
 def _branch_moves(case: Case) -> Iterator[Found]:
     rows = []
-    for name, version in diagnose_queries.installed(case).packages.items():
+    for name, version in queries.installed(case).packages.items():
         parsed, package = driver_names.parse(name), case.facts.packages[name]
         if not parsed or not driver_names.is_version_locked(name) or package.held or not package.installed:
             continue
@@ -116,11 +102,11 @@ def _branch_moves(case: Case) -> Iterator[Found]:
     name, version, taken, _ = rows[0]
     yield Found(
         f"the next upgrade moves the driver from branch {driver_names.branch(version)} to {driver_names.branch(taken.version)}",
-        diagnose_queries.clip(
+        queries.clip(
             f"{name}: {version} is installed and not held, {taken.version} from {taken.origin}"
             for name, version, taken, _ in rows
         ),
-        (diagnose_queries.apply("hold the installed driver by exact names, and pin its branch"),),
+        (queries.apply("hold the installed driver by exact names, and pin its branch"),),
     )
 
 
@@ -142,12 +128,12 @@ def _phased(case: Case) -> Iterator[Found]:
     if rows:
         yield Found(
             f"{rows[0].name} {rows[0].version} is handed out to {rows[0].phased} % of hosts so far: equal hosts will differ",
-            diagnose_queries.clip(
+            queries.clip(
                 f"{offer.name}: {case.facts.packages[offer.name].version} is installed, {offer.version} is at {offer.phased} %"
                 for offer in rows
             ),
             (
-                diagnose_queries.manual(
+                queries.manual(
                     "hold the driver, or set APT::Get::Always-Include-Phased-Updates (or Never-…) on the whole fleet"
                 ),
             ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from provision.diagnose import queries as diagnose_queries
+from provision.diagnose import queries
 from provision.diagnose.candidates import apt
 from provision.diagnose.held import user
 from provision.diagnose.rule import Case, Found, Rule
@@ -14,9 +14,10 @@ def _apt(case: Case, kind: str) -> list[tuple[str, str]]:
     """[(value, file)] of apt's proxies for http or https, those of single hosts too; DIRECT is none."""
     name = f"acquire::{kind}::proxy"
     return [
-        (row.value, row.file) for row in apt(case).settings
+        (row.value, row.file)
+        for row in apt(case).settings
         if (row.name == name or row.name.startswith(name + "::")) and row.value.upper() != "DIRECT"
-    ]  # fmt: skip
+    ]
 
 
 def _settled(case: Case) -> bool:
@@ -37,10 +38,10 @@ def _layers(case: Case) -> Iterator[Found]:
         if uri.lower().startswith("https:")
     ]
     repairs = (
-        (diagnose_queries.apply("hand the inventory's proxy to every layer", "driver"),)
+        (queries.apply("hand the inventory's proxy to every layer", "driver"),)
         if _settled(case)
         else (
-            diagnose_queries.manual(
+            queries.manual(
                 "set gpu_proxy_http and gpu_proxy_https in the inventory, or the proxy in that layer's own file"
             ),
         )
@@ -57,7 +58,7 @@ def _layers(case: Case) -> Iterator[Found]:
     if general and not https and wanted:
         yield Found(
             f"apt has a proxy for http ({general[0][0]}) and none for https, which then goes through the same one",
-            diagnose_queries.clip([*told, *(f"https: {uri}" for uri in encrypted[:3])]),
+            queries.clip([*told, *(f"https: {uri}" for uri in encrypted[:3])]),
             repairs,
             # apt falls back to it (tried with 2.6), and most proxies let TLS through.
             level="note",
@@ -65,18 +66,12 @@ def _layers(case: Case) -> Iterator[Found]:
     kinds = {row.kind for row in everybody}
     if "http" in kinds and not kinds & {"https", "all"}:
         row = everybody[0]
-        yield Found(
-            f"{row.file} sets http_proxy ({row.value}) and no https_proxy",
-            diagnose_queries.clip(told),
-            repairs,
-        )
+        yield Found(f"{row.file} sets http_proxy ({row.value}) and no https_proxy", queries.clip(told), repairs)
     if users and not everybody and not https:
         kept = "" if trouble.sudo_keeps_proxy else "; sudo does not hand it on"
         yield Found(
             f"only {users[0].file} knows the proxy ({users[0].value}): {'' if http else 'apt, '}docker and services do not{kept}",
-            diagnose_queries.clip(
-                [*told, f"apt.conf.d: no proxy{' for https' if http else ''}", "/etc/environment: no proxy"]
-            ),
+            queries.clip([*told, f"apt.conf.d: no proxy{' for https' if http else ''}", "/etc/environment: no proxy"]),
             repairs,
         )
 
@@ -100,20 +95,18 @@ def _docker(case: Case) -> Iterator[Found]:
     ):
         return
     others = [
-        f"{row.file}: {row.kind} through {row.value}"
-        for row in trouble.proxies
-        if row.layer in ("everybody", "user")
+        f"{row.file}: {row.kind} through {row.value}" for row in trouble.proxies if row.layer in ("everybody", "user")
     ]
     # A proxy of apt's for http alone may be a cache of packages.
     others += [f"{file}: apt, https through {value}" for value, file in _apt(case, "https")]
     if others:
         yield Found(
             "dockerd has no proxy, and this host goes out through one",
-            diagnose_queries.clip([*others, "/etc/systemd/system/docker.service.d: no proxy"]),
-            (diagnose_queries.apply("write dockerd's drop-in", "containers"),)
+            queries.clip([*others, "/etc/systemd/system/docker.service.d: no proxy"]),
+            (queries.apply("write dockerd's drop-in", "containers"),)
             if _settled(case)
             else (
-                diagnose_queries.manual(
+                queries.manual(
                     "a drop-in /etc/systemd/system/docker.service.d/http-proxy.conf, then daemon-reload and restart; "
                     "or gpu_proxy_https"
                 ),

@@ -5,20 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ansible_collections.gpu.provision.plugins.module_utils.lib import driver_names
-from provision.diagnose import queries as diagnose_queries
+from provision.diagnose import queries
 from provision.diagnose.rule import Case, Found, Rule
 
 
 def _pending(case: Case) -> Iterator[Found]:
     facts = case.facts
     kernels = facts.kernels
-    newer = bool(kernels.next and kernels.next != kernels.running and not diagnose_queries.in_container(case))
+    newer = bool(kernels.next and kernels.next != kernels.running and not queries.in_container(case))
     if not facts.reboot_required.required and not newer:
         return
     packages = facts.reboot_required.packages
-    concerned = [
-        name for name in packages if driver_names.is_driver_package(name) or name.startswith("linux-")
-    ]
+    concerned = [name for name in packages if driver_names.is_driver_package(name) or name.startswith("linux-")]
     evidence = []
     if facts.reboot_required.required:
         evidence.append("/run/reboot-required: " + (", ".join(packages) or "no package named"))
@@ -26,19 +24,18 @@ def _pending(case: Case) -> Iterator[Found]:
         evidence.append(
             f"kernel {kernels.running} runs, {kernels.next} boots next ({kernels.next_because or 'by the boot loader'})"
         )
-    ready = diagnose_queries.modules_of(case, kernels.next or kernels.running)
-    if ready and diagnose_queries.own_gpus(case):
-        evidence.append(f"it has its module: {diagnose_queries.module_words(ready[0])}")
+    ready = queries.modules_of(case, kernels.next or kernels.running)
+    if ready and queries.own_gpus(case):
+        evidence.append(f"it has its module: {queries.module_words(ready[0])}")
     if facts.gpu_users:
         evidence += [
-            f"pid {user.pid}: {user.comm} ({user.user or 'unknown user'}) uses the GPUs"
-            for user in facts.gpu_users[:4]
+            f"pid {user.pid}: {user.comm} ({user.user or 'unknown user'}) uses the GPUs" for user in facts.gpu_users[:4]
         ]
     what = f"kernel {kernels.next}" if newer else ", ".join(concerned[:3] or packages[:3]) or "something"
     yield Found(
         f"{what} waits for a reboot" + (", and the GPUs are in use" if facts.gpu_users else ""),
-        diagnose_queries.clip(evidence),
-        (diagnose_queries.reboot("reboot when nobody works on the machine; nothing else is to be done"),),
+        queries.clip(evidence),
+        (queries.reboot("reboot when nobody works on the machine; nothing else is to be done"),),
         reboot=True,
     )
 
@@ -81,7 +78,7 @@ RULES = (
             "boot.initramfs_broken",
             "kernel.module_version",
         ),
-    ),  # fmt: skip
+    ),
     Rule(
         code="reboot.control_node",
         level="note",
@@ -114,10 +111,7 @@ RULES = (
         repair="wait, look at the console, run the command again",
         prevent="nvidia_driver_reboot_timeout: 1800 for large servers",
         find=_nothing,
-        texts=(
-            r"Timed out waiting for last boot time check",
-            r"Timed out waiting for post-reboot test command",
-        ),
+        texts=(r"Timed out waiting for last boot time check", r"Timed out waiting for post-reboot test command"),
         sources=("ansible.builtin.reboot",),
     ),
 )

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from provision.diagnose import queries as diagnose_queries
+from provision.diagnose import queries
 from provision.diagnose.finding import Repair
 from provision.diagnose.rule import Case, Found, Rule
 
 _REJECTED = (
-    r"unsigned module is rejected", r"module with unavailable key is rejected", r"Key was rejected by service",
-    r"Required key not available", r"signature not signed with a trusted key", r"module verification failed",
-)  # fmt: skip
+    r"unsigned module is rejected",
+    r"module with unavailable key is rejected",
+    r"Key was rejected by service",
+    r"Required key not available",
+    r"signature not signed with a trusted key",
+    r"module verification failed",
+)
 
 
 def _enforced(case: Case) -> list[str]:
     """Why the kernel asks for signatures; empty where it does not."""
-    trouble, rows = diagnose_queries.boot(case), []
+    trouble, rows = queries.boot(case), []
     if case.facts.secure_boot.enabled:
         rows.append("Secure Boot is on (EFI variable SecureBoot)")
     if trouble.sig_enforce or "module.sig_enforce=1" in trouble.cmdline:
@@ -29,8 +33,8 @@ def _enforced(case: Case) -> list[str]:
 def _bad_signatures(case: Case) -> list[tuple[str, str, bool]]:
     """(kernel, what is wrong, unsigned) of modules that this kernel will not take."""
     rows = []
-    for kernel in diagnose_queries.kernels_that_matter(case):
-        modules = diagnose_queries.modules_of(case, kernel)
+    for kernel in queries.kernels_that_matter(case):
+        modules = queries.modules_of(case, kernel)
         if not modules:
             continue
         module = modules[0]
@@ -48,10 +52,10 @@ def _bad_signatures(case: Case) -> list[tuple[str, str, bool]]:
 
 
 def _find(case: Case, unsigned: bool) -> Iterator[Found]:
-    if not diagnose_queries.own_gpus(case) or diagnose_queries.in_container(case):
+    if not queries.own_gpus(case) or queries.in_container(case):
         return
     why, bad = _enforced(case), _bad_signatures(case)
-    rejected = diagnose_queries.log_lines(case, *_REJECTED)
+    rejected = queries.log_lines(case, *_REJECTED)
     loaded = case.facts.module.loaded is not None
     if not why and not (rejected and not loaded and bad and any("rejected" in line for line in rejected)):
         return
@@ -60,7 +64,8 @@ def _find(case: Case, unsigned: bool) -> Iterator[Found]:
         return
     running = case.facts.kernels.running
     if loaded and all(kernel == running for kernel, _, _ in mine):
-        return  # it is loaded: the kernel took it
+        # it is loaded: the kernel took it
+        return
     affects = [kernel for kernel, _, _ in mine]
     evidence = [*(why or ["the kernel refused the module"]), *(words for _, words, _ in mine), *rejected[:3]]
     key = case.facts.secure_boot.mok_key
@@ -69,20 +74,20 @@ def _find(case: Case, unsigned: bool) -> Iterator[Found]:
             case.facts.secure_boot.mok_enrolled
         ]
         evidence.append(f"{key}: the key of this machine's DKMS, {enrolled}")
-    evidence.append(diagnose_queries.loaded_words(case))
+    evidence.append(queries.loaded_words(case))
     when = "" if running in affects and not loaded else " after the next boot"
     message = (
         f"the module of kernel {', '.join(affects)} is not signed, and the kernel takes only signed ones{when}"
         if unsigned
         else f"the module of kernel {', '.join(affects)} is signed by a key that the firmware does not know{when}"
     )
-    yield Found(message, diagnose_queries.clip(evidence), _repairs(case, unsigned))
+    yield Found(message, queries.clip(evidence), _repairs(case, unsigned))
 
 
 def _repairs(case: Case, unsigned: bool) -> tuple[Repair, ...]:
     build = str(case.values.get("nvidia_driver_build", "auto"))
-    channel = diagnose_queries.installed(case).channel
-    enroll = diagnose_queries.manual(
+    channel = queries.installed(case).channel
+    enroll = queries.manual(
         f"enroll the key: mokutil --import {case.facts.secure_boot.mok_key or '/var/lib/shim-signed/mok/MOK.der'}, reboot, and "
         "confirm at the machine's console (no program can do that); or switch Secure Boot off in the "
         "firmware, which is your decision"
@@ -90,7 +95,7 @@ def _repairs(case: Case, unsigned: bool) -> tuple[Repair, ...]:
     if build == "dkms" or channel in ("cuda", "ppa"):
         return (enroll,)
     return (
-        diagnose_queries.apply(
+        queries.apply(
             "install Ubuntu's signed modules (linux-modules-nvidia-…) instead of the module that is built here"
         ),
         enroll,
@@ -133,10 +138,7 @@ RULES = (
         ),
         after=("kernel.headers_missing", "kernel.module_version", "dpkg.unfinished"),
         symptom_of=("driver.two_installers",),
-        sources=(
-            "linux-surface/linux-surface#906",
-            "NVIDIA/open-gpu-kernel-modules reports for Ubuntu 24.04",
-        ),
+        sources=("linux-surface/linux-surface#906", "NVIDIA/open-gpu-kernel-modules reports for Ubuntu 24.04"),
     ),
     Rule(
         code="secureboot.key_not_enrolled",
@@ -153,8 +155,7 @@ RULES = (
         breaks="the driver: the kernel rejects the module (Key was rejected by service)",
         repair="Ubuntu's signed modules; or enroll the key at the console",
         prevent=(
-            "nvidia_driver_build: signed (or auto) on hosts with Secure Boot; DEBIAN_FRONTEND=noninteractive "
-            "in scripts"
+            "nvidia_driver_build: signed (or auto) on hosts with Secure Boot; DEBIAN_FRONTEND=noninteractive in scripts"
         ),
         find=_key,
         reboot=True,

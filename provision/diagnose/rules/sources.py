@@ -8,8 +8,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
 from ansible_collections.gpu.provision.plugins.module_utils.apt import sources as apt_sources
-from provision.diagnose import queries as diagnose_queries
-from provision.diagnose import repositories
+from provision.diagnose import queries, repositories
 from provision.diagnose.candidates import apt
 from provision.diagnose.finding import Repair
 from provision.diagnose.rule import Case, Found, Rule
@@ -25,9 +24,7 @@ _STABLE_DEB = "https://nvidia.github.io/libnvidia-container/stable/deb/$(ARCH)"
 
 
 def _drop(words: str, rows: Sequence[Source]) -> Repair:
-    return Repair(
-        action="sources.drop", words=words, args={"entries": [repositories.entry(row) for row in rows]}
-    )
+    return Repair(action="sources.drop", words=words, args={"entries": [repositories.entry(row) for row in rows]})
 
 
 def _named(rows: Sequence[Source]) -> str:
@@ -59,13 +56,11 @@ def _signed_by_conflict(case: Case) -> Iterator[Found]:
         repairs.append(_drop(f"take out {_named(loose)}: the repository is configured twice", loose))
     for row in fixed:
         repairs.append(
-            diagnose_queries.manual(
-                f"write the same Signed-By into {repositories.place(row)} as its other entry has"
-            )
+            queries.manual(f"write the same Signed-By into {repositories.place(row)} as its other entry has")
         )
     yield Found(
         f"apt refuses all its sources: {_named(told) or 'two entries'} name other keys for one repository",
-        diagnose_queries.clip(evidence),
+        queries.clip(evidence),
         tuple(repairs),
     )
 
@@ -92,13 +87,11 @@ def _malformed(case: Case) -> Iterator[Found]:
         repairs.append(Repair(action="sources.drop", words=f"comment out {where}", args={"entries": entries}))
     if aside:
         paths = list(dict.fromkeys(aside))
-        repairs.append(
-            Repair(action="file.aside", words=f"move {', '.join(paths)} aside", args={"paths": paths})
-        )
+        repairs.append(Repair(action="file.aside", words=f"move {', '.join(paths)} aside", args={"paths": paths}))
     yield Found(
         f"apt cannot read its files: {said[0]}",
-        diagnose_queries.clip(said),
-        tuple(repairs) or (diagnose_queries.manual("mend the file by hand"),),
+        queries.clip(said),
+        tuple(repairs) or (queries.manual("mend the file by hand"),),
     )
 
 
@@ -115,7 +108,7 @@ def _twice(case: Case) -> Iterator[Found]:
         nvidia = any(repositories.is_nvidia(uri) for row in rows for uri in row.uris)
         yield Found(
             f"one repository is configured {len(rows)} times: {_named(rows)}",
-            diagnose_queries.clip(repositories.shown(row) for row in rows),
+            queries.clip(repositories.shown(row) for row in rows),
             (_drop(f"take out {_named(others)}", others),),
             level="warning" if nvidia else "note",
         )
@@ -136,8 +129,9 @@ def _dead(case: Case) -> Iterator[Found]:
     enabled = [row for row in case.facts.apt.sources if row.enabled]
     alive = any(
         apt_sources.normalise(uri).startswith("nvidia.github.io/libnvidia-container/stable/deb")
-        for row in enabled for uri in row.uris
-    )  # fmt: skip
+        for row in enabled
+        for uri in row.uris
+    )
     rewrite, drop, evidence = [], [], []
     for row in enabled:
         for uri in row.uris:
@@ -154,17 +148,18 @@ def _dead(case: Case) -> Iterator[Found]:
                 alive = True
     repairs = []
     if rewrite:
-        repairs.append(Repair(
-            action="sources.rewrite", words=f"lead {_named([row for row, _ in rewrite])} to {_STABLE_DEB}",
-            args={"entries": [{**repositories.entry(row), "uri": uri, "to": _STABLE_DEB} for row, uri in rewrite]},
-        ))  # fmt: skip
+        repairs.append(
+            Repair(
+                action="sources.rewrite",
+                words=f"lead {_named([row for row, _ in rewrite])} to {_STABLE_DEB}",
+                args={"entries": [{**repositories.entry(row), "uri": uri, "to": _STABLE_DEB} for row, uri in rewrite]},
+            )
+        )
     if drop:
         repairs.append(_drop(f"take out {_named(drop)}", drop))
     if repairs:
         told = _named([row for row, _ in rewrite] + drop)
-        yield Found(
-            f"{told}: the repository is gone from there", diagnose_queries.clip(evidence), tuple(repairs)
-        )
+        yield Found(f"{told}: the repository is gone from there", queries.clip(evidence), tuple(repairs))
 
 
 def _no_such_release(case: Case) -> Iterator[Found]:
@@ -183,29 +178,19 @@ def _no_such_release(case: Case) -> Iterator[Found]:
             told = True
             yield Found(
                 f"NVIDIA has no repository ubuntu{match[2]}",
-                (
-                    f"{repositories.place(row)}: {uri}",
-                    f"this host: {host.pretty or host.id + ' ' + host.version_id}",
-                ),
+                (f"{repositories.place(row)}: {uri}", f"this host: {host.pretty or host.id + ' ' + host.version_id}"),
                 (
                     *repairs,
-                    diagnose_queries.manual(
-                        "take the repository of the long-term release that this system is made from"
-                    ),
+                    queries.manual("take the repository of the long-term release that this system is made from"),
                 ),
             )
     # Derived and interim releases: what is made of their names does not exist.
     known = set(case.catalog.repositories.repositories["cuda"].ubuntu)
-    if (
-        not told
-        and host.id not in ("", "debian")
-        and (host.id != "ubuntu" or host.version_id not in known)
-        and own
-    ):
+    if not told and host.id not in ("", "debian") and (host.id != "ubuntu" or host.version_id not in known) and own:
         yield Found(
             f"NVIDIA has no repository for {host.id.capitalize()} {host.version_id}",
             (f"os-release: {host.pretty or host.version_id}", f"known releases: {', '.join(sorted(known))}"),
-            (diagnose_queries.manual("use the driver of Ubuntu's own archive, or a long-term release"),),
+            (queries.manual("use the driver of Ubuntu's own archive, or a long-term release"),),
             level="note",
         )
 
@@ -219,13 +204,7 @@ def _other_release(case: Case) -> Iterator[Found]:
     for row in case.facts.apt.sources:
         for uri in row.uris if row.enabled else ():
             match = _CUDA.search(apt_sources.normalise(uri) + "/")
-            if (
-                match
-                and match[1] == "ubuntu"
-                and len(match[2]) == 4
-                and match[2].endswith("04")
-                and match[2] != own
-            ):
+            if match and match[1] == "ubuntu" and len(match[2]) == 4 and match[2].endswith("04") and match[2] != own:
                 yield Found(
                     f"NVIDIA's repository is that of Ubuntu {match[2][:2]}.{match[2][2:]}, this is {host.version_id}",
                     (f"{repositories.place(row)}: {uri}",),
@@ -253,17 +232,13 @@ def _contradicts(case: Case) -> Iterator[Found]:
         return
     evidence = [f"{row.place}: {row.uri} {row.suite}" for row in rows]
     evidence += [
-        f"{one.name}: {one.found} bytes, its Release file says {one.expected}"
-        for row in rows
-        for one in row.differs
+        f"{one.name}: {one.found} bytes, its Release file says {one.expected}" for row in rows for one in row.differs
     ]
-    evidence += [
-        f"lists/partial/{name}: apt fetched it and found it wrong" for row in rows for name in row.failed
-    ]
+    evidence += [f"lists/partial/{name}: apt fetched it and found it wrong" for row in rows for name in row.failed]
     broken = any(row.differs for row in rows)
     yield Found(
         f"the lists of {rows[0].uri} contradict their Release file",
-        diagnose_queries.clip(evidence),
+        queries.clip(evidence),
         (
             Repair(
                 action="lists.clean",
@@ -286,11 +261,7 @@ def _clock(case: Case) -> Iterator[Found]:
                     f"{row.place}: {row.uri} {row.suite}, Date: {row.date}",
                     f"clock: {datetime.fromtimestamp(now, UTC):%Y-%m-%d %H:%M} UTC",
                 ),
-                (
-                    diagnose_queries.manual(
-                        "timedatectl set-ntp true (or chronyc makestep), then apt-get update"
-                    ),
-                ),
+                (queries.manual("timedatectl set-ntp true (or chronyc makestep), then apt-get update"),),
             )
             return
 

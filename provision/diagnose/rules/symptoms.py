@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from provision.diagnose import queries as diagnose_queries
+from provision.diagnose import queries
 from provision.diagnose.rule import Case, Found, Rule
 
 _DRIVER = frozenset({"secureboot", "kernel", "driver", "nouveau", "gpus", "fabric", "mig"})
@@ -52,27 +52,21 @@ EXPLAINED_BY: dict[str, tuple[frozenset[str], ...]] = {
 
 def _smi_fails(case: Case) -> Iterator[Found]:
     smi = case.facts.smi
-    if not smi.path or not (smi.ran or smi.error) or not diagnose_queries.own_gpus(case):
+    if not smi.path or not (smi.ran or smi.error) or not queries.own_gpus(case):
         return
-    if diagnose_queries.in_container(case) and not case.facts.devices:
-        return  # no GPU was given to this container
+    if queries.in_container(case) and not case.facts.devices:
+        # no GPU was given to this container
+        return
     if smi.timed_out:
         yield Found("nvidia-smi did not answer in time", (f"{smi.path}: stopped after its time was over",))
     elif smi.rc or smi.error:
         said = (smi.error or f"exit code {smi.rc}").splitlines()
+        yield Found(f"nvidia-smi fails: {said[0]}", queries.clip([f"{smi.path} ended with {smi.rc}", *said[1:4]]))
+    elif not queries.in_container(case) and 0 < len(smi.gpus) < len(queries.own_gpus(case)):
+        unseen = [queries.title(case, gpu) for gpu in queries.own_gpus(case) if not queries.smi_sees(case, gpu)]
         yield Found(
-            f"nvidia-smi fails: {said[0]}",
-            diagnose_queries.clip([f"{smi.path} ended with {smi.rc}", *said[1:4]]),
-        )
-    elif not diagnose_queries.in_container(case) and 0 < len(smi.gpus) < len(diagnose_queries.own_gpus(case)):
-        unseen = [
-            diagnose_queries.title(case, gpu)
-            for gpu in diagnose_queries.own_gpus(case)
-            if not diagnose_queries.smi_sees(case, gpu)
-        ]
-        yield Found(
-            f"nvidia-smi sees {len(smi.gpus)} of {len(diagnose_queries.own_gpus(case))} GPUs",
-            diagnose_queries.clip(f"not seen: {title}" for title in unseen),
+            f"nvidia-smi sees {len(smi.gpus)} of {len(queries.own_gpus(case))} GPUs",
+            queries.clip(f"not seen: {title}" for title in unseen),
         )
 
 
@@ -80,68 +74,63 @@ def _not_loaded(case: Case) -> Iterator[Found]:
     facts = case.facts
     if (
         facts.module.loaded
-        or not diagnose_queries.own_gpus(case)
-        or not diagnose_queries.has_driver(case)
-        or diagnose_queries.in_container(case)
+        or not queries.own_gpus(case)
+        or not queries.has_driver(case)
+        or queries.in_container(case)
         and not facts.kernels.installed
     ):
         return
-    found = diagnose_queries.modules_of(case, facts.kernels.running)
+    found = queries.modules_of(case, facts.kernels.running)
     if found:
         evidence = [
-            f"on the disk for {facts.kernels.running}: {diagnose_queries.module_words(found[0])}",
+            f"on the disk for {facts.kernels.running}: {queries.module_words(found[0])}",
             "/proc/driver/nvidia/version: not there",
         ]
         if not facts.devices:
             evidence.append("/dev/nvidia*: none")
         yield Found(
             f"the nvidia module is not loaded, though there is one for kernel {facts.kernels.running}",
-            diagnose_queries.clip(evidence),
+            queries.clip(evidence),
         )
 
 
 def _unbound(case: Case) -> Iterator[Found]:
     facts = case.facts
-    unbound = [gpu for gpu in diagnose_queries.own_gpus(case) if gpu.driver is None]
+    unbound = [gpu for gpu in queries.own_gpus(case) if gpu.driver is None]
     if (
         facts.module.loaded
         and unbound
-        and not diagnose_queries.in_container(case)
+        and not queries.in_container(case)
         and any(gpu.driver == "nvidia" for gpu in facts.gpus)
     ):
         yield Found(
-            f"{len(unbound)} of {len(diagnose_queries.own_gpus(case))} GPUs have no driver, though the nvidia module is loaded",
-            diagnose_queries.clip(diagnose_queries.title(case, gpu) for gpu in unbound),
+            f"{len(unbound)} of {len(queries.own_gpus(case))} GPUs have no driver, though the nvidia module is loaded",
+            queries.clip(queries.title(case, gpu) for gpu in unbound),
         )
-    elif facts.module.loaded and unbound and not diagnose_queries.in_container(case) and not facts.smi.gpus:
+    elif facts.module.loaded and unbound and not queries.in_container(case) and not facts.smi.gpus:
         yield Found(
-            "the nvidia module is loaded and drives no GPU",
-            diagnose_queries.clip(diagnose_queries.title(case, gpu) for gpu in unbound),
+            "the nvidia module is loaded and drives no GPU", queries.clip(queries.title(case, gpu) for gpu in unbound)
         )
 
 
 def _persistenced(case: Case) -> Iterator[Found]:
-    trouble = diagnose_queries.boot(case)
+    trouble = queries.boot(case)
     said = trouble.unit_log.get("nvidia-persistenced", [])
     failed = "nvidia-persistenced.service" in (trouble.failed_units or ())
-    if failed and diagnose_queries.own_gpus(case) and not diagnose_queries.smi_works(case):
+    if failed and queries.own_gpus(case) and not queries.smi_works(case):
         yield Found(
-            "nvidia-persistenced does not start",
-            diagnose_queries.clip(["nvidia-persistenced.service: failed", *said[-4:]]),
+            "nvidia-persistenced does not start", queries.clip(["nvidia-persistenced.service: failed", *said[-4:]])
         )
 
 
 def _fabric(case: Case) -> Iterator[Found]:
-    trouble = diagnose_queries.boot(case)
+    trouble = queries.boot(case)
     failed = "nvidia-fabricmanager.service" in (trouble.failed_units or ())
     if failed and (case.facts.nvswitches or case.facts.nvlink5_switch):
         yield Found(
             "nvidia-fabricmanager does not start",
-            diagnose_queries.clip(
-                [
-                    "nvidia-fabricmanager.service: failed",
-                    *trouble.unit_log.get("nvidia-fabricmanager", [])[-4:],
-                ]
+            queries.clip(
+                ["nvidia-fabricmanager.service: failed", *trouble.unit_log.get("nvidia-fabricmanager", [])[-4:]]
             ),
         )
 
@@ -204,10 +193,7 @@ RULES = (
         repair="mend the cause that it is folded under; without one, look at `dmesg | grep NVRM`",
         prevent="",
         find=_unbound,
-        texts=(
-            r"probe with driver nvidia failed with error",
-            r"nvidia: probe of [0-9a-f:.]+ failed with error",
-        ),
+        texts=(r"probe with driver nvidia failed with error", r"nvidia: probe of [0-9a-f:.]+ failed with error"),
     ),
     Rule(
         code="driver.persistenced_fails",

@@ -9,9 +9,7 @@ import ipaddress
 import re
 from urllib.parse import urlsplit
 
-_ADDRESS = re.compile(
-    r"[a-z][a-z0-9+.-]{0,20}:/{1,3}(?:[^\s/]{0,256}@)?(?:\[[0-9a-f:.]{2,45}\])?[^\s\"',;\]]*", re.I
-)
+_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]{0,20}:/{1,3}(?:[^\s/]{0,256}@)?(?:\[[0-9a-f:.]{2,45}\])?[^\s\"',;\]]*", re.I)
 _VERIFIED = re.compile(r"[#&]sha256[=:][0-9a-f]{64}(?![0-9a-f])", re.I)
 _SAFE = ("https", "ssh", "file")
 # pip's option that takes a server without a valid certificate.

@@ -13,9 +13,12 @@ import re
 from provision.parts import verdicts
 
 WISH = {
-    "prefixes": [],  # [{"path", "channels"}] asked for; channels: what its .condarc should say, None: not ours
-    "environments": [],  # [{"name", "path", "build": cuda | cpu | "", "frameworks": {name: version}, "wish", "lib64"}]
-    "refused": [],  # sentences: what is asked for and cannot be here
+    # [{"path", "channels"}] asked for; channels: what its .condarc should say, None: not ours
+    "prefixes": [],
+    # [{"name", "path", "build": cuda | cpu | "", "frameworks": {name: version}, "wish", "lib64"}]
+    "environments": [],
+    # sentences: what is asked for and cannot be here
+    "refused": [],
 }
 _GPU_NAME = re.compile(r"cuda|gpu|(^|[^a-z])cu[0-9]{2,3}", re.I)
 _verdict = verdicts.verdict
@@ -51,9 +54,12 @@ def prefixes(facts, want):
     broken = [prefix["path"] for prefix in found.values() if prefix["state"] == "partial"]
     if broken:
         return _verdict(
-            check, "warn", "only part of a conda is in %s" % ", ".join(broken), evidence,
+            check,
+            "warn",
+            "only part of a conda is in %s" % ", ".join(broken),
+            evidence,
             "nobody asks for it here; its owner may install it again or remove it",
-        )  # fmt: skip
+        )
     if not found:
         return _verdict(check, "skip", "no conda, and none is asked for")
     return _verdict(check, "pass", "%s whole" % _count(len(found), "installation"), evidence)
@@ -81,9 +87,7 @@ def environments(facts, want):
     if bad:
         hint = "provision plan shows what is to be done; what differs is made anew only with miniconda_rebuild: true"
         return _verdict(check, "fail", "not as asked for: %s" % "; ".join(bad), bad + evidence, hint)
-    return _verdict(
-        check, "pass", "%s as asked for" % _count(len(wish["environments"]), "environment"), evidence
-    )
+    return _verdict(check, "pass", "%s as asked for" % _count(len(wish["environments"]), "environment"), evidence)
 
 
 def _differs(item, env):
@@ -144,15 +148,11 @@ def cpu_builds(facts, want):
     )
     evidence = bad + odd or [_of(env) for env in judged]
     if bad:
-        return _verdict(
-            check, "fail", "%s cannot use the GPU" % _count(len(bad), "environment"), evidence, hint
-        )
+        return _verdict(check, "fail", "%s cannot use the GPU" % _count(len(bad), "environment"), evidence, hint)
     if odd:
         message = "%s made for the GPU by name or by packages cannot use it" % _count(len(odd), "environment")
         return _verdict(check, "warn", message, evidence, hint)
-    return _verdict(
-        check, "pass", "none where it should not be, of %s" % _count(len(judged), "environment"), evidence
-    )
+    return _verdict(check, "pass", "none where it should not be, of %s" % _count(len(judged), "environment"), evidence)
 
 
 def _build(env, name):
@@ -199,14 +199,10 @@ def channels(facts, want):
             continue
         file = item["path"] + "/.condarc"
         if prefix["condarcs"].get(file) != item["channels"]:
-            bad.append(
-                "%s says %s, not %s" % (file, _list(prefix["condarcs"].get(file)), _list(item["channels"]))
-            )
+            bad.append("%s says %s, not %s" % (file, _list(prefix["condarcs"].get(file)), _list(item["channels"])))
     for path, prefix in sorted(found.items()):
         effective = (
-            ["defaults"]
-            if prefix["channels"] is None and prefix["distribution"] != "miniforge"
-            else prefix["channels"]
+            ["defaults"] if prefix["channels"] is None and prefix["distribution"] != "miniforge" else prefix["channels"]
         )
         evidence.append("%s: %s" % (path, _list(effective)))
         named = [channel for channel in effective or () if _DEFAULTS.search(channel)]
@@ -221,11 +217,7 @@ def channels(facts, want):
             "or accept them (miniconda_accept_tos: true)"
         )
         return _verdict(
-            check,
-            "warn",
-            "conda asks for Anaconda's terms and fails where nobody can answer",
-            asks + evidence,
-            hint,
+            check, "warn", "conda asks for Anaconda's terms and fails where nobody can answer", asks + evidence, hint
         )
     return _verdict(check, "pass", "no terms stand in the way", evidence)
 
@@ -239,9 +231,7 @@ def _count(number, one, more=None):
 
 
 def _of_prefix(prefix):
-    words = (
-        [prefix["distribution"], prefix["version"] or ""] if prefix["state"] == "whole" else [prefix["state"]]
-    )
+    words = [prefix["distribution"], prefix["version"] or ""] if prefix["state"] == "whole" else [prefix["state"]]
     lacks = " (%s)" % ", ".join(prefix["missing"]) if prefix["missing"] else ""
     return "%s: %s%s" % (prefix["path"], " ".join(filter(None, words)), lacks)
 

@@ -16,9 +16,7 @@ from provision.parts.decision import of_role
 
 _LISTS = ("packages", "pip", "channels")
 # What of an environment's wish decides what is in it; where it lies does not.
-_CONTENT = (
-    "python", "cuda", "torch", "torch_from", "tensorflow", "jax", "cudnn", "packages", "pip", "channels",
-)  # fmt: skip
+_CONTENT = ("python", "cuda", "torch", "torch_from", "tensorflow", "jax", "cudnn", "packages", "pip", "channels")
 
 
 @dataclass(frozen=True)
@@ -39,8 +37,10 @@ class EnvironmentWish:
     channels: tuple[str, ...] = ()
     user: str = ""
     prefix: str = ""
-    content: str | None = None  # of the file, once it was read
-    unreadable: str = ""  # why it could not be
+    # of the file, once it was read
+    content: str | None = None
+    # why it could not be
+    unreadable: str = ""
 
     @classmethod
     def from_item(cls, item: Mapping[str, Any]) -> EnvironmentWish:
@@ -97,9 +97,7 @@ class CondaWish:
     @classmethod
     def from_vars(cls, values: Mapping[str, Any]) -> CondaWish:
         """Read role variables; missing ones take the defaults."""
-        found = {
-            name: value for name, value in of_role(values, "miniconda_", cls).items() if value is not None
-        }
+        found = {name: value for name, value in of_role(values, "miniconda_", cls).items() if value is not None}
         for name in ("users", "shell_init", "channels"):
             if name in found:
                 found[name] = tuple(str(item) for item in found[name])

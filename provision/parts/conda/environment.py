@@ -27,8 +27,15 @@ _SPEC = re.compile(r"[A-Za-z0-9_*/.][\w.*+:/@=<>!~,|\[\]'\"#%?&^ -]*")
 _SOURCE = re.compile(r"(?:/|(?:git\+)?(?:https?|file|ssh)://)[^\s`$\\]+")
 _CHANNEL = re.compile(r"[A-Za-z0-9_/.][\w.+:/@=%~-]*")
 _FRAMEWORK_PACKAGES = (
-    "pytorch", "torch", "tensorflow", "tensorflow-gpu", "jax", "jaxlib", "cudatoolkit", "cuda-version",
-)  # fmt: skip
+    "pytorch",
+    "torch",
+    "tensorflow",
+    "tensorflow-gpu",
+    "jax",
+    "jaxlib",
+    "cudatoolkit",
+    "cuda-version",
+)
 
 
 class EnvironmentJudge(Frameworks):
@@ -67,14 +74,14 @@ class EnvironmentJudge(Frameworks):
     def _keys(self) -> None:
         env = self.env
         if env.python and not re.fullmatch(r"[23]\.[0-9]{1,2}(\.[0-9]{1,2})?", env.python):
-            self.block(
-                "conda.python_invalid", f"'{env.python}' is not a version of Python", ['written "3.11"']
-            )
+            self.block("conda.python_invalid", f"'{env.python}' is not a version of Python", ['written "3.11"'])
         elif env.python in ("3.1", "3.2"):
             self.block(
-                "conda.python_invalid", f"Python {env.python} is not meant, is it?",
-                ["3.10 without quotes is the number 3.1 in YAML"], f'python: "{env.python}0", in quotes',
-            )  # fmt: skip
+                "conda.python_invalid",
+                f"Python {env.python} is not meant, is it?",
+                ["3.10 without quotes is the number 3.1 in YAML"],
+                f'python: "{env.python}0", in quotes',
+            )
         for name, known in (("torch", self.catalog.torch), ("tensorflow", self.catalog.tensorflow)):
             self._lost_zero(name, getattr(env, name), known)
         if env.cuda and env.cuda not in NONE and not re.fullmatch(r"[0-9]{1,2}(\.[0-9]{1,2}){0,2}", env.cuda):
@@ -85,23 +92,29 @@ class EnvironmentJudge(Frameworks):
                 'written cuda: "12.4", or cuda: none',
             )
         for key_, items, is_one in (
-            ("packages", env.packages, _SPEC.fullmatch), ("pip", env.pip, _is_requirement),
+            ("packages", env.packages, _SPEC.fullmatch),
+            ("pip", env.pip, _is_requirement),
             ("channels", env.channels, _CHANNEL.fullmatch),
-        ):  # fmt: skip
+        ):
             bad = [item for item in items if not is_one(item.strip())]
             if bad:
                 self.block(
-                    "conda.package_invalid", f"{key_}: {bad[0]!r} is not one",
-                    ["options and other commands are not taken, only what is to be there"], f"take {bad[0]!r} out of {key_}",
-                )  # fmt: skip
+                    "conda.package_invalid",
+                    f"{key_}: {bad[0]!r} is not one",
+                    ["options and other commands are not taken, only what is to be there"],
+                    f"take {bad[0]!r} out of {key_}",
+                )
         for item in env.packages + env.pip:
             name = re.split(r"[^a-z0-9-]", item.strip().lower().rpartition("::")[2])[0]
             if name in _FRAMEWORK_PACKAGES:
                 self.warn(
-                    "conda.unchecked_package", f"{item} is not checked against the driver and the GPUs",
-                    ["what is named in packages or pip is given to conda or pip as it is; a build for the CPU may come"],
+                    "conda.unchecked_package",
+                    f"{item} is not checked against the driver and the GPUs",
+                    [
+                        "what is named in packages or pip is given to conda or pip as it is; a build for the CPU may come"
+                    ],
                     "name it by its own key: torch, tensorflow, jax, cuda",
-                )  # fmt: skip
+                )
 
     def _lost_zero(self, name: str, text: str, known: Callable[[str], object]) -> None:
         """Refuse a version that may be another with its last zero lost, where there are both: 2.1 and 2.10."""
@@ -113,9 +126,11 @@ class EnvironmentJudge(Frameworks):
         except UsageError:
             return
         self.block(
-            "conda.version_unclear", f"{name} {text} may be meant as {text}0",
-            [f"{text}0 without quotes is the number {text} in YAML"], f'{name}: "{text}0", in quotes; or {name}: "{exact}"',
-        )  # fmt: skip
+            "conda.version_unclear",
+            f"{name} {text} may be meant as {text}0",
+            [f"{text}0 without quotes is the number {text} in YAML"],
+            f'{name}: "{text}0", in quotes; or {name}: "{exact}"',
+        )
 
     # --- CUDA and cuDNN of conda -----------------------------------------------------------------------------------
 
@@ -128,17 +143,20 @@ class EnvironmentJudge(Frameworks):
             return
         if text.isdigit():
             fit = [
-                m for m in self.catalog.cuda_minors
-                if m.major == int(text) and key(m.version) <= key(conda.version_pin.newest)
+                m
+                for m in self.catalog.cuda_minors
+                if m.major == int(text)
+                and key(m.version) <= key(conda.version_pin.newest)
                 and (self.host.max_cuda is None or key(m.version) <= key(self.host.max_cuda))
-            ]  # fmt: skip
+            ]
             found = fit[-1] if fit else found
         cuda = found.version
         if key(cuda) > key(conda.version_pin.newest):
             self.block(
-                "conda.cuda_not_packaged", f"conda-forge is not known to have CUDA {cuda}",
+                "conda.cuda_not_packaged",
+                f"conda-forge is not known to have CUDA {cuda}",
                 [f"the newest that the catalog knows there is {conda.version_pin.newest}"],
-            )  # fmt: skip
+            )
             return
         refusal = self.toolkit_refusal(cuda)
         if refusal:
@@ -148,14 +166,10 @@ class EnvironmentJudge(Frameworks):
         exact = text if text.count(".") == 2 else cuda
         if key(cuda) <= key(conda.legacy.last):
             self._conda.append(f"{conda.legacy.package}={exact}")
-            self.reason(
-                f"CUDA {exact} of conda", f"the package {conda.legacy.package}: libraries without nvcc"
-            )
+            self.reason(f"CUDA {exact} of conda", f"the package {conda.legacy.package}: libraries without nvcc")
         else:
             self._conda += [f"{conda.version_pin.package}={cuda}", f"cuda-toolkit={exact}"]
-            self.reason(
-                f"CUDA {exact} of conda", "compiler and libraries of conda-forge, all held to one version"
-            )
+            self.reason(f"CUDA {exact} of conda", "compiler and libraries of conda-forge, all held to one version")
 
     def _cudnn(self) -> None:
         text = self.env.cudnn
@@ -168,25 +182,30 @@ class EnvironmentJudge(Frameworks):
             if brought and all(same(text, version) for version in brought):
                 return
             self.block(
-                "conda.cudnn_of_framework", f"cuDNN {text} cannot be chosen beside a framework",
+                "conda.cudnn_of_framework",
+                f"cuDNN {text} cannot be chosen beside a framework",
                 [
                     f"the framework brings its own{' (' + ', '.join(brought) + ')' if brought else ''}",
                     "a second one would be found by chance, or not at all (I1)",
                 ],
                 "leave cudnn out; the framework's own is used",
-            )  # fmt: skip
+            )
         elif not self._cudas:
             self.block(
-                "conda.cudnn_without_cuda", f"cuDNN {text} without CUDA", ["cuDNN is built for one CUDA"],
+                "conda.cudnn_without_cuda",
+                f"cuDNN {text} without CUDA",
+                ["cuDNN is built for one CUDA"],
                 "say cuda as well, or leave cudnn out",
-            )  # fmt: skip
+            )
         else:
             pair = self.catalog.cudnn_for(self._cudas[0], self.host.gpus, version=text)
             if pair is None:
                 self.block(
-                    "conda.cudnn_other_cuda", f"there is no cuDNN {text} for CUDA {self._cudas[0]} on these GPUs", [],
+                    "conda.cudnn_other_cuda",
+                    f"there is no cuDNN {text} for CUDA {self._cudas[0]} on these GPUs",
+                    [],
                     f"leave cudnn out, or take {self._other_cudnn()}",
-                )  # fmt: skip
+                )
                 return
             self._conda.insert(0, f"cudnn={text}")
 
@@ -206,17 +225,17 @@ class EnvironmentJudge(Frameworks):
         because = [f"{name} has wheels for Python {_span(listed)}" for name, listed in self._pythons]
         if common is not None and not common:
             self.block(
-                "conda.no_common_python", "its frameworks have no Python in common", because,
+                "conda.no_common_python",
+                "its frameworks have no Python in common",
+                because,
                 "put them into environments of their own",
-            )  # fmt: skip
+            )
             return ""
         if self.env.python:
             if common is not None and minor(self.env.python) not in common:
                 names = " and ".join(name for name, _ in self._pythons)
                 self.block(
-                    "conda.no_wheel_for_python",
-                    f"there are no wheels of {names} for Python {self.env.python}",
-                    because,
+                    "conda.no_wheel_for_python", f"there are no wheels of {names} for Python {self.env.python}", because
                 )
                 return ""
             self._unheard_of_python()
@@ -231,14 +250,14 @@ class EnvironmentJudge(Frameworks):
         return chosen
 
     def _unheard_of_python(self) -> None:
-        known = max(
-            (p for r in self.catalog.frameworks.torch.releases.values() for p in r.python or ()), key=key
-        )
+        known = max((p for r in self.catalog.frameworks.torch.releases.values() for p in r.python or ()), key=key)
         if not self._pythons and key(minor(self.env.python)) > key(known):
             self.warn(
-                "conda.uncertain", f"whether there is a Python {self.env.python} is not known",
-                [f"the newest that the catalog has heard of is {known}"], f'python: "{known}"',
-            )  # fmt: skip
+                "conda.uncertain",
+                f"whether there is a Python {self.env.python} is not known",
+                [f"the newest that the catalog has heard of is {known}"],
+                f'python: "{known}"',
+            )
 
     # --- together ----------------------------------------------------------------------------------------------
 
@@ -249,10 +268,11 @@ class EnvironmentJudge(Frameworks):
             return
         if self._extra_channels and not python:
             self.block(
-                "conda.python_needed", "which Python it is for must be said",
+                "conda.python_needed",
+                "which Python it is for must be said",
                 ["builds of the channel pytorch are named by it, and the catalog does not know which there are"],
                 'python: "3.10"',
-            )  # fmt: skip
+            )
             return
         conda = [item.replace("PYTHON", minor(python)) for item in self._conda]
         pip = [*self._pip, *env.pip]
@@ -261,15 +281,12 @@ class EnvironmentJudge(Frameworks):
             torch = [str(item) for step in self._wheels for item in _list(step["packages"])]
             # Named again, so that nothing that comes later moves it to another build.
             guards = torch + (["numpy<2"] if self._needs_old_numpy() else [])
-            steps.append({
-                "packages": guards + pip, "index_url": self.wish.pip_index_url, "extra_index_urls": [],
-            })  # fmt: skip
-        packages = [
-            *([f"python={python}"] if python else []), *(["pip"] if steps else []), *conda, *env.packages,
-        ]  # fmt: skip
+            steps.append({"packages": guards + pip, "index_url": self.wish.pip_index_url, "extra_index_urls": []})
+        packages = [*([f"python={python}"] if python else []), *(["pip"] if steps else []), *conda, *env.packages]
         channels = dict.fromkeys([*self._extra_channels, *self.channels])
         if any(item.startswith(("cudatoolkit=", "cuda-version=", "cudnn=")) for item in conda):
-            channels = dict.fromkeys([*channels, "conda-forge"])  # nobody else has all of them
+            # nobody else has all of them
+            channels = dict.fromkeys([*channels, "conda-forge"])
         gpu = bool(self._cudas)
         if gpu and not host.gpus:
             self.warn(
@@ -287,11 +304,16 @@ class EnvironmentJudge(Frameworks):
                 else "another driver runs when conda solves",
             )
         self.recipe = Recipe(
-            python=python, cuda=max(self._cudas, key=key, default=""),
-            build="cuda" if gpu else "cpu" if self._frameworks else "", frameworks=self._frameworks,
-            channels=tuple(channels), packages=tuple(packages), pip=tuple(steps),
-            override_cuda=override, library_path=self._library_path,
-        )  # fmt: skip
+            python=python,
+            cuda=max(self._cudas, key=key, default=""),
+            build="cuda" if gpu else "cpu" if self._frameworks else "",
+            frameworks=self._frameworks,
+            channels=tuple(channels),
+            packages=tuple(packages),
+            pip=tuple(steps),
+            override_cuda=override,
+            library_path=self._library_path,
+        )
 
     def _needs_old_numpy(self) -> bool:
         version = self._frameworks.get("torch", "")
@@ -306,10 +328,11 @@ class EnvironmentJudge(Frameworks):
         for major, brought in majors.items():
             if len(set(brought.values())) > 1:
                 self.block(
-                    "conda.two_frameworks", f"{' and '.join(brought)} do not go into one environment",
+                    "conda.two_frameworks",
+                    f"{' and '.join(brought)} do not go into one environment",
                     [f"{name} asks for cuDNN {version} for CUDA {major}" for name, version in brought.items()],
                     "put them into environments of their own",
-                )  # fmt: skip
+                )
 
     # --- a file ------------------------------------------------------------------------------------------------
 
@@ -318,22 +341,28 @@ class EnvironmentJudge(Frameworks):
         others = [k for k in env.asked() if k not in ("name", "file_sha256", "torch_from")]
         if others:
             self.block(
-                "conda.file_and_keys", f"file describes the whole environment, {others[0]} would have no effect", [],
+                "conda.file_and_keys",
+                f"file describes the whole environment, {others[0]} would have no effect",
+                [],
                 f"take {', '.join(others)} out, or file",
-            )  # fmt: skip
+            )
             return
         if env.content is None:
             self.block(
-                "conda.file_unreadable", f"{env.file} cannot be read", [env.unreadable or "it was not read"],
+                "conda.file_unreadable",
+                f"{env.file} cannot be read",
+                [env.unreadable or "it was not read"],
                 "paths are those of the controller, relative ones lie beside the inventory",
-            )  # fmt: skip
+            )
             return
         found = read_file(env.content)
         if found.error:
             self.block(
-                "conda.file_unreadable", f"{env.file} is no file of an environment", [found.error],
+                "conda.file_unreadable",
+                f"{env.file} is no file of an environment",
+                [found.error],
                 "conda env export and conda list --explicit write such files",
-            )  # fmt: skip
+            )
             return
         self._check_file(found)
         if self.blockers:
@@ -341,41 +370,42 @@ class EnvironmentJudge(Frameworks):
         gpu = bool(found.cuda) and not found.cpu
         self.channels = found.channels or self.channels
         self.recipe = Recipe(
-            python=found.python, cuda=found.cuda if gpu else "",
+            python=found.python,
+            cuda=found.cuda if gpu else "",
             build="cpu" if found.cpu else "cuda" if gpu else "",
             frameworks={n: v for n, v in (("torch", found.torch), ("tensorflow", found.tensorflow)) if v},
-            channels=tuple(self.channels), file_kind=found.kind, file_content=env.content,
+            channels=tuple(self.channels),
+            file_kind=found.kind,
+            file_content=env.content,
             override_cuda=(self.host.max_cuda or found.cuda) if gpu and not self.host.solves_by_itself else "",
-        )  # fmt: skip
+        )
 
     def _check_file(self, found: CondaFile) -> None:
         """Judge what the file names as the same were written in keys."""
         if found.cpu and self.host.gpus:
             self.warn(
-                "conda.cpu_build",
-                f"{self.env.file} asks for a build without CUDA",
-                [],
-                "the GPUs will not be used",
+                "conda.cpu_build", f"{self.env.file} asks for a build without CUDA", [], "the GPUs will not be used"
             )
         if not (found.torch or found.tensorflow):
             return
         asked = EnvironmentWish(
-            name=self.env.name, torch=found.torch, tensorflow="" if found.torch else found.tensorflow,
-            cuda="none" if found.cpu else found.cuda if found.torch else "", python=found.python,
-        )  # fmt: skip
+            name=self.env.name,
+            torch=found.torch,
+            tensorflow="" if found.torch else found.tensorflow,
+            cuda="none" if found.cpu else found.cuda if found.torch else "",
+            python=found.python,
+        )
         self.read_as = asked
         judge = EnvironmentJudge(asked, self.host, self.catalog, self.wish, ()).run()
         unknown = ("conda.torch_unknown", "conda.tensorflow_unknown", "conda.torch_not_built")
         for issue in judge.blockers:
             if issue.code in unknown:
                 # conda-forge builds for more CUDAs than PyTorch itself; what the catalog does not know is no fault.
-                self.warn(
-                    "conda.uncertain", f"{self.env.file} was not checked", [issue.message, *issue.because]
-                )
+                self.warn("conda.uncertain", f"{self.env.file} was not checked", [issue.message, *issue.because])
             else:
-                self.blockers.append(issue.model_copy(update={
-                    "because": [*issue.because, f"asked for by {self.env.file}"],
-                }))  # fmt: skip
+                self.blockers.append(
+                    issue.model_copy(update={"because": [*issue.because, f"asked for by {self.env.file}"]})
+                )
 
 
 def _is_requirement(text: str) -> bool:

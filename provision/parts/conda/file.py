@@ -27,7 +27,8 @@ class CondaFile:
     tensorflow: str = ""
     cuda: str = ""
     cpu: bool = False
-    from_pip: bool = False  # torch is among the packages for pip
+    # torch is among the packages for pip
+    from_pip: bool = False
     error: str = ""
 
 
@@ -43,12 +44,8 @@ def read_file(content: str) -> CondaFile:
         return CondaFile(error="neither an explicit list (@EXPLICIT) nor a mapping with dependencies")
     for item in data["dependencies"]:
         lines = item.get("pip") if isinstance(item, dict) and len(item) == 1 else None
-        if not isinstance(item, str) and not (
-            isinstance(lines, list) and all(isinstance(i, str) for i in lines)
-        ):
-            return CondaFile(
-                error=f"of its dependencies {item!r} is neither a package nor a list of packages for pip"
-            )
+        if not isinstance(item, str) and not (isinstance(lines, list) and all(isinstance(i, str) for i in lines)):
+            return CondaFile(error=f"of its dependencies {item!r} is neither a package nor a list of packages for pip")
     conda = [item for item in data["dependencies"] if isinstance(item, str)]
     pip = [line for item in data["dependencies"] if isinstance(item, dict) for line in item["pip"]]
     found = _Found()
@@ -122,6 +119,4 @@ class _Found:
             self.cpu = self.cpu or (match[3] or "").startswith("cpu")
 
     def file(self, kind: str, channels: tuple[str, ...]) -> CondaFile:
-        return CondaFile(
-            kind, channels, self.python, self.torch, self.tensorflow, self.cuda, self.cpu, self.from_pip
-        )
+        return CondaFile(kind, channels, self.python, self.torch, self.tensorflow, self.cuda, self.cpu, self.from_pip)

@@ -6,13 +6,7 @@ import re
 from collections.abc import Sequence
 
 from provision.catalog import Catalog, TorchRelease
-from provision.catalog._frameworks import (
-    pythons,
-    tensorflow_pin,
-    torch_degree,
-    torch_min_driver,
-    torch_tags,
-)
+from provision.catalog._frameworks import pythons, tensorflow_pin, torch_degree, torch_min_driver, torch_tags
 from provision.catalog.versions import key, minor, same
 from provision.errors import Issue, UsageError
 from provision.parts.conda.desired import CondaWish, EnvironmentWish
@@ -36,27 +30,33 @@ class Frameworks:
         self.warnings: list[Issue] = []
         self.reasons: list[Reason] = []
         self.recipe: Recipe | None = None
-        self._pythons: list[tuple[str, list[str]]] = []  # (framework, Pythons it has wheels for)
-        self._conda: list[str] = []  # packages of conda beside Python: cuDNN before CUDA before frameworks
-        self._wheels: list[dict[str, object]] = []  # steps of pip with an index of their own
+        # (framework, Pythons it has wheels for)
+        self._pythons: list[tuple[str, list[str]]] = []
+        # packages of conda beside Python: cuDNN before CUDA before frameworks
+        self._conda: list[str] = []
+        # steps of pip with an index of their own
+        self._wheels: list[dict[str, object]] = []
         self._pip: list[str] = []
         self._frameworks: dict[str, str] = {}
         self._cudas: list[str] = []
-        self._cudnns: dict[str, tuple[str, str]] = {}  # framework -> (CUDA major, cuDNN of its wheels)
+        # framework -> (CUDA major, cuDNN of its wheels)
+        self._cudnns: dict[str, tuple[str, str]] = {}
         self._extra_channels: list[str] = []
         self._library_path = False
 
     # --- words -----------------------------------------------------------------------------------------------
 
     def block(self, code: str, message: str, because: Sequence[str] = (), hint: str = "") -> None:
-        self.blockers.append(Issue(
-            code=code, message=f"environment {self.env.name}: {message}", because=list(because), hint=hint or None,
-        ))  # fmt: skip
+        self.blockers.append(
+            Issue(
+                code=code, message=f"environment {self.env.name}: {message}", because=list(because), hint=hint or None
+            )
+        )
 
     def warn(self, code: str, message: str, because: Sequence[str] = (), hint: str | None = None) -> None:
-        self.warnings.append(Issue(
-            code=code, message=f"environment {self.env.name}: {message}", because=list(because), hint=hint,
-        ))  # fmt: skip
+        self.warnings.append(
+            Issue(code=code, message=f"environment {self.env.name}: {message}", because=list(because), hint=hint)
+        )
 
     def reason(self, value: str, because: str) -> None:
         self.reasons.append(Reason(what=f"environment {self.env.name}", value=value, because=because))
@@ -66,9 +66,7 @@ class Frameworks:
     def torch(self) -> None:
         match = re.fullmatch(r"v?([0-9]+(?:\.[0-9]+){0,2})(?:\+(cu[0-9]{2,4}|cpu))?", self.env.torch)
         if match is None:
-            self.block(
-                "conda.torch_unknown", f"'{self.env.torch}' is not a version of PyTorch", ['written "2.6.0"']
-            )
+            self.block("conda.torch_unknown", f"'{self.env.torch}' is not a version of PyTorch", ['written "2.6.0"'])
             return
         text, local = match[1], match[2]
         try:
@@ -83,25 +81,28 @@ class Frameworks:
         channel = self.env.torch_from == "pytorch"
         if channel and key(minor(version)) > key(self.catalog.conda.pytorch_channel.last):
             self.block(
-                "conda.channel_ended", f"the channel pytorch has no PyTorch {version}",
-                [f"it ended with {self.catalog.conda.pytorch_channel.last}; what it still gives is older, or a build for the CPU"],
+                "conda.channel_ended",
+                f"the channel pytorch has no PyTorch {version}",
+                [
+                    f"it ended with {self.catalog.conda.pytorch_channel.last}; what it still gives is older, or a build for the CPU"
+                ],
                 "leave torch_from out: wheels have it",
-            )  # fmt: skip
+            )
             return
         if channel and self.host.machine != "x86_64":
             self.block(
-                "conda.no_build_for_machine", f"the channel pytorch has no builds with CUDA for {self.host.machine}", [],
+                "conda.no_build_for_machine",
+                f"the channel pytorch has no builds with CUDA for {self.host.machine}",
+                [],
                 "leave torch_from out: wheels may have it",
-            )  # fmt: skip
+            )
             return
         if tag != "cpu":
             tag = self._torch_tag(release, version, tag)
             if tag is None:
                 return
         if release.python is None:
-            self.warn(
-                "conda.uncertain", f"for which Pythons there are wheels of PyTorch {version} is not known"
-            )
+            self.warn("conda.uncertain", f"for which Pythons there are wheels of PyTorch {version} is not known")
         else:
             self._pythons.append((f"PyTorch {version}", list(release.python)))
         self._take_torch(release, version, tag, channel)
@@ -112,9 +113,11 @@ class Frameworks:
         asked = None if not cuda else "cpu" if cuda in NONE else "cu" + "".join(cuda.split(".")[:2])
         if local and asked and local != asked and not (cuda.isdigit() and local[2:-1] == cuda):
             self.block(
-                "conda.contradiction", f"torch {self.env.torch} and cuda {cuda} contradict each other",
-                [f"+{local} is the build for CUDA {_of_tag(local)}"], "leave cuda out, or take it off the version of torch",
-            )  # fmt: skip
+                "conda.contradiction",
+                f"torch {self.env.torch} and cuda {cuda} contradict each other",
+                [f"+{local} is the build for CUDA {_of_tag(local)}"],
+                "leave cuda out, or take it off the version of torch",
+            )
         return local or asked
 
     def _torch_tag(self, release: TorchRelease, version: str, asked: str | None) -> str | None:
@@ -122,11 +125,7 @@ class Frameworks:
         tags = self.catalog.frameworks.torch.tags
         offered = torch_tags(self.catalog, release, self.host.machine)
         exact = asked is not None and not (self.env.cuda.isdigit() and asked == f"cu{self.env.cuda}")
-        fit = [
-            tag
-            for tag in offered
-            if asked is None or tag == asked or (not exact and tag[2:-1] == self.env.cuda)
-        ]
+        fit = [tag for tag in offered if asked is None or tag == asked or (not exact and tag[2:-1] == self.env.cuda)]
         if not fit:
             have = ", ".join(f"{tags[tag].cuda} ({tag})" for tag in offered)
             asked_cuda = _of_tag(asked or "") if exact else self.env.cuda
@@ -135,7 +134,7 @@ class Frameworks:
                 f"there is no build of PyTorch {version} {f'for CUDA {asked_cuda}' if asked and offered else 'with CUDA'}"
                 f"{'' if offered else f' for {self.host.machine}'}",
                 [f"it is built for CUDA {have}"] if have else [],
-            )  # fmt: skip
+            )
             return None
         refusals = {tag: self._why_not(version, tag) for tag in fit}
         works = [tag for tag in fit if refusals[tag] is None]
@@ -154,9 +153,7 @@ class Frameworks:
             skipped = refusals.get(release.default)
             self.reason(
                 f"CUDA {tags[chosen].cuda}",
-                skipped[1]
-                if skipped
-                else f"the newest build of PyTorch {version} that is asked for and runs here",
+                skipped[1] if skipped else f"the newest build of PyTorch {version} that is asked for and runs here",
             )
         return chosen
 
@@ -168,13 +165,9 @@ class Frameworks:
                 continue
             degree = torch_degree(self.catalog, version, tag, gpu, host.machine)
             if degree == "none":
-                codes = self.catalog.torch_arch_list(
-                    version, tag, "x86_64" if host.machine == "x86_64" else "aarch64"
-                )
+                codes = self.catalog.torch_arch_list(version, tag, "x86_64" if host.machine == "x86_64" else "aarch64")
                 held = ", ".join(codes.cc) if codes else "unknown"
-                return "conda.no_code_for_gpu", (
-                    f"{tag}: code for compute capability {held}; {gpu.name} has {gpu.cc}"
-                )
+                return "conda.no_code_for_gpu", (f"{tag}: code for compute capability {held}; {gpu.name} has {gpu.cc}")
             if degree == "jit" and host.max_cuda and key(host.max_cuda) < key(row.cuda):
                 return "conda.driver_too_old", (
                     f"{tag} runs on {gpu.name} only through PTX, and driver {host.driver} knows CUDA up to {host.max_cuda}"
@@ -192,12 +185,10 @@ class Frameworks:
         if channel:
             self._torch_of_channel(release, version, cuda)
             return
-        base = (
-            self.wish.wheel_index_url or self.catalog.frameworks.torch.index_url.removesuffix("/{tag}")
-        ).rstrip("/")
-        self._wheels.append({
-            "packages": [f"torch=={version}+{tag}"], "index_url": f"{base}/{tag}", "extra_index_urls": [],
-        })  # fmt: skip
+        base = (self.wish.wheel_index_url or self.catalog.frameworks.torch.index_url.removesuffix("/{tag}")).rstrip("/")
+        self._wheels.append(
+            {"packages": [f"torch=={version}+{tag}"], "index_url": f"{base}/{tag}", "extra_index_urls": []}
+        )
         if cuda and release.cudnn and tag == release.default:
             self._cudnns["PyTorch"] = (cuda.split(".")[0], release.cudnn)
         self.reason(
@@ -212,11 +203,7 @@ class Frameworks:
         else:
             default = self.catalog.frameworks.torch.tags[release.default].cuda
             # Only of the default build is the cuDNN known to the third part; for the others CUDA pins the build.
-            build = (
-                f"cudnn{'.'.join(release.cudnn.split('.')[:3])}_0"
-                if release.cudnn and cuda == default
-                else "*"
-            )
+            build = f"cudnn{'.'.join(release.cudnn.split('.')[:3])}_0" if release.cudnn and cuda == default else "*"
             beside = "pytorch-cuda" if key(version) >= (1, 13) else "cudatoolkit"
             self._conda += [f"pytorch={version}=pyPYTHON_cuda{cuda}_{build}", f"{beside}={cuda}", _MKL]
         self._extra_channels += ["pytorch", "nvidia"]
@@ -232,9 +219,7 @@ class Frameworks:
         try:
             release = self.catalog.tensorflow(text)
         except UsageError as error:
-            self.block(
-                "conda.tensorflow_unknown", f"there is no TensorFlow {text} in the catalog", said(error)
-            )
+            self.block("conda.tensorflow_unknown", f"there is no TensorFlow {text} in the catalog", said(error))
             return
         pin = tensorflow_pin(self.catalog, text, release.version)
         self._pythons.append((f"TensorFlow {release.version}", pythons(*release.python)))
@@ -245,9 +230,10 @@ class Frameworks:
         major = release.cuda.split(".")[0]
         if self.env.cuda and not same(self.env.cuda, release.cuda) and not self.env.torch:
             self.block(
-                "conda.tensorflow_other_cuda", f"TensorFlow {release.version} is not built for CUDA {self.env.cuda}",
+                "conda.tensorflow_other_cuda",
+                f"TensorFlow {release.version} is not built for CUDA {self.env.cuda}",
                 [f"it is built and tested with CUDA {release.cuda}, cuDNN {release.cudnn}"],
-            )  # fmt: skip
+            )
             return
         if self.host.machine != "x86_64" and release.extra is None:
             self.block(
@@ -258,24 +244,24 @@ class Frameworks:
         least = self.catalog.frameworks.tensorflow.min_driver[major]
         if self.host.driver and key(self.host.driver) < key(least):
             self.block(
-                "conda.driver_too_old", f"TensorFlow {release.version} does not run on driver {self.host.driver}",
+                "conda.driver_too_old",
+                f"TensorFlow {release.version} does not run on driver {self.host.driver}",
                 [f"CUDA {release.cuda} needs driver {least} or newer"],
-            )  # fmt: skip
+            )
         for gpu in self.host.gpus:
             degree = self.catalog.tensorflow_support(release.version, gpu) if gpu.cc else "jit"
             too_old = bool(self.host.max_cuda and key(self.host.max_cuda) < key(release.cuda))
             if degree == "none" or (degree == "jit" and too_old):
                 because = f"built with CUDA {release.cuda}, which has no code for {gpu.name} ({gpu.cc})"
                 self.block(
-                    "conda.no_code_for_gpu",
-                    f"TensorFlow {release.version} does not run on {gpu.name}",
-                    [because],
+                    "conda.no_code_for_gpu", f"TensorFlow {release.version} does not run on {gpu.name}", [because]
                 )
             elif degree == "jit":
                 self.warn(
-                    "conda.jit", f"TensorFlow {release.version} has no compiled code for {gpu.name}",
+                    "conda.jit",
+                    f"TensorFlow {release.version} has no compiled code for {gpu.name}",
                     [f"built with CUDA {release.cuda}; its PTX is compiled at the first start, which takes minutes"],
-                )  # fmt: skip
+                )
         self._frameworks["tensorflow"] = pin.strip("=")
         self._cudas.append(release.cuda)
         if release.extra:
@@ -283,8 +269,7 @@ class Frameworks:
             if re.fullmatch(r"[0-9.]+", release.extra.cudnn):
                 self._cudnns["TensorFlow"] = (major, release.extra.cudnn)
             self.reason(
-                f"TensorFlow {pin.strip('=')} for CUDA {release.cuda}",
-                "its wheels bring their CUDA (and-cuda)",
+                f"TensorFlow {pin.strip('=')} for CUDA {release.cuda}", "its wheels bring their CUDA (and-cuda)"
             )
             return
         # One solve, cuDNN named first: asked for later it would move CUDA to another version.
@@ -299,25 +284,26 @@ class Frameworks:
     def jax(self) -> None:
         env = self.env
         if not re.fullmatch(r"[0-9]+(\.[0-9]+){1,2}", env.jax):
-            self.block(
-                "conda.jax_unknown", f"'{env.jax}' is not a version of JAX", [], 'written jax: "0.4.35"'
-            )
+            self.block("conda.jax_unknown", f"'{env.jax}' is not a version of JAX", [], 'written jax: "0.4.35"')
             return
         pin = f"=={env.jax}" if env.jax.count(".") == 2 else f"=={env.jax}.*"
         self._frameworks["jax"] = env.jax
         self.warn(
-            "conda.uncertain", f"JAX {env.jax} is not in the catalog",
+            "conda.uncertain",
+            f"JAX {env.jax} is not in the catalog",
             ["whether it exists, and its Pythons, only pip will say; its CUDA is checked"],
-        )  # fmt: skip
+        )
         if env.cuda in NONE:
             self._pip.append(f"jax{pin}")
             return
         asked = env.cuda.split(".")[0] if env.cuda else self._cudas[0].split(".")[0] if self._cudas else "12"
         if asked not in ("12", "13"):
             self.block(
-                "conda.jax_other_cuda", f"there is no JAX for CUDA {asked}", ["its wheels are for CUDA 12 and 13"],
+                "conda.jax_other_cuda",
+                f"there is no JAX for CUDA {asked}",
+                ["its wheels are for CUDA 12 and 13"],
                 'cuda: "12" goes with JAX',
-            )  # fmt: skip
+            )
             return
         refusal = self.toolkit_refusal(f"{asked}.0")
         if refusal:

@@ -46,13 +46,17 @@ def conda_expectation(wish: CondaWish, decision: CondaDecision) -> dict[str, Any
         "prefixes": [{"path": path, "channels": channels.get(path)} for path in decision.wanted],
         "environments": [
             {
-                "name": env.wish.name, "path": env.path, "build": env.recipe.build,
-                "frameworks": _asked_for(env), "lib64": wish.lib64_link, "wish": env.wish.asked(),
+                "name": env.wish.name,
+                "path": env.path,
+                "build": env.recipe.build,
+                "frameworks": _asked_for(env),
+                "lib64": wish.lib64_link,
+                "wish": env.wish.asked(),
             }
             for env in decision.environments
         ],
         "refused": refused,
-    }  # fmt: skip
+    }
 
 
 def _asked_for(env: EnvironmentTarget) -> dict[str, str]:
@@ -62,9 +66,7 @@ def _asked_for(env: EnvironmentTarget) -> dict[str, str]:
         asked, plus, _ = getattr(wish, name, "").partition("+")
         exact = bool(plus) or "." in wish.cuda or wish.cuda == "none"
         found[name] = (
-            asked + (f"+{version.partition('+')[2]}" if "+" in version and exact else "")
-            if asked
-            else version
+            asked + (f"+{version.partition('+')[2]}" if "+" in version and exact else "") if asked else version
         )
     return found
 
@@ -82,39 +84,59 @@ def conda_summary(decision: CondaDecision) -> str:
 def _prefix_args(prefix: PrefixTarget) -> dict[str, Any]:
     installer = prefix.installer
     return {
-        "prefix": prefix.path, "action": prefix.action,
+        "prefix": prefix.path,
+        "action": prefix.action,
         "distribution": "miniforge" if prefix.distribution == "miniforge" else "miniconda",
-        "version": installer.version if installer else "", "installer": installer.file if installer else "",
-        "url": prefix.url, "file": prefix.file, "sha256": installer.sha256 if installer else "",
-        "owner": prefix.owner, "group": prefix.group, "umask": prefix.umask, "condarc": prefix.condarc or {},
-        "accept_tos": list(prefix.accept_tos), "profile": prefix.profile, "shell_init": list(prefix.shell_init),
-    }  # fmt: skip
+        "version": installer.version if installer else "",
+        "installer": installer.file if installer else "",
+        "url": prefix.url,
+        "file": prefix.file,
+        "sha256": installer.sha256 if installer else "",
+        "owner": prefix.owner,
+        "group": prefix.group,
+        "umask": prefix.umask,
+        "condarc": prefix.condarc or {},
+        "accept_tos": list(prefix.accept_tos),
+        "profile": prefix.profile,
+        "shell_init": list(prefix.shell_init),
+    }
 
 
 def _environment_args(wish: CondaWish, env: EnvironmentTarget) -> dict[str, Any]:
     recipe = env.recipe
     return {
-        "name": env.wish.name, "prefix": env.prefix, "action": env.action, "owner": env.owner, "group": env.group,
-        "umask": env.umask, "channels": list(recipe.channels), "packages": list(recipe.packages),
-        "pip": [dict(step) for step in recipe.pip], "file_kind": recipe.file_kind, "file_content": recipe.file_content,
+        "name": env.wish.name,
+        "prefix": env.prefix,
+        "action": env.action,
+        "owner": env.owner,
+        "group": env.group,
+        "umask": env.umask,
+        "channels": list(recipe.channels),
+        "packages": list(recipe.packages),
+        "pip": [dict(step) for step in recipe.pip],
+        "file_kind": recipe.file_kind,
+        "file_content": recipe.file_content,
         "pip_index_url": wish.pip_index_url if recipe.file_kind == "environment" else "",
-        "override_cuda": recipe.override_cuda, "library_path": recipe.library_path, "lib64_link": wish.lib64_link,
-        "export_to": EXPORTS, "wish": env.wish.asked(),
-    }  # fmt: skip
+        "override_cuda": recipe.override_cuda,
+        "library_path": recipe.library_path,
+        "lib64_link": wish.lib64_link,
+        "export_to": EXPORTS,
+        "wish": env.wish.asked(),
+    }
 
 
 def _prefix_step(prefix: PrefixTarget) -> Step:
     name = f"{prefix.distribution.capitalize()} {prefix.installer.version}" if prefix.installer else "conda"
     title = {
-        "install": f"install {name} in {prefix.path}", "repair": f"repair {prefix.path} with {name}",
-        "update": f"update {prefix.path} to {name}", "configure": f"configure conda in {prefix.path}",
-    }[prefix.action]  # fmt: skip
+        "install": f"install {name} in {prefix.path}",
+        "repair": f"repair {prefix.path} with {name}",
+        "update": f"update {prefix.path} to {name}",
+        "configure": f"configure conda in {prefix.path}",
+    }[prefix.action]
     details = list(prefix.details)
     if prefix.installer and prefix.action != "configure":
         details.append(f"from {prefix.file or prefix.url}")
-        details.append(
-            f"sha256 {prefix.installer.sha256}" if prefix.installer.sha256 else "not checked: unpinned"
-        )
+        details.append(f"sha256 {prefix.installer.sha256}" if prefix.installer.sha256 else "not checked: unpinned")
     if prefix.owner != "root":
         details.append(f"as {prefix.owner}")
     if prefix.action in ("install", "repair"):
@@ -123,17 +145,20 @@ def _prefix_step(prefix: PrefixTarget) -> Step:
         details += [f"write {PROFILE}"] if prefix.profile else []
         details += [f"conda init for {user}" for user in prefix.shell_init]
     because = "; ".join(prefix.because) or {
-        "update": "miniconda_update is true and it is older", "configure": "what lies around it is other than asked for",
-    }.get(prefix.action, "")  # fmt: skip
+        "update": "miniconda_update is true and it is older",
+        "configure": "what lies around it is other than asked for",
+    }.get(prefix.action, "")
     return Step(id="conda", title=title, because=because, details=details)
 
 
 def _environment_step(env: EnvironmentTarget) -> Step:
     recipe, name = env.recipe, env.wish.name
     title = {
-        "create": f"make environment {name}", "finish": f"finish environment {name}",
-        "rebuild": f"make environment {name} anew", "configure": f"make lib64 in environment {name}",
-    }[env.action]  # fmt: skip
+        "create": f"make environment {name}",
+        "finish": f"finish environment {name}",
+        "rebuild": f"make environment {name} anew",
+        "configure": f"make lib64 in environment {name}",
+    }[env.action]
     details: list[str] = []
     if env.action != "configure":
         for framework, version in recipe.frameworks.items():

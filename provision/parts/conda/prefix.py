@@ -9,12 +9,8 @@ from typing import TYPE_CHECKING
 
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.apt import files as apt_files
-from ansible_collections.gpu.provision.plugins.module_utils.conda import (
-    common as conda_common,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.conda import (
-    install as conda_install,
-)
+from ansible_collections.gpu.provision.plugins.module_utils.conda import common as conda_common
+from ansible_collections.gpu.provision.plugins.module_utils.conda import install as conda_install
 from provision.catalog import Catalog
 from provision.catalog._frameworks import CondaInstaller, conda_installers, moving_installer, version_key
 from provision.catalog.versions import key, same
@@ -56,9 +52,17 @@ class PrefixTarget:
 
 
 def decide_prefix(
-    wish: CondaWish, path: str, owner: str, found: CondaPrefix | None, catalog: Catalog, machine: str, facts: Facts,
-    out: CondaDecision, *, managed: bool,
-) -> PrefixTarget | None:  # fmt: skip
+    wish: CondaWish,
+    path: str,
+    owner: str,
+    found: CondaPrefix | None,
+    catalog: Catalog,
+    machine: str,
+    facts: Facts,
+    out: CondaDecision,
+    *,
+    managed: bool,
+) -> PrefixTarget | None:
     """Decide one installation; blockers, warnings and reasons go to ``out``. None where it is refused.
 
     managed: it is asked for itself, not only named by an environment as the place to be made in.
@@ -86,10 +90,11 @@ class _Prefix:
         state = found.state if found else "absent"
         if not self.managed and state != "whole":
             self.block(
-                "conda.prefix_missing", f"there is no conda in {self.path}",
+                "conda.prefix_missing",
+                f"there is no conda in {self.path}",
                 [f"an environment names it as its prefix; it is {state}"],
                 "take the key prefix out, and the environment is made in miniconda_prefix",
-            )  # fmt: skip
+            )
             return None
         action = self._action(state)
         if action is None:
@@ -110,27 +115,31 @@ class _Prefix:
                 action, installer, url = "", None, ""
                 self.because.clear()
             elif not installer.sha256 and unverified(url):
-                self.out.blockers.append(Issue(
-                    code="conda.unverified", message=f"the installer comes over http, and nothing verifies it: {url}",
-                    because=["it is run, so whoever is on the way there could run code on this host"],
-                    hint="miniconda_installer_sha256, an exact miniconda_version, or an address with https://",
-                ))  # fmt: skip
+                self.out.blockers.append(
+                    Issue(
+                        code="conda.unverified",
+                        message=f"the installer comes over http, and nothing verifies it: {url}",
+                        because=["it is run, so whoever is on the way there could run code on this host"],
+                        hint="miniconda_installer_sha256, an exact miniconda_version, or an address with https://",
+                    )
+                )
                 return None
             elif installer.version == "latest":
-                self.out.warnings.append(Issue(
-                    code="conda.unpinned", message=f"{self.path}: the installer of the day is not pinned",
-                    because=["its content changes under its name, so no checksum can be held against it"],
-                    hint="an exact miniconda_version is checked by its sha256",
-                ))  # fmt: skip
+                self.out.warnings.append(
+                    Issue(
+                        code="conda.unpinned",
+                        message=f"{self.path}: the installer of the day is not pinned",
+                        because=["its content changes under its name, so no checksum can be held against it"],
+                        hint="an exact miniconda_version is checked by its sha256",
+                    )
+                )
         if installer:
             self._compare_checksum(installer)
         ours = existing is None or existing.record is not None
         condarc = self._condarc(channels) if self.managed and (ours or wish.channels) else None
         terms = self.catalog.conda.terms_of_service.channels
         # Older ones have no plugin that asks, and nothing to accept with.
-        can_accept = (
-            distribution == "miniconda" if existing is None else existing.asks_terms or action == "update"
-        )
+        can_accept = distribution == "miniconda" if existing is None else existing.asks_terms or action == "update"
         accept = terms if wish.accept_tos and self.managed and can_accept else ()
         profile = system and wish.profile
         init = self._shell_init(system) if self.managed else ()
@@ -141,11 +150,23 @@ class _Prefix:
                 action = "configure"
             self.details += around
         return PrefixTarget(
-            path=self.path, owner=self.owner, group=wish.group if system else "", umask=wish.umask if system else "022",
-            action=action, distribution=distribution, installer=installer, url=url,
-            file=wish.installer_file if installer else "", channels=channels, condarc=condarc, accept_tos=tuple(accept),
-            profile=profile, shell_init=init, because=tuple(self.because), details=tuple(self.details),
-        )  # fmt: skip
+            path=self.path,
+            owner=self.owner,
+            group=wish.group if system else "",
+            umask=wish.umask if system else "022",
+            action=action,
+            distribution=distribution,
+            installer=installer,
+            url=url,
+            file=wish.installer_file if installer else "",
+            channels=channels,
+            condarc=condarc,
+            accept_tos=tuple(accept),
+            profile=profile,
+            shell_init=init,
+            because=tuple(self.because),
+            details=tuple(self.details),
+        )
 
     def block(self, code: str, message: str, because: Sequence[str], hint: str) -> None:
         self.out.blockers.append(Issue(code=code, message=message, because=list(because), hint=hint))
@@ -158,9 +179,11 @@ class _Prefix:
             return "install"
         if state == "foreign":
             self.block(
-                "conda.prefix_foreign", f"{self.path} holds something else than conda",
-                ["it is not ours to move or remove"], "another miniconda_prefix, or move that folder away",
-            )  # fmt: skip
+                "conda.prefix_foreign",
+                f"{self.path} holds something else than conda",
+                ["it is not ours to move or remove"],
+                "another miniconda_prefix, or move that folder away",
+            )
             return None
         if state == "partial" and found and found.unfinished:
             self.because.append("an installation of ours was cut off")
@@ -171,9 +194,11 @@ class _Prefix:
                 self.because.append(f"only part of it is there: {', '.join(missing)}")
                 return "repair"
             self.block(
-                "conda.prefix_partial", f"{self.path} is only part of a conda", missing,
+                "conda.prefix_partial",
+                f"{self.path} is only part of a conda",
+                missing,
                 "miniconda_repair: true installs over it, environments in it stay; or another miniconda_prefix",
-            )  # fmt: skip
+            )
             return None
         return "update" if self.wish.update and self.managed else ""
 
@@ -186,10 +211,14 @@ class _Prefix:
                 return None
             return wish.channels
         if distribution in ("miniconda", "anaconda") and not wish.accept_tos:
-            self.out.reasons.append(Reason(
-                what="conda channels", value=f"{CONDA_FORGE} only",
-                because="Anaconda's terms of service are not accepted (miniconda_accept_tos: false), so its channels are not used",
-            ))  # fmt: skip
+            self.out.reasons.append(
+                Reason(
+                    what="conda channels",
+                    value=f"{CONDA_FORGE} only",
+                    because="Anaconda's terms of service are not accepted (miniconda_accept_tos: false), "
+                    "so its channels are not used",
+                )
+            )
             return (CONDA_FORGE,)
         return ("defaults",) if distribution in ("miniconda", "anaconda") else (CONDA_FORGE,)
 
@@ -203,60 +232,63 @@ class _Prefix:
         """Users whose .bashrc gets this installation: their own before that of the whole system."""
         wish = self.wish
         mine = [
-            user for user in wish.shell_init
+            user
+            for user in wish.shell_init
             if (user == self.owner and user in wish.all_users and not system) or (system and user not in wish.all_users)
-        ]  # fmt: skip
+        ]
         for user in mine:
             other = self.facts.conda.shell_init.get(user)
             if other is not None and other != self.path:
                 self.block(
-                    "conda.shell_init_other", f"{user}'s .bashrc starts another conda: {other or 'unknown'}",
+                    "conda.shell_init_other",
+                    f"{user}'s .bashrc starts another conda: {other or 'unknown'}",
                     ["two of them in one shell are one too many"],
                     f"take {user} out of miniconda_shell_init, or let {user} run conda init --reverse first",
-                )  # fmt: skip
+                )
         return tuple(mine)
 
     def _compare_checksum(self, installer: CondaInstaller) -> None:
         """The owner's own checksum counts; that its maker's installer of that name has another one is said."""
         known = known_installer(installer.file, self.catalog, self.machine)
         if known and installer.sha256 and known.sha256 != installer.sha256:
-            self.out.warnings.append(Issue(
-                code="conda.installer_other", message=f"{installer.file} is not its maker's, by miniconda_installer_sha256",
-                because=[f"the catalog knows it by sha256 {known.sha256}"],
-                hint="leave miniconda_installer_sha256 out to take only what the catalog knows",
-            ))  # fmt: skip
+            self.out.warnings.append(
+                Issue(
+                    code="conda.installer_other",
+                    message=f"{installer.file} is not its maker's, by miniconda_installer_sha256",
+                    because=[f"the catalog knows it by sha256 {known.sha256}"],
+                    hint="leave miniconda_installer_sha256 out to take only what the catalog knows",
+                )
+            )
 
     def _compare_version(self, existing: CondaPrefix) -> None:
         wish = self.wish
-        if (
-            not self.managed
-            or wish.update
-            or not wish.version
-            or wish.version == "latest"
-            or not existing.version
-        ):
+        if not self.managed or wish.update or not wish.version or wish.version == "latest" or not existing.version:
             return
         if not same(existing.version, wish.version.split("-")[0]):
-            self.out.warnings.append(Issue(
-                code="conda.version_other", message=f"{self.path} has conda {existing.version}, {wish.version} is asked for",
-                because=["what is whole is left as it is"],
-                hint="miniconda_update: true updates what is older; newer is never replaced by older",
-            ))  # fmt: skip
+            self.out.warnings.append(
+                Issue(
+                    code="conda.version_other",
+                    message=f"{self.path} has conda {existing.version}, {wish.version} is asked for",
+                    because=["what is whole is left as it is"],
+                    hint="miniconda_update: true updates what is older; newer is never replaced by older",
+                )
+            )
 
     def _around(
-        self, existing: CondaPrefix, condarc: dict[str, object] | None, accept: Sequence[str], profile: bool,
+        self,
+        existing: CondaPrefix,
+        condarc: dict[str, object] | None,
+        accept: Sequence[str],
+        profile: bool,
         init: Sequence[str],
-    ) -> list[str]:  # fmt: skip
+    ) -> list[str]:
         """What around a whole installation is other than asked for, as details of a step."""
         found = []
         record = existing.record or {}
         file = f"{self.path}/.condarc"
         if condarc is not None and (
             existing.condarcs.get(file) != condarc["channels"]
-            or (
-                "channel_alias" in condarc
-                and existing.settings.get("channel_alias") != condarc["channel_alias"]
-            )
+            or ("channel_alias" in condarc and existing.settings.get("channel_alias") != condarc["channel_alias"])
         ):
             found.append(f"write {file}")
         accepted = {*existing.tos_accepted, *_texts(record.get("accept_tos"))}
@@ -297,25 +329,30 @@ def choose_installer(wish: CondaWish, catalog: Catalog, machine: str) -> tuple[C
     """The installer that is asked for, and the URL to fetch it from ("" when it is a file); an Issue where there is none."""
     if wish.installer_url and wish.installer_file:
         return Issue(
-            code="conda.installer_twice", message="miniconda_installer_url and miniconda_installer_file are both given",
+            code="conda.installer_twice",
+            message="miniconda_installer_url and miniconda_installer_file are both given",
             hint="one of them is enough",
-        )  # fmt: skip
+        )
     if wish.installer_sha256 and not re.fullmatch(r"[0-9a-f]{64}", wish.installer_sha256):
         return Issue(
-            code="conda.installer_checksum_invalid", message="miniconda_installer_sha256 is no sha256",
-            because=["it has 64 digits, 0 to 9 and a to f"], hint="sha256sum FILE prints it",
-        )  # fmt: skip
+            code="conda.installer_checksum_invalid",
+            message="miniconda_installer_sha256 is no sha256",
+            because=["it has 64 digits, 0 to 9 and a to f"],
+            hint="sha256sum FILE prints it",
+        )
     source = wish.installer_file or wish.installer_url
     if wish.installer_file and not wish.installer_file.startswith("/"):
         return Issue(
-            code="conda.installer_invalid", message=f"{wish.installer_file!r} is no absolute path of the host",
+            code="conda.installer_invalid",
+            message=f"{wish.installer_file!r} is no absolute path of the host",
             hint="miniconda_installer_file is a path on the host; miniconda_installer_url fetches it",
-        )  # fmt: skip
+        )
     if wish.installer_url and not re.match(r"^(https?|file)://", wish.installer_url):
         return Issue(
-            code="conda.installer_invalid", message=f"{wish.installer_url!r} is no URL",
+            code="conda.installer_invalid",
+            message=f"{wish.installer_url!r} is no URL",
             hint="it begins with https://, http:// or file://",
-        )  # fmt: skip
+        )
     if source and not source.endswith("/"):
         return _own_installer(wish, catalog, machine, source)
     chosen = _of_catalog(wish, catalog, machine)
@@ -332,15 +369,17 @@ def _of_catalog(wish: CondaWish, catalog: Catalog, machine: str) -> CondaInstall
         moving = moving_installer(catalog, wish.distribution, machine)
         newest = getattr(catalog.conda, wish.distribution).newest
         return moving or Issue(
-            code="conda.no_moving_installer", message=f"where {name}'s installer of the day lies is not known",
+            code="conda.no_moving_installer",
+            message=f"where {name}'s installer of the day lies is not known",
             hint=f'miniconda_version: "{newest}", or its URL in miniconda_installer_url',
-        )  # fmt: skip
+        )
     every = conda_installers(catalog, wish.distribution, machine)
     if not every:
         return Issue(
-            code="conda.no_installer_for_machine", message=f"there is no installer of {name} for {machine} in the catalog",
+            code="conda.no_installer_for_machine",
+            message=f"there is no installer of {name} for {machine} in the catalog",
             hint="miniconda_installer_url and miniconda_installer_sha256 name your own",
-        )  # fmt: skip
+        )
     fit = [i for i in every if not wish.version or i.version == wish.version]
     if not fit:
         fit = [i for i in every if i.version.split("-")[0] == wish.version]
@@ -351,26 +390,29 @@ def _of_catalog(wish: CondaWish, catalog: Catalog, machine: str) -> CondaInstall
         older = [v for v in known if wanted and version_key(v)[:3] <= wanted]
         near = next(iter(within or older), known[-1] if wanted else known[0])
         return Issue(
-            code="conda.version_unknown", message=f"there is no {name} {wish.version} in the catalog",
+            code="conda.version_unknown",
+            message=f"there is no {name} {wish.version} in the catalog",
             because=[f"known: {', '.join(known)}"],
             hint=f'miniconda_version: "{near}"; or miniconda_installer_url with miniconda_installer_sha256',
-        )  # fmt: skip
+        )
     if wish.python:
         with_python = [i for i in fit if i.python == wish.python]
         if not with_python:
             known = [i.python or "" for i in fit]
             return Issue(
-                code="conda.installer_python", message=f"{name} {fit[0].version} has no base with Python {wish.python}",
-                because=[f"it has them with Python {', '.join(dict.fromkeys(known))}", "environments have their own Python"],
+                code="conda.installer_python",
+                message=f"{name} {fit[0].version} has no base with Python {wish.python}",
+                because=[
+                    f"it has them with Python {', '.join(dict.fromkeys(known))}",
+                    "environments have their own Python",
+                ],
                 hint=f'miniconda_python: "{_meant(wish.python, known)}", in quotes, or leave it out',
-            )  # fmt: skip
+            )
         fit = with_python
     return fit[0]
 
 
-def _own_installer(
-    wish: CondaWish, catalog: Catalog, machine: str, source: str
-) -> tuple[CondaInstaller, str] | Issue:
+def _own_installer(wish: CondaWish, catalog: Catalog, machine: str, source: str) -> tuple[CondaInstaller, str] | Issue:
     """An installer by its whole URL or path; one that the catalog knows by its name has its checksum from there."""
     file = source.rpartition("/")[2]
     url = "" if wish.installer_file else source
@@ -379,15 +421,20 @@ def _own_installer(
         return known.model_copy(update={"sha256": wish.installer_sha256 or known.sha256}), url
     if not wish.installer_sha256 and wish.version != "latest":
         return Issue(
-            code="conda.installer_checksum_missing", message=f"the catalog does not know {file}",
+            code="conda.installer_checksum_missing",
+            message=f"the catalog does not know {file}",
             because=["an installer runs as the owner, so it is checked by its sha256 first"],
             hint="miniconda_installer_sha256: what sha256sum prints of it",
-        )  # fmt: skip
+        )
     match = re.search(r"[_-]([0-9]+\.[0-9]+\.[0-9]+-[0-9]+)-", file)
     return CondaInstaller(
-        distribution=wish.distribution, version=match[1] if match else wish.version or "unknown", python=None, file=file,
-        url=url, sha256=wish.installer_sha256,
-    ), url  # fmt: skip
+        distribution=wish.distribution,
+        version=match[1] if match else wish.version or "unknown",
+        python=None,
+        file=file,
+        url=url,
+        sha256=wish.installer_sha256,
+    ), url
 
 
 def known_installer(file: str, catalog: Catalog, machine: str) -> CondaInstaller | None:
@@ -400,17 +447,14 @@ def needs_terms(channels: Sequence[str], catalog: Catalog) -> list[str]:
     """Those channels whose use needs Anaconda's terms accepted: ``defaults`` and what it stands for."""
     urls = catalog.conda.terms_of_service.channels
     short = {"defaults", "main", "r", "msys2", *(url.split("//")[1].split("/", 1)[1] for url in urls)}
-    return [
-        c
-        for c in channels
-        if c in short or any(c.startswith(url) for url in urls) or "repo.anaconda.com" in c
-    ]
+    return [c for c in channels if c in short or any(c.startswith(url) for url in urls) or "repo.anaconda.com" in c]
 
 
 def terms_issue(what: str, channels: Sequence[str]) -> Issue:
     """The refusal to use channels whose terms nobody accepted (scenario M1)."""
     return Issue(
-        code="conda.terms_not_accepted", message=f"{what} takes packages from {' and '.join(channels)}",
+        code="conda.terms_not_accepted",
+        message=f"{what} takes packages from {' and '.join(channels)}",
         because=["Anaconda's terms of service are not accepted for this host, and are never accepted in silence"],
         hint="conda-forge in its place; or miniconda_accept_tos: true, when you do accept them",
-    )  # fmt: skip
+    )

@@ -32,11 +32,35 @@ from provision.parts.decision import Decision
 from provision.parts.plan import Reason
 
 # Installers refuse it, and nobody wants it emptied (constructor's header; the rest is common sense).
-_SYSTEM_FOLDERS = frozenset([
-    "/", "/bin", "/boot", "/dev", "/etc", "/home", "/lib", "/lib64", "/media", "/mnt", "/opt", "/proc", "/root", "/run",
-    "/sbin", "/srv", "/sys", "/usr", "/usr/bin", "/usr/lib", "/usr/local", "/usr/local/bin", "/usr/share", "/var",
-    "/var/lib",
-])  # fmt: skip
+_SYSTEM_FOLDERS = frozenset(
+    [
+        "/",
+        "/bin",
+        "/boot",
+        "/dev",
+        "/etc",
+        "/home",
+        "/lib",
+        "/lib64",
+        "/media",
+        "/mnt",
+        "/opt",
+        "/proc",
+        "/root",
+        "/run",
+        "/sbin",
+        "/srv",
+        "/sys",
+        "/usr",
+        "/usr/bin",
+        "/usr/lib",
+        "/usr/local",
+        "/usr/local/bin",
+        "/usr/share",
+        "/var",
+        "/var/lib",
+    ]
+)
 _NOT_A_DISK = ("/boot/", "/dev/", "/proc/", "/sys/")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,99}")
 _USER = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,31}\$?")
@@ -62,7 +86,8 @@ class CondaDecision:
     """blockers: nothing of the host may be changed. prefixes and environments: what is wanted, done or not, as far as it
     is not refused."""
 
-    wanted: list[str] = field(default_factory=list)  # paths of all installations that are asked for
+    # paths of all installations that are asked for
+    wanted: list[str] = field(default_factory=list)
     prefixes: list[PrefixTarget] = field(default_factory=list)
     environments: list[EnvironmentTarget] = field(default_factory=list)
     blockers: list[Issue] = field(default_factory=list)
@@ -83,14 +108,14 @@ def host_view(facts: Facts, catalog: Catalog, driver: Decision) -> HostView:
     loaded = facts.module.loaded.version if facts.module.loaded else None
     version = driver.target.version if driver.target else loaded or checks.library_version(facts.model_dump())
     branch = catalog.find_branch(version) if version else None
-    gpus = driver.gpus or [
-        catalog.gpu_by_id(gpu.device) for gpu in facts.gpus if not checks.is_set_aside(gpu.driver)
-    ]
+    gpus = driver.gpus or [catalog.gpu_by_id(gpu.device) for gpu in facts.gpus if not checks.is_set_aside(gpu.driver)]
     return HostView(
-        gpus=tuple({gpu.name: gpu for gpu in gpus}.values()), driver=version,
-        max_cuda=branch.max_cuda if branch else None, loaded=loaded,
+        gpus=tuple({gpu.name: gpu for gpu in gpus}.values()),
+        driver=version,
+        max_cuda=branch.max_cuda if branch else None,
+        loaded=loaded,
         machine=MACHINES.get(facts.host.arch, facts.host.arch),
-    )  # fmt: skip
+    )
 
 
 class _Resolver:
@@ -113,9 +138,16 @@ class _Resolver:
         for path, owner in owners.items():
             found = by_path.get(path)
             target = decide_prefix(
-                self.wish, path, owner, found, self.catalog, self.host.machine, self.facts, self.out,
+                self.wish,
+                path,
+                owner,
+                found,
+                self.catalog,
+                self.host.machine,
+                self.facts,
+                self.out,
                 managed=path not in self._others(),
-            )  # fmt: skip
+            )
             if target is not None:
                 self.out.prefixes.append(target)
         for env in self.wish.environments:
@@ -135,62 +167,61 @@ class _Resolver:
     def _words(self) -> None:
         """Refuse names and paths that cannot be: nothing of them may reach a command."""
         wish = self.wish
-        for user in (
-            *wish.all_users,
-            *wish.shell_init,
-            wish.owner,
-            *(e.user for e in wish.environments if e.user),
-        ):
+        for user in (*wish.all_users, *wish.shell_init, wish.owner, *(e.user for e in wish.environments if e.user)):
             if not _USER.fullmatch(user):
-                self.block(
-                    "conda.user_invalid",
-                    f"{user!r} is no name of a user",
-                    [],
-                    "write it as /etc/passwd has it",
-                )
+                self.block("conda.user_invalid", f"{user!r} is no name of a user", [], "write it as /etc/passwd has it")
         if wish.group and not _USER.fullmatch(wish.group):
             self.block(
-                "conda.user_invalid",
-                f"{wish.group!r} is no name of a group",
-                [],
-                "write it as /etc/group has it",
+                "conda.user_invalid", f"{wish.group!r} is no name of a group", [], "write it as /etc/group has it"
             )
         for variable, url in (
-            ("miniconda_installer_url", wish.installer_url), ("miniconda_wheel_index_url", wish.wheel_index_url),
-            ("miniconda_pip_index_url", wish.pip_index_url), ("miniconda_channel_alias", wish.channel_alias),
+            ("miniconda_installer_url", wish.installer_url),
+            ("miniconda_wheel_index_url", wish.wheel_index_url),
+            ("miniconda_pip_index_url", wish.pip_index_url),
+            ("miniconda_channel_alias", wish.channel_alias),
             *(("miniconda_channels", channel) for channel in wish.channels),
-            *((f"{key} of environment {env.name}", text) for env in wish.environments for key in ("channels", "packages", "pip")
-              for text in getattr(env, key)),
-        ):  # fmt: skip
-            self._address(
-                variable, redact.has_secret(url), variable != "miniconda_installer_url" and unverified(url)
-            )
+            *(
+                (f"{key} of environment {env.name}", text)
+                for env in wish.environments
+                for key in ("channels", "packages", "pip")
+                for text in getattr(env, key)
+            ),
+        ):
+            self._address(variable, redact.has_secret(url), variable != "miniconda_installer_url" and unverified(url))
         for env in wish.environments:
             text = env.content or ""
             self._address(f"file {env.file}", redact.text(text) != text, unverified_in_file(text))
         for env in wish.environments:
             if env.name in ("base", "root"):
                 self.block(
-                    "conda.name_invalid", f"environment {env.name}: conda's own is called so", [],
+                    "conda.name_invalid",
+                    f"environment {env.name}: conda's own is called so",
+                    [],
                     "take another name; the base is left to conda itself",
-                )  # fmt: skip
+                )
             elif env.name.lower() in ("true", "false"):
                 self.block(
-                    "conda.name_invalid", f"an environment is called {env.name.lower()}",
-                    ["no, off, yes and on without quotes are false or true in YAML"], 'write its name in quotes: name: "no"',
-                )  # fmt: skip
+                    "conda.name_invalid",
+                    f"an environment is called {env.name.lower()}",
+                    ["no, off, yes and on without quotes are false or true in YAML"],
+                    'write its name in quotes: name: "no"',
+                )
             elif not _NAME.fullmatch(env.name):
                 self.block(
-                    "conda.name_invalid", f"environment {env.name!r}: no name for an environment",
-                    ["letters, digits, and _ . + - inside"], f"name it {_named(env.name)}",
-                )  # fmt: skip
+                    "conda.name_invalid",
+                    f"environment {env.name!r}: no name for an environment",
+                    ["letters, digits, and _ . + - inside"],
+                    f"name it {_named(env.name)}",
+                )
         listed = [(env.name, self.places[wish.prefix_of(env)]) for env in wish.environments]
         for (name, prefix), count in Counter(listed).items():
             if count > 1:
                 self.block(
-                    "conda.name_twice", f"environment {name} is asked for {count} times in {prefix}", [],
+                    "conda.name_twice",
+                    f"environment {name} is asked for {count} times in {prefix}",
+                    [],
                     "every environment of an installation has a name of its own",
-                )  # fmt: skip
+                )
         if self.out.blockers:
             return
         for asked in wish.prefixes():
@@ -201,22 +232,27 @@ class _Resolver:
         ):
             if f"~{user}" in self.places.unknown:
                 self.block(
-                    "conda.user_unknown", f"there is no user {user} on this host", [f"named in {variable}"],
+                    "conda.user_unknown",
+                    f"there is no user {user} on this host",
+                    [f"named in {variable}"],
                     f"make the user first, or take {user} out of {variable}",
-                )  # fmt: skip
+                )
 
     def _address(self, variable: str, secret: bool, unverified: str | Literal[False]) -> None:
         if secret:
             self.block(
-                "conda.url_secret", f"{variable} holds a password or token", ["it would be in plans, logs and argv"],
+                "conda.url_secret",
+                f"{variable} holds a password or token",
+                ["it would be in plans, logs and argv"],
                 "take it out; a .netrc of the owner on the host is read by conda and pip, and git goes over ssh with a deploy key",
-            )  # fmt: skip
+            )
         elif unverified and not self.wish.allow_http:
             self.block(
-                "conda.unverified", f"{variable}: nothing verifies what comes from {unverified}",
+                "conda.unverified",
+                f"{variable}: nothing verifies what comes from {unverified}",
                 ["whoever is on the way there could put in code, which this host would run"],
                 "https://; #sha256=… behind the URL of a file; miniconda_allow_http: true for a mirror in a network that you trust",
-            )  # fmt: skip
+            )
 
     def _without_effect(self) -> None:
         """Say what is asked for beside an installation for the whole system where there is to be none."""
@@ -226,10 +262,14 @@ class _Resolver:
         idle = [f"miniconda_shell_init: {user}" for user in wish.shell_init if user not in wish.all_users]
         idle += ["miniconda_profile"] if wish.profile else []
         for variable in idle:
-            self.out.warnings.append(Issue(
-                code="conda.without_effect", message=f"{variable} has no effect",
-                because=["no conda for the whole system is asked for"], hint="miniconda_install: true asks for it",
-            ))  # fmt: skip
+            self.out.warnings.append(
+                Issue(
+                    code="conda.without_effect",
+                    message=f"{variable} has no effect",
+                    because=["no conda for the whole system is asked for"],
+                    hint="miniconda_install: true asks for it",
+                )
+            )
 
     def _path(self, asked: str, path: str) -> None:
         own = asked == self.wish.prefix
@@ -241,36 +281,39 @@ class _Resolver:
         )
         if re.match(r"~(/|$)", path):
             self.block(
-                "conda.prefix_invalid", f"{path!r} does not say whose home is meant", [f"it is the {variable}"],
+                "conda.prefix_invalid",
+                f"{path!r} does not say whose home is meant",
+                [f"it is the {variable}"],
                 f"{other}; miniconda_users gives users one in their own home",
-            )  # fmt: skip
+            )
         elif asked in self.places.unknown:
             user = asked[1:].partition("/")[0]
             self.block(
-                "conda.user_unknown", f"there is no user {user} on this host", [f"{asked} is asked for"],
+                "conda.user_unknown",
+                f"there is no user {user} on this host",
+                [f"{asked} is asked for"],
                 f"make the user first, or take {user} out of miniconda_users and the environments",
-            )  # fmt: skip
+            )
         elif not path.startswith(("/", "~")) or re.search(r"[\0\n\r]|(^|/)\.\.?(/|$)", path):
             self.block(
-                "conda.prefix_invalid", f"{path!r} is not the whole path of a folder", [f"it is the {variable}"],
-                other,
-            )  # fmt: skip
+                "conda.prefix_invalid", f"{path!r} is not the whole path of a folder", [f"it is the {variable}"], other
+            )
         elif " " in path:
             self.block(
-                "conda.prefix_space", f"no conda can be installed in {path!r}",
-                ["its installer refuses a path with a space"], other,
-            )  # fmt: skip
-        elif re.search(r"[^\w./+~@-]", path):
-            self.block(
-                "conda.prefix_invalid", f"{path!r} has signs that shells and installers trip over", [], other
-            )
-        elif (
-            path in _SYSTEM_FOLDERS or path in self.facts.conda.homes.values() or path.startswith(_NOT_A_DISK)
-        ):
-            self.block(
-                "conda.prefix_unsafe", f"{path} is a folder of the system or a home", ["conda fills a folder of its own"],
+                "conda.prefix_space",
+                f"no conda can be installed in {path!r}",
+                ["its installer refuses a path with a space"],
                 other,
-            )  # fmt: skip
+            )
+        elif re.search(r"[^\w./+~@-]", path):
+            self.block("conda.prefix_invalid", f"{path!r} has signs that shells and installers trip over", [], other)
+        elif path in _SYSTEM_FOLDERS or path in self.facts.conda.homes.values() or path.startswith(_NOT_A_DISK):
+            self.block(
+                "conda.prefix_unsafe",
+                f"{path} is a folder of the system or a home",
+                ["conda fills a folder of its own"],
+                other,
+            )
 
     def _owners(self) -> dict[str, str]:
         """{path: owner} of every installation that is asked for, written out."""
@@ -316,10 +359,19 @@ class _Resolver:
         action, because = self._compare(env, recipe, found)
         if action in ("create", "finish", "rebuild"):
             self.out.reasons += judge.reasons
-        self.out.environments.append(EnvironmentTarget(
-            wish=env, prefix=prefix, path=path, owner=target.owner, group=target.group, umask=target.umask,
-            action=action, recipe=recipe, because=because,
-        ))  # fmt: skip
+        self.out.environments.append(
+            EnvironmentTarget(
+                wish=env,
+                prefix=prefix,
+                path=path,
+                owner=target.owner,
+                group=target.group,
+                umask=target.umask,
+                action=action,
+                recipe=recipe,
+                because=because,
+            )
+        )
 
     def _name_ways_out(self, env: EnvironmentWish, judge: EnvironmentJudge) -> None:
         open_ = [issue for issue in judge.blockers if issue.code in HAS_WAY_OUT and not issue.hint]
@@ -354,9 +406,7 @@ class _Resolver:
         if named and not self.wish.accept_tos:
             self.out.blockers.append(terms_issue(f"environment {env.name}", named))
 
-    def _compare(
-        self, env: EnvironmentWish, recipe: Recipe, found: CondaEnvironment | None
-    ) -> tuple[str, str]:
+    def _compare(self, env: EnvironmentWish, recipe: Recipe, found: CondaEnvironment | None) -> tuple[str, str]:
         """What has to be done with an environment, and why; a blocker where that is not allowed."""
         if found is None:
             return "create", "it is not there"
@@ -364,26 +414,34 @@ class _Resolver:
             return "finish", "making it was cut off"
         if found.state == "foreign":
             self.block(
-                "conda.environment_foreign", f"{found.path} holds something else than an environment",
-                ["it is not ours to move or remove"], f"another name than {env.name}, or move that folder away",
-            )  # fmt: skip
+                "conda.environment_foreign",
+                f"{found.path} holds something else than an environment",
+                ["it is not ours to move or remove"],
+                f"another name than {env.name}, or move that folder away",
+            )
             return "", ""
         other = differences(env, recipe, found, self.host, self.catalog)
         if not other:
             if self.wish.lib64_link and not found.lib64 and made_by_us(found):
                 return "configure", "lib64 is missing, which builds of CUDA extensions look for"
             if not made_by_us(found):
-                self.out.reasons.append(Reason(
-                    what=f"environment {env.name}", value="left as it is", because="somebody made it, and it is as asked for",
-                ))  # fmt: skip
+                self.out.reasons.append(
+                    Reason(
+                        what=f"environment {env.name}",
+                        value="left as it is",
+                        because="somebody made it, and it is as asked for",
+                    )
+                )
             return "", ""
         if self.wish.rebuild:
             return "rebuild", "; ".join(other)
         who = "" if made_by_us(found) else ", and it was not made by us"
         self.block(
-            "conda.environment_differs", f"environment {env.name} is other than asked for{who}", other,
+            "conda.environment_differs",
+            f"environment {env.name} is other than asked for{who}",
+            other,
             "miniconda_rebuild: true makes it anew, its export is saved first; or ask for what is there, or by another name",
-        )  # fmt: skip
+        )
         return "", ""
 
 

@@ -50,14 +50,16 @@ def _cannot_run(recipe: Recipe, found: CondaEnvironment, host: HostView, catalog
     other = []
     if recipe.build == "cuda":
         other += [
-            f"its {name} is a build for the CPU" for name, kind in sorted(found.builds.items())
+            f"its {name} is a build for the CPU"
+            for name, kind in sorted(found.builds.items())
             if kind == "cpu" and name in recipe.frameworks
-        ]  # fmt: skip
+        ]
     if recipe.build != "cpu" and found.cuda and host.driver:
         try:
             least = catalog.min_driver_for_cuda(found.cuda)
         except UsageError:
-            least = None  # a CUDA that the catalog does not know: nothing can be held against it
+            # a CUDA that the catalog does not know: nothing can be held against it
+            least = None
         if least and key(host.driver) < key(least):
             other.append(f"its CUDA {found.cuda} needs driver {least} or newer; this host has {host.driver}")
     return other
@@ -80,9 +82,7 @@ def _meaning(content: object) -> object:
     """What a file asks for: comments, order of keys and the name that it gives itself change nothing."""
     text = str(content or "")
     if is_explicit(text):
-        return [
-            line.strip() for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")
-        ]
+        return [line.strip() for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
     try:
         data = yaml.safe_load(text)
     except yaml.YAMLError:
@@ -106,11 +106,7 @@ def _told(name: str, now: Any, then: Any) -> str:
         return f"{name}: {_shown(now)} is asked for, it was made for {_shown(then)}"
     if now and then:
         return "its file asks for something else than when it was made"
-    return (
-        "a file is asked for, it was made without one"
-        if now
-        else "no file is asked for, it was made from one"
-    )
+    return "a file is asked for, it was made without one" if now else "no file is asked for, it was made from one"
 
 
 def _shown(value: Any) -> str:
@@ -126,9 +122,7 @@ def _by_what_is_there(env: EnvironmentWish, recipe: Recipe, found: CondaEnvironm
         other.append(f"its Python is {found.python or 'none'}, {env.python} is asked for")
     have = {
         "torch": found.pip.get("torch") or _conda(found, "pytorch"),
-        "tensorflow": found.pip.get("tensorflow")
-        or found.pip.get("tensorflow-cpu")
-        or _conda(found, "tensorflow"),
+        "tensorflow": found.pip.get("tensorflow") or found.pip.get("tensorflow-cpu") or _conda(found, "tensorflow"),
         "jax": found.pip.get("jax") or _conda(found, "jax"),
     }
     for name, wanted in recipe.frameworks.items():

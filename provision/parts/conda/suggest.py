@@ -12,11 +12,21 @@ from provision.errors import UsageError
 from provision.parts.conda.desired import EnvironmentWish
 
 # Refusals that other values of the environment's own keys can lift.
-HAS_WAY_OUT = frozenset({
-    "conda.torch_unknown", "conda.torch_not_built", "conda.no_code_for_gpu", "conda.driver_too_old",
-    "conda.no_wheel_for_python", "conda.tensorflow_unknown", "conda.tensorflow_other_cuda", "conda.cuda_unknown",
-    "conda.cuda_not_packaged", "conda.python_invalid", "conda.no_build_for_machine",
-})  # fmt: skip
+HAS_WAY_OUT = frozenset(
+    {
+        "conda.torch_unknown",
+        "conda.torch_not_built",
+        "conda.no_code_for_gpu",
+        "conda.driver_too_old",
+        "conda.no_wheel_for_python",
+        "conda.tensorflow_unknown",
+        "conda.tensorflow_other_cuda",
+        "conda.cuda_unknown",
+        "conda.cuda_not_packaged",
+        "conda.python_invalid",
+        "conda.no_build_for_machine",
+    }
+)
 _KEYS = ("torch", "tensorflow", "jax", "cuda", "python")
 _MOST_TRIALS = 1500
 Change = dict[str, str]

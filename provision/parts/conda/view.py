@@ -30,7 +30,8 @@ class Recipe:
     python: str = ""
     cuda: str = ""
     build: str = ""
-    frameworks: dict[str, str] = field(default_factory=dict)  # torch -> 2.6.0+cu124
+    # torch -> 2.6.0+cu124
+    frameworks: dict[str, str] = field(default_factory=dict)
     channels: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
     pip: tuple[dict[str, object], ...] = ()

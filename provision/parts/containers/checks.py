@@ -105,8 +105,7 @@ def packages(facts, want):
             bad,
             "its packages are of different versions: %s" % ", ".join(versions),
             evidence,
-            "they belong together at one version: %s"
-            % (_APPLY if wish["manage"] else "apt-get install all of them"),
+            "they belong together at one version: %s" % (_APPLY if wish["manage"] else "apt-get install all of them"),
         )
     version = driver_names.upstream(versions[0])
     if containers_of(facts)["cgroups"] == "v2" and deb_version.compare(version, CGROUP_V2) < 0:
@@ -115,20 +114,15 @@ def packages(facts, want):
             bad,
             "container toolkit %s cannot work with cgroup v2" % version,
             evidence,
-            "%s is the first that can ('cgroup subsystem devices not found'); look where it comes from"
-            % CGROUP_V2,
+            "%s is the first that can ('cgroup subsystem devices not found'); look where it comes from" % CGROUP_V2,
         )
     if missing and wish["manage"]:
         return _verdict(check, "fail", "%s is not installed" % missing[0], evidence, _APPLY)
     unfinished = [name for name, row in here.items() if row["status"][1] != "i"]
     if unfinished:
-        return _verdict(
-            check, bad, "%s is not set up" % unfinished[0], evidence, "dpkg --configure -a shows why"
-        )
+        return _verdict(check, bad, "%s is not set up" % unfinished[0], evidence, "dpkg --configure -a shows why")
     if wish["version"] and version != wish["version"]:
-        return _verdict(
-            check, "fail", "version is %s, wanted is %s" % (version, wish["version"]), evidence, _APPLY
-        )
+        return _verdict(check, "fail", "version is %s, wanted is %s" % (version, wish["version"]), evidence, _APPLY)
     loose = [name for name, row in here.items() if row["status"][0] != "h"]
     if wish["hold"] and loose:
         return _verdict(
@@ -146,9 +140,7 @@ def packages(facts, want):
             evidence,
             "container_toolkit_remove_legacy: true removes it",
         )
-    return _verdict(
-        check, "pass", "%s, %d packages%s" % (version, len(here), "" if loose else ", all held"), evidence
-    )
+    return _verdict(check, "pass", "%s, %d packages%s" % (version, len(here), "" if loose else ", all held"), evidence)
 
 
 def runtime(facts, want):
@@ -159,8 +151,7 @@ def runtime(facts, want):
         hint = "provision plan says why, and what would work"
     docker, info = have["docker"], have["docker"].get("info")
     by_flag = any(
-        flag["key"] == "runtimes" and flag["value"].startswith("nvidia=")
-        for flag in docker.get("flags") or ()
+        flag["key"] == "runtimes" and flag["value"].startswith("nvidia=") for flag in docker.get("flags") or ()
     )
     in_file = bool((_file(docker)["value"].get("runtimes") or {}).get("nvidia"))
     if docker.get("engine"):
@@ -194,9 +185,7 @@ def runtime(facts, want):
                 "docker's default runtime is %s, wanted is %s" % (_default(docker), wish["default_runtime"])
             )
         if docker.get("engine") and not problems and not docker.get("pid"):
-            return _verdict(
-                check, "warn", "docker does not run", evidence, "systemctl status docker says why"
-            )
+            return _verdict(check, "warn", "docker does not run", evidence, "systemctl status docker says why")
     for user in wish["rootless"]:
         row = next((row for row in docker.get("rootless") or () if row["user"] == user), None)
         if row is None or not (row["file"]["value"].get("runtimes") or {}).get("nvidia"):
@@ -208,25 +197,17 @@ def runtime(facts, want):
         elif not containerd["runtime"]:
             problems.append("containerd has no runtime nvidia")
         else:
-            evidence.append(
-                "containerd %s: runtime nvidia is registered" % (containerd.get("version") or "?")
-            )
+            evidence.append("containerd %s: runtime nvidia is registered" % (containerd.get("version") or "?"))
     if "podman" in wish["runtimes"]:
         if not (podman.get("path") or podman.get("package")):
             problems.append("podman is not installed")
         else:
-            evidence.append(
-                "podman %s: takes GPUs by CDI, see container.cdi" % (podman.get("version") or "?")
-            )
+            evidence.append("podman %s: takes GPUs by CDI, see container.cdi" % (podman.get("version") or "?"))
     if problems:
         return _verdict(check, "fail", "not as asked for: %s" % "; ".join(problems), evidence, hint or _APPLY)
     if not wish["manage"]:
         return _verdict(check, "skip", "no container runtime is asked for", evidence)
-    if (
-        wish["runtimes"]
-        and (facts["gpus"] or have["toolkit"].get("config"))
-        and not have["toolkit"].get("program")
-    ):
+    if wish["runtimes"] and (facts["gpus"] or have["toolkit"].get("config")) and not have["toolkit"].get("program"):
         return _verdict(
             check,
             "fail",
@@ -242,9 +223,7 @@ def _default(docker):
     info = docker.get("info")
     flags = [flag["value"] for flag in docker.get("flags") or () if flag["key"] == "default-runtime"]
     return (
-        (info and info["default_runtime"])
-        or _file(docker)["value"].get("default-runtime")
-        or (flags or ["runc"])[-1]
+        (info and info["default_runtime"]) or _file(docker)["value"].get("default-runtime") or (flags or ["runc"])[-1]
     )
 
 
@@ -280,9 +259,7 @@ def cdi(facts, want):
         if stale[0]["path"].startswith("/etc/cdi/") and not harmless:
             hint = "rm %s, then %s" % (stale[0]["path"], remake)
         status = "warn" if harmless or not (wish["manage"] or have["podman"].get("path")) else "fail"
-        return _verdict(
-            check, status, "the CDI specification is stale: %s" % stale[0]["stale"], evidence, hint
-        )
+        return _verdict(check, status, "the CDI specification is stale: %s" % stale[0]["stale"], evidence, hint)
     if not have["cdi"]:
         if wish["cdi"]:
             return _verdict(check, "fail", "there is no CDI specification", evidence, remake)
@@ -334,11 +311,7 @@ def group(facts, want):
     missing = [user for user in wish["users"] if user not in (members or ())]
     evidence = ["in the group docker: %s" % (", ".join(members or ()) or "nobody")]
     if missing:
-        what = (
-            "there is no group docker"
-            if members is None
-            else "not in the group docker: %s" % ", ".join(missing)
-        )
+        what = "there is no group docker" if members is None else "not in the group docker: %s" % ", ".join(missing)
         return _verdict(
             check, "fail", what, evidence, "provision apply puts them there; it counts from their next login"
         )
@@ -400,9 +373,7 @@ def links(facts, want):
             what = "systemctl daemon-reload would take the GPUs from running containers (%d)" % len(users)
         return _verdict(check, "warn", what, evidence, hint + " ('Failed to initialize NVML: Unknown Error')")
     if missing or not facts["devices"]:
-        return _verdict(
-            check, "skip", "no container has a GPU" if missing else "no device of NVIDIA's", evidence
-        )
+        return _verdict(check, "skip", "no container has a GPU" if missing else "no device of NVIDIA's", evidence)
     return _verdict(check, "pass", "every device has its link", evidence)
 
 

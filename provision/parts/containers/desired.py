@@ -76,21 +76,27 @@ class ContainersWish:
 class ContainersTarget:
     """What a host should have. spec: all arguments of the module container_runtime."""
 
-    version: str  # of the toolkit: "1.20.0"
-    packages: dict[str, str] = field(default_factory=dict)  # what apt is asked for: exact Debian versions
-    names: tuple[str, ...] = ()  # the toolkit's packages: what is held
-    remove: tuple[str, ...] = ()  # packages of the old days
-    runtimes: dict[str, str] = field(
-        default_factory=dict
-    )  # docker, containerd, podman -> version, "" not known
-    installs: tuple[str, ...] = ()  # runtimes that come with this plan
+    # of the toolkit: "1.20.0"
+    version: str
+    # what apt is asked for: exact Debian versions
+    packages: dict[str, str] = field(default_factory=dict)
+    # the toolkit's packages: what is held
+    names: tuple[str, ...] = ()
+    # packages of the old days
+    remove: tuple[str, ...] = ()
+    # docker, containerd, podman -> version, "" not known
+    runtimes: dict[str, str] = field(default_factory=dict)
+    # runtimes that come with this plan
+    installs: tuple[str, ...] = ()
     spec: dict[str, Any] = field(default_factory=dict)
-    keys: tuple[str, ...] = ()  # of daemon.json that change: "runtimes.nvidia", "features.cdi"
-    todo: tuple[str, ...] = ()  # in words, what the module will do; empty: nothing
-    restart: str = (
-        ""  # why docker has to be restarted; "": reading its file again is enough, or nothing is to be done
-    )
-    disturbed: tuple[str, ...] = ()  # running containers that a restart would end
+    # of daemon.json that change: "runtimes.nvidia", "features.cdi"
+    keys: tuple[str, ...] = ()
+    # in words, what the module will do; empty: nothing
+    todo: tuple[str, ...] = ()
+    # why docker has to be restarted; "": reading its file again is enough, or nothing is to be done
+    restart: str = ""
+    # running containers that a restart would end
+    disturbed: tuple[str, ...] = ()
 
 
 @dataclass

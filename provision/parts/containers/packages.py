@@ -24,7 +24,8 @@ PATTERNS = (r"docker\.io|podman|(nvidia-container|libnvidia-container).*",)
 REPOSITORY = "NVIDIA's container toolkit repository"
 # The package that owned /etc/docker/daemon.json, and the runtime that the toolkit took over.
 # Source: catalog/data/container_toolkit.yml, legacy.
-_CGROUP_V2 = "1.8.0"  # source: field report L7, NVIDIA's libnvidia-container release notes of 1.8.0
+# source: field report L7, NVIDIA's libnvidia-container release notes of 1.8.0
+_CGROUP_V2 = "1.8.0"
 _PLACE = re.compile(r"/(?:libnvidia-container|nvidia-docker|nvidia-container-runtime)/")
 # Entries of the host's sources that our own file replaces, as aptconfigure's legacy_uris (normalised, no slash behind).
 LEGACY_URIS = [r".*/(?:libnvidia-container|nvidia-docker|nvidia-container-runtime)(?:/.*)?$"]
@@ -133,10 +134,7 @@ def limits(facts: Facts, catalog: Catalog, consumers: dict[str, str]) -> Limits:
         late = [
             f"{runtime} {version} (needs {needed})"
             for runtime, version in consumers.items()
-            if row.toolkit_from
-            and version
-            and (needed := getattr(row, runtime))
-            and key(version) < key(needed)
+            if row.toolkit_from and version and (needed := getattr(row, runtime)) and key(version) < key(needed)
         ]
         if late and (not below or key(str(row.toolkit_from)) < key(below)):
             below = str(row.toolkit_from)
@@ -150,12 +148,7 @@ def known_bad(catalog: Catalog, version: str) -> KnownBad | None:
 
 
 def choose(
-    wish: ContainersWish,
-    facts: Facts,
-    catalog: Catalog,
-    offer: Offer | None,
-    bounds: Limits,
-    out: ContainersDecision,
+    wish: ContainersWish, facts: Facts, catalog: Catalog, offer: Offer | None, bounds: Limits, out: ContainersDecision
 ) -> tuple[str, dict[str, str]] | None:
     """Return (version, {package: Debian version} for apt), the reasons noted.
 
@@ -218,9 +211,7 @@ def _kept(
     """The installed version where it stays."""
     if not have.whole or have.version is None:
         if have.packages:
-            out.reason(
-                "not whole", and_(have.words), "the packages of the toolkit belong together at one version"
-            )
+            out.reason("not whole", and_(have.words), "the packages of the toolkit belong together at one version")
         return None
     asked = wish.version.split("-")[0]
     if asked and asked != have.version:
@@ -341,17 +332,11 @@ def _explain_origins(facts: Facts, offer: Offer, catalog: Catalog, out: Containe
         for pin in facts.apt.preferences
         if pin.priority > 500
         and any(
-            word.rstrip("*") and name.startswith(word.rstrip("*"))
-            for word in pin.package.split()
-            for name in wanted
+            word.rstrip("*") and name.startswith(word.rstrip("*")) for word in pin.package.split() for name in wanted
         )
     ]
     if pins:
-        out.reason(
-            "pins",
-            "; ".join(pins[:3]),
-            "they prefer another origin; exact versions and holds stand above them",
-        )
+        out.reason("pins", "; ".join(pins[:3]), "they prefer another origin; exact versions and holds stand above them")
     elsewhere = [
         entry
         for entry in facts.apt.sources

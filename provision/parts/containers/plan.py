@@ -14,12 +14,7 @@ from provision.facts import Facts
 from provision.parts.apt import AptPart, PartPlan
 from provision.parts.containers.packages import installed_toolkit, old_keys_that_go, toolkit_entries
 from provision.parts.containers.preconditions import has_docker_cdi
-from provision.parts.containers.resolve import (
-    LEGACY_URIS,
-    ContainersDecision,
-    ContainersTarget,
-    ContainersWish,
-)
+from provision.parts.containers.resolve import LEGACY_URIS, ContainersDecision, ContainersTarget, ContainersWish
 from provision.parts.decision import and_
 from provision.parts.plan import Step
 
@@ -35,8 +30,7 @@ def plan_containers(
     if target is None:
         return PartPlan({"runtimes": None}, None, steps)
     apt = AptPart(
-        install=sorted(f"{name}={version}" for name, version in target.packages.items()),
-        remove=sorted(target.remove),
+        install=sorted(f"{name}={version}" for name, version in target.packages.items()), remove=sorted(target.remove)
     )
     if source:
         keys = old_keys_that_go(wish, facts)
@@ -99,9 +93,7 @@ def _packages(target: ContainersTarget, steps: list[Step]) -> None:
         )
 
 
-def _hold(
-    wish: ContainersWish, facts: Facts, target: ContainersTarget, apt: AptPart, steps: list[Step]
-) -> None:
+def _hold(wish: ContainersWish, facts: Facts, target: ContainersTarget, apt: AptPart, steps: list[Step]) -> None:
     rows = facts.packages
     here = [name for name in target.names if name in rows and rows[name].status[1] not in "nc"]
     if not wish.hold:
@@ -122,13 +114,9 @@ def _hold(
     loose = [name for name in here if not rows[name].held]
     coming = [name for name in target.packages if name in target.names]
     if loose or coming:
-        title = (
-            "hold the toolkit's packages by their exact names" if coming else f"hold {len(loose)} packages"
-        )
+        title = "hold the toolkit's packages by their exact names" if coming else f"hold {len(loose)} packages"
         because = "an update must not move them apart, nor to a version that the runtimes cannot work with"
-        steps.append(
-            Step(id="hold", part="containers", title=title, because=because, details=[] if coming else loose)
-        )
+        steps.append(Step(id="hold", part="containers", title=title, because=because, details=[] if coming else loose))
 
 
 def _runtimes(wish: ContainersWish, facts: Facts, target: ContainersTarget, steps: list[Step]) -> None:

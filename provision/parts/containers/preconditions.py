@@ -5,17 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils.containers import (
-    daemon_flags,
-    daemon_json,
-    docker_host,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.containers import (
-    docker as containers_docker,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.containers import (
-    files as containers_files,
-)
+from ansible_collections.gpu.provision.plugins.module_utils.containers import daemon_flags, daemon_json, docker_host
+from ansible_collections.gpu.provision.plugins.module_utils.containers import docker as containers_docker
+from ansible_collections.gpu.provision.plugins.module_utils.containers import files as containers_files
 from provision.catalog import Catalog
 from provision.catalog.versions import key
 from provision.errors import Issue
@@ -46,9 +38,7 @@ def check_docker(wish: ContainersWish, facts: Facts, out: ContainersDecision) ->
     """Judge which docker this is. Returns True where the archive's docker.io has to come; refusals are noted."""
     found = look(facts)
     for words in docker_host.warnings(found):
-        out.warn(
-            "containers.other_docker", words, ["the daemon that is configured is another one than theirs"]
-        )
+        out.warn("containers.other_docker", words, ["the daemon that is configured is another one than theirs"])
     refusal = docker_host.refusal(found)
     if refusal is None:
         return False
@@ -151,7 +141,9 @@ def check_flags(keys: list[str], facts: Facts, out: ContainersDecision) -> None:
     hint = f"take {first.text} out of {first.place}: {docker.file.path} says it"
     if first.key == "runtimes" and first.value.partition("=")[0] != daemon_json.RUNTIME:
         name, _, path = first.value.partition("=")
-        hint = f'move it into {docker.file.path}, "runtimes": {{"{name}": {{"path": "{path}"}}}}, and out of {first.place}'
+        hint = (
+            f'move it into {docker.file.path}, "runtimes": {{"{name}": {{"path": "{path}"}}}}, and out of {first.place}'
+        )
     elif new:
         hint = f"move it from {first.place} into {docker.file.path}; or leave container_toolkit's {first.key} unset"
     out.block(
@@ -168,11 +160,7 @@ def check_versions(
     """Refuse runtimes that are too old for GPUs at all."""
     for feature, runtime in (("docker --gpus", "docker"), ("podman CDI", "podman")):
         needed = next(
-            (
-                getattr(row, runtime)
-                for row in catalog.container_toolkit.min_runtime_versions
-                if row.feature == feature
-            ),
+            (getattr(row, runtime) for row in catalog.container_toolkit.min_runtime_versions if row.feature == feature),
             None,
         )
         version = versions.get(runtime, "")
@@ -225,9 +213,7 @@ def has_docker_cdi(facts: Facts, catalog: Catalog) -> bool:
 
 
 def _cdi_row(catalog: Catalog) -> Any:
-    return next(
-        (row for row in catalog.container_toolkit.min_runtime_versions if row.feature == "docker CDI"), None
-    )
+    return next((row for row in catalog.container_toolkit.min_runtime_versions if row.feature == "docker CDI"), None)
 
 
 def differs(wish: dict[str, Any], facts: Facts) -> list[str]:
@@ -281,9 +267,7 @@ def lost_at_reload(facts: Facts) -> Issue | None:
     return Issue(
         code="containers.daemon_reload",
         message=f"running containers may lose their GPUs: {and_(users[:6])}",
-        because=[
-            "systemd reads its units again in this plan, and devices without a link in /dev/char are lost then"
-        ],
+        because=["systemd reads its units again in this plan, and devices without a link in /dev/char are lost then"],
         hint="make the links before: nvidia-ctk system create-dev-char-symlinks --create-all, where it is there; or apply "
         "when the containers are done",
     )

@@ -11,16 +11,9 @@ from typing import Any
 
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.apt import trusted_keys
-from ansible_collections.gpu.provision.plugins.module_utils.containers import (
-    daemon_json,
-    docker_proxy,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.containers import (
-    files as containers_files,
-)
-from ansible_collections.gpu.provision.plugins.module_utils.containers import (
-    probe as containers_probe,
-)
+from ansible_collections.gpu.provision.plugins.module_utils.containers import daemon_json, docker_proxy
+from ansible_collections.gpu.provision.plugins.module_utils.containers import files as containers_files
+from ansible_collections.gpu.provision.plugins.module_utils.containers import probe as containers_probe
 from provision.catalog import Catalog
 from provision.catalog.versions import key
 from provision.errors import UsageError
@@ -41,14 +34,7 @@ from provision.parts.containers.desired import (
 from provision.parts.containers.packages import LEGACY_URIS, PATTERNS
 from provision.parts.decision import Decision, and_
 
-__all__ = [
-    "LEGACY_URIS",
-    "PATTERNS",
-    "ContainersDecision",
-    "ContainersTarget",
-    "ContainersWish",
-    "resolve_containers",
-]
+__all__ = ["LEGACY_URIS", "PATTERNS", "ContainersDecision", "ContainersTarget", "ContainersWish", "resolve_containers"]
 
 _USER = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,31}\$?")
 _VERSION = re.compile(r"[0-9]+\.[0-9]+\.[0-9]+([~.+A-Za-z0-9]*)(-[0-9A-Za-z.+~]+)?")
@@ -83,9 +69,11 @@ class _Resolver:
         self.proxy = proxy
         self.wish, self.facts, self.catalog, self.offers, self.driver = wish, facts, catalog, offers, driver
         self.containers, self.out = facts.containers, ContainersDecision()
-        self.fresh: list[str] = []  # runtimes that come with this plan
+        # runtimes that come with this plan
+        self.fresh: list[str] = []
         self.todo: list[str] = []
-        self.late: list[str] = []  # keys that wait for a restart
+        # keys that wait for a restart
+        self.late: list[str] = []
         self.keys: list[str] = []
 
     def run(self) -> ContainersDecision:
@@ -111,7 +99,8 @@ class _Resolver:
         asks += [ARCHIVE] if self.fresh and ARCHIVE not in self.offers else []
         if asks or chosen is None:
             out.asks = tuple(asks)
-            out.reasons, out.warnings = [], []  # it is decided again, with the answer
+            # it is decided again, with the answer
+            out.reasons, out.warnings = [], []
             return out
         version, change = chosen[0], {**chosen[1], **coming}
         hosts.check_versions(self.wish, self.facts, self.catalog, versions, out)
@@ -198,10 +187,7 @@ class _Resolver:
             return
         if not self.facts.gpus:
             self.out.warn(
-                "containers.no_gpu",
-                "this host has no NVIDIA GPU: the toolkit is there for nothing",
-                [],
-                hosts.LEAVE,
+                "containers.no_gpu", "this host has no NVIDIA GPU: the toolkit is there for nothing", [], hosts.LEAVE
             )
             return
         self.out.block(
@@ -216,11 +202,7 @@ class _Resolver:
     def _runtimes(self) -> dict[str, str]:
         """Find each runtime; returns versions ("" where not known) of those that are there. Notes what has to come."""
         found: dict[str, str] = {}
-        docker, containerd, podman = (
-            self.containers.docker,
-            self.containers.containerd,
-            self.containers.podman,
-        )
+        docker, containerd, podman = (self.containers.docker, self.containers.containerd, self.containers.podman)
         if self.wish.docker:
             if hosts.check_docker(self.wish, self.facts, self.out):
                 self.fresh.append("docker")
@@ -356,9 +338,7 @@ class _Resolver:
         if not self.wish.remove_legacy:
             why, hint = [], "container_toolkit_remove_legacy: true takes it out, with a backup"
         elif entries:
-            why = [
-                f"{entry.file} ({' '.join(entry.uris)}) names no key and may need it" for entry in entries[:3]
-            ]
+            why = [f"{entry.file} ({' '.join(entry.uris)}) names no key and may need it" for entry in entries[:3]]
             hint = "give that entry a signed-by, then plan again: the key is taken out"
         elif trusted_keys.RING in left:
             why = ["it is a keybox, which only gpg writes"]
@@ -414,9 +394,7 @@ class _Resolver:
         effective = hosts.without_flags(spec, self.facts)
         if spec["runtime"] and not effective["runtime"]:
             place = next(flag.place for flag in docker.flags if flag.key == "runtimes")
-            self.out.reason(
-                "docker", "registered by a flag", f"{place} has --add-runtime; daemon.json is left alone"
-            )
+            self.out.reason("docker", "registered by a flag", f"{place} has --add-runtime; daemon.json is left alone")
         self.keys = hosts.changes(effective, docker.file)
         hosts.check_places(self.keys, docker.file, self.out)
         if not fresh:
@@ -511,11 +489,7 @@ class _Resolver:
     def _wants_cdi(self, version: str) -> bool | None:
         if self.wish.cdi != "auto":
             return self.wish.cdi == "always"
-        return (
-            True
-            if "podman" in self.wish.runtimes or self.wish.rootless_users or self._has_units(version)
-            else None
-        )
+        return True if "podman" in self.wish.runtimes or self.wish.rootless_users or self._has_units(version) else None
 
     def _cdi_because(self, version: str) -> str:
         if self.wish.cdi != "auto":
@@ -567,9 +541,7 @@ class _Resolver:
 
     # --- the target -------------------------------------------------------------------------------------------
 
-    def _target(
-        self, version: str, change: dict[str, str], versions: dict[str, str], spec: dict[str, Any]
-    ) -> None:
+    def _target(self, version: str, change: dict[str, str], versions: dict[str, str], spec: dict[str, Any]) -> None:
         remove = packages.legacy_packages(self.facts, self.catalog) if self.wish.remove_legacy else []
         info = self.containers.docker.info
         live = info.live_restore if info else self.containers.docker.file.value.get("live-restore") is True
@@ -581,11 +553,7 @@ class _Resolver:
             self.out.warn(
                 "containers.restart_waits",
                 "docker has to be restarted, and that is left to you",
-                [
-                    restart,
-                    f"it would end {and_(disturbed[:6])}",
-                    f"container_toolkit_restart is {self.wish.restart}",
-                ],
+                [restart, f"it would end {and_(disturbed[:6])}", f"container_toolkit_restart is {self.wish.restart}"],
                 f"{reload}systemctl restart docker when they are done; container_toolkit_restart: always does it at once",
             )
         if remove:

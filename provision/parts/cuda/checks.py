@@ -17,14 +17,28 @@ from provision.parts import verdicts
 # suffix. names: packages that must be held. environment: logins get the default on their PATH. needs: of each minor the
 # driver for everything ("full") and by minor-version compatibility ("minimum"): the catalog is not on the host.
 WISH = {
-    "manage": False, "versions": [], "default": None, "profile": "full", "cudnn": {}, "nccl": None, "hold": False,
-    "names": [], "environment": False, "needs": {},
-}  # fmt: skip
+    "manage": False,
+    "versions": [],
+    "default": None,
+    "profile": "full",
+    "cudnn": {},
+    "nccl": None,
+    "hold": False,
+    "names": [],
+    "environment": False,
+    "needs": {},
+}
 LINK = "/usr/local/cuda"
 _NONE = {
-    "nvccs": [], "toolkits": [], "alternatives": [], "links": [], "libraries": [], "headers": [], "ld_so_conf": {},
+    "nvccs": [],
+    "toolkits": [],
+    "alternatives": [],
+    "links": [],
+    "libraries": [],
+    "headers": [],
+    "ld_so_conf": {},
     "shell_lines": [],
-}  # fmt: skip
+}
 # Forward compatibility is for data-center cards (source: NVIDIA's CUDA compatibility guide).
 _CONSUMER = re.compile(r"GeForce|TITAN", re.I)
 _verdict = verdicts.verdict
@@ -93,27 +107,41 @@ def toolkits(facts, want):
     )
     if empty:
         folder = folder_of(empty[0])
-        return _verdict(
-            check, "fail", "files of packages are gone from %s" % folder, evidence, put_back(folder)
-        )
+        return _verdict(check, "fail", "files of packages are gone from %s" % folder, evidence, put_back(folder))
     missing = [version for version in wish["versions"] if version not in have]
     if missing:
-        return _verdict(check, "fail", "CUDA %s is not there" % ", ".join(missing), evidence,
-                        "provision apply installs it")  # fmt: skip
+        return _verdict(
+            check, "fail", "CUDA %s is not there" % ", ".join(missing), evidence, "provision apply installs it"
+        )
     absent = [name for name in wish["names"] if name not in installed(facts)]
     if absent:
-        return _verdict(check, "fail", "packages of what is wanted are not installed: %d" % len(absent),
-                        absent[:12] + evidence, "provision apply installs them")  # fmt: skip
+        return _verdict(
+            check,
+            "fail",
+            "packages of what is wanted are not installed: %d" % len(absent),
+            absent[:12] + evidence,
+            "provision apply installs them",
+        )
     bare = [version for version in wish["versions"] if not have[version]["compiler"]]
     if bare and wish["profile"] != "runtime":
-        return _verdict(check, "fail", "CUDA %s has no compiler" % ", ".join(bare), evidence,
-                        "provision apply installs what cuda_toolkit_profile: %s has" % wish["profile"])  # fmt: skip
+        return _verdict(
+            check,
+            "fail",
+            "CUDA %s has no compiler" % ", ".join(bare),
+            evidence,
+            "provision apply installs what cuda_toolkit_profile: %s has" % wish["profile"],
+        )
     foreign = [have[version] for version in wish["versions"] if have[version]["package"] is None]
     if foreign:
         tool = foreign[0]["uninstaller"]
         way = "remove it with %s" % tool if tool else "move %s away" % foreign[0]["path"]
-        return _verdict(check, "warn", "%s is of no package: no update reaches it" % foreign[0]["path"], evidence,
-                        "%s, then provision apply installs it from apt" % way)  # fmt: skip
+        return _verdict(
+            check,
+            "warn",
+            "%s is of no package: no update reaches it" % foreign[0]["path"],
+            evidence,
+            "%s, then provision apply installs it from apt" % way,
+        )
     if not cuda["toolkits"]:
         return _verdict(check, "skip", "no CUDA toolkit")
     named = ["CUDA %s" % (row["release"] or row["version"] or "?") for row in cuda["toolkits"]]
@@ -148,37 +176,57 @@ def nvccs(facts, want):
     found = cuda["nvccs"]
     on_path = [row for row in found if row["on_path"]]
     evidence = [
-        "%s: %s, %s%s" % (row["path"], row["build"] or row["version"] or "version not known", owner(row),
-                          ", on the PATH of a login" if row["on_path"] else "")
+        "%s: %s, %s%s"
+        % (
+            row["path"],
+            row["build"] or row["version"] or "version not known",
+            owner(row),
+            ", on the PATH of a login" if row["on_path"] else "",
+        )
         for row in found
-    ]  # fmt: skip
+    ]
     first = on_path[0] if on_path else None
     asked = wish["manage"] and wish["default"] and wish["profile"] != "runtime"
     if asked and wish["environment"] and not first:
-        return _verdict(check, "fail", "no nvcc is on the PATH of a login", evidence,
-                        "provision apply writes /etc/profile.d/gpu-provision-cuda.sh; then log in again")  # fmt: skip
-    if asked and first and first["version"] != wish["default"]:
-        hint = (
-            "see cuda.link and cuda.environment: what comes before /usr/local/cuda/bin on the PATH has to go"
+        return _verdict(
+            check,
+            "fail",
+            "no nvcc is on the PATH of a login",
+            evidence,
+            "provision apply writes /etc/profile.d/gpu-provision-cuda.sh; then log in again",
         )
+    if asked and first and first["version"] != wish["default"]:
+        hint = "see cuda.link and cuda.environment: what comes before /usr/local/cuda/bin on the PATH has to go"
         if (first["package"] or "").startswith("nvidia-cuda-toolkit"):
-            hint = (
-                "apt-get remove nvidia-cuda-toolkit, or let provision apply put /usr/local/cuda/bin before it"
-            )
+            hint = "apt-get remove nvidia-cuda-toolkit, or let provision apply put /usr/local/cuda/bin before it"
         if wish["environment"]:
-            return _verdict(check, "fail", "nvcc is %s at a login, wanted is %s"
-                            % (first["version"] or "?", wish["default"]), evidence, hint)  # fmt: skip
-        return _verdict(check, "warn", "nvcc is %s at a login, the default is %s"
-                        % (first["version"] or "?", wish["default"]), evidence, hint)  # fmt: skip
+            return _verdict(
+                check,
+                "fail",
+                "nvcc is %s at a login, wanted is %s" % (first["version"] or "?", wish["default"]),
+                evidence,
+                hint,
+            )
+        return _verdict(
+            check,
+            "warn",
+            "nvcc is %s at a login, the default is %s" % (first["version"] or "?", wish["default"]),
+            evidence,
+            hint,
+        )
     if not found:
         return _verdict(check, "skip", "no nvcc")
     folder = default_folder(facts, wish)
     linked = next((row for row in found if folder and (row["target"] or "").startswith(folder + "/")), None)
     if not asked and first and linked and first["version"] != linked["version"]:
-        return _verdict(check, "warn", "nvcc is %s at a login, /usr/local/cuda has %s"
-                        % (first["version"] or "?", linked["version"]), evidence,
-                        "programs are built with one and find the other: put /usr/local/cuda/bin first, or remove %s"
-                        % (first["package"] or first["path"]))  # fmt: skip
+        return _verdict(
+            check,
+            "warn",
+            "nvcc is %s at a login, /usr/local/cuda has %s" % (first["version"] or "?", linked["version"]),
+            evidence,
+            "programs are built with one and find the other: put /usr/local/cuda/bin first, or remove %s"
+            % (first["package"] or first["path"]),
+        )
     if not first:
         return _verdict(check, "pass", "%d, none on the PATH of a login" % len(found), evidence)
     return _verdict(check, "pass", "%s at a login" % (first["build"] or first["version"] or "?"), evidence)
@@ -190,41 +238,67 @@ def links(facts, want):
     rows = {row["path"]: row for row in cuda["links"]}
     group = next((row for row in cuda["alternatives"] if row["name"] == "cuda"), None)
     evidence = [
-        "%s: %s" % (row["path"], row["kind"] if row["kind"] != "link" else
-                    "%s -> %s" % (row["target"], row["resolved"] or "nothing"))
+        "%s: %s"
+        % (
+            row["path"],
+            row["kind"] if row["kind"] != "link" else "%s -> %s" % (row["target"], row["resolved"] or "nothing"),
+        )
         for row in cuda["links"]
-    ]  # fmt: skip
+    ]
     if group:
         evidence.append("alternative cuda: %s" % ("manual" if group["manual"] else "auto, the newest wins"))
     own = rows.get(LINK)
     if not wish["manage"] or not wish["default"]:
         dead = [path for path, row in rows.items() if row["kind"] == "link" and not row["resolved"]]
         if dead:
-            return _verdict(check, "warn", "%s leads nowhere" % dead[0], evidence,
-                            "update-alternatives --auto %s, or rm %s where no toolkit is left"
-                            % (dead[0].rsplit("/", 1)[-1], dead[0]))  # fmt: skip
+            return _verdict(
+                check,
+                "warn",
+                "%s leads nowhere" % dead[0],
+                evidence,
+                "update-alternatives --auto %s, or rm %s where no toolkit is left"
+                % (dead[0].rsplit("/", 1)[-1], dead[0]),
+            )
         if not own:
             return _verdict(check, "skip", "no /usr/local/cuda", evidence)
         return _verdict(check, "pass", "%s" % (own["resolved"] or LINK), evidence)
     if own and own["kind"] != "link":
-        return _verdict(check, "fail", "/usr/local/cuda is a %s, not a link" % own["kind"], evidence,
-                        "look what is in it, move it away (mv /usr/local/cuda /usr/local/cuda-old), provision apply")  # fmt: skip
+        return _verdict(
+            check,
+            "fail",
+            "/usr/local/cuda is a %s, not a link" % own["kind"],
+            evidence,
+            "look what is in it, move it away (mv /usr/local/cuda /usr/local/cuda-old), provision apply",
+        )
     wanted = folder_of(wish["default"])
     if not own or own["resolved"] != wanted:
-        return _verdict(check, "fail", "/usr/local/cuda leads to %s, wanted is %s"
-                        % ((own or {}).get("resolved") or "nothing", wanted), evidence,
-                        "provision apply sets it; by hand: update-alternatives --set cuda %s" % wanted)  # fmt: skip
+        return _verdict(
+            check,
+            "fail",
+            "/usr/local/cuda leads to %s, wanted is %s" % ((own or {}).get("resolved") or "nothing", wanted),
+            evidence,
+            "provision apply sets it; by hand: update-alternatives --set cuda %s" % wanted,
+        )
     for path, row in sorted(rows.items()):
         major = path.rpartition("-")[2]
         mine = [folder_of(v) for v in wish["versions"] if v.split(".")[0] == major]
         mine = [wanted] if wanted in mine else mine
         if mine and row["resolved"] not in mine:
-            return _verdict(check, "fail", "%s leads to %s, wanted is %s" % (path, row["resolved"] or "nothing", mine[0]),
-                            evidence, "provision apply sets it; by hand: update-alternatives --set cuda-%s %s"
-                            % (major, mine[0]))  # fmt: skip
+            return _verdict(
+                check,
+                "fail",
+                "%s leads to %s, wanted is %s" % (path, row["resolved"] or "nothing", mine[0]),
+                evidence,
+                "provision apply sets it; by hand: update-alternatives --set cuda-%s %s" % (major, mine[0]),
+            )
     if group is None or not group["manual"]:
-        return _verdict(check, "warn", "the next toolkit that is installed moves /usr/local/cuda", evidence,
-                        "provision apply fixes it; by hand: update-alternatives --set cuda %s" % wanted)  # fmt: skip
+        return _verdict(
+            check,
+            "warn",
+            "the next toolkit that is installed moves /usr/local/cuda",
+            evidence,
+            "provision apply fixes it; by hand: update-alternatives --set cuda %s" % wanted,
+        )
     return _verdict(check, "pass", wanted, evidence)
 
 
@@ -248,16 +322,12 @@ def is_consumer(name):
 def active_compat(facts):
     """Rows of cuda-compat's libcuda that programs find in place of the driver's."""
     cuda = cuda_of(facts)
-    named = {
-        path
-        for line in cuda["shell_lines"]
-        if line["variable"] == "LD_LIBRARY_PATH"
-        for path in line["paths"]
-    }
+    named = {path for line in cuda["shell_lines"] if line["variable"] == "LD_LIBRARY_PATH" for path in line["paths"]}
     return [
-        row for row in cuda["libraries"]
+        row
+        for row in cuda["libraries"]
         if row["soname"] == "libcuda.so.1" and (row["in_cache"] or row["path"].rpartition("/")[0] in named)
-    ]  # fmt: skip
+    ]
 
 
 def effective_driver(facts):
@@ -296,33 +366,55 @@ def driver(facts, want):
     consumer = [gpu["name"] for gpu in facts["smi"]["gpus"] if is_consumer(gpu["name"])]
     evidence = ["driver %s" % version] if version else []
     evidence += [
-        "%s: libcuda %s, %s%s" % (row["path"], row["version"], owner(row), "" if row in active else ", not found by programs")
+        "%s: libcuda %s, %s%s"
+        % (row["path"], row["version"], owner(row), "" if row in active else ", not found by programs")
         for row in compat
-    ]  # fmt: skip
+    ]
     if active and consumer:
-        return _verdict(check, "fail", "%s takes the place of the driver's libcuda" % active[0]["path"], evidence,
-                        "%s has no forward compatibility (error 804): take that folder from the loader's path, "
-                        "apt-get remove %s" % (consumer[0], active[0]["package"] or "it"))  # fmt: skip
+        return _verdict(
+            check,
+            "fail",
+            "%s takes the place of the driver's libcuda" % active[0]["path"],
+            evidence,
+            "%s has no forward compatibility (error 804): take that folder from the loader's path, "
+            "apt-get remove %s" % (consumer[0], active[0]["package"] or "it"),
+        )
     if active and version and active[0]["version"] and _older(active[0]["version"], version):
-        return _verdict(check, "warn", "%s is older than the driver and found before its libcuda" % active[0]["path"],
-                        evidence, "take its folder from the loader's path: forward compatibility is for older drivers")  # fmt: skip
+        return _verdict(
+            check,
+            "warn",
+            "%s is older than the driver and found before its libcuda" % active[0]["path"],
+            evidence,
+            "take its folder from the loader's path: forward compatibility is for older drivers",
+        )
     judged = judged_toolkits(facts, wish)
     effective = effective_driver(facts)
     for minor, least in too_new(facts, wish):
-        return _verdict(check, "fail", "driver %s cannot run CUDA %s" % (effective, minor), evidence,
-                        "it takes %s or newer: provision compat --cuda %s tells which drivers do"
-                        % (least, minor))  # fmt: skip
+        return _verdict(
+            check,
+            "fail",
+            "driver %s cannot run CUDA %s" % (effective, minor),
+            evidence,
+            "it takes %s or newer: provision compat --cuda %s tells which drivers do" % (least, minor),
+        )
     limited = limited_toolkits(facts, wish)
     if limited:
-        return _verdict(check, "warn", "CUDA %s runs on driver %s by minor-version compatibility only"
-                        % (", ".join(limited), effective), evidence,
-                        "PTX of it does not run: build for the cards themselves (nvcc -arch=native), or take driver %s or newer"
-                        % wish["needs"][limited[-1]]["full"])  # fmt: skip
+        return _verdict(
+            check,
+            "warn",
+            "CUDA %s runs on driver %s by minor-version compatibility only" % (", ".join(limited), effective),
+            evidence,
+            "PTX of it does not run: build for the cards themselves (nvcc -arch=native), or take driver %s or newer"
+            % wish["needs"][limited[-1]]["full"],
+        )
     if metas and (wish["manage"] or want["manage"]):
-        return _verdict(check, "warn", "%s moves the driver along with the toolkit" % metas[0],
-                        evidence + ["installed: %s" % ", ".join(metas)],
-                        "apt-mark manual the cuda-toolkit-X-Y that is to stay, then apt-get remove %s"
-                        % " ".join(metas))  # fmt: skip
+        return _verdict(
+            check,
+            "warn",
+            "%s moves the driver along with the toolkit" % metas[0],
+            evidence + ["installed: %s" % ", ".join(metas)],
+            "apt-mark manual the cuda-toolkit-X-Y that is to stay, then apt-get remove %s" % " ".join(metas),
+        )
     if not version:
         return _verdict(check, "skip", "no driver is loaded", evidence)
     if not judged:
@@ -378,22 +470,31 @@ def environment(facts, want):
     if not lines:
         return _verdict(check, "pass" if cuda["toolkits"] else "skip", "no line about CUDA in start files")
     bad, quiet = sorted_lines(facts, wish)
-    evidence = [
-        text
-        for kind in ("shadowing", "elsewhere", "stale", "doubled", "frozen")
-        for text in bad.get(kind, [])
-    ]
+    evidence = [text for kind in ("shadowing", "elsewhere", "stale", "doubled", "frozen") for text in bad.get(kind, [])]
     if bad.get("shadowing"):
-        return _verdict(check, "warn", "LD_LIBRARY_PATH puts CUDA before the libraries that frameworks bring (%d lines)"
-                        % len(bad["shadowing"]), evidence,
-                        "take LD_LIBRARY_PATH out of them: ld.so.conf.d serves every program, cuda-select one shell")  # fmt: skip
+        return _verdict(
+            check,
+            "warn",
+            "LD_LIBRARY_PATH puts CUDA before the libraries that frameworks bring (%d lines)" % len(bad["shadowing"]),
+            evidence,
+            "take LD_LIBRARY_PATH out of them: ld.so.conf.d serves every program, cuda-select one shell",
+        )
     if bad.get("elsewhere"):
-        return _verdict(check, "warn", "another toolkit than the default comes first on the PATH (%d lines)"
-                        % len(bad["elsewhere"]), evidence,
-                        "take them out: /usr/local/cuda/bin follows the default, cuda-select changes one shell")  # fmt: skip
+        return _verdict(
+            check,
+            "warn",
+            "another toolkit than the default comes first on the PATH (%d lines)" % len(bad["elsewhere"]),
+            evidence,
+            "take them out: /usr/local/cuda/bin follows the default, cuda-select changes one shell",
+        )
     if bad:
-        return _verdict(check, "warn", "stale or doubled lines about CUDA: %d" % len(evidence), evidence,
-                        "take them out of these files; what a login needs is in /etc/profile.d/gpu-provision-cuda.sh")  # fmt: skip
+        return _verdict(
+            check,
+            "warn",
+            "stale or doubled lines about CUDA: %d" % len(evidence),
+            evidence,
+            "take them out of these files; what a login needs is in /etc/profile.d/gpu-provision-cuda.sh",
+        )
     return _verdict(check, "pass", "none in the way (%d about CUDA)" % len(quiet), quiet[:12])
 
 
@@ -415,16 +516,27 @@ def held(facts, want):
     check, wish = "cuda.hold", wish_of(want)
     there = installed(facts)
     stale = sorted(
-        name for name, row in facts["packages"].items()
+        name
+        for name, row in facts["packages"].items()
         if row["status"][0] == "h" and row["status"][1] in "nc" and cuda_names.is_cuda_package(name)
-    )  # fmt: skip
+    )
     loose = [name for name in wish["names"] if name in there and there[name]["status"][0] != "h"]
     if wish["hold"] and loose:
-        return _verdict(check, "fail", "%d of %d packages of CUDA are not held" % (len(loose), len(wish["names"])), loose[:12],
-                        "an update can move them: provision apply holds them")  # fmt: skip
+        return _verdict(
+            check,
+            "fail",
+            "%d of %d packages of CUDA are not held" % (len(loose), len(wish["names"])),
+            loose[:12],
+            "an update can move them: provision apply holds them",
+        )
     if stale:
-        return _verdict(check, "warn", "%d holds on packages of CUDA that are not installed" % len(stale), stale[:12],
-                        "later installs fail with 'held broken packages': apt-mark unhold %s" % " ".join(stale[:6]))  # fmt: skip
+        return _verdict(
+            check,
+            "warn",
+            "%d holds on packages of CUDA that are not installed" % len(stale),
+            stale[:12],
+            "later installs fail with 'held broken packages': apt-mark unhold %s" % " ".join(stale[:6]),
+        )
     if not wish["hold"] or not wish["names"]:
         return _verdict(check, "skip", "no hold is asked for")
     return _verdict(check, "pass", "all %d held" % len(wish["names"]))

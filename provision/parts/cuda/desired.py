@@ -9,9 +9,7 @@ from typing import Any
 
 from provision.parts.decision import Notes, of_role
 
-_LIBRARY = re.compile(
-    r"(?P<version>[0-9]+(\.[0-9]+)*)(-(?P<revision>[0-9]+))?(\+cuda(?P<suffix>[0-9]+\.[0-9]+))?"
-)
+_LIBRARY = re.compile(r"(?P<version>[0-9]+(\.[0-9]+)*)(-(?P<revision>[0-9]+))?(\+cuda(?P<suffix>[0-9]+\.[0-9]+))?")
 
 
 @dataclass(frozen=True)
@@ -67,9 +65,11 @@ class LibraryWish:
     """One version of cuDNN or NCCL that is asked for; every field None: the one that fits ("auto")."""
 
     text: str
-    version: str | None = None  # "9", "9.14", "9.14.0.64"
+    # "9", "9.14", "9.14.0.64"
+    version: str | None = None
     revision: str | None = None
-    suffix: str | None = None  # CUDA of its "+cudaX.Y"
+    # CUDA of its "+cudaX.Y"
+    suffix: str | None = None
 
     @property
     def major(self) -> str | None:
@@ -96,16 +96,22 @@ def library_wishes(text: str) -> list[LibraryWish] | None:
 class CudaTarget:
     """The toolkits that the host should have."""
 
-    versions: tuple[str, ...]  # minors, oldest first
-    default: str  # minor that /usr/local/cuda leads to
-    releases: dict[str, str] = field(default_factory=dict)  # minor: "12.4.1"
-    packages: dict[str, str] = field(default_factory=dict)  # what apt is asked for: exact Debian versions
-    names: tuple[
-        str, ...
-    ] = ()  # every package that belongs to what is wanted, there or to come: what is held
-    remove: tuple[str, ...] = ()  # exact names
-    cudnn: dict[str, str] = field(default_factory=dict)  # CUDA major: cuDNN version
-    nccl: str | None = None  # "2.21.5-1+cuda12.4"
+    # minors, oldest first
+    versions: tuple[str, ...]
+    # minor that /usr/local/cuda leads to
+    default: str
+    # minor: "12.4.1"
+    releases: dict[str, str] = field(default_factory=dict)
+    # what apt is asked for: exact Debian versions
+    packages: dict[str, str] = field(default_factory=dict)
+    # every package that belongs to what is wanted, there or to come: what is held
+    names: tuple[str, ...] = ()
+    # exact names
+    remove: tuple[str, ...] = ()
+    # CUDA major: cuDNN version
+    cudnn: dict[str, str] = field(default_factory=dict)
+    # "2.21.5-1+cuda12.4"
+    nccl: str | None = None
 
     @property
     def installed(self) -> bool:

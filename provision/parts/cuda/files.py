@@ -62,9 +62,7 @@ def absent_files(own_files: Mapping[str, str], wanted: Mapping[str, str]) -> lis
 
 def _folders(versions: Sequence[str], default: str, arch: str) -> str:
     newest_first = sorted(set(versions) - {default}, key=_key, reverse=True)
-    return "\n".join(
-        f"/usr/local/cuda-{version}/targets/{TARGETS[arch]}/lib" for version in [default, *newest_first]
-    )
+    return "\n".join(f"/usr/local/cuda-{version}/targets/{TARGETS[arch]}/lib" for version in [default, *newest_first])
 
 
 def _key(version: str) -> tuple[int, ...]:

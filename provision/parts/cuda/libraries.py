@@ -24,10 +24,13 @@ class Pick:
 
     wish: LibraryWish
     cuda: str
-    version: str  # Debian version
-    packages: dict[str, str] = field(default_factory=dict)  # that it consists of, installed or to come
+    # Debian version
+    version: str
+    # that it consists of, installed or to come
+    packages: dict[str, str] = field(default_factory=dict)
     because: str = ""
-    late: tuple[str, ...] = ()  # GPUs that it has no code for
+    # GPUs that it has no code for
+    late: tuple[str, ...] = ()
 
     @property
     def kind(self) -> str:
@@ -48,9 +51,16 @@ class Libraries:
     """Chooses cuDNN and NCCL for one host. minors: the toolkits; default: the one that counts where one has to."""
 
     def __init__(
-        self, facts: Facts, catalog: Catalog, offer: Offer | None, gpus: list[Gpu], minors: list[str],
-        default: str, headers: bool, update: bool,
-    ) -> None:  # fmt: skip
+        self,
+        facts: Facts,
+        catalog: Catalog,
+        offer: Offer | None,
+        gpus: list[Gpu],
+        minors: list[str],
+        default: str,
+        headers: bool,
+        update: bool,
+    ) -> None:
         self.facts, self.catalog, self.offer, self.gpus = facts, catalog, offer, distinct(gpus)
         self.minors, self.default, self.headers, self.update = minors, default, headers, update
 
@@ -71,8 +81,7 @@ class Libraries:
             kept = self._assign(options) if all(options) else None
             first = int(self.per_major()[0].split(".")[0])
             can = any(
-                first in majors
-                and any(wish.version is None or same(wish.version, version) for wish in wishes)
+                first in majors and any(wish.version is None or same(wish.version, version) for wish in wishes)
                 for version, majors in self.catalog.cudnn_versions.items()
             )
             return kept if kept and (not can or any(pick.major == str(first) for pick in kept)) else None
@@ -82,9 +91,11 @@ class Libraries:
         found = self._assign(options)
         if found is None:
             return Issue(
-                code="cuda.cudnn_side_by_side", message="these cuDNNs cannot be installed side by side",
-                because=["one cuDNN of a major is installed at a time, whatever CUDA it is for"], hint="",
-            )  # fmt: skip
+                code="cuda.cudnn_side_by_side",
+                message="these cuDNNs cannot be installed side by side",
+                because=["one cuDNN of a major is installed at a time, whatever CUDA it is for"],
+                hint="",
+            )
         return found
 
     def _assign(self, options: list[list[Pick]]) -> list[Pick] | None:
@@ -97,8 +108,11 @@ class Libraries:
             majors = {pick.major for pick in choice}
             newest = max(choice, key=lambda pick: key(pick.upstream))
             rank = (
-                order[0] in majors, len(majors), -order.index(newest.major), -sum(len(pick.late) for pick in choice),
-            )  # fmt: skip
+                order[0] in majors,
+                len(majors),
+                -order.index(newest.major),
+                -sum(len(pick.late) for pick in choice),
+            )
             if best is None or rank > best[0]:
                 best = (rank, list(choice))
         return best[1] if best else None
@@ -121,9 +135,7 @@ class Libraries:
             return kept
         rows = self._cudnn_candidates(own, cuda, wish)
         pair = self.catalog.cudnn_for(cuda, [gpu for gpu in self.gpus if gpu.cc], version=wish.version)
-        tried = [
-            c for c in rows if pair and pair.because.startswith("what NVIDIA") and self._is_pair(c, pair.pins)
-        ]
+        tried = [c for c in rows if pair and pair.because.startswith("what NVIDIA") and self._is_pair(c, pair.pins)]
         drives = [c for c in rows if not self._cudnn_late(cuda_names.upstream(c.version), c.version, cuda)]
         if tried and drives and not self.update:
             chosen, because = tried[0], f"{pair.because if pair else ''}"
@@ -131,9 +143,10 @@ class Libraries:
             chosen, because = drives[0], f"the newest for CUDA {cuda} in NVIDIA's repository"
         else:
             some = [
-                c for c in rows
+                c
+                for c in rows
                 if len(self._cudnn_late(cuda_names.upstream(c.version), c.version, cuda)) < len(self.gpus)
-            ]  # fmt: skip
+            ]
             if not some:
                 return None
             chosen, because = some[0], f"the newest for CUDA {cuda} that drives a part of the GPUs"
@@ -156,9 +169,7 @@ class Libraries:
         return [c for c in rows if not self.headers or self._offered(header, c.version)]
 
     def _cudnn_late(self, version: str, _full: str, _cuda: str) -> tuple[str, ...]:
-        return tuple(
-            gpu.name for gpu in self.gpus if gpu.cc and not self.catalog.cudnn_drives(version, gpu.cc)
-        )
+        return tuple(gpu.name for gpu in self.gpus if gpu.cc and not self.catalog.cudnn_drives(version, gpu.cc))
 
     def _why_no_cudnn(self, wish: LibraryWish) -> Issue:
         assert self.offer is not None  # noqa: S101
@@ -169,29 +180,44 @@ class Libraries:
             if rows:
                 newest = cuda_names.upstream(rows[0].version)
                 return Issue(
-                    code="cuda.cudnn_gpu", message=f"no cuDNN {wish.text} for CUDA {cuda} has code for {self._cards()}",
-                    because=[self._least(newest), *self._ccs()], hint="",
-                )  # fmt: skip
+                    code="cuda.cudnn_gpu",
+                    message=f"no cuDNN {wish.text} for CUDA {cuda} has code for {self._cards()}",
+                    because=[self._least(newest), *self._ccs()],
+                    hint="",
+                )
         every = LibraryWish("auto")
         here = [c for cuda in minors for own in majors for c in self._cudnn_candidates(str(own), cuda, every)]
         if here and wish.version:
             there = list(dict.fromkeys(cuda_names.upstream(c.version) for c in here))
             return Issue(
-                code="cuda.cudnn_not_offered", message=f"NVIDIA's repository has no cuDNN {wish.text} for CUDA {_list(minors)}",
-                because=[f"it has {', '.join(there[:6])}", *self.offer.errors[:3]], hint="",
-            )  # fmt: skip
-        others = sorted({
-            package.major or cuda_names.suffix(c.version) or ""
-            for name in self.offer.packages if (package := cuda_names.parse(name)) and package.kind == "cudnn"
-            and package.cudnn in majors and package.base == f"libcudnn{package.cudnn}"
-            for c in self.offer.versions(name)
-        } - {""}, key=key)  # fmt: skip
+                code="cuda.cudnn_not_offered",
+                message=f"NVIDIA's repository has no cuDNN {wish.text} for CUDA {_list(minors)}",
+                because=[f"it has {', '.join(there[:6])}", *self.offer.errors[:3]],
+                hint="",
+            )
+        others = sorted(
+            {
+                package.major or cuda_names.suffix(c.version) or ""
+                for name in self.offer.packages
+                if (package := cuda_names.parse(name))
+                and package.kind == "cudnn"
+                and package.cudnn in majors
+                and package.base == f"libcudnn{package.cudnn}"
+                for c in self.offer.versions(name)
+            }
+            - {""},
+            key=key,
+        )
         what = f"cuDNN {wish.text}" if wish.version else "cuDNN"
         return Issue(
-            code="cuda.cudnn_other_cuda", message=f"NVIDIA's repository has no {what} for CUDA {_list(minors)}",
-            because=[*([f"it has it for CUDA {', '.join(others)}"] if others else ["it has none at all"]), *self.offer.errors[:3]],
+            code="cuda.cudnn_other_cuda",
+            message=f"NVIDIA's repository has no {what} for CUDA {_list(minors)}",
+            because=[
+                *([f"it has it for CUDA {', '.join(others)}"] if others else ["it has none at all"]),
+                *self.offer.errors[:3],
+            ],
             hint="",
-        )  # fmt: skip
+        )
 
     def _least(self, version: str) -> str:
         low = self.catalog.cudnn_min_cc(version)
@@ -233,12 +259,7 @@ class Libraries:
         if wish.version:
             because = "asked for"
         return Pick(
-            wish,
-            cuda,
-            chosen.version,
-            self._pair(library, header, chosen.version),
-            because,
-            late[chosen.version],
+            wish, cuda, chosen.version, self._pair(library, header, chosen.version), because, late[chosen.version]
         )
 
     def _release(self) -> str | None:
@@ -258,9 +279,10 @@ class Libraries:
         if built not in known:
             return ()
         return tuple(
-            gpu.name for gpu in self.gpus
+            gpu.name
+            for gpu in self.gpus
             if gpu.cc and self.catalog.toolkit_support(str(built), gpu) not in ("native", "binary")
-        )  # fmt: skip
+        )
 
     def _why_no_nccl(self, wish: LibraryWish, cudas: list[str]) -> Issue:
         assert self.offer is not None  # noqa: S101
@@ -268,28 +290,31 @@ class Libraries:
         rows = [c for cuda in cudas for c in self._nccl_candidates(wish, cuda)]
         if rows:
             return Issue(
-                code="cuda.nccl_gpu", message=f"no NCCL for CUDA {_list(cudas)} has code for {self._cards()}",
-                because=[f"the newest is {rows[0].version}", *self._ccs()], hint="",
-            )  # fmt: skip
+                code="cuda.nccl_gpu",
+                message=f"no NCCL for CUDA {_list(cudas)} has code for {self._cards()}",
+                because=[f"the newest is {rows[0].version}", *self._ccs()],
+                hint="",
+            )
         there = [c.version for c in self.offer.versions(library) if cuda_names.suffix(c.version)]
         what = f"NCCL {wish.text}" if wish.version else "NCCL"
         matching = [v for v in there if self._matches(wish, v)]
         code = "cuda.nccl_other_cuda" if matching or not wish.version else "cuda.nccl_not_offered"
         return Issue(
-            code=code, message=f"NVIDIA's repository has no {what} for CUDA {_list(cudas)}",
+            code=code,
+            message=f"NVIDIA's repository has no {what} for CUDA {_list(cudas)}",
             because=[
                 f"it has {', '.join((matching or there)[:6])}" if there else "it has none at all",
-                "libnccl2 works with one CUDA major: the one of its suffix", *self.offer.errors[:3],
+                "libnccl2 works with one CUDA major: the one of its suffix",
+                *self.offer.errors[:3],
             ],
             hint="",
-        )  # fmt: skip
+        )
 
     # --- shared -----------------------------------------------------------------------------------------------
 
     def _kept(
-        self, wish: LibraryWish, cuda: str, library: str, header: str,
-        late: Callable[[str, str, str], tuple[str, ...]],
-    ) -> Pick | None:  # fmt: skip
+        self, wish: LibraryWish, cuda: str, library: str, header: str, late: Callable[[str, str, str], tuple[str, ...]]
+    ) -> Pick | None:
         """The installed pair where it is what is wanted and whole."""
         if self.update and not wish.revision and not (wish.version and wish.version.count(".") >= 3):
             return None
@@ -316,9 +341,7 @@ class Libraries:
                 for relation in group:
                     part = cuda_names.parse(relation.name)
                     if part and part.kind == package.kind and relation.name in rows:
-                        if not rows[relation.name].installed or not relation.allows(
-                            rows[relation.name].version
-                        ):
+                        if not rows[relation.name].installed or not relation.allows(rows[relation.name].version):
                             return None
                         pair[relation.name] = rows[relation.name].version
         lacking = late(str(cuda_names.upstream(have.version)), have.version, cuda)
@@ -354,9 +377,7 @@ class Libraries:
                 continue
             found[name] = version
             for group in relations(candidate.depends):
-                todo += [
-                    r.name for r in group if (p := cuda_names.parse(r.name)) and p.kind in ("cudnn", "nccl")
-                ]
+                todo += [r.name for r in group if (p := cuda_names.parse(r.name)) and p.kind in ("cudnn", "nccl")]
         return found
 
     def _cards(self) -> str:
@@ -383,11 +404,15 @@ def in_the_way(facts: Facts, offer: Offer | None, wanted: dict[str, str]) -> lis
     while True:
         # cudnn9-cuda-12 and cudnn, which only lead to what goes
         more = {
-            name for name, row in facts.packages.items()
-            if name not in found and name not in wanted and is_there(facts.packages, name)
-            and (package := cuda_names.parse(name)) and package.kind == "cudnn"
+            name
+            for name, row in facts.packages.items()
+            if name not in found
+            and name not in wanted
+            and is_there(facts.packages, name)
+            and (package := cuda_names.parse(name))
+            and package.kind == "cudnn"
             and any({r.name for r in group} & found for group in relations(row.depends))
-        }  # fmt: skip
+        }
         if not more:
             return sorted(found)
         found |= more
@@ -415,8 +440,9 @@ def _names_it(offer: Offer | None, wanted: str, at: str, name: str, version: str
     candidate = next((c for c in offer.versions(wanted) if c.version == at), None) if offer else None
     return candidate is not None and any(
         relation.name == name and relation.allows(version)
-        for group in relations(candidate.conflicts) for relation in group
-    )  # fmt: skip
+        for group in relations(candidate.conflicts)
+        for relation in group
+    )
 
 
 def without_conflicts(offer: Offer | None, picks: list[Pick]) -> tuple[dict[str, str], list[str]]:
@@ -429,9 +455,7 @@ def without_conflicts(offer: Offer | None, picks: list[Pick]) -> tuple[dict[str,
         package = cuda_names.parse(name)
         if package and package.kind == "cudnn" and package.base.endswith("-dev"):
             others = {n: v for n, v in together.items() if not _same_own(n, name)}
-            if any(
-                _names_it(offer, other, version, name, together[name]) for other, version in others.items()
-            ):
+            if any(_names_it(offer, other, version, name, together[name]) for other, version in others.items()):
                 out.append(name)
     return {n: v for n, v in together.items() if n not in out}, out
 

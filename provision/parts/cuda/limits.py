@@ -36,10 +36,14 @@ def check_driver(catalog: Catalog, wanted: list[Wanted], version: str | None, ou
         elif degree == "none":
             able = f"runs CUDA up to {newest}" if newest else "runs no toolkit of the catalog"
             out.block(
-                "cuda.driver_too_old", f"driver {version} cannot run CUDA {item.text}",
-                [f"CUDA {item.toolkit.major}.x needs driver {item.toolkit.min_driver} or newer", f"driver {version} {able}"],
+                "cuda.driver_too_old",
+                f"driver {version} cannot run CUDA {item.text}",
+                [
+                    f"CUDA {item.toolkit.major}.x needs driver {item.toolkit.min_driver} or newer",
+                    f"driver {version} {able}",
+                ],
                 "",
-            )  # fmt: skip
+            )
     if partly:
         out.warn(
             "cuda.minor_compatibility",
@@ -52,9 +56,7 @@ def check_driver(catalog: Catalog, wanted: list[Wanted], version: str | None, ou
         )
 
 
-def check_gpus(
-    catalog: Catalog, wish: CudaWish, wanted: list[Wanted], gpus: list[Gpu], out: CudaDecision
-) -> None:
+def check_gpus(catalog: Catalog, wish: CudaWish, wanted: list[Wanted], gpus: list[Gpu], out: CudaDecision) -> None:
     """Refuse a toolkit that compiles for none of the GPUs; where it serves a part of them, name the others."""
     for item in wanted:
         degrees = {gpu.name: catalog.toolkit_support(item.minor, gpu) for gpu in gpus}
@@ -66,9 +68,7 @@ def check_gpus(
         # A card newer than the catalog: nobody knows, so nothing is refused.
         because += [f"{gpu.name} is not in the catalog" for gpu in late if not gpu.cc]
         if any(degrees[gpu.name] == "jit" for gpu in late):
-            because.append(
-                "programs that carry PTX may still start; nvcc and the libraries have no code for it"
-            )
+            because.append("programs that carry PTX may still start; nvcc and the libraries have no code for it")
         message = f"CUDA {item.text} does not compile for {and_([gpu.name for gpu in late])}"
         if len(known) == len(gpus) and wish.unsupported_gpu != "warn":
             out.block("cuda.gpu_not_supported", message, because, "")
@@ -86,15 +86,14 @@ def check_repository(catalog: Catalog, facts: Facts, wish: CudaWish, out: CudaDe
     except UsageError as error:
         rows = catalog.repositories.repositories["cuda"]
         out.block(
-            "cuda.no_repository", f"there is no repository of NVIDIA for Ubuntu {ubuntu} on {arch}",
+            "cuda.no_repository",
+            f"there is no repository of NVIDIA for Ubuntu {ubuntu} on {arch}",
             [error.issue.message, f"there are some for Ubuntu {', '.join(rows.ubuntu)} on {', '.join(rows.machines)}"],
             f"{leave(wish)}; CUDA from conda, wheels or a container needs no repository",
-        )  # fmt: skip
+        )
 
 
-def check_held(
-    catalog: Catalog, ubuntu: str, wish: CudaWish, wanted: list[Wanted], out: CudaDecision
-) -> None:
+def check_held(catalog: Catalog, ubuntu: str, wish: CudaWish, wanted: list[Wanted], out: CudaDecision) -> None:
     """Refuse toolkits that the repository of this Ubuntu is not known to hold, before apt is asked."""
     for item in wanted:
         if not wish.repo_url and not catalog.cuda_in_repository(item.minor, ubuntu=ubuntu):
@@ -104,26 +103,26 @@ def check_held(
 def refuse_unread(errors: list[str], out: CudaDecision) -> None:
     """Refuse to plan from a repository that apt could not read (scenario F4): it may hold what is wanted."""
     out.block(
-        "cuda.repository_unread", f"{REPOSITORY} cannot be read from this host", errors[:4],
+        "cuda.repository_unread",
+        f"{REPOSITORY} cannot be read from this host",
+        errors[:4],
         "make it reachable from there (network, proxy, key), or name a mirror (cuda_toolkit_repo_url), then plan again",
-    )  # fmt: skip
+    )
 
 
-def refuse_not_held(
-    catalog: Catalog, ubuntu: str, item: Wanted, errors: list[str], out: CudaDecision
-) -> None:
+def refuse_not_held(catalog: Catalog, ubuntu: str, item: Wanted, errors: list[str], out: CudaDecision) -> None:
     """Say where else a toolkit comes from. errors: of the repository, where it could not be read."""
     release = catalog.ubuntu(ubuntu) if ubuntu in catalog.ubuntu_data.releases else None
     held, because = holders(catalog, item.minor), list(errors[:4])
     if release and release.cuda_first:
-        because.append(
-            f"it begins with {release.cuda_first} and ends with {release.cuda_last or 'the current one'}"
-        )
+        because.append(f"it begins with {release.cuda_first} and ends with {release.cuda_last or 'the current one'}")
     if ubuntu in held:
         because.append("the catalog knows it there: a mirror may hold a part only, or NVIDIA took it away")
     elif held:
         because.append(f"that of Ubuntu {and_(held)} has it")
     out.block(
-        "cuda.not_in_repository", f"{REPOSITORY} for Ubuntu {ubuntu} has no CUDA {item.text}", because,
+        "cuda.not_in_repository",
+        f"{REPOSITORY} for Ubuntu {ubuntu} has no CUDA {item.text}",
+        because,
         elsewhere(catalog, item.release if item.release in item.toolkit.releases else item.minor),
-    )  # fmt: skip
+    )

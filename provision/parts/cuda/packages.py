@@ -14,9 +14,16 @@ from provision.parts.candidates import Candidate, Offer, Relation, relations
 _CONFIG = "cuda-toolkit-config-common"
 # Brings what a toolkit is made of; one of these says that a toolkit is meant, not a library that another package needs.
 _METAPACKAGES = (
-    "cuda-toolkit", "cuda-libraries", "cuda-libraries-dev", "cuda-minimal-build", "cuda-compiler", "cuda-tools",
-    "cuda-command-line-tools", "cuda", "cuda-runtime",
-)  # fmt: skip
+    "cuda-toolkit",
+    "cuda-libraries",
+    "cuda-libraries-dev",
+    "cuda-minimal-build",
+    "cuda-compiler",
+    "cuda-tools",
+    "cuda-command-line-tools",
+    "cuda",
+    "cuda-runtime",
+)
 
 Packages = Mapping[str, Package]
 by_version: Callable[[str], Any] = deb_version.key
@@ -49,12 +56,7 @@ def installed_toolkits(packages: Packages) -> list[str]:
     found = set()
     for name in packages:
         package = cuda_names.parse(name)
-        if (
-            package is not None
-            and package.version
-            and package.base in _METAPACKAGES
-            and is_there(packages, name)
-        ):
+        if package is not None and package.version and package.base in _METAPACKAGES and is_there(packages, name):
             found.add(package.version)
     return sorted(found, key=lambda version: [int(part) for part in version.split(".")])
 
@@ -117,9 +119,12 @@ class ReleaseSet:
     """The packages of one release of a toolkit, as apt offers them."""
 
     release: str
-    chosen: dict[str, str] = field(default_factory=dict)  # name: Debian version
-    missing: list[str] = field(default_factory=list)  # what is needed and not offered, in words
-    drivers: list[str] = field(default_factory=list)  # "cuda-toolkit-12-4 needs cuda-drivers"
+    # name: Debian version
+    chosen: dict[str, str] = field(default_factory=dict)
+    # what is needed and not offered, in words
+    missing: list[str] = field(default_factory=list)
+    # "cuda-toolkit-12-4 needs cuda-drivers"
+    drivers: list[str] = field(default_factory=list)
 
 
 def releases_of(offer: Offer, version: str, profile: str) -> list[str]:
@@ -128,9 +133,7 @@ def releases_of(offer: Offer, version: str, profile: str) -> list[str]:
     return list(dict.fromkeys(cuda_names.release(c.version) for c in offer.versions(name)))
 
 
-def release_set(
-    offer: Offer, version: str, profile: str, release: str, more: Iterable[str] = ()
-) -> ReleaseSet:
+def release_set(offer: Offer, version: str, profile: str, release: str, more: Iterable[str] = ()) -> ReleaseSet:
     """Work out the set that a release was made of.
 
     Of every part the lowest offered version that satisfies each relation of the release's metapackages and of what they
@@ -172,9 +175,7 @@ def _add(bounds: dict[str, list[Relation]], candidate: Candidate) -> None:
                 rows.append(relation)
 
 
-def _walk(
-    offer: Offer, roots: list[str], bounds: dict[str, list[Relation]], release: str, version: str
-) -> ReleaseSet:
+def _walk(offer: Offer, roots: list[str], bounds: dict[str, list[Relation]], release: str, version: str) -> ReleaseSet:
     found = ReleaseSet(release)
     todo = [(name, "") for name in reversed(roots)]
     while todo:
@@ -202,9 +203,7 @@ def _walk(
 
 def _is_drivers(name: str) -> bool:
     package = cuda_names.parse(name)
-    return driver_names.is_driver_package(name) or (
-        package is not None and package.kind == "meta_with_driver"
-    )
+    return driver_names.is_driver_package(name) or (package is not None and package.kind == "meta_with_driver")
 
 
 def _lowest(offer: Offer, name: str, bounds: Iterable[Relation]) -> Candidate | None:
@@ -252,19 +251,16 @@ def only_theirs(packages: Packages, versions: Iterable[str], keep: Iterable[str]
     going = set()
     for name in _there(packages):
         package = cuda_names.parse(name)
-        if (
-            package is not None
-            and package.kind in ("toolkit", "meta_with_driver")
-            and package.version in minors
-        ):
+        if package is not None and package.kind in ("toolkit", "meta_with_driver") and package.version in minors:
             going.add(name)
     going |= _leading_to(packages, going)
     while True:
         needed = {n for n in going if _needed(packages, n, going)}
         shared = {
-            n for n in _there(packages)
+            n
+            for n in _there(packages)
             if n not in going | kept and _belongs_to_none(n) and _used_only_by(packages, n, going)
-        }  # fmt: skip
+        }
         if not needed and not shared:
             return sorted(going)
         going = (going - needed) | shared
@@ -290,9 +286,10 @@ def _belongs_to_none(name: str) -> bool:
 
 def _users(packages: Packages, name: str) -> set[str]:
     return {
-        other for other in _there(packages)
+        other
+        for other in _there(packages)
         if other != name and any(r.name == name for group in relations(packages[other].depends) for r in group)
-    }  # fmt: skip
+    }
 
 
 def _used_only_by(packages: Packages, name: str, going: set[str]) -> bool:

@@ -28,9 +28,7 @@ LINK = "/usr/local/cuda"
 UNATTENDED = ("cuda-(?!drivers)", "libcudnn", "libnccl")
 
 
-def plan_cuda(
-    wish: CudaWish, facts: Facts, decision: CudaDecision, source: dict[str, Any] | None
-) -> PartPlan:
+def plan_cuda(wish: CudaWish, facts: Facts, decision: CudaDecision, source: dict[str, Any] | None) -> PartPlan:
     """Return what has to change for decided toolkits. source: NVIDIA's repository as aptquery's SourceSpec."""
     target = decision.target
     steps: list[Step] = []
@@ -38,13 +36,10 @@ def plan_cuda(
         environment = _environment_gone(facts, steps)
         return PartPlan({"environment": environment}, None, steps)
     apt = AptPart(
-        install=sorted(f"{name}={version}" for name, version in target.packages.items()),
-        remove=sorted(target.remove),
+        install=sorted(f"{name}={version}" for name, version in target.packages.items()), remove=sorted(target.remove)
     )
     if source and target.versions:
-        apt.repositories.append(
-            ({**source, "legacy_uris": LEGACY_URIS}, "the toolkits come from NVIDIA's repository")
-        )
+        apt.repositories.append(({**source, "legacy_uris": LEGACY_URIS}, "the toolkits come from NVIDIA's repository"))
         apt.omitted = cuda_entries(facts)
     if wish.hold and target.versions:
         apt.unattended = list(UNATTENDED)
@@ -77,7 +72,8 @@ def _packages(facts: Facts, target: CudaTarget, steps: list[Step]) -> None:
             because = ("it goes" if len(what) == 1 else "they go") + " with the toolkits that are listed"
         elif len(what) > 1:
             because += ", and the rest goes with " + ("it" if len(new) == 1 else "them")
-        if not what:  # cuda-toolkit-config-common and its like
+        # cuda-toolkit-config-common and its like
+        if not what:
             what, because = ["what toolkits share"], "it goes with the toolkits that are listed"
         steps.append(Step(id="packages", part="cuda", title=f"install {and_(what)}", because=because))
     if target.remove:
@@ -86,9 +82,7 @@ def _packages(facts: Facts, target: CudaTarget, steps: list[Step]) -> None:
         because = "; ".join(dict.fromkeys(_why_removed(facts, name) for name in sorted(target.remove)))
         shown = and_(gone) if len(gone) <= 4 else f"{', '.join(gone[:4])} and {len(gone) - 4} more"
         title = f"remove {shown}"
-        steps.append(
-            Step(id="packages", part="cuda", title=title, because=because, details=sorted(target.remove))
-        )
+        steps.append(Step(id="packages", part="cuda", title=title, because=because, details=sorted(target.remove)))
 
 
 def _why_removed(facts: Facts, name: str) -> str:
@@ -129,23 +123,21 @@ def _hold(wish: CudaWish, facts: Facts, target: CudaTarget, apt: AptPart, steps:
         held = [name for name in here if facts.packages[name].held]
         if held:
             steps.append(
-                Step(id="hold", part="cuda", title=f"release {len(held)} holds", because="cuda_toolkit_hold is false", details=held)
-            )  # fmt: skip
+                Step(
+                    id="hold",
+                    part="cuda",
+                    title=f"release {len(held)} holds",
+                    because="cuda_toolkit_hold is false",
+                    details=held,
+                )
+            )
         return
     apt.extra_hold = sorted(set(target.names) - set(target.remove))
     loose = [name for name in here if not facts.packages[name].held and name not in target.remove]
     if coming or loose:
-        title = (
-            "hold every package of the toolkits by its exact name"
-            if coming
-            else f"hold {len(loose)} packages"
-        )
-        because = (
-            "an update must not move cuDNN or NCCL to another CUDA, nor a toolkit under somebody's build"
-        )
-        steps.append(
-            Step(id="hold", part="cuda", title=title, because=because, details=[] if coming else loose)
-        )
+        title = "hold every package of the toolkits by its exact name" if coming else f"hold {len(loose)} packages"
+        because = "an update must not move cuDNN or NCCL to another CUDA, nor a toolkit under somebody's build"
+        steps.append(Step(id="hold", part="cuda", title=title, because=because, details=[] if coming else loose))
 
 
 def _environment(
@@ -155,19 +147,21 @@ def _environment(
     files: dict[str, str] = {}
     if wish.environment:
         files = wanted_files(
-            target.versions, target.default, ld_library_path=wish.ld_library_path, shells=facts.cuda.shells,
+            target.versions,
+            target.default,
+            ld_library_path=wish.ld_library_path,
+            shells=facts.cuda.shells,
             arch=facts.host.arch,
-        )  # fmt: skip
+        )
     theirs = sorted(path for path in facts.cuda.other_modulefiles if files.pop(path, None))
     if theirs:
         decision.warn(
-            "cuda.other_modulefiles", f"modulefiles that somebody else wrote stay, ours are left out: {', '.join(theirs)}",
+            "cuda.other_modulefiles",
+            f"modulefiles that somebody else wrote stay, ours are left out: {', '.join(theirs)}",
             ["module load takes what they say, which may be another toolkit's folder"],
             f"for ours move them away, for example: mv {theirs[0]} /root/; cuda-select works without",
-        )  # fmt: skip
-    write = {
-        path: text for path, text in files.items() if facts.own_files.get(path) != apt_files.sha256(text)
-    }
+        )
+    write = {path: text for path, text in files.items() if facts.own_files.get(path) != apt_files.sha256(text)}
     absent = absent_files(facts.own_files, files)
     links = _links(facts, target)
     gone = _alternatives_gone(facts, target)
@@ -180,9 +174,7 @@ def _environment(
     details += [f"forget {item['path']} as a choice for {item['name']}" for item in gone]
     because = []
     if lags:
-        because.append(
-            "the loader does not know the libraries' folders yet: ldconfig was cut off, or never ran"
-        )
+        because.append("the loader does not know the libraries' folders yet: ldconfig was cut off, or never ran")
     if absent and not target.versions:
         because.append("cuda_toolkit_versions is empty")
     elif write or absent:
@@ -202,8 +194,11 @@ def _environment(
     )
     return {
         "files": [{"path": path, "content": text} for path, text in sorted(write.items())],
-        "absent": absent, "alternatives": links, "alternatives_gone": gone, "ldconfig": lags,
-    }  # fmt: skip
+        "absent": absent,
+        "alternatives": links,
+        "alternatives_gone": gone,
+        "ldconfig": lags,
+    }
 
 
 def _loader_lags(facts: Facts) -> bool:
@@ -225,10 +220,13 @@ def _environment_gone(facts: Facts, steps: list[Step]) -> dict[str, Any] | None:
         return None
     steps.append(
         Step(
-            id="environment", part="cuda", title="remove our files for the shells", because="cuda_toolkit_versions is empty",
+            id="environment",
+            part="cuda",
+            title="remove our files for the shells",
+            because="cuda_toolkit_versions is empty",
             details=[f"remove {path}" for path in absent],
         )
-    )  # fmt: skip
+    )
     return {"files": [], "absent": absent, "alternatives": [], "alternatives_gone": [], "ldconfig": False}
 
 
@@ -270,12 +268,10 @@ def _alternatives_gone(facts: Facts, target: CudaTarget) -> list[dict[str, str]]
         if re.fullmatch(r"cuda(-[0-9]+)?", group.name)
         for path in sorted(group.choices)
         if path not in wanted and (path in removed or path in group.dangling)
-    ]  # fmt: skip
+    ]
 
 
-def cuda_expectation(
-    wish: CudaWish, facts: Facts, catalog: Catalog, decision: CudaDecision
-) -> dict[str, Any]:
+def cuda_expectation(wish: CudaWish, facts: Facts, catalog: Catalog, decision: CudaDecision) -> dict[str, Any]:
     """What verify holds the host to; see checkcuda. Empty where no toolkit is wanted."""
     wanted = [".".join(version.split(".")[:2]) for version in wish.versions]
     needs = {}

@@ -57,8 +57,11 @@ def check_system(facts: Facts, wish: CudaWish, out: CudaDecision) -> None:
     host = facts.host.os
     if host.id != "ubuntu":
         out.block(
-            "cuda.not_ubuntu", f"{host.pretty or host.id} is not Ubuntu", ["this tool provisions Ubuntu hosts"], leave(wish)
-        )  # fmt: skip
+            "cuda.not_ubuntu",
+            f"{host.pretty or host.id} is not Ubuntu",
+            ["this tool provisions Ubuntu hosts"],
+            leave(wish),
+        )
 
 
 def check_folders(facts: Facts, wish: CudaWish, minors: list[str], out: CudaDecision) -> None:
@@ -70,37 +73,37 @@ def check_folders(facts: Facts, wish: CudaWish, minors: list[str], out: CudaDeci
             continue
         if link.kind != "link":
             out.block(
-                "cuda.link_in_the_way", f"{link.path} is a {link.kind}, not a link",
-                ["somebody put it there; it is not ours to delete", f"the toolkits need {link.path} as a link to one of them"],
+                "cuda.link_in_the_way",
+                f"{link.path} is a {link.kind}, not a link",
+                [
+                    "somebody put it there; it is not ours to delete",
+                    f"the toolkits need {link.path} as a link to one of them",
+                ],
                 f"move it away, for example: mv {link.path} {link.path}.old; or {leave(wish)}",
-            )  # fmt: skip
+            )
         elif not _is_alternative(facts, link):
             out.warn(
-                "cuda.link_taken_over", f"{link.path} is a link of somebody's own and will be update-alternatives'",
+                "cuda.link_taken_over",
+                f"{link.path} is a link of somebody's own and will be update-alternatives'",
                 [f"it leads to {link.target}, as a runfile or a person left it"],
                 "nothing that it leads to is removed",
-            )  # fmt: skip
+            )
     for toolkit in facts.cuda.toolkits:
         files = toolkit.compiler or toolkit.headers
-        apt_has_it = any(
-            is_there(facts.packages, name) for name in parts_of(facts.packages, toolkit.version or "")
-        )
+        apt_has_it = any(is_there(facts.packages, name) for name in parts_of(facts.packages, toolkit.version or ""))
         ours = toolkit.path == f"{LINK}-{toolkit.version}"
         if toolkit.version in minors and ours and toolkit.package is None and files and not apt_has_it:
             out.block(
-                "cuda.folder_in_the_way", f"{toolkit.path} holds a toolkit that apt does not own",
+                "cuda.folder_in_the_way",
+                f"{toolkit.path} holds a toolkit that apt does not own",
                 ["a runfile or a person put it there; apt would write its files among those"],
                 f"remove it first (a runfile brings {toolkit.path}/bin/cuda-uninstaller); or {leave(wish)}",
-            )  # fmt: skip
+            )
 
 
 def check_files(facts: Facts, wish: CudaWish, minors: list[str], out: CudaDecision) -> None:
     """Refuse to build on toolkits that dpkg has and whose files somebody deleted: apt takes them for installed."""
-    here = {
-        toolkit.version: toolkit
-        for toolkit in facts.cuda.toolkits
-        if toolkit.path == f"{LINK}-{toolkit.version}"
-    }
+    here = {toolkit.version: toolkit for toolkit in facts.cuda.toolkits if toolkit.path == f"{LINK}-{toolkit.version}"}
     installed = [name for name, package in facts.packages.items() if package.installed]
     with_compiler = [version for version, toolkit in here.items() if toolkit.compiler]
     with_runtime = [version for version, toolkit in here.items() if toolkit.runtime]
@@ -108,10 +111,11 @@ def check_files(facts: Facts, wish: CudaWish, minors: list[str], out: CudaDecisi
         if version in minors:
             folder = f"{LINK}-{version}"
             out.block(
-                "cuda.files_gone", f"files of packages are gone from {folder}",
+                "cuda.files_gone",
+                f"files of packages are gone from {folder}",
                 ["somebody deleted them; for dpkg the packages are installed, so apt would do nothing"],
                 f"{cuda_checks.put_back(folder)}; or {leave(wish)}",
-            )  # fmt: skip
+            )
 
 
 def _is_alternative(facts: Facts, link: CudaLink) -> bool:
@@ -122,7 +126,7 @@ def _is_alternative(facts: Facts, link: CudaLink) -> bool:
 
 def look_around(
     facts: Facts, catalog: Catalog, wish: CudaWish, gpus: list[Gpu], toolkits: list[CudaMinor], out: CudaDecision
-) -> None:  # fmt: skip
+) -> None:
     """Warn of what will trouble those who use the toolkits."""
     if wish.profile != "runtime":
         _compilers(facts, toolkits, out)
@@ -142,45 +146,48 @@ def _compilers(facts: Facts, toolkits: list[CudaMinor], out: CudaDecision) -> No
 def _forward_compatibility(facts: Facts, catalog: Catalog, gpus: list[Gpu], out: CudaDecision) -> None:
     """cuda-compat stands in front of the driver's libcuda; on GeForce that ends in error 804 (scenario H6)."""
     found = sorted(
-        n for n in facts.packages
-        if is_there(facts.packages, n) and (p := cuda_names.parse(n)) and p.kind == "compat"
-    )  # fmt: skip
+        n for n in facts.packages if is_there(facts.packages, n) and (p := cuda_names.parse(n)) and p.kind == "compat"
+    )
     segments = catalog.cuda_data.apt.forward_compat.segments
     others = [gpu for gpu in gpus if gpu.segment not in segments]
     if found and others:
         out.warn(
-            "cuda.forward_compatibility", f"{and_(found)} is for data-center GPUs, not for {and_([g.name for g in others])}",
-            ["programs that find its libcuda end with error 804: forward compatibility was attempted on non supported HW"],
+            "cuda.forward_compatibility",
+            f"{and_(found)} is for data-center GPUs, not for {and_([g.name for g in others])}",
+            [
+                "programs that find its libcuda end with error 804: forward compatibility was attempted on non supported HW"
+            ],
             f"apt-get remove {' '.join(found)}",
-        )  # fmt: skip
+        )
 
 
 def _pulls_driver(facts: Facts, wish: CudaWish, out: CudaDecision) -> None:
     found = sorted(
-        n for n in facts.packages
+        n
+        for n in facts.packages
         if is_there(facts.packages, n) and (p := cuda_names.parse(n)) and p.kind == "meta_with_driver"
-    )  # fmt: skip
+    )
     if found:
-        kept = (
-            "held with the toolkits, so that it does not"
-            if wish.hold
-            else "not held: cuda_toolkit_hold is false"
-        )
+        kept = "held with the toolkits, so that it does not" if wish.hold else "not held: cuda_toolkit_hold is false"
         out.warn(
-            "cuda.metapackage_with_driver", f"a next version of {and_(found)} would bring another driver",
+            "cuda.metapackage_with_driver",
+            f"a next version of {and_(found)} would bring another driver",
             [kept, "toolkits need cuda-toolkit-X-Y only"],
             f"apt-get remove {' '.join(found)} takes away nothing else; the toolkits stay",
-        )  # fmt: skip
+        )
 
 
 def warn_half_installed(facts: Facts, mended: set[str], out: CudaDecision) -> None:
     """Name CUDA packages that dpkg left unfinished and that this decision does not mend."""
     broken = sorted(
-        name for name, package in facts.packages.items()
+        name
+        for name, package in facts.packages.items()
         if package.broken and name not in mended and cuda_names.is_cuda_package(name, package.version)
-    )  # fmt: skip
+    )
     if broken:
         out.warn(
-            "cuda.half_installed", f"dpkg left CUDA packages unfinished: {', '.join(broken[:6])}",
-            ["nothing that is wanted here mends them"], "dpkg --configure -a, then look with dpkg --audit",
-        )  # fmt: skip
+            "cuda.half_installed",
+            f"dpkg left CUDA packages unfinished: {', '.join(broken[:6])}",
+            ["nothing that is wanted here mends them"],
+            "dpkg --configure -a, then look with dpkg --audit",
+        )

@@ -51,9 +51,13 @@ PATTERNS: tuple[str, ...] = cuda_names.PATTERNS
 
 
 def resolve_cuda(
-    wish: CudaWish, facts: Facts, catalog: Catalog, offers: dict[str, Offer], driver: Decision,
+    wish: CudaWish,
+    facts: Facts,
+    catalog: Catalog,
+    offers: dict[str, Offer],
+    driver: Decision,
     today: date | None = None,
-) -> CudaDecision:  # fmt: skip
+) -> CudaDecision:
     """Decide the CUDA toolkits of one host.
 
     offers: what apt offers there, by channel; NVIDIA's repository is "cuda", asked for PATTERNS. driver: the driver's
@@ -68,7 +72,7 @@ class CudaResolver:
 
     def __init__(
         self, wish: CudaWish, facts: Facts, catalog: Catalog, offers: dict[str, Offer], driver: Decision, today: date
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.wish, self.facts, self.catalog, self.driver, self.today = wish, facts, catalog, driver, today
         self.offers, self.offer = offers, offers.get("cuda")
         self.out = CudaDecision()
@@ -192,33 +196,36 @@ class CudaResolver:
         have = installed_release(rows, wanted.minor, profile)
         if wanted.release and wanted.release not in there:
             self.out.block(
-                "cuda.release_not_offered", f"{REPOSITORY} does not have CUDA {wanted.release}",
-                [*offer.errors[:3], f"of {wanted.minor} it has {', '.join(there)}"], "",
-            )  # fmt: skip
+                "cuda.release_not_offered",
+                f"{REPOSITORY} does not have CUDA {wanted.release}",
+                [*offer.errors[:3], f"of {wanted.minor} it has {', '.join(there)}"],
+                "",
+            )
             return None
         release, because = wanted.release or there[0], f"the newest release of {wanted.minor} in {REPOSITORY}"
         if wanted.release:
             because = "asked for"
         elif have in there and not self.wish.update:
-            release, because = (
-                str(have),
-                "it is installed; what it lacks comes from the same release",
-            )
+            release, because = (str(have), "it is installed; what it lacks comes from the same release")
         elif have and have not in there and not _newer(release + "-1", have + "-1"):
             because = f"the newest of {wanted.minor} that {REPOSITORY} has; the installed {have} is not there any more"
         more = [name for name in parts_of(rows, wanted.minor) if is_there(rows, name)]
         found = release_set(offer, wanted.minor, profile, release, more)
         if found.drivers:
             self.out.block(
-                "cuda.pulls_driver", f"CUDA {release} of this repository would bring a driver", found.drivers[:4],
+                "cuda.pulls_driver",
+                f"CUDA {release} of this repository would bring a driver",
+                found.drivers[:4],
                 "the driver is the role nvidia_driver's; look where this repository's packages come from",
-            )  # fmt: skip
+            )
             return None
         if found.missing:
             self.out.block(
-                "cuda.incomplete", f"{REPOSITORY} has CUDA {release} without all that it is made of",
-                [*offer.errors[:3], *found.missing[:6]], "try again later: a mirror may be in the middle of a sync",
-            )  # fmt: skip
+                "cuda.incomplete",
+                f"{REPOSITORY} has CUDA {release} without all that it is made of",
+                [*offer.errors[:3], *found.missing[:6]],
+                "try again later: a mirror may be in the middle of a sync",
+            )
             return None
         self.out.reason(f"CUDA {wanted.minor}", release, because)
         older = bool(have and _newer(have + "-1", release + "-1"))
@@ -231,18 +238,12 @@ class CudaResolver:
             return []
         minors = self.asked.minors
         served = [
-            gpu for gpu in self.gpus
+            gpu
+            for gpu in self.gpus
             if any(self.catalog.toolkit_support(m, gpu) in ("native", "binary") for m in minors)
-        ]  # fmt: skip
+        ]
         libraries = Libraries(
-            self.facts,
-            self.catalog,
-            self.offer,
-            served or self.gpus,
-            minors,
-            default,
-            self.headers,
-            self.wish.update,
+            self.facts, self.catalog, self.offer, served or self.gpus, minors, default, self.headers, self.wish.update
         )
         picks: list[Pick] = []
         for what, answer in (
@@ -278,28 +279,31 @@ class CudaResolver:
         self.out.reason(what, f"{shown} for CUDA {pick.major}", because)
         if pick.late:
             self.out.warn(
-                f"cuda.{what.lower()}_gpu", f"{what} {shown} has no code for {and_(list(pick.late))}",
+                f"cuda.{what.lower()}_gpu",
+                f"{what} {shown} has no code for {and_(list(pick.late))}",
                 ["it serves the other GPUs of this host"],
-            )  # fmt: skip
+            )
         built, version = cuda_names.suffix(pick.version), self.driver_version
         if built and key(built) > key(pick.cuda) and version and runs(self.catalog, built, version) != "full":
             self.out.warn(
-                f"cuda.{what.lower()}_newer", f"{what} {shown} is built with CUDA {built}, newer than the toolkit {pick.cuda}",
+                f"cuda.{what.lower()}_newer",
+                f"{what} {shown} is built with CUDA {built}, newer than the toolkit {pick.cuda}",
                 [f"driver {version} runs CUDA {built} by minor-version compatibility only"],
-            )  # fmt: skip
+            )
 
     # --- the target -------------------------------------------------------------------------------------------
 
     def _set_target(
         self, releases: dict[str, str], default: str, changes: dict[str, str], belonging: set[str], picks: list[Pick]
-    ) -> None:  # fmt: skip
+    ) -> None:
         rows = self.facts.packages
         libraries, left_out = without_conflicts(self.offer, picks)
         for name in left_out:
             self.out.warn(
-                "cuda.cudnn_headers", f"{name} is left out: it cannot stand beside the headers of the newer cuDNN",
+                "cuda.cudnn_headers",
+                f"{name} is left out: it cannot stand beside the headers of the newer cuDNN",
                 ["programs are compiled against the newer one; the older one is there to run what was built with it"],
-            )  # fmt: skip
+            )
         belonging |= set(libraries)
         for name, version in libraries.items():
             have = rows.get(name)
@@ -307,9 +311,7 @@ class CudaResolver:
                 changes[name] = version
         remove = set(in_the_way(self.facts, self.offer, libraries))
         if remove:
-            self.out.reason(
-                "removed", ", ".join(sorted(remove)), "cannot stand beside the cuDNN that is wanted"
-            )
+            self.out.reason("removed", ", ".join(sorted(remove)), "cannot stand beside the cuDNN that is wanted")
         remove |= self._pruned(belonging | set(libraries))
         remove |= self._distribution(libraries)
         moving = {name for name in rows if is_there(rows, name) and self._would_move(name)} - remove
@@ -318,11 +320,15 @@ class CudaResolver:
         )
         cudahost.warn_half_installed(self.facts, belonging | remove, self.out)
         self.out.target = CudaTarget(
-            versions=tuple(releases), default=default, releases=releases,
-            packages=dict(sorted(changes.items())), names=tuple(sorted(belonging | moving)), remove=tuple(sorted(remove)),
+            versions=tuple(releases),
+            default=default,
+            releases=releases,
+            packages=dict(sorted(changes.items())),
+            names=tuple(sorted(belonging | moving)),
+            remove=tuple(sorted(remove)),
             cudnn=_by_major(picks),
             nccl=next((p.version for p in picks if p.kind == "nccl"), None),
-        )  # fmt: skip
+        )
 
     def _remove_all(self) -> None:
         """No toolkit is listed: those that came by this tool go where that is asked for; nobody else's, ever."""
@@ -351,43 +357,46 @@ class CudaResolver:
         if not extra:
             return set()
         if not self.wish.prune:
-            self.out.reason(
-                "left alone", f"CUDA {and_(extra)}", "not listed; cuda_toolkit_prune: true would remove it"
-            )
+            self.out.reason("left alone", f"CUDA {and_(extra)}", "not listed; cuda_toolkit_prune: true would remove it")
             return set()
         going = set(only_theirs(rows, extra, belonging))
         self.out.reason(
-            "removed",
-            f"CUDA {and_(extra)}",
-            f"not listed, and cuda_toolkit_prune is true: {len(going)} packages",
+            "removed", f"CUDA {and_(extra)}", f"not listed, and cuda_toolkit_prune is true: {len(going)} packages"
         )
         return going
 
     def _distribution(self, libraries: dict[str, str]) -> set[str]:
         rows = self.facts.packages
         found = sorted(
-            name for name in rows
-            if is_there(rows, name) and (package := cuda_names.parse(name, rows[name].version))
+            name
+            for name in rows
+            if is_there(rows, name)
+            and (package := cuda_names.parse(name, rows[name].version))
             and package.kind == "distribution"
-        )  # fmt: skip
+        )
         replaced = [name for name in found if name in libraries]
         rest = [name for name in found if name not in libraries]
         if replaced:
             self.out.warn(
-                "cuda.replaces_other", f"{and_(replaced)} of another origin gives way to NVIDIA's",
+                "cuda.replaces_other",
+                f"{and_(replaced)} of another origin gives way to NVIDIA's",
                 [f"{name} {rows[name].version}" for name in replaced],
-            )  # fmt: skip
+            )
         if rest and self.wish.remove_distribution:
             self.out.reason("removed", ", ".join(rest), "cuda_toolkit_remove_distribution is true")
             return set(rest)
         if rest:
             shadows = "nvidia-cuda-toolkit" in rest
             self.out.warn(
-                "cuda.distribution_packages", f"CUDA packages that are not NVIDIA's are installed: {', '.join(rest[:6])}",
-                ["/usr/bin/nvcc is of another version than the toolkits here" if shadows
-                 else "programs may find their libraries instead of NVIDIA's"],
+                "cuda.distribution_packages",
+                f"CUDA packages that are not NVIDIA's are installed: {', '.join(rest[:6])}",
+                [
+                    "/usr/bin/nvcc is of another version than the toolkits here"
+                    if shadows
+                    else "programs may find their libraries instead of NVIDIA's"
+                ],
                 "cuda_toolkit_remove_distribution: true removes them",
-            )  # fmt: skip
+            )
         return set()
 
 

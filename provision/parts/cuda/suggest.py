@@ -15,13 +15,32 @@ if TYPE_CHECKING:
     from provision.parts.cuda.resolve import CudaResolver
 
 # Refusals that another value of our variables can lift.
-_HAS_WAY_OUT = frozenset({
-    "cuda.cudnn_gpu", "cuda.cudnn_not_offered", "cuda.cudnn_other_cuda", "cuda.cudnn_side_by_side", "cuda.cudnn_unreadable",
-    "cuda.default_not_listed", "cuda.driver_too_old", "cuda.duplicate", "cuda.folder_in_the_way", "cuda.gpu_not_supported",
-    "cuda.incomplete", "cuda.library_without_toolkit", "cuda.nccl_gpu", "cuda.nccl_not_offered", "cuda.nccl_other_cuda",
-    "cuda.nccl_side_by_side", "cuda.nccl_unreadable", "cuda.not_in_repository", "cuda.release_not_offered", "cuda.unknown",
-    "cuda.unknown_profile", "cuda.version_unreadable",
-})  # fmt: skip
+_HAS_WAY_OUT = frozenset(
+    {
+        "cuda.cudnn_gpu",
+        "cuda.cudnn_not_offered",
+        "cuda.cudnn_other_cuda",
+        "cuda.cudnn_side_by_side",
+        "cuda.cudnn_unreadable",
+        "cuda.default_not_listed",
+        "cuda.driver_too_old",
+        "cuda.duplicate",
+        "cuda.folder_in_the_way",
+        "cuda.gpu_not_supported",
+        "cuda.incomplete",
+        "cuda.library_without_toolkit",
+        "cuda.nccl_gpu",
+        "cuda.nccl_not_offered",
+        "cuda.nccl_other_cuda",
+        "cuda.nccl_side_by_side",
+        "cuda.nccl_unreadable",
+        "cuda.not_in_repository",
+        "cuda.release_not_offered",
+        "cuda.unknown",
+        "cuda.unknown_profile",
+        "cuda.version_unreadable",
+    }
+)
 Change = tuple[str, Any]
 
 
@@ -113,9 +132,7 @@ class CudaWaysOut:
         trial.decide()
         # "auto" that finds nothing is no way out. Where apt has not been asked, what the catalog knows must do.
         target = trial.out.target
-        empty = target and any(
-            change.get(name) == "auto" and not getattr(target, name) for name in ("cudnn", "nccl")
-        )
+        empty = target and any(change.get(name) == "auto" and not getattr(target, name) for name in ("cudnn", "nccl"))
         return not trial.out.blockers and not empty
 
     def _driver(self) -> str:
@@ -149,10 +166,13 @@ class CudaWaysOut:
             return []
         able = old.catalog.branches_for(old.gpus)
         return [
-            branch.number for branch in reversed(old.catalog.branches)
-            if branch.number in able and branch.is_long_term_or_production and not branch.is_ended(old.today)
+            branch.number
+            for branch in reversed(old.catalog.branches)
+            if branch.number in able
+            and branch.is_long_term_or_production
+            and not branch.is_ended(old.today)
             and old.catalog.offers(branch.number, ubuntu=old.ubuntu)
-        ]  # fmt: skip
+        ]
 
 
 def setting(name: str, value: Any) -> str:
@@ -160,7 +180,5 @@ def setting(name: str, value: Any) -> str:
     if name == "versions":
         return "cuda_toolkit_versions: [" + ", ".join(f'"{item}"' for item in value) + "]"
     return (
-        f'cuda_toolkit_{name}: "{value}"'
-        if name in ("default", "cudnn", "nccl")
-        else f"cuda_toolkit_{name}: {value}"
+        f'cuda_toolkit_{name}: "{value}"' if name in ("default", "cudnn", "nccl") else f"cuda_toolkit_{name}: {value}"
     )

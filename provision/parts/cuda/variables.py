@@ -46,25 +46,29 @@ def read(wish: CudaWish, catalog: Catalog, out: CudaDecision) -> Asked:
     majors = [item.major for item in asked.cudnn]
     if len(set(majors)) < len(majors):
         out.block(
-            "cuda.cudnn_side_by_side", f"cuDNN {and_([w.text for w in asked.cudnn])} cannot be installed side by side",
-            ["one cuDNN of a major is installed at a time, whatever CUDA it is for"], "",
-        )  # fmt: skip
+            "cuda.cudnn_side_by_side",
+            f"cuDNN {and_([w.text for w in asked.cudnn])} cannot be installed side by side",
+            ["one cuDNN of a major is installed at a time, whatever CUDA it is for"],
+            "",
+        )
     if len(asked.nccl) > 1:
         out.block(
-            "cuda.nccl_side_by_side", f"NCCL {and_([w.text for w in asked.nccl])} cannot be installed side by side",
-            ["there is one package libnccl2"], "",
-        )  # fmt: skip
+            "cuda.nccl_side_by_side",
+            f"NCCL {and_([w.text for w in asked.nccl])} cannot be installed side by side",
+            ["there is one package libnccl2"],
+            "",
+        )
     if not wish.versions:
         # "auto" is what goes with the toolkits: nothing, where there are none.
-        named = [
-            f"cuda_toolkit_{name}" for name in ("cudnn", "nccl") if any(w.version for w in getattr(asked, name))
-        ]  # fmt: skip
+        named = [f"cuda_toolkit_{name}" for name in ("cudnn", "nccl") if any(w.version for w in getattr(asked, name))]
         if named:
             verb = "is" if len(named) == 1 else "are"
             out.block(
-                "cuda.library_without_toolkit", f"{and_(named)} {verb} set, and there is no toolkit to go with",
-                ["cuda_toolkit_versions is empty", "which build fits is decided by the toolkit's CUDA major"], "",
-            )  # fmt: skip
+                "cuda.library_without_toolkit",
+                f"{and_(named)} {verb} set, and there is no toolkit to go with",
+                ["cuda_toolkit_versions is empty", "which build fits is decided by the toolkit's CUDA major"],
+                "",
+            )
         return asked
     found = [_toolkit(text, catalog, out) for text in wish.versions]
     asked.toolkits = sorted((wanted for wanted in found if wanted), key=lambda wanted: key(wanted.minor))
@@ -77,18 +81,22 @@ def _library(name: str, text: str, out: CudaDecision) -> list[LibraryWish]:
     if wishes is None:
         example = '"9" or "9.14.0.64"' if name == "cudnn" else '"2.21.5" or "2.21.5-1+cuda12.4"'
         out.block(
-            f"cuda.{name}_unreadable", f"cuda_toolkit_{name}: {text!r} is not a version",
-            [f"write none, auto, or a version such as {example}"], "",
-        )  # fmt: skip
+            f"cuda.{name}_unreadable",
+            f"cuda_toolkit_{name}: {text!r} is not a version",
+            [f"write none, auto, or a version such as {example}"],
+            "",
+        )
     return wishes or []
 
 
 def _toolkit(text: str, catalog: Catalog, out: CudaDecision) -> Wanted | None:
     if not re.fullmatch(r"[0-9]{1,3}\.[0-9]{1,3}(\.[0-9]{1,3})?", text):
         out.block(
-            "cuda.version_unreadable", f"{text!r} is not a CUDA toolkit",
-            ['write "12.4" for its newest release, or a release such as "12.4.1", in quotes'], "",
-        )  # fmt: skip
+            "cuda.version_unreadable",
+            f"{text!r} is not a CUDA toolkit",
+            ['write "12.4" for its newest release, or a release such as "12.4.1", in quotes'],
+            "",
+        )
         return None
     try:
         toolkit = catalog.cuda(minor(text))
@@ -103,17 +111,23 @@ def _check_list(wish: CudaWish, asked: Asked, out: CudaDecision) -> None:
     for twice in sorted({m for m in asked.minors if asked.minors.count(m) > 1}, key=key):
         texts = [wanted.text for wanted in asked.toolkits if wanted.minor == twice]
         out.block(
-            "cuda.duplicate", f"CUDA {twice} is asked for twice: {and_(texts)}",
-            [f"/usr/local/cuda-{twice} holds one release"], "",
-        )  # fmt: skip
+            "cuda.duplicate",
+            f"CUDA {twice} is asked for twice: {and_(texts)}",
+            [f"/usr/local/cuda-{twice} holds one release"],
+            "",
+        )
     if wish.profile not in cuda_names.PROFILES:
         out.block(
-            "cuda.unknown_profile", f"there is no profile {wish.profile!r}",
-            [f"there are {and_(list(cuda_names.PROFILES))}"], "",
-        )  # fmt: skip
+            "cuda.unknown_profile",
+            f"there is no profile {wish.profile!r}",
+            [f"there are {and_(list(cuda_names.PROFILES))}"],
+            "",
+        )
     listed = any(wish.default in (wanted.minor, wanted.text) for wanted in asked.toolkits)
     if wish.default and not listed and not out.blockers:
         out.block(
-            "cuda.default_not_listed", f"cuda_toolkit_default is {wish.default}, which is not in cuda_toolkit_versions",
-            [f"listed: {', '.join(wish.versions)}"], "",
-        )  # fmt: skip
+            "cuda.default_not_listed",
+            f"cuda_toolkit_default is {wish.default}, which is not in cuda_toolkit_versions",
+            [f"listed: {', '.join(wish.versions)}"],
+            "",
+        )

@@ -14,17 +14,26 @@ from provision.facts import Facts
 # cuda-repo-ubuntu2404-12-8-local_*.deb and nvidia-driver-local-repo-*.deb lay a whole repository down in /var.
 _LOCAL_REPOSITORY = re.compile(r"^(?:file|copy):.*/(?:cuda-repo-|nvidia-driver-local-repo-)")
 _CARRIES_FLAVOUR = {
-    "nvidia-dkms", "nvidia-driver", "nvidia-headless", "nvidia-headless-no-dkms", "nvidia-kernel-source", "nvidia-open",
-    "linux-modules-nvidia", "linux-objects-nvidia", "cuda-drivers",
-}  # fmt: skip
+    "nvidia-dkms",
+    "nvidia-driver",
+    "nvidia-headless",
+    "nvidia-headless-no-dkms",
+    "nvidia-kernel-source",
+    "nvidia-open",
+    "linux-modules-nvidia",
+    "linux-objects-nvidia",
+    "cuda-drivers",
+}
 
 
 @dataclass(frozen=True)
 class InstalledDriver:
     """The driver that dpkg knows of; empty fields where there is none or where its packages disagree."""
 
-    packages: dict[str, str] = field(default_factory=dict)  # every installed driver package: Debian version
-    versions: tuple[str, ...] = ()  # upstream versions of the version-locked ones, one when whole
+    # every installed driver package: Debian version
+    packages: dict[str, str] = field(default_factory=dict)
+    # upstream versions of the version-locked ones, one when whole
+    versions: tuple[str, ...] = ()
     all_series: tuple[str, ...] = ()
     flavour: str | None = None
     build: str | None = None
@@ -54,11 +63,10 @@ def installed_driver(facts: Facts) -> InstalledDriver:
     }
     parsed = {name: driver_names.parse(name) for name in rows}
     # dpkg that was cut off while it unpacked a new package leaves a record without a version.
-    locked = {
-        name: version for name, version in rows.items() if version and driver_names.is_version_locked(name)
-    }
+    locked = {name: version for name, version in rows.items() if version and driver_names.is_version_locked(name)}
     if not locked:
-        return InstalledDriver()  # companions alone (libxnvctrl0, nvidia-prime, …) are no driver
+        # companions alone (libxnvctrl0, nvidia-prime, …) are no driver
+        return InstalledDriver()
     versions = tuple(sorted({driver_names.upstream(version) for version in locked.values()}))
     series = {parsed[name].series or driver_names.branch(version) for name, version in locked.items()}
     carriers = [package for package in parsed.values() if package.base in _CARRIES_FLAVOUR]
@@ -103,18 +111,15 @@ def channel_of(facts: Facts, locked: dict[str, str]) -> str | None:
     revisions = {version.rsplit("-", 1)[-1] for version in locked.values()}
     if any("~gpu" in revision for revision in revisions):
         return "ppa"
-    driver = [
-        driver_names.parse(name) for name, package in facts.packages.items() if package.status[1] not in "nc"
-    ]
-    series = {
-        package.series for package in driver if package is not None and package.base == "linux-modules-nvidia"
-    }
+    driver = [driver_names.parse(name) for name, package in facts.packages.items() if package.status[1] not in "nc"]
+    series = {package.series for package in driver if package is not None and package.base == "linux-modules-nvidia"}
     if any(package.server or package.series in series for package in map(driver_names.parse, locked)):
         return "ubuntu"
     if not revisions <= {"0ubuntu1", "1ubuntu1", "1"}:
         return "ubuntu"
     if not any(package.branch for package in map(driver_names.parse, locked)):
-        return "cuda"  # no branch in any name: NVIDIA's own from 590 on
+        # no branch in any name: NVIDIA's own from 590 on
+        return "cuda"
     return "cuda" if nvidia_sources(facts) else "ubuntu"
 
 
@@ -122,9 +127,10 @@ def nvidia_sources(facts: Facts) -> list[Any]:
     """Enabled apt entries of NVIDIA's driver and CUDA repository: the real one, mirrors, local ones, our own file."""
     own = apt_files.sources_path("cuda")
     return [
-        entry for entry in facts.apt.sources
+        entry
+        for entry in facts.apt.sources
         if entry.enabled and "deb" in entry.types and (entry.file == own or any(map(is_cuda_uri, entry.uris)))
-    ]  # fmt: skip
+    ]
 
 
 def is_cuda_uri(uri: str) -> bool:

@@ -24,12 +24,7 @@ class DriverLimits:
 
     def __init__(self, resolver: Resolver) -> None:
         self.resolver = resolver
-        self.wish, self.facts, self.catalog, self.out = (
-            resolver.wish,
-            resolver.facts,
-            resolver.catalog,
-            resolver.out,
-        )
+        self.wish, self.facts, self.catalog, self.out = (resolver.wish, resolver.facts, resolver.catalog, resolver.out)
 
     def refuse_foreign_driver(self) -> None:
         runfile, packages = self.facts.runfile, self.out.installed.packages
@@ -37,35 +32,39 @@ class DriverLimits:
         if runfile.uninstaller and runfile.uninstaller not in outside:
             outside.insert(0, runfile.uninstaller)
         if not packages and self.facts.module.loaded:
-            outside.append(
-                f"loaded module {self.facts.module.loaded.version}, and no driver package is installed"
-            )
+            outside.append(f"loaded module {self.facts.module.loaded.version}, and no driver package is installed")
         if not outside:
             return
         remove = (
-            f"its own uninstaller does that: {runfile.uninstaller}" if runfile.uninstaller
+            f"its own uninstaller does that: {runfile.uninstaller}"
+            if runfile.uninstaller
             else "whoever put it there knows how"
-        )  # fmt: skip
+        )
         mixed = " beside apt's packages" if packages else ""
         self.out.block(
-            "driver.outside_apt", f"a driver that apt does not own is on this host{mixed}", outside[:8],
+            "driver.outside_apt",
+            f"a driver that apt does not own is on this host{mixed}",
+            outside[:8],
             f"{OUT_OF_APT} ({remove}; a module that is only still loaded goes with a reboot)",
-        )  # fmt: skip
+        )
 
     def refuse_other_systems(self) -> None:
         host = self.facts.host
         if host.os.id != "ubuntu":
             self.out.block(
-                "host.not_ubuntu", f"{host.os.pretty or host.os.id} is not Ubuntu", ["this tool provisions Ubuntu hosts"],
+                "host.not_ubuntu",
+                f"{host.os.pretty or host.os.id} is not Ubuntu",
+                ["this tool provisions Ubuntu hosts"],
                 "take the host out of the inventory group, or set nvidia_driver_manage: false",
-            )  # fmt: skip
+            )
         elif host.container and not self.facts.kernels.installed:
             # A container shares the kernel of its host: a driver installed inside would be loaded by nobody.
             self.out.block(
-                "host.container", f"this is a container ({host.container})",
+                "host.container",
+                f"this is a container ({host.container})",
                 ["the kernel module belongs on the machine that runs it"],
                 "nvidia_driver_manage: false accepts the driver of the machine; put the machine into the inventory",
-            )  # fmt: skip
+            )
 
     def allowed_branches(self) -> set[int]:
         """Branches that drive every GPU here; blockers where there is none or the wished one is not among them."""
@@ -73,25 +72,29 @@ class DriverLimits:
         for gpu in distinct(gpus):
             if gpu.certainty in ("inferred", "unknown"):
                 self.out.warn(
-                    "catalog.uncertain", f"PCI id {', '.join(gpu.ids)} is not in the catalog by itself",
+                    "catalog.uncertain",
+                    f"PCI id {', '.join(gpu.ids)} is not in the catalog by itself",
                     [f"taken for {gpu.architecture or 'an unknown architecture'} by its range ({gpu.certainty})"],
-                )  # fmt: skip
+                )
         allowed = catalog.branches_for(gpus)
         if not allowed:
             self._say_which_cards_disagree()
             return allowed
         if self.wish.min_cuda and not re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,3}){0,2}", self.wish.min_cuda):
             self.out.block(
-                "driver.min_cuda_unreadable", f"'{self.wish.min_cuda}' is not a CUDA version",
-                ["a CUDA version is written 13.0"], "",
-            )  # fmt: skip
+                "driver.min_cuda_unreadable",
+                f"'{self.wish.min_cuda}' is not a CUDA version",
+                ["a CUDA version is written 13.0"],
+                "",
+            )
             return allowed
         if self.wish.branch.endswith("-server") and self.wish.channel in ("cuda", "ppa"):
             self.out.block(
-                "driver.series_of_archive", f"{CHANNELS[self.wish.channel]} has no -server series",
+                "driver.series_of_archive",
+                f"{CHANNELS[self.wish.channel]} has no -server series",
                 ["the series for data centers is the Ubuntu archive's own"],
                 "",
-            )  # fmt: skip
+            )
             return allowed
         if self.wish.branch == "recommended" and not self.wish.version:
             self._check_wishes(allowed)
@@ -99,9 +102,11 @@ class DriverLimits:
             self._check_branch_wish(allowed)
         elif self.wish.version:
             self.out.block(
-                "driver.version_without_branch", f"version {self.wish.version} is asked for without its branch",
-                ["nvidia_driver_branch is 'recommended'"], "",
-            )  # fmt: skip
+                "driver.version_without_branch",
+                f"version {self.wish.version} is asked for without its branch",
+                ["nvidia_driver_branch is 'recommended'"],
+                "",
+            )
         return allowed
 
     def _check_wishes(self, allowed: set[int]) -> None:
@@ -117,9 +122,11 @@ class DriverLimits:
         most = max((self.catalog.max_cuda(branch.number) for branch in able), key=cuda_key)
         with_modules = f" with {wish.modules} modules" if wish.modules != "auto" else ""
         self.out.block(
-            "driver.cuda_too_new", f"no branch that drives {cards}{with_modules} carries CUDA {wish.min_cuda}",
-            [f"they carry CUDA up to {most}"], "",
-        )  # fmt: skip
+            "driver.cuda_too_new",
+            f"no branch that drives {cards}{with_modules} carries CUDA {wish.min_cuda}",
+            [f"they carry CUDA up to {most}"],
+            "",
+        )
 
     def _check_branch_wish(self, allowed: set[int]) -> None:
         wish = self.wish
@@ -130,42 +137,46 @@ class DriverLimits:
             return
         if not re.fullmatch(r"[0-9]{3}(-server)?", str(wish.branch)):
             self.out.block(
-                "driver.branch_unknown", f"'{wish.branch}' is not a branch", ["a branch is written 580 or 580-server"],
+                "driver.branch_unknown",
+                f"'{wish.branch}' is not a branch",
+                ["a branch is written 580 or 580-server"],
                 "an exact version goes into nvidia_driver_version",
-            )  # fmt: skip
+            )
             return
         if wish.version and driver_names.branch(wish.version) != str(branch.number):
             self.out.block(
-                "driver.version_of_other_branch", f"version {wish.version} is not of branch {branch.number}",
+                "driver.version_of_other_branch",
+                f"version {wish.version} is not of branch {branch.number}",
                 ["nvidia_driver_version and nvidia_driver_branch contradict each other"],
                 "",
-            )  # fmt: skip
+            )
         if branch.number not in allowed:
             self._refuse_branch(branch)
             return
         if wish.min_cuda and cuda_key(self.catalog.max_cuda(branch.number)) < cuda_key(wish.min_cuda):
             self.out.block(
-                "driver.cuda_too_new", f"branch {branch.number} does not carry CUDA {wish.min_cuda}",
+                "driver.cuda_too_new",
+                f"branch {branch.number} does not carry CUDA {wish.min_cuda}",
                 [f"it carries CUDA up to {self.catalog.max_cuda(branch.number)}"],
                 "",
-            )  # fmt: skip
+            )
             return
         flavours = self.catalog.flavours(self.out.gpus, branch.number)
         if wish.modules != "auto" and wish.modules not in flavours:
             self._refuse_modules(branch.number, flavours)
         if branch.is_ended(self.resolver.today):
             self.out.warn(
-                "driver.branch_ended", f"branch {branch.number} gets no more fixes", [f"end of life: {branch.eol}"],
+                "driver.branch_ended",
+                f"branch {branch.number} gets no more fixes",
+                [f"end of life: {branch.eol}"],
                 "nvidia_driver_branch: recommended takes a living one where there is one",
-            )  # fmt: skip
+            )
 
     def _refuse_branch(self, branch: Branch) -> None:
         because = []
         for gpu in distinct(self.out.gpus):
             if gpu.last_branch is not None and branch.number > gpu.last_branch:
-                because.append(
-                    f"{gpu.name} ({gpu.architecture}): the last branch that drives it is {gpu.last_branch}"
-                )
+                because.append(f"{gpu.name} ({gpu.architecture}): the last branch that drives it is {gpu.last_branch}")
             elif gpu.first_branch is not None and branch.number < gpu.first_branch:
                 because.append(
                     f"{gpu.name} ({gpu.architecture}): the first branch that drives it is {gpu.first_branch}"
@@ -175,7 +186,7 @@ class DriverLimits:
             f"branch {branch.number} does not drive {and_([gpu.name for gpu in distinct(self.out.gpus)])}",
             because or ["no flavour of that branch drives all of these GPUs"],
             "",
-        )  # fmt: skip
+        )
 
     def _refuse_modules(self, number: int, flavours: Sequence[str]) -> None:
         because = [
@@ -185,26 +196,29 @@ class DriverLimits:
         ]
         self.out.block(
             "driver.modules_unsupported",
-            f"{self.wish.modules} kernel modules of branch {number} do not drive every GPU of this host", because,
+            f"{self.wish.modules} kernel modules of branch {number} do not drive every GPU of this host",
+            because,
             "",
-        )  # fmt: skip
+        )
 
     def _say_which_cards_disagree(self) -> None:
         cards, because = distinct(self.out.gpus), []
         alone = [gpu for gpu in cards if not self.catalog.branches_for([gpu])]
         if alone:
             self.out.block(
-                "driver.gpu_unknown", f"no known branch drives {and_([gpu.name for gpu in alone])}",
+                "driver.gpu_unknown",
+                f"no known branch drives {and_([gpu.name for gpu in alone])}",
                 [f"10de:{', 10de:'.join(gpu.ids)}: {gpu.note or 'not in the catalog'}" for gpu in alone],
                 "nvidia_driver_manage: false leaves the driver of this host alone; or take the card out",
-            )  # fmt: skip
+            )
             return
         by_range: set[int] | None = None
         for gpu in cards:
             own = {
-                branch.number for branch in self.catalog.branches
+                branch.number
+                for branch in self.catalog.branches
                 if (gpu.first_branch or 0) <= branch.number <= (gpu.last_branch or 10**6)
-            }  # fmt: skip
+            }
             by_range = own if by_range is None else by_range & own
             newest = max(self.catalog.branches_for([gpu]), default=0)
             flavour = and_(list(self.catalog.flavours([gpu], newest))) or "no"
@@ -213,8 +227,10 @@ class DriverLimits:
         if by_range:
             self.out.block(
                 "driver.no_common_flavour",
-                f"no flavour of the kernel modules drives {and_([gpu.name for gpu in cards])} together", because, hint,
-            )  # fmt: skip
+                f"no flavour of the kernel modules drives {and_([gpu.name for gpu in cards])} together",
+                because,
+                hint,
+            )
         else:
             self.out.block(
                 "driver.no_common_branch",
@@ -229,7 +245,5 @@ def _span(gpu: Gpu) -> str:
     if gpu.last_branch is None:
         return f"branches from {gpu.first_branch} on" if gpu.first_branch else "every branch"
     return (
-        f"branches {gpu.first_branch} to {gpu.last_branch}"
-        if gpu.first_branch
-        else f"branches up to {gpu.last_branch}"
+        f"branches {gpu.first_branch} to {gpu.last_branch}" if gpu.first_branch else f"branches up to {gpu.last_branch}"
     )

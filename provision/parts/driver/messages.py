@@ -23,25 +23,16 @@ class DriverWords:
 
     def __init__(self, resolver: Resolver) -> None:
         self.resolver = resolver
-        self.wish, self.facts, self.catalog, self.out = (
-            resolver.wish,
-            resolver.facts,
-            resolver.catalog,
-            resolver.out,
-        )
+        self.wish, self.facts, self.catalog, self.out = (resolver.wish, resolver.facts, resolver.catalog, resolver.out)
 
-    def explain(
-        self, channel: str, series: str, version: str, flavour: str, build: str, variant: str
-    ) -> None:
+    def explain(self, channel: str, series: str, version: str, flavour: str, build: str, variant: str) -> None:
         wish, out, number = self.wish, self.out, int(series.split("-")[0])
         cards = and_([gpu.name for gpu in distinct(out.gpus)])
         branch = self.catalog.branch(number)
         if wish.branch == "recommended":
             kind = {"LTSB": "long-term", "PB": "production"}.get(branch.type, branch.type)
             ended = (
-                " (it has ended; no living branch drives these GPUs)"
-                if branch.is_ended(self.resolver.today)
-                else ""
+                " (it has ended; no living branch drives these GPUs)" if branch.is_ended(self.resolver.today) else ""
             )
             where = f"{CHANNELS[channel]} offers for Ubuntu {self.resolver.ubuntu}"
             because = (
@@ -50,56 +41,65 @@ class DriverWords:
                 else f"the newest {kind} branch that {where} for {cards}{ended}{self._for_toolkits(number)}"
             )
         elif series == f"{wish.branch}-server":
-            because = (
-                f"asked for {wish.branch}; the archive's fabric manager is built for its data-center series"
-            )
+            because = f"asked for {wish.branch}; the archive's fabric manager is built for its data-center series"
         else:
             because = "asked for"
         out.reason("branch", series, because)
         if wish.version or not any(reason.what == "version" for reason in out.reasons):
             out.reason(
-                "version",
-                version,
-                "asked for" if wish.version else f"the newest of {series} in {CHANNELS[channel]}",
+                "version", version, "asked for" if wish.version else f"the newest of {series} in {CHANNELS[channel]}"
             )
         both = len(self.catalog.flavours(out.gpus, number)) > 1
         out.reason(
-            "modules", flavour,
-            "asked for" if wish.modules != "auto"
-            else f"preferred for {cards} from branch 560 on" if both and flavour == "open"
-            else f"what branch {number} prefers for {cards}" if both
+            "modules",
+            flavour,
+            "asked for"
+            if wish.modules != "auto"
+            else f"preferred for {cards} from branch 560 on"
+            if both and flavour == "open"
+            else f"what branch {number} prefers for {cards}"
+            if both
             else f"{cards}: no other flavour of branch {number} drives all of them",
-        )  # fmt: skip
+        )
         out.reason(
-            "build", build,
-            "by Canonical, built for this kernel: no compiler, works under Secure Boot" if build == "signed"
-            else "asked for" if wish.build == "dkms"
-            else "this channel has no signed modules" if channel != "ubuntu"
+            "build",
+            build,
+            "by Canonical, built for this kernel: no compiler, works under Secure Boot"
+            if build == "signed"
+            else "asked for"
+            if wish.build == "dkms"
+            else "this channel has no signed modules"
+            if channel != "ubuntu"
             else "no signed modules for every kernel that matters here",
-        )  # fmt: skip
+        )
         out.reason(
-            "variant", variant,
-            "asked for" if wish.variant != "auto"
-            else "as installed" if out.installed.variant
-            else "a desktop is installed" if variant == "desktop" else "no desktop is installed",
-        )  # fmt: skip
+            "variant",
+            variant,
+            "asked for"
+            if wish.variant != "auto"
+            else "as installed"
+            if out.installed.variant
+            else "a desktop is installed"
+            if variant == "desktop"
+            else "no desktop is installed",
+        )
         for bad in self.resolver.known_bad(version, channel, flavour, "care"):
             out.warn(
-                "driver.known_trouble",
-                f"{version} has a known trouble",
-                [bad.symptom],
-                f"known way out: {bad.fix}",
+                "driver.known_trouble", f"{version} has a known trouble", [bad.symptom], f"known way out: {bad.fix}"
             )
         if self.resolver.release is None:
             out.warn(
-                "catalog.uncertain", f"Ubuntu {self.resolver.ubuntu} is not in the catalog",
+                "catalog.uncertain",
+                f"Ubuntu {self.resolver.ubuntu} is not in the catalog",
                 ["what is said here rests on what its repository offers alone"],
-            )  # fmt: skip
+            )
         if branch.is_ended(self.resolver.today) and wish.branch == "recommended":
             out.warn(
-                "driver.branch_ended", f"branch {number} gets no more fixes", [f"end of life: {branch.eol}"],
+                "driver.branch_ended",
+                f"branch {number} gets no more fixes",
+                [f"end of life: {branch.eol}"],
                 f"no living branch drives {cards}",
-            )  # fmt: skip
+            )
 
     def _for_toolkits(self, number: int) -> str:
         minors = self.resolver.runnable({number})
@@ -111,11 +111,14 @@ class DriverWords:
 
     def explain_channel(self, channel: str, rejected: dict[str, Issue]) -> None:
         because = (
-            "asked for" if self.wish.channel != "auto"
-            else "the installed driver came from there" if channel == self.out.installed.channel
-            else "the archive has it, tested with its kernels" if channel == "ubuntu"
+            "asked for"
+            if self.wish.channel != "auto"
+            else "the installed driver came from there"
+            if channel == self.out.installed.channel
+            else "the archive has it, tested with its kernels"
+            if channel == "ubuntu"
             else "; ".join(issue.message for issue in self.resolver.refusals[:1]) or "the archive does not have it"
-        )  # fmt: skip
+        )
         self.out.reasons.insert(0, Reason(what="channel", value=CHANNELS[channel], because=because))
         skipped = {s: issue.message for s, issue in rejected.items() if issue.code != "driver.not_offered"}
         if skipped:
@@ -123,11 +126,16 @@ class DriverWords:
             self.out.reasons.insert(1, reason)
 
     def not_offered(self, channel: str, offer: Offer, series: str, module: str) -> Issue:
-        others = sorted({
-            package.series for name in offer.packages
-            if (package := driver_names.parse(name)) and package.base == "nvidia-dkms" and package.series
-            and not any(c.other_series for c in offer.versions(name)[:1])
-        })  # fmt: skip
+        others = sorted(
+            {
+                package.series
+                for name in offer.packages
+                if (package := driver_names.parse(name))
+                and package.base == "nvidia-dkms"
+                and package.series
+                and not any(c.other_series for c in offer.versions(name)[:1])
+            }
+        )
         return Issue(
             code="driver.not_offered",
             message=f"{CHANNELS[channel]} does not offer {series} for Ubuntu {self.resolver.ubuntu} ({module} is not there)",
@@ -139,19 +147,19 @@ class DriverWords:
         return Issue(
             code="driver.transitional",
             message=f"{series} in {CHANNELS[channel]} is only a transitional package: it installs {leads_to}",
-            because=[
-                f"{module} {offer.versions(module)[0].version} depends on the packages of {leads_to} only"
-            ],
+            because=[f"{module} {offer.versions(module)[0].version} depends on the packages of {leads_to} only"],
             hint="",
         )
 
-    def no_fabric_manager(
-        self, channel: str, offer: Offer, branch: Branch, series: str, version: str
-    ) -> Issue:
+    def no_fabric_manager(self, channel: str, offer: Offer, branch: Branch, series: str, version: str) -> Issue:
         have = sorted(
-            {f"{name} {c.upstream}" for pair in driver_names.fabric_packages(channel, str(branch.number))
-             for name in pair[:1] for c in offer.versions(name)}
-        )  # fmt: skip
+            {
+                f"{name} {c.upstream}"
+                for pair in driver_names.fabric_packages(channel, str(branch.number))
+                for name in pair[:1]
+                for c in offer.versions(name)
+            }
+        )
         return Issue(
             code="driver.fabric_manager_missing",
             message=f"{CHANNELS[channel]} has no fabric manager at the version of {series} {version}",
@@ -171,10 +179,11 @@ class DriverWords:
     ) -> Issue:
         have = list(dict.fromkeys(c.upstream for c in [*good, *candidates]))
         return Issue(
-            code="driver.version_not_offered", message=f"{where} does not have {series} {self.wish.version}",
+            code="driver.version_not_offered",
+            message=f"{where} does not have {series} {self.wish.version}",
             because=[f"{module} is there as {', '.join(have[:6])}"],
             hint="",
-        )  # fmt: skip
+        )
 
     def why_not_newest(self, chosen: Choice, newest: str, where: str) -> str:
         if chosen.version == self.out.installed.version:

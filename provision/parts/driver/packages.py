@@ -74,9 +74,7 @@ class DriverPackages:
     def build(self, choice: Choice, channel: str, offer: Offer, series: str, flavour: str) -> Issue | None:
         """Set how the modules of a version come to the host, and the packages for it; or say why they cannot."""
         wish = self.wish.build
-        signed = (
-            self._signed_packages(offer, series, flavour, choice.version) if channel == "ubuntu" else None
-        )
+        signed = self._signed_packages(offer, series, flavour, choice.version) if channel == "ubuntu" else None
         have = self.installed
         stays = wish == "auto" and have.build == "dkms" and have.branch == series.split("-")[0]
         unsigned = self._why_no_dkms(channel, offer, series, choice.version)
@@ -85,10 +83,13 @@ class DriverPackages:
             return None
         if wish == "signed":
             return Issue(
-                code="driver.no_signed_modules", message="signed modules are asked for and not offered",
-                because=[f"{CHANNELS[channel]} has none of {series} {choice.version} for every kernel that matters here"],
+                code="driver.no_signed_modules",
+                message="signed modules are asked for and not offered",
+                because=[
+                    f"{CHANNELS[channel]} has none of {series} {choice.version} for every kernel that matters here"
+                ],
                 hint="",
-            )  # fmt: skip
+            )
         if unsigned is None:
             choice.build, choice.modules = "dkms", self._headers(offer)
         return unsigned
@@ -110,17 +111,18 @@ class DriverPackages:
                     "no Machine Owner Key of this host is enrolled",
                 ],
                 hint=enroll,
-            )  # fmt: skip
+            )
         kernels = self.facts.kernels
         boots = kernels.next or kernels.running
         kernel = next((kernel for kernel in kernels.installed if kernel.release == boots), None)
         if not boots or (kernel and kernel.headers) or offer.versions(f"linux-headers-{boots}"):
             return None
         return Issue(
-            code="driver.no_headers", message=f"no modules can be built for kernel {boots}, which boots next",
+            code="driver.no_headers",
+            message=f"no modules can be built for kernel {boots}, which boots next",
             because=[f"linux-headers-{boots} is neither installed nor in any repository of this host"],
             hint="have a kernel boot that the repositories still carry, or install the headers of this one",
-        )  # fmt: skip
+        )
 
     def _headers(self, offer: Offer) -> dict[str, str]:
         """Headers for DKMS: of the running and the next kernel, and the metapackages that bring those of later ones."""
@@ -135,9 +137,7 @@ class DriverPackages:
                 headers[candidates[0].name] = candidates[0].version
         return headers
 
-    def _signed_packages(
-        self, offer: Offer, series: str, flavour: str, version: str
-    ) -> dict[str, str] | None:
+    def _signed_packages(self, offer: Offer, series: str, flavour: str, version: str) -> dict[str, str] | None:
         """Signed modules for every kernel that matters, or None where one has none at that driver version."""
         packages: dict[str, str] = {}
         for kernel in self.kernels_that_matter():
@@ -161,11 +161,7 @@ class DriverPackages:
                 for kernel in self.facts.kernels.installed
             }
             candidate = next(
-                (
-                    c
-                    for c in offer.versions(name)
-                    if _fits_driver(c.depends, version) and _leads_to(c.depends) <= here
-                ),
+                (c for c in offer.versions(name) if _fits_driver(c.depends, version) and _leads_to(c.depends) <= here),
                 None,
             )
             if candidate is not None:
@@ -189,9 +185,13 @@ class DriverPackages:
                 continue
             # The archive's one is built for one series: it depends on nvidia-kernel-common-580-server-<exact version>.
             other = {
-                package.series for group in relations(candidate.depends) for relation in group
-                if (package := driver_names.parse(relation.name)) and package.base == "nvidia-kernel-common" and package.series
-            }  # fmt: skip
+                package.series
+                for group in relations(candidate.depends)
+                for relation in group
+                if (package := driver_names.parse(relation.name))
+                and package.base == "nvidia-kernel-common"
+                and package.series
+            }
             if other and series not in other:
                 continue
             packages = {manager: candidate.version}
@@ -209,15 +209,19 @@ class DriverPackages:
 def _fits_driver(depends: str, version: str) -> bool:
     """A signed module package names the driver it was built with: nvidia-kernel-common-580 (>= VER)."""
     bounds = [
-        relation.version for group in relations(depends) for relation in group
+        relation.version
+        for group in relations(depends)
+        for relation in group
         if relation.name.startswith("nvidia-kernel-common-") and relation.op == ">=" and relation.version
-    ]  # fmt: skip
+    ]
     return all(driver_names.upstream(bound + "-0") == version or bound == version for bound in bounds)
 
 
 def _leads_to(depends: str) -> set[str]:
     """The per-kernel module packages that a module metapackage depends on."""
     return {
-        relation.name for group in relations(depends) for relation in group
+        relation.name
+        for group in relations(depends)
+        for relation in group
         if (package := driver_names.parse(relation.name)) and package.base == "linux-modules-nvidia"
-    }  # fmt: skip
+    }

@@ -44,11 +44,7 @@ NOT_FROM_NVIDIA = "the driver of this host does not come from NVIDIA's repositor
 
 
 def plan_driver(
-    wish: DriverWish,
-    facts: Facts,
-    decision: Decision,
-    source: dict[str, Any] | None,
-    nvidia_source: bool = False,
+    wish: DriverWish, facts: Facts, decision: Decision, source: dict[str, Any] | None, nvidia_source: bool = False
 ) -> PartPlan:
     """Return what has to change for a decided driver.
 
@@ -84,9 +80,11 @@ def plan_driver(
     if held and not holds_kernel(wish, target):
         # Ours of an earlier run, or the owner's own: not told apart, so not lifted.
         decision.warn(
-            "kernel.held", "the kernel is on hold, and nothing here needs that", held,
+            "kernel.held",
+            "the kernel is on hold, and nothing here needs that",
+            held,
             f"apt-mark unhold {' '.join(held)} lets security updates of the kernel in again",
-        )  # fmt: skip
+        )
     _boot(facts, spec, steps)
     _services(wish, facts, target, spec, steps)
     reboot = _reboot(wish, facts, target, spec, steps, moves=bool(apt.install))
@@ -121,9 +119,11 @@ def _module_of_next_kernel(
         return
     owner = driver_names.prebuilt_modules(target.series, target.flavour, str(boots))
     decision.block(
-        "driver.next_boot", "every package is installed and the next boot would have no usable module", problems,
+        "driver.next_boot",
+        "every package is installed and the next boot would have no usable module",
+        problems,
         f"apt-get install --reinstall {owner} puts the module back; do not reboot before",
-    )  # fmt: skip
+    )
 
 
 def is_there(facts: Facts, decision: Decision, target: Target) -> bool:
@@ -162,28 +162,22 @@ def cuda_entries(facts: Facts) -> list[Any]:
     """Enabled apt entries of NVIDIA's repository that are not in our own file."""
     own = apt_files.sources_path("cuda")
     return [
-        entry for entry in facts.apt.sources
-        if entry.enabled and entry.file != own and "deb" in entry.types
+        entry
+        for entry in facts.apt.sources
+        if entry.enabled
+        and entry.file != own
+        and "deb" in entry.types
         and any(is_cuda_uri(uri) or LEGACY_NVIDIA_PATH in uri for uri in entry.uris)
-    ]  # fmt: skip
+    ]
 
 
 def conflicting(facts: Facts) -> bool:
     """True when apt cannot read its sources because entries of NVIDIA's repository contradict each other."""
-    return (
-        bool(facts.apt.errors)
-        and len(cuda_entries(facts)) > 0
-        and any(is_cuda_uri(e) for e in facts.apt.errors)
-    )
+    return bool(facts.apt.errors) and len(cuda_entries(facts)) > 0 and any(is_cuda_uri(e) for e in facts.apt.errors)
 
 
 def _apt_files(
-    wish: DriverWish,
-    facts: Facts,
-    target: Target,
-    source: dict[str, Any] | None,
-    apt: AptPart,
-    nvidia_source: bool,
+    wish: DriverWish, facts: Facts, target: Target, source: dict[str, Any] | None, apt: AptPart, nvidia_source: bool
 ) -> None:
     if source:
         spec = {**source, "legacy_uris": LEGACY_URIS}
@@ -195,9 +189,7 @@ def _apt_files(
     )
     if wish.hold:
         apt.unattended = list(driver_names.UNATTENDED_PATTERNS)
-        apt.unattended_because = (
-            "unattended-upgrades must not move the driver; it goes on with everything else"
-        )
+        apt.unattended_because = "unattended-upgrades must not move the driver; it goes on with everything else"
     else:
         apt.unattended_because = "nvidia_driver_hold is false: updates may move the driver"
 
@@ -216,23 +208,20 @@ def _packages(facts: Facts, decision: Decision, target: Target, apt: AptPart, st
     broken = sorted(facts.package_problems)
     if target.installed and not broken:
         return
-    if target.pinning and not (
-        target.pinning[0] in facts.packages and facts.packages[target.pinning[0]].installed
-    ):
+    if target.pinning and not (target.pinning[0] in facts.packages and facts.packages[target.pinning[0]].installed):
         apt.before_install = ["{}={}".format(*target.pinning)]
         # They stand in each other's way: the one for the old branch goes as the new one comes.
-        apt.before_remove = sorted(
-            n for n in decision.installed.packages if n.startswith("nvidia-driver-pinning-")
-        )
+        apt.before_remove = sorted(n for n in decision.installed.packages if n.startswith("nvidia-driver-pinning-"))
     # What is to be installed, changed or kept in this transaction, exactly; and what of the old driver goes.
     apt.install = sorted(f"{name}={version}" for name, version in target.packages.items())
     apt.remove = [] if target.installed else leftovers(decision, target)
     apt.family = target.version
     have = decision.installed
     because = (
-        "no driver package is installed" if not have.packages
+        "no driver package is installed"
+        if not have.packages
         else f"installed is {' and '.join(have.versions) or 'a part of a driver'}"
-    )  # fmt: skip
+    )
     if broken:
         rest = f" and {len(broken) - 4} more" if len(broken) > 4 else ""
         left = f"dpkg left unfinished: {', '.join(broken[:4])}{rest}"
@@ -259,17 +248,23 @@ def leftovers(decision: Decision, target: Target) -> list[str]:
             if target.pinning is None or name != target.pinning[0]:
                 gone.append(name)
             continue
-        other_series = package.branch is not None and package.series != target.series and not (
-            package.base in driver_names.FABRIC and package.branch == number
-        )  # fmt: skip
+        other_series = (
+            package.branch is not None
+            and package.series != target.series
+            and not (package.base in driver_names.FABRIC and package.branch == number)
+        )
         other_variant = target.variant == "headless" and package.base in driver_names.DESKTOP
         carries = package.base in (
-            "nvidia-dkms", "nvidia-driver", "nvidia-headless", "nvidia-headless-no-dkms", "nvidia-kernel-source",
-            "linux-modules-nvidia", "nvidia-open", "cuda-drivers",
-        )  # fmt: skip
-        other_flavour = carries and (package.open or package.base == "nvidia-open") != (
-            target.flavour == "open"
+            "nvidia-dkms",
+            "nvidia-driver",
+            "nvidia-headless",
+            "nvidia-headless-no-dkms",
+            "nvidia-kernel-source",
+            "linux-modules-nvidia",
+            "nvidia-open",
+            "cuda-drivers",
         )
+        other_flavour = carries and (package.open or package.base == "nvidia-open") != (target.flavour == "open")
         other_build = (target.build == "signed" and package.base == "nvidia-dkms") or (
             target.build == "dkms" and package.base in ("linux-modules-nvidia", "linux-objects-nvidia")
         )
@@ -277,9 +272,11 @@ def leftovers(decision: Decision, target: Target) -> list[str]:
         other_version = (driver_names.is_version_locked(name) or package.exact is not None) and (
             driver_names.upstream(version) != target.version
         )
-        other_naming = package.branch is None and driver_names.is_version_locked(name) and driver_names.has_variants(
-            target.channel, target.series
-        )  # fmt: skip
+        other_naming = (
+            package.branch is None
+            and driver_names.is_version_locked(name)
+            and driver_names.has_variants(target.channel, target.series)
+        )
         if other_series or other_flavour or other_build or other_version or other_naming or other_variant:
             gone.append(name)
     return sorted(gone)
@@ -308,9 +305,7 @@ def _hold(wish: DriverWish, facts: Facts, target: Target, apt: AptPart, steps: l
         title, details = "hold every driver package by its exact name", []
     else:
         title = (
-            f"hold {len(loose)} packages"
-            if loose
-            else f"clear {len(stale)} holds on packages that are not installed"
+            f"hold {len(loose)} packages" if loose else f"clear {len(stale)} holds on packages that are not installed"
         )
         details = [*loose, *[f"not installed: {name}" for name in stale]]
     because = "an update must not move parts of the driver"
@@ -333,11 +328,7 @@ def holds_kernel(wish: DriverWish, target: Target) -> bool:
 def kernel_metapackages(facts: Facts, target: Target) -> list[str]:
     """Metapackages that would bring a new kernel, installed or about to be: linux-generic, linux-headers-generic, …"""
     flavours = kernel_flavours(facts)
-    wanted = {
-        f"{prefix}{flavour}"
-        for flavour in flavours
-        for prefix in ("linux-", "linux-image-", "linux-headers-")
-    }
+    wanted = {f"{prefix}{flavour}" for flavour in flavours for prefix in ("linux-", "linux-image-", "linux-headers-")}
     here = {name for name, package in facts.packages.items() if package.installed}
     return sorted(wanted & (here | set(target.packages)))
 
@@ -353,15 +344,11 @@ def _boot(facts: Facts, spec: dict[str, Any], steps: list[Step]) -> None:
     details = ([] if written else [f"write {MODPROBE_PATH}"]) + (
         ["rebuild the initramfs of every kernel"] if rebuild else []
     )
-    because = (
-        "nouveau and nova would take the GPUs" if not written else f"initramfs of {', '.join(stale)} is older"
-    )
+    because = "nouveau and nova would take the GPUs" if not written else f"initramfs of {', '.join(stale)} is older"
     steps.append(Step(id="boot", title="keep nouveau and nova away", because=because, details=details))
 
 
-def _services(
-    wish: DriverWish, facts: Facts, target: Target, spec: dict[str, Any], steps: list[Step]
-) -> None:
+def _services(wish: DriverWish, facts: Facts, target: Target, spec: dict[str, Any], steps: list[Step]) -> None:
     """Units that must run, now and at every boot; see plugins/modules/driver_boot.py."""
     if not facts.host.systemd:
         return
@@ -374,19 +361,13 @@ def _services(
             if off and _runs(facts, "nvidia-persistenced"):
                 # Somebody switched it off under the running daemon, which sets it when it starts.
                 spec["boot"]["restart"] = ["nvidia-persistenced"]
-            because.append(
-                "GPUs keep their state between jobs; Ubuntu's own unit leaves persistence mode off"
-            )
+            because.append("GPUs keep their state between jobs; Ubuntu's own unit leaves persistence mode off")
             if not written:
                 details.append(f"write {PERSISTENCE_PATH}")
                 spec["boot"]["files"].append({"path": PERSISTENCE_PATH, "content": PERSISTENCE_TEXT})
     # Without a switch it ends as soon as it starts: installed where it is asked for, started where it has work.
     switch = bool(facts.nvswitches) or facts.nvlink5_switch
-    if (
-        wants_fabric(wish, facts)
-        and switch
-        and not (target.installed and _runs(facts, "nvidia-fabricmanager"))
-    ):
+    if wants_fabric(wish, facts) and switch and not (target.installed and _runs(facts, "nvidia-fabricmanager")):
         units.append("nvidia-fabricmanager")
         because.append("NVSwitch is there")
     if units:
@@ -454,8 +435,4 @@ def _why_not_now(facts: Facts, target: Target, running: str) -> list[str]:
         there = bool(checks.modules_of(data, running))
     else:
         there = target.build == "signed" or kernel.headers or f"linux-headers-{running}" in target.packages
-    return (
-        []
-        if there
-        else [f"there is no module for the running kernel {running}; {facts.kernels.next} boots next"]
-    )
+    return [] if there else [f"there is no module for the running kernel {running}; {facts.kernels.next} boots next"]

@@ -36,15 +36,17 @@ def removed_driver(facts: Facts) -> Removed | None:
         return None
     for row in reversed(facts.trouble.apt.transactions if facts.trouble else []):
         gone = {
-            change.name: change.old for change in row.changes
+            change.name: change.old
+            for change in row.changes
             if change.action in ("remove", "purge") and change.old and driver_names.is_driver_package(change.name)
-        }  # fmt: skip
+        }
         if _has(gone, loaded.version):
             return Removed(gone, row.title)
     rest = {
-        name: package.version for name, package in facts.packages.items()
+        name: package.version
+        for name, package in facts.packages.items()
         if package.status[1] == "c" and package.version and driver_names.is_driver_package(name)
-    }  # fmt: skip
+    }
     if _has(rest, loaded.version):
         return Removed(rest, f"dpkg has kept the configuration of {', '.join(sorted(rest)[:4])}")
     return None
@@ -52,6 +54,5 @@ def removed_driver(facts: Facts) -> Removed | None:
 
 def _has(packages: dict[str, str], version: str) -> bool:
     return any(
-        driver_names.is_version_locked(name) and driver_names.upstream(has) == version
-        for name, has in packages.items()
+        driver_names.is_version_locked(name) and driver_names.upstream(has) == version for name, has in packages.items()
     )

@@ -17,15 +17,7 @@ from provision.errors import Issue, UsageError
 from provision.facts import Facts
 from provision.parts import checks
 from provision.parts.candidates import Offer
-from provision.parts.decision import (
-    CHANNELS,
-    Decision,
-    DriverWish,
-    Target,
-    cuda_key,
-    kernel_flavours,
-    wants_fabric,
-)  # fmt: skip
+from provision.parts.decision import CHANNELS, Decision, DriverWish, Target, cuda_key, kernel_flavours, wants_fabric
 from provision.parts.driver.installed import InstalledDriver, installed_driver
 from provision.parts.driver.limits import DriverLimits
 from provision.parts.driver.messages import DriverWords
@@ -47,18 +39,13 @@ def resolve_driver(
 class Resolver:
     """Decides for one host: what rules it out, what is kept, what is chosen, and why."""
 
-    def __init__(
-        self, wish: DriverWish, facts: Facts, catalog: Catalog, offers: dict[str, Offer], today: date
-    ) -> None:
+    def __init__(self, wish: DriverWish, facts: Facts, catalog: Catalog, offers: dict[str, Offer], today: date) -> None:
         self.wish, self.facts, self.catalog, self.offers, self.today = wish, facts, catalog, offers, today
-        self.refusals: list[
-            Issue
-        ] = []  # why channels and branches were passed over; they count when nothing fits
+        # why channels and branches were passed over; they count when nothing fits
+        self.refusals: list[Issue] = []
         self.out = Decision(installed=installed_driver(facts))
         # A card that is handed to a virtual machine is driven there: it has no say in the driver of this host.
-        self.out.gpus = [
-            catalog.gpu_by_id(gpu.device) for gpu in facts.gpus if not checks.is_set_aside(gpu.driver)
-        ]
+        self.out.gpus = [catalog.gpu_by_id(gpu.device) for gpu in facts.gpus if not checks.is_set_aside(gpu.driver)]
         self.ubuntu = facts.host.os.version_id
         self.datacenter = any(gpu.segment == "datacenter" for gpu in self.out.gpus)
         try:
@@ -79,10 +66,12 @@ class Resolver:
             return self.out
         if not self.out.gpus and self.wish.manage:
             self.out.warn(
-                "gpu.none", "no NVIDIA GPU on the PCI bus", ["nothing to install a driver for"],
+                "gpu.none",
+                "no NVIDIA GPU on the PCI bus",
+                ["nothing to install a driver for"],
                 "look at power, seating and the BIOS; lspci -d 10de: shows what the bus sees; a machine that only builds "
                 "for others says so with nvidia_driver_manage: false",
-            )  # fmt: skip
+            )
             return self.out
         if not self.wish.manage:
             self.out.reason("driver", "as it is", "nvidia_driver_manage is false")
@@ -105,9 +94,7 @@ class Resolver:
         self._say_why_nothing_fits()
         return self.out
 
-    def known_bad(
-        self, version: str, channel: str | None, flavour: str, severity: str = "avoid"
-    ) -> list[KnownBad]:
+    def known_bad(self, version: str, channel: str | None, flavour: str, severity: str = "avoid") -> list[KnownBad]:
         """The catalog's entries against a version on this Ubuntu, channel, flavour and next kernel."""
         if self.release is None:
             return []
@@ -119,11 +106,7 @@ class Resolver:
             kernel=self.facts.kernels.next,
             care=severity == "care",
         )
-        return [
-            bad
-            for bad in entries
-            if bad.severity == severity and (bad.modules is None or flavour in bad.modules)
-        ]
+        return [bad for bad in entries if bad.severity == severity and (bad.modules is None or flavour in bad.modules)]
 
     # --- keeping what is there -------------------------------------------------------------------------------
 
@@ -153,9 +136,7 @@ class Resolver:
             return False
         # NVIDIA's names from 590 on know one metapackage, whatever the variant.
         variants = (
-            ("auto", have.variant)
-            if driver_names.has_variants(have.channel or "", have.series)
-            else (wish.variant,)
+            ("auto", have.variant) if driver_names.has_variants(have.channel or "", have.series) else (wish.variant,)
         )
         if wish.channel not in ("auto", have.channel) or wish.variant not in variants:
             return False
@@ -167,18 +148,22 @@ class Resolver:
             return False
         assert have.channel is not None and have.variant is not None  # noqa: S101  (a whole driver has both)
         self.out.target = Target(
-            channel=have.channel, series=have.series, version=have.version, flavour=have.flavour, build=have.build,
-            variant=have.variant, fabric=self.wants_fabric(), installed=True,
-        )  # fmt: skip
+            channel=have.channel,
+            series=have.series,
+            version=have.version,
+            flavour=have.flavour,
+            build=have.build,
+            variant=have.variant,
+            fabric=self.wants_fabric(),
+            installed=True,
+        )
         self.out.reason("driver", f"{have.version} {have.flavour} ({have.series})", because)
         return True
 
     def _is_wished_series(self, series: str, channel: str | None) -> bool:
         wished = str(self.wish.branch)
         # "580" is content with 580-server where fabric manager made that choice: see _series_of().
-        return series == wished or (
-            series == wished + "-server" and self.wants_fabric() and channel != "cuda"
-        )
+        return series == wished or (series == wished + "-server" and self.wants_fabric() and channel != "cuda")
 
     def _is_whole(self, have: InstalledDriver) -> bool:
         """Nothing half-installed, every top package there, modules for the kernel that boots next, fabric manager fits."""
@@ -192,17 +177,12 @@ class Resolver:
             return False
         if have.build == "dkms" and (
             any(not kernel.headers for kernel in self.packages.kernels_that_matter())
-            or any(
-                not self.packages.has(f"linux-headers-{flavour}") for flavour in kernel_flavours(self.facts)
-            )
+            or any(not self.packages.has(f"linux-headers-{flavour}") for flavour in kernel_flavours(self.facts))
         ):
             return False
-        fabric = {
-            n: v for n, v in have.packages.items() if driver_names.parse(n).base == "nvidia-fabricmanager"
-        }
+        fabric = {n: v for n, v in have.packages.items() if driver_names.parse(n).base == "nvidia-fabricmanager"}
         return not self.wants_fabric() or (
-            bool(fabric)
-            and all(driver_names.upstream(version) == have.version for version in fabric.values())
+            bool(fabric) and all(driver_names.upstream(version) == have.version for version in fabric.values())
         )
 
     # --- choosing ------------------------------------------------------------------------------------------
@@ -256,12 +236,17 @@ class Resolver:
                 rejected[series] = issue
         self.refusals += list(rejected.values()) or [
             Issue(
-                code="driver.not_offered", message=f"{CHANNELS[channel]} offers no fitting branch",
-                because=offer.errors[:4] or ["it has no such series" if self.wish.branch != "recommended"
-                                             else "no long-term or production branch for these GPUs there"],
+                code="driver.not_offered",
+                message=f"{CHANNELS[channel]} offers no fitting branch",
+                because=offer.errors[:4]
+                or [
+                    "it has no such series"
+                    if self.wish.branch != "recommended"
+                    else "no long-term or production branch for these GPUs there"
+                ],
                 hint="",
             )
-        ]  # fmt: skip
+        ]
         return False
 
     def _wished_branches(self, allowed: set[int]) -> list[Branch]:
@@ -278,11 +263,13 @@ class Resolver:
     def fitting(self, allowed: set[int], wish: DriverWish) -> list[Branch]:
         """Long-term and production branches for the GPUs, the CUDA and the modules that are asked for, newest first."""
         return [
-            branch for branch in reversed(self.catalog.branches)
-            if branch.number in allowed and branch.is_long_term_or_production
+            branch
+            for branch in reversed(self.catalog.branches)
+            if branch.number in allowed
+            and branch.is_long_term_or_production
             and (not wish.min_cuda or cuda_key(self.catalog.max_cuda(branch.number)) >= cuda_key(wish.min_cuda))
             and (wish.modules == "auto" or wish.modules in self.catalog.flavours(self.out.gpus, branch.number))
-        ]  # fmt: skip
+        ]
 
     def _series_of(self, branch: Branch, channel: str) -> list[str]:
         plain, server = str(branch.number), f"{branch.number}-server"
@@ -300,9 +287,7 @@ class Resolver:
         flavours = self.catalog.flavours(self.out.gpus, branch.number)
         flavour = flavours[0] if self.wish.modules == "auto" else self.wish.modules
         module = driver_names.module_package(channel, series, flavour)
-        candidates = [
-            c for c in offer.versions(module) if driver_names.branch(c.version) == str(branch.number)
-        ]
+        candidates = [c for c in offer.versions(module) if driver_names.branch(c.version) == str(branch.number)]
         if not candidates:
             return self.words.not_offered(channel, offer, series, module)
         leads_to = next((c.other_series for c in candidates[:1] if c.other_series), None)
@@ -317,10 +302,11 @@ class Resolver:
         if not good:
             bad = self.known_bad(candidates[0].upstream, channel, flavour)[0]
             return Issue(
-                code="driver.known_bad", message=f"every version of {series} in {where} is known to be bad",
+                code="driver.known_bad",
+                message=f"every version of {series} in {where} is known to be bad",
                 because=[f"{candidates[0].upstream}: {bad.symptom}", f"known way out: {bad.fix}"],
                 hint="name the version in nvidia_driver_version to take it all the same",
-            )  # fmt: skip
+            )
         choices = [Choice(version) for version in dict.fromkeys(c.upstream for c in good)]
         if self.wants_fabric():
             for choice in choices:
@@ -339,9 +325,7 @@ class Resolver:
         chosen = self._prefer(choices)
         self._set_target(channel, offer, series, flavour, chosen)
         if chosen.version != good[0].upstream and not self.wish.version:
-            self.out.reason(
-                "version", chosen.version, self.words.why_not_newest(chosen, good[0].upstream, where)
-            )
+            self.out.reason("version", chosen.version, self.words.why_not_newest(chosen, good[0].upstream, where))
         return None
 
     def _prefer(self, choices: list[Choice]) -> Choice:
@@ -367,13 +351,22 @@ class Resolver:
                 packages["nvlsm"] = offer.versions("nvlsm")[0].version
             else:
                 self.out.warn(
-                    "driver.nvlsm_missing", f"{CHANNELS[channel]} does not have nvlsm",
-                    ["fabric manager needs it on boards with an NVLink 5 switch"], "nvidia_driver_channel: cuda has it",
-                )  # fmt: skip
+                    "driver.nvlsm_missing",
+                    f"{CHANNELS[channel]} does not have nvlsm",
+                    ["fabric manager needs it on boards with an NVLink 5 switch"],
+                    "nvidia_driver_channel: cuda has it",
+                )
         self.out.target = Target(
-            channel=channel, series=series, version=version, flavour=flavour, build=choice.build, variant=variant,
-            fabric=bool(choice.fabric), packages=packages, pinning=pinning,
-        )  # fmt: skip
+            channel=channel,
+            series=series,
+            version=version,
+            flavour=flavour,
+            build=choice.build,
+            variant=variant,
+            fabric=bool(choice.fabric),
+            packages=packages,
+            pinning=pinning,
+        )
         self.words.explain(channel, series, version, flavour, choice.build, variant)
 
     def wants_fabric(self) -> bool:

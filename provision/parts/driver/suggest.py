@@ -13,12 +13,26 @@ if TYPE_CHECKING:
     from provision.parts.driver.resolve import Resolver
 
 # Refusals that another value of our variables can lift.
-_HAS_WAY_OUT = frozenset({
-    "catalog.unknown_branch", "driver.branch_unknown", "driver.cuda_too_new", "driver.fabric_manager_missing",
-    "driver.gpu_not_supported", "driver.known_bad", "driver.min_cuda_unreadable", "driver.modules_unsupported",
-    "driver.no_signed_modules", "driver.not_offered", "driver.secure_boot_unsigned", "driver.series_of_archive",
-    "driver.transitional", "driver.version_not_offered", "driver.version_of_other_branch", "driver.version_without_branch",
-})  # fmt: skip
+_HAS_WAY_OUT = frozenset(
+    {
+        "catalog.unknown_branch",
+        "driver.branch_unknown",
+        "driver.cuda_too_new",
+        "driver.fabric_manager_missing",
+        "driver.gpu_not_supported",
+        "driver.known_bad",
+        "driver.min_cuda_unreadable",
+        "driver.modules_unsupported",
+        "driver.no_signed_modules",
+        "driver.not_offered",
+        "driver.secure_boot_unsigned",
+        "driver.series_of_archive",
+        "driver.transitional",
+        "driver.version_not_offered",
+        "driver.version_of_other_branch",
+        "driver.version_without_branch",
+    }
+)
 
 
 class WaysOut:
@@ -82,17 +96,11 @@ class WaysOut:
             return not trial.out.blockers
         # apt has not been asked: what the catalog knows of the repositories must do.
         channels = (
-            [wish.channel]
-            if wish.channel != "auto"
-            else ["ubuntu"]
-            if self._needs_signed()
-            else ["ubuntu", "cuda"]
+            [wish.channel] if wish.channel != "auto" else ["ubuntu"] if self._needs_signed() else ["ubuntu", "cuda"]
         )
         if wish.branch == "recommended":
             branches = self.resolver.fitting(self.resolver.catalog.branches_for(self.resolver.out.gpus), wish)
-            return any(
-                self._known_series(branch.number, channel) for branch in branches for channel in channels
-            )
+            return any(self._known_series(branch.number, channel) for branch in branches for channel in channels)
         unsure = self._needs_signed() or (self.resolver.wants_fabric() and wish.channel == "ubuntu")
         number = int(wish.branch.split("-")[0])
         return not unsure and any(wish.branch in self._known_series(number, channel) for channel in channels)

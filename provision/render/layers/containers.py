@@ -25,11 +25,7 @@ def container_lines(facts: Facts) -> list[str]:
         lines.append(_line("toolkit", " and ".join(dict.fromkeys(versions.values())), held))
     old = [name for name in _OLD if _there(facts, name)]
     lines += [f"of the old days: {', '.join(old)}"] if old else []
-    lines += (
-        [f"NVIDIA's key trusted for every repository: {', '.join(sorted(have.old_keys))}"]
-        if have.old_keys
-        else []
-    )
+    lines += [f"NVIDIA's key trusted for every repository: {', '.join(sorted(have.old_keys))}"] if have.old_keys else []
     for spec in have.cdi:
         versions_of = f"driver {' and '.join(spec.versions)}" if spec.versions else "no driver in it"
         lines.append(_line(f"CDI {spec.path}:", versions_of, f"stale: {spec.stale}" if spec.stale else ""))

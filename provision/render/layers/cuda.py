@@ -19,10 +19,7 @@ def cuda_in_words(facts: Facts) -> str | None:
     known = known or {_minor(version) for version in facts.cuda_dirs.values() if version}
     if known:
         parts.append(f"CUDA {', '.join(sorted(known, key=_key))}")
-    parts += [
-        f"cuDNN {version}"
-        for version in sorted({cuda_names.upstream(v) for _, v, _ in _cudnn(facts)}, key=_key)
-    ]
+    parts += [f"cuDNN {version}" for version in sorted({cuda_names.upstream(v) for _, v, _ in _cudnn(facts)}, key=_key)]
     nccl = facts.packages.get("libnccl2")
     if nccl and nccl.installed:
         parts.append(f"NCCL {cuda_names.upstream(nccl.version)}")
@@ -63,9 +60,7 @@ def nccl_lines(facts: Facts) -> list[str]:
     if nccl and nccl.installed:
         cuda = cuda_names.suffix(nccl.version)
         with_headers = ", with headers" if headers and headers.installed else ""
-        lines.append(
-            f"{cuda_names.upstream(nccl.version)}{f' for CUDA {cuda}' if cuda else ''}{with_headers}"
-        )
+        lines.append(f"{cuda_names.upstream(nccl.version)}{f' for CUDA {cuda}' if cuda else ''}{with_headers}")
     return lines + _unowned(facts.cuda, "libnccl.so.")
 
 
@@ -76,12 +71,7 @@ def _toolkit(toolkit: Toolkit, parts: dict[str, dict[str, Package]], default: bo
     words += [f"in {toolkit.path}"] if toolkit.path != usual else []
     if toolkit.package:
         meta = next(
-            (
-                p.version
-                for name, p in packages.items()
-                if name.startswith("cuda-toolkit-") and _is_meta(name)
-            ),
-            None,
+            (p.version for name, p in packages.items() if name.startswith("cuda-toolkit-") and _is_meta(name)), None
         )
         release = cuda_names.release(meta) if meta else None
         words[0] = release if release and not toolkit.release else words[0]
@@ -129,8 +119,9 @@ def _people(cuda: Cuda) -> str | None:
 def _unowned(cuda: Cuda, soname: str) -> list[str]:
     return [
         f"{library.version or 'version not known'}, {library.path} (of no package)"
-        for library in cuda.libraries if library.soname.startswith(soname) and library.package is None
-    ]  # fmt: skip
+        for library in cuda.libraries
+        if library.soname.startswith(soname) and library.package is None
+    ]
 
 
 def _parts(facts: Facts) -> dict[str, dict[str, Package]]:

@@ -25,12 +25,29 @@ Layer = tuple[str, list[str]]
 def layers(facts: Facts) -> list[Layer]:
     """Return every layer of a host that has something to say."""
     told: list[tuple[str, Callable[[Facts], list[str]]]] = [
-        ("machine", _machine), ("GPUs", _gpus), ("module", _loaded), ("on disk", _on_disk), ("packages", _packages),
-        ("libraries", _libraries), ("nvidia-smi", _smi), ("devices", _devices), ("in use by", _users),
-        ("services", _services), ("outside apt", _outside), ("kernels", _kernels), ("Secure Boot", _secure_boot),
-        ("reboot", _reboot), ("apt", _apt), ("CUDA", cuda_lines), ("cuDNN", cudnn_lines), ("NCCL", nccl_lines),
-        ("conda", conda_lines), ("containers", container_lines), ("disk", _disk), ("not read", lambda facts: facts.unreadable),
-    ]  # fmt: skip
+        ("machine", _machine),
+        ("GPUs", _gpus),
+        ("module", _loaded),
+        ("on disk", _on_disk),
+        ("packages", _packages),
+        ("libraries", _libraries),
+        ("nvidia-smi", _smi),
+        ("devices", _devices),
+        ("in use by", _users),
+        ("services", _services),
+        ("outside apt", _outside),
+        ("kernels", _kernels),
+        ("Secure Boot", _secure_boot),
+        ("reboot", _reboot),
+        ("apt", _apt),
+        ("CUDA", cuda_lines),
+        ("cuDNN", cudnn_lines),
+        ("NCCL", nccl_lines),
+        ("conda", conda_lines),
+        ("containers", container_lines),
+        ("disk", _disk),
+        ("not read", lambda facts: facts.unreadable),
+    ]
     return [(title, lines) for title, tell in told if (lines := tell(facts))]
 
 
@@ -86,9 +103,7 @@ def _loaded(facts: Facts) -> list[str]:
         lines = ["nvidia is not loaded"]
     else:
         users = f", held by {', '.join(loaded.holders)}" if loaded.holders else ""
-        lines = [
-            f"nvidia {loaded.version} is loaded, {loaded.flavour or 'of a flavour that is not known'}{users}"
-        ]
+        lines = [f"nvidia {loaded.version} is loaded, {loaded.flavour or 'of a flavour that is not known'}{users}"]
     if facts.module.nouveau_loaded:
         lines.append("nouveau is loaded")
     if facts.module.nova_loaded:
@@ -112,9 +127,7 @@ def _on_disk(facts: Facts) -> list[str]:
 
 def _module(module: DiskModule) -> str:
     parts = [" ".join(filter(None, (module.version or "version not known", module.flavour)))]
-    parts.append(
-        f"signed by {module.signer}" if module.signer else "signed" if module.signed else "not signed"
-    )
+    parts.append(f"signed by {module.signer}" if module.signer else "signed" if module.signed else "not signed")
     where = {"prebuilt": "prebuilt", "dkms": "built by DKMS", "other": "of other origin"}[module.origin]
     parts.append(f"{where}, {module.package}" if module.package else where)
     return ", ".join(parts)
@@ -134,11 +147,7 @@ def _packages(facts: Facts) -> list[str]:
     if have.packages:
         loose = checks.unheld(facts.model_dump())
         held = (
-            "all held"
-            if not loose
-            else "none held"
-            if len(loose) == len(have.packages)
-            else f"{len(loose)} not held"
+            "all held" if not loose else "none held" if len(loose) == len(have.packages) else f"{len(loose)} not held"
         )
         series = f" ({', '.join(have.all_series)})" if have.all_series else ""
         flavour = f" {have.flavour}" if have.flavour else ""
@@ -150,9 +159,10 @@ def _packages(facts: Facts) -> list[str]:
     else:
         lines.append("none of a driver")
     others = sorted(
-        name for name, package in facts.packages.items()
+        name
+        for name, package in facts.packages.items()
         if package.held and package.installed and name not in have.packages
-    )  # fmt: skip
+    )
     cuda = [name for name in others if cuda_names.is_cuda_package(name, facts.packages[name].version)]
     others = [name for name in others if name not in cuda]
     lines += [f"held besides: {len(cuda)} of CUDA"] if cuda else []
@@ -200,9 +210,7 @@ def _devices(facts: Facts) -> list[str]:
 
 
 def _users(facts: Facts) -> list[str]:
-    return [
-        f"{user.comm}, pid {user.pid}{', ' + user.user if user.user else ''}" for user in facts.gpu_users[:12]
-    ]
+    return [f"{user.comm}, pid {user.pid}{', ' + user.user if user.user else ''}" for user in facts.gpu_users[:12]]
 
 
 def _services(facts: Facts) -> list[str]:
@@ -264,9 +272,10 @@ def _reboot(facts: Facts) -> list[str]:
 def _apt(facts: Facts) -> list[str]:
     apt, lines = facts.apt, []
     nvidia = [
-        source for source in apt.sources
+        source
+        for source in apt.sources
         if source.enabled and any(is_cuda_uri(uri) or is_ppa_uri(uri) for uri in source.uris)
-    ]  # fmt: skip
+    ]
     lines += [
         f"{', '.join(source.uris)} ({source.file}{f' line {source.line}' if source.line else ''}"
         f"{', Signed-By ' + source.signed_by if source.signed_by and len(source.signed_by) < 80 else ''})"
@@ -290,9 +299,7 @@ def _disk(facts: Facts) -> list[str]:
     for disk in facts.disks:
         free.setdefault((disk.free, disk.size), []).append(disk.path)
     return (
-        [", ".join(f"{' '.join(paths)}: {left / 1e9:.1f} GB free" for (left, _), paths in free.items())]
-        if free
-        else []
+        [", ".join(f"{' '.join(paths)}: {left / 1e9:.1f} GB free" for (left, _), paths in free.items())] if free else []
     )
 
 

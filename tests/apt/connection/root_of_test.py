@@ -33,9 +33,7 @@ class Connection(ConnectionBase):
     def exec_command(self, cmd, in_data=None, sudoable=True):
         super().exec_command(cmd, in_data=in_data, sudoable=sudoable)
         argv = ["chroot", self.get_option("folder"), "/bin/sh", "-c", cmd]
-        done = subprocess.run(
-            argv, input=in_data or b"", capture_output=True, check=False, env=self._ENVIRONMENT
-        )
+        done = subprocess.run(argv, input=in_data or b"", capture_output=True, check=False, env=self._ENVIRONMENT)
         return done.returncode, done.stdout, done.stderr
 
     def put_file(self, in_path, out_path):

@@ -25,21 +25,15 @@ HEADING = (
 def main(argv: list[str] | None = None) -> int:
     """Returns 0 when nothing was lost, 1 when something was."""
     parser = argparse.ArgumentParser(prog="python -m tests.attack.kill", description=__doc__)
-    parser.add_argument(
-        "--kind", action="append", choices=list(KINDS), help="may be given again; all without it"
-    )
+    parser.add_argument("--kind", action="append", choices=list(KINDS), help="may be given again; all without it")
     parser.add_argument("--points", type=int, default=100, help="of each kind")
     parser.add_argument("--seed", type=int, default=0, help="the first one; a point has the next")
     parser.add_argument("--only", metavar="KIND:SEED", help="one point alone")
     parser.add_argument("--victims", default=",".join(VICTIMS))
     parser.add_argument("--batch", type=int, default=4, help="hosts of one command")
-    parser.add_argument(
-        "--jobs", type=int, default=max(1, (os.cpu_count() or 2) // 2), help="commands at a time"
-    )
+    parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) // 2), help="commands at a time")
     parser.add_argument("--json", type=Path, metavar="FILE", help="append the rows; points in it are done")
-    parser.add_argument(
-        "--evidence", type=Path, metavar="FOLDER", help="keep outputs and logs of lost points"
-    )
+    parser.add_argument("--evidence", type=Path, metavar="FOLDER", help="keep outputs and logs of lost points")
     parser.add_argument(
         "--report", type=Path, nargs="+", metavar="FILE", help="only count rows that were written before"
     )
@@ -70,9 +64,7 @@ def main(argv: list[str] | None = None) -> int:
                 if options.json:
                     with options.json.open("a") as file:
                         file.write(json.dumps(row) + "\n")
-        say(
-            f"{kind}: {(time.monotonic() - begun) / max(1, len(seeds)):.1f} s for each point, the lab's start included"
-        )
+        say(f"{kind}: {(time.monotonic() - begun) / max(1, len(seeds)):.1f} s for each point, the lab's start included")
     return report(rows)
 
 
@@ -109,9 +101,7 @@ def report(rows: list[dict[str, Any]]) -> int:
         )
         by_victim = collections.Counter(row["victim"] for row in killed)
         say("  killed: " + ", ".join(f"{name} {number}" for name, number in sorted(by_victim.items())))
-        for note, number in collections.Counter(
-            note for row in there for note in set(row["notes"])
-        ).most_common():
+        for note, number in collections.Counter(note for row in there for note in set(row["notes"])).most_common():
             say(f"  note: {note}: {number}")
         for name, number in collections.Counter(name for row in lost for name in row["lost"]).most_common():
             seeds = [f"{row['kind']}:{row['seed']}" for row in lost if name in row["lost"]]

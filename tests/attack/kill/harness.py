@@ -29,8 +29,10 @@ from .kinds import Kind
 from .moments import Eyes, Point, Timeline, point
 
 ROOT = Path(__file__).parents[3]
-LIMIT = 900.0  # seconds that a command may take before it counts as one that never ends
-_HERE = ("controller", "tree")  # victims on this machine: one kill for all hosts of a command
+# seconds that a command may take before it counts as one that never ends
+LIMIT = 900.0
+# victims on this machine: one kill for all hosts of a command
+_HERE = ("controller", "tree")
 _TICK = 0.02
 
 
@@ -51,10 +53,10 @@ class Target:
     point: Point
     host: LabHost
     eyes: Eyes
-    lead: (
-        Point  # whose moment it is: the first of the command where the victim is here, else the point itself
-    )
-    killed: list[list[str]] = field(default_factory=list)  # of each run: names of what was killed
+    # whose moment it is: the first of the command where the victim is here, else the point itself
+    lead: Point
+    # of each run: names of what was killed
+    killed: list[list[str]] = field(default_factory=list)
     at: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     lost: dict[str, str] = field(default_factory=dict)
@@ -80,9 +82,7 @@ class Harness:
 
     def __enter__(self) -> Harness:
         with self._exit:
-            self.folder = Path(
-                self._exit.enter_context(tempfile.TemporaryDirectory(prefix="kill-", dir="/var/tmp"))
-            )
+            self.folder = Path(self._exit.enter_context(tempfile.TemporaryDirectory(prefix="kill-", dir="/var/tmp")))
             if self.kind.private_cgroup:
                 _private_cgroup(self._exit)
             self.lab = self._exit.enter_context(Lab.start([]))
@@ -114,9 +114,7 @@ class Harness:
         # One moment for all hosts of a command is little to learn from: half as many share one.
         sizes = {key: max(1, self.batch // 2) if key[0] in _HERE else self.batch for key in groups}
         batches = [
-            group[at : at + sizes[key]]
-            for key, group in groups.items()
-            for at in range(0, len(group), sizes[key])
+            group[at : at + sizes[key]] for key, group in groups.items() for at in range(0, len(group), sizes[key])
         ]
         batches.sort(key=lambda batch: batch[0].seed)
         free = list(self.slots)
@@ -215,9 +213,7 @@ class Harness:
             "lost": target.lost,
             "seconds": seconds,
             "commit": self.commit,
-            "runs": {
-                name: {"code": run.code, "seconds": round(run.seconds, 1)} for name, run in runs.items()
-            },
+            "runs": {name: {"code": run.code, "seconds": round(run.seconds, 1)} for name, run in runs.items()},
             "when": time.strftime("%H:%M:%S"),
         }
         if target.lost and self.evidence:
@@ -231,12 +227,7 @@ class Harness:
         (folder / "row.json").write_text(json.dumps(row, indent=1))
         for name, run in runs.items():
             (folder / f"{name}.txt").write_text(f"exit {run.code}\n{run.out}\n{run.err}")
-        for path in (
-            "var/lib/provision",
-            "var/lib/gpu-provision",
-            "var/log/gpu-provision",
-            "var/log/dpkg.log",
-        ):
+        for path in ("var/lib/provision", "var/lib/gpu-provision", "var/log/gpu-provision", "var/log/dpkg.log"):
             there = target.root / path
             if there.is_dir():
                 shutil.copytree(there, folder / "host" / path, symlinks=True)
@@ -252,18 +243,13 @@ class Harness:
             place = Place(self, Path(name))
             eyes = [_eyes(host) for host in slot]
             targets = [
-                Target(_nobody(self.kind), host, eye, _nobody(self.kind))
-                for host, eye in zip(slot, eyes, strict=True)
+                Target(_nobody(self.kind), host, eye, _nobody(self.kind)) for host, eye in zip(slot, eyes, strict=True)
             ]
             names = [host.name for host in slot]
             self.start = judge.Host.read(eyes[0].whole, targets[0].init)
-            first = place.killed(
-                self.kind.command(self.kind.words, names), targets, again=False, watch_only=True
-            )
+            first = place.killed(self.kind.command(self.kind.words, names), targets, again=False, watch_only=True)
             lost = {
-                host.name: judge.of_document(
-                    first.out + first.err, first.code or 0, host.name, self.kind.ends
-                )
+                host.name: judge.of_document(first.out + first.err, first.code or 0, host.name, self.kind.ends)
                 for host in slot
             }
             rest = place.run(self.kind.command(self.kind.settled, names))
@@ -277,9 +263,7 @@ class Harness:
                     f"{self.kind.name}: a run that nobody killed ends wrong: {json.dumps(wrong, indent=1)}\n{rest.out[-6000:]}"
                 )
             begun = eyes[0].seen["start"]
-            marks = sorted(
-                ((mark, at - begun) for mark, at in eyes[0].seen.items()), key=lambda mark: mark[1]
-            )
+            marks = sorted(((mark, at - begun) for mark, at in eyes[0].seen.items()), key=lambda mark: mark[1])
             self.timeline = Timeline(marks, first.seconds, eyes[0].lines)
             self.clean = judge.Host.read(eyes[0].whole, targets[0].init)
 
@@ -328,13 +312,7 @@ class Place:
         argv = [sys.executable, "-m", "provision", "-i", str(self.harness.lab.inventory), *words]
         with out.open("wb") as file, out.with_suffix(".err").open("wb") as talk:
             return subprocess.Popen(
-                argv,
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=talk,
-                env=self.env,
-                cwd=ROOT,
-                start_new_session=True,
+                argv, stdin=subprocess.DEVNULL, stdout=file, stderr=talk, env=self.env, cwd=ROOT, start_new_session=True
             )
 
     def run(self, words: list[str]) -> Run:
@@ -359,9 +337,7 @@ class Place:
             time.monotonic() - begun,
         )
 
-    def killed(
-        self, words: list[str], targets: list[Target], *, again: bool, watch_only: bool = False
-    ) -> Run:
+    def killed(self, words: list[str], targets: list[Target], *, again: bool, watch_only: bool = False) -> Run:
         """Run a command and kill each target's victim at its moment; those of this machine at that of the first."""
         begun = time.monotonic()
         for target in targets:
@@ -463,10 +439,6 @@ def _private_cgroup(exit_: contextlib.ExitStack) -> None:
 
 def _commit() -> str:
     done = subprocess.run(
-        ["git", "describe", "--always", "--dirty", "--abbrev=7"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
+        ["git", "describe", "--always", "--dirty", "--abbrev=7"], cwd=ROOT, capture_output=True, text=True, check=False
     )
     return done.stdout.strip() or "no git"

@@ -54,8 +54,10 @@ class Host:
     packages: frozenset[str]
     smi: str
     litter: list[str]
-    etc: dict[str, str]  # path below / -> mode, owner and content, or where a link leads
-    foreign: dict[str, str]  # the same of FOREIGN, with their dates
+    # path below / -> mode, owner and content, or where a link leads
+    etc: dict[str, str]
+    # the same of FOREIGN, with their dates
+    foreign: dict[str, str]
     locks: list[str]
     damaged: list[str]
     records: int
@@ -116,14 +118,10 @@ def _state(path: Path, dated: bool = False) -> str:
         info = path.lstat()
         if stat.S_ISLNK(info.st_mode):
             return f"-> {path.readlink()}"
-        content = (
-            hashlib.sha256(path.read_bytes()).hexdigest()[:16] if stat.S_ISREG(info.st_mode) else "no file"
-        )
+        content = hashlib.sha256(path.read_bytes()).hexdigest()[:16] if stat.S_ISREG(info.st_mode) else "no file"
     except OSError as error:
         return f"not there: {error.strerror}"
-    return f"{info.st_mode:o} {info.st_uid}:{info.st_gid} {content}" + (
-        f" {info.st_mtime_ns}" if dated else ""
-    )
+    return f"{info.st_mode:o} {info.st_uid}:{info.st_gid} {content}" + (f" {info.st_mtime_ns}" if dated else "")
 
 
 def _is_json(path: Path) -> bool:
@@ -143,9 +141,7 @@ def of_host(kind: Kind, before: Host, now: Host, clean: Host) -> dict[str, str]:
         lost["holds"] = f"other than after a clean run: {' '.join(sorted(wrong)) or FOREIGN_HOLD}"
     if now.packages != clean.packages:
         lost["packages"] = "\n".join(_differences(now.packages, clean.packages))
-    changed = [
-        path for path, was in before.foreign.items() if path not in kind.edited and now.foreign[path] != was
-    ]
+    changed = [path for path, was in before.foreign.items() if path not in kind.edited and now.foreign[path] != was]
     if changed:
         lost["foreign files"] = " ".join(changed)
     other = [
@@ -169,10 +165,7 @@ def of_host(kind: Kind, before: Host, now: Host, clean: Host) -> dict[str, str]:
 
 
 def _differences(now: frozenset[str], clean: frozenset[str]) -> list[str]:
-    return [
-        *(f"now {line}" for line in sorted(now - clean)),
-        *(f"clean {line}" for line in sorted(clean - now)),
-    ]
+    return [*(f"now {line}" for line in sorted(now - clean)), *(f"clean {line}" for line in sorted(clean - now))]
 
 
 def of_document(text: str, code: int, host: str, statuses: frozenset[str]) -> dict[str, str]:
@@ -196,11 +189,7 @@ def of_document(text: str, code: int, host: str, statuses: frozenset[str]) -> di
 def wrong_cause(text: str) -> dict[str, str]:
     """{"wrong cause": which} where a text has one of WRONG."""
     found = [words for words in WRONG if words in text]
-    return (
-        {"wrong cause": f"{', '.join(found)}: {text[max(0, text.find(found[0]) - 300) :][:1500]}"}
-        if found
-        else {}
-    )
+    return {"wrong cause": f"{', '.join(found)}: {text[max(0, text.find(found[0]) - 300) :][:1500]}"} if found else {}
 
 
 def parsed(text: str) -> dict[str, Any] | None:

@@ -87,9 +87,7 @@ class Moment:
         if any(name in seen for name in names[names.index(self.phase) + 1 :]):
             return True
         begun = seen.get(self.phase)
-        return begun is not None and now - begun >= self.part * timeline.length(self.phase) * timeline.pace(
-            seen
-        )
+        return begun is not None and now - begun >= self.part * timeline.length(self.phase) * timeline.pace(seen)
 
 
 @dataclass(frozen=True)
@@ -127,10 +125,13 @@ def _moment(victim: str, seed: int, turn: int, dice: random.Random, timeline: Ti
 class Eyes:
     """What is seen of one host, again and again: look() returns the phases that have begun since the last look."""
 
-    layer: Path  # what the container has written, as a tree
-    whole: Path  # the disk, as the container sees it
+    # what the container has written, as a tree
+    layer: Path
+    # the disk, as the container sees it
+    whole: Path
     pid_file: Path
-    seen: dict[str, float] = field(default_factory=dict)  # phase -> time of the first look that saw it
+    # phase -> time of the first look that saw it
+    seen: dict[str, float] = field(default_factory=dict)
     lines: int = 0
     _size: int = 0
     _pid: str = ""
@@ -182,7 +183,8 @@ class Eyes:
         try:
             return (self.layer / _DPKG_LOG).stat().st_size
         except OSError:
-            return self._size  # not written yet, or the disk of a host that is off
+            # not written yet, or the disk of a host that is off
+            return self._size
 
     def _read_pid(self) -> str:
         try:

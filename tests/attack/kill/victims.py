@@ -6,7 +6,8 @@ import os
 import signal
 from pathlib import Path
 
-MARK = "GPU_KILL_HARNESS"  # in the environment of a command and of all that it starts
+# in the environment of a command and of all that it starts
+MARK = "GPU_KILL_HARNESS"
 _APT = ("apt-get", "dpkg", "dpkg-deb")
 
 
@@ -18,7 +19,8 @@ def _read(pid: str, name: str) -> bytes:
     try:
         return Path("/proc", pid, name).read_bytes()
     except OSError:
-        return b""  # it has ended
+        # it has ended
+        return b""
 
 
 def _kill(pids: list[str]) -> list[str]:
@@ -74,12 +76,11 @@ def kill_on_host(victim: str, part: str, init: str) -> list[str]:
     Returns the names of what was killed; empty where nothing of it was there.
     """
     if victim == "power":
-        return _kill([init])  # the kernel ends all others of the namespace with it
+        # the kernel ends all others of the namespace with it
+        return _kill([init])
     there = on_host(init)
     if victim == "ssh":
-        return _kill(
-            [pid for pid in there if _read(pid, "cmdline").startswith((b"sshd: lab", b"sshd-session: lab"))]
-        )
+        return _kill([pid for pid in there if _read(pid, "cmdline").startswith((b"sshd: lab", b"sshd-session: lab"))])
     names = {pid: _read(pid, "comm").decode(errors="replace").strip() for pid in there}
     wanted = ("dpkg",) if part == "dpkg" else _APT
     programs = [pid for pid, name in names.items() if name in wanted]

@@ -22,14 +22,14 @@ pytestmark = pytest.mark.lab
 # Where a plain user can put it, and root's sudo finds it first.
 PYTHON = "/usr/local/bin/python3"
 ANSWERS = {
-    "64 MB": ('ready()\nframe(os.urandom(64 << 20))', "more than 16 MiB"),
+    "64 MB": ("ready()\nframe(os.urandom(64 << 20))", "more than 16 MiB"),
     "bomb": (
-        'one = zlib.compressobj(9)\npiece = lambda: one.compress(bytes(1 << 20)) + one.flush(zlib.Z_FULL_FLUSH)\n'
-        'first, more = piece(), piece()\nready()\nframe(first + more * 2047)',
+        "one = zlib.compressobj(9)\npiece = lambda: one.compress(bytes(1 << 20)) + one.flush(zlib.Z_FULL_FLUSH)\n"
+        "first, more = piece(), piece()\nready()\nframe(first + more * 2047)",
         "unpacks to more than 32 MiB",
     ),
     "list": ("ready()\nanswer([])", "neither a result nor an error"),
-}  # fmt: skip
+}
 OPENSSH = ("-e", '{"ansible_ssh_extra_args": "-o Ciphers=chacha20-poly1305@openssh.com"}')
 
 

@@ -56,27 +56,21 @@ def _quoted(value):
 @pytest.fixture
 def two(fleet):
     return fleet(
-        {"name": "evil", "gpus": ["A100"]}, {"name": "good", "gpus": ["A100"], "installed": ["580-server open signed held"]}
-    )  # fmt: skip
+        {"name": "evil", "gpus": ["A100"]},
+        {"name": "good", "gpus": ["A100"], "installed": ["580-server open signed held"]},
+    )
 
 
 def test_a_template_as_the_path_of_python(two, tmp_path):
     mark = tmp_path / "PWNED"
-    spoil(
-        two.lab.host("evil"),
-        ["host", "python_path"],
-        LOOKUP.replace("MARK", str(mark)),
-    )
+    spoil(two.lab.host("evil"), ["host", "python_path"], LOOKUP.replace("MARK", str(mark)))
     read = two.json("scan")
     assert read["hosts"]["evil"]["facts"]["unreadable"] == ["host.python_path: not the path of a program"]
     assert read["hosts"]["evil"]["facts"]["host"]["python_path"] is None
     assert "host.python_path: not the path of a program" in two.run("scan", "-l", "evil").stdout
     words = ("apply", "--yes", "-e", "nvidia_driver_branch=580-server", "--json")
     document = json.loads(two.run(*words, timeout=1500).stdout)
-    assert {name: host["status"] for name, host in document["hosts"].items()} == {
-        "evil": "done",
-        "good": "done",
-    }
+    assert {name: host["status"] for name, host in document["hosts"].items()} == {"evil": "done", "good": "done"}
     assert not mark.exists()
 
 
@@ -88,9 +82,7 @@ def test_lines_in_the_release_that_init_writes_down(two, tmp_path):
     planned = json.loads(two.run("-i", str(groups), "plan", "--json", rc=5).stdout)
     assert planned["hosts"]["evil"]["status"] == "blocked" and planned["hosts"]["good"]["status"] == "changes"
     assert any(
-        "host.os.version_id: " in because
-        for one in planned["hosts"]["evil"]["blockers"]
-        for because in one["because"]
+        "host.os.version_id: " in because for one in planned["hosts"]["evil"]["blockers"] for because in one["because"]
     )
     assert not mark.exists()
 

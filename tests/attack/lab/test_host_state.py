@@ -18,9 +18,7 @@ APPLY = ("apply", "--yes", "-e", "nvidia_driver_branch=580")
 @pytest.fixture
 def held(fleet):
     """A host that we brought to branch 580, with a hold of a person."""
-    command = fleet(
-        {"name": "gpu01", "gpus": ["RTX 4090"], "installed": ["580 open signed held"], "nouveau": False}
-    )
+    command = fleet({"name": "gpu01", "gpus": ["RTX 4090"], "installed": ["580 open signed held"], "nouveau": False})
     host = command.lab.host("gpu01")
     command.run(*APPLY)
     host.run("echo sudo hold | dpkg --set-selections")
@@ -49,9 +47,7 @@ def test_a_user_with_the_lock_is_named(held):
     before = holds(host)
     # As a version left it that let every user open the file.
     host.run(f"chmod 0644 {STATE}/transaction.lock")
-    host.run(
-        "systemd-run --quiet --unit=stranger --uid=nobody flock -x " + STATE + "/transaction.lock sleep 900"
-    )
+    host.run("systemd-run --quiet --unit=stranger --uid=nobody flock -x " + STATE + "/transaction.lock sleep 900")
     pid = host.run("pgrep -u nobody -x flock").stdout.split()[0]
     host.run("dpkg --get-selections | awk '/nvidia/ {print $1, \"install\"}' | dpkg --set-selections")
     done = command.run(*APPLY, rc=1)

@@ -81,11 +81,7 @@ def in_files(host):
         ).stdout.split()
         # The host's own record of a command that its owner typed.
         files = [file for file in files if file != "/var/log/apt/history.log"]
-        files += (
-            ["journal"]
-            if token in host.run("journalctl --no-pager -o export 2>&-", check=False).stdout
-            else []
-        )
+        files += ["journal"] if token in host.run("journalctl --no-pager -o export 2>&-", check=False).stdout else []
         if files:
             told[name] = files
     return told
@@ -130,14 +126,13 @@ def test_no_token_is_printed_or_written_anywhere(fleet, tmp_path):
     assert [row for row in table if row[3]] == [] and here == {} and there == {}
     # The tokens were read, and what is around them was told: the host's own files still hold them.
     said = subprocess.run(
-        command.argv("scan", "--json"),
-        capture_output=True,
-        text=True,
-        env=command.env,
-        timeout=600,
-        check=False,
+        command.argv("scan", "--json"), capture_output=True, text=True, env=command.env, timeout=600, check=False
     ).stdout
     assert "https://conda.invalid/t/***/chan" in said and "http://***@private.invalid/ubuntu" in said
-    assert all(TOKENS[name] in host.run(f"cat {path}").stdout for path in FILES for name in TOKENS if f"{{{name}}}" in FILES[path]
-               and name != "apt_error")  # fmt: skip
+    assert all(
+        TOKENS[name] in host.run(f"cat {path}").stdout
+        for path in FILES
+        for name in TOKENS
+        if f"{{{name}}}" in FILES[path] and name != "apt_error"
+    )
     assert yaml.safe_load(said)

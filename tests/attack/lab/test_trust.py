@@ -14,12 +14,7 @@ OWN_KEY = "cp $(ls /usr/share/keyrings/cuda-archive-keyring.gpg /etc/apt/keyring
 
 def test_a_host_that_names_an_archive_and_a_key_of_its_own(fleet, tmp_path):
     command = fleet(
-        {
-            "name": "gpu01",
-            **HOST,
-            "installed": ["580-server open signed held"],
-            "sources": ["archive", "cuda"],
-        }
+        {"name": "gpu01", **HOST, "installed": ["580-server open signed held"], "sources": ["archive", "cuda"]}
     )
     command.env["XDG_DATA_HOME"] = str(tmp_path / "data")
     host = command.lab.host("gpu01")
@@ -46,8 +41,6 @@ def test_a_host_that_names_an_archive_and_a_key_of_its_own(fleet, tmp_path):
 
     # Nobody says that this archive is ours: the host is named, and nothing is in the mirror.
     issue = mirror("evil.example", gpu_mirror_archive_url="", gpu_mirror_archive_key="")
-    assert issue["code"] == "mirror.archive_unknown" and "http://evil.example/ubuntu" in issue["message"], (
-        issue
-    )
+    assert issue["code"] == "mirror.archive_unknown" and "http://evil.example/ubuntu" in issue["message"], issue
     # The address is right, the key is the host's own: Ubuntu's are pinned.
     assert mirror("archive.ubuntu.com")["code"] == "mirror.archive_key_unknown"

@@ -11,10 +11,7 @@ from functools import cache
 from tests.lab.conda import packages
 from tests.lab.conda.packages import STANDIN
 
-_CHANNEL = {
-    "miniconda": "https://repo.anaconda.com/pkgs/main",
-    "miniforge": "https://conda.anaconda.org/conda-forge",
-}
+_CHANNEL = {"miniconda": "https://repo.anaconda.com/pkgs/main", "miniforge": "https://conda.anaconda.org/conda-forge"}
 
 
 @dataclass(frozen=True)
@@ -25,7 +22,8 @@ class Installer:
     version: str = "26.5.3-1"
     python: str = "3.13"
     filler_kib: int = 0
-    kib: int | None = None  # what the header says it needs; None: about what it needs
+    # what the header says it needs; None: about what it needs
+    kib: int | None = None
     checks_space: bool = True
     glibc: str = "2.28"
 
@@ -43,12 +41,15 @@ class Installer:
         payload = gzip.compress(packages.tar(self._payload()), 1, mtime=0)
         miniforge = self.distribution == "miniforge"
         words = {
-            "NAME": "Miniforge3" if miniforge else "Miniconda3", "FOLDER": self.distribution + "3",
+            "NAME": "Miniforge3" if miniforge else "Miniconda3",
+            "FOLDER": self.distribution + "3",
             "VERSION": self.version if miniforge else f"py{self.python.replace('.', '')}_{self.version}",
-            "GLIBC": self.glibc, "KIB": str(self.kib if self.kib is not None else 24_000 + self.filler_kib),
-            "CHECKS_SPACE": "1" if self.checks_space else "0", "CHANNEL": "conda-forge" if miniforge else "defaults",
+            "GLIBC": self.glibc,
+            "KIB": str(self.kib if self.kib is not None else 24_000 + self.filler_kib),
+            "CHECKS_SPACE": "1" if self.checks_space else "0",
+            "CHANNEL": "conda-forge" if miniforge else "defaults",
             "MD5": hashlib.md5(payload, usedforsecurity=False).hexdigest(),
-        }  # fmt: skip
+        }
         header = (STANDIN / "header.sh").read_text(encoding="utf-8")
         for key, value in words.items():
             header = header.replace(f"@{key}@", value)
@@ -73,8 +74,13 @@ class Installer:
         for text, content in specs:
             name, version, string = text.split("=")
             index = {
-                "name": name, "version": version, "build": string, "build_number": 0, "depends": [], "subdir": "linux-64",
-            }  # fmt: skip
+                "name": name,
+                "version": version,
+                "build": string,
+                "build_number": 0,
+                "depends": [],
+                "subdir": "linux-64",
+            }
             if name == "pip":
                 index["noarch"] = "python"
             files[f"pkgs/{name}-{version}-{string}.tar.bz2"] = packages.archive(index, content)

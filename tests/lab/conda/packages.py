@@ -20,7 +20,8 @@ STANDIN = HERE / "standin"
 DATA = HERE.parent / "data/conda.yml"
 # Written over by the prefix where it stands in a file of bin/, as conda does with its own placeholder.
 PLACEHOLDER = b"/opt/lab_placeholder"
-_TIME = 1_767_225_600  # one time for everything: equal input gives equal archives
+# one time for everything: equal input gives equal archives
+_TIME = 1_767_225_600
 
 
 @cache
@@ -33,12 +34,14 @@ def archive(index: Mapping[str, Any], files: Mapping[str, bytes]) -> bytes:
     """Return one .tar.bz2 package: index is its info/index.json, files its content by path (bin/* is executable)."""
     paths = [
         {
-            "_path": name, "path_type": "hardlink", "sha256": hashlib.sha256(content).hexdigest(),
+            "_path": name,
+            "path_type": "hardlink",
+            "sha256": hashlib.sha256(content).hexdigest(),
             "size_in_bytes": len(content),
             **({"prefix_placeholder": PLACEHOLDER.decode(), "file_mode": "text"} if PLACEHOLDER in content else {}),
         }
         for name, content in sorted(files.items())
-    ]  # fmt: skip
+    ]
     info = {
         "info/index.json": json.dumps(dict(index), indent=1, sort_keys=True),
         "info/paths.json": json.dumps({"paths": paths, "paths_version": 1}, indent=1),
@@ -84,9 +87,7 @@ def conda_files() -> dict[str, bytes]:
     """The stand-in conda, as files of a prefix."""
     program = (
         b"#!" + PLACEHOLDER + b"/bin/python -E\nimport os\nimport sys\n\n"
-        b'sys.path.insert(0, "'
-        + PLACEHOLDER
-        + b'/lib/lab-conda")\nimport lab_conda\n\nsys.exit(lab_conda.main())\n'
+        b'sys.path.insert(0, "' + PLACEHOLDER + b'/lib/lab-conda")\nimport lab_conda\n\nsys.exit(lab_conda.main())\n'
     )
     files = {"bin/conda": program, "condabin/conda": program}
     for path in standin_files():
@@ -100,11 +101,18 @@ def build(channel: str, spec: Mapping[str, Any]) -> tuple[str, str, dict[str, An
     name, version, text = spec["package"].split("=")
     subdir = spec.get("subdir", "linux-64")
     index = {
-        "name": name, "version": version, "build": text, "build_number": spec.get("number", _number(text)),
-        "depends": spec.get("depends", []), "constrains": spec.get("constrains", []), "license": "none",
-        "subdir": subdir, "arch": None if subdir == "noarch" else "x86_64",
-        "platform": None if subdir == "noarch" else "linux", "timestamp": _TIME * 1000,
-    }  # fmt: skip
+        "name": name,
+        "version": version,
+        "build": text,
+        "build_number": spec.get("number", _number(text)),
+        "depends": spec.get("depends", []),
+        "constrains": spec.get("constrains", []),
+        "license": "none",
+        "subdir": subdir,
+        "arch": None if subdir == "noarch" else "x86_64",
+        "platform": None if subdir == "noarch" else "linux",
+        "timestamp": _TIME * 1000,
+    }
     if spec.get("features"):
         index["track_features"] = spec["features"]
     files: dict[str, bytes] = {}
@@ -142,22 +150,16 @@ def write_channels(folder: Path) -> None:
             record = {key: value for key, value in index.items() if value is not None}
             found[subdir][file] = record | {
                 "md5": hashlib.md5(packed, usedforsecurity=False).hexdigest(),
-                "sha256": hashlib.sha256(packed).hexdigest(), "size": len(packed),
-            }  # fmt: skip
+                "sha256": hashlib.sha256(packed).hexdigest(),
+                "size": len(packed),
+            }
         for subdir, packages in found.items():
             target = folder / channel / subdir / "repodata.json"
             target.parent.mkdir(parents=True, exist_ok=True)
-            document = {
-                "info": {"subdir": subdir},
-                "packages": packages,
-                "packages.conda": {},
-                "repodata_version": 1,
-            }
+            document = {"info": {"subdir": subdir}, "packages": packages, "packages.conda": {}, "repodata_version": 1}
             target.write_text(json.dumps(document, indent=1), encoding="utf-8")
 
 
 def _with_pip(specs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The specs with ``pip`` at the version that is really in it."""
-    return [
-        spec | {"package": spec["package"].replace("pip=REAL=", f"pip={pip_version()}=")} for spec in specs
-    ]
+    return [spec | {"package": spec["package"].replace("pip=REAL=", f"pip={pip_version()}=")} for spec in specs]

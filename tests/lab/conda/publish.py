@@ -15,13 +15,10 @@ from tests.lab.conda.packages import pip_version, write_channels
 from tests.lab.conda.wheels import write_index
 from tests.lab.paths import CACHE, fingerprint_of
 
-HOST = "conda.sim.internal"  # hosts of a lab know the package server by this name, too
+# hosts of a lab know the package server by this name, too
+HOST = "conda.sim.internal"
 FOLDER = "conda"
-INSTALLERS = (
-    Installer(version="26.5.3-1"),
-    Installer(version="25.11.1-1"),
-    Installer("miniforge", version="26.3.2-3"),
-)
+INSTALLERS = (Installer(version="26.5.3-1"), Installer(version="25.11.1-1"), Installer("miniforge", version="26.3.2-3"))
 # pip takes no index without https unless it is told to.
 PIP_CONF = f"[global]\ntrusted-host = {HOST}\n"
 
@@ -42,7 +39,8 @@ def made() -> Path:
         except OSError:
             if not folder.is_dir():
                 raise
-            shutil.rmtree(fresh)  # another process was faster
+            # another process was faster
+            shutil.rmtree(fresh)
     return folder
 
 
@@ -55,23 +53,27 @@ def _link(source: str, target: str) -> None:
     try:
         os.link(source, target)
     except OSError:
-        shutil.copy2(source, target)  # another file system
+        # another file system
+        shutil.copy2(source, target)
 
 
 def variables(distribution: str = "miniconda", version: str = "26.5.3-1") -> dict[str, Any]:
     """Role variables by which hosts of a lab take all of conda from its server, through the lab's own checksums."""
-    (installer,) = [
-        item for item in INSTALLERS if (item.distribution, item.version) == (distribution, version)
-    ]
+    (installer,) = [item for item in INSTALLERS if (item.distribution, item.version) == (distribution, version)]
     base = f"http://{HOST}/{FOLDER}"
     # Of the file that is served: another Python may compress the same content otherwise.
     digest = hashlib.sha256((made() / "installers" / installer.file).read_bytes()).hexdigest()
     return {
-        "miniconda_distribution": distribution, "miniconda_version": version, "miniconda_python": installer.python,
-        "miniconda_installer_url": f"{base}/installers/", "miniconda_installer_sha256": digest,
-        "miniconda_channel_alias": base, "miniconda_wheel_index_url": f"{base}/whl",
-        "miniconda_pip_index_url": f"{base}/simple", "miniconda_allow_http": True,
-    }  # fmt: skip
+        "miniconda_distribution": distribution,
+        "miniconda_version": version,
+        "miniconda_python": installer.python,
+        "miniconda_installer_url": f"{base}/installers/",
+        "miniconda_installer_sha256": digest,
+        "miniconda_channel_alias": base,
+        "miniconda_wheel_index_url": f"{base}/whl",
+        "miniconda_pip_index_url": f"{base}/simple",
+        "miniconda_allow_http": True,
+    }
 
 
 def main(argv: list[str]) -> int:

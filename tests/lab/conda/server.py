@@ -76,9 +76,7 @@ class Server:
 
     handler: type[http.server.BaseHTTPRequestHandler] = _Handler
 
-    def __init__(
-        self, folder: str | os.PathLike[str] = "/", address: str = "127.0.0.1", port: int = 0
-    ) -> None:
+    def __init__(self, folder: str | os.PathLike[str] = "/", address: str = "127.0.0.1", port: int = 0) -> None:
         self.folder = os.fspath(folder)
         self.requests: list[tuple[str, str]] = []
         self.faults: list[int | None] = []
@@ -126,8 +124,6 @@ class Proxy(Server):
 
     handler = _ProxyHandler
 
-    def __init__(
-        self, names: dict[str, str] | None = None, password: bool = False, address: str = "127.0.0.1"
-    ) -> None:
+    def __init__(self, names: dict[str, str] | None = None, password: bool = False, address: str = "127.0.0.1") -> None:
         self.names, self.password = names or {}, password
         super().__init__(address=address)

@@ -19,11 +19,7 @@ _DATE = (2026, 1, 1, 0, 0, 0)
 
 
 def wheel(
-    name: str,
-    version: str,
-    files: Mapping[str, bytes],
-    requires: Iterable[str] = (),
-    extras: Iterable[str] = (),
+    name: str, version: str, files: Mapping[str, bytes], requires: Iterable[str] = (), extras: Iterable[str] = ()
 ) -> tuple[str, bytes]:
     """Return (file name, bytes) of a pure wheel; requires: requirements as pip writes them; extras: names of extras."""
     stem = f"{name.replace('-', '_')}-{version}"
@@ -50,9 +46,12 @@ def _hash(content: bytes) -> str:
 def torch_files(version: str, build: Mapping[str, Any]) -> dict[str, bytes]:
     """Files of the stand-in torch. build: cuda (``12.4`` or None), cudnn, nccl, arch (compute capabilities)."""
     facts = {
-        "version": version, "cuda": build.get("cuda"), "cudnn": build.get("cudnn"), "nccl": build.get("nccl"),
+        "version": version,
+        "cuda": build.get("cuda"),
+        "cudnn": build.get("cudnn"),
+        "nccl": build.get("nccl"),
         "arch": build.get("arch") or (["7.0", "7.5", "8.0", "8.6", "9.0"] if build.get("cuda") else []),
-    }  # fmt: skip
+    }
     files = {"torch/_build.py": f"BUILD = {facts!r}\n".encode()}
     for path in sorted((STANDIN / "torch").rglob("*.py")):
         files["torch/" + str(path.relative_to(STANDIN / "torch"))] = path.read_bytes()
@@ -60,9 +59,7 @@ def torch_files(version: str, build: Mapping[str, Any]) -> dict[str, bytes]:
 
 
 def _frameworks() -> dict[str, Any]:
-    return yaml.safe_load((ROOT / "provision/catalog/data/frameworks.yml").read_text(encoding="utf-8"))[
-        "torch"
-    ]
+    return yaml.safe_load((ROOT / "provision/catalog/data/frameworks.yml").read_text(encoding="utf-8"))["torch"]
 
 
 def torch_wheels() -> Iterable[tuple[str, str, bytes]]:
@@ -73,9 +70,11 @@ def torch_wheels() -> Iterable[tuple[str, str, bytes]]:
         for tag in [*release["offered"], "cpu"]:
             cuda = torch["tags"][tag]["cuda"] if tag != "cpu" else None
             build = {
-                "cuda": cuda, "cudnn": release["cudnn"] if cuda else None, "nccl": release["nccl"] if cuda else None,
+                "cuda": cuda,
+                "cudnn": release["cudnn"] if cuda else None,
+                "nccl": release["nccl"] if cuda else None,
                 "arch": _arch(torch, tag, version) if cuda else [],
-            }  # fmt: skip
+            }
             requires = ["filelock", "typing_extensions"]
             for library in ("cudnn", "nccl"):
                 if build[library]:
@@ -116,9 +115,7 @@ def write_index(folder: Path) -> None:
         files = {f"{module}/__init__.py": f'{code}__version__ = "{spec["version"]}"\n'.encode()}
         if "library" in spec:
             files = library_files(spec["library"], spec["version"])
-        file, content = wheel(
-            spec["name"], spec["version"], files, spec.get("requires", ()), spec.get("extras", ())
-        )
+        file, content = wheel(spec["name"], spec["version"], files, spec.get("requires", ()), spec.get("extras", ()))
         _put(folder / "simple", file, content)
         # PyTorch's index carries what torch needs from elsewhere, too.
         for tag in (folder / "whl").iterdir():

@@ -33,9 +33,12 @@ def debs() -> list[Path]:
     found = sorted(target.glob("*.deb"))
     if len(found) < len(PACKAGES):
         got = subprocess.run(
-            ["apt-get", "-q", "-o", "APT::Sandbox::User=root", "download", *PACKAGES], cwd=target, capture_output=True,
-            text=True, timeout=300,
-        )  # fmt: skip
+            ["apt-get", "-q", "-o", "APT::Sandbox::User=root", "download", *PACKAGES],
+            cwd=target,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
         if got.returncode != 0:
             raise NoDaemonsError(f"apt-get download: {got.stderr.strip().splitlines()[-1:]}")
         found = sorted(target.glob("*.deb"))
@@ -81,16 +84,26 @@ class RealDocker:
     def start(self, seconds: float = 30.0) -> bool:
         """Start it; True when it answers."""
         command = [
-            "dockerd", f"--config-file={self.config}", f"--data-root={self.folder / 'data'}",
-            f"--exec-root={self.sockets / 'exec'}", f"--pidfile={self.folder / 'pid'}", f"--host=unix://{self.socket}",
-            "--iptables=false", "--ip6tables=false", "--bridge=none", *self.flags,
-        ]  # fmt: skip
+            "dockerd",
+            f"--config-file={self.config}",
+            f"--data-root={self.folder / 'data'}",
+            f"--exec-root={self.sockets / 'exec'}",
+            f"--pidfile={self.folder / 'pid'}",
+            f"--host=unix://{self.socket}",
+            "--iptables=false",
+            "--ip6tables=false",
+            "--bridge=none",
+            *self.flags,
+        ]
         self.socket.unlink(missing_ok=True)
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
                 ["unshare", "--net", "sh", "-c", 'ip link set lo up; exec "$@"', "sh", *command],
-                stdout=log, stderr=subprocess.STDOUT, env=self.environment, start_new_session=True,
-            )  # fmt: skip
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=self.environment,
+                start_new_session=True,
+            )
         end = time.monotonic() + seconds
         while time.monotonic() < end and self.process.poll() is None:
             if self.socket.exists() and self.docker("version", check=False).returncode == 0:
@@ -114,9 +127,13 @@ class RealDocker:
     def docker(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run docker's own client against it."""
         return subprocess.run(
-            ["docker", "-H", f"unix://{self.socket}", *arguments], check=check, capture_output=True, text=True, timeout=60,
+            ["docker", "-H", f"unix://{self.socket}", *arguments],
+            check=check,
+            capture_output=True,
+            text=True,
+            timeout=60,
             env=self.environment,
-        )  # fmt: skip
+        )
 
     def add_image(self, name: str = "tiny:1") -> None:
         """Make an image of busybox, without a registry."""

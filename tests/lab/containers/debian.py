@@ -22,14 +22,26 @@ if TYPE_CHECKING:
 
 # With what they depend on beyond the base image (source: apt-cache show on Debian 12).
 PACKAGES = (
-    "docker.io", "containerd", "runc", "tini", "iptables", "libip4tc2", "libip6tc2", "libxtables12", "libmnl0",
-    "libnetfilter-conntrack3", "libnfnetlink0", "libnftnl11", "netbase", "libseccomp2", "libdevmapper1.02.1", "dmsetup",
+    "docker.io",
+    "containerd",
+    "runc",
+    "tini",
+    "iptables",
+    "libip4tc2",
+    "libip6tc2",
+    "libxtables12",
+    "libmnl0",
+    "libnetfilter-conntrack3",
+    "libnfnetlink0",
+    "libnftnl11",
+    "netbase",
+    "libseccomp2",
+    "libdevmapper1.02.1",
+    "dmsetup",
     "lsb-base",
-)  # fmt: skip
-# What a container in a container cannot have; people's own files have other keys.
-DAEMON_JSON = (
-    '{\n  "bridge": "none",\n  "iptables": false,\n  "ip6tables": false,\n  "labels": ["rack=7"]\n}\n'
 )
+# What a container in a container cannot have; people's own files have other keys.
+DAEMON_JSON = '{\n  "bridge": "none",\n  "iptables": false,\n  "ip6tables": false,\n  "labels": ["rack=7"]\n}\n'
 
 
 def fetch() -> Path:
@@ -38,9 +50,12 @@ def fetch() -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     if len(list(folder.glob("*.deb"))) < len(PACKAGES):
         got = subprocess.run(
-            ["apt-get", "-q", "-o", "APT::Sandbox::User=root", "download", *PACKAGES], cwd=folder, capture_output=True,
-            text=True, timeout=300,
-        )  # fmt: skip
+            ["apt-get", "-q", "-o", "APT::Sandbox::User=root", "download", *PACKAGES],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
         if got.returncode != 0:
             raise NoDaemonsError(f"apt-get download: {got.stderr.strip().splitlines()[-1:]}")
     return folder
@@ -68,10 +83,17 @@ def _package(path: Path, codename: str) -> Package:
         if script in control
     }
     return Package(
-        name, version, arch, {key: fields[key] for key in kept if key in fields},
-        {"/" + member: file for member, file in _members(parts["data"]).items()}, scripts, conffiles,
-        "Debian's own, in the lab's archive", "universe", (codename,),
-    )  # fmt: skip
+        name,
+        version,
+        arch,
+        {key: fields[key] for key in kept if key in fields},
+        {"/" + member: file for member, file in _members(parts["data"]).items()},
+        scripts,
+        conffiles,
+        "Debian's own, in the lab's archive",
+        "universe",
+        (codename,),
+    )
 
 
 def _parts(deb: bytes) -> dict[str, bytes]:

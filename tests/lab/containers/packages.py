@@ -127,47 +127,73 @@ def toolkit(version: str) -> list[Package]:
     postinst = _POSTINST.replace("@units@", textwrap.indent(_UNITS, "    ").strip() if new else ":")
     return [
         _package(
-            "nvidia-container-toolkit", full,
-            {"Depends": f"nvidia-container-toolkit-base (= {full}), libnvidia-container-tools ({relation} {full}){ceiling}",
-             "Breaks": "nvidia-container-runtime (<= 3.5.0-1), nvidia-container-runtime-hook",
-             "Replaces": "nvidia-container-runtime (<= 3.5.0-1), nvidia-container-runtime-hook"},
+            "nvidia-container-toolkit",
+            full,
+            {
+                "Depends": f"nvidia-container-toolkit-base (= {full}), libnvidia-container-tools ({relation} {full}){ceiling}",
+                "Breaks": "nvidia-container-runtime (<= 3.5.0-1), nvidia-container-runtime-hook",
+                "Replaces": "nvidia-container-runtime (<= 3.5.0-1), nvidia-container-runtime-hook",
+            },
             {"/usr/bin/nvidia-container-runtime-hook": File(_HOOK.encode(), 0o755)},
         ),
         _package(
-            "nvidia-container-toolkit-base", full,
+            "nvidia-container-toolkit-base",
+            full,
             {"Breaks": "nvidia-container-runtime (<= 3.5.0-1)", "Replaces": "nvidia-container-runtime (<= 3.5.0-1)"},
-            files, {"postinst": postinst},
+            files,
+            {"postinst": postinst},
         ),
         _package(
-            "libnvidia-container-tools", full, {"Depends": f"libnvidia-container1 ({relation} {full})"},
+            "libnvidia-container-tools",
+            full,
+            {"Depends": f"libnvidia-container1 ({relation} {full})"},
             {"/usr/bin/nvidia-container-cli": File(_CLI.replace("@version@", version).encode(), 0o755)},
         ),
         _package(
-            "libnvidia-container1", full, {"Section": "libs"},
-            {f"/usr/lib/x86_64-linux-gnu/libnvidia-container.so.{version}": File(b"simulated\n"),
-             "/usr/lib/x86_64-linux-gnu/libnvidia-container.so.1": File(link=f"libnvidia-container.so.{version}")},
+            "libnvidia-container1",
+            full,
+            {"Section": "libs"},
+            {
+                f"/usr/lib/x86_64-linux-gnu/libnvidia-container.so.{version}": File(b"simulated\n"),
+                "/usr/lib/x86_64-linux-gnu/libnvidia-container.so.1": File(link=f"libnvidia-container.so.{version}"),
+            },
         ),
-    ]  # fmt: skip
+    ]
 
 
 def legacy() -> list[Package]:
     """What came before the toolkit; nvidia-docker2 2.13 was the last with files of its own."""
     return [
         _package(
-            "nvidia-docker2", "2.13.0-1", {"Depends": "nvidia-container-toolkit (>= 1.13.0-1)", "Architecture": "all"},
-            {"/usr/bin/nvidia-docker": File(b'#!/bin/sh\nexec docker "$@"\n', 0o755), "/etc/docker/daemon.json": DOCKER2_JSON},
+            "nvidia-docker2",
+            "2.13.0-1",
+            {"Depends": "nvidia-container-toolkit (>= 1.13.0-1)", "Architecture": "all"},
+            {
+                "/usr/bin/nvidia-docker": File(b'#!/bin/sh\nexec docker "$@"\n', 0o755),
+                "/etc/docker/daemon.json": DOCKER2_JSON,
+            },
             conffiles=["/etc/docker/daemon.json"],
         ),
         _package("nvidia-container-runtime", "3.13.0-1", {"Depends": "nvidia-container-toolkit (>= 1.13.0-1)"}),
-    ]  # fmt: skip
+    ]
 
 
 def _package(
-    name: str, version: str, fields: dict[str, str], files: dict[str, File | str] | None = None,
-    scripts: dict[str, str] | None = None, conffiles: list[str] | None = None,
-) -> Package:  # fmt: skip
+    name: str,
+    version: str,
+    fields: dict[str, str],
+    files: dict[str, File | str] | None = None,
+    scripts: dict[str, str] | None = None,
+    conffiles: list[str] | None = None,
+) -> Package:
     arch = fields.pop("Architecture", "amd64")
     return Package(
-        name, version, arch, {"Section": "utils", **fields}, files or {}, scripts or {}, conffiles or [],
+        name,
+        version,
+        arch,
+        {"Section": "utils", **fields},
+        files or {},
+        scripts or {},
+        conffiles or [],
         "simulated: NVIDIA's container toolkit",
-    )  # fmt: skip
+    )

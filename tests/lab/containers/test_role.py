@@ -33,16 +33,9 @@ def host(request: pytest.FixtureRequest) -> Iterator[LabHost]:
     patch = pytest.MonkeyPatch()
     flags = engine.Engine.boot_flags.fget  # type: ignore[attr-defined]
     patch.setattr(
-        engine.Engine,
-        "boot_flags",
-        property(lambda self: [*dict.fromkeys([*flags(self), "--cgroupns=private"])]),
+        engine.Engine, "boot_flags", property(lambda self: [*dict.fromkeys([*flags(self), "--cgroupns=private"])])
     )
-    spec = {
-        "name": "dock",
-        "gpus": ["A100 x2"],
-        "installed": ["580-server open signed held"],
-        "nouveau": False,
-    }
+    spec = {"name": "dock", "gpus": ["A100 x2"], "installed": ["580-server open signed held"], "nouveau": False}
     try:
         with Lab.start([spec]) as lab:
             try:
@@ -68,17 +61,25 @@ def play(host: LabHost, folder: Path, *words: str, **variables: Any) -> dict[str
     (folder / "vars.json").write_text(json.dumps(values))
     environment = {**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg")}
     done = subprocess.run(
-        ["ansible-playbook", "-i", str(host.lab.inventory), str(folder / "play.yml"), "-e", f"@{folder / 'vars.json'}", "-v",
-         *words],
-        capture_output=True, text=True, timeout=300, env=environment, cwd=ROOT,
-    )  # fmt: skip
+        [
+            "ansible-playbook",
+            "-i",
+            str(host.lab.inventory),
+            str(folder / "play.yml"),
+            "-e",
+            f"@{folder / 'vars.json'}",
+            "-v",
+            *words,
+        ],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=environment,
+        cwd=ROOT,
+    )
     recap = next((line for line in done.stdout.splitlines() if line.startswith(f"{host.name} ")), "")
     numbers = dict(word.split("=") for word in recap.split() if "=" in word)
-    return {
-        "rc": done.returncode,
-        "out": done.stdout + done.stderr,
-        "changed": int(numbers.get("changed", -1)),
-    }
+    return {"rc": done.returncode, "out": done.stdout + done.stderr, "changed": int(numbers.get("changed", -1))}
 
 
 def test_docker_of_the_archive_on_request(own_lab: Lab, tmp_path: Path) -> None:
@@ -118,8 +119,12 @@ def test_from_nothing_to_gpus_in_containers(host: LabHost, tmp_path: Path) -> No
     assert value["labels"] == ["rack=7"]
     assert "nvidia" in host.run("docker info --format '{{json .Runtimes}}'").stdout
     held = host.run("apt-mark showhold").stdout.split()
-    assert {"nvidia-container-toolkit", "nvidia-container-toolkit-base", "libnvidia-container-tools",
-            "libnvidia-container1"} <= set(held)  # fmt: skip
+    assert {
+        "nvidia-container-toolkit",
+        "nvidia-container-toolkit-base",
+        "libnvidia-container-tools",
+        "libnvidia-container1",
+    } <= set(held)
     assert "nvidia.com/gpu=1" in host.run("nvidia-ctk cdi list").stdout
     assert "/dev/nvidia" in host.run("ls -l /dev/char").stdout
 

@@ -44,7 +44,8 @@ def _boot():
     shutil.rmtree(state.RUN, ignore_errors=True)
     os.makedirs(state.RUN)
     state.write(state.RUN + "/started", str(time.time()))
-    state.write(state.LOG, "", 0o666)  # programs of any user make the driver log something
+    # programs of any user make the driver log something
+    state.write(state.LOG, "", 0o666)
     host = state.host()
     _over("/proc/sys/kernel/random/boot_id", state.read("/proc/sys/kernel/random/uuid") + "\n")
     release, cmdline = grub.boot()
@@ -52,10 +53,7 @@ def _boot():
     _bind(state.RUN + "/release", "/proc/sys/kernel/osrelease")
     state.log("Linux version %s (buildd@lcy02-amd64-080) #45-Ubuntu SMP PREEMPT_DYNAMIC" % release)
     state.log("Command line: " + cmdline)
-    _over(
-        "/proc/version",
-        "Linux version %s (buildd@lcy02-amd64-080) #45-Ubuntu SMP PREEMPT_DYNAMIC\n" % release,
-    )
+    _over("/proc/version", "Linux version %s (buildd@lcy02-amd64-080) #45-Ubuntu SMP PREEMPT_DYNAMIC\n" % release)
     _over("/proc/cmdline", cmdline + "\n")
     pci_bus(host)
     _bind(state.RUN + "/pci", "/sys/bus/pci")
@@ -113,9 +111,7 @@ def pci_bus(host):
     for gpu in host["gpus"]:
         if gpu.get("lost"):
             continue
-        devices.append(
-            (gpu["slot"], "10de", gpu["device"], gpu["class"], gpu.get("subsystem"), gpu.get("numa", -1))
-        )
+        devices.append((gpu["slot"], "10de", gpu["device"], gpu["class"], gpu.get("subsystem"), gpu.get("numa", -1)))
         if gpu["class"] == "030000":
             devices.append(
                 (gpu["slot"][:-1] + "1", "10de", "10f0", "040300", gpu.get("subsystem"), gpu.get("numa", -1))
@@ -126,31 +122,41 @@ def pci_bus(host):
         folder = "%s/%s/" % (state.DEVICES, slot)
         sub_vendor, sub_device = (subsystem or "0000:0000").split(":")
         for name, value in (
-            ("vendor", "0x" + vendor), ("device", "0x" + device), ("class", "0x" + pci_class), ("revision", "0xa1"),
-            ("subsystem_vendor", "0x" + sub_vendor), ("subsystem_device", "0x" + sub_device), ("irq", "16"),
-            ("numa_node", str(numa)), ("enable", "1"), ("current_link_speed", "32.0 GT/s PCIe"),
-            ("max_link_speed", "32.0 GT/s PCIe"), ("current_link_width", "16"), ("max_link_width", "16"),
-            ("modalias", "pci:v0000%sd0000%ssv0000%ssd0000%sbc%ssc%si%s" % (
-                vendor.upper(), device.upper(), sub_vendor.upper(), sub_device.upper(),
-                pci_class[:2], pci_class[2:4], pci_class[4:])),
+            ("vendor", "0x" + vendor),
+            ("device", "0x" + device),
+            ("class", "0x" + pci_class),
+            ("revision", "0xa1"),
+            ("subsystem_vendor", "0x" + sub_vendor),
+            ("subsystem_device", "0x" + sub_device),
+            ("irq", "16"),
+            ("numa_node", str(numa)),
+            ("enable", "1"),
+            ("current_link_speed", "32.0 GT/s PCIe"),
+            ("max_link_speed", "32.0 GT/s PCIe"),
+            ("current_link_width", "16"),
+            ("max_link_width", "16"),
+            (
+                "modalias",
+                "pci:v0000%sd0000%ssv0000%ssd0000%sbc%ssc%si%s"
+                % (
+                    vendor.upper(),
+                    device.upper(),
+                    sub_vendor.upper(),
+                    sub_device.upper(),
+                    pci_class[:2],
+                    pci_class[2:4],
+                    pci_class[4:],
+                ),
+            ),
             ("resource", "\n".join(["0x%016x 0x%016x 0x%016x" % (0, 0, 0)] * 13)),
-        ):  # fmt: skip
+        ):
             state.write(folder + name, value + "\n")
         config = struct.pack(
-            "<HHHHBBH",
-            int(vendor, 16),
-            int(device, 16),
-            0,
-            16,
-            0xA1,
-            int(pci_class[4:], 16),
-            int(pci_class[:4], 16),
+            "<HHHHBBH", int(vendor, 16), int(device, 16), 0, 16, 0xA1, int(pci_class[4:], 16), int(pci_class[:4], 16)
         )
         with open(folder + "config", "wb") as handle:
             handle.write(
-                config.ljust(44, b"\0")
-                + struct.pack("<HH", int(sub_vendor, 16), int(sub_device, 16))
-                + bytes(208)
+                config.ljust(44, b"\0") + struct.pack("<HH", int(sub_vendor, 16), int(sub_device, 16)) + bytes(208)
             )
     os.makedirs(state.RUN + "/pci/drivers", exist_ok=True)
 
@@ -170,9 +176,7 @@ def firmware(host):
                 with open(path, "rb") as handle:
                     der = handle.read()
                 # EFI_SIGNATURE_LIST: type, list size, header size, signature size; then owner and data
-                certificates += (
-                    _X509_GUID + struct.pack("<III", 44 + len(der), 0, 16 + len(der)) + bytes(16) + der
-                )
+                certificates += _X509_GUID + struct.pack("<III", 44 + len(der), 0, 16 + len(der)) + bytes(16) + der
         if certificates:
             _variable(folder + "MokListRT-" + MOK_GUID, certificates)
     _bind(top, "/sys/firmware")

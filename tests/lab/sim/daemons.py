@@ -35,8 +35,10 @@ def fabricmanager(argv, package_version):
     loaded = state.loaded().get("nvidia")
     switches = state.host().get("nvswitch", 0) or state.host().get("nvlink5")
     if loaded is None:
-        print("request to query NVSwitch device information from NVSwitch driver failed with error:"
-              "WARNING Nothing to do [NV_WARN_NOTHING_TO_DO]")  # fmt: skip
+        print(
+            "request to query NVSwitch device information from NVSwitch driver failed with error:"
+            "WARNING Nothing to do [NV_WARN_NOTHING_TO_DO]"
+        )
         return 1
     if loaded["version"] != package_version:
         print(
@@ -45,12 +47,16 @@ def fabricmanager(argv, package_version):
         )
         return 1
     if not switches:
-        print("request to query NVSwitch device information from NVSwitch driver failed with error:"
-              "WARNING Nothing to do [NV_WARN_NOTHING_TO_DO]")  # fmt: skip
+        print(
+            "request to query NVSwitch device information from NVSwitch driver failed with error:"
+            "WARNING Nothing to do [NV_WARN_NOTHING_TO_DO]"
+        )
         return 1
-    print("Connected to 1 node.\nSuccessfully configured all the available NVSwitches to route GPU NVLink traffic. "
-          "NVLink Peer-to-Peer support will be enabled once the GPUs are successfully registered with the NVLink fabric.",
-          flush=True)  # fmt: skip
+    print(
+        "Connected to 1 node.\nSuccessfully configured all the available NVSwitches to route GPU NVLink traffic. "
+        "NVLink Peer-to-Peer support will be enabled once the GPUs are successfully registered with the NVLink fabric.",
+        flush=True,
+    )
     if os.fork():
         return 0
     os.setsid()
@@ -89,9 +95,7 @@ def mokutil(argv):
         print("SecureBoot " + ("enabled" if state.host().get("secure_boot") else "disabled"))
     elif "--list-enrolled" in argv or "-l" in argv:
         name = state.read(state.ETC + "/own-name")
-        print(
-            "[key 1]\n        Issuer: CN=%s" % name if name and nvidia.trusted(name) else "MokListRT is empty"
-        )
+        print("[key 1]\n        Issuer: CN=%s" % name if name and nvidia.trusted(name) else "MokListRT is empty")
     elif "--test-key" in argv or "-t" in argv:
         path = argv[-1]
         name = state.read(state.ETC + "/own-name") or ""

@@ -85,9 +85,7 @@ def build(name, version, kernel):
             handle.write(data)
         if signed_by:
             print("Signing module %s/module/%s" % (folder, file))
-    state.write(
-        folder + "/log/make.log", "DKMS make.log for %s-%s for kernel %s (x86_64)\n" % (name, version, kernel)
-    )
+    state.write(folder + "/log/make.log", "DKMS make.log for %s-%s for kernel %s (x86_64)\n" % (name, version, kernel))
 
 
 def install(name, version, kernel):
@@ -107,9 +105,7 @@ def install(name, version, kernel):
 def remove(name, version, kernels):
     folder = "%s/%s/%s" % (TREE, name, version)
     if not os.path.isdir(folder):
-        raise Failed(
-            3, "Error! The module/version combo: %s-%s is not located in the DKMS tree." % (name, version)
-        )
+        raise Failed(3, "Error! The module/version combo: %s-%s is not located in the DKMS tree." % (name, version))
     for kernel in kernels or built(name, version):
         link = "%s/%s/kernel-%s-x86_64" % (TREE, name, kernel)
         if os.path.islink(link) and os.readlink(link).split("/")[0] == version:
@@ -132,9 +128,7 @@ def built(name, version):
     """Kernels that a module version was built for."""
     folder = "%s/%s/%s" % (TREE, name, version)
     names = os.listdir(folder) if os.path.isdir(folder) else []
-    return sorted(
-        (n for n in names if os.path.isdir("%s/%s/x86_64/module" % (folder, n))), key=initramfs.version_key
-    )
+    return sorted((n for n in names if os.path.isdir("%s/%s/x86_64/module" % (folder, n))), key=initramfs.version_key)
 
 
 def added():

@@ -26,15 +26,9 @@ def module(name, version, flavour, kernel, signed_by=None):
     """Bytes of one module of the driver."""
     info = []
     if name == "nvidia":
-        info += [
-            ("alias", "pci:v000010DEd*sv*sd*bc06sc80i00*"),
-            ("alias", "pci:v000010DEd*sv*sd*bc03sc02i00*"),
-        ]
+        info += [("alias", "pci:v000010DEd*sv*sd*bc06sc80i00*"), ("alias", "pci:v000010DEd*sv*sd*bc03sc02i00*")]
         info += [("alias", "pci:v000010DEd*sv*sd*bc03sc00i00*"), ("alias", "char-major-195-*")]
-        info += [
-            ("firmware", "nvidia/%s/gsp_tu10x.bin" % version),
-            ("firmware", "nvidia/%s/gsp_ga10x.bin" % version),
-        ]
+        info += [("firmware", "nvidia/%s/gsp_tu10x.bin" % version), ("firmware", "nvidia/%s/gsp_ga10x.bin" % version)]
     license_ = _LICENSE[flavour]
     if name == "nvidia-uvm" and flavour == "proprietary":
         license_ = "Dual MIT/GPL"

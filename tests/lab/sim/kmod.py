@@ -121,24 +121,13 @@ def _proc_modules():
     for name in reversed(list(state.loaded())):
         holders = "%s/sys-module/%s/holders" % (state.RUN, name)
         by = sorted(os.listdir(holders)) if os.path.isdir(holders) else []
-        lines.append(
-            "%s 16384 %d %s Live 0x0000000000000000\n" % (name, len(by), "".join(h + "," for h in by) or "-")
-        )
+        lines.append("%s 16384 %d %s Live 0x0000000000000000\n" % (name, len(by), "".join(h + "," for h in by) or "-"))
     state.write(state.RUN + "/proc-modules", "".join(lines))
 
 
 def modprobe(argv):
     """modprobe [-r] [-a] [-q] [-n] [-b] NAME…; what only shows something goes to the real program."""
-    shows = {
-        "-c",
-        "--showconfig",
-        "--show-depends",
-        "-R",
-        "--resolve-alias",
-        "--dump-modversions",
-        "-V",
-        "--version",
-    }
+    shows = {"-c", "--showconfig", "--show-depends", "-R", "--resolve-alias", "--dump-modversions", "-V", "--version"}
     if shows.intersection(argv):
         os.execv("/usr/sbin/modprobe.real", ["modprobe", *argv])  # noqa: S606 - becomes the real program
     flags = {flag for flag in argv if flag.startswith("-")}
@@ -166,10 +155,7 @@ def modprobe(argv):
                 message = "" if name in _on_disk() else "FATAL: Module %s not found." % name
                 rc = rc if not message else 1
             else:
-                message, rc = (
-                    "FATAL: Module %s not found in directory /lib/modules/%s" % (name, state.release()),
-                    1,
-                )
+                message, rc = ("FATAL: Module %s not found in directory /lib/modules/%s" % (name, state.release()), 1)
             if message and not quiet:
                 print("modprobe: " + message, file=sys.stderr)
         except CannotLoad as problem:

@@ -22,7 +22,8 @@ import sys
 from . import smi, state
 
 EXPECT = re.compile(r"//\s*gpu-provision-expect:\s?(.*)")
-MINIMUM = {11: (450, 80, 2), 12: (525, 60, 13), 13: (580, 65, 6)}  # minor-version compatibility of a major
+# minor-version compatibility of a major
+MINIMUM = {11: (450, 80, 2), 12: (525, 60, 13), 13: (580, 65, 6)}
 VERSION = """\
 nvcc: NVIDIA (R) Cuda compiler driver
 Copyright (c) 2005-%(year)d NVIDIA Corporation
@@ -71,16 +72,51 @@ sys.exit(run(%s))
 """
 # Options with a value, which may stand in the same word after "=" or be the next word.
 _VALUED = {
-    "-o": "output", "--output-file": "output", "-arch": "arch", "--gpu-architecture": "arch", "-gencode": "gencode",
-    "--generate-code": "gencode", "-code": "code", "--gpu-code": "code", "-ccbin": "ccbin", "--compiler-bindir": "ccbin",
-    "-cudart": "cudart", "--cudart": "cudart", "-x": "language", "-std": "std", "--std": "std", "-Xcompiler": "passed",
-    "-Xlinker": "passed", "-I": "include", "-L": "library_path", "-l": "library", "-D": "define", "-O": "level",
-}  # fmt: skip
+    "-o": "output",
+    "--output-file": "output",
+    "-arch": "arch",
+    "--gpu-architecture": "arch",
+    "-gencode": "gencode",
+    "--generate-code": "gencode",
+    "-code": "code",
+    "--gpu-code": "code",
+    "-ccbin": "ccbin",
+    "--compiler-bindir": "ccbin",
+    "-cudart": "cudart",
+    "--cudart": "cudart",
+    "-x": "language",
+    "-std": "std",
+    "--std": "std",
+    "-Xcompiler": "passed",
+    "-Xlinker": "passed",
+    "-I": "include",
+    "-L": "library_path",
+    "-l": "library",
+    "-D": "define",
+    "-O": "level",
+}
 _FLAGS = {
-    "-c", "-dc", "-V", "--version", "-h", "--help", "--list-gpu-arch", "--list-gpu-code",
-    "-allow-unsupported-compiler", "--allow-unsupported-compiler",
-    "-Wno-deprecated-gpu-targets", "--keep", "-v", "-g", "-G", "-lineinfo", "-w", "-rdc=true", "-m64", "--use_fast_math",
-}  # fmt: skip
+    "-c",
+    "-dc",
+    "-V",
+    "--version",
+    "-h",
+    "--help",
+    "--list-gpu-arch",
+    "--list-gpu-code",
+    "-allow-unsupported-compiler",
+    "--allow-unsupported-compiler",
+    "-Wno-deprecated-gpu-targets",
+    "--keep",
+    "-v",
+    "-g",
+    "-G",
+    "-lineinfo",
+    "-w",
+    "-rdc=true",
+    "-m64",
+    "--use_fast_math",
+}
 
 
 class Stop(Exception):
@@ -142,7 +178,8 @@ def _compile(options, inputs, toolkit):
     targets = _targets(options, toolkit)
     top = os.path.dirname(os.path.dirname(os.path.realpath(sys.argv[0])))
     if not os.path.isdir(top + "/include"):
-        top = "/usr"  # the distribution's toolkit has its headers in /usr/include
+        # the distribution's toolkit has its headers in /usr/include
+        top = "/usr"
     if "-Wno-deprecated-gpu-targets" not in options:
         _warn_of_old_targets(targets, toolkit)
     compiler = _host_compiler(options)
@@ -156,9 +193,12 @@ def _compile(options, inputs, toolkit):
     text = "\n".join(state.read(name, "") for name in inputs)
     dynamic = _link(options, top, major) if not {"-c", "-dc"} & set(options) else []
     built = {
-        "release": toolkit["release"], "targets": targets, "dynamic": dynamic, "prints": EXPECT.findall(text),
+        "release": toolkit["release"],
+        "targets": targets,
+        "dynamic": dynamic,
+        "prints": EXPECT.findall(text),
         "numbered": "error %d: %s" in text,
-    }  # fmt: skip
+    }
     default = "a.out" if not {"-c", "-dc"} & set(options) else os.path.splitext(inputs[0])[0] + ".o"
     output = options.get("output", [default])[-1]
     try:
@@ -178,9 +218,7 @@ def _targets(options, toolkit):
     known = toolkit["sm"]
     targets = []
     for value in options.get("gencode", ()):
-        parts = dict(
-            part.split("=", 1) for part in value.replace("[", "").replace("]", "").split(",") if "=" in part
-        )
+        parts = dict(part.split("=", 1) for part in value.replace("[", "").replace("]", "").split(",") if "=" in part)
         rest = [part for part in value.replace("[", "").replace("]", "").split(",") if "=" not in part]
         for code in [parts.get("code", ""), *rest]:
             targets.append(_target(code.strip("'\""), known))
@@ -188,9 +226,7 @@ def _targets(options, toolkit):
         if value == "native":
             found = sorted({gpu["compute"].replace(".", "") for gpu in _gpus()})
             if not found:
-                sys.stderr.write(
-                    "nvcc warning : Cannot find valid GPU for '-arch=native', default arch is used\n"
-                )
+                sys.stderr.write("nvcc warning : Cannot find valid GPU for '-arch=native', default arch is used\n")
             targets += [("sm", chip) for chip in found if chip in known] or _default(known)
         elif value in ("all", "all-major"):
             targets += [("sm", chip) for chip in known if chip.isdigit()] + [("ptx", known[-1].rstrip("af"))]
@@ -198,7 +234,8 @@ def _targets(options, toolkit):
             kind, chip = _target(value, known)
             targets.append((kind, chip))
             if kind == "sm" and "code" not in options:
-                targets.append(("ptx", chip))  # -arch=sm_90 is compute_90 with code for both
+                # -arch=sm_90 is compute_90 with code for both
+                targets.append(("ptx", chip))
     return targets or _default(known)
 
 
@@ -236,8 +273,7 @@ def _host_compiler(options):
     found = shutil.which(path)
     if found is None:
         raise Stop(
-            "%s: No such file or directory\nnvcc fatal   : Failed to preprocess host compiler properties."
-            % wanted
+            "%s: No such file or directory\nnvcc fatal   : Failed to preprocess host compiler properties." % wanted
         )
     return found
 
@@ -253,8 +289,7 @@ def _check_host_compiler(compiler, toolkit, top):
         text = (
             "unsupported GNU version! gcc versions later than %s are not supported! The nvcc flag "
             "'-allow-unsupported-compiler' can be used to override this version check; however, using an unsupported host "
-            "compiler may cause compilation failure or incorrect run time execution. Use at your own risk."
-            % limit
+            "compiler may cause compilation failure or incorrect run time execution. Use at your own risk." % limit
         )
         raise Stop(
             "In file included from %s/cuda_runtime.h:82,\n                 from <command-line>:\n"
@@ -269,16 +304,17 @@ def _link(options, top, major):
     if options.get("cudart", ["static"])[-1] == "shared":
         names.append("cudart")
     folders = list(options.get("library_path", ())) + [
-        top + "/lib64", top + "/targets/x86_64-linux/lib", "/usr/lib/x86_64-linux-gnu", "/usr/local/lib",
+        top + "/lib64",
+        top + "/targets/x86_64-linux/lib",
+        "/usr/lib/x86_64-linux-gnu",
+        "/usr/local/lib",
         top + "/targets/x86_64-linux/lib/stubs",
-    ]  # fmt: skip
+    ]
     needed = []
     for name in names:
         if name in ("m", "dl", "rt", "pthread", "stdc++", "c"):
             continue
-        found = next(
-            (f for f in ("%s/lib%s.so" % (folder, name) for folder in folders) if os.path.exists(f)), None
-        )
+        found = next((f for f in ("%s/lib%s.so" % (folder, name) for folder in folders) if os.path.exists(f)), None)
         if found is None:
             raise Stop(
                 "/usr/bin/ld: cannot find -l%s: No such file or directory\ncollect2: error: ld returned 1 exit status"

@@ -32,8 +32,7 @@ def check_signature(info):
         raise CannotLoad("Key was rejected by service")
     if not trusted(signer):
         state.log(
-            "PKCS#7 signature not signed with a trusted key",
-            "Loading of module with unavailable key is rejected",
+            "PKCS#7 signature not signed with a trusted key", "Loading of module with unavailable key is rejected"
         )
         raise CannotLoad("Key was rejected by service")
 
@@ -104,8 +103,7 @@ def probe(version, flavour):
             works = False
         elif flavour == "open" and not os.path.isdir("/lib/firmware/nvidia/" + version):
             state.log(
-                "nvidia %s: Direct firmware load for nvidia/%s/gsp_ga10x.bin failed with error -2"
-                % (slot, version),
+                "nvidia %s: Direct firmware load for nvidia/%s/gsp_ga10x.bin failed with error -2" % (slot, version),
                 "NVRM: RmFetchGspRmImages: No firmware image found",
                 "NVRM: GPU %s: RmInitAdapter failed! (0x61:0x56:1693)" % slot,
             )
@@ -136,29 +134,28 @@ def attach(version, flavour, found):
     state.set_devices(found)
     banner = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  %s  %s\n" % (version, _BUILT)
     if flavour == "open":
-        banner = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  %s  Release Build  (dvs-builder@U22)  %s\n" % (
-            version, _BUILT
-        )  # fmt: skip
+        banner = (
+            "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  %s  Release Build  (dvs-builder@U22)  %s\n"
+            % (version, _BUILT)
+        )
     proc = state.RUN + "/proc-driver/nvidia"
-    state.write(
-        proc + "/version", banner + "GCC version:  gcc version 13.3.0 (Ubuntu 13.3.0-6ubuntu2~24.04) \n"
-    )
+    state.write(proc + "/version", banner + "GCC version:  gcc version 13.3.0 (Ubuntu 13.3.0-6ubuntu2~24.04) \n")
     state.write(proc + "/params", "ResmanDebugLevel: 4294967295\nModifyDeviceFiles: 1\nDeviceFileMode: 438\n")
     names = {gpu["slot"]: gpu for gpu in state.host()["gpus"]}
     for slot, device in found.items():
         text = "Model: \t\t %s\nIRQ:   \t\t 16\nGPU UUID: \t %s\nVideo BIOS: \t 96.00.da.00.0c\nBus Type: \t PCIe\n" % (
-            names[slot]["name"], names[slot]["uuid"] if device["works"] else "GPU-????????-????-????-????-????????????"
-        )  # fmt: skip
+            names[slot]["name"],
+            names[slot]["uuid"] if device["works"] else "GPU-????????-????-????-????-????????????",
+        )
         text += "DMA Size: \t 52 bits\nBus Location: \t %s\nDevice Minor: \t %d\nGPU Firmware: \t %s\n" % (
-            slot, device["index"], version
-        )  # fmt: skip
+            slot,
+            device["index"],
+            version,
+        )
         state.write("%s/gpus/%s/information" % (proc, slot), text)
     os.makedirs(proc + "/gpus", exist_ok=True)
     for number in range(state.host().get("nvswitch", 0)):
-        state.write(
-            "%s/proc-driver/nvidia-nvswitch/devices/%d" % (state.RUN, number),
-            "Device Instance: %d\n" % number,
-        )
+        state.write("%s/proc-driver/nvidia-nvswitch/devices/%d" % (state.RUN, number), "Device Instance: %d\n" % number)
     kind = "Open Kernel Module for x86_64" if flavour == "open" else "x86_64 Kernel Module"
     state.log("nvidia: loading out-of-tree module taints kernel.")
     state.log("NVRM: loading NVIDIA UNIX %s  %s  %s" % (kind, version, _BUILT))

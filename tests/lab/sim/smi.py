@@ -15,10 +15,32 @@ from . import nvidia, state
 
 # CUDA version that nvidia-smi of a branch shows (source: NVIDIA's CUDA release notes, as of 2026-11).
 CUDA = {
-    450: "11.0", 455: "11.1", 460: "11.2", 465: "11.3", 470: "11.4", 495: "11.5", 510: "11.6", 515: "11.7", 520: "11.8",
-    525: "12.0", 530: "12.1", 535: "12.2", 545: "12.3", 550: "12.4", 555: "12.5", 560: "12.6", 565: "12.7", 570: "12.8",
-    575: "12.9", 580: "13.0", 590: "13.1", 595: "13.2", 610: "13.3", 615: "13.4", 620: "13.5",
-}  # fmt: skip
+    450: "11.0",
+    455: "11.1",
+    460: "11.2",
+    465: "11.3",
+    470: "11.4",
+    495: "11.5",
+    510: "11.6",
+    515: "11.7",
+    520: "11.8",
+    525: "12.0",
+    530: "12.1",
+    535: "12.2",
+    545: "12.3",
+    550: "12.4",
+    555: "12.5",
+    560: "12.6",
+    565: "12.7",
+    570: "12.8",
+    575: "12.9",
+    580: "13.0",
+    590: "13.1",
+    595: "13.2",
+    610: "13.3",
+    615: "13.4",
+    620: "13.5",
+}
 PERSISTENCE = state.RUN + "/persistence"
 NO_DRIVER = (
     "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. "
@@ -33,12 +55,7 @@ NO_LIBRARY = (
 
 def library_version():
     """Version of libnvidia-ml.so.1 as the loader finds it; None without one."""
-    for folder in (
-        "/usr/local/nvidia/lib64",
-        "/usr/lib/x86_64-linux-gnu",
-        "/lib/x86_64-linux-gnu",
-        "/usr/lib64",
-    ):
+    for folder in ("/usr/local/nvidia/lib64", "/usr/lib/x86_64-linux-gnu", "/lib/x86_64-linux-gnu", "/usr/lib64"):
         link = folder + "/libnvidia-ml.so.1"
         if os.path.exists(link):
             return os.path.basename(os.path.realpath(link)).split(".so.", 1)[1]
@@ -116,13 +133,9 @@ def main(argv):
         return 18
     shown = gpus()
     options = dict(word.partition("=")[::2] for word in argv if word.startswith("-"))
-    wanted = (
-        options.get("-i") or options.get("--id") or (argv[argv.index("-i") + 1] if "-i" in argv[:-1] else "")
-    )
+    wanted = options.get("-i") or options.get("--id") or (argv[argv.index("-i") + 1] if "-i" in argv[:-1] else "")
     if wanted:
-        shown = [
-            gpu for gpu in shown if wanted in (str(gpu["index"]), gpu["uuid"], gpu["bus_id"], gpu["slot"])
-        ]
+        shown = [gpu for gpu in shown if wanted in (str(gpu["index"]), gpu["uuid"], gpu["bus_id"], gpu["slot"])]
     if "-L" in options or "--list-gpus" in options:
         if not shown:
             print("No devices found.")
@@ -176,25 +189,49 @@ def _persistence(shown, argv):
 def _gpu_field(gpu, field, units):
     mib = " MiB" if units else ""
     values = {
-        "index": gpu["index"], "name": gpu["name"], "gpu_name": gpu["name"], "uuid": gpu["uuid"], "gpu_uuid": gpu["uuid"],
-        "serial": gpu["serial"], "gpu_serial": gpu["serial"], "driver_version": gpu["driver"], "count": gpu["count"],
-        "compute_cap": gpu["compute"], "memory.total": "%d%s" % (gpu["memory"], mib), "memory.used": "0" + mib,
-        "memory.free": "%d%s" % (gpu["memory"] - 480, mib), "pci.bus_id": gpu["bus_id"], "gpu_bus_id": gpu["bus_id"],
-        "pci.device_id": "0x%s10DE" % gpu["device"], "pci.sub_device_id": "0x" + gpu["subsystem"],
-        "persistence_mode": "Enabled" if gpu["persistence"] else "Disabled", "ecc.mode.current": gpu["ecc"] or "[N/A]",
-        "mig.mode.current": gpu["mig"] if gpu["mig"] != "N/A" else "[N/A]", "temperature.gpu": "42",
-        "utilization.gpu": "0 %" if units else "0", "power.draw": "128.71 W" if units else "128.71", "pstate": "P0",
-        "fabric.state": gpu["fabric_state"], "fabric.status": gpu["fabric_status"],
-        "vbios_version": "96.00.DA.00.0C", "compute_mode": "Default", "display_active": "Disabled",
-    }  # fmt: skip
+        "index": gpu["index"],
+        "name": gpu["name"],
+        "gpu_name": gpu["name"],
+        "uuid": gpu["uuid"],
+        "gpu_uuid": gpu["uuid"],
+        "serial": gpu["serial"],
+        "gpu_serial": gpu["serial"],
+        "driver_version": gpu["driver"],
+        "count": gpu["count"],
+        "compute_cap": gpu["compute"],
+        "memory.total": "%d%s" % (gpu["memory"], mib),
+        "memory.used": "0" + mib,
+        "memory.free": "%d%s" % (gpu["memory"] - 480, mib),
+        "pci.bus_id": gpu["bus_id"],
+        "gpu_bus_id": gpu["bus_id"],
+        "pci.device_id": "0x%s10DE" % gpu["device"],
+        "pci.sub_device_id": "0x" + gpu["subsystem"],
+        "persistence_mode": "Enabled" if gpu["persistence"] else "Disabled",
+        "ecc.mode.current": gpu["ecc"] or "[N/A]",
+        "mig.mode.current": gpu["mig"] if gpu["mig"] != "N/A" else "[N/A]",
+        "temperature.gpu": "42",
+        "utilization.gpu": "0 %" if units else "0",
+        "power.draw": "128.71 W" if units else "128.71",
+        "pstate": "P0",
+        "fabric.state": gpu["fabric_state"],
+        "fabric.status": gpu["fabric_status"],
+        "vbios_version": "96.00.DA.00.0C",
+        "compute_mode": "Default",
+        "display_active": "Disabled",
+    }
     return values.get(field)
 
 
 def _process_field(process, field, units):
     values = {
-        "pid": process[0], "process_name": process[1], "name": process[1], "gpu_uuid": process[2], "gpu_bus_id": process[3],
-        "used_memory": "512 MiB" if units else "512", "used_gpu_memory": "512 MiB" if units else "512",
-    }  # fmt: skip
+        "pid": process[0],
+        "process_name": process[1],
+        "name": process[1],
+        "gpu_uuid": process[2],
+        "gpu_bus_id": process[3],
+        "used_memory": "512 MiB" if units else "512",
+        "used_gpu_memory": "512 MiB" if units else "512",
+    }
     return values.get(field)
 
 
@@ -219,8 +256,15 @@ def _query(option, options, argv, shown, value_of):
             print('Field "%s" is not a valid field to query.\n' % field)
             return 2
     if "noheader" not in form:
-        unit = {"memory.total": " [MiB]", "memory.used": " [MiB]", "memory.free": " [MiB]", "utilization.gpu": " [%]",
-                "power.draw": " [W]", "used_memory": " [MiB]", "used_gpu_memory": " [MiB]"}  # fmt: skip
+        unit = {
+            "memory.total": " [MiB]",
+            "memory.used": " [MiB]",
+            "memory.free": " [MiB]",
+            "utilization.gpu": " [%]",
+            "power.draw": " [W]",
+            "used_memory": " [MiB]",
+            "used_gpu_memory": " [MiB]",
+        }
         print(", ".join(field.strip() + unit.get(field.strip(), "") for field in fields))
     for row in rows:
         print(", ".join(str(value_of(row, field.strip(), units)) for field in fields))
@@ -250,10 +294,7 @@ def _table(shown, version):
         state_ = "On" if gpu["persistence"] else "Off"
         ecc = "0" if gpu["ecc"] == "Enabled" else "Off" if gpu["ecc"] else "N/A"
         memory = "0MiB / %6dMiB" % gpu["memory"]
-        print(
-            "|%4d  %-26s %6s  |   %s Off |%21s |"
-            % (gpu["index"], gpu["name"][:26], state_, gpu["bus_id"], ecc)
-        )
+        print("|%4d  %-26s %6s  |   %s Off |%21s |" % (gpu["index"], gpu["name"][:26], state_, gpu["bus_id"], ecc))
         print("| N/A   42C    P0            128W /  700W |%23s |      0%%      Default |" % memory)
         print("|                                         |                        |%21s |" % gpu["mig"])
         print(row)
@@ -276,21 +317,21 @@ def _xml(shown, version):
     template = string.Template(state.read(os.path.dirname(os.path.abspath(__file__)) + "/gpu.xml"))
     print('<?xml version="1.0" ?>\n<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v13.dtd">\n<nvidia_smi_log>')
     print("\t<timestamp>%s</timestamp>\n\t<driver_version>%s</driver_version>" % (_now(), version))
-    print(
-        "\t<cuda_version>%s</cuda_version>\n\t<attached_gpus>%d</attached_gpus>"
-        % (_cuda(version), len(shown))
-    )
+    print("\t<cuda_version>%s</cuda_version>\n\t<attached_gpus>%d</attached_gpus>" % (_cuda(version), len(shown)))
     running = processes()
     for gpu in shown:
         text = template.substitute(
-            gpu, free=gpu["memory"] - 480, bus=gpu["bus_id"][9:11], slot=gpu["bus_id"][12:14], ecc=gpu["ecc"] or "N/A",
+            gpu,
+            free=gpu["memory"] - 480,
+            bus=gpu["bus_id"][9:11],
+            slot=gpu["bus_id"][12:14],
+            ecc=gpu["ecc"] or "N/A",
             persistence="Enabled" if gpu["persistence"] else "Disabled",
-        )  # fmt: skip
+        )
         entries = "".join(
             "\t\t\t<process_info>\n\t\t\t\t<gpu_instance_id>N/A</gpu_instance_id>\n\t\t\t\t<compute_instance_id>N/A"
             "</compute_instance_id>\n\t\t\t\t<pid>%d</pid>\n\t\t\t\t<type>C</type>\n\t\t\t\t<process_name>%s"
-            "</process_name>\n\t\t\t\t<used_memory>512 MiB</used_memory>\n\t\t\t</process_info>\n"
-            % (pid, name)
+            "</process_name>\n\t\t\t\t<used_memory>512 MiB</used_memory>\n\t\t\t</process_info>\n" % (pid, name)
             for pid, name, indices in running
             if gpu["index"] in indices
         )
@@ -308,15 +349,15 @@ def _text(shown, version):
     for gpu in shown:
         print("GPU " + gpu["bus_id"])
         for label, value in (
-            ("Product Name", gpu["name"]), ("Product Brand", "NVIDIA"), ("Product Architecture", gpu["architecture"]),
-            ("Display Mode", "Disabled"), ("Display Active", "Disabled"),
+            ("Product Name", gpu["name"]),
+            ("Product Brand", "NVIDIA"),
+            ("Product Architecture", gpu["architecture"]),
+            ("Display Mode", "Disabled"),
+            ("Display Active", "Disabled"),
             ("Persistence Mode", "Enabled" if gpu["persistence"] else "Disabled"),
-        ):  # fmt: skip
+        ):
             print("    %-50s : %s" % (label, value))
-        print(
-            "    MIG Mode\n        %-46s : %s\n        %-46s : %s"
-            % ("Current", gpu["mig"], "Pending", gpu["mig"])
-        )
+        print("    MIG Mode\n        %-46s : %s\n        %-46s : %s" % ("Current", gpu["mig"], "Pending", gpu["mig"]))
         print("    %-50s : %s" % ("Serial Number", gpu["serial"]))
         print("    %-50s : %s" % ("GPU UUID", gpu["uuid"]))
         print("    %-50s : %d" % ("Minor Number", gpu["index"]))

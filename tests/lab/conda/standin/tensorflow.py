@@ -7,9 +7,11 @@ class sysconfig(object):
     @staticmethod
     def get_build_info():
         return {
-            "cuda_version": "12.5.1", "cudnn_version": "9", "is_cuda_build": True,
+            "cuda_version": "12.5.1",
+            "cudnn_version": "9",
+            "is_cuda_build": True,
             "cuda_compute_capabilities": ["sm_60", "sm_70", "sm_80", "sm_89", "compute_90"],
-        }  # fmt: skip
+        }
 
 
 class test(object):

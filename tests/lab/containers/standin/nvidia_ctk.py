@@ -56,11 +56,7 @@ def options(words):
             rest.append(word)
             continue
         name, equals, value = word.lstrip("-").partition("=")
-        if (
-            not equals
-            and name in ("output", "config", "config-file", "runtime", "set", "mode")
-            and at < len(words)
-        ):
+        if not equals and name in ("output", "config", "config-file", "runtime", "set", "mode") and at < len(words):
             value, at = words[at], at + 1
         found.setdefault(name, []).append(value)
     return found, rest
@@ -111,8 +107,12 @@ def configure_containerd(given, default):
     plugin = 'plugins."io.containerd.grpc.v1.cri".containerd'
     lines = ["version = 2", "", "[%s]" % plugin]
     lines += ['  default_runtime_name = "nvidia"'] if default else []
-    lines += ["[%s.runtimes.nvidia]" % plugin, '  runtime_type = "io.containerd.runc.v2"',
-              "[%s.runtimes.nvidia.options]" % plugin, '  BinaryName = "/usr/bin/nvidia-container-runtime"']  # fmt: skip
+    lines += [
+        "[%s.runtimes.nvidia]" % plugin,
+        '  runtime_type = "io.containerd.runc.v2"',
+        "[%s.runtimes.nvidia.options]" % plugin,
+        '  BinaryName = "/usr/bin/nvidia-container-runtime"',
+    ]
     os.makedirs(os.path.dirname(drop_in), exist_ok=True)
     with open(drop_in, "w") as handle:
         handle.write("\n".join(lines) + "\n")
@@ -136,8 +136,10 @@ def driver_version():
 def generate(given):
     version = driver_version()
     if version is None:
-        return fail("failed to generate CDI spec: failed to create device CDI specs: failed to initialize NVML: "
-                    "ERROR_LIBRARY_NOT_FOUND")  # fmt: skip
+        return fail(
+            "failed to generate CDI spec: failed to create device CDI specs: failed to initialize NVML: "
+            "ERROR_LIBRARY_NOT_FOUND"
+        )
     gpus = sorted(int(path[11:]) for path in glob.glob("/dev/nvidia[0-9]*"))
     libraries = sorted(glob.glob("/usr/lib/x86_64-linux-gnu/lib*.so.%s" % version))
     libraries = libraries or ["/usr/lib/x86_64-linux-gnu/libcuda.so.%s" % version]
@@ -150,8 +152,16 @@ def generate(given):
         "  mounts:",
     ]
     for path in libraries + (["/usr/bin/nvidia-smi"] if os.path.exists("/usr/bin/nvidia-smi") else []):
-        lines += ["  - containerPath: " + path, "    hostPath: " + path, "    options:", "    - ro", "    - nosuid",
-                  "    - nodev", "    - rbind", "    - rprivate"]  # fmt: skip
+        lines += [
+            "  - containerPath: " + path,
+            "    hostPath: " + path,
+            "    options:",
+            "    - ro",
+            "    - nosuid",
+            "    - nodev",
+            "    - rbind",
+            "    - rprivate",
+        ]
     lines.append("devices:")
     for names, nodes in [([str(gpu)], [gpu]) for gpu in gpus] + [(["all"], gpus)]:
         for name in names:
@@ -177,9 +187,7 @@ def list_devices():
             text = open(path).read()
             kind = re.search(r"kind[\"']?: *[\"']?([\w./-]+)", text)
             if kind:
-                found += [
-                    "%s=%s" % (kind.group(1), name) for name in re.findall(r"  name: *[\"']?([\w:-]+)", text)
-                ]
+                found += ["%s=%s" % (kind.group(1), name) for name in re.findall(r"  name: *[\"']?([\w:-]+)", text)]
     info("Found %d CDI devices" % len(set(found)))
     for name in sorted(set(found)):
         print(name)
@@ -233,9 +241,12 @@ def main(argv):
         return 0
     given, words = options(argv)
     commands = {
-        ("runtime", "configure"): configure, ("cdi", "generate"): generate, ("cdi", "list"): lambda _: list_devices(),
-        ("config",): config, ("system", "create-dev-char-symlinks"): device_links,
-    }  # fmt: skip
+        ("runtime", "configure"): configure,
+        ("cdi", "generate"): generate,
+        ("cdi", "list"): lambda _: list_devices(),
+        ("config",): config,
+        ("system", "create-dev-char-symlinks"): device_links,
+    }
     command = commands.get(tuple(words[:2])) or commands.get(tuple(words[:1]))
     if command is None:
         return fail("No help topic for '%s'" % " ".join(words))

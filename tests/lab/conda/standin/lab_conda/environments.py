@@ -58,13 +58,7 @@ def install(args, prefix=None, verb="install"):
         for url in explicit:
             url, _, digest = url.partition("#")
             name, version, build = re.sub(r"\.(tar\.bz2|conda)$", "", url.rsplit("/", 1)[1]).rsplit("-", 2)
-            chosen[name] = {
-                "name": name,
-                "version": version,
-                "build": build,
-                "url": url,
-                "fn": url.rsplit("/", 1)[1],
-            }
+            chosen[name] = {"name": name, "version": version, "build": build, "url": url, "fn": url.rsplit("/", 1)[1]}
         transaction(prefix, chosen, verb, ())
         return 0
     channels = chosen_channels(args)
@@ -127,9 +121,7 @@ def env_create(args):
     install(args, prefix, "create")
     if pip:
         print("Installing pip dependencies: ...working...", flush=True)
-        done = subprocess.run(
-            [os.path.join(prefix, "bin/python"), "-m", "pip", "install", "-U", *pip], check=False
-        )
+        done = subprocess.run([os.path.join(prefix, "bin/python"), "-m", "pip", "install", "-U", *pip], check=False)
         if done.returncode:
             raise Failure("CondaEnvException: Pip failed")
     return 0
@@ -168,8 +160,10 @@ def list_environments(args):
 def pip_list(prefix):
     done = subprocess.run(
         [os.path.join(prefix, "bin/python"), "-m", "pip", "list", "--format", "json"],
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        check=False,
+    )
     known = {re.sub(r"[-_.]+", "-", name) for name in records(prefix)}
     listed = json.loads(done.stdout) if done.returncode == 0 else []
     return [item for item in listed if re.sub(r"[-_.]+", "-", item["name"].lower()) not in known]
@@ -185,10 +179,7 @@ def export(args):
         print("  - " + channel)
     print("dependencies:")
     for record in there.values():
-        print(
-            "  - %s=%s%s"
-            % (record["name"], record["version"], "" if args.no_builds else "=" + record["build"])
-        )
+        print("  - %s=%s%s" % (record["name"], record["version"], "" if args.no_builds else "=" + record["build"]))
     pip = pip_list(prefix)
     if pip:
         print("  - pip:")
@@ -202,28 +193,43 @@ def list_packages(args):
     prefix = target(args)
     if not os.path.isdir(os.path.join(prefix, "conda-meta")):
         raise Failure("EnvironmentLocationNotFound: Not a conda environment: %s" % prefix)
-    there = [
-        record for name, record in records(prefix).items() if not args.specs or re.search(args.specs[0], name)
-    ]
+    there = [record for name, record in records(prefix).items() if not args.specs or re.search(args.specs[0], name)]
     if args.explicit:
-        print("# This file may be used to create an environment using:\n# $ conda create --name <env> --file <this file>\n"
-              "# platform: linux-64\n@EXPLICIT")  # fmt: skip
+        print(
+            "# This file may be used to create an environment using:\n# $ conda create --name <env> --file <this file>\n"
+            "# platform: linux-64\n@EXPLICIT"
+        )
         print("\n".join(record["url"] for record in there))
         return 0
     rows = []
     for record in there:
         name = "%s-%s-%s" % (record["name"], record["version"], record["build"])
-        rows.append({
-            "base_url": record["channel"], "build_number": record.get("build_number", 0), "build_string": record["build"],
-            "channel": record["channel"].rsplit("/", 1)[-1], "dist_name": name, "name": record["name"],
-            "platform": record.get("subdir", "linux-64"), "version": record["version"],
-        })  # fmt: skip
+        rows.append(
+            {
+                "base_url": record["channel"],
+                "build_number": record.get("build_number", 0),
+                "build_string": record["build"],
+                "channel": record["channel"].rsplit("/", 1)[-1],
+                "dist_name": name,
+                "name": record["name"],
+                "platform": record.get("subdir", "linux-64"),
+                "version": record["version"],
+            }
+        )
     rows += [
-        {"base_url": "https://conda.anaconda.org/pypi", "build_number": 0, "build_string": "pypi_0", "channel": "pypi",
-         "dist_name": "%s-%s-pypi_0" % (item["name"], item["version"]), "name": item["name"].lower(), "platform": "pypi",
-         "version": item["version"]}
-        for item in pip_list(prefix) if not args.specs or re.search(args.specs[0], item["name"])
-    ]  # fmt: skip
+        {
+            "base_url": "https://conda.anaconda.org/pypi",
+            "build_number": 0,
+            "build_string": "pypi_0",
+            "channel": "pypi",
+            "dist_name": "%s-%s-pypi_0" % (item["name"], item["version"]),
+            "name": item["name"].lower(),
+            "platform": "pypi",
+            "version": item["version"],
+        }
+        for item in pip_list(prefix)
+        if not args.specs or re.search(args.specs[0], item["name"])
+    ]
     if args.json:
         print(json.dumps(rows, indent=2))
     else:
@@ -238,13 +244,23 @@ def list_packages(args):
 
 def info(args):
     data = {
-        "conda_version": version(), "root_prefix": root(), "conda_prefix": root(), "default_prefix": root(),
-        "sys.prefix": root(), "envs": environments(), "envs_dirs": [os.path.join(root(), "envs")],
-        "pkgs_dirs": [os.path.join(root(), "pkgs")], "channels": channel_urls(config().get("channels") or ["defaults"]),
-        "config_files": [path for path in rc_paths() if os.path.isfile(path)], "virtual_pkgs": virtual_packages(),
-        "platform": "linux-64", "python_version": "%d.%d.%d.final.0" % sys.version_info[:3], "UID": os.getuid(),
-        "rc_path": os.path.expanduser("~/.condarc"), "sys_rc_path": os.path.join(root(), ".condarc"),
-    }  # fmt: skip
+        "conda_version": version(),
+        "root_prefix": root(),
+        "conda_prefix": root(),
+        "default_prefix": root(),
+        "sys.prefix": root(),
+        "envs": environments(),
+        "envs_dirs": [os.path.join(root(), "envs")],
+        "pkgs_dirs": [os.path.join(root(), "pkgs")],
+        "channels": channel_urls(config().get("channels") or ["defaults"]),
+        "config_files": [path for path in rc_paths() if os.path.isfile(path)],
+        "virtual_pkgs": virtual_packages(),
+        "platform": "linux-64",
+        "python_version": "%d.%d.%d.final.0" % sys.version_info[:3],
+        "UID": os.getuid(),
+        "rc_path": os.path.expanduser("~/.condarc"),
+        "sys_rc_path": os.path.join(root(), ".condarc"),
+    }
     if args.envs:
         return list_environments(args)
     print(json.dumps(data, indent=2) if args.json else "\n".join("%24s : %s" % item for item in data.items()))

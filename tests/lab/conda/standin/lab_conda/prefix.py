@@ -60,9 +60,7 @@ def link_package(prefix, archive, url):
             if member.name.startswith("info/") or not (member.isfile() or member.issym()):
                 continue
             name = re.sub(
-                r"^(lib/python3\.\d+/)?site-packages/",
-                os.path.relpath(site(prefix), prefix) + "/",
-                member.name,
+                r"^(lib/python3\.\d+/)?site-packages/", os.path.relpath(site(prefix), prefix) + "/", member.name
             )
             target = os.path.join(prefix, name)
             os.makedirs(os.path.dirname(target), exist_ok=True)
@@ -81,10 +79,7 @@ def link_package(prefix, archive, url):
     with open(archive, "rb") as file:
         packed = file.read()
     # As the real one notes them from the channel's index.
-    sums = {
-        "md5": hashlib.md5(packed, usedforsecurity=False).hexdigest(),
-        "sha256": hashlib.sha256(packed).hexdigest(),
-    }
+    sums = {"md5": hashlib.md5(packed, usedforsecurity=False).hexdigest(), "sha256": hashlib.sha256(packed).hexdigest()}
     record = dict(
         index,
         fn=os.path.basename(archive),
@@ -94,9 +89,7 @@ def link_package(prefix, archive, url):
         size=len(packed),
         **sums,
     )
-    path = os.path.join(
-        prefix, "conda-meta", "%s-%s-%s.json" % (index["name"], index["version"], index["build"])
-    )
+    path = os.path.join(prefix, "conda-meta", "%s-%s-%s.json" % (index["name"], index["version"], index["build"]))
     with open(path, "w") as file:
         json.dump(record, file, indent=2)
 
@@ -107,9 +100,7 @@ def unlink_package(prefix, record):
         if os.path.lexists(path):
             os.unlink(path)
     os.unlink(
-        os.path.join(
-            prefix, "conda-meta", "%s-%s-%s.json" % (record["name"], record["version"], record["build"])
-        )
+        os.path.join(prefix, "conda-meta", "%s-%s-%s.json" % (record["name"], record["version"], record["build"]))
     )
 
 
@@ -125,9 +116,7 @@ def records(prefix):
                 found[record["name"]] = dict(record, version=record["version"], build=record["build"])
             except KeyError as error:
                 # conda makes a PrefixRecord of every *.json there is.
-                raise Failure(
-                    "CorruptedEnvironmentError: %s: %s" % (os.path.join(folder, name), error)
-                ) from None
+                raise Failure("CorruptedEnvironmentError: %s: %s" % (os.path.join(folder, name), error)) from None
     return found
 
 
@@ -135,9 +124,7 @@ def write_history(prefix, command, specs=()):
     with open(os.path.join(prefix, "conda-meta", "history"), "a") as file:
         file.write("==> %s <==\n# cmd: %s\n" % (time.strftime("%Y-%m-%d %H:%M:%S"), command))
         for record in records(prefix).values():
-            file.write(
-                "+%s::%s-%s-%s\n" % (record["channel"], record["name"], record["version"], record["build"])
-            )
+            file.write("+%s::%s-%s-%s\n" % (record["channel"], record["name"], record["version"], record["build"]))
         if specs:
             file.write("# update specs: %r\n" % [str(spec) for spec in specs])
 

@@ -23,23 +23,21 @@ def read_rc(path):
                 continue
             item = re.match(r"\s*-\s*(.+)$", line)
             if item and key:
-                found[key] = (found[key] if isinstance(found[key], list) else []) + [
-                    item.group(1).strip("\"'")
-                ]
+                found[key] = (found[key] if isinstance(found[key], list) else []) + [item.group(1).strip("\"'")]
                 continue
             key, _, value = line.partition(":")
             value = value.strip().strip("\"'")
-            found[key] = (
-                [] if value in ("", "[]") else {"true": True, "false": False}.get(value.lower(), value)
-            )
+            found[key] = [] if value in ("", "[]") else {"true": True, "false": False}.get(value.lower(), value)
     return found
 
 
 def rc_paths():
     return [
-        "/etc/conda/.condarc", os.path.join(root(), ".condarc"), os.path.expanduser("~/.conda/.condarc"),
+        "/etc/conda/.condarc",
+        os.path.join(root(), ".condarc"),
+        os.path.expanduser("~/.conda/.condarc"),
         os.path.expanduser("~/.condarc"),
-    ]  # fmt: skip
+    ]
 
 
 def config():
@@ -47,11 +45,7 @@ def config():
     found = {}
     for path in rc_paths():
         for key, value in read_rc(path).items():
-            found[key] = (
-                value + [v for v in found.get(key, []) if v not in value]
-                if isinstance(value, list)
-                else value
-            )
+            found[key] = value + [v for v in found.get(key, []) if v not in value] if isinstance(value, list) else value
     return found
 
 

@@ -19,9 +19,12 @@ def run_command(args):
     if not os.path.isfile(os.path.join(prefix, "conda-meta/history")):
         raise Failure("EnvironmentLocationNotFound: Not a conda environment: %s" % prefix)
     env = dict(
-        os.environ, CONDA_PREFIX=prefix, CONDA_DEFAULT_ENV=os.path.basename(prefix), CONDA_EXE=os.path.abspath(sys.argv[0]),
+        os.environ,
+        CONDA_PREFIX=prefix,
+        CONDA_DEFAULT_ENV=os.path.basename(prefix),
+        CONDA_EXE=os.path.abspath(sys.argv[0]),
         PATH=os.path.join(prefix, "bin") + ":" + os.environ.get("PATH", "/usr/bin:/bin"),
-    )  # fmt: skip
+    )
     folder = os.path.join(prefix, "etc/conda/activate.d")
     scripts = (
         [os.path.join(folder, name) for name in sorted(os.listdir(folder)) if name.endswith(".sh")]
@@ -33,9 +36,9 @@ def run_command(args):
 
 
 def configure(args):
-    path = args.file or {
-        "system": os.path.join(root(), ".condarc"), "env": os.path.join(target(args), ".condarc"),
-    }.get(args.where or "", os.path.expanduser("~/.condarc"))  # fmt: skip
+    path = args.file or {"system": os.path.join(root(), ".condarc"), "env": os.path.join(target(args), ".condarc")}.get(
+        args.where or "", os.path.expanduser("~/.condarc")
+    )
     values = read_rc(path)
     if args.show is not None or args.get is not None:
         shown = config() if args.show is not None else values
@@ -84,16 +87,9 @@ def init(args):
         if os.path.isfile(path):
             with open(path) as file:
                 before = file.read()
-        text = re.sub(
-            r"\n?# >>> conda initialize >>>\n.*?# <<< conda initialize <<<\n+", "\n", before, flags=re.S
-        )
+        text = re.sub(r"\n?# >>> conda initialize >>>\n.*?# <<< conda initialize <<<\n+", "\n", before, flags=re.S)
         if not args.reverse:
-            text = (
-                text.rstrip("\n")
-                + "\n\n"
-                + BLOCK.format(root(), "posix" if shell == "bash" else shell)
-                + "\n"
-            )
+            text = text.rstrip("\n") + "\n\n" + BLOCK.format(root(), "posix" if shell == "bash" else shell) + "\n"
         if not args.dry_run and text != before:
             with open(path, "w") as file:
                 file.write(text)

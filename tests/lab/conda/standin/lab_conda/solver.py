@@ -31,16 +31,18 @@ def cuda_of_driver():
 
 
 def virtual_packages():
-    found = [["__linux", os.uname().release.split("-")[0], "0"], ["__glibc", os.confstr("CS_GNU_LIBC_VERSION").split()[1], "0"],
-             ["__unix", "0", "0"]]  # fmt: skip
+    found = [
+        ["__linux", os.uname().release.split("-")[0], "0"],
+        ["__glibc", os.confstr("CS_GNU_LIBC_VERSION").split()[1], "0"],
+        ["__unix", "0", "0"],
+    ]
     cuda = cuda_of_driver()
     return ([["__cuda", cuda, "0"]] if cuda else []) + found
 
 
 def version_key(version):
     return [
-        (1, int(part), "") if part.isdigit() else (0, 0, part)
-        for part in re.findall(r"\d+|[a-z]+", version.lower())
+        (1, int(part), "") if part.isdigit() else (0, 0, part) for part in re.findall(r"\d+|[a-z]+", version.lower())
     ]
 
 
@@ -67,13 +69,10 @@ class Spec(object):
         return self.text
 
     def matches(self, record):
-        if record["name"] != self.name or (
-            self.build and not fnmatch.fnmatchcase(record["build"], self.build)
-        ):
+        if record["name"] != self.name or (self.build and not fnmatch.fnmatchcase(record["build"], self.build)):
             return False
         return not self.version or any(
-            all(self._one(part, record["version"]) for part in choice.split(","))
-            for choice in self.version.split("|")
+            all(self._one(part, record["version"]) for part in choice.split(",")) for choice in self.version.split("|")
         )
 
     @staticmethod
@@ -88,9 +87,15 @@ class Spec(object):
             return version == head or version.startswith(head + ".")
         here, there = version_key(version), version_key(wanted)
         return {
-            None: here == there, "==": here == there, "!=": here != there, ">=": here >= there, "<=": here <= there,
-            ">": here > there, "<": here < there, "~=": here >= there,
-        }[sign]  # fmt: skip
+            None: here == there,
+            "==": here == there,
+            "!=": here != there,
+            ">=": here >= there,
+            "<=": here <= there,
+            ">": here > there,
+            "<": here < there,
+            "~=": here >= there,
+        }[sign]
 
 
 def repodata(channels):
@@ -106,9 +111,7 @@ def repodata(channels):
             except urllib.error.HTTPError as error:
                 if error.code == 404:
                     continue
-                raise Failure(
-                    "CondaHTTPError: HTTP %d %s for url <%s>" % (error.code, error.reason, url)
-                ) from None
+                raise Failure("CondaHTTPError: HTTP %d %s for url <%s>" % (error.code, error.reason, url)) from None
             except (urllib.error.URLError, OSError) as error:
                 raise Failure(
                     "CondaHTTPError: HTTP 000 CONNECTION FAILED for url <%s>\nElapsed: -\n\nAn HTTP error occurred when "
@@ -117,9 +120,7 @@ def repodata(channels):
             seen += 1
             for name, record in list(data["packages"].items()):
                 found.append(
-                    dict(
-                        record, fn=name, url="%s/%s/%s" % (channel, subdir, name), rank=rank, channel=channel
-                    )
+                    dict(record, fn=name, url="%s/%s/%s" % (channel, subdir, name), rank=rank, channel=channel)
                 )
         if not seen:
             raise Failure(
@@ -132,17 +133,18 @@ def repodata(channels):
 def preference(record):
     """What a solver prefers; of two builds that are equal otherwise this one takes the build without CUDA (see M2)."""
     return (
-        record["rank"], bool(record.get("track_features")), [(-a, -b, c) for a, b, c in version_key(record["version"])],
-        -record.get("build_number", 0), "cpu" not in record["build"], record["build"],
-    )  # fmt: skip
+        record["rank"],
+        bool(record.get("track_features")),
+        [(-a, -b, c) for a, b, c in version_key(record["version"])],
+        -record.get("build_number", 0),
+        "cpu" not in record["build"],
+        record["build"],
+    )
 
 
 def solve(specs, available):
     """Choose one record a name so that every spec, dependency and constraint holds; Failure when that cannot be."""
-    virtual = {
-        name: {"name": name, "version": version, "build": build}
-        for name, version, build in virtual_packages()
-    }
+    virtual = {name: {"name": name, "version": version, "build": build} for name, version, build in virtual_packages()}
     by_name = {}
     for record in sorted(available, key=preference):
         by_name.setdefault(record["name"], []).append(record)
@@ -165,9 +167,7 @@ def solve(specs, available):
             if there is not None and not spec.matches(there):
                 reasons.append("%s conflicts with %s-%s" % (spec, there["name"], there["version"]))
                 return None
-        todo = next(
-            (spec for spec in wanted if not spec.name.startswith("__") and spec.name not in chosen), None
-        )
+        todo = next((spec for spec in wanted if not spec.name.startswith("__") and spec.name not in chosen), None)
         if todo is None:
             return chosen
         candidates = [
@@ -181,7 +181,8 @@ def solve(specs, available):
         for record in candidates:
             depends = list(record.get("depends", ()))
             if record["name"] == "python" and "pip" in by_name:
-                depends.append("pip")  # conda's add_pip_as_python_dependency
+                # conda's add_pip_as_python_dependency
+                depends.append("pip")
             found = step(
                 wanted + [Spec(text) for text in depends if text not in known],
                 limits + [Spec(text) for text in record.get("constrains", ())],
@@ -219,9 +220,7 @@ def fetch(record):
     path = os.path.join(cache, record["fn"])
     if not os.path.isfile(path):
         try:
-            with urllib.request.urlopen(record["url"], timeout=30) as answer, open(
-                path + ".part", "wb"
-            ) as file:
+            with urllib.request.urlopen(record["url"], timeout=30) as answer, open(path + ".part", "wb") as file:
                 shutil.copyfileobj(answer, file)
         except urllib.error.URLError as error:
             raise Failure(

@@ -20,9 +20,12 @@ def terms_folder(channel, base):
 
 def terms_roots():
     return [
-        "/etc/conda/tos", "/var/lib/conda/tos", os.path.join(root(), "conda-meta/tos"), os.path.expanduser("~/.config/conda/tos"),
+        "/etc/conda/tos",
+        "/var/lib/conda/tos",
+        os.path.join(root(), "conda-meta/tos"),
+        os.path.expanduser("~/.config/conda/tos"),
         os.path.expanduser("~/.conda/tos"),
-    ]  # fmt: skip
+    ]
 
 
 def accepted(channel):
@@ -53,17 +56,17 @@ def check_terms(channels):
             "https://www.anaconda.com/docs/tools/working-with-conda/channels"
             % (
                 "\n".join("    - " + channel for channel in missing),
-                "\n".join(
-                    "    conda tos accept --override-channels --channel " + channel for channel in missing
-                ),
+                "\n".join("    conda tos accept --override-channels --channel " + channel for channel in missing),
             )
         )
 
 
 def tos(args):
     base = {
-        "site": "/etc/conda/tos", "system": os.path.join(root(), "conda-meta/tos"), "user": os.path.expanduser("~/.conda/tos"),
-    }[args.location or "user"]  # fmt: skip
+        "site": "/etc/conda/tos",
+        "system": os.path.join(root(), "conda-meta/tos"),
+        "user": os.path.expanduser("~/.conda/tos"),
+    }[args.location or "user"]
     channels = chosen_channels(args)
     for channel in channels:
         if not needs_terms(channel):
@@ -74,10 +77,17 @@ def tos(args):
             folder = terms_folder(channel, base)
             os.makedirs(folder, exist_ok=True)
             with open(os.path.join(folder, "1752537600.0.json"), "w") as file:
-                json.dump({
-                    "version": "2025-07-15T00:00:00Z", "text": "(stand-in)", "support": "", "base_url": channel,
-                    "tos_accepted": args.action == "accept", "acceptance_timestamp": time.strftime("%Y-%m-%dT%H:%M:%SZ"),
-                }, file)  # fmt: skip
+                json.dump(
+                    {
+                        "version": "2025-07-15T00:00:00Z",
+                        "text": "(stand-in)",
+                        "support": "",
+                        "base_url": channel,
+                        "tos_accepted": args.action == "accept",
+                        "acceptance_timestamp": time.strftime("%Y-%m-%dT%H:%M:%SZ"),
+                    },
+                    file,
+                )
             print("%sed Terms of Service for %s" % (args.action, channel))
         else:
             print("%s  %s" % (channel, "accepted" if accepted(channel) else "-"))

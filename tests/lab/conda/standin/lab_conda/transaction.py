@@ -13,10 +13,7 @@ from .solver import fetch
 def transaction(prefix, chosen, command, specs):
     """Bring a prefix to the chosen records, in the order of their names' first mention."""
     there = records(prefix)
-    archives = [
-        (record, fetch(record)) for record in chosen.values()
-        if not same(there.get(record["name"]), record)
-    ]  # fmt: skip
+    archives = [(record, fetch(record)) for record in chosen.values() if not same(there.get(record["name"]), record)]
     archives.sort(key=lambda pair: pair[0]["name"] != "python")
     os.makedirs(os.path.join(prefix, "conda-meta"), exist_ok=True)
     print("Preparing transaction: done\nVerifying transaction: done")

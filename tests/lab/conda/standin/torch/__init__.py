@@ -76,13 +76,10 @@ class Tensor(object):
 
     def __matmul__(self, other):
         if str(self.device) != str(other.device):
-            raise RuntimeError(
-                "Expected all tensors to be on the same device, but found at least two devices"
-            )
+            raise RuntimeError("Expected all tensors to be on the same device, but found at least two devices")
         columns = list(zip(*other.rows))
         return Tensor(
-            [[math.fsum(a * b for a, b in zip(row, col)) for col in columns] for row in self.rows],
-            self.device,
+            [[math.fsum(a * b for a, b in zip(row, col)) for col in columns] for row in self.rows], self.device
         )
 
     matmul = mm = __matmul__
@@ -131,9 +128,7 @@ mm = matmul
 
 def allclose(one, other, rtol=1e-5, atol=1e-8):
     return all(
-        abs(a - b) <= atol + rtol * abs(b)
-        for left, right in zip(one.rows, other.rows)
-        for a, b in zip(left, right)
+        abs(a - b) <= atol + rtol * abs(b) for left, right in zip(one.rows, other.rows) for a, b in zip(left, right)
     )
 
 

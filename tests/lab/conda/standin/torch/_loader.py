@@ -11,7 +11,8 @@ import sys
 from ._build import BUILD
 
 _HELD = []
-LOADED = {}  # name: (path, version in the file or None)
+# name: (path, version in the file or None)
+LOADED = {}
 
 
 def folders(name):
