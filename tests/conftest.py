@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import settings
 
+# Makes the collection importable, for every test file that runs alone.
+import provision.collection  # noqa: F401
+
 # A change is judged by the same examples every time it is tried in CI; people's runs look for new ones.
 settings.register_profile("ci", derandomize=True)
 if os.environ.get("CI"):

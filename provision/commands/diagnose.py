@@ -75,7 +75,7 @@ def run(fleet: Fleet, talk: Talk | None = None) -> DiagnoseDocument:
         fleet,
         fleet.hosts,
         "looking for causes",
-        lambda host, session: read_facts(session.call, fleet.values[host.name], "trouble"),
+        lambda host, session: read_facts(session.call, fleet.values[host.name], "probe.diagnostics"),
         talk or Silent(),
     )
     document = DiagnoseDocument()

@@ -82,16 +82,19 @@ Time = Annotated[str, _form(r"[0-9A-Za-z :.,+-]+", 64, "not a time")]
 Number = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 
 
-def _data(value: object, depth: int = 0) -> object:
-    """Check JSON that has no schema here: texts of one line, numbers that can be reckoned with, bounded depth."""
+def _data(value: object, depth: int = 0, lines: bool = False) -> object:
+    """Check JSON that has no schema here: bounded depth, numbers that can be reckoned with, texts of one line.
+
+    lines: texts keep their line breaks, such as the file of an environment that is compared with another one.
+    """
     if depth > _DEEPEST:
         raise ValueError(f"more than {_DEEPEST} levels deep")
     if isinstance(value, str):
-        return one_line(value, _LONG)
+        return "\n".join(map(one_line, value[:_LONG].split("\n"))) if lines else one_line(value, _LONG)
     if isinstance(value, dict):
-        return {one_line(str(key)): _data(item, depth + 1) for key, item in value.items()}
+        return {one_line(str(key)): _data(item, depth + 1, lines) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_data(item, depth + 1) for item in value]
+        return [_data(item, depth + 1, lines) for item in value]
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int | float) and abs(value) < 2**63:
@@ -99,7 +102,7 @@ def _data(value: object, depth: int = 0) -> object:
     raise ValueError("a number out of range" if isinstance(value, int | float) else "not JSON")
 
 
-Data = Annotated[object, AfterValidator(_data)]
+Data = Annotated[object, AfterValidator(lambda value: _data(value, lines=True))]
 
 
 def answered(answer: object, **kinds: type) -> dict[str, Any]:

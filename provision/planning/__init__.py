@@ -76,7 +76,7 @@ def plan_host(
     return plan_from_facts(name, read_facts(call, values), call, values, catalog, parts, held)
 
 
-def read_facts(call: Call, values: Mapping[str, Any], program: str = "probe") -> Facts:
+def read_facts(call: Call, values: Mapping[str, Any], program: str = "probe.facts") -> Facts:
     """Read a host, and look at the places that its wishes name. program: trouble reads more, for diagnose and rescue."""
     return Facts.of_host(call(program, probe_args(values)))
 

@@ -1,7 +1,7 @@
 """The fast read: a Python program sent to each host over ssh, in parallel, one connection and one channel a host.
 
     with closing(open_session(host)) as session:
-        facts = session.call("probe", {})
+        facts = session.call("probe.facts", {})
 
 ``for_each`` runs a function over many hosts in threads.
 """

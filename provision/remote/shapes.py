@@ -62,9 +62,9 @@ _VERDICT = {
 
 # Program -> operation (args["op"], "" without one) -> shape.
 SHAPES: Mapping[str, Mapping[str, Any]] = {
-    "probe": {"": dict},
-    "trouble": {"": dict},
-    "prove": {"": {"checks": [_VERDICT]}},
+    "probe.facts": {"": dict},
+    "probe.diagnostics": {"": dict},
+    "prove.proofs": {"": {"checks": [_VERDICT]}},
     "probe.gpu_users": {"": {"gpu_users": [{"comm": str, "pid": int, "user": _TEXT}]}},
     "conda.size": {"": {...: ({"total": int, "own": int}, None)}},
     "run.hook": {"": {"rc": (int, None), "output": str, "timed_out": bool}},
@@ -124,7 +124,7 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
             "nothing": bool,
         }
     },
-    "mirror": {
+    "mirror.store": {
         "open": {"manifest": {"files?": {...: _FILE}, "signed?": object}, "apt": bool, "free": int},
         "resolve": {
             "packages": [

@@ -68,7 +68,7 @@ def look(
     mode: purge removes every trace of the driver first, then installs by the inventory; undo goes back to a snapshot (its
     id, None for the newest). Raises UnreachableError or HostFailedError from ``call``.
     """
-    facts = read_facts(call, values, "trouble")
+    facts = read_facts(call, values, "probe.diagnostics")
     diagnosis = diagnose(facts, values, catalog)
     if facts.host.boot_id and facts.host.boot_id not in history.boots[-1:]:
         history.boots.append(facts.host.boot_id)

@@ -348,13 +348,13 @@ SAMPLES = [
         {"workdir": "/tmp/x", "packages": {"a": [{"version": "1", "size": 5}]}, "errors": []},
     ),
     ("apt.query", {"op": "simulate"}, {"ok": True, "changes": [{"action": "install", "name": "a", "version": "1"}]}),
-    ("prove", {}, {"checks": [{"id": "a", "status": "pass", "message": "m", "evidence": ["e"], "hint": None}]}),
+    ("prove.proofs", {}, {"checks": [{"id": "a", "status": "pass", "message": "m", "evidence": ["e"], "hint": None}]}),
     ("probe.gpu_users", {}, {"gpu_users": [{"comm": "python3", "pid": 5, "user": None}]}),
     ("conda.size", {}, {"/opt/conda": {"total": 5, "own": 4}, "/x": None}),
     ("run.hook", {}, {"rc": 0, "output": "", "timed_out": False, "seconds": 0.1}),
     ("apt.settle", {}, {"settled": True, "seconds": 0.0}),
     ("rescue.snapshot", {"op": "list"}, {"snapshots": [{"id": "x", "made": "y"}]}),
-    ("mirror", {"op": "fetch"}, {"done": [{"path": "p", "sha256": "s", "size": 1}], "left": [], "refused": []}),
+    ("mirror.store", {"op": "fetch"}, {"done": [{"path": "p", "sha256": "s", "size": 1}], "left": [], "refused": []}),
 ]
 
 
@@ -412,6 +412,6 @@ def test_every_program_that_hosts_are_asked_for_has_a_shape():
 
     asked = set()
     for path in Path(provision.__file__).parent.rglob("*.py"):
-        asked |= set(re.findall(r'\bcall\(\s*"(\w+)"', path.read_text()))
+        asked |= set(re.findall(r'\bcall\(\s*"([\w.]+)"', path.read_text()))
     assert asked
     assert asked <= set(shapes.SHAPES)

@@ -258,7 +258,7 @@ def test_events_of_odd_results_are_bounded(tmp_path, monkeypatch):
     from types import SimpleNamespace
 
     monkeypatch.setenv("GPU_PROVISION_EVENTS", str(tmp_path / "events"))
-    path = Path(documents.__file__).parents[1] / "plugins/callback/gpu_provision_events.py"
+    path = Path(documents.__file__).parents[2] / "plugins/callback/gpu_provision_events.py"
     spec = importlib.util.spec_from_file_location("gpu_provision_events", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

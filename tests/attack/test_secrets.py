@@ -144,7 +144,7 @@ def test_the_program_on_the_host_redacts_every_answer_and_every_error(tmp_path):
         "    print(json.dumps(answer({'module': module, 'args': {}, 'sources': SOURCES})))\n"
     )
     sources = {
-        "redact": bundle.source("lib.redact"),
+        "lib.redact": bundle.source("lib.redact"),
         "lib.lazy_re": bundle.source("lib.lazy_re"),
         "good": "def main(args): return {'a': ['https://u:S3CRET1@h'], 'token': 'S3CRET2'}",
         "bad": "def main(args): raise ValueError('https://u:S3CRET3@h and token=S3CRET4')",
@@ -154,7 +154,7 @@ def test_the_program_on_the_host_redacts_every_answer_and_every_error(tmp_path):
     )
     said = subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, text=True, check=True).stdout
     assert len(said.splitlines()) == 2 and '"ok": false' in said and "S3CRET" not in said
-    assert "redact" in bundle.needed("conda.size")
+    assert "lib.redact" in bundle.needed("conda.size")
 
 
 def test_a_module_redacts_its_answer_its_error_and_its_arguments():

@@ -258,7 +258,7 @@ CATALOG = load_catalog()
 @settings(max_examples=200, deadline=None)
 @given(FACTS, VALUES)
 def test_it_never_raises_and_says_why_and_what_to_do(facts, values):
-    found = diagnose(Facts.model_validate(facts), values, CATALOG)
+    found = diagnose(Facts.of_host(facts), values, CATALOG)
     known = registry.by_code()
     for finding in flat(found.findings):
         assert finding.code in known and finding.message and finding.evidence

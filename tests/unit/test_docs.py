@@ -84,7 +84,12 @@ def test_a_wrong_command_line_would_be_found():
 
 
 def test_every_command_is_documented():
-    shown = {parse(words) for page in PAGES for words in command_lines(page.read_text()) if words[0] != "--help"}
+    shown = {
+        parse(words)
+        for page in PAGES
+        for words in command_lines(page.read_text())
+        if words[0] not in ("--help", "--version")
+    }
     assert set(COMMAND.commands) <= shown
     readme = (ROOT / "README.md").read_text()
     assert all(f"`{command}`" in readme or f"provision {command}" in readme for command in COMMAND.commands)

@@ -153,7 +153,7 @@ def planned(facts, **values):
 def test_a_plan_asks_the_mirror_alone_and_has_its_sources():
     plan, call = planned(host(["RTX 4090"]), gpu_mirror_url="http://m/gpu", gpu_mirror_key_fingerprint="AB" * 20)
     asked = call.args[0]
-    assert asked["alone"] and [spec["name"] for spec in asked["sources"]] == ["mirror.store"]
+    assert asked["alone"] and [spec["name"] for spec in asked["sources"]] == ["mirror"]
     assert plan.spec["apt"]["alone"]
     (written,) = plan.spec["apt"]["configure"]["repositories"]
     assert written["uris"] == "http://m/gpu/ubuntu/" and written["fingerprint"] == "AB" * 20
