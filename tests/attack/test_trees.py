@@ -26,8 +26,6 @@ from ansible_collections.gpu.provision.plugins.module_utils.lib.host_tree import
 from ansible_collections.gpu.provision.plugins.module_utils.probe import diagnostics as probe_diagnostics
 from ansible_collections.gpu.provision.plugins.module_utils.probe import facts as probe_facts
 from ansible_collections.gpu.provision.plugins.module_utils.probe import smi
-
-# isort: skip - trees makes the collection importable
 from tests.unit import condatrees, trees
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -20,7 +20,6 @@ from pathlib import Path
 
 import yaml
 
-# isort: skip - trees makes it importable
 from ansible_collections.gpu.provision.plugins.module_utils.probe import diagnostics as probe_diagnostics
 from provision.catalog import load_catalog
 from provision.diagnose import diagnose

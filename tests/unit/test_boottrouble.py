@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-# isort: skip
 from ansible_collections.gpu.provision.plugins.module_utils.lib.host_tree import HostTree
 
 from ansible_collections.gpu.provision.plugins.module_utils.probe import boot_diagnostics  # isort: skip - trees makes it importable
