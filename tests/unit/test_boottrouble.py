@@ -8,7 +8,8 @@ import yaml
 
 from ansible_collections.gpu.provision.plugins.module_utils.lib.host_tree import HostTree
 
-from ansible_collections.gpu.provision.plugins.module_utils.probe import boot_diagnostics  # isort: skip - trees makes it importable
+# isort: skip - trees makes it importable
+from ansible_collections.gpu.provision.plugins.module_utils.probe import boot_diagnostics
 from ansible_collections.gpu.provision.plugins.module_utils.probe import diagnostics as probe_diagnostics
 from tests.unit import trees
 
