@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import provision.collection  # noqa: F401  (makes the collection importable)
+from provision.cli.schemas import schemas
 from provision.diagnose import page
-from provision.documents import schemas
 from provision.parts import checks
 from tools import role_readme
 

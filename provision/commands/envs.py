@@ -8,10 +8,10 @@ from provision.documents import EnvsDocument, EnvsHost, EnvsRow
 from provision.errors import ProvisionError
 from provision.facts import CondaEnvironment, CondaPrefix, Facts
 from provision.inventory import Host
+from provision.layers.conda import frameworks
 from provision.parts.conda.state import made_by_us
 from provision.planning import read_facts
 from provision.remote import Session
-from provision.render.layers.conda import frameworks
 from provision.runs.fleet import Fleet, Silent, Talk, ask_all
 
 # What the measuring of sizes may take on a host before it is left out.

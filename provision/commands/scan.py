@@ -6,9 +6,9 @@ from provision.catalog import load_catalog
 from provision.documents import ScanDocument, ScannedHost
 from provision.errors import Exit, ProvisionError
 from provision.facts import Facts
+from provision.layers.cuda import cuda_in_words
+from provision.layers.driver import origin_in_words
 from provision.planning import describe_gpus, read_facts
-from provision.render.layers.cuda import cuda_in_words
-from provision.render.layers.driver import origin_in_words
 from provision.runs.fleet import Fleet, Silent, Talk, ask_all
 
 

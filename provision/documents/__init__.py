@@ -221,31 +221,6 @@ def error_document(error: ProvisionError) -> ErrorDocument:
     return ErrorDocument(errors=issues).conclude([error.exit_code])
 
 
-def schemas() -> dict[str, dict[str, Any]]:
-    """Return the JSON schema of every document by its id, for the docs and for those who read --json."""
-    from provision.commands.compat import CompatDocument
-    from provision.commands.diagnose import DiagnoseDocument, ExplainDocument
-    from provision.commands.drift import DriftDocument
-    from provision.commands.history import HistoryDocument
-    from provision.commands.lock import LockDocument
-    from provision.commands.mirror import MirrorDocument
-    from provision.rescue.model import OfflineDocument, RescueDocument
-
-    models: tuple[type[Document], ...] = (
-        *DOCUMENTS,
-        CompatDocument,
-        DiagnoseDocument,
-        ExplainDocument,
-        DriftDocument,
-        HistoryDocument,
-        LockDocument,
-        MirrorDocument,
-        OfflineDocument,
-        RescueDocument,
-    )
-    return {model.model_fields["schema_id"].default: model.model_json_schema(by_alias=True) for model in models}
-
-
 DOCUMENTS: tuple[type[Document], ...] = (
     ErrorDocument,
     InitDocument,

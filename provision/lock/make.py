@@ -33,6 +33,7 @@ from provision.lock.model import (
     LockedRepository,
     natural,
 )
+from provision.parts.conda.desired import conda_wish_of
 from provision.parts.conda.resolve import resolve_conda
 from provision.parts.containers.packages import installed_toolkit
 from provision.parts.containers.resolve import ContainersWish
@@ -41,7 +42,6 @@ from provision.parts.cuda.resolve import CudaWish, resolve_cuda
 from provision.parts.decision import Decision, DriverWish, kernel_flavours
 from provision.parts.driver.installed import installed_driver
 from provision.parts.driver.resolve import resolve_driver
-from provision.planning import conda_wish_of
 
 Kind = tuple[Any, ...]
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import provision.collection  # noqa: F401  (makes the collection importable)
@@ -25,7 +24,7 @@ from provision.lib.text import answered
 from provision.lock import hold as locked
 from provision.parts.apt import AptPart, combine, kept
 from provision.parts.candidates import Candidate, Offer
-from provision.parts.conda.desired import CondaWish, with_files
+from provision.parts.conda.desired import CondaWish, conda_wish_of
 from provision.parts.conda.plan import conda_spec, conda_summary
 from provision.parts.conda.resolve import resolve_conda
 from provision.parts.containers.packages import is_toolkit_uri, toolkit_entries
@@ -85,17 +84,6 @@ def probe_args(values: Mapping[str, Any]) -> dict[str, Any]:
     """What the probe is told of a host's wishes: where else to look."""
     prefixes = CondaWish.from_vars(values).prefix_paths()
     return {"conda_prefixes": prefixes} if prefixes else {}
-
-
-def conda_wish_of(values: dict[str, Any]) -> CondaWish:
-    """The wish for conda; files that it names lie below the inventory's folder (``inventory_dir``)."""
-    wish = CondaWish.from_vars(values)
-    places = FleetMirror.from_vars(values).conda.items()
-    instead: dict[str, Any] = {name: url for name, url in places if not getattr(wish, name)}
-    if wish.installer_file:
-        instead.pop("installer_url", None)
-    wish = replace(wish, **instead)
-    return with_files(wish, Path(str(values.get("inventory_dir") or ".")))
 
 
 def plan_from_facts(

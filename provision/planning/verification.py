@@ -19,6 +19,7 @@ from provision.errors import UsageError
 from provision.facts import Facts, ShellLine
 from provision.lib.text import answered
 from provision.parts import checks
+from provision.parts.conda.desired import conda_wish_of
 from provision.parts.conda.plan import conda_expectation
 from provision.parts.conda.resolve import resolve_conda
 from provision.parts.containers.plan import containers_expectation, containers_to_run
@@ -28,7 +29,7 @@ from provision.parts.cuda.resolve import CudaWish, resolve_cuda
 from provision.parts.decision import DriverWish
 from provision.parts.driver.plan import expectation
 from provision.parts.driver.resolve import resolve_driver
-from provision.planning import Call, conda_wish_of, read_facts
+from provision.planning import Call, read_facts
 
 # Checks that run something: only where a pattern can mean one of them is the host asked to.
 _RUN = ("gpu.", "cuda.compile", "python.", "container.run")

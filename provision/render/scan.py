@@ -9,8 +9,8 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from provision.documents import ScanDocument, ScannedHost
+from provision.layers.driver import layers
 from provision.render.base import Text, columns, headline, stacked
-from provision.render.layers.driver import layers
 from provision.render.words import grouped, hosts_in_words, unnamed
 
 # Below this width a table of hosts becomes blocks of lines.

@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from rich.console import Console
 
 from provision import documents
+from provision.cli.schemas import schemas
 from provision.documents import ErrorDocument, ScanDocument, ScannedHost
 from provision.drift.metrics import escaped
 from provision.errors import Issue
@@ -117,7 +118,7 @@ def made_of(kind: Any, text: str, depth: int = 0) -> Any:
 
 
 def models():
-    documents.schemas()
+    schemas()
     found, todo = [], [documents.Document]
     while todo:
         todo += (subclasses := todo.pop().__subclasses__())

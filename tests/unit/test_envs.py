@@ -8,8 +8,8 @@ from ansible_collections.gpu.provision.plugins.module_utils.conda import size as
 from provision.commands.envs import describe
 from provision.documents import EnvsDocument
 from provision.facts import Facts
+from provision.layers.conda import conda_lines
 from provision.render import Renderer
-from provision.render.layers.conda import conda_lines
 
 FACTS = Facts.model_validate(
     {

@@ -11,8 +11,8 @@ from rich.console import Console
 
 from provision.cli import fleet as cli_fleet
 from provision.cli.base import Settings
+from provision.cli.schemas import schemas
 from provision.commands import drift, lock
-from provision.documents import schemas
 from provision.errors import HostFailedError, UnreachableError, UsageError
 from provision.lock.hold import find
 from provision.lock.model import NAME, LockError, load

@@ -7,8 +7,8 @@ import pytest
 
 from provision.commands.scan import describe
 from provision.facts import Facts
-from provision.render.layers.cuda import cuda_in_words
-from provision.render.layers.driver import layers, origin_in_words
+from provision.layers.cuda import cuda_in_words
+from provision.layers.driver import layers, origin_in_words
 from tests.unit.hosts import host
 
 RECORDED = Path(__file__).parents[1] / "fixtures/h200x1/scan.json"

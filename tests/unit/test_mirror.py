@@ -39,7 +39,8 @@ from provision.mirror.make import CondaNeed, Maker
 from provision.mirror.need import Need, Upstream, needs
 from provision.mirror.serve import address, server
 from provision.mirror.store import Store, here
-from provision.planning import conda_wish_of, plan_from_facts
+from provision.parts.conda.desired import conda_wish_of
+from provision.planning import plan_from_facts
 from tests.lab import aptrepo
 from tests.lab.conda.wheels import wheel
 from tests.lab.debfile import Package

@@ -13,9 +13,9 @@ import pytest
 import provision.collection  # noqa: F401
 from ansible_collections.gpu.provision.plugins.module_utils.probe import facts as probe_facts
 from provision.facts import Facts
+from provision.layers.cuda import cuda_in_words, cuda_lines, cudnn_lines, nccl_lines
 from provision.planning import plan_from_facts
 from provision.planning.verification import verify_host
-from provision.render.layers.cuda import cuda_in_words, cuda_lines, cudnn_lines, nccl_lines
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 RECORDED = FIXTURES / "h200x1"

@@ -7,16 +7,8 @@ import re
 import pytest
 from rich.console import Console
 
-from provision.documents import (
-    ApplyDocument,
-    Check,
-    Document,
-    PlanDocument,
-    ScanDocument,
-    ScannedHost,
-    VerifyDocument,
-    schemas,
-)
+from provision.cli.schemas import schemas
+from provision.documents import ApplyDocument, Check, Document, PlanDocument, ScanDocument, ScannedHost, VerifyDocument
 from provision.errors import Exit, Issue
 from provision.parts.plan import HostPlan, PackageChange, Reason, Step
 from provision.render import Progress, Renderer, size

@@ -12,12 +12,12 @@ import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.lib import cuda_names
 from provision.catalog import load_catalog
 from provision.facts import DiskModule, Facts
+from provision.layers.conda import conda_lines
+from provision.layers.containers import container_lines
+from provision.layers.cuda import cuda_lines, cudnn_lines, nccl_lines
 from provision.parts import checks
 from provision.parts.decision import CHANNELS
 from provision.parts.driver.installed import installed_driver, is_cuda_uri, is_ppa_uri
-from provision.render.layers.conda import conda_lines
-from provision.render.layers.containers import container_lines
-from provision.render.layers.cuda import cuda_lines, cudnn_lines, nccl_lines
 
 Layer = tuple[str, list[str]]
 
