@@ -12,6 +12,7 @@ import shlex
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from ansible_collections.gpu.provision.plugins.module_utils.lib import driver_na
 from ansible_collections.gpu.provision.plugins.module_utils.rescue import purge as rescue_purge
 from ansible_collections.gpu.provision.plugins.module_utils.rescue import snapshot as rescue_snapshot
 from ansible_collections.gpu.provision.plugins.module_utils.rescue import traces as rescue_traces
+from provision.catalog import load_catalog
 from provision.errors import UsageError
 from provision.lib.text import one_line
 from provision.lock import hold
@@ -174,6 +176,7 @@ def _settings(host: str, values: Mapping[str, Any], known: Known | None) -> str:
                 "FABRIC_RE": _FABRIC,
             },
         ),
+        ("open or proprietary: each branch's order, and device numbers that take one alone", _flavours()),
         (
             "what a driver leaves that no package owns",
             {
@@ -202,6 +205,24 @@ def _settings(host: str, values: Mapping[str, Any], known: Known | None) -> str:
         lines += [f"# {one_line(words)}"] if words else []
         lines += [f"{name}={shlex.quote(value)}" for name, value in group.items()]
     return "\n".join(lines)
+
+
+@lru_cache(maxsize=1)
+def _flavours() -> dict[str, str]:
+    """The catalog's rule of modules as data: the order of each branch, and ranges of PCI ids that take one flavour alone."""
+    catalog = load_catalog()
+    orders = [f"{branch.number}:{','.join(catalog.flavours((), branch.number))}" for branch in catalog.branches]
+    alone: dict[str, list[list[int]]] = {"open": [], "proprietary": []}
+    for number in range(0x10000):
+        modules = catalog.gpu_by_id(f"{number:04x}").modules
+        if len(modules) == 1:
+            ranges = alone[modules[0]]
+            if ranges and ranges[-1][1] == number - 1:
+                ranges[-1][1] = number
+            else:
+                ranges.append([number, number])
+    words = {kind: " ".join(f"{first}-{last}" for first, last in ranges) for kind, ranges in alone.items()}
+    return {"FLAVOUR_ORDERS": " ".join(orders), "OPEN_ONLY": words["open"], "PROPRIETARY_ONLY": words["proprietary"]}
 
 
 def _first(wish: str, have: str) -> str:

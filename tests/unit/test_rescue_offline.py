@@ -51,6 +51,41 @@ def test_shellcheck_has_nothing_to_say(variant: str) -> None:
     assert done.returncode == 0, done.stdout
 
 
+def test_open_or_proprietary_is_the_catalogs_answer_for_every_card_and_branch() -> None:
+    catalog = load_catalog()
+    asked = [
+        (branch.number, device, flavours[0])
+        for branch in catalog.branches
+        for device in [*catalog.gpu_data.devices, "2fff", "1bff"]
+        if (flavours := catalog.flavours([catalog.gpu_by_id(device)], branch.number))
+    ]
+    assert {("2342", "open"), ("15f8", "proprietary")} <= {(device, flavour) for _, device, flavour in asked}
+    text = offline_script("gpu01", {}, None)
+    head = text[: text.index("# --- helpers")]
+    function = re.search(r"^flavour_for\(\) \{.*?^\}$", text, re.MULTILINE | re.DOTALL)
+    assert function
+    calls = "\n".join(f"flavour_for {branch} 0x{device}" for branch, device, _ in asked)
+    done = subprocess.run(
+        ["sh", "-s"], input=f"{head}\n{function[0]}\n{calls}\n", capture_output=True, text=True, check=True
+    )
+    wrong = [row for row, said in zip(asked, done.stdout.split(), strict=True) if row[2] != said]
+    assert not wrong
+
+
+def test_a_card_that_takes_one_flavour_decides_for_all_cards() -> None:
+    text = offline_script("gpu01", {}, None)
+    function = re.search(r"^flavour_for\(\) \{.*?^\}$", text, re.MULTILINE | re.DOTALL)
+    assert function
+    calls = (
+        "flavour_for 580 0x2330 0x15f8\nflavour_for 550-server 0x2330 0x2342\nflavour_for 580\nflavour_for 999 0x2330\n"
+    )
+    head = text[: text.index("# --- helpers")]
+    done = subprocess.run(
+        ["sh", "-s"], input=f"{head}\n{function[0]}\n{calls}", capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["proprietary", "open", "open", "open"]
+
+
 @pytest.mark.parametrize("shell", [["dash"], ["busybox", "sh"], ["bash", "--posix"]], ids=lambda argv: argv[0])
 def test_every_shell_parses_it(shell: list[str]) -> None:
     argv = [program(shell[0]), *shell[1:], "-n"]

@@ -172,18 +172,48 @@ level_initramfs() {
 # open or proprietary modules: as wished, else as the cards allow. Device ids below 1e00 are older than Turing and know no
 # open modules; the open ones are preferred from branch 560 on.
 flavour_of() { # BRANCH
-    flavour=$FLAVOUR
-    if [ "$flavour" = auto ]; then
-        flavour=open
-        if [ "${1%%-*}" -lt 560 ]; then flavour=proprietary; fi
-        for flavour_device in /sys/bus/pci/devices/*; do
-            if [ "$(cat "$flavour_device/vendor" 2>/dev/null)" != 0x10de ]; then continue; fi
-            case $(cat "$flavour_device/class" 2>/dev/null) in
-            0x03*) if [ "$(($(cat "$flavour_device/device")))" -lt 7680 ]; then flavour=proprietary; fi ;;
-            esac
-        done
+    if [ "$FLAVOUR" != auto ]; then
+        printf '%s\n' "$FLAVOUR"
+        return 0
     fi
-    printf '%s\n' "$flavour"
+    flavour_devices=''
+    for flavour_device in /sys/bus/pci/devices/*; do
+        if [ "$(cat "$flavour_device/vendor" 2>/dev/null)" != 0x10de ]; then continue; fi
+        case $(cat "$flavour_device/class" 2>/dev/null) in
+        0x03*) flavour_devices="$flavour_devices $(cat "$flavour_device/device")" ;;
+        esac
+    done
+    # shellcheck disable=SC2086 # a list of words
+    flavour_for "$1" $flavour_devices
+}
+# The first flavour of a branch that every card takes; the settings have both from the catalog.
+flavour_for() { # BRANCH DEVICE...
+    for_branch=${1%%-*}
+    shift
+    for_order='open proprietary'
+    for for_row in $FLAVOUR_ORDERS; do
+        if [ "${for_row%%:*}" = "$for_branch" ]; then for_order=$(printf '%s' "${for_row#*:}" | tr , ' '); fi
+    done
+    for_not=' '
+    for for_device; do
+        for for_range in $OPEN_ONLY; do
+            if [ "$((for_device))" -ge "${for_range%-*}" ] && [ "$((for_device))" -le "${for_range#*-}" ]; then for_not="$for_not proprietary "; fi
+        done
+        for for_range in $PROPRIETARY_ONLY; do
+            if [ "$((for_device))" -ge "${for_range%-*}" ] && [ "$((for_device))" -le "${for_range#*-}" ]; then for_not="$for_not open "; fi
+        done
+    done
+    for for_flavour in $for_order; do
+        case $for_not in
+        *" $for_flavour "*) ;;
+        *)
+            printf '%s\n' "$for_flavour"
+            return 0
+            ;;
+        esac
+    done
+    # No flavour of this branch drives these cards; apt or the proof says so.
+    printf '%s\n' "${for_order%% *}"
 }
 # What apt is asked for, for a series (580, 580-server): as the inventory wishes, else by the Ubuntu archive's names. Signed
 # modules come beside it.
