@@ -23,8 +23,8 @@ test: lint unit system lab-test molecule package  ## everything that must pass b
 docs: $(STAMP)  ## write the generated pages: READMEs of the roles, docs/checks.md, docs/schemas
 	$(BIN)/python -m tools.docs
 
-unit: $(STAMP)  ## unit tests and the fast attacks: seconds, no root, no network
-	$(BIN)/python -m pytest tests/unit tests/attack --ignore=tests/attack/lab
+unit: $(STAMP)  ## unit tests and the fast attacks: no root, no network
+	$(BIN)/python -m pytest -n 2 tests/unit tests/attack --ignore=tests/attack/lab
 
 lint: $(STAMP)  ## ruff, mypy, yamllint, ansible-lint (profile production)
 	$(BIN)/ruff check .

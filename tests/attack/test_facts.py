@@ -215,7 +215,12 @@ def texts_of(data):
 
 def sound(facts):
     """Facts that can be written: one line each, encodable, in range, and the same when they are read again."""
-    for text in texts_of(facts.model_dump()):
+    data = facts.model_dump()
+    # The record of an environment keeps the lines of its file, to be compared with the file of today.
+    conda = data.get("conda") or {}
+    records = [one.pop("record") for one in [*conda.get("prefixes", ()), *conda.get("environments", ())]]
+    lines = [line for text in texts_of(records) for line in text.split("\n")]
+    for text in [*texts_of(data), *lines]:
         assert (
             one_line(text, 10_000) == text
             or text.isprintable()

@@ -173,7 +173,9 @@ def test_a_module_redacts_its_answer_its_error_and_its_arguments():
         done = subprocess.run(
             [sys.executable, "-c", program, how], capture_output=True, text=True, cwd=ROOT, check=False
         )
-        assert '"invocation"' in done.stdout and "S3CRET" not in done.stdout + done.stderr, done
+        # The arguments are in what ansible-core 2.19 prints; 2.21 leaves them out.
+        assert ('"said"' if how == "exit" else '"failed"') in done.stdout, done
+        assert "S3CRET" not in done.stdout + done.stderr, done
 
 
 def test_the_log_of_a_program_holds_no_secret(tmp_path):

@@ -56,7 +56,7 @@ class World:
 
     def host(self, name, *shows, reboot="when_idle", local=False):
         self.shows[name] = list(shows)
-        self.boots[name] = "boot-1"
+        self.boots[name] = "b0071"
         connection = Connection(kind="local" if local else "ssh")
         return Host(name=name, connection=connection, vars={"nvidia_driver_reboot": reboot})
 
@@ -104,7 +104,7 @@ class World:
             ]
             on_event({"event": "ok", "host": name, "task": "t", "changed": True, "steps": steps})
             if told[name]["reboot"]["needed"]:
-                self.boots[name] += "+"
+                self.boots[name] += "0"
             outcomes[name] = self.failed.get(name) or HostOutcome(status="changed", changed=["t"])
         return RunResult(
             hosts=outcomes, run_dir=run_dir, rc=0, interrupted=any(o.status == "interrupted" for o in outcomes.values())
@@ -243,7 +243,7 @@ def test_each_round_is_asked_for(world):
     world.answers["module.reload"] = {"ok": False, "changed": False, "said": ["in use"]}
     done = world.run(world.host("gpu01", [STALE]), agree=agree)
     assert asked == [["module.reload"], ["reboot"]]
-    assert done.hosts["gpu01"].status == "planned" and world.boots["gpu01"] == "boot-1"
+    assert done.hosts["gpu01"].status == "planned" and world.boots["gpu01"] == "b0071"
 
 
 def test_a_failed_play_is_read_again(world):
