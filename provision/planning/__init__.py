@@ -410,7 +410,9 @@ class _Planner:
             host=self.name,
             message="some of what the host says cannot be used, and is left out",
             because=refused[:8],
-            hint="look there: is its python3 Ubuntu's own? the host may be compromised",
+            hint="look at these files on the host; the plan is made without them"
+            if all(place.startswith("/") for place in refused)
+            else "look there: is its python3 Ubuntu's own? the host may be compromised",
         )
         blocks = any(place.startswith("host.os.") for place in refused) and not self.facts.host.os.version_id
         (plan.blockers if blocks else plan.warnings).append(issue)

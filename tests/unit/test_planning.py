@@ -309,3 +309,17 @@ def test_two_roles_that_name_different_mirrors_are_told():
     assert "nvidia_driver_repo_url and cuda_toolkit_repo_url" in refused.value.issue.message
     wish["nvidia_driver_repo_url"] = "http://mirror.test/cuda/"
     plan_from_facts("gpu01", facts, FakeHost(CUDA_OFFERS["jammy"], CHANGES), wish)
+
+
+@pytest.mark.parametrize(
+    ("unreadable", "words"),
+    [
+        (["/home/ada/.bashrc: not UTF-8"], "look at these files"),
+        (["/root/.condarc: not a regular file", "host.python_path: not the path of a program"], "compromised"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_no_sign_of_an_intruder(unreadable, words):
+    facts = host(["H100"]).model_copy(update={"unreadable": unreadable})
+    plan = plan_from_facts("gpu01", facts, FakeHost(Offer(), CHANGES), {"nvidia_driver_manage": False})
+    (warning,) = [warning for warning in plan.warnings if warning.code == "host.unreadable"]
+    assert words in warning.hint
