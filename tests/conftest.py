@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,6 +13,10 @@ from hypothesis import settings
 
 # Makes the collection importable, for every test file that runs alone.
 import provision.collection  # noqa: F401
+from provision import catalog
+
+# Tests pin behaviour, not data: a new row in the real catalog breaks none of them.
+_REAL_CATALOG, catalog.FOLDER = catalog.FOLDER, Path(__file__).parent / "catalog"
 
 # A change is judged by the same examples every time it is tried in CI; people's runs look for new ones.
 settings.register_profile("ci", derandomize=True)
@@ -55,3 +60,12 @@ def new_host(lab: Lab) -> Iterator[Callable[..., LabHost]]:
 
     yield start
     lab.remove(*started)
+
+
+@pytest.fixture
+def real_catalog(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The catalog that is shipped, for the pages that are made from it."""
+    monkeypatch.setattr(catalog, "FOLDER", _REAL_CATALOG)
+    catalog.load_catalog.cache_clear()
+    yield
+    catalog.load_catalog.cache_clear()

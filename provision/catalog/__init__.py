@@ -98,7 +98,8 @@ __all__ = [
     "load_catalog",
 ]
 
-_FOLDER = Path(__file__).resolve().parent / "data"
+# Where the data lies; the tests put a frozen copy in its place.
+FOLDER = Path(__file__).resolve().parent / "data"
 # libyaml reads ten times faster; PyYAML may have been built without it.
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _Topic = TypeVar("_Topic", bound=models.Data)
@@ -109,7 +110,7 @@ _BLACKWELL_FROM = (10, 0)
 @cache
 def load_catalog() -> Catalog:
     """Return the catalog of this package: one object a process, each file read when first asked for."""
-    return Catalog(_FOLDER)
+    return Catalog(FOLDER)
 
 
 class Catalog:
@@ -680,77 +681,6 @@ class Catalog:
         ]
 
     # --------------------------------------------------------------------------------------------------------
-
-    def check(self) -> list[str]:
-        """Read every file and return what does not fit together across files; empty when all does."""
-        problems: list[str] = []
-
-        def need(kind: str, where: str, names: Iterable[object], known: Iterable[object]) -> None:
-            have = set(known)
-            problems.extend(f"{where}: unknown {kind} {name!r}" for name in names if name not in have)
-
-        arch = self.architectures
-        numbers = {b.number for b in self.branches}
-        ccs, releases = set(arch.compute_capabilities), set(self.ubuntu_data.releases)
-        minors, tags = set(self.cuda_data.minors), set(self.frameworks.torch.tags)
-        names = set(arch.architectures)
-        for chip, row in self.gpu_data.chips.items():
-            need("compute capability", f"chip {chip}", [row.cc], ccs)
-            if row.cc in ccs and arch.compute_capabilities[row.cc].architecture != row.architecture:
-                problems.append(f"chip {chip}: {row.cc} is not {row.architecture}")
-        for span in self.gpu_data.id_ranges:
-            need("architecture", f"id range {span.first}", [span.architecture], names)
-            need("compute capability", f"id range {span.first}", [span.cc] if span.cc else [], ccs)
-            need("chip", f"id range {span.first}", span.chips, self.gpu_data.chips)
-        for name, architecture in arch.architectures.items():
-            need("branch", name, [architecture.last_branch] if architecture.last_branch else [], numbers)
-        for cc, capability in arch.compute_capabilities.items():
-            need("branch", f"cc {cc}", [capability.first_branch] if capability.first_branch else [], numbers)
-        for branch in self.branches:
-            need("architecture", f"branch {branch.number}", [branch.oldest_architecture], names)
-        for offer in self.drivers.archive.offers:
-            need("Ubuntu release", f"archive {offer.series}", [offer.ubuntu], releases)
-            need("branch", f"archive {offer.series}", [int(offer.series[:3])], numbers)
-        for moved in self.drivers.archive.transitional:
-            where = f"transitional {moved.from_}"
-            need("Ubuntu release", where, moved.ubuntu, releases)
-            need("branch", where, [int(s[:3]) for s in (moved.from_, moved.to) if s], numbers)
-            need("codename", where, moved.codenames, self.ubuntu_data.other_codenames)
-        for nvidia in self.drivers.nvidia.offers:
-            need("Ubuntu release", "nvidia offers", [nvidia.ubuntu], releases)
-            need("branch", f"nvidia {nvidia.ubuntu}", (*nvidia.branches, *nvidia.inferred), numbers)
-        for version, toolkit in self.cuda_data.minors.items():
-            need("Ubuntu release", f"CUDA {version}", toolkit.ubuntu, releases)
-            plain = [_sm_to_cc(sm.rstrip("af")) for sm in toolkit.sm]
-            need("compute capability", f"CUDA {version}", [cc for cc in plain if cc != "10.1"], ccs)
-            ranges = {u for u in releases if self.cuda_in_repository(version, ubuntu=u)}
-            if ranges != set(toolkit.ubuntu):
-                problems.append(f"CUDA {version}: minors and repository ranges disagree about Ubuntu releases")
-        for version, release in self.cuda_data.releases.items():
-            need("CUDA minor", f"release {version}", [minor(version)], minors)
-            need("branch", f"release {version}", [release.branch] if release.branch else [], numbers)
-        need("CUDA minor", "nccl pairs", [p.cuda for p in self.nccl_data.pairs], minors)
-        need("CUDA minor", "cudnn pairs", [minor(p.cuda) for p in self.cudnn_data.pairs if "." in p.cuda], minors)
-        for version, torch in self.frameworks.torch.releases.items():
-            need("tag", f"torch {version}", (torch.default, *torch.offered), tags)
-            for tag in torch.offered:
-                if self.torch_arch_list(version, tag) is None:
-                    problems.append(f"torch {version}: no arch list for {tag}")
-        for row_ in self.frameworks.torch.arch_lists:
-            need("tag", "arch lists", row_.tags, tags)
-            need("compute capability", "arch lists", row_.cc, ccs)
-        for tested in self.frameworks.tensorflow.releases.values():
-            need("CUDA minor", "tensorflow", [tested.cuda], minors)
-        for name, repository in self.repositories.repositories.items():
-            need("Ubuntu release", name, (*repository.ubuntu, *repository.keys), releases)
-            need("key", name, [k for k in repository.keys.values() if k], self.repositories.keys)
-        ids = [trap.id for trap in self.traps]
-        problems.extend(f"trap {i} is there twice" for i in set(ids) if ids.count(i) > 1)
-        for bad in self._known_bad:
-            need("branch", "known bad", [key(v)[0] for v in bad.versions if bad.component == "driver"], numbers)
-        # read and validated
-        _ = (self.container_toolkit, self.conda)
-        return problems
 
 
 def _sm_to_cc(sm: str) -> str:

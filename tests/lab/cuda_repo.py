@@ -20,7 +20,7 @@ from .debfile import File, Package
 from .sim.nvcc import wrapper
 
 HERE = Path(__file__).parent
-CATALOG = HERE.parents[1] / "provision/catalog/data/cuda.yml"
+CATALOG = HERE.parents[1] / "tests/catalog/cuda.yml"
 LIB = contents.LIB
 INCLUDE = "/usr/include/x86_64-linux-gnu"
 TARGET = "targets/x86_64-linux"

@@ -63,11 +63,13 @@ def test_areas_are_in_an_order():
     assert {registry.area(code) for code in registry.by_code()} <= set(registry.AREAS)
 
 
+@pytest.mark.usefixtures("real_catalog")
 def test_pages_are_current():
     written = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "docs/findings").glob("*.md")}
     assert written == page.pages(), "run: make docs"
 
 
+@pytest.mark.usefixtures("real_catalog")
 def test_links_of_pages_lead_somewhere():
     pages = page.pages()
     for name, text in pages.items():

@@ -25,7 +25,7 @@ PIP_CONF = f"[global]\ntrusted-host = {HOST}\n"
 
 def made() -> Path:
     """Folder with installers, channels and the wheel index; made when it is not there."""
-    catalog = (ROOT / "provision/catalog/data/frameworks.yml").read_text(encoding="utf-8")
+    catalog = (ROOT / "tests/catalog/frameworks.yml").read_text(encoding="utf-8")
     folder = CACHE / "conda" / fingerprint_of("conda", "data/conda.yml", extra=pip_version() + catalog)
     if not folder.is_dir():
         fresh = folder.with_name(f"{folder.name}.{os.getpid()}")

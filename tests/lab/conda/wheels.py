@@ -59,7 +59,7 @@ def torch_files(version: str, build: Mapping[str, Any]) -> dict[str, bytes]:
 
 
 def _frameworks() -> dict[str, Any]:
-    return yaml.safe_load((ROOT / "provision/catalog/data/frameworks.yml").read_text(encoding="utf-8"))["torch"]
+    return yaml.safe_load((ROOT / "tests/catalog/frameworks.yml").read_text(encoding="utf-8"))["torch"]
 
 
 def torch_wheels() -> Iterable[tuple[str, str, bytes]]:
