@@ -17,6 +17,7 @@ from provision.lib.text import (
     AnyPath,
     Arch,
     Data,
+    DataOfLines,
     DebianVersion,
     DpkgStatus,
     Hash,
@@ -469,7 +470,7 @@ class CondaEnvironment(Answer):
     cudart_links: list[CudartLink] = Field(default_factory=list)
     lib64: bool = False
     # what we noted when we made it; None: not made by us
-    record: dict[Line, Data] | None = None
+    record: dict[Line, DataOfLines] | None = None
     # over the names of all its packages
     digest: Hash | None = None
     # its packages are others than when we made it; None: not made by us
@@ -500,7 +501,7 @@ class CondaPrefix(Answer):
     asks_terms: bool = False
     # channels whose terms are accepted, for everybody or by its owner
     tos_accepted: list[Line] = Field(default_factory=list)
-    record: dict[Line, Data] | None = None
+    record: dict[Line, DataOfLines] | None = None
 
 
 class Conda(Answer):

@@ -102,7 +102,9 @@ def _data(value: object, depth: int = 0, lines: bool = False) -> object:
     raise ValueError("a number out of range" if isinstance(value, int | float) else "not JSON")
 
 
-Data = Annotated[object, AfterValidator(lambda value: _data(value, lines=True))]
+Data = Annotated[object, AfterValidator(_data)]
+# The same, for what is compared with a file of several lines.
+DataOfLines = Annotated[object, AfterValidator(lambda value: _data(value, lines=True))]
 
 
 def answered(answer: object, **kinds: type) -> dict[str, Any]:
