@@ -132,7 +132,7 @@ def test_a_wrong_checksum_leaves_nothing_behind_and_runs_nothing(place):
     given = place.installer() | {"sha256": "0" * 64}
     error = refusal(place, **given)
     assert error.code == "conda.checksum" and "sha256 wanted: " + "0" * 64 in error.because
-    assert list((place.folder / "cache").iterdir()) == []
+    assert [path.name for path in (place.folder / "cache").iterdir()] == [".lock"]
     assert not place.prefix.exists()
     place.install()
     assert prefix_state(str(place.prefix))["state"] == "whole"
@@ -278,7 +278,7 @@ def test_a_disk_that_fills_up_in_the_middle(place, small_disk, monkeypatch):
 def test_a_full_disk_under_the_cache(place, small_disk):
     disk = small_disk(1)
     error = refusal(place, cache_dir=str(disk))
-    assert error.code == "conda.disk_full" and list(disk.iterdir()) == []
+    assert error.code == "conda.disk_full" and [path.name for path in disk.iterdir()] == [".lock"]
 
 
 def test_a_read_only_prefix(place, small_disk):

@@ -222,7 +222,8 @@ def test_passwords_and_variables_are_in_no_argument_list(tmp_path):
 STARTER = """
 import sys
 from pathlib import Path
-from provision import engine, inventory
+from provision import inventory
+from provision.runs import engine
 fleet = inventory.load(["a,"], None, {"ansible_connection": "local", "ansible_python_interpreter": sys.executable})
 def look(event):
     if event["event"] == "host_start" and event["task"] == "Be slow":
@@ -362,4 +363,4 @@ def test_python_that_read_the_host(tmp_path, line, python, given):
     (tmp_path / "hosts").write_text(f"{line}\nb\n")
     fleet = inventory.load([str(tmp_path / "hosts")])
     found = engine._host_vars(fleet, ["a"], {"a": python, "b": {"path": "/b", "version": "3.12.3"}})
-    assert found == ({} if given is None else {"a": {"ansible_python_interpreter": given}})
+    assert found == ({} if given is None else {"a": {"ansible_python_interpreter": {"__ansible_unsafe": given}}})

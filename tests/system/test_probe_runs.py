@@ -22,14 +22,14 @@ import importlib.machinery, json, sys
 PACKAGE = "ansible_collections.gpu.provision.plugins.module_utils"
 class Finder:
     def find_spec(self, name, path=None, target=None):
-        if (PACKAGE + ".").startswith(name + "."):
-            return importlib.machinery.ModuleSpec(name, self, is_package=True)
-        if name.startswith(PACKAGE + "."):
+        if name[len(PACKAGE) + 1:] in SOURCES:
             return importlib.machinery.ModuleSpec(name, self, origin=name)
+        if (PACKAGE + ".").startswith(name + ".") or name.startswith(PACKAGE + "."):
+            return importlib.machinery.ModuleSpec(name, self, is_package=True)
     def create_module(self, spec):
         return None
     def exec_module(self, module):
-        if module.__name__ in PACKAGE:
+        if module.__name__[len(PACKAGE) + 1:] not in SOURCES:
             module.__path__ = []
         else:
             exec(compile(SOURCES[module.__name__[len(PACKAGE) + 1:]], module.__name__, "exec"), module.__dict__)
@@ -114,41 +114,6 @@ def test_start_needs_no_slow_module():
 def test_only_the_standard_library_is_imported():
     roots = {name.split(".")[0] for name in _run(sys.executable, {})["modules"]}
     assert roots - set(sys.stdlib_module_names) <= {"ansible_collections", "__main__"}
-
-
-def test_files_are_read_fast(tmp_path):
-    """60 ms on a usual host. The best of several: other work runs on the same processors."""
-    filler = "".join(
-        f"Package: filler{n}\nStatus: install ok installed\nArchitecture: amd64\nVersion: 1.{n}\n"
-        f"Depends: {', '.join(f'lib{d}' for d in range(20))}\nDescription: x\n{' text' * 200}\n\n"
-        for n in range(2500)
-    )
-    kernels = [f"6.8.0-{n}-generic" for n in range(40, 46)]
-    root = trees.build(
-        tmp_path / "host",
-        {
-            "base": "h100x1",
-            "boot": kernels,
-            "headers": kernels,
-            "running": kernels[-1],
-            "modules": [{"path": f"/lib/modules/{k}/updates/dkms/nvidia.ko", "version": "580.65.06"} for k in kernels],
-            "files": {f"/lib/modules/{k}/modules.dep": "kernel/a/b.ko:\n" * 7000 for k in kernels},
-            "pci": [f"0000:{bus:02x}:{slot:02x}.0 8086:1234 0604" for bus in range(10) for slot in range(20)],
-        },
-    )
-    status = trees.at(root, "/var/lib/dpkg/status")
-    status.write_text(status.read_text() + filler)
-    assert status.stat().st_size > 2_000_000
-    code = (
-        f"import sys, time\nsys.path.insert(0, {str(COLLECTIONS_PATH)!r})\n"
-        "from ansible_collections.gpu.provision.plugins.module_utils.probe import facts as probe\n"
-        f"start = time.process_time(); probe.collect(root={str(root)!r}); print(time.process_time() - start)"
-    )
-    runs = [
-        float(subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True).stdout)
-        for _ in range(5)
-    ]
-    assert min(runs) < 0.06, runs
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")

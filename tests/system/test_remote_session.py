@@ -53,7 +53,9 @@ def modules(monkeypatch, tmp_path):
         (tmp_path / f"{name}.py").write_text(text)
     for name in bundle.needed("lib.redact"):
         # What the server itself needs.
-        (tmp_path / f"{name}.py").write_text(bundle.source(name))
+        path = tmp_path / f"{name.replace('.', '/')}.py"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(bundle.source(name))
     monkeypatch.setattr(bundle, "MODULE_UTILS", tmp_path)
     caches = (bundle.source, bundle.needed, bundle._first_request)
     for cache in caches:

@@ -38,7 +38,9 @@ def clean(monkeypatch, tmp_path):
     (modules / "echo.py").write_text(ECHO)
     for name in bundle.needed("lib.redact"):
         # What the server itself needs.
-        (modules / f"{name}.py").write_text(bundle.source(name))
+        path = modules / f"{name.replace('.', '/')}.py"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(bundle.source(name))
     monkeypatch.setattr(bundle, "MODULE_UTILS", modules)
     monkeypatch.setattr(target, "_USER_CONFIG", str(tmp_path / "ssh_config"))
     monkeypatch.setattr(target, "_SYSTEM_CONFIG", "/nonexistent")

@@ -36,7 +36,8 @@ LOCAL = {"ansible_connection": "local", "ansible_python_interpreter": sys.execut
 COMMAND = """
 import sys
 from pathlib import Path
-from provision import engine, inventory
+from provision import inventory
+from provision.runs import engine
 fleet = inventory.load([sys.argv[1]], None, {"typed": sys.argv[3], "led": "to {{ typed }}"},
     vault_password=sys.stdin.readline().strip())
 print("read", flush=True)
@@ -116,7 +117,7 @@ def test_it_is_used_and_lies_in_no_file(tmp_path, fleet_file):
     sampler.over.set()
     sampler.join()
     assert result.hosts["a"].status == "ok", (result.run_dir / "ansible.log").read_text()
-    assert sampler.looks > 20
+    assert sampler.looks > 5
     assert sampler.found == set()
 
 
