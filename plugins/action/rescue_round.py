@@ -38,7 +38,9 @@ class ActionModule(ActionBase):
         plan = orders.pop("plan")
         if plan:
             # Every role of ours finds this plan; those that it is not for are not run.
-            orders["ansible_facts"] = runlock.keep(_FACT, {"plan": plan, "left": plan["spec"]["roles"]})
+            orders["ansible_facts"] = runlock.keep(
+                _FACT, {"plan": plan, "left": plan["spec"]["roles"], "play": self._task.get_play()._uuid}
+            )
         return dict(result, changed=False, **orders)
 
     def _shown(self, file, task_vars):

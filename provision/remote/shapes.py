@@ -125,7 +125,11 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
         }
     },
     "mirror.store": {
-        "open": {"manifest": {"files?": {...: _FILE}, "signed?": object}, "apt": bool, "free": int},
+        "open": {
+            "manifest": {"files?": {...: {"sha256": str, "size": int}}, "signed?": object},
+            "apt": bool,
+            "free": int,
+        },
         "resolve": {
             "packages": [
                 {**_FILE, "name": str, "version": str, "url": str, "repository": str, "places": [[str]], "stanza": str}

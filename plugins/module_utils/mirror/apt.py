@@ -283,7 +283,8 @@ def _write_status(work, base, named):
         lines += ["Package: " + name, "Status: install ok installed", "Architecture: " + arch, "Version: " + version]
         lines += ["Provides: " + provides] if provides else []
         lines += ["Maintainer: nobody", "Description: base", ""]
-    _write(os.path.join(work, "status"), "\n".join(lines) + "\n")
+    # Not even a line break where nothing is left: apt takes it for a package without a name.
+    _write(os.path.join(work, "status"), "".join(line + "\n" for line in lines))
 
 
 def _simulate(config, names):
