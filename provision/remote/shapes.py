@@ -158,7 +158,7 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
             "sources": [
                 {"file": str, "uris": _WORDS, "suites": _WORDS, "components": _WORDS, "signed_by": _TEXT, "key": _TEXT}
             ],
-            "conda": {...: {"packages": [dict], "wheels": [dict], "index": _TEXT, "problems": _WORDS}},
+            "conda": {...: {"packages": [dict], "wheels": [dict], "problems": _WORDS}},
         }
     },
     "mirror.wheels": {
