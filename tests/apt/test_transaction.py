@@ -6,12 +6,15 @@ import fcntl
 import json
 import os
 import pty
+import re
 import subprocess
 import termios
 import time
 from pathlib import Path
 
 import pytest
+
+from ansible_collections.gpu.provision.plugins.module_utils.apt import common as apt_common
 
 from .packages import NEW, OLD, driver, names, pinned
 from .rootfs import Repo, Root, cut_power, kill_session
@@ -275,11 +278,11 @@ if [ "$(wc -l < /points)" = "$(cat /cut 2>&1)" ]; then touch /reached; sleep 600
 """
 
 
-def cut_off(root: Root, repo: Repo, point: int) -> None:
-    """Branch 550 is installed and held; the power is cut in the middle of the way to 580."""
+def cut_off(root: Root, repo: Repo, point: int, *, removal: bool = False) -> None:
+    """Branch 550 is installed and held; the power is cut in the middle of the way to 580, or of 550's removal."""
     repo.add("lab-tool", "1.0")
-    driver(repo, "550", OLD)
-    driver(repo, "580", NEW, everywhere={"preinst": STOP, "postinst": STOP})
+    driver(repo, "550", OLD, everywhere={"postrm": STOP} if removal else {})
+    driver(repo, "580", NEW, everywhere={} if removal else {"preinst": STOP, "postinst": STOP})
     repo.publish()
     root.module("apt_sources", **repo.spec())
     asked = {"install": pinned("550", OLD), "family_version": "550.163.01", "reserve_mib": 1}
@@ -294,8 +297,12 @@ def cut_off(root: Root, repo: Repo, point: int) -> None:
 
 
 def goes_on(root: Root) -> None:
-    plan = root.module("apt_transaction", check=True, **SWITCH)["changes"]
-    result = root.module("apt_transaction", **SWITCH, expect=plan, update_cache=True)
+    # As the planner asks: only what dpkg's record and its journal still have has to go.
+    there = {p.name for p in apt_common.read_status(str(root.path / "var/lib/dpkg/status")) if p.present}
+    asked = SWITCH | {"remove": [name for name in names("550") if name in there]}
+    check = root.module("apt_transaction", check=True, **asked)
+    assert not check.get("failed"), check
+    result = root.module("apt_transaction", **asked, expect=check["changes"], update_cache=True)
     assert not result.get("failed"), result
     assert held(root, names("580")) == dict.fromkeys(names("580"), f"hi {NEW}")
     assert root.selections()["lab-tool"] == "hi 1.0"
@@ -311,6 +318,14 @@ def test_after_a_power_cut_the_plan_holds(root: Root, repo: Repo, point: int) ->
     goes_on(root)
 
 
+@pytest.mark.parametrize("point", [2, 4])
+def test_after_a_power_cut_while_the_old_branch_goes_the_plan_holds(root: Root, repo: Repo, point: int) -> None:
+    # What is gone stands as gone in dpkg's journal alone, which apt does not read.
+    cut_off(root, repo, point, removal=True)
+    assert list((root.path / "var/lib/dpkg/updates").glob("[0-9]*"))
+    goes_on(root)
+
+
 @pytest.mark.parametrize("point", [3, 6])
 def test_after_a_power_cut_in_a_later_call_of_dpkg_the_plan_holds(root: Root, repo: Repo, point: int) -> None:
     # The first call has written into the status file what it unpacked; what the second did is not in there yet.
@@ -320,6 +335,26 @@ def test_after_a_power_cut_in_a_later_call_of_dpkg_the_plan_holds(root: Root, re
     assert before in status
     root.write("/var/lib/dpkg/status", status.replace(before, after))
     goes_on(root)
+
+
+@pytest.mark.parametrize("package", ["lab-tool", "nvidia-utils-550"])
+def test_what_dpkg_was_cut_off_at_is_put_in_again_whoever_it_belongs_to(host: Root, repo: Repo, package: str) -> None:
+    repo.add("lab-extra", "1.0", Depends="lab-tool, nvidia-utils")
+    repo.publish()
+    host.sh("apt-get -q update && apt-get -q -y install lab-tool")
+    # Killed while it was unpacked, and apt takes it for installed.
+    status = host.read("/var/lib/dpkg/status")
+    at = status.index(f"Package: {package}\n")
+    broken = re.sub("(install|hold) ok installed", "\\1 reinstreq half-installed", status[at:], count=1)
+    host.write("/var/lib/dpkg/status", status[:at] + broken)
+    asked = {"install": ["lab-extra=1.0"], "reserve_mib": 1}
+    plan = host.module("apt_transaction", check=True, **asked)
+    assert not plan.get("failed"), plan
+    result = host.module("apt_transaction", **asked, expect=plan["changes"])
+    assert result.get("changed"), result
+    assert host.selections()["lab-extra"] == "ii 1.0"
+    assert host.selections()[package][1] == "i"
+    assert host.sh("dpkg --audit") == ""
 
 
 def test_after_a_power_cut_a_moved_repository_is_refused(root: Root, repo: Repo) -> None:

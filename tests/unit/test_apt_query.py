@@ -36,7 +36,7 @@ def test_parse_unmet(case: dict[str, Any]) -> None:
 
 def change(text: str) -> dict[str, Any]:
     action, name, *versions = text.split()
-    old = versions[0] if action in ("remove", "upgrade", "downgrade") else None
+    old = versions[0] if action == "remove" or len(versions) > 1 else None
     return {
         "action": action,
         "name": name,

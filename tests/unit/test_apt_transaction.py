@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import provision.collection  # noqa: F401  (makes the collection importable)
+from ansible_collections.gpu.provision.plugins.module_utils.apt import common as apt_common
 from ansible_collections.gpu.provision.plugins.module_utils.apt import transaction as apt_transaction
 from ansible_collections.gpu.provision.plugins.module_utils.apt.common import AptError, Installed, wait_for_locks
 from tests.unit.apt_cases import table
@@ -200,5 +201,26 @@ def test_what_apt_must_unpack_again() -> None:
         }
     )
     install = ["libcufile-12-6=1-1", "cuda-nvcc-12-6=1-1", "cuda-gdb-12-6=2-1"]
-    found = apt_transaction.half_unpacked(packages, install, ["libcufile-11-8", "gone"])
-    assert sorted(found) == ["libcufile-11-8=1-1", "libcufile-12-6=1-1", "libnvidia-compute-580=1-1"]
+    ours, foreign = apt_transaction.half_unpacked(packages, install, ["libcufile-11-8", "gone"])
+    assert sorted(ours) == ["libcufile-11-8=1-1", "libcufile-12-6=1-1", "libnvidia-compute-580=1-1"]
+    assert foreign == ["somebody-elses=1-1"]
+
+
+NEWER = [
+    "Package: a\nStatus: deinstall ok not-installed\n",
+    "Package: b\nArchitecture: i386\nVersion: 2\n\nPackage: c\nVersion: 1\n",
+]
+
+
+def test_what_dpkg_has_not_merged_yet_counts() -> None:
+    first = "Package: a\nArchitecture: amd64\nVersion: 1\nDescription: x\n .\n y"
+    status = (
+        "\n\n".join([first, *(f"Package: b\nArchitecture: {arch}\nVersion: 1" for arch in ("i386", "amd64"))]) + "\n"
+    )
+    rows = apt_common.parse_status(apt_common.merged(status, NEWER))
+    assert [(p.name, p.arch, p.version, p.present) for p in rows] == [
+        ("a", "", None, False),
+        ("b", "i386", "2", True),
+        ("b", "amd64", "1", True),
+        ("c", "", "1", True),
+    ]

@@ -40,7 +40,9 @@ def facts_of(case):
     if "modules" in spec:
         there = spec.pop("modules")
         facts["module"]["on_disk"] = [row for row in facts["module"]["on_disk"] if row["kernel"] in there]
-    facts["services"] = {"nvidia-persistenced": {"present": True, "running": True}}
+    facts["services"] = {
+        "nvidia-persistenced": {"present": True, "enabled": spec.pop("at_boot", True), "running": True}
+    }
     facts["initrds"] = spec.pop("initrds", [{"kernel": "6.8.0-48-generic", "newer_than_blacklist": True}])
     if "driver" in spec:
         facts["gpus"][0]["driver"] = spec.pop("driver")

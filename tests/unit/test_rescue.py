@@ -53,7 +53,7 @@ def test_next_round(case):
     findings = [finding(**row) for row in case["findings"]]
     before = history(case.get("tried", []), findings)
     before.broken = case.get("broken", False)
-    services = {name: {"present": True, "running": True} for name in case.get("services", [])}
+    services = {name: {"present": True, "enabled": True, "running": True} for name in case.get("services", [])}
     facts = Facts.model_validate({"services": services})
     found = next_round(Diagnosis(findings=findings), before, facts, Limits())
     expect = case["expect"]

@@ -252,17 +252,49 @@ def parse_status(text):
     return [Installed(fields) for fields in parse_stanzas(text, _FIELDS) if "Package" in fields]
 
 
-def read_status(path=DPKG_STATUS):
-    """Read and parse the status file. Raises AptError when it cannot be read."""
+def status_text(path=DPKG_STATUS):
+    """Text of the status file with the journal of a dpkg that was cut off, which is the newer word, as dpkg reads both.
+
+    apt does not read the journal. Raises AptError when a file cannot be read.
+    """
     try:
-        return parse_status(host_tree.read_text(path, errors="replace"))
+        text = host_tree.read_text(path, errors="replace")
+        folder = os.path.join(os.path.dirname(path), os.path.basename(DPKG_UPDATES))
+        newer = [host_tree.read_text(file, errors="replace") for file in _journal(folder)]
     except (IOError, OSError) as error:
         raise AptError("apt.no_dpkg", "dpkg's status file cannot be read: %s" % error) from None
+    return merged(text, newer) if newer else text
+
+
+def merged(status, newer):
+    """Text of a status file in which stanzas of later files replace those of the same package."""
+    stanzas = {}
+    for text in [status, *newer]:
+        for stanza in re.split(r"\n[ \t]*\n", text):
+            package = re.search(r"^Package: *(\S+)", stanza, re.M)
+            arch = re.search(r"^Architecture: *(\S+)", stanza, re.M)
+            if package:
+                key = (package.group(1), arch.group(1) if arch else "")
+                if not arch:
+                    # What is gone has no architecture any more.
+                    key = next((known for known in stanzas if known[0] == key[0]), key)
+                stanzas[key] = stanza.strip("\n")
+    return "\n\n".join(stanzas.values()) + "\n"
+
+
+def read_status(path=DPKG_STATUS):
+    """Every Installed of dpkg's record (see status_text). Raises AptError when it cannot be read."""
+    return parse_status(status_text(path))
 
 
 def interrupted(path=DPKG_UPDATES):
     """True when dpkg was cut off and its status file is behind what it did (apt then does nothing)."""
-    return os.path.isdir(path) and any(name.isdigit() for name in os.listdir(path))
+    return bool(_journal(path))
+
+
+def _journal(folder):
+    names = os.listdir(folder) if os.path.isdir(folder) else ()
+    return [os.path.join(folder, name) for name in sorted(names) if name.isdigit()]
 
 
 def native_arch(packages):

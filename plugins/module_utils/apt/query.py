@@ -194,8 +194,9 @@ def _write_config(work, environment):
         'Dir::State::status "%s";' % (os.path.join(work, "status")),
         'Acquire::Languages "none";',
     ]
-    shutil.copyfile(apt_common.DPKG_STATUS, os.path.join(work, "status"))
-    lines += _architectures(host_tree.read_text(os.path.join(work, "status"), errors="replace"))
+    status = apt_common.status_text()
+    _write(os.path.join(work, "status"), status)
+    lines += _architectures(status)
     lines += _without_our_proxy()
     if environment:
         # What no_proxy names is direct: apt reads that from the environment.
@@ -430,7 +431,7 @@ def simulate(workdir=None, install=(), remove=(), unhold=("all_driver",), prefer
     own = workdir is None
     work = tempfile.mkdtemp(prefix=_WORKDIR) if own else _checked_workdir(workdir)
     try:
-        status = host_tree.read_text(apt_common.DPKG_STATUS, errors="replace")
+        status = apt_common.status_text()
         _write(os.path.join(work, "status"), without_holds(status, unhold))
         config = _write_host_config(work, status) if own else os.path.join(work, "apt.conf")
         if preferences is not None:
@@ -939,13 +940,16 @@ def judge(
     allowed_remove: names that may go; requested: names asked for, which may be upgraded; family_version:
     upstream version at which every package of the driver must end; installed: {name: version} of the host
     (optional: finds members of the family that would stay behind); essential: names never to be removed;
-    running_kernel: its release (optional). Source of the rules: field reports G1, G4, G6, G8, F8.
+    running_kernel: its release (optional). Source of the rules: field reports G1, G4, G6, G8, F8. What dpkg was cut off
+    at while it unpacked it, apt puts in again at its version before it does anything else: that is no change of its own.
     """
     problems = []
     allowed_remove, requested, essential = (set(allowed_remove), {_bare(name) for name in requested}, set(essential))
     moves_driver = family_version or any(map(driver_names.is_driver_package, allowed_remove | requested))
     for change in changes:
         name = _bare(change["name"])
+        if change["action"] == "install" and change["version"] == change["from_version"]:
+            continue
         if driver_names.is_driver_package(name) and not moves_driver:
             problems.append(_dragged(change, name))
         elif change["action"] == "remove":
@@ -1007,12 +1011,7 @@ def _judge_change(change, name):
         message = "apt would install the kernel package %s %s" % (name, change["version"])
         because = "nothing named it, and it may change which kernel boots next"
     else:
-        message = "apt would %s %s from %s to %s" % (
-            "reinstall" if change["action"] == "install" else change["action"],
-            name,
-            change["from_version"],
-            change["version"],
-        )
+        message = "apt would %s %s from %s to %s" % (change["action"], name, change["from_version"], change["version"])
         because = "it is no part of what was asked for"
     return [_problem("apt.unrelated", message, because, "upgrade it on its own first, or name it with its version")]
 

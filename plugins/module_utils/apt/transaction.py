@@ -326,10 +326,10 @@ class _Task(object):
             return
         result = self._in_worker(self._configure_pending, apt_common.read_status())
         packages = apt_common.read_status()
-        lost = half_unpacked(packages, self.install, [*self.extra_hold, *self.remove])
-        if lost:
+        # Ours first: somebody else's may be in no repository any more.
+        for lost in half_unpacked(packages, self.install, [*self.extra_hold, *self.remove]):
             # What waited for these is set up by the same call of apt.
-            result = self._in_worker(lambda log: self._unpack_again(lost, packages, log), packages)
+            result = self._in_worker(lambda log, lost=lost: self._unpack_again(lost, packages, log), packages)
         self.finished.update((change["name"], change) for change in differences(before, apt_common.read_status()))
         if self.finished:
             why = "an earlier run was cut off; its" if cut_off else "unfinished"
@@ -653,20 +653,19 @@ def packages_done(packages, install, remove):
 
 
 def half_unpacked(packages, install, others=()):
-    """["name=version"] of what dpkg began to unpack and apt must unpack again: apt takes it for installed by itself.
+    """Lists of "name=version" that dpkg began to unpack and apt must unpack again: ours, and those of other people.
 
-    install: what is asked for; where that is another version, its installation mends it. others: names that are ours too.
+    Apt of Ubuntu 24.04 takes them for installed and lets what depends on them fail. install: what is asked for; where that
+    is another version, its installation mends it. others: names that are ours too.
     """
     asked = dict(item.partition("=")[::2] for item in install)
-    return [
-        "%s=%s" % (p.name, p.version)
-        for p in packages
-        if p.version
-        and p.present
-        and (p.flag == "reinstreq" or p.state == "half-installed")
-        and (p.name in asked or p.name in others or driver_names.is_driver_package(p.name))
-        and asked.get(p.name, "") in ("", p.version)
-    ]
+    ours, foreign = [], []
+    for p in packages:
+        broken = p.present and p.version and (p.flag == "reinstreq" or p.state == "half-installed")
+        if broken and asked.get(p.name, "") in ("", p.version):
+            own = p.name in asked or p.name in others or driver_names.is_driver_package(p.name)
+            (ours if own else foreign).append("%s=%s" % (p.name, p.version))
+    return [names for names in (ours, foreign) if names]
 
 
 def present_names(packages, wanted):

@@ -63,7 +63,7 @@ def main(args):
 
 
 def _installed():
-    stanzas = apt_common.parse_stanzas(host_tree.read_text(apt_common.DPKG_STATUS, errors="replace"), _FIELDS)
+    stanzas = apt_common.parse_stanzas(apt_common.status_text(), _FIELDS)
     rows = [one for one in stanzas if one.get("Status", "").split()[-1:] == ["installed"]]
     return [[one["Package"], one["Version"], one["Architecture"], one.get("Provides", "")] for one in rows]
 

@@ -356,7 +356,7 @@ def _services(wish: DriverWish, facts: Facts, target: Target, spec: dict[str, An
     if wish.persistence:
         written = facts.own_files.get(PERSISTENCE_PATH) == apt_files.sha256(PERSISTENCE_TEXT)
         off = any(gpu.persistence is False for gpu in facts.smi.gpus)
-        if not (target.installed and written and not off and _runs(facts, "nvidia-persistenced")):
+        if not (target.installed and written and not off and _runs_at_every_boot(facts, "nvidia-persistenced")):
             units.append("nvidia-persistenced")
             if off and _runs(facts, "nvidia-persistenced"):
                 # Somebody switched it off under the running daemon, which sets it when it starts.
@@ -367,8 +367,9 @@ def _services(wish: DriverWish, facts: Facts, target: Target, spec: dict[str, An
                 spec["boot"]["files"].append({"path": PERSISTENCE_PATH, "content": PERSISTENCE_TEXT})
     # Without a switch it ends as soon as it starts: installed where it is asked for, started where it has work.
     switch = bool(facts.nvswitches) or facts.nvlink5_switch
-    if wants_fabric(wish, facts) and switch and not (target.installed and _runs(facts, "nvidia-fabricmanager")):
-        units.append("nvidia-fabricmanager")
+    fabric = "nvidia-fabricmanager"
+    if wants_fabric(wish, facts) and switch and not (target.installed and _runs_at_every_boot(facts, fabric)):
+        units.append(fabric)
         because.append("NVSwitch is there")
     if units:
         spec["boot"]["units"] = units
@@ -379,6 +380,11 @@ def _services(wish: DriverWish, facts: Facts, target: Target, spec: dict[str, An
 def _runs(facts: Facts, unit: str) -> bool:
     service = facts.services.get(unit)
     return service is not None and service.running
+
+
+def _runs_at_every_boot(facts: Facts, unit: str) -> bool:
+    """Running is not enough: a run that was cut off may have left it without its link, and the next boot without it."""
+    return _runs(facts, unit) and facts.services[unit].enabled
 
 
 def _reboot(
