@@ -1,7 +1,8 @@
 """Write what is generated under docs/ and in the roles: ``python -m tools.docs``. Tests compare it with the code.
 
-docs/checks.md from the checks themselves (docstring, messages and hints of what can go wrong), docs/findings from the rules
-of diagnose, docs/schemas/*.json from the models of the documents, the READMEs of the roles from their argument specs.
+docs/checks.md from the checks themselves (docstring, messages and hints of what can go wrong), the index of findings from their
+pages and docs/findings/traps.md from the catalog, docs/schemas/*.json from the models of the documents, the READMEs of the roles
+from their argument specs.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ import inspect
 import json
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import provision.collection  # noqa: F401  (makes the collection importable)
+from provision.catalog import load_catalog
 from provision.cli.schemas import schemas
-from provision.diagnose import page
+from provision.diagnose import pages
 from provision.parts import checks
 from tools import role_readme
 
@@ -28,6 +31,23 @@ _CHECKS = """\
 is skipped where there is nothing to judge. Warnings do not fail a run unless `gpu_verify_strict: true` is set.
 
 Each line below is what a check says when it does not pass (… stands for what it found), and what to do then.
+"""
+_FINDINGS = """\
+# What diagnose can find
+
+`provision diagnose` names causes by these codes; `provision diagnose --explain CODE` prints the page of one, and
+`provision diagnose --text 'an error'` finds the code that an error text leads to. Errors that are known by their text
+alone are in [traps.md](traps.md).
+
+- **error**: something does not work, or will not after the next boot or apt run
+- **warning**: it works, and one ordinary event breaks it
+- **note**: worth knowing; it never counts against a host
+"""
+_TRAPS = """\
+# Errors known by their text
+
+`provision diagnose --text` knows these too, beside the findings. They come from programs more than from hosts, so that
+no look at a host finds them. Each with its source in `provision/catalog/data/traps.yml`.
 """
 
 
@@ -112,6 +132,36 @@ def _tree(check: Callable[..., Any]) -> ast.AST:
     return ast.parse(inspect.getsource(check))
 
 
+def findings_page() -> str:
+    """Return the text of docs/findings/README.md: every code by area."""
+    folder = f"../../{pages.FOLDER.relative_to(ROOT)}"
+    parts = [_FINDINGS]
+    for name, title in pages.AREAS.items():
+        rows = [page for page in pages.all_pages() if pages.area(page.code) == name]
+        table = "\n".join(f"| [{page.code}]({folder}/{page.code}.md) | {page.level} | {page.title} |" for page in rows)
+        parts.append(f"## {title}\n\n| code | level | cause |\n| --- | --- | --- |\n{table}\n")
+    return "\n".join(parts) + "\nWritten from the pages by `make docs`.\n"
+
+
+def traps_page() -> str:
+    """Return the text of docs/findings/traps.md: errors that are known by their text alone."""
+    parts = [_TRAPS]
+    for trap in load_catalog().traps:
+        if trap.kind == "error":
+            rows = [f"- `{words}`" for words in (trap.match, *trap.also)]
+            told = [trap.cause, *([f"Look: {trap.check}"] if trap.check else []), f"What helps: {trap.fix}"]
+            parts += [f"## trap.{trap.id}\n", "\n".join(rows) + "\n", *(f"{_paragraph(line)}\n" for line in told)]
+    return "\n".join(parts) + "\nWritten from the catalog by `make docs`. [All findings](README.md).\n"
+
+
+def _paragraph(text: str) -> str:
+    """A sentence, in lines of a length that people read."""
+    text = text.strip()
+    text = text if text.startswith(("nvidia", "apt", "dpkg", "nouveau", "provision")) else text[:1].upper() + text[1:]
+    text = text if text.endswith((".", "!", "?", "`", ":")) else text + "."
+    return textwrap.fill(text, 118, break_long_words=False, break_on_hyphens=False)
+
+
 def schema_files() -> dict[str, str]:
     """Return the JSON schemas by file name: plan.json for provision/plan/1."""
     return {f"{name.split('/')[1]}.json": _json(schema) for name, schema in sorted(schemas().items())}
@@ -128,19 +178,9 @@ def main() -> None:
     folder.mkdir(exist_ok=True)
     for name, text in schema_files().items():
         (folder / name).write_text(text, encoding="utf-8")
-    _findings()
+    (ROOT / "docs/findings/README.md").write_text(findings_page(), encoding="utf-8")
+    (ROOT / "docs/findings/traps.md").write_text(traps_page(), encoding="utf-8")
     sys.stdout.write("wrote docs/checks.md, docs/findings and docs/schemas\n")
-
-
-def _findings() -> None:
-    """Write a page for every code, and take away those of codes that are gone."""
-    folder, pages = ROOT / "docs/findings", page.pages()
-    folder.mkdir(exist_ok=True)
-    for old in folder.glob("*.md"):
-        if old.name not in pages:
-            old.unlink()
-    for name, text in pages.items():
-        (folder / name).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

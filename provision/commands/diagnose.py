@@ -9,9 +9,10 @@ from pydantic import BaseModel, Field
 from provision.catalog import load_catalog
 from provision.catalog.models import Trap
 from provision.commands.scan import driver_in_words
-from provision.diagnose import diagnose, queries, registry
+from provision.diagnose import diagnose, pages, queries
 from provision.diagnose.finding import Diagnosis, Finding
-from provision.diagnose.rule import Case, Rule
+from provision.diagnose.pages import Page
+from provision.diagnose.rule import Case
 from provision.diagnose.text import matches, traps
 from provision.documents import Document
 from provision.errors import Exit, Issue, ProvisionError
@@ -149,19 +150,19 @@ def explain(code: str) -> ExplainDocument:
         found = [trap for trap in load_catalog().traps if trap.id == code.removeprefix(_TRAP)]
         if found:
             return ExplainDocument(pages=[_trap(found[0])])
-    return ExplainDocument(pages=[_page(registry.rule_named(code))])
+    return ExplainDocument(pages=[_explained(pages.page_named(code))])
 
 
 def by_text(text: str) -> ExplainDocument:
     """Return the pages that know an error or a log, the surest first; exit code 3 where none does."""
-    document = ExplainDocument(pages=[_page(match.rule, match.line) for match in matches(text)])
+    document = ExplainDocument(pages=[_explained(match.page, match.line) for match in matches(text)])
     document.pages += [_trap(trap, line) for trap, line in traps(text, load_catalog())]
     if not document.pages:
         document.errors.append(
             Issue(
                 code="diagnose.text_unknown",
                 message="no finding knows this text" if text.strip() else "the text is empty",
-                because=[f"{len(registry.all_rules())} rules were tried, line by line and as a whole"],
+                because=[f"{len(pages.codes())} rules were tried, line by line and as a whole"],
                 hint="give the lines around it too (--text - reads a log); provision diagnose looks at a host itself",
             )
         )
@@ -184,17 +185,5 @@ def _trap(trap: Trap, line: str | None = None) -> ExplainedCode:
     )
 
 
-def _page(rule: Rule, line: str | None = None) -> ExplainedCode:
-    return ExplainedCode(
-        code=rule.code,
-        level=rule.level,
-        title=rule.title,
-        explain=rule.explain,
-        breaks=rule.breaks,
-        repair=rule.repair,
-        prevent=rule.prevent,
-        reboot=rule.reboot,
-        texts=list(rule.texts),
-        sources=list(rule.sources),
-        line=line,
-    )
+def _explained(page: Page, line: str | None = None) -> ExplainedCode:
+    return ExplainedCode(**page.model_dump(), line=line)

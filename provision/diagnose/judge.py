@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from provision.diagnose import queries, registry
+from provision.diagnose import pages, queries
 from provision.diagnose.finding import Diagnosis, Finding
-from provision.diagnose.rule import Case, Found, Rule
+from provision.diagnose.pages import Page
+from provision.diagnose.rule import Case, Found, finders
 from provision.diagnose.rules import symptoms
 
 _LEVELS = ("error", "warning", "note")
@@ -14,7 +15,7 @@ _LEVELS = ("error", "warning", "note")
 
 def judge(case: Case) -> Diagnosis:
     """Return the diagnosis of one host."""
-    found = [finding_of(rule, hit) for rule in registry.all_rules() for hit in rule.find(case)]
+    found = [finding_of(pages.page(code), hit) for code, find in finders().items() for hit in find(case)]
     causes = [finding for finding in found if finding.code not in symptoms.EXPLAINED_BY]
     ordered = in_order(folded(causes))
     diagnosis = Diagnosis(findings=ordered, unread=list(case.facts.unreadable))
@@ -31,17 +32,17 @@ def judge(case: Case) -> Diagnosis:
     return diagnosis
 
 
-def finding_of(rule: Rule, found: Found) -> Finding:
-    """Return what a rule found as data; words that are the same on every host come from the rule."""
+def finding_of(page: Page, found: Found) -> Finding:
+    """Return what a rule found as data; words that are the same on every host come from the page."""
     return Finding(
-        code=rule.code,
-        level=found.level or rule.level,
+        code=page.code,
+        level=found.level or page.level,
         message=found.message,
         evidence=list(found.evidence),
-        breaks=rule.breaks,
+        breaks=page.breaks,
         repairs=list(found.repairs),
-        reboot=rule.reboot if found.reboot is None else found.reboot,
-        prevent=rule.prevent,
+        reboot=page.reboot if found.reboot is None else found.reboot,
+        prevent=page.prevent,
     )
 
 
@@ -51,14 +52,12 @@ def folded(findings: Sequence[Finding]) -> list[Finding]:
     Nothing is lost: where causes name each other in a circle, the first of them stays on top. A cause is at least as
     grave as what follows from it.
     """
-    rules = registry.by_code()
     first: dict[str, Finding] = {}
     for finding in findings:
         first.setdefault(finding.code, finding)
     parents: dict[int, Finding] = {}
     for finding in findings:
-        rule = rules.get(finding.code)
-        for code in rule.symptom_of if rule else ():
+        for code in pages.page(finding.code).symptom_of:
             cause = first.get(code)
             if cause is not None and code != finding.code and not _above(cause, finding, parents):
                 parents[id(finding)] = cause
@@ -105,15 +104,14 @@ def in_order(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def _rank(finding: Finding) -> tuple[int, tuple[int, str]]:
-    return (_LEVELS.index(finding.level), registry.area_rank(finding.code))
+    return (_LEVELS.index(finding.level), pages.area_rank(finding.code))
 
 
 def _before(code: str) -> set[str]:
     """Every code that is mended before this one, also through codes that were not found here."""
-    rules, seen, todo = registry.by_code(), set[str](), [code]
+    seen, todo = set[str](), [code]
     while todo:
-        rule = rules.get(todo.pop())
-        for other in rule.after if rule else ():
+        for other in pages.page(todo.pop()).after:
             if other not in seen and other != code:
                 seen.add(other)
                 todo.append(other)
@@ -133,6 +131,6 @@ def _explanation(symptom: Finding, findings: Iterable[Finding], loaded: bool) ->
         if loaded:
             areas -= symptoms.OF_NEXT_BOOT
         for finding in errors:
-            if registry.area(finding.code) in areas:
+            if pages.area(finding.code) in areas:
                 return finding
     return None

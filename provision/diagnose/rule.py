@@ -1,18 +1,21 @@
-"""What a rule of diagnose is: words for people, patterns of error texts, and a pure function of one host's facts.
+"""What a rule of diagnose is: a pure function of one host's facts, named by its code.
 
-Rules live in ``rules/``, a module a theme; each module has a tuple ``RULES``. A rule's words are the page of its code in
-docs/findings, so that an error in a terminal leads to an explanation.
+Rules live in ``rules/``, a module a theme. What is said of a code on every host is its page in ``findings/``.
 """
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
+from functools import cache, cached_property
 from typing import Any
 
 from provision.catalog import Catalog
+from provision.diagnose import rules
 from provision.diagnose.finding import Level, Repair
+from provision.diagnose.pages import FOLDER, codes
 from provision.facts import Facts
 
 
@@ -47,7 +50,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Found:
-    """What a rule found on a host. Empty words are taken from the rule."""
+    """What a rule found on a host. What is not said is taken from the page of its code."""
 
     message: str
     evidence: tuple[str, ...] = ()
@@ -56,29 +59,28 @@ class Found:
     reboot: bool | None = None
 
 
-@dataclass(frozen=True)
-class Rule:
-    """One cause that can be named.
+Find = Callable[[Case], Iterable[Found]]
+_FINDERS: dict[str, Find] = {}
 
-    code: stable, ``area.what``. texts: regular expressions over what people paste (``--text``), tried without case.
-    after: codes that have to be mended before this one. symptom_of: codes that explain this finding where they are
-    found on the same host too; it is folded under the first of them. entries: field reports that it was made from.
-    """
 
-    code: str
-    level: Level
-    # the cause in a few words: "the loaded module is older than the driver on the disk"
-    title: str
-    # how it comes about; paragraphs of plain Markdown
-    explain: str
-    breaks: str
-    # the smallest repair in general words
-    repair: str
-    prevent: str
-    find: Callable[[Case], Iterable[Found]]
-    reboot: bool = False
-    texts: tuple[str, ...] = ()
-    after: tuple[str, ...] = ()
-    symptom_of: tuple[str, ...] = ()
-    # where the rule is taken from
-    sources: tuple[str, ...] = field(default=())
+def rule(code: str) -> Callable[[Find], Find]:
+    """Make a function the one that finds a code on hosts."""
+
+    def register(find: Find) -> Find:
+        if code in _FINDERS:
+            raise ValueError(f"two rules of one code: {code}")
+        _FINDERS[code] = find
+        return find
+
+    return register
+
+
+@cache
+def finders() -> dict[str, Find]:
+    """Return {code: function} of all modules of ``rules/``, in the order of their pages; codes without a page are refused."""
+    for module in pkgutil.iter_modules(rules.__path__):
+        importlib.import_module(f"{rules.__name__}.{module.name}")
+    unknown = set(_FINDERS) - set(codes())
+    if unknown:
+        raise ValueError(f"no page in {FOLDER} for {', '.join(sorted(unknown))}")
+    return {code: _FINDERS[code] for code in codes() if code in _FINDERS}

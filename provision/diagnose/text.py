@@ -1,4 +1,4 @@
-"""From a pasted error or a log to the rules that know it: no host, no inventory. Pure."""
+"""From a pasted error or a log to the findings that know it: no host, no inventory. Pure."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from functools import cache
 
 from provision.catalog import Catalog
 from provision.catalog.models import Trap
-from provision.diagnose import registry
-from provision.diagnose.rule import Rule
+from provision.diagnose import pages
+from provision.diagnose.pages import Page
 
 # What logs put before the words of a message.
 _PREFIX = re.compile(
@@ -33,9 +33,9 @@ _HITS = 200
 
 @dataclass(frozen=True)
 class Match:
-    """A rule that knows a text: the line that it knew, and how much of it."""
+    """A finding that knows a text: the line that it knew, and how much of it."""
 
-    rule: Rule
+    page: Page
     line: str
     # characters that matched: more of them is surer
     length: int
@@ -89,14 +89,14 @@ def _joined(lines: Sequence[str]) -> str:
 
 
 def matches(text: str) -> list[Match]:
-    """Return the rules that know an error or a log, the surest first.
+    """Return the findings that know an error or a log, the surest first.
 
     Every line is tried, and the whole with its lines joined: the driver and apt break their messages over several. Of a log
     (more than a paste) only lines around those that hold a word of the pattern are joined.
     """
     told = _Text(text)
-    found = [match for rule in registry.all_rules() if (match := _match(rule, told))]
-    return sorted(found, key=lambda match: (-match.length, registry.area_rank(match.rule.code)))
+    found = [match for page in pages.all_pages() if (match := _match(page, told))]
+    return sorted(found, key=lambda match: (-match.length, pages.area_rank(match.page.code)))
 
 
 def traps(text: str, catalog: Catalog) -> list[tuple[Trap, str]]:
@@ -132,9 +132,9 @@ def _known(trap: Trap) -> list[str]:
     return [piece.lower() for piece in pieces if len(piece) >= _LEAST]
 
 
-def _match(rule: Rule, text: _Text) -> Match | None:
+def _match(page: Page, text: _Text) -> Match | None:
     length, known, told = 0, 0, ""
-    for pattern in map(re.compile, rule.texts, [re.I] * len(rule.texts)):
+    for pattern in map(re.compile, page.texts, [re.I] * len(page.texts)):
         near = text.with_any(needed(pattern.pattern))
         hits = [
             (len(hit.group(0)), text.lines[number]) for number in near if (hit := pattern.search(text.lines[number]))
@@ -147,7 +147,7 @@ def _match(rule: Rule, text: _Text) -> Match | None:
         known += len(hits)
         if hits and hits[-1][0] > length:
             length, told = hits[-1]
-    return Match(rule, told, length, known) if known else None
+    return Match(page, told, length, known) if known else None
 
 
 def _shortened(joined: str, match: re.Match[str]) -> str:

@@ -12,7 +12,7 @@ ROWS = yaml.safe_load((Path(__file__).parents[1] / "cases/diagnose_texts_apt.yml
 
 @pytest.mark.parametrize("row", ROWS, ids=[row["text"][:60] for row in ROWS])
 def test_text(row):
-    found = [match.rule.code for match in matches(row["text"])]
+    found = [match.page.code for match in matches(row["text"])]
     if row.get("none"):
         assert not found
         return

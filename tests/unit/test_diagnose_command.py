@@ -10,7 +10,7 @@ import pytest
 from provision import cli
 from provision.catalog import load_catalog
 from provision.commands import diagnose as command
-from provision.diagnose import registry
+from provision.diagnose import pages
 from provision.errors import Exit, HostFailedError, UnreachableError, UsageError
 from provision.inventory import Host, Inventory, variables
 from provision.render import Renderer
@@ -169,12 +169,12 @@ def test_a_host_cannot_steer_the_terminal(monkeypatch, tmp_path):
     assert "\x1b" not in out and "\x07" not in out and "boom" in out
 
 
-@pytest.mark.parametrize("rule", registry.all_rules(), ids=lambda rule: rule.code)
-def test_every_code_is_explained(rule, monkeypatch):
-    document = command.explain(rule.code)
-    assert document.exit_code == 0 and [page.code for page in document.pages] == [rule.code]
+@pytest.mark.parametrize("code", pages.codes())
+def test_every_code_is_explained(code, monkeypatch):
+    document = command.explain(code)
+    assert document.exit_code == 0 and [page.code for page in document.pages] == [code]
     out, _ = shown(document, monkeypatch=monkeypatch)
-    assert rule.code in out and "repair" in out
+    assert code in out and "repair" in out
 
 
 def test_a_text_and_its_exit_codes(monkeypatch):
@@ -237,15 +237,15 @@ def test_a_mistyped_code_is_wrong_usage():
 
 def test_words_of_rules_name_variables_and_commands_that_exist():
     known = variables.known()
-    for rule in registry.all_rules():
-        text = " ".join([rule.explain, rule.breaks, rule.repair, rule.prevent])
+    for page in pages.all_pages():
+        text = " ".join([page.explain, page.breaks, page.repair, page.prevent])
         for name in re.findall(
             r"\b((?:nvidia_driver|gpu_verify|cuda_toolkit|container_toolkit|miniconda)_[a-z_]*[a-z])\b", text
         ):
-            assert name in known, f"{rule.code}: {name}"
+            assert name in known, f"{page.code}: {name}"
         for word in re.findall(r"`provision (\w+)", text):
             assert word in {info.name or info.callback.__name__ for info in cli.app.registered_commands}, (
-                f"{rule.code}: {word}"
+                f"{page.code}: {word}"
             )
 
 

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from provision.catalog import load_catalog
-from provision.diagnose import registry
+from provision.diagnose import pages
 from provision.diagnose.text import matches, needed, traps
 
 CASES = Path(__file__).parents[1] / "cases"
@@ -16,7 +16,7 @@ TEXTS = [
     for name in ("diagnose_texts", "diagnose_texts_apt")
     for row in yaml.safe_load((CASES / f"{name}.yml").read_text(encoding="utf-8"))
 ]
-PATTERNS = sorted({pattern for rule in registry.all_rules() for pattern in rule.texts})
+PATTERNS = sorted({pattern for page in pages.all_pages() for pattern in page.texts})
 MISMATCH = (
     "NVRM: API mismatch: the client has the version 580.126.20, but\n"
     "NVRM: this kernel module has the version 580.95.05.  Please\n"
@@ -27,7 +27,7 @@ NOISE = "Nov 28 10:{:02d}:17 node17 systemd[1]: Started Session {} of user alice
 
 
 def codes(text):
-    return [match.rule.code for match in matches(text)]
+    return [match.page.code for match in matches(text)]
 
 
 def in_a_log(text, before, after):

@@ -1,11 +1,10 @@
 """diagnose on any facts: it never raises, loses nothing, and keeps the order that the rules ask for."""
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from provision.catalog import load_catalog
-from provision.diagnose import diagnose, judge, registry
+from provision.diagnose import diagnose, judge, pages
 from provision.diagnose.finding import Finding
 from provision.facts import Facts
 from tests.unit.brokenhosts import flat
@@ -259,7 +258,7 @@ CATALOG = load_catalog()
 @given(FACTS, VALUES)
 def test_it_never_raises_and_says_why_and_what_to_do(facts, values):
     found = diagnose(Facts.of_host(facts), values, CATALOG)
-    known = registry.by_code()
+    known = pages.codes()
     for finding in flat(found.findings):
         assert finding.code in known and finding.message and finding.evidence
     for finding in found.errors:
@@ -277,7 +276,7 @@ def ordered(findings):
 
 
 LEVELS = ["error", "warning", "note"]
-CODES = st.lists(st.sampled_from([rule.code for rule in registry.all_rules()]), max_size=12)
+CODES = st.lists(st.sampled_from(pages.codes()), max_size=12)
 
 
 @settings(max_examples=200, deadline=None)
@@ -299,7 +298,7 @@ def test_folding_loses_nothing(codes, random):
 
 def test_causes_that_name_each_other_are_not_lost(monkeypatch):
     rules = {code: _Rule(code, other) for code, other in (("a.a", "b.b"), ("b.b", "c.c"), ("c.c", "a.a"))}
-    monkeypatch.setattr(registry, "by_code", lambda: rules)
+    monkeypatch.setattr(pages, "page", rules.__getitem__)
     findings = [Finding(code=code, level="error", message=code) for code in rules]
     assert sorted(f.code for f in flat(judge.folded(findings))) == ["a.a", "b.b", "c.c"]
     assert len(judge.in_order(findings)) == 3
@@ -308,13 +307,3 @@ def test_causes_that_name_each_other_are_not_lost(monkeypatch):
 class _Rule:
     def __init__(self, code, other):
         self.code, self.symptom_of, self.after = code, (other,), (other,)
-
-
-def test_the_same_code_twice_is_refused(monkeypatch):
-    rule = registry.all_rules()[0]
-    registry.all_rules.cache_clear()
-    monkeypatch.setattr(registry.importlib, "import_module", lambda name: type("M", (), {"RULES": (rule, rule)}))
-    with pytest.raises(ValueError, match=rule.code):
-        registry.all_rules()
-    monkeypatch.undo()
-    registry.all_rules.cache_clear()

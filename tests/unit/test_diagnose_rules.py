@@ -1,4 +1,4 @@
-"""The rules as a whole: codes, references between them, their pages, and the texts that lead to them."""
+"""The findings as a whole: pages and rules, references between pages, and the texts that lead to them."""
 
 import re
 from pathlib import Path
@@ -7,79 +7,134 @@ import pytest
 import yaml
 
 from provision.catalog import load_catalog
-from provision.diagnose import diagnose, judge, page, registry
+from provision.diagnose import diagnose, judge, pages
+from provision.diagnose import rule as rule_module
 from provision.diagnose.finding import ACTIONS, Finding
-from provision.diagnose.rule import Case
+from provision.diagnose.rule import Case, finders, rule
 from provision.diagnose.rules import symptoms
 from provision.diagnose.text import matches
 from provision.errors import UsageError
 from provision.facts import Facts
 
 ROOT = Path(__file__).parents[2]
-RULES = registry.all_rules()
+PAGES = pages.all_pages()
 TEXTS = yaml.safe_load((ROOT / "tests/cases/diagnose_texts.yml").read_text(encoding="utf-8"))
-IDS = [rule.code for rule in RULES]
 
 
-@pytest.mark.parametrize("rule", RULES, ids=IDS)
-def test_a_rule_is_whole(rule):
-    assert re.fullmatch(r"[a-z0-9]+\.[a-z0-9_]+", rule.code)
-    for words in (rule.title, rule.explain, rule.breaks, rule.repair):
+@pytest.mark.parametrize("page", PAGES, ids=pages.codes())
+def test_a_page_is_whole(page):
+    assert re.fullmatch(r"[a-z0-9]+\.[a-z0-9_]+", page.code) and pages.area(page.code) in pages.AREAS
+    for words in (page.title, page.explain, page.breaks, page.repair):
         assert words.strip() and "TODO" not in words
-    assert "|" not in rule.title, "titles stand in a table"
-    assert len(rule.explain) >= 40
-    for pattern in rule.texts:
+    assert "|" not in page.title, "titles stand in a table"
+    for pattern in page.texts:
         assert not re.compile(pattern, re.I).search(""), "a pattern that matches everything"
 
 
-@pytest.mark.parametrize("rule", RULES, ids=IDS)
-def test_a_rule_names_rules_that_exist(rule):
-    known = registry.by_code()
-    assert not {code for code in (*rule.after, *rule.symptom_of) if code not in known}
-    assert rule.code not in (*rule.after, *rule.symptom_of)
+def test_every_page_has_a_rule_but_those_that_are_known_by_their_texts():
+    only_text = {page.code for page in PAGES if page.only_text}
+    assert set(finders()) | only_text == set(pages.codes()) and not set(finders()) & only_text
+    assert all(page.texts for page in PAGES if page.only_text)
+
+
+WHOLE = """\
+---
+level: note
+after: [a.other]
+---
+
+# a title
+
+Forty letters and more of how it comes about.
+
+## What it breaks
+
+this
+
+## The smallest repair
+
+that
+"""
+
+
+@pytest.fixture
+def folder(monkeypatch, tmp_path):
+    """A folder with two pages in place of ours."""
+    monkeypatch.setattr(pages, "page", pages.page.__wrapped__)
+    monkeypatch.setattr(pages, "codes", pages.codes.__wrapped__)
+    monkeypatch.setattr(pages, "FOLDER", tmp_path)
+    (tmp_path / "a.other.md").write_text(WHOLE.replace("after: [a.other]\n", ""), encoding="utf-8")
+    (tmp_path / "a.code.md").write_text(WHOLE, encoding="utf-8")
+    return tmp_path
+
+
+def test_lines_of_a_page_are_joined(folder):
+    text = WHOLE.replace("of how it", "of\nhow it").replace("this\n", "this\nand that\n\nand more\n")
+    (folder / "a.code.md").write_text(text, encoding="utf-8")
+    page = pages.page("a.code")
+    assert (page.code, page.title, page.after) == ("a.code", "a title", ("a.other",))
+    assert page.explain == "Forty letters and more of how it comes about."
+    assert (page.breaks, page.repair, page.prevent) == ("this and that\n\nand more", "that", "")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "key"),
+    [
+        ("level: note", "levle: note", "levle"),
+        ("level: note", "level: grave", "level"),
+        ("level: note\n", "", "level"),
+        ("after: [a.other]", "after: [a.othre]", "after: .*a.othre"),
+        ("after: [a.other]", "symptom_of: [a.code]", "symptom_of: .*a.code"),
+        ("after: [a.other]", "after: a.other", "after"),
+        ("after: [a.other]", "after: [a.other", "line 3"),
+        ("# a title\n", "", "title"),
+        ("## What it breaks", "## What it brakes", "What it brakes"),
+        ("## The smallest repair\n\nthat\n", "", "repair"),
+        ("---\nlevel", "level", "front matter"),
+    ],
+)
+def test_a_page_that_is_not_as_it_should_be_is_refused_by_file_and_key(folder, old, new, key):
+    assert old in WHOLE
+    (folder / "a.code.md").write_text(WHOLE.replace(old, new), encoding="utf-8")
+    with pytest.raises(ValueError, match=rf"(?s)a\.code\.md: .*{key}"):
+        pages.page("a.code")
+
+
+def test_a_page_that_is_missing_is_named(folder):
+    with pytest.raises(ValueError, match=r"a\.none\.md: no such page"):
+        pages.page("a.none")
+
+
+def test_a_rule_without_a_page_or_of_a_code_that_has_one_is_refused(monkeypatch):
+    monkeypatch.setattr(rule_module, "_FINDERS", dict(finders()))
+    with pytest.raises(ValueError, match="driver.missing"):
+        rule("driver.missing")(lambda case: ())
+    rule("a.new")(lambda case: ())
+    with pytest.raises(ValueError, match=r"no page .*a\.new"):
+        finders.__wrapped__()
 
 
 @pytest.mark.parametrize("field", ["after", "symptom_of"])
-def test_no_circle_among_rules(field):
-    known = registry.by_code()
-
+def test_no_circle_among_pages(field):
     def walk(code, path):
         assert code not in path, f"a circle: {' -> '.join([*path, code])}"
-        for other in getattr(known[code], field):
+        for other in getattr(pages.page(code), field):
             walk(other, [*path, code])
 
-    for code in known:
+    for code in pages.codes():
         walk(code, [])
 
 
-def test_symptoms_are_rules_and_their_areas_have_rules():
-    known = registry.by_code()
-    assert set(symptoms.EXPLAINED_BY) == {rule.code for rule in symptoms.RULES} <= set(known)
-    areas = {registry.area(code) for code in known}
+def test_symptoms_are_rules_and_their_areas_have_pages():
+    of_module = {code for code, find in finders().items() if find.__module__ == symptoms.__name__}
+    assert set(symptoms.EXPLAINED_BY) == of_module
+    areas = {pages.area(code) for code in pages.codes()}
     assert {area for sets in symptoms.EXPLAINED_BY.values() for names in sets for area in names} <= areas
-
-
-def test_areas_are_in_an_order():
-    assert {registry.area(code) for code in registry.by_code()} <= set(registry.AREAS)
-
-
-@pytest.mark.usefixtures("real_catalog")
-def test_pages_are_current():
-    written = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "docs/findings").glob("*.md")}
-    assert written == page.pages(), "run: make docs"
-
-
-@pytest.mark.usefixtures("real_catalog")
-def test_links_of_pages_lead_somewhere():
-    pages = page.pages()
-    for name, text in pages.items():
-        for target in re.findall(r"\]\(([^)#]+)\)", text):
-            assert target in pages or (ROOT / "docs/findings" / target).exists(), f"{name}: {target}"
 
 
 @pytest.mark.parametrize("case", TEXTS, ids=[case["text"].strip().splitlines()[0][:60] for case in TEXTS])
 def test_a_pasted_text_leads_to_its_code(case):
-    found = [match.rule.code for match in matches(case["text"])]
+    found = [match.page.code for match in matches(case["text"])]
     if "first" in case:
         assert found[:1] == [case["first"]], found
     assert set(case.get("also", [])) <= set(found), found
@@ -92,7 +147,7 @@ def test_a_text_that_says_nothing_leads_nowhere(text):
 
 def test_a_text_in_a_long_log_is_found_in_its_last_lines():
     log = "Nov 27 10:00:00 h kernel: [1.0] something else\n" * 100_000
-    assert [m.rule.code for m in matches(log + "NVRM: GPU 0000:01:00.0: RmInitAdapter failed!\n")] == [
+    assert [m.page.code for m in matches(log + "NVRM: GPU 0000:01:00.0: RmInitAdapter failed!\n")] == [
         "gpus.init_failed"
     ]
 
@@ -107,10 +162,10 @@ def test_a_text_in_a_long_log_is_found_in_its_last_lines():
 )
 def test_a_mistyped_code_names_the_nearest(typed, near):
     if near is None:
-        assert registry.rule_named(typed).code == typed.lower()
+        assert pages.page_named(typed).code == typed.lower()
         return
     with pytest.raises(UsageError) as error:
-        registry.rule_named(typed)
+        pages.page_named(typed)
     assert near in error.value.issue.hint
 
 
@@ -119,8 +174,7 @@ def _finding(code, level="error"):
 
 
 def test_what_has_to_be_mended_first_stands_first():
-    rule = next(rule for rule in RULES if rule.code == "driver.stale_module")
-    first = rule.after[0]
+    first = pages.page("driver.stale_module").after[0]
     ordered = judge.in_order([_finding("driver.stale_module"), _finding(first)])
     assert [f.code for f in ordered] == [first, "driver.stale_module"]
 

@@ -50,7 +50,7 @@ def test_variant(case, tmp_path):
 
 @pytest.mark.parametrize("row", TEXTS, ids=[row["text"][:60] for row in TEXTS])
 def test_text(row):
-    found = [match.rule.code for match in matches(row["text"])]
+    found = [match.page.code for match in matches(row["text"])]
     if "trap" in row:
         assert row["trap"] in [trap.id for trap, _ in traps(row["text"], load_catalog())]
     elif row.get("none"):

@@ -39,6 +39,12 @@ def test_every_check_is_explained():
         assert "- **fail" in section or "- **warn" in section
 
 
+@pytest.mark.usefixtures("real_catalog")
+def test_index_of_findings_and_errors_known_by_their_text_are_current():
+    assert (ROOT / "docs/findings/README.md").read_text() == docs.findings_page(), "run: make docs"
+    assert (ROOT / "docs/findings/traps.md").read_text() == docs.traps_page(), "run: make docs"
+
+
 def test_schemas_are_current():
     written = {path.name: path.read_text() for path in (ROOT / "docs/schemas").glob("*.json")}
     assert written == docs.schema_files(), "run: make docs"
@@ -106,7 +112,7 @@ def test_examples_of_help_parse():
 # ---- links, exit codes, examples -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name)
+@pytest.mark.parametrize("page", [*PAGES, *sorted(ROOT.glob("docs/findings/*.md"))], ids=name)
 def test_links_lead_somewhere(page):
     for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text()):
         if "://" not in link:

@@ -218,8 +218,8 @@ def test_earlier_runs_are_what_is_known_without_a_lock(tmp_path: Path) -> None:
 
 
 def test_it_names_what_it_finds_as_diagnose_does() -> None:
-    from provision.diagnose.registry import all_rules
+    from provision.diagnose import pages
 
     named = set(re.findall(r"finding ([a-z_]+\.[a-z_]+) ", offline_script("gpu01", {})))
     assert len(named) > 10
-    assert named <= {rule.code for rule in all_rules()}
+    assert named <= set(pages.codes())

@@ -10,7 +10,7 @@ import yaml
 
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.probe import gpu_users
-from provision.diagnose import registry
+from provision.diagnose import pages
 from provision.diagnose.text import matches
 
 ROOT = Path(__file__).parents[2]
@@ -77,13 +77,13 @@ def test_every_report_is_there_once():
 def test_a_report_is_recognised(entry):
     shown = set(hosts().get(entry["id"], set()))
     if "text" in entry:
-        shown |= {match.rule.code for match in matches(entry["text"])}
+        shown |= {match.page.code for match in matches(entry["text"])}
     if "healthy" in entry:
         cases = yaml.safe_load((CASES / "diagnose_healthy.yml").read_text(encoding="utf-8"))["cases"]
         (case,) = (case for case in cases if case["name"] == entry["healthy"])
         shown |= set(case.get("also", []))
     assert set(entry["codes"]) <= shown, shown
-    assert set(entry["codes"]) <= set(registry.by_code())
+    assert set(entry["codes"]) <= set(pages.codes())
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=[entry["id"] for entry in ENTRIES])

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from provision.diagnose import queries
 from provision.diagnose.candidates import apt
 from provision.diagnose.finding import Repair
-from provision.diagnose.rule import Case, Found, Rule
+from provision.diagnose.rule import Case, Found, rule
 from provision.facts import Kernels
 
 # Updates of a slow machine take so long; what holds a lock longer waits for something that does not come.
@@ -21,6 +21,7 @@ _LEAST, _LEAST_FILES = 100 << 20, 500
 _LEAST_BOOT = 64 << 20
 
 
+@rule("apt.locked")
 def _locked(case: Case) -> Iterator[Found]:
     locks = apt(case).locks
     if not locks:
@@ -63,6 +64,7 @@ def _span(seconds: float) -> str:
     )
 
 
+@rule("disk.full")
 def _full(case: Case) -> Iterator[Found]:
     tight, seen = [], set()
     for disk in apt(case).disks:
@@ -90,6 +92,7 @@ def _full(case: Case) -> Iterator[Found]:
         )
 
 
+@rule("disk.boot_full")
 def _boot_full(case: Case) -> Iterator[Found]:
     trouble, kernels = apt(case), case.facts.kernels
     disks = {disk.path: disk for disk in trouble.disks}
@@ -150,6 +153,7 @@ def _why(kernels: Kernels, release: str) -> str:
     return " (boots next)" if release == kernels.next else ""
 
 
+@rule("disk.read_only")
 def _read_only(case: Case) -> Iterator[Found]:
     rows = [disk for disk in apt(case).disks if disk.read_only and disk.path in ("/", "/var", "/boot")]
     if rows and not case.facts.host.container:
@@ -162,82 +166,3 @@ def _read_only(case: Case) -> Iterator[Found]:
                 ),
             ),
         )
-
-
-RULES = (
-    Rule(
-        code="apt.locked",
-        level="warning",
-        title="another program holds the lock of apt or dpkg",
-        explain=(
-            "One program at a time changes packages. After a boot it is often unattended-upgrades, apt-daily or cloud-init: it "
-            "ends by itself. A holder that is stopped, or that has run for hours, waits for an answer that nobody gives.\n\n"
-            "The lock file itself is no sign: it is always there. Removing it lets two programs write dpkg's database at once."
-        ),
-        breaks="apt-get fails with 'Could not get lock' until the holder ends",
-        repair="wait; where the holder hangs, end it and run dpkg --configure -a",
-        prevent="apt calls with a lock timeout; cloud-init status --wait on first boots; provision waits by itself",
-        find=_locked,
-        texts=(
-            r"Could not get lock /var/(?:lib|cache)/\S+",
-            r"Unable to acquire the dpkg frontend lock",
-            r"Unable to lock (?:the administration directory|directory /var/lib/apt/lists)",
-            r"is another process using it\?",
-            r"Waiting for cache lock",
-            r"dpkg frontend lock (?:is|was) locked by another process|status database area is locked by another process",
-        ),
-        sources=("scenario P4",),
-    ),
-    Rule(
-        code="disk.full",
-        level="error",
-        title="a file system that apt writes to is full",
-        explain=(
-            "apt downloads below /var/cache/apt, dpkg unpacks below / and writes its database below /var; DKMS builds "
-            "in /var/lib/dkms."
-        ),
-        breaks="every apt run; packages stay half-installed",
-        repair="make room, then finish what dpkg was cut off at",
-        prevent="apt-get clean from time to time; a limit for the journal; old kernels removed",
-        find=_full,
-        texts=(
-            r"No space left on device(?!.*(?:nccl|/dev/shm|posix_fallocate))",
-            r"You don't have enough free space in /var/cache/apt/archives",
-            r"needs a total of .* free space on disk '/(?!boot)",
-            r"write error.*No space left|cannot create temporary file.*No space left",
-            r"Disk quota exceeded",
-        ),
-    ),
-    Rule(
-        code="disk.boot_full",
-        level="error",
-        title="/boot has no room for another kernel or initramfs",
-        explain=(
-            "A /boot of its own holds three or four kernels. When it is full, update-initramfs fails, and with it the "
-            "kernel, the driver (which rebuilds every initramfs) and every later apt run; a kernel without an "
-            "initramfs may not boot."
-        ),
-        breaks="every apt run that rebuilds an initramfs; perhaps the next boot",
-        repair="remove old kernels by their exact names; the running one, the next and the newest stay",
-        prevent="apt-get autoremove after kernel updates; a /boot of 1 GiB",
-        find=_boot_full,
-        texts=(
-            r"update-initramfs: failed for /boot/initrd\.img-\S+",
-            r"needs a total of .* free space on disk '/boot'|enough free space in /boot",
-            r"mkinitramfs.*(?:No space left|failure)|cat: write error: No space left on device",
-            r"gzip: stdout: No space left on device|zstd: .*No space left on device",
-            r"cannot copy extracted data for './boot/\S+'.*No space left",
-        ),
-    ),
-    Rule(
-        code="disk.read_only",
-        level="error",
-        title="a file system that apt writes to is read-only",
-        explain="Linux mounts a file system read-only when it finds errors on the disk; some images are made so.",
-        breaks="every change, and soon everything else",
-        repair="find the reason in the kernel's log, check the disk, mount it for writing again",
-        prevent="watch the disks (smartctl)",
-        find=_read_only,
-        texts=(r"Read-only file system",),
-    ),
-)

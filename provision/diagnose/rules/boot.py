@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from provision.diagnose import queries
 from provision.diagnose.finding import Repair
-from provision.diagnose.rule import Case, Found, Rule
+from provision.diagnose.rule import Case, Found, rule
 from provision.facts import Disk
 
 _MEGA = 1_000_000
@@ -57,6 +57,7 @@ def _cut_off(size: int, others: list[int]) -> bool:
     return size < _SMALLEST and bool(others) and max(others) > 10 * _SMALLEST
 
 
+@rule("boot.initramfs_broken")
 def _initramfs(case: Case) -> Iterator[Found]:
     wrong = _bad_initrds(case)
     if not wrong:
@@ -94,6 +95,7 @@ def _initramfs(case: Case) -> Iterator[Found]:
     )
 
 
+@rule("boot.initramfs_unpacking")
 def _log_initramfs(case: Case) -> Iterator[Found]:
     lines = queries.log_lines(case, r"Initramfs unpacking failed")
     if lines and not _bad_initrds(case):
@@ -108,41 +110,3 @@ def _log_initramfs(case: Case) -> Iterator[Found]:
                 ),
             ),
         )
-
-
-RULES = (
-    Rule(
-        code="boot.initramfs_broken",
-        level="error",
-        title="the kernel that boots next has no usable initramfs",
-        explain=(
-            "The image is there; its initramfs is missing, empty, or cut off: /boot was full, or somebody "
-            "killed update-initramfs. "
-            "The kernel then does not find its root file system, and a machine far away does not come back."
-        ),
-        breaks="the next boot of the whole machine",
-        repair="`update-initramfs -c -k RELEASE` before any reboot; room in /boot first",
-        prevent="enough room in /boot; never a reboot while dpkg has something unfinished",
-        find=_initramfs,
-        texts=(
-            r"VFS: Unable to mount root fs on unknown-block",
-            r"Initramfs unpacking failed",
-            r"/boot/initrd\.img-\S+ does not exist",
-        ),
-        after=("disk.boot_full", "dpkg.unfinished"),
-    ),
-    Rule(
-        code="boot.initramfs_unpacking",
-        level="warning",
-        title="the kernel could not unpack its initramfs at this boot",
-        explain=(
-            "The log of this boot says 'Initramfs unpacking failed'. The machine came up all the same; what "
-            "was in the rest of the initramfs (blocks of nouveau, early modules) did not count."
-        ),
-        breaks="what the initramfs was to do: blocks, early modules",
-        repair="build it again",
-        prevent="",
-        find=_log_initramfs,
-        symptom_of=("disk.boot_full",),
-    ),
-)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from provision.diagnose import queries
 from provision.diagnose.finding import Repair
 from provision.diagnose.held import level_of, user, verdict
-from provision.diagnose.rule import Case, Found, Rule
+from provision.diagnose.rule import Case, Found, rule
 from provision.parts.conda import checks as conda_checks
 
 
@@ -16,6 +16,7 @@ def _mend(case: Case, words: str) -> Repair:
     return queries.apply(words, "conda") if wish["prefixes"] or wish["environments"] else queries.manual(words)
 
 
+@rule("conda.terms")
 def _terms(case: Case) -> Iterator[Found]:
     said = verdict(case, conda_checks.channels)
     level = level_of(said)
@@ -23,12 +24,14 @@ def _terms(case: Case) -> Iterator[Found]:
         yield Found(said["message"], queries.clip(said["evidence"]), (queries.manual(said["hint"]),), level=level)
 
 
+@rule("conda.channels")
 def _channels(case: Case) -> Iterator[Found]:
     said = verdict(case, conda_checks.channels)
     if level_of(said) == "error":
         yield Found(said["message"], queries.clip(said["evidence"]), (_mend(case, said["hint"]),))
 
 
+@rule("conda.cpu_build")
 def _cpu_build(case: Case) -> Iterator[Found]:
     said = verdict(case, conda_checks.cpu_builds)
     level = level_of(said)
@@ -51,6 +54,7 @@ def _cpu_build(case: Case) -> Iterator[Found]:
             )
 
 
+@rule("conda.activate")
 def _activate(case: Case) -> Iterator[Found]:
     trouble = user(case)
     if trouble.conda_profile or not any(prefix.state == "whole" for prefix in case.facts.conda.prefixes):
@@ -71,6 +75,7 @@ def _activate(case: Case) -> Iterator[Found]:
         )
 
 
+@rule("conda.partial")
 def _partial(case: Case) -> Iterator[Found]:
     said = verdict(case, conda_checks.prefixes)
     level = level_of(said)
@@ -83,102 +88,8 @@ def _partial(case: Case) -> Iterator[Found]:
         )
 
 
+@rule("conda.environment_differs")
 def _environments(case: Case) -> Iterator[Found]:
     said = verdict(case, conda_checks.environments)
     if level_of(said) == "error":
         yield Found(said["message"], queries.clip(said["evidence"]), (_mend(case, said["hint"]),))
-
-
-RULES = (
-    Rule(
-        code="conda.terms",
-        level="warning",
-        title="conda asks for Anaconda's terms of service, and nobody can answer",
-        explain=(
-            "Since 2025 Miniconda refuses to use Anaconda's channels without a terminal until their terms are "
-            "accepted, by user or prefix. It is a licence question before it is a technical one: conda-forge "
-            "(Miniforge) has no such terms."
-        ),
-        breaks="conda create and conda install in scripts, CI and Ansible",
-        repair="conda-forge only, or conda tos accept --override-channels --channel URL for each channel",
-        prevent="miniconda_channels: [conda-forge], or miniconda_accept_tos: true when that is decided",
-        find=_terms,
-        texts=(r"CondaToSNonInteractiveError", r"Terms of Service have not been accepted for the following channels"),
-        sources=("conda-anaconda-tos", "scenario M1"),
-    ),
-    Rule(
-        code="conda.channels",
-        level="error",
-        title="conda takes packages from other channels than asked for",
-        explain="Somebody changed .condarc, or another file of conda's comes before it.",
-        breaks="new environments come from elsewhere than the inventory says",
-        repair="write the file as asked for",
-        prevent="one owner of the prefix",
-        find=_channels,
-    ),
-    Rule(
-        code="conda.cpu_build",
-        level="warning",
-        title="an environment for the GPU has a framework without CUDA",
-        explain=(
-            "The solver asks the driver (the virtual package __cuda). Where it does not work at that moment (a first "
-            "boot, an image build, a broken driver) conda installs the build for the CPU, without a word: the version "
-            "is right, the build string says cpu."
-        ),
-        breaks="torch.cuda.is_available() is False; the work runs on the processor",
-        repair="make the environment anew while the driver works, or with CONDA_OVERRIDE_CUDA, asking for pytorch=*=*cuda*",
-        prevent="driver first, then conda; look at the build string, not only at the version",
-        find=_cpu_build,
-        texts=(
-            r"torch\.cuda\.is_available\(\)\s*(?:->|=>|==|:)?\s*False",
-            r"py\d[\d.]*_cpu_\d+|_cpu_\d+\b.*pytorch|pytorch.*\bcpu_\S+",
-            r"nothing provides (?:requested )?__cuda",
-            r"__cuda =\S*, which is missing on the system",
-            r"Torch not compiled with CUDA enabled",
-        ),
-        after=("driver.not_loaded", "driver.missing"),
-        sources=("scenario M2",),
-    ),
-    Rule(
-        code="conda.activate",
-        level="note",
-        title="'conda activate' is defined in interactive shells only",
-        explain=(
-            "`conda init` writes its block at the end of ~/.bashrc, which Ubuntu's own first lines leave for shells "
-            "that are not interactive: ssh HOST CMD, cron, systemd and Ansible never see the function."
-        ),
-        breaks="scripts that say conda activate",
-        repair="source PREFIX/etc/profile.d/conda.sh, or conda run -n ENV, or the interpreter by its path",
-        prevent="never rely on .bashrc in scripts",
-        find=_activate,
-        texts=(
-            r"CommandNotFoundError: Your shell has not been properly configured to use 'conda activate'",
-            r"CondaError: Run 'conda init' before 'conda activate'",
-            r"conda: (?:command )?not found",
-        ),
-        sources=("scenario M3",),
-    ),
-    Rule(
-        code="conda.partial",
-        level="warning",
-        title="an installation of conda is in pieces, or not there as asked for",
-        explain="An installer was killed, a disk filled up, or files were removed by hand.",
-        breaks="conda itself, and every environment below it",
-        repair="install it again (miniconda_repair: true where it is not ours)",
-        prevent="install to a folder of its own and move it into place (provision does)",
-        find=_partial,
-        texts=(r"ERROR: File or directory already exists: .*conda", r"conda: .*bad interpreter"),
-        after=("disk.full",),
-    ),
-    Rule(
-        code="conda.environment_differs",
-        level="error",
-        title="an environment of the inventory is not there, or not what it was asked to be",
-        explain="It was never finished, or changed by hand since.",
-        breaks="what was to run in it",
-        repair="provision apply; what differs is made anew only with miniconda_rebuild: true",
-        prevent="environments of the inventory are not changed by hand",
-        find=_environments,
-        after=("conda.partial", "conda.terms"),
-    ),
-)

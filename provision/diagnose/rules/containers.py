@@ -11,7 +11,7 @@ from provision.diagnose import queries
 from provision.diagnose.candidates import candidate
 from provision.diagnose.finding import Level, Repair
 from provision.diagnose.held import level_of, user, verdict
-from provision.diagnose.rule import Case, Found, Rule
+from provision.diagnose.rule import Case, Found, rule
 from provision.parts.containers import checks as containers_checks
 
 _SET = (
@@ -39,6 +39,7 @@ def _mend(case: Case, words: str) -> Repair:
     return queries.apply(words, "containers") if _managed(case) else queries.manual(words)
 
 
+@rule("containers.daemon_json_unreadable")
 def _unreadable(case: Case) -> Iterator[Found]:
     docker = case.facts.containers.docker
     files = [(docker.file, "docker")] if docker.engine or docker.file.present else []
@@ -80,6 +81,7 @@ def _byte_order_mark(case: Case) -> Iterator[Found]:
     )
 
 
+@rule("containers.flag_conflict")
 def _flag_conflict(case: Case) -> Iterator[Found]:
     docker = case.facts.containers.docker
     both = [flag for flag in docker.flags if flag.key in docker.file.keys and flag.key in docker.conflicts]
@@ -92,6 +94,7 @@ def _flag_conflict(case: Case) -> Iterator[Found]:
         )
 
 
+@rule("containers.doubled_key")
 def _doubled_key(case: Case) -> Iterator[Found]:
     file = case.facts.containers.docker.file
     twice = [row for row in file.warnings if row != daemon_json.BOM_WARNING]
@@ -101,6 +104,7 @@ def _doubled_key(case: Case) -> Iterator[Found]:
         )
 
 
+@rule("containers.daemon_json_replaced")
 def _replaced(case: Case) -> Iterator[Found]:
     docker, trouble = case.facts.containers.docker, user(case)
     if not (docker.engine or docker.file.present):
@@ -131,6 +135,7 @@ def _replaced(case: Case) -> Iterator[Found]:
     )
 
 
+@rule("containers.reload_takes_gpus")
 def _reload(case: Case) -> Iterator[Found]:
     said = verdict(case, containers_checks.links)
     level = level_of(said)
@@ -140,6 +145,7 @@ def _reload(case: Case) -> Iterator[Found]:
         yield Found(said["message"], queries.clip(said["evidence"]), (repair,), level=level)
 
 
+@rule("containers.wrong_daemon")
 def _wrong_daemon(case: Case) -> Iterator[Found]:
     docker = case.facts.containers.docker
     if docker.snap:
@@ -183,6 +189,7 @@ def _wrong_daemon(case: Case) -> Iterator[Found]:
         )
 
 
+@rule("containers.toolkit_too_old")
 def _toolkit_old(case: Case) -> Iterator[Found]:
     rows = {
         name: case.facts.packages[name]
@@ -246,6 +253,7 @@ def _would_be_old(case: Case) -> Iterator[Found]:
         )
 
 
+@rule("containers.toolkit_versions_differ")
 def _toolkit_versions(case: Case) -> Iterator[Found]:
     rows = {
         name: case.facts.packages[name]
@@ -261,6 +269,7 @@ def _toolkit_versions(case: Case) -> Iterator[Found]:
         )
 
 
+@rule("containers.runtime_missing")
 def _runtime(case: Case) -> Iterator[Found]:
     have = case.facts.containers
     docker = have.docker
@@ -308,6 +317,7 @@ def _runtime(case: Case) -> Iterator[Found]:
         )
 
 
+@rule("containers.legacy_packages")
 def _legacy(case: Case) -> Iterator[Found]:
     rows = {name: case.facts.packages[name] for name in _LEGACY if name in case.facts.packages}
     rows = {name: row for name, row in rows.items() if not (name == "nvidia-container-runtime" and row.installed)}
@@ -321,6 +331,7 @@ def _legacy(case: Case) -> Iterator[Found]:
         )
 
 
+@rule("containers.cdi_stale")
 def _cdi(case: Case) -> Iterator[Found]:
     said = verdict(case, containers_checks.cdi)
     level = level_of(said)
@@ -328,6 +339,7 @@ def _cdi(case: Case) -> Iterator[Found]:
         yield Found(said["message"], queries.clip(said["evidence"]), (queries.manual(said["hint"]),), level=level)
 
 
+@rule("containers.small_shm")
 def _shm(case: Case) -> Iterator[Found]:
     said = verdict(case, containers_checks.shm)
     level = level_of(said)
@@ -336,200 +348,3 @@ def _shm(case: Case) -> Iterator[Found]:
         repair = queries.apply(said["hint"], "containers") if asked else queries.manual(said["hint"])
         # 64 MB is docker's own default, and most containers have one process a card.
         yield Found(said["message"], queries.clip(said["evidence"]), (repair,), level="error" if asked else "note")
-
-
-RULES = (
-    Rule(
-        code="containers.daemon_json_unreadable",
-        level="error",
-        title="daemon.json is not what dockerd can read",
-        explain=(
-            "A missing or trailing comma, two objects one after another, typographic quotes, an error page that curl "
-            "saved: dockerd refuses to start. One that runs goes on with what it read before, so that the error comes "
-            "with the next restart, update or boot. Docker before 23 even took several objects. An empty file is "
-            "fine."
-        ),
-        breaks="docker does not start again; all its containers are gone at the next boot",
-        repair="mend the file at the line and column that are told; it is never overwritten",
-        prevent="dockerd --validate before a restart; provision merges single keys and validates",
-        find=_unreadable,
-        texts=(
-            r"unable to configure the Docker daemon with file \S*daemon\.json: (?:invalid character|EOF|unexpected end|json:)",
-            r"invalid character '.{1,6}' (?:looking for beginning|after (?:object|array|top-level)|in (?:string|literal))",
-            r"unable to configure the Docker daemon with file \S*daemon\.json: (?!the following directives)",
-        ),
-        sources=("moby#44905", "scenario L2"),
-    ),
-    Rule(
-        code="containers.flag_conflict",
-        level="error",
-        title="a setting is in daemon.json and on dockerd's command line",
-        explain=(
-            "dockerd refuses to start when a key of daemon.json is also given as a flag: an older guide's drop-in "
-            "with --add-runtime is the usual one."
-        ),
-        breaks="docker does not start again",
-        repair="take it out of one of them",
-        prevent="settings in daemon.json only",
-        find=_flag_conflict,
-        texts=(r"the following directives are specified (?:both )?as a flag and in the configuration file",),
-        sources=("scenario L2",),
-    ),
-    Rule(
-        code="containers.doubled_key",
-        level="note",
-        title="a key stands twice in daemon.json",
-        explain="dockerd takes the last one; what a program that merges the file makes of it is another matter.",
-        breaks="nothing; one of the two has no effect",
-        repair="leave one of them",
-        prevent="one writer of the file",
-        find=_doubled_key,
-        sources=("scenario L2",),
-    ),
-    Rule(
-        code="containers.daemon_json_replaced",
-        level="warning",
-        title="daemon.json was replaced: settings that it had are gone",
-        explain=(
-            "An installer wrote a file with the nvidia runtime only over one with data-root, log-opts or registry "
-            "mirrors; a purge of nvidia-docker2 removes it altogether. With another data-root docker starts and sees "
-            "no image and no container."
-        ),
-        breaks="images and containers are out of sight, logs grow without limit, private registries are refused",
-        repair="put the lost keys back from the copy",
-        prevent="merge single keys (nvidia-ctk runtime configure, provision), never copy a template over it",
-        find=_replaced,
-        texts=(r"purg(?:e|ing) .*nvidia-docker2",),
-        after=("containers.daemon_json_unreadable",),
-        sources=("scenario L1",),
-    ),
-    Rule(
-        code="containers.reload_takes_gpus",
-        level="warning",
-        title="a systemctl daemon-reload takes the GPUs from running containers",
-        explain=(
-            "With systemd's cgroup driver, runc's device rules are applied again at every daemon-reload, and devices "
-            "without a link in /dev/char are left out. Installing almost any package reloads systemd."
-        ),
-        breaks="containers that worked: 'Failed to initialize NVML: Unknown Error' until they are started anew",
-        repair="nvidia-ctk system create-dev-char-symlinks --create-all (and a udev rule), or CDI; start the containers anew",
-        prevent="container_toolkit_device_links, CDI, or native.cgroupdriver=cgroupfs",
-        find=_reload,
-        texts=(r"Failed to initialize NVML: Unknown Error",),
-        sources=("NVIDIA: container toolkit, troubleshooting", "scenario L3"),
-    ),
-    Rule(
-        code="containers.wrong_daemon",
-        level="warning",
-        title="users' docker is another daemon than the one that has the GPU runtime",
-        explain=(
-            "A snap's docker reads its own configuration and cannot see NVIDIA's runtime; Docker Desktop runs in a "
-            "virtual machine without GPU; a rootless daemon has a file of its own. /etc/docker/daemon.json is right, "
-            "and nobody reads it."
-        ),
-        breaks="docker run --gpus: 'could not select device driver \"\" with capabilities: [[gpu]]'",
-        repair="remove the snap, or docker context use default",
-        prevent="one docker a host, from a package",
-        find=_wrong_daemon,
-        texts=(
-            r"could not select device driver \"(?:nvidia)?\" with capabilities: \[\[[^\]]*gpu[^\]]*\]\]",
-            r"/var/snap/docker/",
-        ),
-        sources=("scenario L5",),
-    ),
-    Rule(
-        code="containers.toolkit_too_old",
-        level="error",
-        title="the container toolkit is older than cgroup v2",
-        explain=(
-            "From 1.8 on the toolkit works with cgroup v2, which Ubuntu has used since 21.10. A distribution's own "
-            "package (1.3.x), kept by a pin over NVIDIA's repository, does not."
-        ),
-        breaks="every container with a GPU: 'cgroup subsystem devices not found'",
-        repair="the four packages from NVIDIA's repository, and a preference for that origin",
-        prevent="look where the candidate comes from (apt-cache policy) before it is installed",
-        find=_toolkit_old,
-        texts=(r"cgroup subsystem devices not found", r"bpf_prog_query\(BPF_CGROUP_DEVICE\) failed"),
-        sources=("scenario L7",),
-    ),
-    Rule(
-        code="containers.toolkit_versions_differ",
-        level="warning",
-        title="the container toolkit's four packages are of different versions",
-        explain="They are one program in four packages: joined by '=' from 1.18 on, and only by luck before.",
-        breaks="containers with GPUs, from one version to the next",
-        repair="all four at one version",
-        prevent="hold all four",
-        find=_toolkit_versions,
-        texts=(
-            r"(?:nvidia-container-toolkit|libnvidia-container)\S* ?: Depends: (?:lib)?nvidia-container\S* \(= [^)]+\) but",
-        ),
-        after=("containers.toolkit_too_old",),
-    ),
-    Rule(
-        code="containers.runtime_missing",
-        level="error",
-        title="the runtime nvidia is not registered",
-        explain=(
-            "The toolkit's packages do not register themselves: nvidia-ctk writes runtimes.nvidia into daemon.json, "
-            "and docker must read it. When nvidia-docker2 is purged, its daemon.json goes too."
-        ),
-        breaks="docker run --runtime=nvidia; with nvidia as default runtime every container",
-        repair="nvidia-ctk runtime configure --runtime=docker; systemctl restart docker",
-        prevent="container_toolkit_runtimes in the inventory",
-        find=_runtime,
-        texts=(
-            r"unknown or invalid runtime name: nvidia",
-            r"Unknown runtime specified nvidia",
-            r"could not select device driver",
-            r"exec: \"nvidia-container-runtime(?:-hook)?\": executable file not found",
-        ),
-        after=("containers.daemon_json_unreadable", "containers.flag_conflict"),
-        symptom_of=("containers.wrong_daemon",),
-        sources=("scenario L8",),
-    ),
-    Rule(
-        code="containers.legacy_packages",
-        level="warning",
-        title="nvidia-docker2 or its like is still there",
-        explain="It owns /etc/docker/daemon.json: a purge removes the file, and a package that brings one conflicts with it.",
-        breaks="'trying to overwrite /etc/docker/daemon.json'; settings are lost at a purge",
-        repair="copy daemon.json aside, purge the package, put the file back, register the runtime",
-        prevent="container_toolkit_remove_legacy: true does it in this order",
-        find=_legacy,
-        texts=(r"trying to overwrite '/etc/docker/daemon\.json'",),
-        sources=("scenario L8",),
-    ),
-    Rule(
-        code="containers.cdi_stale",
-        level="warning",
-        title="the CDI specification is of another driver or other cards",
-        explain=(
-            "It names the driver's libraries by their versions and the cards' device nodes: a new driver makes it "
-            "wrong until it is made anew."
-        ),
-        breaks="containers that take GPUs by CDI (podman, docker --device nvidia.com/gpu=…)",
-        repair="nvidia-ctk cdi generate, or the toolkit's refresh unit",
-        prevent="the toolkit's nvidia-cdi-refresh units (1.18 on), or container_toolkit_cdi",
-        find=_cdi,
-        texts=(r"unresolvable CDI devices nvidia\.com/gpu", r"failed to (?:inject|stat) CDI devices?"),
-        after=("driver.stale_module", "driver.mixed_versions"),
-    ),
-    Rule(
-        code="containers.small_shm",
-        level="note",
-        title="containers get too little shared memory for several GPUs",
-        explain="docker gives 64 MB of /dev/shm. NCCL's shared memory transport, and data loaders with several workers, need more.",
-        breaks="work on several GPUs in a container: 'No space left on device' for /dev/shm/nccl-…",
-        repair="docker run --shm-size=8G or --ipc=host, or default-shm-size in daemon.json",
-        prevent="container_toolkit_shm_size: 8G",
-        find=_shm,
-        texts=(
-            r"Call to posix_fallocate failed ?: No space left on device",
-            r"Error while creating shared memory segment /dev/shm/nccl-",
-            r"shm/nccl-\w+.*(?:No space left|size \d+)",
-            r"insufficient shared memory \(shm\)|DataLoader worker .* killed by signal: Bus error",
-        ),
-        sources=("scenario J4",),
-    ),
-)

@@ -11,7 +11,7 @@ from provision.diagnose import queries
 from provision.diagnose.candidates import apt
 from provision.diagnose.finding import Level, Repair
 from provision.diagnose.held import level_of, user, verdict
-from provision.diagnose.rule import Case, Found, Rule
+from provision.diagnose.rule import Case, Found, rule
 from provision.facts import Cuda, CudaLibrary, ShellLine
 from provision.facts.diagnostics import Bundled
 from provision.parts.cuda import checks as cuda_checks
@@ -81,6 +81,7 @@ def _older(library: CudaLibrary, row: Bundled) -> bool:
         return False
 
 
+@rule("cuda.shadowed_library")
 def _shadowed(case: Case) -> Iterator[Found]:
     yield from shadowing(case, cudnn=False)
 
@@ -124,6 +125,7 @@ def _place(line: ShellLine) -> str:
     return f"{line.file} line {line.line}: {line.text}"
 
 
+@rule("cuda.unowned_library")
 def _unowned_first(case: Case) -> Iterator[Found]:
     said = verdict(case, library_checks.libraries)
     false = [
@@ -137,6 +139,7 @@ def _unowned_first(case: Case) -> Iterator[Found]:
         )
 
 
+@rule("cuda.false_link")
 def _false_link(case: Case) -> Iterator[Found]:
     rows = [
         row
@@ -160,6 +163,7 @@ def _false_link(case: Case) -> Iterator[Found]:
         )
 
 
+@rule("cuda.loader_blind")
 def _loader_blind(case: Case) -> Iterator[Found]:
     cuda = case.facts.cuda
     in_path = {row.path for folder in exported(case) for row in _in_folder(case, folder)}
@@ -191,6 +195,7 @@ def _loader_blind(case: Case) -> Iterator[Found]:
         return
 
 
+@rule("cuda.nvcc_differs")
 def _nvcc(case: Case) -> Iterator[Found]:
     said = verdict(case, cuda_checks.nvccs)
     level = level_of(said)
@@ -238,6 +243,7 @@ def _in_the_way(said: Mapping[str, Any]) -> bool:
     return level_of(said) == "error" and said["message"].endswith("not a link")
 
 
+@rule("cuda.link")
 def _link(case: Case) -> Iterator[Found]:
     said = verdict(case, cuda_checks.links)
     level = level_of(said)
@@ -278,6 +284,7 @@ def _link(case: Case) -> Iterator[Found]:
     )
 
 
+@rule("shell.cuda_lines")
 def _lines(case: Case) -> Iterator[Found]:
     kinds, _ = cuda_checks.sorted_lines(case.plain, cuda_checks.wish_of(case.expect))
     told = [text for kind in ("doubled", "frozen", "stale", "elsewhere") for text in kinds.get(kind, ())]
@@ -298,6 +305,7 @@ def _lines(case: Case) -> Iterator[Found]:
         )
 
 
+@rule("cuda.driver_too_old")
 def _driver_too_old(case: Case) -> Iterator[Found]:
     wish = cuda_checks.wish_of(case.expect)
     rows = cuda_checks.too_new(case.plain, wish)
@@ -319,6 +327,7 @@ def _driver_too_old(case: Case) -> Iterator[Found]:
         )
 
 
+@rule("cuda.minor_compat_only")
 def _minor_only(case: Case) -> Iterator[Found]:
     wish = cuda_checks.wish_of(case.expect)
     limited = cuda_checks.limited_toolkits(case.plain, wish)
@@ -333,6 +342,7 @@ def _minor_only(case: Case) -> Iterator[Found]:
         )
 
 
+@rule("cuda.compat_library")
 def _compat(case: Case) -> Iterator[Found]:
     active = cuda_checks.active_compat(case.plain)
     consumer = [gpu.name for gpu in case.facts.smi.gpus if cuda_checks.is_consumer(gpu.name)]
@@ -373,6 +383,7 @@ def _compat(case: Case) -> Iterator[Found]:
     )
 
 
+@rule("cuda.meta_pulls_driver")
 def _meta(case: Case) -> Iterator[Found]:
     metas = cuda_checks.metas_with_driver(case.plain)
     replaced = []
@@ -406,6 +417,7 @@ def _meta(case: Case) -> Iterator[Found]:
     )
 
 
+@rule("cuda.files_gone")
 def _gutted(case: Case) -> Iterator[Found]:
     if case.facts.cuda == Cuda():
         # facts that were recorded before CUDA was read
@@ -413,213 +425,3 @@ def _gutted(case: Case) -> Iterator[Found]:
     said = verdict(case, cuda_checks.toolkits)
     if level_of(said) == "error" and said["message"].startswith("files of packages are gone"):
         yield Found(said["message"], queries.clip(said["evidence"]), (queries.manual(said["hint"]),))
-
-
-RULES = (
-    Rule(
-        code="cuda.shadowed_library",
-        level="warning",
-        title="LD_LIBRARY_PATH puts another CUDA's libraries before those that a framework brings",
-        explain=(
-            "PyTorch, TensorFlow and JAX bring the CUDA libraries that they were built with and find them by RUNPATH. "
-            "LD_LIBRARY_PATH comes before that: a machine-wide export of /usr/local/cuda-12.1/lib64 hands them an "
-            "older libnvJitLink or libcusparse, and a symbol is missing. What is in /etc/ld.so.conf.d is searched "
-            "after RUNPATH and does no harm."
-        ),
-        breaks="importing the framework in every shell that reads the line: undefined symbol, wrong library version",
-        repair="take LD_LIBRARY_PATH out of the start files; ld.so.conf.d serves programs, cuda-select or a module one shell",
-        prevent="never export LD_LIBRARY_PATH for everyone (cuda_toolkit_ld_library_path is off by default)",
-        find=_shadowed,
-        texts=(
-            r"undefined symbol: __nvJitLink\w+_(?:\d+_\d+), version libnvJitLink\.so\.\d+",
-            r"symbol __nvJitLink\w+, version libnvJitLink\.so\.\d+ not defined",
-            r"undefined symbol: \S*,? version lib(?:cublas|cublasLt|cusparse|cusolver|cufft|nvJitLink|cudart)\.so\.\d+",
-            r"lib(?:cublas|cublasLt|cusparse|cusolver|cudart)\.so\.\d+: (?:undefined symbol|version `\S+' not found)",
-        ),
-        sources=("ld.so(8)", "pytorch/pytorch#134929, #144244", "scenario H1"),
-    ),
-    Rule(
-        code="cuda.unowned_library",
-        level="warning",
-        title="a library that no package owns is found before the one that a package brings",
-        explain=(
-            "A tarball or a copy by hand lies in a folder that the loader searches first; updates of the package "
-            "never reach programs."
-        ),
-        breaks="programs run with another version than the installed package says",
-        repair="move the copy away, or take its folder out of the loader's path",
-        prevent="libraries from packages only",
-        find=_unowned_first,
-        symptom_of=("cudnn.shadowed_library", "cuda.shadowed_library"),
-        sources=("scenario I1",),
-    ),
-    Rule(
-        code="cuda.false_link",
-        level="error",
-        title="a link gives a library the name of another version",
-        explain=(
-            "`ln -s libcudart.so.10.2 libcudart.so.10.1` makes a program start and then fail at a symbol, or compute "
-            "wrongly: the name promises an interface that is not in the file. Where the loader only misses the "
-            "folder, a link is no help either."
-        ),
-        breaks="programs that ask for that version",
-        repair="remove the link, and install the version that the program asks for",
-        prevent="ld.so.conf.d for the toolkit; an environment of its own for a program that needs another CUDA",
-        find=_false_link,
-        texts=(r"WARNING Found duplicate \['libcudart\.so'|Found duplicate .*libcudart\.so.* We'll flip a coin",),
-        sources=("scenario M4",),
-    ),
-    Rule(
-        code="cuda.loader_blind",
-        level="warning",
-        title="the loader does not know a toolkit's libraries",
-        explain=(
-            "nvcc is on the PATH, the libraries are on the disk, and the loader was never told: /etc/ld.so.conf.d "
-            "names no folder of the toolkit, or ldconfig did not run after it did."
-        ),
-        breaks="programs that were linked with the toolkit: 'cannot open shared object file'",
-        repair="a file in /etc/ld.so.conf.d and ldconfig",
-        prevent="provision apply writes it for every toolkit of the inventory",
-        find=_loader_blind,
-        texts=(
-            r"Could not load dynamic library 'lib(?:cudart|cublas|cublasLt|cufft|curand|cusolver|cusparse)\.so\.[0-9.]+'",
-            r"lib(?:cu[a-zL]+|nvrtc|nvJitLink)\.so\.[0-9.]+: cannot open shared object file",
-        ),
-        after=("cuda.false_link",),
-        sources=("scenario M4",),
-    ),
-    Rule(
-        code="cuda.nvcc_differs",
-        level="warning",
-        title="a shell finds another nvcc than it should",
-        explain=(
-            "Ubuntu's nvidia-cuda-toolkit puts /usr/bin/nvcc beside NVIDIA's in /usr/local/cuda/bin; which one a "
-            "shell finds is a matter of its PATH, and sudo and cron have their own. The CUDA version that nvidia-smi "
-            "prints is what the driver can run, not a toolkit."
-        ),
-        breaks="extensions are compiled with one CUDA for a framework of another",
-        repair="remove nvidia-cuda-toolkit, or put /usr/local/cuda/bin before /usr/bin; set CUDA_HOME",
-        prevent="one origin for toolkits; cuda_toolkit_default in the inventory",
-        find=_nvcc,
-        texts=(
-            r"The detected CUDA version \([0-9.]+\) mismatches the version that was used to compile",
-            r"Please make sure to use the same CUDA versions",
-            r"nvcc: (?:command )?not found|nvcc: No such file or directory",
-        ),
-        after=("cuda.link",),
-        sources=("scenario H2",),
-    ),
-    Rule(
-        code="cuda.link",
-        level="warning",
-        title="/usr/local/cuda leads elsewhere, or moves with the next toolkit",
-        explain=(
-            "NVIDIA's packages register every toolkit with update-alternatives in automatic mode: the highest "
-            "priority wins, and each installation may move the link. A runfile writes a plain link over it, some "
-            "images have a real folder there."
-        ),
-        breaks="builds find another CUDA after somebody installed one",
-        repair="update-alternatives --set cuda /usr/local/cuda-X.Y",
-        prevent="cuda_toolkit_default: the link is set by hand, and stays",
-        find=_link,
-        sources=("update-alternatives(1)", "scenario H3"),
-    ),
-    Rule(
-        code="shell.cuda_lines",
-        level="warning",
-        title="start files of shells have stale, doubled or frozen lines about CUDA",
-        explain=(
-            '`echo "export PATH=$PATH:/usr/local/cuda/bin" >> ~/.bashrc` writes the installer\'s whole PATH as it '
-            "was that day, and once more at each run. A line for a toolkit that is gone does nothing; one without the "
-            "old value drops what others put there."
-        ),
-        breaks="PATH grows, or lacks what was added later; another toolkit comes first",
-        repair="take the lines out; one file in /etc/profile.d serves all",
-        prevent="write a file of your own, single quotes, `${PATH:+:$PATH}`",
-        find=_lines,
-        texts=(r">>\s*~/\.bashrc.*(?:cuda|LD_LIBRARY_PATH)|echo .*export (?:PATH|LD_LIBRARY_PATH)=.*cuda.*>>",),
-        sources=("scenario H5",),
-    ),
-    Rule(
-        code="cuda.driver_too_old",
-        level="warning",
-        title="the driver cannot run a toolkit that is installed",
-        explain=(
-            "Every CUDA major has an oldest driver (12: 525, 13: 580). Below it nothing of it runs; within a major an "
-            "older driver runs a newer minor, without PTX."
-        ),
-        breaks="programs of that toolkit: 'CUDA driver version is insufficient for CUDA runtime version'",
-        repair="a newer driver, or an older toolkit",
-        prevent="provision plan refuses such pairs; provision compat answers before",
-        find=_driver_too_old,
-        texts=(
-            r"CUDA driver version is insufficient for CUDA runtime version",
-            r"requirement error: unsatisfied condition: (?:cuda|driver)\s*>=",
-            r"The NVIDIA driver on your system is too old \(found version \d+\)",
-            r"cudaErrorInsufficientDriver",
-        ),
-        sources=("catalog: cuda", "scenarios H6, J2"),
-    ),
-    Rule(
-        code="cuda.minor_compat_only",
-        level="note",
-        title="a toolkit runs by minor-version compatibility only",
-        explain="The driver is older than the toolkit's own: compiled code runs, PTX (code that the driver compiles) does not.",
-        breaks="programs without code for the card itself: error 222",
-        repair="build for the card (-arch=native), or a newer driver",
-        prevent="toolkit and driver of one release where PTX matters",
-        find=_minor_only,
-        texts=(r"the provided PTX was compiled with an unsupported toolchain", r"CUDA_ERROR_UNSUPPORTED_PTX_VERSION"),
-        sources=("NVIDIA: CUDA compatibility",),
-    ),
-    Rule(
-        code="cuda.compat_library",
-        level="warning",
-        title="cuda-compat's libcuda takes the place of the driver's",
-        explain=(
-            "Forward compatibility (package cuda-compat, /usr/local/cuda/compat) lets data-center cards run a newer "
-            "CUDA on an older driver. GeForce and TITAN cards have none: error 804. On a driver that is newer than "
-            "the library it does harm only."
-        ),
-        breaks="every CUDA program that finds that library first",
-        repair="take its folder out of LD_LIBRARY_PATH and ld.so.conf.d, or remove the package",
-        prevent="no cuda-compat on cards that have no forward compatibility",
-        find=_compat,
-        texts=(
-            r"Error 804: forward compatibility was attempted on non supported HW",
-            r"forward compatibility was attempted on non supported HW",
-            r"unsupported display driver / cuda driver combination",
-            r"system has unsupported display driver / cuda driver combination",
-        ),
-        sources=("NVIDIA: CUDA compatibility", "scenario H6"),
-    ),
-    Rule(
-        code="cuda.meta_pulls_driver",
-        level="warning",
-        title="a package of CUDA moves the driver",
-        explain=(
-            "cuda, cuda-X-Y and cuda-runtime-X-Y depend on cuda-drivers or nvidia-open: installing or upgrading them "
-            "replaces the driver that is there, Canonical's -server packages included, without any error. "
-            "cuda-toolkit-X-Y does not."
-        ),
-        breaks="nothing at once; the driver becomes another one at the next install or upgrade",
-        repair="keep cuda-toolkit-X-Y (apt-mark manual), remove the metapackage",
-        prevent="install cuda-toolkit-X-Y only; provision refuses a transaction in which a toolkit brings a driver",
-        find=_meta,
-        texts=(
-            r"apt(?:-get)? (?:-\S+ )*install (?:-\S+ )*cuda(?:-\d+-\d+)?(?:\s|$)",
-            r"The following packages will be REMOVED:.*nvidia-\S+-server",
-        ),
-        sources=("scenario F8",),
-    ),
-    Rule(
-        code="cuda.files_gone",
-        level="error",
-        title="dpkg has a toolkit whose files are gone",
-        explain="Somebody removed /usr/local/cuda-X.Y by hand (rm -rf): apt thinks that it is there, and installs nothing.",
-        breaks="every build and program with that toolkit",
-        repair="apt-get install --reinstall of the packages that own files there",
-        prevent="remove toolkits by their packages",
-        find=_gutted,
-    ),
-)

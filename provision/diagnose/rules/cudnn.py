@@ -9,12 +9,10 @@ from ansible_collections.gpu.provision.plugins.module_utils.lib import cuda_name
 from provision.diagnose import queries
 from provision.diagnose.candidates import candidate, moves
 from provision.diagnose.held import user
-from provision.diagnose.rule import Case, Found, Rule
+from provision.diagnose.rule import Case, Found, rule
 from provision.diagnose.rules.cuda import shadowing
 from provision.parts.cuda import checks as cuda_checks
 from provision.parts.cuda import library_checks
-
-_PAIR_NOTE = "library and headers are joined by '=': ask for both with the same full version, suffix included"
 
 
 def _packages(case: Case, kind: str) -> list[tuple[str, cuda_names.CudaPackage, str]]:
@@ -175,10 +173,12 @@ def _files(kind: str, title: str) -> Callable[[Case], Iterator[Found]]:
     return find
 
 
+@rule("cudnn.shadowed_library")
 def _shadowed(case: Case) -> Iterator[Found]:
     yield from shadowing(case, cudnn=True)
 
 
+@rule("cudnn.dangling_link")
 def _dangling(case: Case) -> Iterator[Found]:
     for group in case.facts.cuda.alternatives:
         if "cudnn" in group.name and group.current in group.dangling and group.current:
@@ -194,6 +194,7 @@ def _dangling(case: Case) -> Iterator[Found]:
             )
 
 
+@rule("nccl.redirected_peers")
 def _redirected(case: Case) -> Iterator[Found]:
     said = user(case).topology
     cards = queries.own_gpus(case)
@@ -216,143 +217,9 @@ def _redirected(case: Case) -> Iterator[Found]:
         )
 
 
-RULES = (
-    Rule(
-        code="cudnn.shadowed_library",
-        level="warning",
-        title="a framework finds an older cuDNN than its own",
-        explain=(
-            "PyTorch brings its own cuDNN. A folder of another one in LD_LIBRARY_PATH (a site module, a tarball in "
-            "/usr/local/cuda/lib64) comes before it; empty elements there mean the current folder."
-        ),
-        breaks="'cuDNN version incompatibility' when the framework starts",
-        repair="take that folder out of LD_LIBRARY_PATH",
-        prevent="cuDNN from packages, in the multiarch folder only",
-        find=_shadowed,
-        texts=(
-            r"cuDNN version incompatibility: PyTorch was compiled +against \([^)]+\) but found runtime version \([^)]+\)",
-            r"Looks like your LD_LIBRARY_PATH contains incompatible version of cudnn",
-            r"Loaded runtime CuDNN library: \S+ but source was compiled with: \S+",
-        ),
-        sources=("scenario I1",),
-    ),
-    Rule(
-        code="cudnn.wrong_cuda",
-        level="warning",
-        title="cuDNN is, or will be, built for another CUDA than the toolkits",
-        explain=(
-            "Up to cuDNN 8 one package name serves every CUDA: 8.9.7.29-1+cuda12.2 sorts above 8.6.0.163-1+cuda11.8, "
-            "so an unpinned install or upgrade changes the CUDA major in silence. cuDNN 9 has the major in its name "
-            "(libcudnn9-cuda-12)."
-        ),
-        breaks="CUDNN_STATUS_NOT_INITIALIZED when TensorFlow, JAX or a program of yours starts",
-        repair="library and headers with the +cudaX.Y suffix of the toolkit, both held",
-        prevent="cuda_toolkit_cudnn: auto chooses by the suffix and holds",
-        find=_wrong_cuda("cudnn", "cuDNN"),
-        texts=(
-            r"CUDNN_STATUS_NOT_INITIALIZED",
-            r"Could not (?:create|load) cudnn handle",
-            r"DNN library initialization failed",
-        ),
-        sources=("scenario I2",),
-    ),
-    Rule(
-        code="cudnn.pair_differs",
-        level="error",
-        title="cuDNN's library and headers are of two versions",
-        explain=f"One of them was moved, the other was held or pinned. {_PAIR_NOTE[0].upper()}{_PAIR_NOTE[1:]}.",
-        breaks="apt: unmet dependencies; programs are compiled for one version and run with the other",
-        repair="both at one full version in one transaction",
-        prevent="hold both",
-        find=_pair("cudnn", "cuDNN"),
-        texts=(r"libcudnn\d\S* ?: Depends: libcudnn\d\S* \(= [^)]+\) but \S+ is to be installed",),
-        sources=("scenario G4",),
-    ),
-    Rule(
-        code="cudnn.files",
-        level="error",
-        title="cuDNN's files are not those of its package",
-        explain="A tarball was unpacked over a package's files, or beside them where compilers look first.",
-        breaks="programs are compiled for one cuDNN and run with another",
-        repair="reinstall the package, move the copy away",
-        prevent="cuDNN from packages only",
-        find=_files("cudnn", "cuDNN"),
-        texts=(r"cudnn(?:_version)?\.h: No such file or directory", r"cannot find -lcudnn"),
-        sources=("scenario I4",),
-    ),
-    Rule(
-        code="cudnn.dangling_link",
-        level="warning",
-        title="cuDNN's alternative leads to a file that is gone",
-        explain=(
-            "Below 9.10 cudnn.h and libcudnn.so went through update-alternatives; from 9.10 on they are files of the "
-            "package. A removal that went wrong in between leaves a link that leads nowhere."
-        ),
-        breaks="builds that look for cudnn.h or libcudnn.so",
-        repair="update-alternatives --auto, or --remove-all",
-        prevent="remove by packages",
-        find=_dangling,
-        sources=("scenario I4",),
-    ),
-    Rule(
-        code="nccl.pair_differs",
-        level="error",
-        title="libnccl2 and libnccl-dev are of two versions",
-        explain=f"One of them was moved, the other was held or pinned. {_PAIR_NOTE[0].upper()}{_PAIR_NOTE[1:]}.",
-        breaks="apt: unmet dependencies, 'held broken packages'",
-        repair="apt-get install libnccl2=V libnccl-dev=V",
-        prevent="hold both; never install libnccl-dev without its version",
-        find=_pair("nccl", "NCCL"),
-        texts=(
-            r"libnccl-dev ?: Depends: libnccl2 \(= [^)]+\) but \S+ is to be installed",
-            r"libnccl2 \(= [^)]+\) but \S+ is to be installed",
-        ),
-        sources=("scenario J1",),
-    ),
-    Rule(
-        code="nccl.wrong_cuda",
-        level="warning",
-        title="NCCL is, or will be, built for another CUDA than toolkit and driver",
-        explain="libnccl2 has one name for every CUDA; the highest version wins, whatever its +cudaX.Y suffix says.",
-        breaks="'CUDA driver version is insufficient for CUDA runtime version' when NCCL starts",
-        repair="libnccl2 and libnccl-dev with the suffix of the toolkit, both held",
-        prevent="cuda_toolkit_nccl: auto chooses by the suffix and holds",
-        find=_wrong_cuda("nccl", "NCCL"),
-        texts=(
-            r"NCCL .*CUDA driver version is insufficient for CUDA runtime version",
-            r"CUDA driver version is insufficient for CUDA runtime version.*NCCL",
-        ),
-        sources=("scenario J2",),
-    ),
-    Rule(
-        code="nccl.files",
-        level="error",
-        title="NCCL's files are not those of its package",
-        explain="A copy was put over a package's files, or beside them where the loader or compilers look first.",
-        breaks="programs are compiled for one NCCL and run with another",
-        repair="reinstall the package, move the copy away",
-        prevent="NCCL from packages only",
-        find=_files("nccl", "NCCL"),
-        texts=(r"nccl\.h: No such file or directory", r"cannot find -lnccl"),
-    ),
-    Rule(
-        code="nccl.redirected_peers",
-        level="note",
-        title="ACS or the IOMMU redirects traffic between the cards",
-        explain=(
-            "Access control on PCIe bridges (ACS) and a translating IOMMU send what one card writes to another "
-            "through the root complex: slow, and on some machines it hangs or comes out wrong. In a virtual machine "
-            "it is the host's to change."
-        ),
-        breaks="NCCL is slow or hangs on several cards without NVLink",
-        repair="ACS off in the BIOS or by setpci; iommu=pt; NCCL_P2P_DISABLE=1 as a way around",
-        prevent="look at the BIOS of a new kind of machine before it is used; provision never changes it",
-        find=_redirected,
-        texts=(
-            r"ACSCtl:.*(?:ReqRedir|CmpltRedir)\+",
-            r"all_reduce_perf.*(?:hang|timed? ?out)",
-            r"NCCL.*(?:P2P|p2p).*(?:hang|timeout|corrupt)",
-        ),
-        sources=("PCI Express base specification, ACS", "NVIDIA/nccl#257", "scenario J5"),
-    ),
-)
+rule("cudnn.wrong_cuda")(_wrong_cuda("cudnn", "cuDNN"))
+rule("cudnn.pair_differs")(_pair("cudnn", "cuDNN"))
+rule("cudnn.files")(_files("cudnn", "cuDNN"))
+rule("nccl.pair_differs")(_pair("nccl", "NCCL"))
+rule("nccl.wrong_cuda")(_wrong_cuda("nccl", "NCCL"))
+rule("nccl.files")(_files("nccl", "NCCL"))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ansible_collections.gpu.provision.plugins.module_utils.lib import driver_names
 from provision.diagnose import queries
 from provision.diagnose.finding import Repair
-from provision.diagnose.rule import Case, Found, Rule
+from provision.diagnose.rule import Case, Found, rule
 
 _SESSIONS = ("gdm3", "lightdm", "sddm", "xdm", "lxdm", "gnome-shell", "plasma-workspace")
 _X = ("Xorg", "Xwayland", "gnome-shell", "kwin_x11", "kwin_wayland", "X")
@@ -31,6 +31,7 @@ def _is_server(case: Case) -> bool:
     return bool(gpus) and all(queries.catalog_gpu(case, gpu).segment == "datacenter" for gpu in gpus)
 
 
+@rule("desktop.on_server")
 def _on_server(case: Case) -> Iterator[Found]:
     if not case.facts.desktop or not _is_server(case) or queries.in_container(case):
         return
@@ -56,6 +57,7 @@ def _on_server(case: Case) -> Iterator[Found]:
     )
 
 
+@rule("desktop.no_gl")
 def _no_gl(case: Case) -> Iterator[Found]:
     facts, driver = case.facts, queries.installed(case)
     if not facts.desktop or not driver.packages or queries.in_container(case) or not queries.own_gpus(case):
@@ -95,6 +97,7 @@ def _no_gl(case: Case) -> Iterator[Found]:
     )
 
 
+@rule("desktop.xorg_conf")
 def _stale_conf(case: Case) -> Iterator[Found]:
     """xorg.conf asks for a driver that is not there."""
     facts = case.facts
@@ -153,61 +156,3 @@ def _conf_bus(text: str) -> str:
     parts = text.lower().removeprefix("pci:").split(":")
     numbers = [part.split("@")[0] for part in parts[-3:]]
     return ":".join(numbers)
-
-
-RULES = (
-    Rule(
-        code="desktop.on_server",
-        level="note",
-        title="a desktop runs on a compute server",
-        explain=(
-            "The driver's metapackage recommends the X server's half, images for remote desktops bring one, "
-            "and then graphical.target is the "
-            "default. Xorg and gnome-shell take memory on every GPU and keep the modules from being unloaded."
-        ),
-        breaks="nothing; it takes GPU memory and makes reloads and resets impossible",
-        repair="`systemctl set-default multi-user.target`. Installed desktops are told of and never removed",
-        prevent="nvidia_driver_variant: headless, which installs without recommended packages",
-        find=_on_server,
-        texts=(r"/usr/lib/xorg/Xorg\s+[0-9]+MiB", r"G\s+/usr/bin/gnome-shell"),
-    ),
-    Rule(
-        code="desktop.no_gl",
-        level="warning",
-        title="the desktop has no OpenGL of this driver",
-        explain=(
-            "Servers get the driver without its graphics half: no libnvidia-gl, no X driver, no "
-            "nvidia-settings. A desktop on such a driver "
-            "cannot draw: the login comes back again and again, and X says that GLX is missing. The same "
-            "happens where libnvidia-gl is of "
-            "another version than the rest."
-        ),
-        breaks="the graphical login",
-        repair="the desktop variant of the same driver, or libnvidia-gl at exactly its version",
-        prevent="nvidia_driver_variant: auto, which looks whether there is a desktop",
-        find=_no_gl,
-        texts=(
-            r'extension "GLX" missing on display',
-            r"Failed to initialize the GLX module",
-            r"\(EE\) NVIDIA.*(?:GLX|glx)",
-        ),
-        after=("dpkg.unfinished", "driver.mixed_versions"),
-        symptom_of=("driver.mixed_versions",),
-    ),
-    Rule(
-        code="desktop.xorg_conf",
-        level="warning",
-        title="X's configuration asks for a driver that is not there",
-        explain=(
-            "`nvidia-xconfig`, or a guide, wrote /etc/X11/xorg.conf with a Device section for the NVIDIA "
-            "driver, or for a card at another place "
-            "on the bus. The driver went, or the card moved, and the file stayed: the screen is black after "
-            "the boot."
-        ),
-        breaks="the graphical login: no screens found",
-        repair="put the file aside; X needs none",
-        prevent="no xorg.conf; snippets only where they are needed",
-        find=_stale_conf,
-        texts=(r"\(EE\) no screens found", r"Failed to load module \"nvidia\"", r"\(EE\) No devices detected"),
-    ),
-)

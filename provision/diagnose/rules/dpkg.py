@@ -9,7 +9,7 @@ from ansible_collections.gpu.provision.plugins.module_utils.lib import driver_na
 from provision.diagnose import queries
 from provision.diagnose.candidates import apt
 from provision.diagnose.finding import Repair
-from provision.diagnose.rule import Case, Found, Rule
+from provision.diagnose.rule import Case, Found, rule
 from provision.facts.diagnostics import Transaction, Unfinished
 
 CONFIGURE = Repair(
@@ -21,6 +21,7 @@ _VITAL = re.compile(
 )
 
 
+@rule("dpkg.unfinished")
 def _unfinished(case: Case) -> Iterator[Found]:
     trouble = apt(case)
     if not trouble.unfinished and not trouble.journal:
@@ -54,6 +55,7 @@ def _words(row: Unfinished) -> Iterator[str]:
 _PAIRED = re.compile(r"libnccl-dev$|libcudnn[0-9]+-(?:dev|headers)(?:-cuda-[0-9]+)?$")
 
 
+@rule("dpkg.unmet")
 def _unmet(case: Case) -> Iterator[Found]:
     # A pair at two versions has a rule of its own (nccl.pair_differs, cudnn.pair_differs) and a smaller repair.
     rows = [row for row in apt(case).unmet if not (row.found and _PAIRED.match(row.name))]
@@ -74,6 +76,7 @@ def _unmet(case: Case) -> Iterator[Found]:
     yield Found(f"dependencies of {told} are not met", queries.clip(evidence), (repair,))
 
 
+@rule("dpkg.purged_too_much")
 def _purged(case: Case) -> Iterator[Found]:
     packages = case.facts.packages
     for row in reversed(apt(case).transactions):
@@ -117,6 +120,7 @@ def _replaced(case: Case, row: Transaction, lost: list[str]) -> bool:
     return not plain and kinds <= there and case.facts.kernels.running not in " ".join(lost)
 
 
+@rule("dpkg.file_conflict")
 def _conflict(case: Case) -> Iterator[Found]:
     for row in apt(case).unfinished:
         text = " ".join([row.reason or "", *row.context])
@@ -129,95 +133,3 @@ def _conflict(case: Case) -> Iterator[Found]:
                 if driver_names.is_driver_package(row.name) and case.driver_managed
                 else (queries.manual(f"remove one of {row.name} and {match[2]}"), CONFIGURE),
             )
-
-
-RULES = (
-    Rule(
-        code="dpkg.unfinished",
-        level="error",
-        title="packages are half-installed: dpkg was cut off or a maintainer script failed",
-        explain=(
-            "dpkg works in steps: unpack, configure, run triggers. When it is killed, the machine loses power, a disk fills up "
-            "or a maintainer script fails (a DKMS build that does not compile, an initramfs that does not fit into /boot), the "
-            "package stays where it was. Every later apt run tries again, and fails again, until the cause is gone.\n\n"
-            "The reason is in /var/log/apt/term.log: the lines before `dpkg: error processing package`. It is told with the "
-            "finding where it is still there."
-        ),
-        breaks="every apt run ends with exit code 100; what is unpacked and not configured may not work",
-        repair="remove the reason, then dpkg --configure -a, then apt-get --fix-broken install",
-        prevent="enough room on / and /boot; headers and a compiler for DKMS; let a transaction come to its end",
-        find=_unfinished,
-        texts=(
-            r"dpkg was interrupted, you must manually run .*dpkg --configure -a",
-            r"dpkg: error processing (?:package|archive) \S+ \(--\w+\)",
-            r"Sub-process /usr/bin/dpkg returned an error code",
-            r"post-installation script subprocess returned error exit status",
-            r"post-removal script subprocess returned error exit status",
-            r"Errors were encountered while processing",
-            r"dependency problems - leaving unconfigured",
-            r"is in a very bad inconsistent state",
-            r"package \S+ is not ready for configuration",
-        ),
-        after=("disk.full", "disk.read_only", "disk.boot_full", "apt.locked"),
-        symptom_of=("kernel.build_failed",),
-        sources=("dpkg(1)", "scenarios A4, B4"),
-    ),
-    Rule(
-        code="dpkg.file_conflict",
-        level="error",
-        title="two packages bring the same file",
-        explain=(
-            "dpkg refuses to unpack a package whose file belongs to another one. With NVIDIA's packages it is the sign of two "
-            "origins: the archive's and NVIDIA's repository (or an old nvidia-docker2 that owns /etc/docker/daemon.json) have the "
-            "same file in packages of other names."
-        ),
-        breaks="the package cannot be installed, and apt stays broken until one of them goes",
-        repair="remove the package of the other origin in the same transaction; never --force-overwrite",
-        prevent="one origin for all packages of a family (an apt preference)",
-        find=_conflict,
-        texts=(r"trying to overwrite '[^']+', which is also in package",),
-        after=("apt.mixed_origins",),
-    ),
-    Rule(
-        code="dpkg.unmet",
-        level="error",
-        title="installed packages need others that are not there, or not in that version",
-        explain=(
-            "A package was installed past its dependencies (dpkg -i, --force), or a family that is joined by exact versions was "
-            "moved in part: some were held, or came from another repository. apt refuses every installation until it is mended."
-        ),
-        breaks="every apt-get install fails with 'Unmet dependencies'",
-        repair="bring the family to one version in one transaction, or apt-get --fix-broken install",
-        prevent="move a family as a whole, by apt and not by dpkg -i",
-        find=_unmet,
-        texts=(
-            r"Unable to satisfy dependencies\. Reached two conflicting",
-            r"Unmet dependencies\. Try '?apt(?:-get)? --fix-broken install",
-            r"The following packages have unmet dependencies",
-            r"Depends: \S+ \([<>=]+ [^)]+\) but \S+ is ",
-            r"linux-modules-nvidia-\S+ ?: Depends: nvidia-kernel-common-\S+ \(<= [^)]+\) but \S+ is to be installed",
-        ),
-        symptom_of=("dpkg.unfinished", "driver.mixed_versions", "apt.mixed_origins"),
-        sources=("scenarios B5, F7, G4",),
-    ),
-    Rule(
-        code="dpkg.purged_too_much",
-        level="warning",
-        title="a removal by pattern took kernels, network modules or the container toolkit along",
-        explain=(
-            "`apt-get purge '*nvidia*'` matches linux-image-*-nvidia, linux-modules-*-nvidia and nvidia-container-toolkit; an "
-            "autoremove after it takes linux-modules-extra, which holds drivers of network cards. The next boot then has no "
-            "network, or no kernel."
-        ),
-        breaks="devices whose modules were in those packages, containers with GPUs; perhaps the next boot",
-        repair="install again what was lost, by its exact names",
-        prevent="remove a driver by its exact package names (provision rescue --purge does), simulate first, no autoremove",
-        find=_purged,
-        texts=(
-            r"purge\s+(?:-\S+\s+)*['\"]?\^?\*?nvidia[-.*]*['\"]?",
-            r"network interface was completely gone",
-            r"removed linux-(?:image|modules)-\S+-nvidia",
-        ),
-        sources=("scenario G8",),
-    ),
-)

@@ -9,7 +9,7 @@ from ansible_collections.gpu.provision.plugins.module_utils.lib import driver_na
 from provision.diagnose import queries
 from provision.diagnose.candidates import moved_words
 from provision.diagnose.finding import Repair
-from provision.diagnose.rule import Case, Found, Rule
+from provision.diagnose.rule import Case, Found, rule
 from provision.facts.diagnostics import ConfLine
 from provision.parts import checks
 from provision.parts.driver.removed import removed_driver
@@ -30,6 +30,7 @@ def _disk_version(case: Case) -> str | None:
     return versions.pop() if len(versions) == 1 else None
 
 
+@rule("driver.stale_module")
 def _stale_module(case: Case) -> Iterator[Found]:
     loaded, disk = case.facts.module.loaded, _disk_version(case)
     if loaded is None or not loaded.version or disk is None or loaded.version == disk or queries.in_container(case):
@@ -84,6 +85,7 @@ def _holders(case: Case) -> list[str]:
     return rows
 
 
+@rule("driver.module_in_use")
 def _module_in_use(case: Case) -> Iterator[Found]:
     """A reload is wanted, and something holds the modules."""
     if not any(True for _ in _stale_module(case)):
@@ -126,6 +128,7 @@ def _module_in_use(case: Case) -> Iterator[Found]:
     )
 
 
+@rule("driver.mixed_versions")
 def _mixed(case: Case) -> Iterator[Found]:
     """Packages of several versions."""
     if queries.in_container(case) or _has_two_installers(case):
@@ -154,6 +157,7 @@ def _mixed(case: Case) -> Iterator[Found]:
     )
 
 
+@rule("driver.libraries_differ")
 def _libraries_differ(case: Case) -> Iterator[Found]:
     """What the loader finds is not of the packages' version, and no second installer explains it."""
     if queries.in_container(case) or _has_two_installers(case):
@@ -193,6 +197,7 @@ def _foreign_files(case: Case) -> list[str]:
     ]
 
 
+@rule("driver.two_installers")
 def _two_installers(case: Case) -> Iterator[Found]:
     runfile = case.facts.runfile
     foreign = _foreign_files(case)
@@ -239,6 +244,7 @@ def _two_installers(case: Case) -> Iterator[Found]:
     )
 
 
+@rule("driver.container_libraries")
 def _container_libraries(case: Case) -> Iterator[Found]:
     """A container with libraries of its own that are not of its machine's module."""
     loaded = case.facts.module.loaded
@@ -268,6 +274,7 @@ def _container_libraries(case: Case) -> Iterator[Found]:
     )
 
 
+@rule("driver.library_missing")
 def _library_missing(case: Case) -> Iterator[Found]:
     facts = case.facts
     if queries.in_container(case) or not (queries.installed(case).packages or facts.module.loaded):
@@ -296,6 +303,7 @@ def _library_missing(case: Case) -> Iterator[Found]:
     )
 
 
+@rule("driver.missing")
 def _missing(case: Case) -> Iterator[Found]:
     """GPUs, and no driver at all."""
     facts = case.facts
@@ -329,6 +337,7 @@ def _missing(case: Case) -> Iterator[Found]:
 _LOADED = re.compile(r"NVRM: loading NVIDIA UNIX")
 
 
+@rule("driver.load_pending")
 def _load_pending(case: Case) -> Iterator[Found]:
     """All is in place and nothing loaded the module."""
     facts = case.facts
@@ -395,6 +404,7 @@ def _blacklisting(case: Case) -> list[str]:
     return rows + ([f"kernel command line: {match.group(0)}"] if match else [])
 
 
+@rule("driver.blacklisted")
 def _blacklisted(case: Case) -> Iterator[Found]:
     rows = _blacklisting(case)
     if not rows or not queries.own_gpus(case) or not queries.has_driver(case) or queries.in_container(case):
@@ -439,6 +449,7 @@ def _only_blocks(case: Case, path: str) -> bool:
     return all(_BLOCKS.match(row.text) for row in rows)
 
 
+@rule("driver.module_parameters")
 def _parameters(case: Case) -> Iterator[Found]:
     lines = queries.log_lines(
         case,
@@ -459,6 +470,7 @@ def _parameters(case: Case) -> Iterator[Found]:
     )
 
 
+@rule("driver.unheld")
 def _unheld(case: Case) -> Iterator[Found]:
     facts = case.facts
     if not case.driver_managed or case.values.get("nvidia_driver_hold", True) is not True:
@@ -501,6 +513,7 @@ def _unheld(case: Case) -> Iterator[Found]:
     )
 
 
+@rule("driver.hmm")
 def _hmm(case: Case) -> Iterator[Found]:
     """Known-bad versions whose CUDA may fail with error 3 where HMM does not start; only as a note."""
     version, flavour = queries.driver_now(case)
@@ -535,6 +548,7 @@ def _hmm(case: Case) -> Iterator[Found]:
     )
 
 
+@rule("driver.persistence_from_cron")
 def _cron_persistence(case: Case) -> Iterator[Found]:
     rows = [row.place for row in queries.boot(case).cron]
     log = queries.log_lines(case, r"Persistence mode is deprecated")
@@ -547,6 +561,7 @@ def _cron_persistence(case: Case) -> Iterator[Found]:
     )
 
 
+@rule("driver.persistence_off")
 def _persistence_off(case: Case) -> Iterator[Found]:
     facts = case.facts
     off = [gpu for gpu in facts.smi.gpus if gpu.persistence is False]
@@ -572,334 +587,3 @@ def _persistence_off(case: Case) -> Iterator[Found]:
         queries.clip(evidence),
         (queries.apply("switch persistence on, through nvidia-persistenced"),),
     )
-
-
-_UPDATED = (
-    "apt replaced the libraries and the module file; the running kernel still has the old module. New "
-    "programs load the new library, "
-    "which refuses to talk to it. Jobs that were running go on. Nothing on the disk is wrong: a reload or a "
-    "reboot ends it, and "
-    "nothing has to be installed again."
-)
-RULES = (
-    Rule(
-        code="driver.stale_module",
-        level="error",
-        title="the loaded module is of another version than everything on the disk",
-        explain=_UPDATED
-        + "\n\nThe usual culprit is unattended-upgrades, on a host whose driver packages were not all held: "
-        "`apt-mark hold 'nvidia*'` misses every `libnvidia-*`.",
-        breaks="every new program that uses a GPU, nvidia-smi first; running jobs go on",
-        repair="load the new module (stop what holds it) or reboot; never purge or install again",
-        prevent=(
-            "hold every installed driver package by its exact name and keep unattended-upgrades from them "
-            "(nvidia_driver_hold)"
-        ),
-        find=_stale_module,
-        texts=(
-            r"Failed to initialize NVML: Driver/library version mismatch",
-            r"Impossible to initialize nvidia nvml\s*: Driver/library version mismatch",
-            r"Driver/library version mismatch",
-            r"NVML library version: [0-9.]+",
-            r"NVRM: API mismatch: (?:the )?client",
-            r"kernel module version [0-9.]+|this kernel module has the version",
-        ),
-        after=("kernel.no_module_for_next_boot", "kernel.build_failed", "kernel.headers_missing", "dpkg.unfinished"),
-        symptom_of=("driver.mixed_versions", "driver.libraries_differ", "driver.two_installers"),
-        sources=(
-            "NVIDIA/open-gpu-kernel-modules and driver guides quoted in oddmario/NVIDIA-Ubuntu-Driver-Guide#4",
-            "pando85/homelab#4110",
-        ),
-    ),
-    Rule(
-        code="driver.module_in_use",
-        level="note",
-        title="the modules cannot be unloaded: something holds them",
-        explain=(
-            "`rmmod` refuses a module that somebody uses: a job, a container, a display server (nvidia_drm "
-            "with modeset), "
-            "nvidia-persistenced, DCGM. The order is nvidia_uvm, nvidia_drm, nvidia_modeset, nvidia. The same"
-            " clients refuse "
-            "`nvidia-smi --gpu-reset`, also where nvidia-smi lists no process: then nvidia_drm holds the card."
-        ),
-        breaks="a reload without a reboot, and a reset of a GPU",
-        repair=(
-            "stop the display manager, nvidia-persistenced and DCGM, and let jobs end; otherwise a reboot. "
-            "Jobs are never killed for it"
-        ),
-        prevent="multi-user.target on servers; monitoring that lets go of the cards when asked",
-        find=_module_in_use,
-        texts=(
-            r"rmmod: ERROR: Module nvidia\w* is in use(?: by)?",
-            r"NVIDIA kernel module 'nvidia\S*' appears to already be loaded",
-            r"modprobe: FATAL: Module nvidia\w* is in use",
-            r"The following GPUs could not be reset",
-            r"GPU [0-9a-f:.]+: In use by another client",
-        ),
-        symptom_of=("driver.stale_module",),
-        sources=("nvidia-smi --gpu-reset and rmmod texts of drivers 470 to 580",),
-    ),
-    Rule(
-        code="driver.mixed_versions",
-        level="error",
-        title="parts of the driver on the disk are of different versions",
-        explain=(
-            "The driver is one thing in twenty packages. Where some of them were held, came from another "
-            "repository, or were moved by "
-            "another program, the rest went on: `libnvidia-compute` of one version beside `nvidia-utils` of "
-            "another. From branch 590 on "
-            "NVIDIA's repository has names without the branch, so that holds by '-580' stop matching and an "
-            "upgrade mixes two branches."
-        ),
-        breaks="nvidia-smi and CUDA, now or after the next boot; apt may refuse every install",
-        repair=(
-            "one transaction that brings every package of the driver to one version, then hold the installed names"
-        ),
-        prevent=(
-            "hold by exact names; one origin for all driver packages (a pin); never a driver through a CUDA metapackage"
-        ),
-        find=_mixed,
-        texts=(
-            r"nvidia-[\w-]+ : Depends: (?:lib)?nvidia-[\w-]+ \(",
-            r"libnvidia-compute(?:-[0-9]+)? .*(?:conflicts|breaks).*libnvidia-cfg1",
-        ),
-        after=("dpkg.unfinished", "apt.signed_by_conflict"),
-        symptom_of=("driver.two_installers",),
-        sources=("NVIDIA driver installation guide 590, package names",),
-    ),
-    Rule(
-        code="driver.libraries_differ",
-        level="error",
-        title="libcuda and NVML are not of the version of the packages",
-        explain=(
-            "The loader takes the first libcuda.so.1 that it finds. A link that was left behind, a library "
-            "that was copied by hand, "
-            "or an "
-            "`ldconfig` that was not run leaves programs with a library of another version than the packages say."
-        ),
-        breaks="nvidia-smi and CUDA (driver/library version mismatch), while apt says that all is well",
-        repair="the library package again at its version, then `ldconfig`",
-        prevent="no driver library outside packages",
-        find=_libraries_differ,
-        after=("dpkg.unfinished",),
-        symptom_of=("driver.two_installers", "driver.mixed_versions"),
-    ),
-    Rule(
-        code="driver.two_installers",
-        level="error",
-        title="a runfile's driver and apt's packages lie over each other",
-        explain=(
-            "A `.run` installer (or an image, or a copied folder) put a driver there that dpkg does not know;"
-            " later a package of apt's "
-            "brought libraries of another version. Both write the same links. Whoever was last wins, file by file."
-        ),
-        breaks="nvidia-smi and CUDA (API mismatch), and every later update of either",
-        repair=(
-            "remove the runfile's driver with its own uninstaller, then install from apt alone; without an "
-            "uninstaller, purge by exact names"
-        ),
-        prevent=(
-            "one installer for the whole driver; with a driver from an image, nvidia_driver_manage: false and"
-            " no NVIDIA library from apt"
-        ),
-        find=_two_installers,
-        reboot=True,
-        texts=(
-            r"An alternate method of installing the NVIDIA driver was detected",
-            r"installation of the NVIDIA driver was (?:performed|done) by (?:a different|another) method",
-        ),
-        after=("dpkg.unfinished",),
-        sources=("aws-samples reports of g4dn images, driver 470",),
-    ),
-    Rule(
-        code="driver.container_libraries",
-        level="error",
-        title="a container's own driver libraries are not of its machine's version",
-        explain=(
-            "A container shares the kernel and so the module of its machine. Libraries that were installed inside it (apt in an "
-            "LXC container, a runfile with --no-kernel-module) must be of exactly that version, and are not any more after the "
-            "machine's update."
-        ),
-        breaks="nvidia-smi and CUDA in that container (driver/library version mismatch); the machine itself is well",
-        repair="libraries of the machine's version, or none of its own: NVIDIA's container runtime mounts the machine's",
-        prevent="no driver libraries inside containers",
-        find=_container_libraries,
-    ),
-    Rule(
-        code="driver.library_missing",
-        level="error",
-        title="libcuda or NVML is missing",
-        explain=(
-            "The module may be loaded, but the user-space half of the driver is not there: "
-            "`libnvidia-compute` was never installed (a "
-            "`--no-install-recommends` too much), was removed by an autoremove, or its files were deleted by "
-            "another installer."
-        ),
-        breaks=("nvidia-smi (couldn't find libnvidia-ml.so) and every CUDA program (no CUDA-capable device, CPU only)"),
-        repair="install the library package at the driver's version",
-        prevent="no autoremove on GPU hosts; hold the installed driver packages",
-        find=_library_missing,
-        texts=(
-            r"couldn'?t find libnvidia-ml\.so library",
-            r"libcuda\.so(?:\.1)?: cannot open shared object file",
-            r"libnvidia-ml\.so\.1: cannot open shared object file",
-            r"Could not load dynamic library 'libcuda\.so\.1'",
-        ),
-        after=("dpkg.unfinished",),
-        symptom_of=("driver.two_installers",),
-        sources=("nvidia-smi's own text",),
-    ),
-    Rule(
-        code="driver.missing",
-        level="error",
-        title="there is a GPU and no driver",
-        explain=(
-            "No package, no module, no library of the driver is on this host. It was never installed, or "
-            "something removed all of it."
-        ),
-        breaks="everything that uses a GPU",
-        repair="`provision apply` installs what the inventory asks for",
-        prevent="",
-        find=_missing,
-        texts=(
-            r"nvidia-smi: (?:command )?not found",
-            r"Found no NVIDIA driver on your system",
-            r"Command 'nvidia-smi' not found",
-        ),
-        after=("dpkg.unfinished", "apt.signed_by_conflict"),
-    ),
-    Rule(
-        code="driver.load_pending",
-        level="error",
-        title="the driver is installed and not loaded yet",
-        explain=(
-            "Everything is in place for the running kernel: module, libraries, signature. The driver was "
-            "installed since the last boot and "
-            "nothing loaded it. Services that need a device, as nvidia-persistenced, fail until then; that is"
-            " their only fault."
-        ),
-        breaks="everything that uses a GPU, until the module is loaded",
-        repair="load it (`modprobe nvidia`), or reboot",
-        prevent="",
-        find=_load_pending,
-        after=("kernel.module_version", "driver.mixed_versions", "driver.libraries_differ"),
-        symptom_of=(
-            "driver.two_installers",
-            "gpus.no_common_driver",
-            "gpus.branch_wrong",
-            "gpus.needs_proprietary",
-            "gpus.needs_open",
-        ),
-    ),
-    Rule(
-        code="driver.blacklisted",
-        level="error",
-        title="the nvidia module is blocked by configuration",
-        explain=(
-            "A file in modprobe.d or the kernel's command line says `blacklist nvidia`, `install nvidia "
-            "/bin/false` or `alias nvidia off`. "
-            "Left by prime-select, bumblebee, a guide for passing the card to a virtual machine, or a "
-            "mistyped block of nouveau."
-        ),
-        breaks="the GPUs: the module is not loaded at boot",
-        repair=("put the file aside and build the initramfs again; where prime-select wrote it, `prime-select nvidia`"),
-        prevent="",
-        find=_blacklisted,
-        reboot=True,
-        texts=(r"install nvidia /bin/(?:false|true)", r"^\s*blacklist nvidia\s*$", r"module_blacklist=\S*nvidia"),
-    ),
-    Rule(
-        code="driver.module_parameters",
-        level="warning",
-        title="the nvidia module is given a parameter that it does not know",
-        explain=(
-            "An `options nvidia …` line was written for another version or is mistyped. Unknown names are "
-            "ignored with a line in the log; a bad value makes the kernel refuse the module."
-        ),
-        breaks="what the option was for; with a bad value the whole driver",
-        repair="take the line out, or write it as this version has it (`modinfo -p nvidia`)",
-        prevent="",
-        find=_parameters,
-        texts=(r"nvidia\w*: unknown parameter '[^']+' ignored", r"nvidia\w*: `[^']*' invalid for parameter"),
-        symptom_of=("driver.mixed_versions", "driver.libraries_differ"),
-    ),
-    Rule(
-        code="driver.unheld",
-        level="warning",
-        title="driver packages are not held",
-        explain=(
-            "Some packages of the installed driver are on hold and some are not, or none is while "
-            "unattended-upgrades is on. A hold by "
-            "pattern (`apt-mark hold 'nvidia*'`) misses `libnvidia-*`, `xserver-xorg-video-nvidia-*` and "
-            "fabric manager, and puts holds on "
-            "dozens of packages that are not installed, which make later installs fail."
-        ),
-        breaks=(
-            "nothing yet; the next update moves a part of the driver, and every new GPU program fails until a reboot"
-        ),
-        repair="hold the installed closure by exact names (`provision apply` does)",
-        prevent="nvidia_driver_hold: true",
-        find=_unheld,
-        texts=(r"^Upgrade: .*lib?nvidia-(?:common|compute|gl|cfg1)[\w-]*:", r"^Upgrade: .*nvidia-fabricmanager[\w-]*:"),
-        symptom_of=("driver.mixed_versions",),
-        sources=("illinois-scicomp/machine-shop-maintenance#70",),
-    ),
-    Rule(
-        code="driver.hmm",
-        level="note",
-        title="a driver version whose CUDA may not start with HMM on some kernels",
-        explain=(
-            "On some kernels, seen on EL 9 and 10 and NixOS and hardly on Ubuntu's, `cuInit` fails with error"
-            " 3 while nvidia-smi, the device "
-            "nodes and the log look well, and there is no NVSwitch. The module nvidia_uvm does not get "
-            "heterogeneous memory "
-            "management to start. Where NVSwitches are, the same error means fabric manager instead."
-        ),
-        breaks="CUDA, where it happens at all",
-        repair=(
-            "`options nvidia_uvm uvm_disable_hmm=1` in /etc/modprobe.d, then load nvidia_uvm again; do not "
-            "install fabric manager"
-        ),
-        prevent="",
-        find=_hmm,
-        texts=(
-            r"CUDA_ERROR_NOT_INITIALIZED",
-            r"cuda driver library init failure: 3",
-            r"cuInit\(0\) failed",
-            r"CUDA driver initialization failed, you might not have a CUDA gpu",
-        ),
-        sources=("NVIDIA/open-gpu-kernel-modules#797, #901, #947", "ollama/ollama#11593"),
-    ),
-    Rule(
-        code="driver.persistence_from_cron",
-        level="warning",
-        title="persistence mode is switched on the old way",
-        explain=(
-            "`nvidia-smi -pm 1` from a crontab is the legacy way: the driver says that it will be removed, "
-            "and it races with the start of the driver."
-        ),
-        breaks="nothing yet",
-        repair="nvidia-persistenced; then the line can go. Only its owner takes it out",
-        prevent="nvidia_driver_persistence: true",
-        find=_cron_persistence,
-        texts=(r"Persistence mode is deprecated and will be removed",),
-        sources=("the driver's own message",),
-    ),
-    Rule(
-        code="driver.persistence_off",
-        level="note",
-        title="persistence is off on a host without a desktop",
-        explain=(
-            "Without a client the driver shuts the cards down and starts them anew at every call: the first "
-            "CUDA call takes seconds, on "
-            "eight cards half a minute and more, and checks with short timeouts take that for a hang."
-        ),
-        breaks="nothing; first calls are slow, and counters and MIG layouts do not last",
-        repair="nvidia-persistenced with persistence mode (`provision apply`)",
-        prevent="nvidia_driver_persistence: true",
-        find=_persistence_off,
-        # libnvidia-container waits some seconds for the driver, which starts eight cards anew.
-        texts=(r"initialization error: driver rpc error: timed out",),
-        symptom_of=("driver.persistence_from_cron",),
-    ),
-)

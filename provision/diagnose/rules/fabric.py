@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ansible_collections.gpu.provision.plugins.module_utils.lib import driver_names
 from provision.diagnose import queries
-from provision.diagnose.rule import Case, Found, Rule
+from provision.diagnose.rule import Case, Found, rule
 
 _SWITCHES = frozenset({"nvidia-fabricmanager"})
 
@@ -49,6 +49,7 @@ def _switch_words(case: Case) -> str:
     )
 
 
+@rule("fabric.version")
 def _version(case: Case) -> Iterator[Found]:
     if not _has_switch(case) or queries.in_container(case):
         return
@@ -78,6 +79,7 @@ def _version(case: Case) -> Iterator[Found]:
     )
 
 
+@rule("fabric.missing")
 def _missing(case: Case) -> Iterator[Found]:
     if not _has_switch(case) or _packages(case) or _running(case) or queries.in_container(case):
         return
@@ -90,6 +92,7 @@ def _missing(case: Case) -> Iterator[Found]:
     )
 
 
+@rule("fabric.not_running")
 def _not_running(case: Case) -> Iterator[Found]:
     if (
         not _has_switch(case)
@@ -126,6 +129,7 @@ def _not_running(case: Case) -> Iterator[Found]:
     )
 
 
+@rule("fabric.needless")
 def _needless(case: Case) -> Iterator[Found]:
     packages = _packages(case)
     if not packages or _has_switch(case) or not case.facts.gpus or queries.in_container(case):
@@ -143,6 +147,7 @@ def _needless(case: Case) -> Iterator[Found]:
     )
 
 
+@rule("fabric.unheld")
 def _unheld(case: Case) -> Iterator[Found]:
     """Fabric manager from apt beside a driver from elsewhere, not held: the archive moves it alone."""
     if not _has_switch(case) or queries.in_container(case):
@@ -167,100 +172,3 @@ def _unheld(case: Case) -> Iterator[Found]:
         if not case.driver_managed
         else (queries.apply("hold it, and keep unattended-upgrades from it"),),
     )
-
-
-RULES = (
-    Rule(
-        code="fabric.version",
-        level="error",
-        title="fabric manager is not of the driver's version",
-        explain=(
-            "Fabric manager talks to the driver through an interface that fits one version only, to the last "
-            "digit. The packages are "
-            "separate: the driver came from the archive and fabric manager from NVIDIA's repository, or one "
-            "was pinned and the other "
-            "floated on ('cuda-drivers-535' depends with >=), or an update took one of them."
-        ),
-        breaks=(
-            "fabric manager does not start, NVSwitch is not set up, CUDA fails with error 802; nvidia-smi looks well"
-        ),
-        repair="both at one version, from one origin, in one transaction",
-        prevent=("hold both; `provision plan` refuses a driver for which the repository has no equal fabric manager"),
-        find=_version,
-        texts=(
-            r"fabric manager NVIDIA GPU driver interface version \S+ don'?t match",
-            r"Please update with matching NVIDIA driver package",
-        ),
-        after=("dpkg.unfinished",),
-        symptom_of=("driver.stale_module",),
-        sources=("NVIDIA/gpu-operator#544", "NVIDIA fabric manager user guide"),
-    ),
-    Rule(
-        code="fabric.missing",
-        level="error",
-        title="NVSwitch without fabric manager",
-        explain=(
-            "On HGX and DGX machines CUDA starts only after fabric manager has set up the switches. "
-            "nvidia-smi works without."
-        ),
-        breaks="CUDA: error 802, system not yet initialized",
-        repair="fabric manager at exactly the driver's version (on NVLink 5 also nvlsm)",
-        prevent="nvidia_driver_fabric_manager: auto",
-        find=_missing,
-        texts=(
-            r"Error 802: system not yet initialized",
-            r"cuda runtime error \(802\)",
-            r"CUDA_ERROR_SYSTEM_NOT_READY|cudaErrorSystemNotReady",
-            r"system not yet initialized",
-        ),
-        sources=("pytorch/pytorch#35710", "NVIDIA fabric manager user guide"),
-    ),
-    Rule(
-        code="fabric.not_running",
-        level="error",
-        title="fabric manager does not run",
-        explain=(
-            "It is installed at the right version and not running: never enabled, masked, or failed. Its own "
-            "log says why."
-        ),
-        breaks="CUDA: error 802, system not yet initialized; nvidia-smi looks well",
-        repair="enable and start nvidia-fabricmanager",
-        prevent=("`provision verify` on NVSwitch hosts looks at the service and at CUDA, not only at nvidia-smi"),
-        find=_not_running,
-        symptom_of=("fabric.version", "driver.stale_module"),
-        sources=("NVIDIA fabric manager user guide",),
-    ),
-    Rule(
-        code="fabric.needless",
-        level="note",
-        title="fabric manager where there is no NVSwitch",
-        explain=(
-            "Fabric manager is for NVSwitch systems only. On any other machine it ends with 'Nothing to do', "
-            "its service is "
-            "marked failed, and people take that for a broken GPU. It is none."
-        ),
-        breaks="nothing: the failed service says nothing about the GPUs",
-        repair="remove or disable it",
-        prevent="nvidia_driver_fabric_manager: auto installs it only where a switch is",
-        find=_needless,
-        texts=(r"NV_WARN_NOTHING_TO_DO", r"request to query NVSwitch device information from NVSwitch driver failed"),
-        sources=("NVIDIA/gpu-operator#356",),
-    ),
-    Rule(
-        code="fabric.unheld",
-        level="warning",
-        title="fabric manager is not held beside a driver from outside apt",
-        explain=(
-            "The driver is a runfile's or an image's, and stays. Fabric manager is a package: when Ubuntu or "
-            "NVIDIA publishes a newer one "
-            "under the same name, unattended-upgrades takes it, and at the next boot the two do not match."
-        ),
-        breaks="nothing yet; CUDA (error 802) after the next update and boot",
-        repair="hold it, and keep unattended-upgrades from it",
-        prevent="driver and fabric manager from one origin",
-        find=_unheld,
-        texts=(r"Upgrade: .*nvidia-fabricmanager-?[0-9]*:",),
-        symptom_of=("fabric.version",),
-        sources=("scenario of 2021-07-21: nvidia-fabricmanager-460 in multiverse",),
-    ),
-)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ansible_collections.gpu.provision.plugins.module_utils.lib import driver_names
 from ansible_collections.gpu.provision.plugins.module_utils.prove import xid as prove_xid
 from provision.diagnose import queries
-from provision.diagnose.rule import Case, Found, Rule
+from provision.diagnose.rule import Case, Found, rule
 from provision.facts import Gpu
 from provision.parts import checks
 
@@ -69,6 +69,7 @@ def _sane(case: Case) -> bool:
     return queries.smi_works(case)
 
 
+@rule("gpus.no_common_driver")
 def _no_common_driver(case: Case) -> Iterator[Found]:
     gpus = queries.own_gpus(case)
     if len(gpus) < 2 or _fitting(case) or _sane(case) or not queries.wants_driver(case):
@@ -88,6 +89,7 @@ def _no_common_driver(case: Case) -> Iterator[Found]:
     )
 
 
+@rule("gpus.needs_proprietary")
 def _needs_proprietary(case: Case) -> Iterator[Found]:
     version, flavour = queries.driver_now(case)
     if flavour != "open" or _sane(case):
@@ -111,6 +113,7 @@ def _needs_proprietary(case: Case) -> Iterator[Found]:
     )
 
 
+@rule("gpus.needs_open")
 def _needs_open(case: Case) -> Iterator[Found]:
     version, flavour = queries.driver_now(case)
     if flavour != "proprietary" or _sane(case):
@@ -136,6 +139,7 @@ def _flavours(case: Case, branch: int) -> list[str]:
     return list(case.catalog.flavours([queries.catalog_gpu(case, gpu) for gpu in queries.own_gpus(case)], branch))
 
 
+@rule("gpus.branch_wrong")
 def _branch_wrong(case: Case) -> Iterator[Found]:
     version, _ = queries.driver_now(case)
     number = _branch(case, version)
@@ -163,6 +167,7 @@ def _branch_wrong(case: Case) -> Iterator[Found]:
     )
 
 
+@rule("gpus.gsp_firmware")
 def _gsp_firmware(case: Case) -> Iterator[Found]:
     version, flavour = queries.driver_now(case)
     lines = queries.log_lines(case, _NO_GSP)
@@ -200,6 +205,7 @@ def _gsp_firmware(case: Case) -> Iterator[Found]:
     )
 
 
+@rule("gpus.fell_off_bus")
 def _fell_off(case: Case) -> Iterator[Found]:
     lines = queries.log_lines(case, _FELL_OFF)
     if not lines:
@@ -236,6 +242,7 @@ def _fell_off(case: Case) -> Iterator[Found]:
     )
 
 
+@rule("gpus.missing")
 def _missing_card(case: Case) -> Iterator[Found]:
     facts = case.facts
     from provision.planning.verification import (
@@ -283,6 +290,7 @@ def _missing_card(case: Case) -> Iterator[Found]:
         )
 
 
+@rule("gpus.init_failed")
 def _init_failed(case: Case) -> Iterator[Found]:
     lines = queries.log_lines(case, r"RmInitAdapter failed", r"rm_init_adapter failed")
     if not lines or _sane(case) or not queries.own_gpus(case):
@@ -320,6 +328,7 @@ def _init_failed(case: Case) -> Iterator[Found]:
     )
 
 
+@rule("gpus.set_aside")
 def _set_aside(case: Case) -> Iterator[Found]:
     aside = [gpu for gpu in case.facts.gpus if checks.is_set_aside(gpu.driver)]
     if not aside:
@@ -351,6 +360,7 @@ def _set_aside(case: Case) -> Iterator[Found]:
     )
 
 
+@rule("gpus.smi_hangs")
 def _hangs(case: Case) -> Iterator[Found]:
     if not case.facts.smi.timed_out or not queries.own_gpus(case):
         return
@@ -377,6 +387,7 @@ def _hangs(case: Case) -> Iterator[Found]:
     )
 
 
+@rule("gpus.xid")
 def _xids(case: Case) -> Iterator[Found]:
     rows: dict[tuple[int, str], str] = {}
     for line in queries.log_lines(case, r"Xid \(PCI"):
@@ -400,6 +411,7 @@ def _xids(case: Case) -> Iterator[Found]:
             )
 
 
+@rule("gpus.no_device_nodes")
 def _nodes(case: Case) -> Iterator[Found]:
     facts = case.facts
     if (
@@ -417,264 +429,3 @@ def _nodes(case: Case) -> Iterator[Found]:
         queries.clip(evidence),
         (queries.apply("install nvidia-modprobe and start nvidia-persistenced, which make and keep them"),),
     )
-
-
-_FLAVOUR_CODES = (
-    "gpus.needs_proprietary",
-    "gpus.needs_open",
-    "gpus.branch_wrong",
-    "gpus.no_common_driver",
-    "gpus.gsp_firmware",
-)
-RULES = (
-    Rule(
-        code="gpus.no_common_driver",
-        level="error",
-        title="no driver drives all cards of this host",
-        explain=(
-            "All cards of a host share one driver. Each architecture has a first and a last branch, and "
-            "kernel modules that drive it: a "
-            "Pascal card needs proprietary modules up to branch 580, a Blackwell card open ones from 570 on. "
-            "No branch has both."
-        ),
-        breaks="one of the cards, whichever driver is installed",
-        repair=("take one kind of card out of the host, or hand it to a virtual machine with a driver of its own"),
-        prevent="`provision compat --gpu A --gpu B` before cards are mixed",
-        find=_no_common_driver,
-        after=("dpkg.unfinished",),
-        sources=("NVIDIA data-center driver documentation, architectures and branches",),
-    ),
-    Rule(
-        code="gpus.needs_proprietary",
-        level="error",
-        title="the open kernel modules do not drive this card",
-        explain=(
-            "The open modules need a GSP, which cards have from Turing on. From branch 560 on 'open' is the "
-            "default flavour, so an upgrade "
-            "that nobody thought about changes Maxwell, Pascal and Volta cards into 'No devices were found'. "
-            "In a mixed box the newer card "
-            "works and the older one is silently missing."
-        ),
-        breaks="nvidia-smi and CUDA on that card",
-        repair="the proprietary modules, of branch 580 at most for cards before Turing",
-        prevent="`provision apply` chooses branch and flavour by the PCI ids of all cards",
-        find=_needs_proprietary,
-        reboot=True,
-        texts=(
-            r"installed in this system is not supported by open",
-            r"does not include the required GPU System Processor",
-            r"not supported by open nvidia\.ko",
-        ),
-        after=("dpkg.unfinished", "kernel.no_module_for_next_boot"),
-        symptom_of=("gpus.no_common_driver", "gpus.branch_wrong"),
-        sources=("NVIDIA/open-gpu-kernel-modules#322, #696", "negativo17/nvidia-driver#158"),
-    ),
-    Rule(
-        code="gpus.needs_open",
-        level="error",
-        title="the proprietary kernel modules do not drive this card",
-        explain=(
-            "Blackwell cards and Grace Hopper are driven by the open modules only. `ubuntu-drivers` may still"
-            " recommend the package "
-            "without `-open`. The log shows RmInitAdapter failed, which a BIOS without 'Resizable BAR' also "
-            "brings about: the flavour is "
-            "looked at first."
-        ),
-        breaks="nvidia-smi (No devices were found) and CUDA on that card",
-        repair="the open modules of the same branch (nvidia-driver-570-open, or newer)",
-        prevent=("`provision apply` chooses the flavour by PCI id; a recommendation of ubuntu-drivers is not followed"),
-        find=_needs_open,
-        reboot=True,
-        texts=(r"Xid \(PCI[^)]*\): 169", r"requires? use of the NVIDIA open kernel modules"),
-        after=("dpkg.unfinished", "kernel.no_module_for_next_boot"),
-        symptom_of=("gpus.no_common_driver", "gpus.branch_wrong"),
-        sources=("Start9Labs/start-technologies#3465, #3693", "NVIDIA/open-gpu-kernel-modules#872, #862"),
-    ),
-    Rule(
-        code="gpus.branch_wrong",
-        level="error",
-        title="the branch does not drive this card",
-        explain=(
-            "Each architecture ends with a branch: Fermi with 390, Kepler with 470, Maxwell, Pascal and Volta"
-            " with 580; and begins with one: "
-            "Blackwell with 570. A fleet that is moved to one common branch loses its oldest nodes: the "
-            "driver says that it will ignore the "
-            "card, and goes on."
-        ),
-        breaks="nvidia-smi and CUDA on that card",
-        repair="the last branch that drives it, pinned for this host",
-        prevent="the branch by host, not by fleet: nvidia_driver_branch: recommended decides by PCI id",
-        find=_branch_wrong,
-        reboot=True,
-        texts=(
-            r"supported through the NVIDIA [0-9]+\.xx Legacy drivers",
-            r"NVIDIA driver will ignore this GPU",
-            r"NVRM: No NVIDIA GPU found",
-            r"installed in this system is not supported by the NVIDIA [0-9.]+ driver release",
-        ),
-        after=("dpkg.unfinished", "kernel.no_module_for_next_boot"),
-        symptom_of=("gpus.no_common_driver",),
-        sources=("NVIDIA's list of legacy GPUs", "pci.ids"),
-    ),
-    Rule(
-        code="gpus.gsp_firmware",
-        level="error",
-        title="the GSP firmware of the driver's version is missing",
-        explain=(
-            "From Turing on the driver loads firmware into the card's system processor, from "
-            "`/lib/firmware/nvidia/VERSION`. The open "
-            "modules always need it. A package that was not updated along (nvidia-firmware-…), or an "
-            "initramfs that loads the module before "
-            "the firmware is there, leaves the card without."
-        ),
-        breaks="the card does not initialise: No devices were found",
-        repair="the firmware package at exactly the driver's version, a new initramfs, a reboot",
-        prevent="hold the whole driver by exact names; one transaction for all of it",
-        find=_gsp_firmware,
-        texts=(
-            r"RmFetchGspRmImages",
-            r"gsp_\w+\.bin failed with error -[0-9]+",
-            r"Failed to load GSP firmware|No firmware image found",
-        ),
-        after=("dpkg.unfinished", "driver.mixed_versions", "driver.libraries_differ", "kernel.module_version"),
-        symptom_of=(
-            "driver.stale_module",
-            "gpus.needs_proprietary",
-            "gpus.branch_wrong",
-            "driver.stale_module",
-            "driver.two_installers",
-            "driver.mixed_versions",
-            "driver.libraries_differ",
-        ),
-        sources=("NVIDIA/open-gpu-kernel-modules issues",),
-    ),
-    Rule(
-        code="gpus.fell_off_bus",
-        level="error",
-        title="a card fell off the bus",
-        explain=(
-            "Xid 79: the driver lost the card over PCIe. Power, heat, a riser or the card itself. What ran on"
-            " it has ended; other cards may go "
-            "on, and nvidia-smi may hang or say 'Unable to determine the device handle'."
-        ),
-        breaks="every program on that card, often nvidia-smi for all of them",
-        repair="a power cycle; then look for the reason. No software mends it",
-        prevent="",
-        find=_fell_off,
-        texts=(
-            r"GPU has fallen off the bus",
-            r"Xid \(PCI[^)]*\): 79\b",
-            r"Unable to determine the device handle for GPU ?[0-9a-f:.]*(?: [0-9a-f:.]+)?: ?(?:GPU is lost|Unknown Error)",
-            r"GPU is lost",
-        ),
-        sources=("NVIDIA Xid documentation",),
-    ),
-    Rule(
-        code="gpus.missing",
-        level="error",
-        title="a card is not on the PCI bus",
-        explain=(
-            "The bus shows fewer cards than the inventory expects (gpu_verify_expect), or than the driver has"
-            " known since the boot. No driver "
-            "can bring back what the bus does not show. A driver on a machine without any card is told as a "
-            "warning only."
-        ),
-        breaks="every program that needs the card",
-        repair="power cycle, seating, power cables, BIOS; for a virtual machine the definition of its devices",
-        prevent="gpu_verify_expect in the inventory, so that `provision verify` notices at once",
-        find=_missing_card,
-        texts=(r"no CUDA-capable device is detected", r"cudaErrorNoDevice"),
-        symptom_of=("gpus.fell_off_bus",),
-    ),
-    Rule(
-        code="gpus.init_failed",
-        level="error",
-        title="the driver cannot initialise a card",
-        explain=(
-            "RmInitAdapter failed, with the right branch and the right flavour. The card does not answer as "
-            "it should: the BIOS gave it too "
-            "little address space ('Above 4G Decoding', 'Resizable BAR'), a power cable is loose, or the card"
-            " is broken. Where branch or "
-            "flavour is wrong, or firmware is missing, that finding stands first and this one under it."
-        ),
-        breaks="nvidia-smi (No devices were found) and CUDA on that card",
-        repair="BIOS settings, power cycle, seating; installing the driver again changes nothing",
-        prevent="",
-        find=_init_failed,
-        texts=(r"RmInitAdapter failed", r"rm_init_adapter failed", r"BAR[0-9] is 0M @ 0x0"),
-        symptom_of=(*_FLAVOUR_CODES, "gpus.fell_off_bus", "driver.mixed_versions", "driver.libraries_differ"),
-        sources=("NVIDIA/open-gpu-kernel-modules#862",),
-    ),
-    Rule(
-        code="gpus.set_aside",
-        level="note",
-        title="cards are handed to virtual machines",
-        explain=(
-            "vfio-pci (or another driver that only keeps a card for a virtual machine) is bound to the card. "
-            "Somebody set that up: it never "
-            "happens by itself. It is an error only where the driver is installed and no card is left for it."
-        ),
-        breaks="nothing, unless this host itself is to use the cards",
-        repair="none, or: take the vfio-pci lines away, build the initramfs, reboot",
-        prevent="",
-        find=_set_aside,
-        texts=(r"Kernel driver in use: vfio-pci",),
-    ),
-    Rule(
-        code="gpus.smi_hangs",
-        level="error",
-        title="nvidia-smi hangs",
-        explain=(
-            "nvidia-smi waits for every card. A card that hangs (Xid in the log, GSP that does not answer) "
-            "stops it for ever; a host with many "
-            "cards and without persistence takes half a minute and more to start them, which looks the same "
-            "to an impatient check."
-        ),
-        breaks="nvidia-smi, monitoring, and programs that ask for all cards",
-        repair="end the jobs and power-cycle where the log shows Xid errors; persistence on where it does not",
-        prevent="nvidia-persistenced",
-        find=_hangs,
-        texts=(
-            r"GSP RPC timeout|Timeout (?:after [0-9]+s )?(?:of |while )?waiting for RPC",
-            r"task nvidia-smi:[0-9]+ blocked for more than",
-        ),
-        symptom_of=("gpus.fell_off_bus",),
-    ),
-    Rule(
-        code="gpus.xid",
-        level="error",
-        title="a card reports errors of its own (Xid)",
-        explain=(
-            "The kernel's log has an Xid that stands for hardware or for memory: double-bit errors, broken "
-            "links, rows that could not be set "
-            "aside. Xids that programs bring about themselves (13, 31, 43, 45) are normal on shared machines "
-            "and are not told."
-        ),
-        breaks="what runs on that card, now or soon",
-        repair="reset or power-cycle; a card that does it again needs replacing",
-        prevent="",
-        find=_xids,
-        texts=(r"Xid \(PCI[^)]*\): (?:48|62|63|64|74|92|94|95|110|119|120|140|143|154)\b",),
-        symptom_of=("gpus.fell_off_bus", "gpus.needs_open", "gpus.init_failed"),
-        sources=("NVIDIA Xid documentation",),
-    ),
-    Rule(
-        code="gpus.no_device_nodes",
-        level="error",
-        title="the driver works and there are no device nodes",
-        explain=(
-            "Programs reach a card through `/dev/nvidia0`, `/dev/nvidiactl` and `/dev/nvidia-uvm`. Nobody "
-            "made them: no udev rule, no nvidia-modprobe, no persistence daemon."
-        ),
-        breaks="every program that is not root's",
-        repair="nvidia-modprobe and nvidia-persistenced",
-        prevent="nvidia_driver_persistence: true",
-        find=_nodes,
-        texts=(
-            r"NVIDIA device files \(/dev/nvidia\*\) exist",
-            r"Failed to open /dev/nvidiactl",
-            r"nvidia-modprobe: (?:command )?not found",
-        ),
-        after=("driver.stale_module",),
-    ),
-)

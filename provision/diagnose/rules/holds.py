@@ -9,7 +9,7 @@ from ansible_collections.gpu.provision.plugins.module_utils.lib import cuda_name
 from provision.diagnose import queries
 from provision.diagnose.candidates import apt, moves
 from provision.diagnose.finding import Repair
-from provision.diagnose.rule import Case, Found, Rule
+from provision.diagnose.rule import Case, Found, rule
 from provision.parts import checks
 
 _CONTAINER = frozenset(
@@ -25,6 +25,7 @@ def is_ours(name: str) -> bool:
     return driver_names.is_driver_package(bare) or cuda_names.parse(bare) is not None or bare in _CONTAINER or old
 
 
+@rule("holds.not_installed")
 def _not_installed(case: Case) -> Iterator[Found]:
     gone = sorted(row.name for row in apt(case).holds if not row.present and is_ours(row.name))
     gone = gone or checks.stale_holds(case.plain)
@@ -52,6 +53,7 @@ def _not_installed(case: Case) -> Iterator[Found]:
     )
 
 
+@rule("holds.block_change")
 def _block_change(case: Case) -> Iterator[Found]:
     rows = [
         f"{name} {package.version}: held, {taken.version} from {taken.origin}"
@@ -73,6 +75,7 @@ def _block_change(case: Case) -> Iterator[Found]:
         )
 
 
+@rule("holds.aptitude_only")
 def _aptitude(case: Case) -> Iterator[Found]:
     dpkg = {row.name for row in apt(case).holds}
     alone = [name for name in apt(case).aptitude_holds if is_ours(name) and name not in dpkg]
@@ -83,66 +86,3 @@ def _aptitude(case: Case) -> Iterator[Found]:
             queries.clip(f"{name}: held in /var/lib/aptitude/pkgstates, not in dpkg's status" for name in there),
             (queries.apply("hold them where apt looks (apt-mark hold)"),),
         )
-
-
-RULES = (
-    Rule(
-        code="holds.not_installed",
-        level="warning",
-        title="holds stand on packages that are not installed",
-        explain=(
-            "`apt-mark hold 'nvidia-*'` takes every name that apt knows, installed or not. A hold on a package that is not there "
-            "forbids installing it: a later driver that needs it fails with 'held broken packages'."
-        ),
-        breaks="installing or changing a driver that needs one of them",
-        repair="lift these holds (apt-mark unhold NAME); the holds on installed packages stay",
-        prevent="hold installed packages by exact names, never a pattern",
-        find=_not_installed,
-        texts=(
-            r"(?:nvidia|libnvidia)-\S+ ?: Depends: (?:lib)?nvidia-\S+ \([^)]*\) but it is not going to be installed",
-            r"Depends: (?:lib)?nvidia-\S+ \([^)]*\)(?: but it is not (?:going to be installed|installable))?$",
-            r"Unable to correct problems, you have held broken packages",
-            r"nvidia-\S+ set on hold",
-        ),
-        after=("dpkg.unfinished", "apt.signed_by_conflict"),
-        sources=("apt-mark(8)", "scenarios A1, G2"),
-    ),
-    Rule(
-        code="holds.block_change",
-        level="note",
-        title="held packages are in the way of a change",
-        explain=(
-            "Holds do their work: apt refuses to move a held package, and with -y it refuses a transaction that "
-            "would. Changing a held driver or library takes three steps in one go: lift the holds of the whole "
-            "family, change it in one transaction (the old branch's packages removed by name), hold again, also when "
-            "it failed. `--allow-change-held-packages` alone does not solve a change of branch."
-        ),
-        breaks="'apt-get install' of another version, another branch, or a library that is joined to a held one",
-        repair="provision apply with the wanted version in the inventory",
-        prevent="nothing: the holds are right",
-        find=_block_change,
-        texts=(
-            r"Held packages were changed and -y was used without --allow-change-held-packages",
-            r"install '?nvidia-\S+'? '?nvidia-\S+'?.*failed: E: Unable to correct problems, you have held broken packages",
-            r"Unable to correct problems, you have held broken packages",
-            r"The following packages have been kept back",
-        ),
-        after=("holds.not_installed",),
-        sources=("scenarios G1, G3, S1",),
-    ),
-    Rule(
-        code="holds.aptitude_only",
-        level="warning",
-        title="packages are held in aptitude's own store only",
-        explain=(
-            "aptitude keeps holds and forbidden versions in /var/lib/aptitude/pkgstates. apt-get, unattended-upgrades "
-            "and Ansible's apt module read dpkg's selections and move such packages."
-        ),
-        breaks="nothing yet; the next upgrade by apt-get moves them",
-        repair="apt-mark hold the same packages",
-        prevent="apt-mark hold, not aptitude hold; compare apt-mark showhold before and after",
-        find=_aptitude,
-        texts=(r"aptitude (?:hold|forbid-version)",),
-        sources=("aptitude: aptcache.cc", "scenario S4"),
-    ),
-)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ansible_collections.gpu.provision.plugins.module_utils.lib import driver_names
 from provision.diagnose import queries
 from provision.diagnose.finding import Repair
-from provision.diagnose.rule import Case, Found, Rule
+from provision.diagnose.rule import Case, Found, rule
 from provision.facts.diagnostics import DkmsTree
 
 
@@ -68,6 +68,7 @@ def _dkms(case: Case) -> bool:
 # --- headers -----------------------------------------------------------------------------------------------------
 
 
+@rule("kernel.headers_missing")
 def _headers_missing(case: Case) -> Iterator[Found]:
     if not _dkms(case):
         return
@@ -127,6 +128,7 @@ def _missing_header_metas(case: Case) -> list[str]:
     return sorted(set(wanted) - metas)
 
 
+@rule("kernel.headers_metapackage")
 def _headers_metapackage(case: Case) -> Iterator[Found]:
     if not _dkms(case) or not queries.own_gpus(case) or queries.in_container(case):
         return
@@ -149,6 +151,7 @@ def _headers_metapackage(case: Case) -> Iterator[Found]:
 # --- builds ------------------------------------------------------------------------------------------------------
 
 
+@rule("kernel.build_failed")
 def _build_failed(case: Case) -> Iterator[Found]:
     for kernel in dict.fromkeys([*_bare_kernels(case), *_kernels_in_the_way(case)]):
         tree = _failed_build(case, kernel)
@@ -229,6 +232,7 @@ def _ubuntu(case: Case) -> str | None:
     return version if version in case.catalog.ubuntu_data.releases else None
 
 
+@rule("kernel.source_missing")
 def _source_missing(case: Case) -> Iterator[Found]:
     if not _dkms(case) or not _bare_kernels(case):
         return
@@ -258,6 +262,7 @@ def _dkms_packages(case: Case) -> list[str]:
 # --- no module ---------------------------------------------------------------------------------------------------
 
 
+@rule("kernel.no_module")
 def _no_module(case: Case) -> Iterator[Found]:
     """The running kernel has none."""
     kernels = case.facts.kernels
@@ -265,6 +270,7 @@ def _no_module(case: Case) -> Iterator[Found]:
         yield from _without(case, kernels.running, "the running kernel")
 
 
+@rule("kernel.no_module_for_next_boot")
 def _no_module_next(case: Case) -> Iterator[Found]:
     kernels = case.facts.kernels
     later = kernels.next != kernels.running or case.facts.module.loaded is not None
@@ -318,6 +324,7 @@ def _prebuilt_name(case: Case, kernel: str) -> str:
 # --- versions ----------------------------------------------------------------------------------------------------
 
 
+@rule("kernel.module_version")
 def _module_version(case: Case) -> Iterator[Found]:
     """A module on the disk that is not of the libraries' version."""
     libraries = queries.library_version(case)
@@ -353,6 +360,7 @@ def _module_version(case: Case) -> Iterator[Found]:
     )
 
 
+@rule("kernel.prebuilt_clamp")
 def _clamp(case: Case) -> Iterator[Found]:
     """Module packages of single kernels without the metapackage that would move them along with the driver.
 
@@ -396,206 +404,3 @@ def _meta_flavour(case: Case) -> str:
         if match:
             return match.group(1)
     return driver_names.kernel_flavour(case.facts.kernels.running) or "generic"
-
-
-_AREA_AFTER = ("dpkg.unfinished", "apt.signed_by_conflict", "disk.boot_full")
-RULES = (
-    Rule(
-        code="kernel.headers_missing",
-        level="error",
-        title="the kernel was updated and its headers were not",
-        explain=(
-            "DKMS compiles the module for each kernel against that kernel's headers. An update brought a new "
-            "`linux-image`, and headers are "
-            "installed only for the older one, often because somebody once ran `apt install "
-            "linux-headers-$(uname -r)` instead of the "
-            "metapackage that follows the image (linux-headers-generic, -generic-hwe-22.04, -aws, …). It "
-            "comes back at every kernel update."
-        ),
-        breaks="the driver on that kernel: after the reboot nvidia-smi cannot communicate with it",
-        repair=(
-            "install the headers of that kernel and the headers' metapackage, let DKMS build, and only then reboot"
-        ),
-        prevent="the headers' metapackage beside the image's; or signed modules (nvidia_driver_build: signed)",
-        find=_headers_missing,
-        texts=(
-            r"Your kernel headers for kernel \S+ cannot be found",
-            r"Please install the linux-headers-\S+ package",
-            r"Unable to find the kernel source tree for the currently running kernel",
-        ),
-        after=_AREA_AFTER,
-        symptom_of=("driver.two_installers",),
-        sources=("lyulyul/shine-cluster#50", "dkms' own text"),
-    ),
-    Rule(
-        code="kernel.headers_metapackage",
-        level="warning",
-        title="new kernels will come without headers",
-        explain=(
-            "A kernel image metapackage is installed and the headers' metapackage that goes with it is not. "
-            "DKMS builds for the kernels of today and for none of tomorrow."
-        ),
-        breaks="nothing yet; the driver after the next kernel update",
-        repair="install the headers' metapackage of the same flavour",
-        prevent="",
-        find=_headers_metapackage,
-        symptom_of=("kernel.headers_missing",),
-    ),
-    Rule(
-        code="kernel.build_failed",
-        level="error",
-        title="the module does not compile for this kernel",
-        explain=(
-            "DKMS tried, and the compiler refused: the kernel is newer than this driver's source knows, the "
-            "compiler is not the one that "
-            "built the kernel, or something is missing. The package then stays half-configured, and every "
-            "later apt run ends with "
-            "'Sub-process /usr/bin/dpkg returned an error code (1)', whatever it was asked for. make.log has "
-            "the line that decides."
-        ),
-        breaks="the driver on that kernel, and every apt run until the package is configured",
-        repair="a newer driver of the branch, or the kernel that it builds on; then finish what dpkg left",
-        prevent=(
-            "signed modules, which come with their kernel; hold the kernel where DKMS is needed "
-            "(nvidia_driver_hold_kernel)"
-        ),
-        find=_build_failed,
-        texts=(
-            r"Error! Bad return status for module build on kernel:",
-            r"Build of nvidia\S*\.ko failed for",
-            r"nvidia\S* .*BUILD_EXCLUSIVE directive",
-            r"ERROR \(dkms apport\): kernel package linux-headers-\S+ is not supported",
-            r"Consult /var/lib/dkms/nvidia\S*/build/make\.log",
-            r"error processing package nvidia-dkms-\S+ \(--configure\)",
-            r"nvidia\S*/\S+\.c:[0-9:]* (?:fatal )?error:",
-            r"Kernel compiler differs|compiler differs from the one used to build the kernel",
-            r"installed nvidia-dkms-\S+ package post-installation script subprocess returned error exit status",
-        ),
-        after=("disk.boot_full", "apt.signed_by_conflict"),
-        symptom_of=("kernel.headers_missing", "kernel.source_missing"),
-        sources=("pop-os/pop#3811", "M-Bab/linux-kernel-amdgpu-binaries#101"),
-    ),
-    Rule(
-        code="kernel.source_missing",
-        level="error",
-        title="DKMS knows the driver, and its source is gone",
-        explain=(
-            "`/var/lib/dkms/nvidia/VERSION/source` leads to `/usr/src/nvidia-VERSION`, which is not there: "
-            "removed by hand, or with a package of another branch. What was built stays; no new kernel gets a"
-            " module."
-        ),
-        breaks="the driver on every kernel that it was not built for",
-        repair="install the DKMS package again at the version that is there",
-        prevent="",
-        find=_source_missing,
-        texts=(
-            r"Could not find module source directory",
-            r"Directory: /usr/src/nvidia-\S+ does not exist",
-            r"Error! Could not locate dkms\.conf file",
-        ),
-        after=("dpkg.unfinished",),
-        symptom_of=("driver.two_installers",),
-    ),
-    Rule(
-        code="kernel.no_module",
-        level="error",
-        title="the running kernel has no nvidia module",
-        explain=(
-            "The module is for one kernel only: `/lib/modules/RELEASE`. The host started another kernel (an "
-            "update, a restarted cloud "
-            "machine, another entry of GRUB), for which nothing was built or installed. A runfile builds for "
-            "the kernel that runs when it is "
-            "started; dkms helps only where it was installed before the kernel came. That `nvidia-smi` is on "
-            "the PATH proves nothing."
-        ),
-        breaks="everything that uses a GPU",
-        repair="a module for this kernel: its prebuilt package, or headers and a DKMS build",
-        prevent=(
-            "the driver from apt, with the module metapackage of the kernel's flavour or dkms and the "
-            "headers' metapackage"
-        ),
-        find=_no_module,
-        texts=(
-            r"modprobe: FATAL: Module nvidia(?:-uvm|-drm|-modeset)? not found in directory /lib/modules/\S+",
-            r"insmod: ERROR: could not insert module \S*nvidia\S*\.ko: (?:Invalid parameters|Invalid module format|Unknown symbol)",
-            r"nvidia[\w-]*: version magic '[^']*' should be",
-            r"could not insert (?:module )?\S*nvidia\S*: (?:Exec format error|Invalid module format)",
-            r"nvidia[\w-]*: (?:Unknown symbol (?!nv[A-Z_])\w+|disagrees about version of symbol)",
-            r"modinfo: ERROR: Module nvidia not found",
-        ),
-        after=_AREA_AFTER,
-        symptom_of=("kernel.headers_missing", "kernel.build_failed", "kernel.source_missing", "driver.two_installers"),
-        sources=("GoogleCloudPlatform/compute-gpu-installation#18",),
-    ),
-    Rule(
-        code="kernel.no_module_for_next_boot",
-        level="error",
-        title="the kernel that boots next has no nvidia module",
-        explain=(
-            "It works now. A newer kernel is installed, or GRUB is set to another one, and that kernel has no"
-            " module of the driver. The next reboot, planned or not, ends in a host without GPUs."
-        ),
-        breaks="everything that uses a GPU, from the next boot on",
-        repair="a module for that kernel before any reboot: its prebuilt package, or headers and a DKMS build",
-        prevent=(
-            "kernel metapackages held beside signed modules, or dkms with the headers' metapackage; "
-            "`provision apply` before a reboot"
-        ),
-        find=_no_module_next,
-        texts=(),
-        after=_AREA_AFTER,
-        symptom_of=(
-            "kernel.headers_missing",
-            "kernel.build_failed",
-            "kernel.source_missing",
-            "driver.missing",
-            "driver.two_installers",
-        ),
-    ),
-    Rule(
-        code="kernel.module_version",
-        level="error",
-        title="the module on the disk is of another version than the libraries",
-        explain=(
-            "What the kernel will load and what programs link against were not updated together: DKMS did not"
-            " build the new version for this "
-            "kernel, a prebuilt module package stayed behind, or an older module in `updates/` comes before "
-            "the right one. A reboot "
-            "changes nothing, or breaks what works now."
-        ),
-        breaks="nvidia-smi and CUDA (driver/library version mismatch), now or after the next boot",
-        repair="module and libraries at one version, in one transaction",
-        prevent="holds by exact names; signed modules and kernel held together",
-        find=_module_version,
-        texts=(r"NVRM: API mismatch", r"nvidia[\w-]*: Unknown symbol nv[A-Z_]\w+"),
-        after=("dpkg.unfinished", "kernel.headers_missing"),
-        symptom_of=(
-            "driver.two_installers",
-            "driver.mixed_versions",
-            "driver.libraries_differ",
-            "kernel.build_failed",
-            "kernel.source_missing",
-        ),
-    ),
-    Rule(
-        code="kernel.prebuilt_clamp",
-        level="warning",
-        title="prebuilt module packages of single kernels, without their metapackage",
-        explain=(
-            "A package `linux-modules-nvidia-BRANCH-RELEASE` is for one kernel and one version of the driver, and says so with "
-            "`nvidia-kernel-common (<= VERSION)`. With the metapackage (`linux-modules-nvidia-580-generic`) apt moves all of it "
-            "together. Without it, as on preinstalled machines, an update either refuses, or moves the kernel alone and leaves "
-            "it without a module. Signed prebuilt modules and DKMS are two ways of delivery: they are not mixed for one kernel."
-        ),
-        breaks="updates of the driver; with a kernel update, the next boot",
-        repair=(
-            "module metapackage, driver and kernel move in one transaction; module packages of kernels that "
-            "are gone are removed by name"
-        ),
-        prevent="updates through `provision apply` (nvidia_driver_update), which moves them together",
-        find=_clamp,
-        texts=(r"linux-modules-nvidia-\S+ ?: Depends: nvidia-kernel-common-\S+ \(<=",),
-        after=("dpkg.unfinished",),
-        sources=("README of Ubuntu's linux-restricted-modules",),
-    ),
-)

@@ -10,7 +10,7 @@ from provision.catalog.models import Key
 from provision.diagnose import queries, repositories
 from provision.diagnose.candidates import apt
 from provision.diagnose.finding import Repair
-from provision.diagnose.rule import Case, Found, Rule
+from provision.diagnose.rule import Case, Found, rule
 from provision.facts import Source
 from provision.facts.diagnostics import Keyring, RepositoryList
 
@@ -116,6 +116,7 @@ def _key_repair(case: Case, trust: Trust, wanted: Sequence[str]) -> Repair:
     )
 
 
+@rule("apt.key_missing")
 def _missing(case: Case) -> Iterator[Found]:
     catalog = _catalog_keys(case)
     for trust in trusts(case):
@@ -154,6 +155,7 @@ def _named(catalog: dict[str, Key]):  # type: ignore[no-untyped-def]
     return words
 
 
+@rule("apt.keyring_unusable")
 def _unusable(case: Case) -> Iterator[Found]:
     seen = set()
     for trust in trusts(case):
@@ -175,6 +177,7 @@ def _unusable(case: Case) -> Iterator[Found]:
         )
 
 
+@rule("apt.key_legacy")
 def _legacy(case: Case) -> Iterator[Found]:
     catalog = _catalog_keys(case)
     for ring in apt(case).keyrings:
@@ -188,6 +191,7 @@ def _legacy(case: Case) -> Iterator[Found]:
             )
 
 
+@rule("apt.key_sha1")
 def _sha1(case: Case) -> Iterator[Found]:
     trouble, rule = apt(case), case.catalog.repositories.sha1
     key = case.catalog.repositories.keys[rule.key]
@@ -200,102 +204,3 @@ def _sha1(case: Case) -> Iterator[Found]:
                 (f"{trust.row.place}: {trust.row.uri}", f"verifier: {trouble.verifier}", rule.text),
                 (queries.manual("use the repository of the release that runs here"),),
             )
-
-
-RULES = (
-    Rule(
-        code="apt.key_missing",
-        level="error",
-        title="apt does not have the key that a repository is signed with",
-        explain=(
-            "A vendor changed its key, or the entry trusts the wrong file. NVIDIA retired 7FA2AF80 on 2022-04-27; its "
-            "repositories for Ubuntu are signed by 3BF863CC (A4B469963BF863CC) since. apt then refuses the new lists, "
-            "keeps the old ones, and every apt-get update fails."
-        ),
-        breaks="apt-get update fails; packages of that repository stay at what the old lists know, and are then 'not found'",
-        repair="write the vendor's current key into the file that the entry names (Signed-By)",
-        prevent="keys in files of their own, brought by the vendor's keyring package or by provision, never by apt-key",
-        find=_missing,
-        texts=(
-            r"The following signatures couldn't be verified because the public key is not available: NO_PUBKEY [0-9A-F]{8,40}",
-            r"NO_PUBKEY [0-9A-F]{8,40}",
-            r"The repository '[^']*developer\.download\.nvidia\.com[^']*' is (?:not|no longer) signed",
-            r"The repository '[^']*' is (?:not|no longer) signed",
-            r"Missing key [0-9A-F]{16,64}, which is needed to verify signature",
-            r"The following signatures were invalid: (?:EXPKEYSIG|KEYEXPIRED|REVKEYSIG|BADSIG) [0-9A-F]{16}",
-        ),
-        after=("apt.signed_by_conflict", "apt.malformed_source"),
-        sources=("catalog: keys, rotation_2022", "scenario F4"),
-    ),
-    Rule(
-        code="apt.keyring_unusable",
-        level="error",
-        title="the file of keys that a source names cannot be used",
-        explain=(
-            "`curl … | gpg --dearmor -o FILE` leaves an empty file when the download fails, and an error page is no "
-            "key. apt ignores an armored key in a file called .gpg and a binary one in .asc, and reads keys as the "
-            "user _apt, who must be able to."
-        ),
-        breaks="apt-get update fails for that repository as if there were no key",
-        repair="write the key anew: binary in .gpg, armored in .asc, readable by all",
-        prevent="download to a temporary file, compare the fingerprint, then move it into place (provision does)",
-        find=_unusable,
-        texts=(
-            r"The key\(s\) in the keyring \S+ are ignored as the file (?:has an unsupported filetype|is not readable)",
-            r"gpg: no valid OpenPGP data found",
-            r"(?:The specified|keyring) .*keyring.*(?:does not exist|No such file)",
-        ),
-        after=("apt.signed_by_conflict", "apt.malformed_source", "proxy.layer_missing"),
-        sources=("apt-key: is_supported_keyring", "scenario N2"),
-    ),
-    Rule(
-        code="apt.key_legacy",
-        level="note",
-        title="a key of NVIDIA's is trusted for every repository",
-        explain=(
-            "apt-key put it into trusted.gpg(.d), where it counts for all sources; since 22.04 apt warns of it, and "
-            "apt 3 has no apt-key."
-        ),
-        breaks="nothing; any repository could be signed with it",
-        repair="give the source its own Signed-By and take the key out of that file",
-        prevent="Signed-By for every third-party source",
-        find=_legacy,
-        texts=(
-            r"Key is stored in legacy trusted\.gpg keyring",
-            r"apt-key is deprecated|apt-key: (?:command )?not found",
-        ),
-    ),
-    Rule(
-        code="apt.key_sha1",
-        level="warning",
-        title="apt of this release does not take signatures of NVIDIA's older repositories any more",
-        explain=(
-            "apt that verifies with sqv (apt 3, Debian 13) rejects a key whose own signature uses SHA-1, since "
-            "2026-02-01: NVIDIA's key 3BF863CC of the repositories up to ubuntu2404. Ubuntu 24.04 uses gpgv and is "
-            "not concerned."
-        ),
-        breaks="apt-get update for that repository",
-        repair="use the repository of the release that runs here",
-        prevent="change NVIDIA's source together with the release",
-        find=_sha1,
-        texts=(r"Signing key on [0-9A-F]{40} is not bound", r"SHA1 is not considered secure since"),
-        after=("apt.signed_by_conflict",),
-        sources=("catalog: repositories.sha1",),
-    ),
-    Rule(
-        code="apt.keyring_package",
-        level="note",
-        title="an older cuda-keyring is refused where a newer one is installed",
-        explain=(
-            "cuda-keyring brings the source, its key and the pin of 600 of NVIDIA's repository. Installing 1.0-1 over "
-            "1.1-1 would be a downgrade, which apt and Ansible's apt module refuse; for Ubuntu 24.04 there is no "
-            "1.0-1 at all (404). The installed one does."
-        ),
-        breaks="a playbook that pins the older file ends there",
-        repair="leave the installed package, and add no source of the same repository beside it",
-        prevent="compare with what is installed before a .deb is downloaded",
-        find=lambda case: (),
-        texts=(r"A later version is already installed",),
-        sources=("scenario F3",),
-    ),
-)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from provision.diagnose import queries
-from provision.diagnose.rule import Case, Found, Rule
+from provision.diagnose.rule import Case, Found, rule
 
 
+@rule("mig.instances_lost")
 def _lost(case: Case) -> Iterator[Found]:
     trouble = queries.boot(case)
     on = [gpu for gpu in case.facts.smi.gpus if gpu.mig == "Enabled"]
@@ -39,6 +40,7 @@ def _lost(case: Case) -> Iterator[Found]:
     )
 
 
+@rule("mig.reset_pending")
 def _pending(case: Case) -> Iterator[Found]:
     waiting = [gpu for gpu in case.facts.smi.gpus if gpu.mig_pending and gpu.mig and gpu.mig_pending != gpu.mig]
     if not waiting:
@@ -67,59 +69,3 @@ def _pending(case: Case) -> Iterator[Found]:
             ),
         ),
     )
-
-
-RULES = (
-    Rule(
-        code="mig.instances_lost",
-        level="warning",
-        title="MIG is enabled and there are no instances",
-        explain=(
-            "The MIG mode is kept in the card; its GPU and compute instances are not. A reboot, or a reload "
-            "of the driver, takes them away. "
-            "Where nvidia-mig-manager has a layout, it makes them again at boot; where nothing does, a card "
-            "with MIG enabled shows CUDA no device."
-        ),
-        breaks="CUDA, containers and Kubernetes' device plugin on those cards",
-        repair="make the layout again; let nvidia-mig-manager do it at boot",
-        prevent=("nvidia-mig-manager (mig-parted) with the wanted layout; note the layout before a reload or reboot"),
-        find=_lost,
-        texts=(r"No MIG devices? found", r"no MIG devices", r"MIG mode is enabled, but no (?:MIG|GPU) instances"),
-        sources=("NVIDIA MIG user guide",),
-    ),
-    Rule(
-        code="mig.reset_pending",
-        level="warning",
-        title="a change of the MIG mode waits for a reset",
-        explain=(
-            "MIG mode changes when the card is reset, and a card is reset only when nobody has it open. "
-            "nvidia_drm counts as somebody, "
-            "though nvidia-smi lists no process: 'In use by another client'. Trying again does not help."
-        ),
-        breaks="nothing: the old mode stays until the reset",
-        repair="unload nvidia_drm and nvidia_modeset (stop the display manager) and reset, or reboot",
-        prevent="multi-user.target and no nvidia_drm on servers",
-        find=_pending,
-        reboot=True,
-        texts=(r"MIG mode is in pending enable state|is currently being used by one or more other processes",),
-        sources=("NVIDIA MIG user guide",),
-    ),
-    Rule(
-        code="mig.one_instance_visible",
-        level="note",
-        title="a program sees one MIG instance, or none",
-        explain=(
-            "CUDA shows a process one MIG instance at most, whatever CUDA_VISIBLE_DEVICES lists. torch before"
-            " 2.0 counted devices through NVML "
-            "and could not read MIG's UUIDs: `torch.cuda.device_count()` was 0 with a working instance. "
-            "Instances are counted with "
-            "`nvidia-smi -L`, cards with `lspci`."
-        ),
-        breaks="nothing by itself: one visible instance a process is right",
-        repair="one process an instance; torch 2.0 or newer",
-        prevent="expected numbers from lspci and the MIG layout, not from torch",
-        find=lambda case: (),
-        texts=(r"torch\.cuda\.device_count\(\) == 0", r"CUDA_VISIBLE_DEVICES=MIG-", r"Invalid device id.*MIG"),
-        sources=("NVIDIA MIG user guide; torch 1.13",),
-    ),
-)

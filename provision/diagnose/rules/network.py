@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from provision.diagnose import queries
-from provision.diagnose.rule import Case, Found, Rule
+from provision.diagnose.rule import Case, Found, rule
 
 
 def _away(case: Case) -> list[str]:
@@ -20,6 +20,7 @@ def _away(case: Case) -> list[str]:
     ]
 
 
+@rule("host.no_network")
 def _no_network(case: Case) -> Iterator[Found]:
     trouble = queries.boot(case)
     away = _away(case)
@@ -41,29 +42,3 @@ def _no_network(case: Case) -> Iterator[Found]:
             queries.clip(["/etc/resolv.conf: no line nameserver", *away[:3]]),
             (queries.manual("set a name server (netplan, resolvectl), or use a mirror by its address"),),
         )
-
-
-RULES = (
-    Rule(
-        code="host.no_network",
-        level="warning",
-        title="no way leads out of this host",
-        explain=(
-            "The host has no default route, or no name server. What is installed goes on working; what a "
-            "repair has to fetch cannot "
-            "cannot come. A purge that took the modules of the network card along shows so too, and so does a kernel"
-            " without them."
-        ),
-        breaks="every repair that needs packages: repositories are not reached",
-        repair="the network first; or a mirror that the host reaches, or a repository on a disk",
-        prevent="`provision mirror` puts everything that a lock needs into one folder",
-        find=_no_network,
-        texts=(
-            r"Temporary failure resolving '",
-            r"Could not resolve '[^']+'",
-            r"Network is unreachable",
-            r"Cannot initiate the connection to \S+",
-        ),
-        sources=("apt's own messages",),
-    ),
-)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from provision.diagnose import queries
 from provision.diagnose.finding import Repair
-from provision.diagnose.rule import Case, Found, Rule
+from provision.diagnose.rule import Case, Found, rule
 from provision.facts import Gpu
 from provision.parts import checks
 
@@ -44,6 +44,7 @@ def _old_initrds(case: Case) -> list[str]:
     return [initrd.kernel for initrd in case.facts.initrds if initrd.newer_than_blacklist is False]
 
 
+@rule("nouveau.initramfs_stale")
 def _initramfs_stale(case: Case) -> Iterator[Found]:
     old = _old_initrds(case)
     matter = [kernel for kernel in old if kernel in queries.kernels_that_matter(case)]
@@ -66,6 +67,7 @@ def _initramfs_stale(case: Case) -> Iterator[Found]:
     )
 
 
+@rule("nouveau.not_blocked")
 def _not_blocked(case: Case) -> Iterator[Found]:
     taken = _taken(case)
     if not taken or _is_blocked(case) or not queries.wants_driver(case) or queries.in_container(case):
@@ -91,6 +93,7 @@ def _not_blocked(case: Case) -> Iterator[Found]:
     )
 
 
+@rule("nouveau.still_loaded")
 def _still_loaded(case: Case) -> Iterator[Found]:
     """Blocked, every initramfs is newer, and it is loaded since before."""
     taken = _taken(case)
@@ -114,73 +117,3 @@ def _still_loaded(case: Case) -> Iterator[Found]:
         ),
         reboot=True,
     )
-
-
-RULES = (
-    Rule(
-        code="nouveau.initramfs_stale",
-        level="error",
-        title="nouveau is blocked, and the initramfs does not know it",
-        explain=(
-            "The initramfs has its own copy of modprobe.d, and nouveau is loaded from there before the root "
-            "file system is mounted. A "
-            "block that was written after it was built does nothing until it is built again, for every "
-            "kernel: `update-initramfs -u` "
-            "takes one only, and not always the one that boots."
-        ),
-        breaks="the GPUs are driven by nouveau after every boot, although it is blacklisted",
-        repair="`update-initramfs -u -k all`, then a reboot",
-        prevent="build every initramfs whenever modprobe.d changes (`provision apply` does)",
-        find=_initramfs_stale,
-        texts=(),
-        after=("disk.boot_full", "dpkg.unfinished"),
-        sources=("NVIDIA/open-gpu-kernel-modules reports; deepops#264",),
-    ),
-    Rule(
-        code="nouveau.not_blocked",
-        level="error",
-        title="nouveau has the GPU, and nothing blocks it",
-        explain=(
-            "The kernel's own driver takes the card at boot. Ubuntu's driver packages block it; NVIDIA's "
-            "repository does not always, and a "
-            "runfile only when it is told to. `rmmod nouveau` fails while the console uses it, which is no "
-            "error: the next boot "
-            "without it is what counts, and nvidia must not be loaded beside it."
-        ),
-        breaks="the nvidia module finds no card (The NVIDIA probe routine was not called)",
-        repair="block nouveau and nova in modprobe.d, build every initramfs, reboot",
-        prevent="`provision apply` writes the block with the driver",
-        find=_not_blocked,
-        reboot=True,
-        texts=(
-            r"The NVIDIA probe routine was not called for",
-            r"This can occur when (?:a driver such as: nouveau|another driver was loaded)",
-            r"(?:rmmod|modprobe): (?:ERROR|FATAL): Module nouveau is in use",
-            r"Kernel driver in use: (?:nouveau|nova)",
-            r"The Nouveau kernel driver is currently in use by your system",
-        ),
-        after=("disk.boot_full", "dpkg.unfinished"),
-        sources=("mattshma/bigdata#133", "NVIDIA/deepops#51"),
-    ),
-    Rule(
-        code="nouveau.still_loaded",
-        level="error",
-        title="nouveau is blocked for the next boot and still loaded",
-        explain=(
-            "The block is written and in every initramfs; nouveau was loaded before. Everything is done "
-            "except the reboot."
-        ),
-        breaks="the nvidia module finds no card until the reboot",
-        repair="reboot",
-        prevent="",
-        find=_still_loaded,
-        reboot=True,
-        after=(
-            "disk.boot_full",
-            "dpkg.unfinished",
-            "kernel.no_module",
-            "kernel.no_module_for_next_boot",
-            "driver.missing",
-        ),
-    ),
-)

@@ -8,7 +8,7 @@ from ansible_collections.gpu.provision.plugins.module_utils.lib import driver_na
 from provision.diagnose import queries
 from provision.diagnose.candidates import Candidate, apt, candidate, moves
 from provision.diagnose.finding import Level
-from provision.diagnose.rule import Case, Found, Rule
+from provision.diagnose.rule import Case, Found, rule
 
 _METAS = frozenset(
     {"nvidia-driver", "nvidia-headless", "nvidia-headless-no-dkms", "nvidia-open", "cuda-drivers", "nvidia-dkms"}
@@ -39,6 +39,7 @@ def _is_transitional(taken: Candidate) -> bool:
     return bool(parsed and parsed.branch and driver_names.branch(taken.version) != parsed.branch)
 
 
+@rule("apt.mixed_origins")
 def _mixed(case: Case) -> Iterator[Found]:
     installed = {
         parsed.series
@@ -87,6 +88,7 @@ def _by(row: Candidate) -> str:
     return f" by {row.pin.file}" if row.pin else ""
 
 
+@rule("apt.branch_moves")
 def _branch_moves(case: Case) -> Iterator[Found]:
     rows = []
     for name, version in queries.installed(case).packages.items():
@@ -110,6 +112,7 @@ def _branch_moves(case: Case) -> Iterator[Found]:
     )
 
 
+@rule("apt.phased")
 def _phased(case: Case) -> Iterator[Found]:
     settings = {row.name: row.value for row in apt(case).settings}
     if any(
@@ -138,72 +141,3 @@ def _phased(case: Case) -> Iterator[Found]:
                 ),
             ),
         )
-
-
-RULES = (
-    Rule(
-        code="apt.mixed_origins",
-        level="warning",
-        title="packages of one driver would come from two repositories",
-        explain=(
-            "The Ubuntu archive and NVIDIA's repository have packages of the same names. apt chooses package by "
-            "package: with cuda-keyring's pin of 600 NVIDIA's wins where both have a package, and the archive's is "
-            "taken where only it has one (or is newer, without the pin). A driver whose parts are joined by exact "
-            "versions cannot be put together from both."
-        ),
-        breaks="installing or upgrading the driver: 'Depends: … but … is to be installed', 'held broken packages'",
-        repair="an apt preference that keeps all driver packages to one repository; the CUDA toolkit may come from the other",
-        prevent=(
-            "choose one channel for the driver; provision writes /etc/apt/preferences.d/gpu-provision.pref where both "
-            "are there"
-        ),
-        find=_mixed,
-        texts=(
-            r"nvidia-\S+ ?: Depends: (?:nvidia|libnvidia|xserver-xorg-video-nvidia)-\S+ \(>?= [^)]+\) but \S+ is to be",
-            r"Depends: nvidia-kernel-common-\S+ \(>= [^)]+\) but \S+ is to be installed",
-            r"cuda-drivers(?:-\d+)? ?: Depends: \S+ .*but (?:it is not going|\S+ is) to be installed",
-        ),
-        after=("apt.signed_by_conflict", "apt.malformed_source", "apt.key_missing", "apt.keyring_unusable"),
-        sources=("apt_preferences(5)", "scenario F7"),
-    ),
-    Rule(
-        code="apt.branch_moves",
-        level="warning",
-        title="the next upgrade changes the driver's branch",
-        explain=(
-            "cuda-drivers, nvidia-open and, from 590 on, every package of NVIDIA's repository carry no branch in "
-            "their names: what keeps a host on its branch is a hold, or the package nvidia-driver-pinning-NNN. In the "
-            "archive a branch that has ended becomes a transitional package: nvidia-driver-535 then brings 580. A guide's name "
-            "of a branch that this release or repository does not have is 'Unable to locate package': `apt-cache policy` "
-            "shows it, and whether `restricted` is among the sources' components."
-        ),
-        breaks="'Driver/library version mismatch' until the next boot; older GPUs drop out of a newer branch altogether",
-        repair="hold the installed packages by exact names (and install nvidia-driver-pinning-NNN from NVIDIA's repository)",
-        prevent="provision holds the closure, and pins the branch",
-        find=_branch_moves,
-        texts=(
-            r"Version '[0-9.-]+\S*' for '(?:nvidia-fabricmanager|libnvidia|nvidia|cuda-drivers)\S*' was not found",
-            r"transitional (?:dummy )?package.*nvidia-driver",
-            r"Unable to locate package (?:libnvidia|nvidia|cuda-drivers)-\S*[0-9]{3}\S*",
-            r"Package '?(?:libnvidia|nvidia|cuda-drivers)-\S*[0-9]{3}\S* has no installation candidate",
-        ),
-        after=("apt.signed_by_conflict", "apt.malformed_source"),
-        symptom_of=("driver.mixed_versions",),
-        sources=("catalog: driver branches, transitional", "scenario G6"),
-    ),
-    Rule(
-        code="apt.phased",
-        level="note",
-        title="a phased update makes equal hosts differ",
-        explain=(
-            "Ubuntu hands updates out to a growing part of all machines; apt decides by the machine-id whether this "
-            "one is in it. So two equal hosts are offered different drivers on the same day."
-        ),
-        breaks="nothing; versions of a fleet drift apart",
-        repair="hold the driver, or one setting for phased updates on the whole fleet",
-        prevent="exact versions (provision plans with phasing switched off, equal on every host)",
-        find=_phased,
-        texts=(r"deferred due to phasing", r"The following upgrades have been deferred"),
-        sources=("apt.conf(5)", "scenario X1"),
-    ),
-)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from provision.diagnose import queries
 from provision.diagnose.candidates import apt
 from provision.diagnose.held import user
-from provision.diagnose.rule import Case, Found, Rule
+from provision.diagnose.rule import Case, Found, rule
 
 
 def _apt(case: Case, kind: str) -> list[tuple[str, str]]:
@@ -25,6 +25,7 @@ def _settled(case: Case) -> bool:
     return bool(case.values.get("gpu_proxy_http") or case.values.get("gpu_proxy_https"))
 
 
+@rule("proxy.layer_missing")
 def _layers(case: Case) -> Iterator[Found]:
     trouble = user(case)
     everybody = [row for row in trouble.proxies if row.layer == "everybody"]
@@ -81,6 +82,7 @@ def _is_cache(value: str) -> bool:
     return value.rpartition(":")[2] in ("3142", "9999")
 
 
+@rule("proxy.docker_missing")
 def _docker(case: Case) -> Iterator[Found]:
     docker, trouble = case.facts.containers.docker, user(case)
     if (
@@ -112,49 +114,3 @@ def _docker(case: Case) -> Iterator[Found]:
                 ),
             ),
         )
-
-
-RULES = (
-    Rule(
-        code="proxy.layer_missing",
-        level="warning",
-        title="a layer does not know the proxy that this host needs",
-        explain=(
-            "A shell's http_proxy is one of many: sudo drops it, apt has Acquire::http::Proxy and "
-            "Acquire::https::Proxy, services see /etc/environment at best, and dockerd, conda and pip have files of "
-            "their own. Downloads of keys then leave empty files."
-        ),
-        breaks="downloads of one layer: time-outs, TLS that ends in the middle, 'could not resolve'",
-        repair="one proxy in the inventory (gpu_proxy_http, gpu_proxy_https), which is handed to every layer",
-        prevent="provision plan names the layer that cannot get out, before anything is changed",
-        find=_layers,
-        texts=(
-            r"Could not handshake: The TLS connection was non-properly terminated",
-            r"(?:Could not connect to|Unable to connect to|Connection (?:timed out|refused)).*:(?:3128|8080|8888)",
-            r"407 +Proxy Authentication Required|Invalid response from proxy",
-            r"Temporary failure resolving '\S+'|Could not resolve '?(?:host|proxy)",
-            r"Could not wait for server fd|Connection timed out \[IP: ",
-        ),
-        sources=("scenario N2",),
-    ),
-    Rule(
-        code="proxy.docker_missing",
-        level="warning",
-        title="dockerd does not know the proxy",
-        explain=(
-            "docker pull is done by the daemon, with the environment that systemd gave it at its start: a shell's "
-            "proxy does not reach it."
-        ),
-        breaks="docker pull: 'TLS handshake timeout'; it says nothing about the GPU",
-        repair='a drop-in with Environment="HTTPS_PROXY=…" for docker.service, then restart it; or a local image',
-        prevent="gpu_proxy_https in the inventory",
-        find=_docker,
-        texts=(
-            r"net/http: TLS handshake timeout",
-            r"Error response from daemon: Get \"?https://\S+\"?: (?:net/http|dial tcp|proxyconnect|context deadline)",
-            r"proxyconnect tcp:",
-        ),
-        after=("containers.daemon_json_unreadable",),
-        sources=("docker: configure the daemon to use a proxy", "scenario N4"),
-    ),
-)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from provision.diagnose import queries
 from provision.diagnose.finding import Repair
-from provision.diagnose.rule import Case, Found, Rule
+from provision.diagnose.rule import Case, Found, rule
 
 _REJECTED = (
     r"unsigned module is rejected",
@@ -102,74 +102,11 @@ def _repairs(case: Case, unsigned: bool) -> tuple[Repair, ...]:
     )
 
 
+@rule("secureboot.unsigned_module")
 def _unsigned(case: Case) -> Iterator[Found]:
     yield from _find(case, True)
 
 
+@rule("secureboot.key_not_enrolled")
 def _key(case: Case) -> Iterator[Found]:
     yield from _find(case, False)
-
-
-RULES = (
-    Rule(
-        code="secureboot.unsigned_module",
-        level="error",
-        title="Secure Boot is on and the module is not signed",
-        explain=(
-            "With Secure Boot the kernel loads only modules whose signature it trusts. A module that a "
-            "runfile or DKMS has just built "
-            "carries none, so building ends well ('Kernel module compilation complete') and loading fails."
-        ),
-        breaks="the driver: the module is on the disk and cannot be loaded",
-        repair=(
-            "Ubuntu's signed modules; or a DKMS build signed by a key that is enrolled at the console; or "
-            "Secure Boot off, which is a person's decision"
-        ),
-        prevent=(
-            "nvidia_driver_build: signed (or auto) on hosts with Secure Boot; `provision plan` refuses what "
-            "would not load"
-        ),
-        find=_unsigned,
-        reboot=True,
-        texts=(
-            r"Loading of unsigned module is rejected",
-            r"Lockdown: \S+: unsigned module loading is restricted",
-            r"ERROR: Unable to load the kernel module 'nvidia\.ko'",
-        ),
-        after=("kernel.headers_missing", "kernel.module_version", "dpkg.unfinished"),
-        symptom_of=("driver.two_installers",),
-        sources=("linux-surface/linux-surface#906", "NVIDIA/open-gpu-kernel-modules reports for Ubuntu 24.04"),
-    ),
-    Rule(
-        code="secureboot.key_not_enrolled",
-        level="error",
-        title="the module is signed by a key that is not enrolled",
-        explain=(
-            "DKMS signs what it builds with a key of this machine (a Machine Owner Key). The firmware must be"
-            " told of that key: "
-            "`mokutil --import`, a reboot, and a confirmation at the console with the password that was set. "
-            "apt asks for that password with "
-            "debconf, which no `-y` answers: an install without a terminal hangs there, or goes on without an"
-            " enrolled key."
-        ),
-        breaks="the driver: the kernel rejects the module (Key was rejected by service)",
-        repair="Ubuntu's signed modules; or enroll the key at the console",
-        prevent=(
-            "nvidia_driver_build: signed (or auto) on hosts with Secure Boot; DEBIAN_FRONTEND=noninteractive in scripts"
-        ),
-        find=_key,
-        reboot=True,
-        texts=(
-            r"Key was rejected by service",
-            r"Required key not available",
-            r"PKCS#7 signature not signed with a trusted key",
-            r"could not insert (?:module )?\S+: (?:Key was rejected by service|Required key not available)",
-            r"Loading of module with unavailable key is rejected",
-            r"Enter a password for Secure Boot",
-            r"Configuring Secure Boot|shim/(?:enable_secureboot|secureboot_key)|MOK enrollment password",
-        ),
-        after=("kernel.headers_missing", "kernel.module_version", "dpkg.unfinished"),
-        symptom_of=("driver.two_installers",),
-        sources=("linux-surface/linux-surface#906", "lolo101/px1800kbd#10"),
-    ),
-)

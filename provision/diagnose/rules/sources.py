@@ -11,7 +11,7 @@ from ansible_collections.gpu.provision.plugins.module_utils.apt import sources a
 from provision.diagnose import queries, repositories
 from provision.diagnose.candidates import apt
 from provision.diagnose.finding import Repair
-from provision.diagnose.rule import Case, Found, Rule
+from provision.diagnose.rule import Case, Found, rule
 from provision.facts import Source
 
 _CONFLICT = "Conflicting values set for option Signed-By"
@@ -36,6 +36,7 @@ def conflicts(case: Case) -> list[list[Source]]:
     return [rows for rows in repositories.groups(case) if len({row.signed_by or "" for row in rows}) > 1]
 
 
+@rule("apt.signed_by_conflict")
 def _signed_by_conflict(case: Case) -> Iterator[Found]:
     said = [error for error in case.facts.apt.errors if error.startswith(_CONFLICT)]
     if not said:
@@ -65,6 +66,7 @@ def _signed_by_conflict(case: Case) -> Iterator[Found]:
     )
 
 
+@rule("apt.malformed_source")
 def _malformed(case: Case) -> Iterator[Found]:
     said = [error for error in case.facts.apt.errors if not error.startswith(_CONFLICT)]
     if not said:
@@ -95,6 +97,7 @@ def _malformed(case: Case) -> Iterator[Found]:
     )
 
 
+@rule("apt.twice")
 def _twice(case: Case) -> Iterator[Found]:
     refused = bool(case.facts.apt.errors)
     for rows in repositories.groups(case):
@@ -125,6 +128,7 @@ def _same_parts(rows: Sequence[Source]) -> bool:
     return False
 
 
+@rule("apt.dead_repository")
 def _dead(case: Case) -> Iterator[Found]:
     enabled = [row for row in case.facts.apt.sources if row.enabled]
     alive = any(
@@ -162,6 +166,7 @@ def _dead(case: Case) -> Iterator[Found]:
         yield Found(f"{told}: the repository is gone from there", queries.clip(evidence), tuple(repairs))
 
 
+@rule("apt.no_such_release")
 def _no_such_release(case: Case) -> Iterator[Found]:
     host = case.facts.host.os
     own = host.version_id.replace(".", "")
@@ -195,6 +200,7 @@ def _no_such_release(case: Case) -> Iterator[Found]:
         )
 
 
+@rule("apt.other_release")
 def _other_release(case: Case) -> Iterator[Found]:
     host = case.facts.host.os
     own = host.version_id.replace(".", "")
@@ -226,6 +232,7 @@ def _other_release(case: Case) -> Iterator[Found]:
                 )
 
 
+@rule("apt.lists_contradict")
 def _contradicts(case: Case) -> Iterator[Found]:
     rows = [row for row in apt(case).lists if row.failed or row.differs]
     if not rows:
@@ -249,6 +256,7 @@ def _contradicts(case: Case) -> Iterator[Found]:
     )
 
 
+@rule("apt.clock")
 def _clock(case: Case) -> Iterator[Found]:
     now = apt(case).clock
     for row in apt(case).lists:
@@ -272,154 +280,3 @@ def _date(text: str | None) -> float | None:
         return parsedate_to_datetime(text).timestamp() if text else None
     except ValueError:
         return None
-
-
-RULES = (
-    Rule(
-        code="apt.clock",
-        level="error",
-        title="the clock of this host is wrong",
-        explain=(
-            "Release files say when they were made and until when they hold. With a clock that stands in the past apt "
-            "takes them for not valid yet, and TLS refuses certificates; a machine whose battery is empty wakes up "
-            "years ago."
-        ),
-        breaks="apt-get update, and every download by https",
-        repair="set the clock, and have it kept (systemd-timesyncd, chrony)",
-        prevent="a time service that this network can reach",
-        find=_clock,
-        texts=(
-            r"Release file for \S+ is not valid yet \(invalid for another",
-            r"Release file for \S+ is expired \(invalid since",
-            r"certificate is not yet valid|certificate verification failed: .*(?:not activated|expired)",
-        ),
-    ),
-    Rule(
-        code="apt.signed_by_conflict",
-        level="error",
-        title="one repository is configured twice, with other keys",
-        explain=(
-            "Two files name the same repository: often the .list of NVIDIA's keyring package beside an older line "
-            "(add-apt-repository, an install guide, nvidia-docker.list) or a .sources file. Where their Signed-By "
-            "differ, apt refuses all sources. Which of the files sorts first decides between this error and silence: "
-            "apt complains when the one with a key comes first."
-        ),
-        breaks="every apt call, of every repository: no update, no install, no unattended security update",
-        repair="take one of the two entries out; the one with a working key stays",
-        prevent="one file a repository; provision takes the others out, with a backup",
-        find=_signed_by_conflict,
-        texts=(r"Conflicting values set for option Signed-By regarding source \S+",),
-        sources=("sources.list(5)", "scenarios F1, F2"),
-    ),
-    Rule(
-        code="apt.malformed_source",
-        level="error",
-        title="apt cannot read one of its own files",
-        explain="A line in sources.list.d or preferences.d is cut off, misspelt, or an error page that was saved as a file.",
-        breaks="every apt call",
-        repair="comment the line out, or move the file aside",
-        prevent="write such files as a whole and look at the answer of a download before it is kept",
-        find=_malformed,
-        texts=(
-            r"Malformed (?:entry|line|stanza) \d+ in (?:list|sources?) (?:file|list)",
-            r"Type '\S+' is not known on (?:line|stanza) \d+ in source list",
-            r"Invalid record in the preferences file",
-            r"The list of sources could not be read",
-        ),
-    ),
-    Rule(
-        code="apt.twice",
-        level="warning",
-        title="one repository is configured more than once",
-        explain=(
-            "It works while both entries agree. The day one of them gets a key of its own (an update of the keyring "
-            "package, a role that writes its own file), apt refuses everything: see apt.signed_by_conflict."
-        ),
-        breaks="nothing yet; apt warns at every update",
-        repair="take the second entry out",
-        prevent="one file a repository",
-        find=_twice,
-        texts=(r"is configured multiple times in",),
-        sources=("scenario F3",),
-    ),
-    Rule(
-        code="apt.dead_repository",
-        level="error",
-        title="an entry leads to a repository that is gone",
-        explain=(
-            "NVIDIA's container repositories for each distribution (libnvidia-container/stable/ubuntu22.04, nvidia-docker, "
-            "nvidia-container-runtime) were replaced by one for all, stable/deb; the machine-learning repository was merged into "
-            "the CUDA repository. apt-get update fails as long as one entry leads nowhere."
-        ),
-        breaks="apt-get update ends with exit code 100; new versions of that repository are not seen",
-        repair="rewrite the entry to stable/deb, take the others out",
-        prevent="the vendor's current address; provision writes it",
-        find=_dead,
-        texts=(
-            r"nvidia\.github\.io/\S* .*(?:no longer has|does not have) a Release file",
-            r"(?:no longer has|does not have) a Release file",
-            r"Unsupported distribution! # Check https://nvidia\.github\.io",
-            r"compute/machine-learning/repos/\S+ .*(?:Release|404)",
-        ),
-        after=("apt.signed_by_conflict", "apt.malformed_source"),
-        sources=("catalog: container_toolkit, legacy_to_migrate", "scenario F5"),
-    ),
-    Rule(
-        code="apt.no_such_release",
-        level="error",
-        title="NVIDIA has no repository for this release",
-        explain=(
-            "NVIDIA publishes for Ubuntu's long-term releases only. An address that is put together from the version of an interim "
-            "release (19.10, 24.10) or of a derived system does not exist."
-        ),
-        breaks="apt-get update, and the download of the repository's key",
-        repair=(
-            "take the entry out; use the repository of the long-term release that the system is made from, or "
-            "Ubuntu's own driver"
-        ),
-        prevent="look the release up instead of putting its address together (provision does)",
-        find=_no_such_release,
-        texts=(
-            r"compute/cuda/repos/(?:ubuntu|debian)\d+/\S+.*404",
-            r"Failed to download key at https://developer\.download\.nvidia\.com/compute/cuda/repos/\S+",
-            r"404 +Not Found.*compute/cuda/repos",
-        ),
-        after=("apt.signed_by_conflict", "apt.malformed_source"),
-        sources=("catalog: repositories.cuda.ubuntu", "scenario N1"),
-    ),
-    Rule(
-        code="apt.other_release",
-        level="warning",
-        title="NVIDIA's repository is that of another Ubuntu release",
-        explain=(
-            "It stays behind after a release upgrade. Packages of it are built against other libraries, and its key "
-            "may be another."
-        ),
-        breaks="nothing at once; packages that need libraries of the other release, DKMS sources made for older kernels",
-        repair="lead the entry to the repository of this release",
-        prevent="look at sources.list.d after do-release-upgrade: third-party entries are switched off there",
-        find=_other_release,
-        after=("apt.signed_by_conflict", "apt.malformed_source"),
-    ),
-    Rule(
-        code="apt.lists_contradict",
-        level="warning",
-        title="downloaded lists are not those that the Release file names",
-        explain=(
-            "A mirror (or a cache before it) was in the middle of a change: the new Release file beside old lists, or "
-            "the reverse. apt throws such a download away and keeps what it had. When it stays so, the mirror's own "
-            "synchronisation is broken."
-        ),
-        breaks="apt-get update fails; what is installed comes from old lists",
-        repair="fetch the lists anew after some minutes",
-        prevent="a mirror that publishes lists by their hash (by-hash) or as a snapshot",
-        find=_contradicts,
-        texts=(
-            r"File has unexpected size \(\d+ != \d+\)\. Mirror sync in progress\?",
-            r"Hash Sum mismatch",
-            r"Mirror sync in progress",
-        ),
-        after=("apt.signed_by_conflict", "apt.malformed_source"),
-        sources=("scenario N5",),
-    ),
-)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from provision.diagnose import queries
-from provision.diagnose.rule import Case, Found, Rule
+from provision.diagnose.rule import Case, Found, rule
 
 _DRIVER = frozenset({"secureboot", "kernel", "driver", "nouveau", "gpus", "fabric", "mig"})
 # While a module is loaded, these are about the next boot and explain nothing that fails now.
@@ -50,6 +50,7 @@ EXPLAINED_BY: dict[str, tuple[frozenset[str], ...]] = {
 }
 
 
+@rule("driver.smi_fails")
 def _smi_fails(case: Case) -> Iterator[Found]:
     smi = case.facts.smi
     if not smi.path or not (smi.ran or smi.error) or not queries.own_gpus(case):
@@ -70,6 +71,7 @@ def _smi_fails(case: Case) -> Iterator[Found]:
         )
 
 
+@rule("driver.not_loaded")
 def _not_loaded(case: Case) -> Iterator[Found]:
     facts = case.facts
     if (
@@ -94,6 +96,7 @@ def _not_loaded(case: Case) -> Iterator[Found]:
         )
 
 
+@rule("gpus.unbound")
 def _unbound(case: Case) -> Iterator[Found]:
     facts = case.facts
     unbound = [gpu for gpu in queries.own_gpus(case) if gpu.driver is None]
@@ -113,6 +116,7 @@ def _unbound(case: Case) -> Iterator[Found]:
         )
 
 
+@rule("driver.persistenced_fails")
 def _persistenced(case: Case) -> Iterator[Found]:
     trouble = queries.boot(case)
     said = trouble.unit_log.get("nvidia-persistenced", [])
@@ -123,6 +127,7 @@ def _persistenced(case: Case) -> Iterator[Found]:
         )
 
 
+@rule("fabric.fails")
 def _fabric(case: Case) -> Iterator[Found]:
     trouble = queries.boot(case)
     failed = "nvidia-fabricmanager.service" in (trouble.failed_units or ())
@@ -133,106 +138,3 @@ def _fabric(case: Case) -> Iterator[Found]:
                 ["nvidia-fabricmanager.service: failed", *trouble.unit_log.get("nvidia-fabricmanager", [])[-4:]]
             ),
         )
-
-
-RULES = (
-    Rule(
-        code="driver.smi_fails",
-        level="error",
-        title="nvidia-smi fails",
-        explain=(
-            "`nvidia-smi` is the messenger: its text is about the layer below it that does not answer. Exit "
-            "code 9 means that no "
-            "module is loaded, 18 that module and library are of different versions, 6 that the driver drives"
-            " no device. diagnose "
-            "folds it under the cause; alone it is told as unknown, with everything that was looked at."
-        ),
-        breaks="nothing by itself: programs fail for the same reason",
-        repair="mend the cause that it is folded under",
-        prevent="",
-        find=_smi_fails,
-        texts=(
-            r"NVIDIA-SMI has failed because it couldn'?t communicate with the NVIDIA driver",
-            r"No devices (?:were )?found",
-            r"NVIDIA-SMI couldn'?t find libnvidia-ml",
-            r"Unable to determine the device handle for GPU",
-        ),
-        sources=("exit codes measured on drivers 535 and 580",),
-    ),
-    Rule(
-        code="driver.not_loaded",
-        level="error",
-        title="the nvidia module is not loaded, though it is on the disk",
-        explain=(
-            "A module of the running kernel is there and nothing loaded it. Usually the driver was installed "
-            "and the host not "
-            "rebooted, or the kernel refused the module: then another finding says why, and this one is "
-            "folded under it."
-        ),
-        breaks="every program that uses a GPU; nvidia-smi, nvidia-persistenced",
-        repair="mend the cause that it is folded under; without one, `modprobe nvidia` as root prints why",
-        prevent="",
-        find=_not_loaded,
-        texts=(
-            r"Failed to query NVIDIA devices\. Please ensure that the NVIDIA device files",
-            r"modprobe: ERROR: could not insert 'nvidia[\w-]*'",
-            r"nvidia-container-cli: initialization error: (?:nvml|driver)(?: rpc)? error: (?:driver not loaded|failed to process)",
-            r"/dev/nvidiactl.*No such file",
-        ),
-    ),
-    Rule(
-        code="gpus.unbound",
-        level="error",
-        title="a GPU has no driver, though the nvidia module is loaded",
-        explain=(
-            "The loaded module did not take the card: its branch or flavour does not drive it, its firmware "
-            "is missing, or the card "
-            "did not answer. The kernel's log has the reason, and another finding names it where it is known."
-        ),
-        breaks="programs see fewer GPUs than the machine has",
-        repair="mend the cause that it is folded under; without one, look at `dmesg | grep NVRM`",
-        prevent="",
-        find=_unbound,
-        texts=(r"probe with driver nvidia failed with error", r"nvidia: probe of [0-9a-f:.]+ failed with error"),
-    ),
-    Rule(
-        code="driver.persistenced_fails",
-        level="error",
-        title="nvidia-persistenced does not start",
-        explain=(
-            "The daemon opens every GPU when it starts. Where no module is loaded, or no GPU answers, it "
-            "fails; so it fails because of "
-            "an earlier cause and is not that cause. On a host without a GPU its failure means nothing."
-        ),
-        breaks="nothing by itself",
-        repair=(
-            "mend the cause that it is folded under: module on the disk, loadable, loaded, device nodes, "
-            "NVML, services, in this order"
-        ),
-        prevent="",
-        find=_persistenced,
-        texts=(
-            r"Unable to start service nvidia-persistenced",
-            r"Job for nvidia-persistenced\.service failed",
-            r"nvidia-persistenced.*(?:failed|Failed to query NVIDIA devices)",
-        ),
-    ),
-    Rule(
-        code="fabric.fails",
-        level="error",
-        title="fabric manager does not start",
-        explain=(
-            "On NVSwitch systems fabric manager sets up the links before CUDA can start. Another finding says"
-            " why it does not start, "
-            "most often another version than the driver's."
-        ),
-        breaks="CUDA fails with error 802, while nvidia-smi looks well",
-        repair="mend the cause that it is folded under; without one, `journalctl -u nvidia-fabricmanager`",
-        prevent="",
-        find=_fabric,
-        texts=(
-            r"nvidia-fabricmanager\.service: (?:Control process exited|Failed with result)",
-            r"Job for nvidia-fabricmanager\.service failed",
-        ),
-    ),
-)
