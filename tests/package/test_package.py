@@ -79,6 +79,9 @@ def test_wheel_runs_without_the_checkout(wheel, tmp_path):
         PYTHONPATH=f"{wheel}:{site}",
     )
     assert json.loads(out)["hosts"]["localhost"]
+    words = ("-S", "-m", "provision", "--json", "diagnose", "--explain", "driver.missing")
+    out = run(sys.executable, *words, cwd=tmp_path, PYTHONPATH=f"{wheel}:{site}")
+    assert json.loads(out)["pages"][0]["code"] == "driver.missing"
 
 
 def test_collection_runs_without_the_checkout(collection, tmp_path):
@@ -94,6 +97,7 @@ def test_collection_runs_without_the_checkout(collection, tmp_path):
     run(BIN / "ansible-playbook", "-i", "localhost,", "--syntax-check", "gpu.provision.verify", cwd=tmp_path, **env)
     shipped = collection / "ansible_collections/gpu/provision"
     assert (shipped / "provision/catalog/data/gpus.yml").is_file()
+    assert (shipped / "provision/diagnose/findings/driver.missing.md").is_file()
     assert not (shipped / ".collections").exists()
     assert not (shipped / ".venv").exists()
     assert not [
