@@ -38,7 +38,7 @@ def finding_of(page: Page, found: Found) -> Finding:
         code=page.code,
         level=found.level or page.level,
         message=found.message,
-        evidence=list(found.evidence),
+        evidence=found.evidence,
         breaks=page.breaks,
         repairs=list(found.repairs),
         reboot=page.reboot if found.reboot is None else found.reboot,

@@ -11,15 +11,13 @@ from ansible_collections.gpu.provision.plugins.module_utils.lib import deb_versi
 from provision.catalog.models import Gpu as CatalogGpu
 from provision.diagnose.finding import Repair
 from provision.diagnose.rule import Case
-from provision.facts import DiskModule, Facts, Gpu, Kernel
-from provision.facts.diagnostics import BootTrouble
+from provision.facts import DiskModule, Facts, Gpu, GpuUser, Kernel, Package
+from provision.facts.diagnostics import BootTrouble, ModuleRow
 from provision.parts import checks
 from provision.parts.driver.installed import InstalledDriver, installed_driver
 from provision.parts.driver.removed import removed_driver
 
 _NO_TROUBLE = BootTrouble()
-# lines of one finding
-EVIDENCE = 12
 
 
 # --- repairs -----------------------------------------------------------------------------------------------------
@@ -259,6 +257,29 @@ def package_words(case: Case, wanted: Iterable[str]) -> list[str]:
     return rows
 
 
+def present(case: Case, names: Iterable[str]) -> dict[str, Package]:
+    """Those of the named packages that are installed."""
+    found = ((name, case.facts.packages.get(name)) for name in names)
+    return {name: package for name, package in found if package and package.installed}
+
+
+def user_words(user: GpuUser) -> str:
+    """``pid 4711: python3 (alice)``."""
+    return f"pid {user.pid}: {user.comm} ({user.user or 'unknown user'})"
+
+
+def uses_words(module: ModuleRow) -> str:
+    """``nvidia_drm is used 4 times, by nvidia_modeset``."""
+    return f"{module.name} is used {module.uses} times" + (
+        f", by {', '.join(module.holders)}" if module.holders else ""
+    )
+
+
+def some(names: Sequence[str], most: int) -> str:
+    """``a, b and 3 more``."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
 def locked_packages(case: Case) -> dict[str, str]:
     """{name: upstream version} of the installed driver packages that must all be of one version."""
     return {
@@ -280,14 +301,6 @@ def driver_packages(case: Case) -> dict[str, str]:
         for name, version in locked_packages(case).items()
         if driver_names.parse(name).base not in driver_names.FABRIC
     }
-
-
-def clip(lines: Iterable[str]) -> tuple[str, ...]:
-    """Lines for evidence: each once, not too many."""
-    unique = list(dict.fromkeys(line for line in lines if line))
-    if len(unique) > EVIDENCE:
-        unique = [*unique[: EVIDENCE - 1], f"and {len(unique) - EVIDENCE + 1} more lines"]
-    return tuple(unique)
 
 
 def looked_at(case: Case) -> list[str]:

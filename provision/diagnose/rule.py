@@ -18,6 +18,9 @@ from provision.diagnose.finding import Level, Repair
 from provision.diagnose.pages import FOLDER, codes
 from provision.facts import Facts
 
+# lines of one finding
+_EVIDENCE = 12
+
 
 @dataclass(frozen=True)
 class Case:
@@ -48,15 +51,27 @@ class Case:
         return self.facts.model_dump()
 
 
-@dataclass(frozen=True)
 class Found:
     """What a rule found on a host. What is not said is taken from the page of its code."""
 
-    message: str
-    evidence: tuple[str, ...] = ()
-    repairs: tuple[Repair, ...] = ()
-    level: Level | None = None
-    reboot: bool | None = None
+    def __init__(
+        self,
+        message: str,
+        evidence: Iterable[str],
+        *repairs: Repair,
+        level: Level | None = None,
+        reboot: bool | None = None,
+    ) -> None:
+        self.message, self.repairs, self.level, self.reboot = message, repairs, level, reboot
+        self.evidence = clipped(evidence)
+
+
+def clipped(lines: Iterable[str]) -> list[str]:
+    """Lines for evidence: each once, not too many."""
+    unique = list(dict.fromkeys(line for line in lines if line))
+    if len(unique) > _EVIDENCE:
+        unique = [*unique[: _EVIDENCE - 1], f"and {len(unique) - _EVIDENCE + 1} more lines"]
+    return unique
 
 
 Find = Callable[[Case], Iterable[Found]]

@@ -29,7 +29,7 @@ def _locked(case: Case) -> Iterator[Found]:
             yield Found(
                 f"apt is busy: {case.facts.apt.lock_holder} holds its lock",
                 (case.facts.apt.lock_holder,),
-                (queries.manual("wait until it has ended, then try again"),),
+                queries.manual("wait until it has ended, then try again"),
             )
         return
     first = max(locks, key=lambda lock: lock.age_s or 0)
@@ -47,10 +47,7 @@ def _locked(case: Case) -> Iterator[Found]:
             "(kill), then dpkg --configure -a; never remove a lock file"
         )
     yield Found(
-        f"apt is busy: {who} holds its lock",
-        queries.clip(evidence),
-        (queries.manual(words),),
-        level="error" if stuck else "warning",
+        f"apt is busy: {who} holds its lock", evidence, queries.manual(words), level="error" if stuck else "warning"
     )
 
 
@@ -83,11 +80,9 @@ def _full(case: Case) -> Iterator[Found]:
             if len(tight) == 1
             else f"{', '.join(w for w, _ in tight)} are full",
             tuple(line for _, line in tight),
-            (
-                queries.manual(
-                    f"make room on {path}: apt-get clean; journalctl --vacuum-size=200M; "
-                    f"du -xhd2 {path} | sort -h shows what is large"
-                ),
+            queries.manual(
+                f"make room on {path}: apt-get clean; journalctl --vacuum-size=200M; "
+                f"du -xhd2 {path} | sort -h shows what is large"
             ),
         )
 
@@ -140,10 +135,7 @@ def _boot_full(case: Case) -> Iterator[Found]:
         words = "make room in /boot: du -ah /boot | sort -h; the kernel that runs and the one that boots next stay"
         repairs = [queries.manual(words)]
     yield Found(
-        "/boot is full",
-        queries.clip(evidence),
-        tuple(repairs),
-        level="error" if failed or boot.free < _LEAST_BOOT // 2 else "warning",
+        "/boot is full", evidence, *repairs, level="error" if failed or boot.free < _LEAST_BOOT // 2 else "warning"
     )
 
 
@@ -160,9 +152,7 @@ def _read_only(case: Case) -> Iterator[Found]:
         yield Found(
             f"{rows[0].path} is mounted read-only",
             tuple(f"{disk.path}: read-only" for disk in rows),
-            (
-                queries.manual(
-                    "journalctl -k | grep -iE 'ext4|xfs|I/O error' says why; check the disk, then mount -o remount,rw"
-                ),
+            queries.manual(
+                "journalctl -k | grep -iE 'ext4|xfs|I/O error' says why; check the disk, then mount -o remount,rw"
             ),
         )

@@ -83,13 +83,11 @@ def _initramfs(case: Case) -> Iterator[Found]:
     told = " and ".join(wrong)
     yield Found(
         f"kernel {told} has no usable initramfs" + (": the machine would not come back from a reboot" if boots else ""),
-        queries.clip(evidence),
-        (
-            Repair(
-                action="initramfs.build",
-                words=f"build the initramfs of {told} (update-initramfs -c -k {next(iter(wrong))})",
-                args={"kernels": sorted(wrong)},
-            ),
+        evidence,
+        Repair(
+            action="initramfs.build",
+            words=f"build the initramfs of {told} (update-initramfs -c -k {next(iter(wrong))})",
+            args={"kernels": sorted(wrong)},
         ),
         level=None if boots else "warning",
     )
@@ -101,12 +99,10 @@ def _log_initramfs(case: Case) -> Iterator[Found]:
     if lines and not _bad_initrds(case):
         yield Found(
             "the kernel could not unpack its initramfs at this boot",
-            queries.clip(lines),
-            (
-                Repair(
-                    action="initramfs.build",
-                    words=f"build the initramfs of {case.facts.kernels.running} again",
-                    args={"kernels": [case.facts.kernels.running]},
-                ),
+            lines,
+            Repair(
+                action="initramfs.build",
+                words=f"build the initramfs of {case.facts.kernels.running} again",
+                args={"kernels": [case.facts.kernels.running]},
             ),
         )

@@ -21,14 +21,14 @@ def _terms(case: Case) -> Iterator[Found]:
     said = verdict(case, conda_checks.channels)
     level = level_of(said)
     if level == "warning":
-        yield Found(said["message"], queries.clip(said["evidence"]), (queries.manual(said["hint"]),), level=level)
+        yield Found(said["message"], said["evidence"], queries.manual(said["hint"]), level=level)
 
 
 @rule("conda.channels")
 def _channels(case: Case) -> Iterator[Found]:
     said = verdict(case, conda_checks.channels)
     if level_of(said) == "error":
-        yield Found(said["message"], queries.clip(said["evidence"]), (_mend(case, said["hint"]),))
+        yield Found(said["message"], said["evidence"], _mend(case, said["hint"]))
 
 
 @rule("conda.cpu_build")
@@ -37,7 +37,7 @@ def _cpu_build(case: Case) -> Iterator[Found]:
     level = level_of(said)
     words = "make the environment anew while the driver works (or with CONDA_OVERRIDE_CUDA), and ask for the CUDA build"
     if level:
-        yield Found(said["message"], queries.clip(said["evidence"]), (_mend(case, words),), level=level)
+        yield Found(said["message"], said["evidence"], _mend(case, words), level=level)
     elif queries.own_gpus(case):
         rows = [
             f"{env.path}: {name} is a build for the CPU"
@@ -48,8 +48,8 @@ def _cpu_build(case: Case) -> Iterator[Found]:
         if rows:
             yield Found(
                 f"{len(rows)} frameworks on this GPU host are builds for the CPU",
-                queries.clip(rows),
-                (_mend(case, words),),
+                rows,
+                _mend(case, words),
                 level="note",
             )
 
@@ -63,14 +63,12 @@ def _activate(case: Case) -> Iterator[Found]:
         users = ", ".join(sorted(trouble.conda_guarded))
         yield Found(
             f"'conda activate' works in interactive shells of {users} only",
-            queries.clip(
+            [
                 f"{file}: conda's block stands behind the line that ends the file for other shells"
                 for file in trouble.conda_guarded.values()
-            ),
-            (
-                queries.manual(
-                    "source PREFIX/etc/profile.d/conda.sh in the script, or conda run -n ENV, or PREFIX/envs/ENV/bin/python"
-                ),
+            ],
+            queries.manual(
+                "source PREFIX/etc/profile.d/conda.sh in the script, or conda run -n ENV, or PREFIX/envs/ENV/bin/python"
             ),
         )
 
@@ -80,16 +78,11 @@ def _partial(case: Case) -> Iterator[Found]:
     said = verdict(case, conda_checks.prefixes)
     level = level_of(said)
     if level:
-        yield Found(
-            said["message"],
-            queries.clip(said["evidence"]),
-            (_mend(case, said["hint"] or "install it again"),),
-            level=level,
-        )
+        yield Found(said["message"], said["evidence"], _mend(case, said["hint"] or "install it again"), level=level)
 
 
 @rule("conda.environment_differs")
 def _environments(case: Case) -> Iterator[Found]:
     said = verdict(case, conda_checks.environments)
     if level_of(said) == "error":
-        yield Found(said["message"], queries.clip(said["evidence"]), (_mend(case, said["hint"]),))
+        yield Found(said["message"], said["evidence"], _mend(case, said["hint"]))

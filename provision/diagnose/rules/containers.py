@@ -29,10 +29,7 @@ def _managed(case: Case) -> bool:
 
 
 def _has_toolkit(case: Case) -> bool:
-    return (
-        any(name in case.facts.packages and case.facts.packages[name].installed for name in _SET)
-        or case.facts.containers.toolkit.program
-    )
+    return bool(queries.present(case, _SET)) or case.facts.containers.toolkit.program
 
 
 def _mend(case: Case, words: str) -> Repair:
@@ -52,11 +49,9 @@ def _unreadable(case: Case) -> Iterator[Found]:
         copies = [f"{copy.path}: can be read, keys {', '.join(copy.keys[:6])}" for copy in user(case).daemon_copies]
         yield Found(
             f"{who} cannot start again with {file.path}: line {error.line}, column {error.column}: {error.message}",
-            queries.clip([f"{file.path}, line {error.line}, column {error.column}: {error.message}{runs}", *copies]),
-            (
-                queries.manual(
-                    f"{file.path}, line {error.line}: {error.hint or 'mend it there'}; dockerd --validate tells when it is right"
-                ),
+            [f"{file.path}, line {error.line}, column {error.column}: {error.message}{runs}", *copies],
+            queries.manual(
+                f"{file.path}, line {error.line}: {error.hint or 'mend it there'}; dockerd --validate tells when it is right"
             ),
             level="error" if docker.engine or file is not docker.file else "warning",
         )
@@ -69,14 +64,14 @@ def _byte_order_mark(case: Case) -> Iterator[Found]:
     docker = case.facts.containers.docker
     if daemon_json.BOM_WARNING not in docker.file.warnings or docker.file.error is not None:
         return
-    engines = [case.facts.packages[name] for name in _ENGINES if name in case.facts.packages]
-    version = next((driver_names.upstream(row.version) for row in engines if row.installed and row.version), None)
+    engines = queries.present(case, _ENGINES).values()
+    version = next((driver_names.upstream(row.version) for row in engines if row.version), None)
     old = version is not None and deb_version.compare(version, "23.0") < 0
     yield Found(
         f"{docker.file.path} begins with a byte order mark"
         + (f": docker {version} cannot start again with it" if old else ", which dockerd takes from 23.0 on"),
         (f"{docker.file.path}, line 1, column 1: EF BB BF", f"docker: {version or 'version not known'}"),
-        (queries.manual(f"{docker.file.path}: save it as UTF-8 without the mark; nothing else in it changes"),),
+        queries.manual(f"{docker.file.path}: save it as UTF-8 without the mark; nothing else in it changes"),
         level="error" if old and docker.engine else "note" if version else "warning",
     )
 
@@ -89,8 +84,8 @@ def _flag_conflict(case: Case) -> Iterator[Found]:
         runs = " (it still runs with what it read before)" if docker.pid else ""
         yield Found(
             f"docker cannot start again: {both[0].key} is a flag and in {docker.file.path}",
-            queries.clip(f"{flag.place}: {flag.text}{runs}" for flag in both),
-            (queries.manual(f"take it out of one of them: {both[0].place}, or {docker.file.path}"),),
+            [f"{flag.place}: {flag.text}{runs}" for flag in both],
+            queries.manual(f"take it out of one of them: {both[0].place}, or {docker.file.path}"),
         )
 
 
@@ -99,9 +94,7 @@ def _doubled_key(case: Case) -> Iterator[Found]:
     file = case.facts.containers.docker.file
     twice = [row for row in file.warnings if row != daemon_json.BOM_WARNING]
     if twice and file.error is None:
-        yield Found(
-            f"{file.path}: {twice[0]}", queries.clip(twice), (queries.manual(f"leave one of them in {file.path}"),)
-        )
+        yield Found(f"{file.path}: {twice[0]}", twice, queries.manual(f"leave one of them in {file.path}"))
 
 
 @rule("containers.daemon_json_replaced")
@@ -124,13 +117,11 @@ def _replaced(case: Case) -> Iterator[Found]:
     what = ", ".join(dict.fromkeys(key for copy in lost for key in copy.lost)) or "data-root"
     yield Found(
         f"{docker.file.path} lost settings that it had: {what}",
-        queries.clip(evidence),
-        (
-            queries.manual(
-                f"put {what} back into {docker.file.path}"
-                + (f" from {lost[0].path}" if lost else "")
-                + "; provision merges single keys"
-            ),
+        evidence,
+        queries.manual(
+            f"put {what} back into {docker.file.path}"
+            + (f" from {lost[0].path}" if lost else "")
+            + "; provision merges single keys"
         ),
     )
 
@@ -142,7 +133,7 @@ def _reload(case: Case) -> Iterator[Found]:
     if level:
         wish = containers_checks.wish_of(case.expect)
         repair = queries.apply(said["hint"], "containers") if wish["device_links"] else queries.manual(said["hint"])
-        yield Found(said["message"], queries.clip(said["evidence"]), (repair,), level=level)
+        yield Found(said["message"], said["evidence"], repair, level=level)
 
 
 @rule("containers.wrong_daemon")
@@ -155,47 +146,37 @@ def _wrong_daemon(case: Case) -> Iterator[Found]:
         )
         yield Found(
             "docker is a snap on this host" if alone else "docker is installed as a snap beside the system's",
-            queries.clip(
-                [
-                    "/snap/bin/docker",
-                    "its configuration: /var/snap/docker/current/config/daemon.json",
-                    f"system's daemon: {docker.engine or 'none'}",
-                    f"{docker.file.path}: {'there, and the snap does not read it' if docker.file.present else 'not there'}",
-                ]
-            ),
-            (
-                queries.manual(
-                    "snap remove docker (its images go with it), and docker from a package: container_toolkit_install_docker: true"
-                ),
+            [
+                "/snap/bin/docker",
+                "its configuration: /var/snap/docker/current/config/daemon.json",
+                f"system's daemon: {docker.engine or 'none'}",
+                f"{docker.file.path}: {'there, and the snap does not read it' if docker.file.present else 'not there'}",
+            ],
+            queries.manual(
+                "snap remove docker (its images go with it), and docker from a package: container_toolkit_install_docker: true"
             ),
             level=level,
         )
     if docker.desktop:
         yield Found(
             f"docker of {', '.join(docker.desktop)} goes to Docker Desktop, whose virtual machine has no GPU",
-            queries.clip(f"~{name}/.docker/config.json: currentContext is desktop" for name in docker.desktop),
-            (queries.manual("docker context use default (as that user)"),),
+            [f"~{name}/.docker/config.json: currentContext is desktop" for name in docker.desktop],
+            queries.manual("docker context use default (as that user)"),
             level="warning" if docker.engine else "note",
         )
     if docker.podman and _managed(case) and "docker" in containers_checks.wish_of(case.expect)["runtimes"]:
         yield Found(
             "the program docker is podman's",
             ("/usr/bin/docker: of podman-docker",),
-            (
-                queries.manual(
-                    "container_toolkit_runtimes: [podman]; podman takes GPUs by CDI (--device nvidia.com/gpu=all)"
-                ),
+            queries.manual(
+                "container_toolkit_runtimes: [podman]; podman takes GPUs by CDI (--device nvidia.com/gpu=all)"
             ),
         )
 
 
 @rule("containers.toolkit_too_old")
 def _toolkit_old(case: Case) -> Iterator[Found]:
-    rows = {
-        name: case.facts.packages[name]
-        for name in _SET
-        if name in case.facts.packages and case.facts.packages[name].installed
-    }
+    rows = queries.present(case, _SET)
     if case.facts.containers.cgroups != "v2":
         return
     if not rows:
@@ -225,13 +206,11 @@ def _toolkit_old(case: Case) -> Iterator[Found]:
     name, version = next(iter(old.items()))
     yield Found(
         f"container toolkit {driver_names.upstream(version)} cannot work with cgroup v2",
-        queries.clip(evidence),
-        (
-            _mend(
-                case,
-                f"the four packages from NVIDIA's repository, {containers_checks.CGROUP_V2} or newer; "
-                "a preference for that origin where a pin takes others",
-            ),
+        evidence,
+        _mend(
+            case,
+            f"the four packages from NVIDIA's repository, {containers_checks.CGROUP_V2} or newer; "
+            "a preference for that origin where a pin takes others",
         ),
     )
 
@@ -248,24 +227,20 @@ def _would_be_old(case: Case) -> Iterator[Found]:
                 f"nvidia-container-toolkit: {taken.version} from {taken.origin}, priority {taken.priority}{by}",
                 "/sys/fs/cgroup: cgroup v2",
             ),
-            (_mend(case, "a preference for NVIDIA's repository for the four packages of the toolkit"),),
+            _mend(case, "a preference for NVIDIA's repository for the four packages of the toolkit"),
             level="warning",
         )
 
 
 @rule("containers.toolkit_versions_differ")
 def _toolkit_versions(case: Case) -> Iterator[Found]:
-    rows = {
-        name: case.facts.packages[name]
-        for name in _SET
-        if name in case.facts.packages and case.facts.packages[name].installed
-    }
+    rows = queries.present(case, _SET)
     versions = sorted({row.version for row in rows.values()}, key=deb_version.key)
     if len(versions) > 1:
         yield Found(
             f"the container toolkit's packages are of different versions: {', '.join(versions)}",
-            queries.clip(f"{name} {row.version}{', held' if row.held else ''}" for name, row in rows.items()),
-            (_mend(case, "all four at one version in one transaction, and hold them"),),
+            [f"{name} {row.version}{', held' if row.held else ''}" for name, row in rows.items()],
+            _mend(case, "all four at one version in one transaction, and hold them"),
         )
 
 
@@ -287,32 +262,28 @@ def _runtime(case: Case) -> Iterator[Found]:
         yield Found(
             f"docker cannot start again: {file.path} makes nvidia the default runtime and registers none",
             (f"{file.path}: default-runtime nvidia, no runtimes.nvidia",),
-            (_mend(case, "nvidia-ctk runtime configure --runtime=docker, then systemctl restart docker"),),
+            _mend(case, "nvidia-ctk runtime configure --runtime=docker, then systemctl restart docker"),
             level="error",
         )
     elif docker.engine and registered and not file.runtime_exists:
         yield Found(
             f"{file.path} registers a runtime nvidia whose program is gone",
             (f"{file.path}: runtimes.nvidia", "nvidia-container-runtime: not there"),
-            (_mend(case, "install nvidia-container-toolkit-base, or take the runtime out of the file"),),
+            _mend(case, "install nvidia-container-toolkit-base, or take the runtime out of the file"),
             level="error" if wants_nvidia else "warning",
         )
     elif said["status"] == "fail" and not docker.snap:
-        yield Found(
-            said["message"], queries.clip(said["evidence"]), (queries.apply(said["hint"], "containers"),), level="error"
-        )
+        yield Found(said["message"], said["evidence"], queries.apply(said["hint"], "containers"), level="error")
     elif docker.engine and not file.error and not registered and not have.podman.path and (_has_toolkit(case) or left):
         # --gpus needs no registration (the hook is found by its name); --runtime=nvidia does.
         yield Found(
             "docker has no runtime nvidia, though "
             + ("the container toolkit is installed" if _has_toolkit(case) else f"{left[0]} was here"),
-            queries.clip(
-                [
-                    f"{file.path}: {', '.join(file.keys) or 'empty' if file.present else 'not there'}",
-                    "nvidia-container-runtime: " + ("there" if have.toolkit.program else "not there"),
-                ]
-            ),
-            (_mend(case, "nvidia-ctk runtime configure --runtime=docker, then systemctl restart docker"),),
+            [
+                f"{file.path}: {', '.join(file.keys) or 'empty' if file.present else 'not there'}",
+                "nvidia-container-runtime: " + ("there" if have.toolkit.program else "not there"),
+            ],
+            _mend(case, "nvidia-ctk runtime configure --runtime=docker, then systemctl restart docker"),
             level="warning" if file.present and not file.keys else "note",
         )
 
@@ -325,8 +296,8 @@ def _legacy(case: Case) -> Iterator[Found]:
         state = "installed" if any(row.installed for row in rows.values()) else "removed but not purged"
         yield Found(
             f"{next(iter(rows))} of the old days is {state}: it owns /etc/docker/daemon.json",
-            queries.clip(f"{name} {row.version} (dpkg: {row.status})" for name, row in rows.items()),
-            (_mend(case, f"copy daemon.json aside, purge {' '.join(rows)}, put the file back"),),
+            [f"{name} {row.version} (dpkg: {row.status})" for name, row in rows.items()],
+            _mend(case, f"copy daemon.json aside, purge {' '.join(rows)}, put the file back"),
             level="warning" if any(row.installed for row in rows.values()) else "note",
         )
 
@@ -336,7 +307,7 @@ def _cdi(case: Case) -> Iterator[Found]:
     said = verdict(case, containers_checks.cdi)
     level = level_of(said)
     if level and "stale" in said["message"]:
-        yield Found(said["message"], queries.clip(said["evidence"]), (queries.manual(said["hint"]),), level=level)
+        yield Found(said["message"], said["evidence"], queries.manual(said["hint"]), level=level)
 
 
 @rule("containers.small_shm")
@@ -347,4 +318,4 @@ def _shm(case: Case) -> Iterator[Found]:
         asked = level == "error"
         repair = queries.apply(said["hint"], "containers") if asked else queries.manual(said["hint"])
         # 64 MB is docker's own default, and most containers have one process a card.
-        yield Found(said["message"], queries.clip(said["evidence"]), (repair,), level="error" if asked else "note")
+        yield Found(said["message"], said["evidence"], repair, level="error" if asked else "note")

@@ -99,8 +99,8 @@ def shadowing(case: Case, cudnn: bool) -> Iterator[Found]:
         ]
         yield Found(
             f"{library.soname} of {row.environment} is shadowed by {library.path}",
-            queries.clip(evidence),
-            (queries.manual(f"{_OWN_LINE}: {', '.join(lines[:3])}"),),
+            evidence,
+            queries.manual(f"{_OWN_LINE}: {', '.join(lines[:3])}"),
             level="error" if worst else "warning",
         )
         return
@@ -115,8 +115,8 @@ def shadowing(case: Case, cudnn: bool) -> Iterator[Found]:
     if told:
         yield Found(
             "LD_LIBRARY_PATH puts CUDA's libraries before those that frameworks bring",
-            queries.clip(told),
-            (queries.manual(_OWN_LINE),),
+            told,
+            queries.manual(_OWN_LINE),
             level="warning",
         )
 
@@ -134,9 +134,7 @@ def _unowned_first(case: Case) -> Iterator[Found]:
         if row["soname"] != "libcuda.so.1" and library_checks.is_false_link(row)
     ]
     if level_of(said) and not false and " is found before " in said["message"]:
-        yield Found(
-            said["message"], queries.clip(said["evidence"]), (queries.manual(said["hint"]),), level=level_of(said)
-        )
+        yield Found(said["message"], said["evidence"], queries.manual(said["hint"]), level=level_of(said))
 
 
 @rule("cuda.false_link")
@@ -150,15 +148,15 @@ def _false_link(case: Case) -> Iterator[Found]:
         paths = [row["path"] for row in rows]
         yield Found(
             f"{paths[0]} is a link by hand to version {rows[0]['version']}",
-            queries.clip(f"{row['path']} -> {row['target']} ({row['version']}), of no package" for row in rows),
-            (Repair(action="file.aside", words=f"move {', '.join(paths)} aside", args={"paths": paths}),),
+            [f"{row['path']} -> {row['target']} ({row['version']}), of no package" for row in rows],
+            Repair(action="file.aside", words=f"move {', '.join(paths)} aside", args={"paths": paths}),
         )
     links = [(env, link) for env in case.facts.conda.environments for link in env.cudart_links]
     if links:
         yield Found(
             f"{len(links)} links of libcudart in conda environments lead to another version than their name says",
-            queries.clip(f"{link.path} leads {'to ' + link.target if link.target else 'nowhere'}" for _, link in links),
-            (queries.manual(f"remove {links[0][1].path} and install the cudatoolkit that the program asks for"),),
+            [f"{link.path} leads {'to ' + link.target if link.target else 'nowhere'}" for _, link in links],
+            queries.manual(f"remove {links[0][1].path} and install the cudatoolkit that the program asks for"),
             level="warning",
         )
 
@@ -181,13 +179,11 @@ def _loader_blind(case: Case) -> Iterator[Found]:
     for path, sonames in blind.items():
         yield Found(
             f"the loader does not find the libraries of {path}",
-            queries.clip([f"{soname}: in {path}, not in /etc/ld.so.cache" for soname in sonames]),
-            (queries.apply("write ld.so.conf.d for the toolkits and run ldconfig", "cuda"),)
+            [f"{soname}: in {path}, not in /etc/ld.so.cache" for soname in sonames],
+            queries.apply("write ld.so.conf.d for the toolkits and run ldconfig", "cuda")
             if case.values.get("cuda_toolkit_versions")
-            else (
-                queries.manual(
-                    f"echo {path}/lib64 > /etc/ld.so.conf.d/cuda.conf, then ldconfig; or an rpath when programs are built"
-                ),
+            else queries.manual(
+                f"echo {path}/lib64 > /etc/ld.so.conf.d/cuda.conf, then ldconfig; or an rpath when programs are built"
             ),
             # Programs that were built with an rpath, and Python's wheels, do not care.
             level="warning" if case.values.get("cuda_toolkit_versions") else "note",
@@ -207,7 +203,7 @@ def _nvcc(case: Case) -> Iterator[Found]:
         if repair.action == "apply":
             # What is in the way may stay: the roles put the managed one before it.
             repair = queries.apply("put /usr/local/cuda/bin first on the PATH of every login", "cuda")
-        yield Found(said["message"], queries.clip(said["evidence"]), (repair,), level=level)
+        yield Found(said["message"], said["evidence"], repair, level=level)
         return
     first = next((row for row in case.facts.cuda.nvccs if row.on_path), None)
     others = [row for row in case.facts.cuda.nvccs if (row.target or "").startswith("/usr/local/cuda") and row.version]
@@ -219,11 +215,9 @@ def _nvcc(case: Case) -> Iterator[Found]:
     ):
         yield Found(
             f"nvcc is Ubuntu's {first.version} at a login, and NVIDIA's {others[0].version} is in {others[0].path}",
-            queries.clip(said["evidence"]),
-            (
-                queries.manual(
-                    "put /usr/local/cuda/bin before /usr/bin on the PATH, or apt-get remove nvidia-cuda-toolkit"
-                ),
+            said["evidence"],
+            queries.manual(
+                "put /usr/local/cuda/bin before /usr/bin on the PATH, or apt-get remove nvidia-cuda-toolkit"
             ),
             level="warning",
         )
@@ -250,7 +244,7 @@ def _link(case: Case) -> Iterator[Found]:
     if level:
         # What is in a folder that stands in the link's place only a person knows.
         repair = queries.manual(said["hint"]) if _in_the_way(said) else _repair(case, said["hint"])
-        yield Found(said["message"], queries.clip(said["evidence"]), (repair,), level=level)
+        yield Found(said["message"], said["evidence"], repair, level=level)
         return
     group = next((row for row in case.facts.cuda.alternatives if row.name == "cuda"), None)
     link = next((row for row in case.facts.cuda.links if row.path == cuda_checks.LINK), None)
@@ -268,17 +262,13 @@ def _link(case: Case) -> Iterator[Found]:
     )
     yield Found(
         f"/usr/local/cuda {leads}, of {len(several)} toolkits, and the next one that is installed may move it",
-        queries.clip(
-            [
-                f"/usr/local/cuda: {link.kind} -> {link.resolved or 'nothing'}",
-                how,
-                *(f"{row.path}: CUDA {row.release or row.version}" for row in several),
-            ]
-        ),
-        (
-            queries.manual(
-                "choose one for good: update-alternatives --set cuda /usr/local/cuda-X.Y, or cuda_toolkit_default in the inventory"
-            ),
+        [
+            f"/usr/local/cuda: {link.kind} -> {link.resolved or 'nothing'}",
+            how,
+            *(f"{row.path}: CUDA {row.release or row.version}" for row in several),
+        ],
+        queries.manual(
+            "choose one for good: update-alternatives --set cuda /usr/local/cuda-X.Y, or cuda_toolkit_default in the inventory"
         ),
         level="note",
     )
@@ -295,12 +285,10 @@ def _lines(case: Case) -> Iterator[Found]:
         files = list(dict.fromkeys(text.split(" line ")[0] for text in told))
         yield Found(
             f"lines about CUDA in start files are in the way: {counts}",
-            queries.clip(told),
-            (
-                queries.manual(
-                    f"take them out of {', '.join(files[:3])}{' and others' if len(files) > 3 else ''}; "
-                    "a file in /etc/profile.d serves every login"
-                ),
+            told,
+            queries.manual(
+                f"take them out of {', '.join(files[:3])}{' and others' if len(files) > 3 else ''}; "
+                "a file in /etc/profile.d serves every login"
             ),
         )
 
@@ -315,13 +303,11 @@ def _driver_too_old(case: Case) -> Iterator[Found]:
         wanted = case.driver_managed and minor in wish["versions"]
         yield Found(
             f"driver {have} cannot run CUDA {minor}",
-            queries.clip([f"driver {have}", *(f"CUDA {minor} needs {least} or newer" for minor, least in rows)]),
-            (queries.apply(f"a driver from {least} on", "driver"),)
+            [f"driver {have}", *(f"CUDA {minor} needs {least} or newer" for minor, least in rows)],
+            queries.apply(f"a driver from {least} on", "driver")
             if wanted
-            else (
-                queries.manual(
-                    f"a driver from {least} on, or a toolkit that {have} runs (provision compat --driver {have})"
-                ),
+            else queries.manual(
+                f"a driver from {least} on, or a toolkit that {have} runs (provision compat --driver {have})"
             ),
             level="error" if minor in wish["versions"] else "warning",
         )
@@ -337,8 +323,8 @@ def _minor_only(case: Case) -> Iterator[Found]:
         have = cuda_checks.effective_driver(case.plain)
         yield Found(
             f"CUDA {', '.join(left)} runs on driver {have} by minor-version compatibility only",
-            queries.clip(f"CUDA {minor}: {wish['needs'][minor]['full']} runs all of it" for minor in left),
-            (queries.manual("build for the cards themselves (nvcc -arch=native); PTX needs the newer driver"),),
+            [f"CUDA {minor}: {wish['needs'][minor]['full']} runs all of it" for minor in left],
+            queries.manual("build for the cards themselves (nvcc -arch=native); PTX needs the newer driver"),
         )
 
 
@@ -373,11 +359,9 @@ def _compat(case: Case) -> Iterator[Found]:
     ]
     yield Found(
         message,
-        queries.clip(evidence),
-        (
-            queries.manual(
-                "take its folder out of the loader's path, or apt-get remove " + (packages[0] if packages else "it")
-            ),
+        evidence,
+        queries.manual(
+            "take its folder out of the loader's path, or apt-get remove " + (packages[0] if packages else "it")
         ),
         level=level,
     )
@@ -406,12 +390,8 @@ def _meta(case: Case) -> Iterator[Found]:
         message += ", which the -server packages here conflict with"
     yield Found(
         message,
-        queries.clip([f"installed: {', '.join(metas)}", *replaced]),
-        (
-            queries.manual(
-                f"apt-mark manual the cuda-toolkit-X-Y that is to stay, then apt-get remove {' '.join(metas)}"
-            ),
-        ),
+        [f"installed: {', '.join(metas)}", *replaced],
+        queries.manual(f"apt-mark manual the cuda-toolkit-X-Y that is to stay, then apt-get remove {' '.join(metas)}"),
         # Where the owner keeps the driver by it, it is a way to do so.
         level="warning" if case.driver_managed else "note",
     )
@@ -424,4 +404,4 @@ def _gutted(case: Case) -> Iterator[Found]:
         return
     said = verdict(case, cuda_checks.toolkits)
     if level_of(said) == "error" and said["message"].startswith("files of packages are gone"):
-        yield Found(said["message"], queries.clip(said["evidence"]), (queries.manual(said["hint"]),))
+        yield Found(said["message"], said["evidence"], queries.manual(said["hint"]))

@@ -31,8 +31,8 @@ def _pair(kind: str, title: str) -> Callable[[Case], Iterator[Found]]:
                 held = [n for n in (name, partner[0][0]) if case.facts.packages[n].held]
                 yield Found(
                     f"{name} is {version}, {partner[0][0]} is {partner[0][2]}",
-                    queries.clip([*(f"{n} {v}" for n, _, v in rows), *(f"{n} is held" for n in held)]),
-                    (queries.manual(f"apt-get install --allow-change-held-packages {name}={partner[0][2]}"),),
+                    [*(f"{n} {v}" for n, _, v in rows), *(f"{n} is held" for n in held)],
+                    queries.manual(f"apt-get install --allow-change-held-packages {name}={partner[0][2]}"),
                     level="error",
                 )
                 return
@@ -46,13 +46,11 @@ def _pair(kind: str, title: str) -> Callable[[Case], Iterator[Found]]:
             if case.facts.packages[name].held or library is None or library.version != offered.version:
                 yield Found(
                     f"{headers} would come as {offered.version}, {title} here is {version}",
-                    queries.clip(
-                        [
-                            f"{name} {version}" + (" (held)" if case.facts.packages[name].held else ""),
-                            f"{headers}: {offered.version} from {offered.origin}",
-                        ]
-                    ),
-                    (queries.manual(f"apt-get install {headers}={version}"),),
+                    [
+                        f"{name} {version}" + (" (held)" if case.facts.packages[name].held else ""),
+                        f"{headers}: {offered.version} from {offered.origin}",
+                    ],
+                    queries.manual(f"apt-get install {headers}={version}"),
                     level="note",
                 )
                 return
@@ -92,8 +90,8 @@ def _wrong_cuda(kind: str, title: str) -> Callable[[Case], Iterator[Found]]:
             name, version, major = too_new[0]
             yield Found(
                 f"{name} {version} is for CUDA {major}, the driver carries {case.facts.smi.cuda_version}",
-                queries.clip([*evidence, f"nvidia-smi: CUDA {case.facts.smi.cuda_version}"]),
-                (repair,),
+                [*evidence, f"nvidia-smi: CUDA {case.facts.smi.cuda_version}"],
+                repair,
                 level="error",
             )
             return
@@ -101,8 +99,8 @@ def _wrong_cuda(kind: str, title: str) -> Callable[[Case], Iterator[Found]]:
             name, version, major = unlike[0]
             yield Found(
                 f"{name} {version} is for CUDA {major}, the toolkits are {having}",
-                queries.clip(evidence),
-                (repair,),
+                evidence,
+                repair,
                 level="error" if wished else "warning",
             )
             return
@@ -114,14 +112,10 @@ def _wrong_cuda(kind: str, title: str) -> Callable[[Case], Iterator[Found]]:
             if now and then and now != then:
                 yield Found(
                     f"the next upgrade moves {name} from CUDA {now} to CUDA {then}",
-                    queries.clip(
-                        [f"{name} {version} is installed and not held", f"{taken.version} from {taken.origin}"]
-                    ),
-                    (
-                        queries.apply(f"hold {title}", "cuda")
-                        if wished
-                        else queries.manual(f"apt-mark hold {name} {_headers_of(kind, name, package)}"),
-                    ),
+                    [f"{name} {version} is installed and not held", f"{taken.version} from {taken.origin}"],
+                    queries.apply(f"hold {title}", "cuda")
+                    if wished
+                    else queries.manual(f"apt-mark hold {name} {_headers_of(kind, name, package)}"),
                     level="warning",
                 )
                 return
@@ -146,8 +140,8 @@ def _files(kind: str, title: str) -> Callable[[Case], Iterator[Found]]:
             row, version = untrue[0]
             yield Found(
                 f"{row['path']} is {row['version']}, its package {row['package']} is {version}",
-                queries.clip(evidence),
-                (queries.manual(f"apt-get install --reinstall {row['package']}={version}"),),
+                evidence,
+                queries.manual(f"apt-get install --reinstall {row['package']}={version}"),
             )
             return
         sonames = {row["soname"] for row in libraries}
@@ -157,7 +151,7 @@ def _files(kind: str, title: str) -> Callable[[Case], Iterator[Found]]:
                 yield Found(
                     f"the library of {name} is gone",
                     (f"{name} {version}: no {soname} in the loader's folders",),
-                    (queries.manual(f"apt-get install --reinstall {name}={version}"),),
+                    queries.manual(f"apt-get install --reinstall {name}={version}"),
                 )
                 return
         stray = library_checks.stray_headers(headers, libraries)
@@ -165,8 +159,8 @@ def _files(kind: str, title: str) -> Callable[[Case], Iterator[Found]]:
             header, library = stray[0]
             yield Found(
                 f"programs are compiled for {title} {header['version']} and find {library['version']}",
-                queries.clip(evidence),
-                (queries.manual(f"of {header['path']} and {library['path']} one has to go: keep what a package owns"),),
+                evidence,
+                queries.manual(f"of {header['path']} and {library['path']} one has to go: keep what a package owns"),
                 level="warning",
             )
 
@@ -185,11 +179,9 @@ def _dangling(case: Case) -> Iterator[Found]:
             yield Found(
                 f"{group.link} leads to {group.current}, which is gone",
                 (f"/etc/alternatives/{group.name} -> {group.current}",),
-                (
-                    queries.manual(
-                        f"update-alternatives --auto {group.name}; "
-                        f"without another choice: update-alternatives --remove-all {group.name}"
-                    ),
+                queries.manual(
+                    f"update-alternatives --auto {group.name}; "
+                    f"without another choice: update-alternatives --remove-all {group.name}"
                 ),
             )
 
@@ -201,18 +193,14 @@ def _redirected(case: Case) -> Iterator[Found]:
     if said and len(cards) > 1 and not case.facts.host.container and not case.facts.host.virtual:
         yield Found(
             "peer traffic between the cards goes through the processor's root complex",
-            queries.clip(
-                [
-                    *said,
-                    f"command line: {case.facts.trouble.user.cmdline}"
-                    if case.facts.trouble and case.facts.trouble.user.cmdline
-                    else "",
-                ]
-            ),
-            (
-                queries.manual(
-                    "ACS off in the BIOS (or setpci), iommu=pt on the kernel's command line; NCCL_P2P_DISABLE=1 goes around it"
-                ),
+            [
+                *said,
+                f"command line: {case.facts.trouble.user.cmdline}"
+                if case.facts.trouble and case.facts.trouble.user.cmdline
+                else "",
+            ],
+            queries.manual(
+                "ACS off in the BIOS (or setpci), iommu=pt on the kernel's command line; NCCL_P2P_DISABLE=1 goes around it"
             ),
         )
 

@@ -48,11 +48,9 @@ def _on_server(case: Case) -> Iterator[Found]:
     evidence += _desktop_packages(case)[:4] + drawing
     yield Found(
         "a graphical desktop starts on a compute server" + (" and holds its GPUs" if drawing else ""),
-        queries.clip(evidence),
-        (
-            queries.manual(
-                "if nobody uses it: systemctl set-default multi-user.target, stop the display manager; nothing is removed"
-            ),
+        evidence,
+        queries.manual(
+            "if nobody uses it: systemctl set-default multi-user.target, stop the display manager; nothing is removed"
         ),
     )
 
@@ -91,8 +89,8 @@ def _no_gl(case: Case) -> Iterator[Found]:
         "the desktop has no OpenGL of this driver: a headless or server flavour is installed"
         if not gl
         else "the desktop's OpenGL is of another version than the driver",
-        queries.clip(evidence),
-        (repair,),
+        evidence,
+        repair,
         level="error" if errors else None,
     )
 
@@ -129,15 +127,11 @@ def _stale_conf(case: Case) -> Iterator[Found]:
     files = sorted({device.file for device, _ in rows})
     yield Found(
         f"X's configuration asks for a driver that is not there: {', '.join(files)}",
-        queries.clip(
-            [f'{device.file}, line {device.line}: Driver "{device.driver}": {why}' for device, why in rows] + errors[:3]
-        ),
-        (
-            Repair(
-                action="file.aside",
-                words=f"put {', '.join(files)} aside: X finds the cards by itself",
-                args={"paths": files},
-            ),
+        [f'{device.file}, line {device.line}: Driver "{device.driver}": {why}' for device, why in rows] + errors[:3],
+        Repair(
+            action="file.aside",
+            words=f"put {', '.join(files)} aside: X finds the cards by itself",
+            args={"paths": files},
         ),
         level="error" if errors else None,
     )

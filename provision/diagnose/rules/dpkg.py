@@ -37,9 +37,7 @@ def _unfinished(case: Case) -> Iterator[Found]:
         message = f"{count} package{'s are' if count > 1 else ' is'} not set up: {told}" + (", …" if count > 3 else "")
     waiting = bool(count) and all(row.state.startswith("triggers") and not row.reinstall for row in trouble.unfinished)
     # Triggers that wait are run by the next apt call.
-    yield Found(
-        message, queries.clip(evidence), (CONFIGURE,), level="warning" if waiting and not trouble.journal else None
-    )
+    yield Found(message, evidence, CONFIGURE, level="warning" if waiting and not trouble.journal else None)
 
 
 def _words(row: Unfinished) -> Iterator[str]:
@@ -73,7 +71,7 @@ def _unmet(case: Case) -> Iterator[Found]:
         else CONFIGURE
     )
     told = ", ".join(dict.fromkeys(row.name for row in rows[:3]))
-    yield Found(f"dependencies of {told} are not met", queries.clip(evidence), (repair,))
+    yield Found(f"dependencies of {told} are not met", evidence, repair)
 
 
 @rule("dpkg.purged_too_much")
@@ -99,13 +97,11 @@ def _purged(case: Case) -> Iterator[Found]:
         evidence = [row.title, *(f"removed and not there: {name}" for name in lost)]
         yield Found(
             f"a removal of the driver took {', '.join(lost[:3])} along",
-            queries.clip(evidence),
-            (
-                Repair(
-                    action="packages.install",
-                    words=f"install again what was lost: {', '.join(lost)}",
-                    args={"packages": lost},
-                ),
+            evidence,
+            Repair(
+                action="packages.install",
+                words=f"install again what was lost: {', '.join(lost)}",
+                args={"packages": lost},
             ),
             level="error" if grave else "warning",
         )
@@ -128,8 +124,9 @@ def _conflict(case: Case) -> Iterator[Found]:
         if match:
             yield Found(
                 f"{row.name} and {match[2]} both bring {match[1]}",
-                queries.clip([*_words(row)]),
-                (queries.realign("keep the packages of one origin"), CONFIGURE)
+                _words(row),
+                queries.realign("keep the packages of one origin")
                 if driver_names.is_driver_package(row.name) and case.driver_managed
-                else (queries.manual(f"remove one of {row.name} and {match[2]}"), CONFIGURE),
+                else queries.manual(f"remove one of {row.name} and {match[2]}"),
+                CONFIGURE,
             )

@@ -60,8 +60,8 @@ def _stale_module(case: Case) -> Iterator[Found]:
         repair = Repair(action="module.reload", words=_HOLDERS)
     yield Found(
         f"the loaded module is {loaded.version}, everything on the disk is {disk}: it was updated and not loaded since",
-        queries.clip(evidence),
-        (repair,),
+        evidence,
+        repair,
         reboot=repair.action == "reboot",
     )
 
@@ -90,12 +90,9 @@ def _module_in_use(case: Case) -> Iterator[Found]:
     """A reload is wanted, and something holds the modules."""
     if not any(True for _ in _stale_module(case)):
         return
-    users = [
-        f"pid {user.pid}: {user.comm} ({user.user or 'unknown user'}): {', '.join(user.devices[:3])}"
-        for user in case.facts.gpu_users
-    ]
+    users = [f"{queries.user_words(user)}: {', '.join(user.devices[:3])}" for user in case.facts.gpu_users]
     counts = [
-        f"{module.name} is used {module.uses} times" + (f", by {', '.join(module.holders)}" if module.holders else "")
+        queries.uses_words(module)
         for module in queries.boot(case).modules
         if module.name.startswith("nvidia") and module.uses
     ]
@@ -123,8 +120,8 @@ def _module_in_use(case: Case) -> Iterator[Found]:
     counts += [f"{name} runs: it is stopped and started again" for name in daemons]
     yield Found(
         f"the modules cannot be unloaded now: {who}",
-        queries.clip(users + counts),
-        (queries.reboot("wait for the work to end, or reboot with the users' consent; jobs are never ended for it"),),
+        users + counts,
+        queries.reboot("wait for the work to end, or reboot with the users' consent; jobs are never ended for it"),
     )
 
 
@@ -141,9 +138,7 @@ def _mixed(case: Case) -> Iterator[Found]:
     evidence = []
     for version in sorted(versions):
         having = sorted(name for name, has in locked.items() if has == version)
-        evidence.append(
-            f"{version}: {', '.join(having[:6])}" + (f" and {len(having) - 6} more" if len(having) > 6 else "")
-        )
+        evidence.append(f"{version}: {queries.some(having, 6)}")
     evidence += queries.library_words(case)
     held = sum(case.facts.packages[name].held for name in locked if name in case.facts.packages)
     if held and held < len(locked):
@@ -152,8 +147,8 @@ def _mixed(case: Case) -> Iterator[Found]:
     told = ", ".join(sorted(versions | libraries))
     yield Found(
         f"parts of the driver on the disk are of different versions: {told}",
-        queries.clip(evidence),
-        (queries.realign("bring every package of the driver to one version, in one transaction, and hold them"),),
+        evidence,
+        queries.realign("bring every package of the driver to one version, in one transaction, and hold them"),
     )
 
 
@@ -173,16 +168,14 @@ def _libraries_differ(case: Case) -> Iterator[Found]:
     yield Found(
         f"the libraries that programs find are {told}"
         + (f", the packages are {', '.join(sorted(packages))}" if packages else ""),
-        queries.clip(
-            [
-                *queries.library_words(case),
-                *(f"packages: {version}" for version in sorted(packages)),
-                queries.loaded_words(case),
-            ]
-        ),
-        (queries.apply("install the library package again at its version and run ldconfig"),)
+        [
+            *queries.library_words(case),
+            *(f"packages: {version}" for version in sorted(packages)),
+            queries.loaded_words(case),
+        ],
+        queries.apply("install the library package again at its version and run ldconfig")
         if packages
-        else (queries.manual("remove the older library, or the link that leads to it, and run ldconfig"),),
+        else queries.manual("remove the older library, or the link that leads to it, and run ldconfig"),
     )
 
 
@@ -221,24 +214,18 @@ def _two_installers(case: Case) -> Iterator[Found]:
     evidence += [f"packages of apt's: {', '.join(sorted(locked)[:4])} {', '.join(queries.installed(case).versions)}"]
     evidence += queries.log_block(case, r"API mismatch", 2) + _smi_words(case)
     works = queries.smi_works(case) and not shadowed and len(versions) < 2 and bool(owned)
-    repairs = []
     if runfile.uninstaller:
-        repairs.append(
-            Repair(
-                action="runfile.uninstall",
-                words=f"remove the runfile's driver with its own uninstaller ({runfile.uninstaller})",
-            )
-        )
+        words = f"remove the runfile's driver with its own uninstaller ({runfile.uninstaller})"
+        removal = Repair(action="runfile.uninstall", words=words)
     else:
-        repairs.append(
-            Repair(action="purge", words="remove every trace of the driver by exact names: there is no uninstaller")
-        )
-    repairs.append(queries.apply("install the driver from apt alone"))
+        words = "remove every trace of the driver by exact names: there is no uninstaller"
+        removal = Repair(action="purge", words=words)
     yield Found(
         "a driver from outside apt and apt's packages lie over each other"
         + (f": {', '.join(sorted(versions))}" if len(versions) > 1 else ""),
-        queries.clip(evidence),
-        tuple(repairs),
+        evidence,
+        removal,
+        queries.apply("install the driver from apt alone"),
         level="warning" if works else "error",
         reboot=True,
     )
@@ -263,13 +250,9 @@ def _container_libraries(case: Case) -> Iterator[Found]:
     told = ", ".join(sorted(versions))
     yield Found(
         f"the libraries in this container are {told}, the module of its machine is {loaded.version}",
-        queries.clip(
-            [f"/proc/driver/nvidia/version: {loaded.version}", *queries.library_words(case), *_smi_words(case)]
-        ),
-        (
-            queries.manual(
-                f"install the libraries {loaded.version} in the container, or none: the container runtime mounts the machine's"
-            ),
+        [f"/proc/driver/nvidia/version: {loaded.version}", *queries.library_words(case), *_smi_words(case)],
+        queries.manual(
+            f"install the libraries {loaded.version} in the container, or none: the container runtime mounts the machine's"
         ),
     )
 
@@ -292,13 +275,11 @@ def _library_missing(case: Case) -> Iterator[Found]:
     yield Found(
         f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing: the driver's libraries are not installed"
         + (" as a whole" if compute else ""),
-        queries.clip(evidence + _smi_words(case)),
-        (
-            queries.apply(
-                "install the driver's library package of the same version"
-                if not compute
-                else f"install {compute[0]} again, at the version that it has"
-            ),
+        evidence + _smi_words(case),
+        queries.apply(
+            "install the driver's library package of the same version"
+            if not compute
+            else f"install {compute[0]} again, at the version that it has"
         ),
     )
 
@@ -326,8 +307,8 @@ def _missing(case: Case) -> Iterator[Found]:
     yield Found(
         f"{queries.counted(queries.own_gpus(case), 'NVIDIA GPU')} and no driver: "
         + ("apt removed it while its module was loaded" if removed else "it was never installed, or removed"),
-        queries.clip(evidence),
-        (queries.apply("install the driver that the inventory asks for"),),
+        evidence,
+        queries.apply("install the driver that the inventory asks for"),
         level=None if case.driver_managed else "note",
         reboot=any(gpu.driver in checks.RIVALS for gpu in queries.own_gpus(case)),
     )
@@ -371,8 +352,8 @@ def _load_pending(case: Case) -> Iterator[Found]:
         "the module was loaded since this boot, without an error, and somebody unloaded it"
         if loaded
         else "the driver is installed and was not loaded yet: nothing tried since this boot",
-        queries.clip(evidence),
-        (Repair(action="module.reload", words="load the module: modprobe nvidia; a reboot does the same"),),
+        evidence,
+        Repair(action="module.reload", words="load the module: modprobe nvidia; a reboot does the same"),
     )
 
 
@@ -415,30 +396,28 @@ def _blacklisted(case: Case) -> Iterator[Found]:
         and "nvidia-prime" in case.facts.packages
     )
     only = [path for path in files if _only_blocks(case, path)]
-    repairs: tuple[Repair, ...]
     if prime:
-        repairs = (queries.manual("prime-select nvidia (it was switched to the other card), then reboot"),)
+        repairs = [queries.manual("prime-select nvidia (it was switched to the other card), then reboot")]
     elif files and set(only) == set(files):
-        repairs = (
+        repairs = [
             Repair(action="file.aside", words=f"put {', '.join(files)} aside", args={"paths": files}),
             Repair(
                 action="initramfs.build",
                 words="build the initramfs again, without the block",
                 args={"kernels": queries.kernels_that_matter(case)},
             ),
-        )
+        ]
     elif files:
-        repairs = (queries.manual(f"take the lines out of {', '.join(files)}, then update-initramfs -u -k all"),)
+        repairs = [queries.manual(f"take the lines out of {', '.join(files)}, then update-initramfs -u -k all")]
     else:
-        repairs = (
-            queries.manual("take the block off the kernel's command line (/etc/default/grub), update-grub, reboot"),
-        )
+        words = "take the block off the kernel's command line (/etc/default/grub), update-grub, reboot"
+        repairs = [queries.manual(words)]
     loaded = case.facts.module.loaded is not None
     yield Found(
         "the nvidia module is blocked by configuration"
         + ("; it is loaded now, and will not be after the next boot" if loaded else ""),
-        queries.clip(rows + [queries.loaded_words(case)]),
-        repairs,
+        rows + [queries.loaded_words(case)],
+        *repairs,
         level="warning" if loaded else None,
     )
 
@@ -464,8 +443,8 @@ def _parameters(case: Case) -> Iterator[Found]:
     refused = any("invalid for parameter" in line for line in lines) and case.facts.module.loaded is None
     yield Found(
         "the nvidia module is given a parameter that it does not know",
-        queries.clip(lines + options),
-        (queries.manual(f"take the parameter out of {', '.join(files) or 'modprobe.d'}"),),
+        lines + options,
+        queries.manual(f"take the parameter out of {', '.join(files) or 'modprobe.d'}"),
         level="error" if refused else None,
     )
 
@@ -487,13 +466,10 @@ def _unheld(case: Case) -> Iterator[Found]:
     if not loose or not (held or stale or (facts.apt.unattended and not guarded)):
         return
     fabric = [name for name in loose if driver_names.parse(name).base in driver_names.FABRIC]
-    evidence = [f"held: {', '.join(held[:4]) or 'none'}" + (f" and {len(held) - 4} more" if len(held) > 4 else "")]
+    evidence = [f"held: {queries.some(held, 4) or 'none'}"]
     evidence += [f"not held: {name} {packages[name]}" for name in (fabric + [n for n in loose if n not in fabric])[:8]]
     if stale:
-        evidence.append(
-            f"on hold and not installed: {', '.join(stale[:4])}"
-            + (f" and {len(stale) - 4} more" if len(stale) > 4 else "")
-        )
+        evidence.append(f"on hold and not installed: {queries.some(stale, 4)}")
     evidence.append(
         {
             True: f"unattended-upgrades is on, and NVIDIA's names are {'' if guarded else 'not '}in its blacklist",
@@ -506,8 +482,8 @@ def _unheld(case: Case) -> Iterator[Found]:
     yield Found(
         f"{len(loose)} of {len(packages)} driver packages are not held: the next update moves them "
         + ("apart from the rest" if apart else "under the module that is loaded"),
-        queries.clip(evidence + moved),
-        (queries.apply("hold every installed driver package by its exact name, and tell unattended-upgrades"),),
+        evidence + moved,
+        queries.apply("hold every installed driver package by its exact name, and tell unattended-upgrades"),
         # Without any hold this is Ubuntu as it is shipped: a wish of the fleet's, and no fault of this host yet.
         level=None if apart or moved else "note",
     )
@@ -532,18 +508,14 @@ def _hmm(case: Case) -> Iterator[Found]:
         return
     yield Found(
         f"driver {version} is known for CUDA that fails with error 3 while nvidia-smi works, on some kernels",
-        queries.clip(
-            [
-                queries.loaded_words(case),
-                "modprobe.d: no option uvm_disable_hmm=1",
-                f"no NVSwitch: fabric manager is not the reason ({bad[0].symptom})",
-            ]
-        ),
-        (
-            queries.manual(
-                "only if CUDA fails so: 'options nvidia_uvm uvm_disable_hmm=1' in /etc/modprobe.d, then load "
-                "nvidia_uvm again"
-            ),
+        [
+            queries.loaded_words(case),
+            "modprobe.d: no option uvm_disable_hmm=1",
+            f"no NVSwitch: fabric manager is not the reason ({bad[0].symptom})",
+        ],
+        queries.manual(
+            "only if CUDA fails so: 'options nvidia_uvm uvm_disable_hmm=1' in /etc/modprobe.d, then load "
+            "nvidia_uvm again"
         ),
     )
 
@@ -556,8 +528,8 @@ def _cron_persistence(case: Case) -> Iterator[Found]:
         return
     yield Found(
         "persistence mode is switched on the old way, by nvidia-smi -pm from cron",
-        queries.clip(rows + log),
-        (queries.apply("let nvidia-persistenced keep it on; then take your own line out of the crontab"),),
+        rows + log,
+        queries.apply("let nvidia-persistenced keep it on; then take your own line out of the crontab"),
     )
 
 
@@ -584,6 +556,6 @@ def _persistence_off(case: Case) -> Iterator[Found]:
         evidence.append("its unit starts it with --no-persistence-mode")
     yield Found(
         f"persistence is off on {queries.counted(off, 'GPU')} and no desktop keeps the driver up: first calls start the cards anew",
-        queries.clip(evidence),
-        (queries.apply("switch persistence on, through nvidia-persistenced"),),
+        evidence,
+        queries.apply("switch persistence on, through nvidia-persistenced"),
     )

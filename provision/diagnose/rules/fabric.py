@@ -73,9 +73,7 @@ def _version(case: Case) -> Iterator[Found]:
     else:
         repair = queries.manual(f"install fabric manager {driver}: the driver itself is not from apt")
     yield Found(
-        f"fabric manager is {version}, the driver is {driver}: they must be equal to the last digit",
-        queries.clip(evidence),
-        (repair,),
+        f"fabric manager is {version}, the driver is {driver}: they must be equal to the last digit", evidence, repair
     )
 
 
@@ -87,8 +85,8 @@ def _missing(case: Case) -> Iterator[Found]:
         return
     yield Found(
         "this machine has NVSwitch and fabric manager is not installed",
-        queries.clip([_switch_words(case), queries.loaded_words(case), "packages: no nvidia-fabricmanager"]),
-        (queries.apply(f"install fabric manager {_driver_version(case) or ''}".rstrip() + ", start it, hold it"),),
+        [_switch_words(case), queries.loaded_words(case), "packages: no nvidia-fabricmanager"],
+        queries.apply(f"install fabric manager {_driver_version(case) or ''}".rstrip() + ", start it, hold it"),
     )
 
 
@@ -124,8 +122,8 @@ def _not_running(case: Case) -> Iterator[Found]:
     )
     yield Found(
         "fabric manager is installed and does not run",
-        queries.clip(evidence + _said(case)),
-        (queries.apply("enable and start nvidia-fabricmanager"),),
+        evidence + _said(case),
+        queries.apply("enable and start nvidia-fabricmanager"),
     )
 
 
@@ -142,8 +140,8 @@ def _needless(case: Case) -> Iterator[Found]:
     )
     yield Found(
         "fabric manager is installed and there is no NVSwitch that it could manage",
-        queries.clip(evidence + _said(case)),
-        (queries.manual(f"remove or disable it: apt-get remove {' '.join(packages)}"),),
+        evidence + _said(case),
+        queries.manual(f"remove or disable it: apt-get remove {' '.join(packages)}"),
     )
 
 
@@ -167,8 +165,8 @@ def _unheld(case: Case) -> Iterator[Found]:
     ]
     yield Found(
         "fabric manager is from apt and not held, the driver is from outside: an update moves it away from the driver",
-        queries.clip(evidence),
-        (queries.manual(f"apt-mark hold {' '.join(loose)}, and name it in unattended-upgrades' blacklist"),)
+        evidence,
+        queries.manual(f"apt-mark hold {' '.join(loose)}, and name it in unattended-upgrades' blacklist")
         if not case.driver_managed
-        else (queries.apply("hold it, and keep unattended-upgrades from it"),),
+        else queries.apply("hold it, and keep unattended-upgrades from it"),
     )

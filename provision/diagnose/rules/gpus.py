@@ -84,8 +84,8 @@ def _no_common_driver(case: Case) -> Iterator[Found]:
         rows.append(f"{queries.title(case, gpu)}: branches {span}, modules {' or '.join(found.modules)}")
     yield Found(
         "no driver drives all cards of this host: they disagree about branch or kernel modules",
-        queries.clip(list(dict.fromkeys(rows)) + _words(case)),
-        (queries.manual("take one kind of card out, or hand it to a virtual machine (vfio-pci) with its own driver"),),
+        list(dict.fromkeys(rows)) + _words(case),
+        queries.manual("take one kind of card out, or hand it to a virtual machine (vfio-pci) with its own driver"),
     )
 
 
@@ -106,10 +106,10 @@ def _needs_proprietary(case: Case) -> Iterator[Found]:
     yield Found(
         f"the open kernel modules do not drive {queries.counted(wrong, 'card')} of this host"
         + (f"; the other {others} work" if others and case.facts.smi.gpus else ""),
-        queries.clip(evidence),
-        (queries.realign(f"install the proprietary modules{f' of branch {target}' if target else ''} and reboot"),)
+        evidence,
+        queries.realign(f"install the proprietary modules{f' of branch {target}' if target else ''} and reboot")
         if target
-        else (queries.manual("no branch has modules for all of these cards"),),
+        else queries.manual("no branch has modules for all of these cards"),
     )
 
 
@@ -128,10 +128,10 @@ def _needs_open(case: Case) -> Iterator[Found]:
     evidence += queries.log_lines(case, r"RmInitAdapter failed", r"Xid .*: 169")[:2]
     yield Found(
         f"the proprietary kernel modules do not drive {queries.counted(wrong, 'card')} of this host",
-        queries.clip(evidence),
-        (queries.realign(f"install the open modules{f' of branch {target}' if target else ''} and reboot"),)
+        evidence,
+        queries.realign(f"install the open modules{f' of branch {target}' if target else ''} and reboot")
         if target
-        else (queries.manual("no branch has modules for all of these cards"),),
+        else queries.manual("no branch has modules for all of these cards"),
     )
 
 
@@ -160,10 +160,10 @@ def _branch_wrong(case: Case) -> Iterator[Found]:
     kind = f"the {flavours[0]} modules of " if len(flavours) == 1 else ""
     yield Found(
         f"branch {number} ({version}) is too {'new' if too_new else 'old'} for {queries.counted(wrong, 'card')} of this host",
-        queries.clip(evidence),
-        (queries.realign(f"install {kind}{limit}, and hold it on this host (nvidia_driver_branch in its host_vars)"),)
+        evidence,
+        queries.realign(f"install {kind}{limit}, and hold it on this host (nvidia_driver_branch in its host_vars)")
         if fits
-        else (queries.manual("no branch drives all cards of this host"),),
+        else queries.manual("no branch drives all cards of this host"),
     )
 
 
@@ -196,11 +196,9 @@ def _gsp_firmware(case: Case) -> Iterator[Found]:
             if absent and len(firmware) > 0
             else ""
         ),
-        queries.clip(evidence + _words(case)),
-        (
-            queries.apply("install the firmware package of the driver's version again, build the initramfs"),
-            queries.reboot(),
-        ),
+        evidence + _words(case),
+        queries.apply("install the firmware package of the driver's version again, build the initramfs"),
+        queries.reboot(),
         reboot=True,
     )
 
@@ -229,14 +227,10 @@ def _fell_off(case: Case) -> Iterator[Found]:
         message = f"a card fell off the bus: {told or 'the log does not say which'}"
     yield Found(
         message,
-        queries.clip(
-            lines[:4] + _words(case) + [f"on the bus: {', '.join(gpu.slot for gpu in case.facts.gpus) or 'no card'}"]
-        ),
-        (
-            queries.manual(
-                "power-cycle the machine, as a reboot is often not enough; then look at seating, power and heat; a card that "
-                "does it again needs replacing: nvidia-bug-report.sh collects what the vendor asks for"
-            ),
+        lines[:4] + _words(case) + [f"on the bus: {', '.join(gpu.slot for gpu in case.facts.gpus) or 'no card'}"],
+        queries.manual(
+            "power-cycle the machine, as a reboot is often not enough; then look at seating, power and heat; a card that "
+            "does it again needs replacing: nvidia-bug-report.sh collects what the vendor asks for"
         ),
         level=level,  # type: ignore[arg-type]
     )
@@ -259,17 +253,15 @@ def _missing_card(case: Case) -> Iterator[Found]:
     if number and len(facts.gpus) < number:
         yield Found(
             f"{len(facts.gpus)} of {number} GPUs are on the PCI bus",
-            queries.clip(
-                [f"on the bus: {queries.title(case, gpu)}" for gpu in facts.gpus]
-                or ["the bus shows no device 10de of class 03"]
-            ),
-            (queries.manual("power-cycle; look at seating, power and the BIOS (lspci -d 10de:)"),),
+            [f"on the bus: {queries.title(case, gpu)}" for gpu in facts.gpus]
+            or ["the bus shows no device 10de of class 03"],
+            queries.manual("power-cycle; look at seating, power and the BIOS (lspci -d 10de:)"),
         )
     elif driver_sees:
         yield Found(
             f"the driver knows a card that is not on the bus any more: {', '.join(driver_sees)}",
-            queries.clip([f"/proc/driver/nvidia/gpus/{slot}" for slot in driver_sees] + _words(case)),
-            (queries.manual("power-cycle; look at seating and power"),),
+            [f"/proc/driver/nvidia/gpus/{slot}" for slot in driver_sees] + _words(case),
+            queries.manual("power-cycle; look at seating and power"),
         )
     elif (
         not facts.gpus
@@ -279,12 +271,10 @@ def _missing_card(case: Case) -> Iterator[Found]:
     ):
         yield Found(
             "a driver is installed and no NVIDIA GPU is on the PCI bus",
-            queries.clip(["the bus shows no device 10de of class 0300 or 0302", *_words(case)]),
-            (
-                queries.manual(
-                    "if there is to be one: power, seating, BIOS, or the machine's definition where it is virtual; if not: "
-                    "nvidia_driver_manage: false says so"
-                ),
+            ["the bus shows no device 10de of class 0300 or 0302", *_words(case)],
+            queries.manual(
+                "if there is to be one: power, seating, BIOS, or the machine's definition where it is virtual; if not: "
+                "nvidia_driver_manage: false says so"
             ),
             level="warning",
         )
@@ -323,8 +313,8 @@ def _init_failed(case: Case) -> Iterator[Found]:
         words = "power-cycle; look at power, seating, the BIOS ('Above 4G Decoding', 'Resizable BAR'), and at a newer driver"
     yield Found(
         f"{queries.counted(ill, 'card') if ill else 'a card'} cannot be initialised by the driver",
-        queries.clip(evidence),
-        (queries.manual(words),),
+        evidence,
+        queries.manual(words),
     )
 
 
@@ -343,19 +333,16 @@ def _set_aside(case: Case) -> Iterator[Found]:
     evidence += why or [
         "nothing in modprobe.d, modules-load.d or on the command line asks for it: a hypervisor's manager bound it"
     ]
+    use = queries.manual(
+        "if this host is to use them: take the vfio-pci lines away, update-initramfs -u -k all, reboot"
+    )
     yield Found(
         f"{queries.counted(aside, 'GPU')} of {len(case.facts.gpus)} "
         + ("is" if len(aside) == 1 else "are")
         + " handed to virtual machines"
         + (": the driver that is installed here has no card left" if everything else ""),
-        queries.clip(evidence),
-        (
-            queries.manual(
-                "if this host is to use them: take the vfio-pci lines away, update-initramfs -u -k all, reboot"
-            ),
-        )
-        if everything
-        else (),
+        evidence,
+        *([use] if everything else []),
         level="error" if everything else None,
     )
 
@@ -375,15 +362,13 @@ def _hangs(case: Case) -> Iterator[Found]:
     yield Found(
         "nvidia-smi does not come back: a card or its driver hangs"
         + ("" if lines else ", or the cards are being started"),
-        queries.clip(evidence),
-        (
-            queries.manual(
-                "when the log shows Xid errors: end the jobs and power-cycle; without any: start "
-                "nvidia-persistenced and try again"
-            ),
+        evidence,
+        queries.manual(
+            "when the log shows Xid errors: end the jobs and power-cycle; without any: start "
+            "nvidia-persistenced and try again"
         )
         if not off
-        else (queries.apply("switch persistence on"),),
+        else queries.apply("switch persistence on"),
     )
 
 
@@ -405,8 +390,8 @@ def _xids(case: Case) -> Iterator[Found]:
         if told:
             yield Found(
                 f"{told[0]}" + (f" and {len(told) - 1} more" if len(told) > 1 else ""),
-                queries.clip(told[1:] + grave[weight + ".lines"]),
-                (queries.manual(prove_xid.HINTS[weight]),),
+                told[1:] + grave[weight + ".lines"],
+                queries.manual(prove_xid.HINTS[weight]),
                 level=level,  # type: ignore[arg-type]
             )
 
@@ -426,6 +411,6 @@ def _nodes(case: Case) -> Iterator[Found]:
     evidence += queries.package_words(case, ["nvidia-modprobe"]) or ["no package nvidia-modprobe is installed"]
     yield Found(
         "the module is loaded and drives the cards, and there are no device nodes",
-        queries.clip(evidence),
-        (queries.apply("install nvidia-modprobe and start nvidia-persistenced, which make and keep them"),),
+        evidence,
+        queries.apply("install nvidia-modprobe and start nvidia-persistenced, which make and keep them"),
     )

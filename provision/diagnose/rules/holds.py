@@ -39,15 +39,11 @@ def _not_installed(case: Case) -> Iterator[Found]:
     yield Found(
         f"{len(gone)} hold{'s' if len(gone) > 1 else ''} on packages that are not installed: {', '.join(gone[:3])}"
         + (", …" if len(gone) > 3 else ""),
-        queries.clip(
-            [f"{name}: hold, not installed{' (of the installed branch)' if name in same else ''}" for name in gone]
-        ),
-        (
-            Repair(
-                action="holds.clear",
-                words=f"lift the holds on what is not installed: {', '.join(gone[:4])}{', …' if len(gone) > 4 else ''}",
-                args={"packages": gone},
-            ),
+        [f"{name}: hold, not installed{' (of the installed branch)' if name in same else ''}" for name in gone],
+        Repair(
+            action="holds.clear",
+            words=f"lift the holds on what is not installed: {', '.join(gone[:4])}{', …' if len(gone) > 4 else ''}",
+            args={"packages": gone},
         ),
         level="error" if needed else None,
     )
@@ -65,12 +61,10 @@ def _block_change(case: Case) -> Iterator[Found]:
     if rows:
         yield Found(
             f"{len(rows)} held packages have newer versions: 'apt-get install' of one without its version fails",
-            queries.clip(rows),
-            (
-                queries.manual(
-                    "change the version in the inventory, then provision apply: it lifts the holds, changes all in "
-                    "one transaction, holds again"
-                ),
+            rows,
+            queries.manual(
+                "change the version in the inventory, then provision apply: it lifts the holds, changes all in "
+                "one transaction, holds again"
             ),
         )
 
@@ -79,10 +73,10 @@ def _block_change(case: Case) -> Iterator[Found]:
 def _aptitude(case: Case) -> Iterator[Found]:
     dpkg = {row.name for row in apt(case).holds}
     alone = [name for name in apt(case).aptitude_holds if is_ours(name) and name not in dpkg]
-    there = [name for name in alone if name in case.facts.packages and case.facts.packages[name].installed]
+    there = queries.present(case, alone)
     if there:
         yield Found(
             f"{len(there)} packages are held by aptitude alone: apt-get and unattended-upgrades do not know of it",
-            queries.clip(f"{name}: held in /var/lib/aptitude/pkgstates, not in dpkg's status" for name in there),
-            (queries.apply("hold them where apt looks (apt-mark hold)"),),
+            [f"{name}: held in /var/lib/aptitude/pkgstates, not in dpkg's status" for name in there],
+            queries.apply("hold them where apt looks (apt-mark hold)"),
         )

@@ -97,13 +97,11 @@ def _headers_missing(case: Case) -> Iterator[Found]:
     extra = f" and {', '.join(lacking)}, so that the next kernel brings its own" if lacking else ""
     yield Found(
         f"no headers for kernel {', '.join(bare)}, so DKMS could not build the module for it",
-        queries.clip(evidence),
-        (
-            queries.build_here(
-                case,
-                f"install {words}{extra}, and build the module before any reboot",
-                f"apt-get install {words.replace(',', '')}{extra}, then dkms autoinstall, before any reboot",
-            ),
+        evidence,
+        queries.build_here(
+            case,
+            f"install {words}{extra}, and build the module before any reboot",
+            f"apt-get install {words.replace(',', '')}{extra}, then dkms autoinstall, before any reboot",
         ),
         reboot=case.facts.kernels.running not in bare and case.facts.module.loaded is None,
     )
@@ -137,14 +135,12 @@ def _headers_metapackage(case: Case) -> Iterator[Found]:
         images = sorted(name for name in case.facts.kernels.metapackages if name.startswith("linux-image-"))
         yield Found(
             f"{', '.join(images)} brings new kernels, and {', '.join(lacking)} is not installed: they come without headers",
-            queries.clip(
-                [
-                    *(f"{name}: installed" for name in images),
-                    *(f"{name}: not installed" for name in lacking),
-                    *_dkms_words(case),
-                ]
-            ),
-            (queries.apply(f"install {', '.join(lacking)}"),),
+            [
+                *(f"{name}: installed" for name in images),
+                *(f"{name}: not installed" for name in lacking),
+                *_dkms_words(case),
+            ],
+            queries.apply(f"install {', '.join(lacking)}"),
         )
 
 
@@ -178,8 +174,9 @@ def _build_failed(case: Case) -> Iterator[Found]:
         yield Found(
             f"driver {tree.version} does not compile for kernel {kernel} ({_which(case, kernel)})"
             + (": the kernel is too new for it" if too_new else ""),
-            queries.clip(evidence),
-            (repair, *_finish(case)),
+            evidence,
+            repair,
+            *_finish(case),
             reboot=kernel == case.facts.kernels.running and case.facts.module.loaded is None,
         )
 
@@ -240,14 +237,12 @@ def _source_missing(case: Case) -> Iterator[Found]:
     if tree is not None and tree.source_missing:
         yield Found(
             f"the source of driver {tree.version} is gone, so DKMS can build it for no other kernel",
-            queries.clip(
-                [
-                    f"{tree.source}/dkms.conf: not there",
-                    *_dkms_words(case),
-                    *queries.package_words(case, _dkms_packages(case)),
-                ]
-            ),
-            (queries.apply("install the DKMS package again at its version, which brings the source, and build"),),
+            [
+                f"{tree.source}/dkms.conf: not there",
+                *_dkms_words(case),
+                *queries.package_words(case, _dkms_packages(case)),
+            ],
+            queries.apply("install the DKMS package again at its version, which brings the source, and build"),
         )
 
 
@@ -310,8 +305,8 @@ def _without(case: Case, kernel: str, which: str) -> Iterator[Found]:
         evidence.append(f"{queries.loaded_words(case)} for {case.facts.kernels.running}: it works until the reboot")
     yield Found(
         f"{which}, {kernel}, has no nvidia module" + (f"; {', '.join(have[:3])} has one" if have else ""),
-        queries.clip(evidence),
-        (repair,),
+        evidence,
+        repair,
     )
 
 
@@ -350,12 +345,8 @@ def _module_version(case: Case) -> Iterator[Found]:
     running_only = all(kernel == case.facts.kernels.running for kernel, _ in wrong)
     yield Found(
         f"the module on the disk is {told}, the libraries are {libraries}",
-        queries.clip(evidence),
-        (
-            queries.realign(
-                "bring module and libraries to one version: prebuilt modules, kernel and driver move together"
-            ),
-        ),
+        evidence,
+        queries.realign("bring module and libraries to one version: prebuilt modules, kernel and driver move together"),
         reboot=running_only and case.facts.module.loaded is not None,
     )
 
@@ -391,8 +382,8 @@ def _clamp(case: Case) -> Iterator[Found]:
         words += f"; {', '.join(old)} are for kernels that neither run nor boot next and may go"
     yield Found(
         f"{queries.counted(rows, 'prebuilt module package')} without a metapackage: updates move the kernel and leave the driver",
-        queries.clip(evidence),
-        (queries.realign(words),),
+        evidence,
+        queries.realign(words),
         level="error" if case.facts.package_problems else None,
     )
 

@@ -141,9 +141,7 @@ def _missing(case: Case) -> Iterator[Found]:
         old = [catalog[ident] for ident in have if ident in catalog and catalog[ident].retired]
         rotated = f"; the key that is there was retired on {old[0].retired}" if old else ""
         yield Found(
-            f"apt has no key {wanted[0]} for {trust.row.uri}{rotated}",
-            queries.clip(evidence),
-            (_key_repair(case, trust, wanted),),
+            f"apt has no key {wanted[0]} for {trust.row.uri}{rotated}", evidence, _key_repair(case, trust, wanted)
         )
 
 
@@ -173,7 +171,7 @@ def _unusable(case: Case) -> Iterator[Found]:
         yield Found(
             f"{ring.path} {_WRONG[ring.state]}: apt cannot check {trust.row.uri}",
             (f"{trust.row.place}: Signed-By {trust.source.signed_by}", f"{ring.path}: {ring.state}"),
-            (repair,),
+            repair,
         )
 
 
@@ -187,7 +185,7 @@ def _legacy(case: Case) -> Iterator[Found]:
             yield Found(
                 f"{ring.path} trusts NVIDIA's key for every repository",
                 (f"{ring.path}: {ids}",),
-                (queries.manual("give the source a Signed-By of its own, then take the key out of that file"),),
+                queries.manual("give the source a Signed-By of its own, then take the key out of that file"),
             )
 
 
@@ -202,5 +200,5 @@ def _sha1(case: Case) -> Iterator[Found]:
             yield Found(
                 f"apt on this release takes no signature of {key.long_id} any more",
                 (f"{trust.row.place}: {trust.row.uri}", f"verifier: {trouble.verifier}", rule.text),
-                (queries.manual("use the repository of the release that runs here"),),
+                queries.manual("use the repository of the release that runs here"),
             )

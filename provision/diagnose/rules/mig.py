@@ -34,8 +34,8 @@ def _lost(case: Case) -> Iterator[Found]:
     )
     yield Found(
         f"MIG is enabled on {queries.counted(empty, 'GPU')} and there are no instances: CUDA has nothing to run on there",
-        queries.clip(evidence),
-        (queries.manual(words),),
+        evidence,
+        queries.manual(words),
         level="error" if trouble.mig_layout else None,
     )
 
@@ -46,12 +46,11 @@ def _pending(case: Case) -> Iterator[Found]:
     if not waiting:
         return
     held = [
-        f"/proc/modules: {row.name} is used {row.uses} times"
-        + (f", by {', '.join(row.holders)}" if row.holders else "")
+        f"/proc/modules: {queries.uses_words(row)}"
         for row in queries.boot(case).modules
         if row.name in ("nvidia_drm", "nvidia_modeset") and row.uses
     ]
-    users = [f"pid {user.pid}: {user.comm} ({user.user or 'unknown user'})" for user in case.facts.gpu_users]
+    users = list(map(queries.user_words, case.facts.gpu_users))
     evidence = [f"GPU {gpu.index}: MIG is {gpu.mig}, {gpu.mig_pending} after a reset" for gpu in waiting] + held + users
     reason = ""
     if held and not users:
@@ -62,10 +61,8 @@ def _pending(case: Case) -> Iterator[Found]:
         )
     yield Found(
         f"the MIG mode of {queries.counted(waiting, 'GPU')} changes at the next reset{reason}",
-        queries.clip(evidence),
-        (
-            queries.reboot(
-                "reboot; or stop the display manager, unload nvidia_drm and nvidia_modeset, then nvidia-smi --gpu-reset"
-            ),
+        evidence,
+        queries.reboot(
+            "reboot; or stop the display manager, unload nvidia_drm and nvidia_modeset, then nvidia-smi --gpu-reset"
         ),
     )

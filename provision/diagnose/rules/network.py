@@ -29,16 +29,12 @@ def _no_network(case: Case) -> Iterator[Found]:
     if trouble.default_route is False:
         yield Found(
             "no route leads out of this host: apt reaches none of its repositories",
-            queries.clip(["/proc/net/route and ipv6_route: no default route", *away[:3]]),
-            (
-                queries.manual(
-                    "bring the network up (ip route; networkctl), or give apt a mirror that this host reaches"
-                ),
-            ),
+            ["/proc/net/route and ipv6_route: no default route", *away[:3]],
+            queries.manual("bring the network up (ip route; networkctl), or give apt a mirror that this host reaches"),
         )
     elif trouble.nameservers == []:
         yield Found(
             "no name server is set: names of repositories cannot be looked up",
-            queries.clip(["/etc/resolv.conf: no line nameserver", *away[:3]]),
-            (queries.manual("set a name server (netplan, resolvectl), or use a mirror by its address"),),
+            ["/etc/resolv.conf: no line nameserver", *away[:3]],
+            queries.manual("set a name server (netplan, resolvectl), or use a mirror by its address"),
         )

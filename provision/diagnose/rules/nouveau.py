@@ -59,9 +59,9 @@ def _initramfs_stale(case: Case) -> Iterator[Found]:
         evidence.append(f"built since: {', '.join(fresh)} (update-initramfs -u without -k all makes one of them)")
     yield Found(
         f"nouveau is blocked in modprobe.d, and the initramfs of {', '.join(matter)} was built before that",
-        queries.clip(evidence),
-        (Repair(action="initramfs.build", words="update-initramfs -u -k all", args={"kernels": old}),)
-        + ((queries.reboot(),) if taken else ()),
+        evidence,
+        Repair(action="initramfs.build", words="update-initramfs -u -k all", args={"kernels": old}),
+        *([queries.reboot()] if taken else []),
         level="error" if taken else "warning",
         reboot=bool(taken),
     )
@@ -81,14 +81,12 @@ def _not_blocked(case: Case) -> Iterator[Found]:
         evidence.append("it cannot be unloaded while the console or a desktop uses it: a reboot does it")
     yield Found(
         f"{_who(case)} has taken {len(taken)} of {len(case.facts.gpus)} GPUs, and nothing blocks it",
-        queries.clip(evidence),
-        (
-            queries.apply(
-                "block nouveau and nova, build every initramfs"
-                + ("" if queries.has_driver(case) else ", install the driver")
-            ),
-            queries.reboot(),
+        evidence,
+        queries.apply(
+            "block nouveau and nova, build every initramfs"
+            + ("" if queries.has_driver(case) else ", install the driver")
         ),
+        queries.reboot(),
         reboot=True,
     )
 
@@ -108,12 +106,9 @@ def _still_loaded(case: Case) -> Iterator[Found]:
     evidence.append(f"initramfs with the block: {', '.join(built) or 'none is used here'}")
     yield Found(
         f"nouveau is blocked for the next boot and still drives {queries.counted(taken, 'GPU')}: it was loaded before",
-        queries.clip(evidence),
-        (
-            queries.reboot(
-                "reboot: nouveau often cannot be unloaded while the console uses it, and nvidia is never "
-                "loaded beside it"
-            ),
+        evidence,
+        queries.reboot(
+            "reboot: nouveau often cannot be unloaded while the console uses it, and nvidia is never loaded beside it"
         ),
         reboot=True,
     )

@@ -54,11 +54,8 @@ def _mixed(case: Case) -> Iterator[Found]:
         origins = {row.origin for row in rows if row.source is not None}
         if len(versions) < 2 or len(origins) < 2:
             continue
-        held = series in installed and all(
-            case.facts.packages[row.name].held
-            for row in rows
-            if row.name in case.facts.packages and case.facts.packages[row.name].installed
-        )
+        there = queries.present(case, (row.name for row in rows))
+        held = series in installed and all(package.held for package in there.values())
         evidence = [f"{row.name}: {row.version} from {row.origin}, priority {row.priority}{_by(row)}" for row in rows]
         # The odd ones out first.
         count = {version: sum(driver_names.upstream(row.version) == version for row in rows) for version in versions}
@@ -71,14 +68,12 @@ def _mixed(case: Case) -> Iterator[Found]:
             level = "error"
         yield Found(
             f"packages of driver {series} would come from {' and '.join(sorted(origins))}: {', '.join(sorted(versions))}",
-            queries.clip(evidence),
-            (
-                queries.realign(
-                    "keep the driver's packages to one repository (an apt preference), and bring them to one version"
-                ),
+            evidence,
+            queries.realign(
+                "keep the driver's packages to one repository (an apt preference), and bring them to one version"
             )
             if broken
-            else (queries.apply("keep the driver's packages to one repository (an apt preference)"),),
+            else queries.apply("keep the driver's packages to one repository (an apt preference)"),
             level=level,
         )
         return
@@ -104,11 +99,11 @@ def _branch_moves(case: Case) -> Iterator[Found]:
     name, version, taken, _ = rows[0]
     yield Found(
         f"the next upgrade moves the driver from branch {driver_names.branch(version)} to {driver_names.branch(taken.version)}",
-        queries.clip(
+        [
             f"{name}: {version} is installed and not held, {taken.version} from {taken.origin}"
             for name, version, taken, _ in rows
-        ),
-        (queries.apply("hold the installed driver by exact names, and pin its branch"),),
+        ],
+        queries.apply("hold the installed driver by exact names, and pin its branch"),
     )
 
 
@@ -131,13 +126,11 @@ def _phased(case: Case) -> Iterator[Found]:
     if rows:
         yield Found(
             f"{rows[0].name} {rows[0].version} is handed out to {rows[0].phased} % of hosts so far: equal hosts will differ",
-            queries.clip(
+            [
                 f"{offer.name}: {case.facts.packages[offer.name].version} is installed, {offer.version} is at {offer.phased} %"
                 for offer in rows
-            ),
-            (
-                queries.manual(
-                    "hold the driver, or set APT::Get::Always-Include-Phased-Updates (or Never-…) on the whole fleet"
-                ),
+            ],
+            queries.manual(
+                "hold the driver, or set APT::Get::Always-Include-Phased-Updates (or Never-…) on the whole fleet"
             ),
         )

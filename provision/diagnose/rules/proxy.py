@@ -38,14 +38,11 @@ def _layers(case: Case) -> Iterator[Found]:
         for uri in source.uris
         if uri.lower().startswith("https:")
     ]
-    repairs = (
-        (queries.apply("hand the inventory's proxy to every layer", "driver"),)
+    by_hand = "set gpu_proxy_http and gpu_proxy_https in the inventory, or the proxy in that layer's own file"
+    repair = (
+        queries.apply("hand the inventory's proxy to every layer", "driver")
         if _settled(case)
-        else (
-            queries.manual(
-                "set gpu_proxy_http and gpu_proxy_https in the inventory, or the proxy in that layer's own file"
-            ),
-        )
+        else queries.manual(by_hand)
     )
     told = [f"{row.file}: {row.kind} through {row.value}" for row in everybody + users]
     told += [
@@ -59,21 +56,21 @@ def _layers(case: Case) -> Iterator[Found]:
     if general and not https and wanted:
         yield Found(
             f"apt has a proxy for http ({general[0][0]}) and none for https, which then goes through the same one",
-            queries.clip([*told, *(f"https: {uri}" for uri in encrypted[:3])]),
-            repairs,
+            [*told, *(f"https: {uri}" for uri in encrypted[:3])],
+            repair,
             # apt falls back to it (tried with 2.6), and most proxies let TLS through.
             level="note",
         )
     kinds = {row.kind for row in everybody}
     if "http" in kinds and not kinds & {"https", "all"}:
         row = everybody[0]
-        yield Found(f"{row.file} sets http_proxy ({row.value}) and no https_proxy", queries.clip(told), repairs)
+        yield Found(f"{row.file} sets http_proxy ({row.value}) and no https_proxy", told, repair)
     if users and not everybody and not https:
         kept = "" if trouble.sudo_keeps_proxy else "; sudo does not hand it on"
         yield Found(
             f"only {users[0].file} knows the proxy ({users[0].value}): {'' if http else 'apt, '}docker and services do not{kept}",
-            queries.clip([*told, f"apt.conf.d: no proxy{' for https' if http else ''}", "/etc/environment: no proxy"]),
-            repairs,
+            [*told, f"apt.conf.d: no proxy{' for https' if http else ''}", "/etc/environment: no proxy"],
+            repair,
         )
 
 
@@ -104,13 +101,11 @@ def _docker(case: Case) -> Iterator[Found]:
     if others:
         yield Found(
             "dockerd has no proxy, and this host goes out through one",
-            queries.clip([*others, "/etc/systemd/system/docker.service.d: no proxy"]),
-            (queries.apply("write dockerd's drop-in", "containers"),)
+            [*others, "/etc/systemd/system/docker.service.d: no proxy"],
+            queries.apply("write dockerd's drop-in", "containers")
             if _settled(case)
-            else (
-                queries.manual(
-                    "a drop-in /etc/systemd/system/docker.service.d/http-proxy.conf, then daemon-reload and restart; "
-                    "or gpu_proxy_https"
-                ),
+            else queries.manual(
+                "a drop-in /etc/systemd/system/docker.service.d/http-proxy.conf, then daemon-reload and restart; "
+                "or gpu_proxy_https"
             ),
         )

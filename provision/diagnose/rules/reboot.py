@@ -29,13 +29,11 @@ def _pending(case: Case) -> Iterator[Found]:
     if ready and queries.own_gpus(case):
         evidence.append(f"it has its module: {queries.module_words(ready[0])}")
     if facts.gpu_users:
-        evidence += [
-            f"pid {user.pid}: {user.comm} ({user.user or 'unknown user'}) uses the GPUs" for user in facts.gpu_users[:4]
-        ]
+        evidence += [f"{queries.user_words(user)} uses the GPUs" for user in facts.gpu_users[:4]]
     what = f"kernel {kernels.next}" if newer else ", ".join(concerned[:3] or packages[:3]) or "something"
     yield Found(
         f"{what} waits for a reboot" + (", and the GPUs are in use" if facts.gpu_users else ""),
-        queries.clip(evidence),
-        (queries.reboot("reboot when nobody works on the machine; nothing else is to be done"),),
+        evidence,
+        queries.reboot("reboot when nobody works on the machine; nothing else is to be done"),
         reboot=True,
     )

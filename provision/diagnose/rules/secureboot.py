@@ -81,7 +81,7 @@ def _find(case: Case, unsigned: bool) -> Iterator[Found]:
         if unsigned
         else f"the module of kernel {', '.join(affects)} is signed by a key that the firmware does not know{when}"
     )
-    yield Found(message, queries.clip(evidence), _repairs(case, unsigned))
+    yield Found(message, evidence, *(_repairs(case, unsigned)))
 
 
 def _repairs(case: Case, unsigned: bool) -> tuple[Repair, ...]:

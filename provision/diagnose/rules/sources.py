@@ -61,8 +61,8 @@ def _signed_by_conflict(case: Case) -> Iterator[Found]:
         )
     yield Found(
         f"apt refuses all its sources: {_named(told) or 'two entries'} name other keys for one repository",
-        queries.clip(evidence),
-        tuple(repairs),
+        evidence,
+        *repairs,
     )
 
 
@@ -91,9 +91,7 @@ def _malformed(case: Case) -> Iterator[Found]:
         paths = list(dict.fromkeys(aside))
         repairs.append(Repair(action="file.aside", words=f"move {', '.join(paths)} aside", args={"paths": paths}))
     yield Found(
-        f"apt cannot read its files: {said[0]}",
-        queries.clip(said),
-        tuple(repairs) or (queries.manual("mend the file by hand"),),
+        f"apt cannot read its files: {said[0]}", said, *(tuple(repairs) or (queries.manual("mend the file by hand"),))
     )
 
 
@@ -111,8 +109,8 @@ def _twice(case: Case) -> Iterator[Found]:
         nvidia = any(repositories.is_nvidia(uri) for row in rows for uri in row.uris)
         yield Found(
             f"one repository is configured {len(rows)} times: {_named(rows)}",
-            queries.clip(repositories.shown(row) for row in rows),
-            (_drop(f"take out {_named(others)}", others),),
+            [repositories.shown(row) for row in rows],
+            _drop(f"take out {_named(others)}", others),
             level="warning" if nvidia else "note",
         )
 
@@ -163,7 +161,7 @@ def _dead(case: Case) -> Iterator[Found]:
         repairs.append(_drop(f"take out {_named(drop)}", drop))
     if repairs:
         told = _named([row for row, _ in rewrite] + drop)
-        yield Found(f"{told}: the repository is gone from there", queries.clip(evidence), tuple(repairs))
+        yield Found(f"{told}: the repository is gone from there", evidence, *repairs)
 
 
 @rule("apt.no_such_release")
@@ -179,15 +177,12 @@ def _no_such_release(case: Case) -> Iterator[Found]:
             year, month = match[2][:2], match[2][2:]
             if len(match[2]) == 4 and int(year) % 2 == 0 and month == "04":
                 continue
-            repairs = (_drop(f"take out {repositories.place(row)}", [row]),)
             told = True
             yield Found(
                 f"NVIDIA has no repository ubuntu{match[2]}",
                 (f"{repositories.place(row)}: {uri}", f"this host: {host.pretty or host.id + ' ' + host.version_id}"),
-                (
-                    *repairs,
-                    queries.manual("take the repository of the long-term release that this system is made from"),
-                ),
+                _drop(f"take out {repositories.place(row)}", [row]),
+                queries.manual("take the repository of the long-term release that this system is made from"),
             )
     # Derived and interim releases: what is made of their names does not exist.
     known = set(case.catalog.repositories.repositories["cuda"].ubuntu)
@@ -195,7 +190,7 @@ def _no_such_release(case: Case) -> Iterator[Found]:
         yield Found(
             f"NVIDIA has no repository for {host.id.capitalize()} {host.version_id}",
             (f"os-release: {host.pretty or host.version_id}", f"known releases: {', '.join(sorted(known))}"),
-            (queries.manual("use the driver of Ubuntu's own archive, or a long-term release"),),
+            queries.manual("use the driver of Ubuntu's own archive, or a long-term release"),
             level="note",
         )
 
@@ -214,20 +209,18 @@ def _other_release(case: Case) -> Iterator[Found]:
                 yield Found(
                     f"NVIDIA's repository is that of Ubuntu {match[2][:2]}.{match[2][2:]}, this is {host.version_id}",
                     (f"{repositories.place(row)}: {uri}",),
-                    (
-                        Repair(
-                            action="sources.rewrite",
-                            words=f"lead {repositories.place(row)} to ubuntu{own}",
-                            args={
-                                "entries": [
-                                    {
-                                        **repositories.entry(row),
-                                        "uri": uri,
-                                        "to": uri.replace(match[1] + match[2], "ubuntu" + own),
-                                    }
-                                ]
-                            },
-                        ),
+                    Repair(
+                        action="sources.rewrite",
+                        words=f"lead {repositories.place(row)} to ubuntu{own}",
+                        args={
+                            "entries": [
+                                {
+                                    **repositories.entry(row),
+                                    "uri": uri,
+                                    "to": uri.replace(match[1] + match[2], "ubuntu" + own),
+                                }
+                            ]
+                        },
                     ),
                 )
 
@@ -245,12 +238,10 @@ def _contradicts(case: Case) -> Iterator[Found]:
     broken = any(row.differs for row in rows)
     yield Found(
         f"the lists of {rows[0].uri} contradict their Release file",
-        queries.clip(evidence),
-        (
-            Repair(
-                action="lists.clean",
-                words="throw the downloaded lists away and fetch them anew, later again where a mirror is not done",
-            ),
+        evidence,
+        Repair(
+            action="lists.clean",
+            words="throw the downloaded lists away and fetch them anew, later again where a mirror is not done",
         ),
         level="error" if broken else "warning",
     )
@@ -269,7 +260,7 @@ def _clock(case: Case) -> Iterator[Found]:
                     f"{row.place}: {row.uri} {row.suite}, Date: {row.date}",
                     f"clock: {datetime.fromtimestamp(now, UTC):%Y-%m-%d %H:%M} UTC",
                 ),
-                (queries.manual("timedatectl set-ntp true (or chronyc makestep), then apt-get update"),),
+                queries.manual("timedatectl set-ntp true (or chronyc makestep), then apt-get update"),
             )
             return
 

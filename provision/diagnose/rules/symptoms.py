@@ -62,12 +62,12 @@ def _smi_fails(case: Case) -> Iterator[Found]:
         yield Found("nvidia-smi did not answer in time", (f"{smi.path}: stopped after its time was over",))
     elif smi.rc or smi.error:
         said = (smi.error or f"exit code {smi.rc}").splitlines()
-        yield Found(f"nvidia-smi fails: {said[0]}", queries.clip([f"{smi.path} ended with {smi.rc}", *said[1:4]]))
+        yield Found(f"nvidia-smi fails: {said[0]}", [f"{smi.path} ended with {smi.rc}", *said[1:4]])
     elif not queries.in_container(case) and 0 < len(smi.gpus) < len(queries.own_gpus(case)):
         unseen = [queries.title(case, gpu) for gpu in queries.own_gpus(case) if not queries.smi_sees(case, gpu)]
         yield Found(
             f"nvidia-smi sees {len(smi.gpus)} of {len(queries.own_gpus(case))} GPUs",
-            queries.clip(f"not seen: {title}" for title in unseen),
+            [f"not seen: {title}" for title in unseen],
         )
 
 
@@ -91,8 +91,7 @@ def _not_loaded(case: Case) -> Iterator[Found]:
         if not facts.devices:
             evidence.append("/dev/nvidia*: none")
         yield Found(
-            f"the nvidia module is not loaded, though there is one for kernel {facts.kernels.running}",
-            queries.clip(evidence),
+            f"the nvidia module is not loaded, though there is one for kernel {facts.kernels.running}", evidence
         )
 
 
@@ -108,12 +107,10 @@ def _unbound(case: Case) -> Iterator[Found]:
     ):
         yield Found(
             f"{len(unbound)} of {len(queries.own_gpus(case))} GPUs have no driver, though the nvidia module is loaded",
-            queries.clip(queries.title(case, gpu) for gpu in unbound),
+            [queries.title(case, gpu) for gpu in unbound],
         )
     elif facts.module.loaded and unbound and not queries.in_container(case) and not facts.smi.gpus:
-        yield Found(
-            "the nvidia module is loaded and drives no GPU", queries.clip(queries.title(case, gpu) for gpu in unbound)
-        )
+        yield Found("the nvidia module is loaded and drives no GPU", [queries.title(case, gpu) for gpu in unbound])
 
 
 @rule("driver.persistenced_fails")
@@ -122,9 +119,7 @@ def _persistenced(case: Case) -> Iterator[Found]:
     said = trouble.unit_log.get("nvidia-persistenced", [])
     failed = "nvidia-persistenced.service" in (trouble.failed_units or ())
     if failed and queries.own_gpus(case) and not queries.smi_works(case):
-        yield Found(
-            "nvidia-persistenced does not start", queries.clip(["nvidia-persistenced.service: failed", *said[-4:]])
-        )
+        yield Found("nvidia-persistenced does not start", ["nvidia-persistenced.service: failed", *said[-4:]])
 
 
 @rule("fabric.fails")
@@ -134,7 +129,5 @@ def _fabric(case: Case) -> Iterator[Found]:
     if failed and (case.facts.nvswitches or case.facts.nvlink5_switch):
         yield Found(
             "nvidia-fabricmanager does not start",
-            queries.clip(
-                ["nvidia-fabricmanager.service: failed", *trouble.unit_log.get("nvidia-fabricmanager", [])[-4:]]
-            ),
+            ["nvidia-fabricmanager.service: failed", *trouble.unit_log.get("nvidia-fabricmanager", [])[-4:]],
         )
