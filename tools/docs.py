@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 import inspect
 import json
-import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
@@ -21,6 +20,7 @@ from provision.catalog import load_catalog
 from provision.cli.schemas import schemas
 from provision.diagnose import pages
 from provision.parts import checks
+from provision.parts.driver.installed import next_boot_problems
 from tools import role_readme
 
 ROOT = role_readme.ROOT
@@ -55,8 +55,8 @@ def checks_page() -> str:
     """Return the text of docs/checks.md."""
     parts = [_CHECKS]
     for check in checks.CHECKS:
-        parts.append(f"## {check_id(check)}\n\n{inspect.getdoc(check)}\n")
-        rows = list(dict.fromkeys(_bad_verdicts(check)))
+        parts.append(f"## {check.code}\n\n{inspect.getdoc(check.function)}\n")
+        rows = list(dict.fromkeys(_bad_verdicts(check.function)))
         parts.append("".join(f"- **{status}**: {message}" + _hints(hints) for status, message, hints in rows))
     return "\n".join(parts) + "\nWritten from the code by `make docs`.\n"
 
@@ -69,9 +69,34 @@ def _hints(hints: tuple[str, ...]) -> str:
     return "\n" + "".join(f"  - {hint}\n" for hint in hints)
 
 
-def check_id(check: Callable[..., Any]) -> str:
-    """Return the id under which a check reports: the text that its function gives the name ``check``."""
-    for node in ast.walk(_tree(check)):
+_STATUS = {"failed": "fail", "warned": "warn"}
+
+
+def _bad_verdicts(function: Callable[..., Any]) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    tree = _tree(function)
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+            continue
+        statuses = [_STATUS[name] for name in _names(node.func, tree) if name in _STATUS]
+        for message in _texts(node.args[0], tree) if statuses else ():
+            yield " or ".join(statuses), message, tuple(_texts(node.args[2], tree))
+        # What several checks say alike stands in a function of its own.
+        helper = function.__globals__.get(node.func.id)
+        if node.func.id.startswith("_") and helper and inspect.get_annotations(helper).get("return") == "Check":
+            yield from _bad_verdicts(helper)
+
+
+def _names(node: ast.expr, tree: ast.AST) -> list[str]:
+    """Return the functions that a name stands for: itself, or what is assigned to it."""
+    if isinstance(node, ast.IfExp):
+        return [*_names(node.body, tree), *_names(node.orelse, tree)]
+    if not isinstance(node, ast.Name):
+        return []
+    return [node.id, *(name for value in _assigned(node, tree) for name in _names(value, tree))]
+
+
+def _assigned(name: ast.Name, tree: ast.AST) -> Iterator[ast.expr]:
+    for node in ast.walk(tree):
         if not isinstance(node, ast.Assign):
             continue
         for target in node.targets:
@@ -80,47 +105,27 @@ def check_id(check: Callable[..., Any]) -> str:
                 if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple)
                 else [(target, node.value)]
             )
-            for name, value in pairs:
-                if isinstance(name, ast.Name) and name.id == "check" and isinstance(value, ast.Constant):
-                    return str(value.value)
-    raise ValueError(f"{check.__name__} names no check")
-
-
-def _bad_verdicts(check: Callable[..., Any]) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    tree = _tree(check)
-    for node in ast.walk(tree):
-        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "_verdict"):
-            continue
-        statuses = [text for text in _texts(node.args[1], tree) if text in ("warn", "fail")]
-        hints = tuple(_texts(node.args[4], tree)) if len(node.args) > 4 else ()
-        for message in _texts(node.args[2], tree) if statuses else ():
-            yield " or ".join(dict.fromkeys(statuses)), message, hints
+            yield from (value for own, value in pairs if isinstance(own, ast.Name) and own.id == name.id)
 
 
 def _texts(node: ast.expr, tree: ast.AST) -> list[str]:
     """Return the texts that an expression can have; what is put into them becomes …"""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        return [re.sub(r"%[sd]", "…", node.value)]
-    if isinstance(node, ast.BinOp):
-        return _texts(node.left, tree)
+        return [node.value]
+    if isinstance(node, ast.JoinedStr):
+        return ["".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values)]
     if isinstance(node, ast.IfExp):
         return [*_texts(node.body, tree), *_texts(node.orelse, tree)]
     # problems[0]: the sentences that next_boot_problems() can return
     if isinstance(node, ast.Subscript):
         return list(_problems())
     if isinstance(node, ast.Name):
-        return [
-            text
-            for other in ast.walk(tree)
-            if isinstance(other, ast.Assign)
-            and any(isinstance(target, ast.Name) and target.id == node.id for target in other.targets)
-            for text in _texts(other.value, tree)
-        ]
+        return [text for value in _assigned(node, tree) for text in _texts(value, tree)]
     return []
 
 
 def _problems() -> Iterator[str]:
-    tree = _tree(checks.next_boot_problems)
+    tree = _tree(next_boot_problems)
     for node in ast.walk(tree):
         if isinstance(node, ast.Return) and isinstance(node.value, ast.List):
             yield from (text for element in node.value.elts for text in _texts(element, tree))

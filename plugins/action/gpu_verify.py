@@ -27,7 +27,7 @@ class ActionModule(ActionBase):
         from provision.errors import ProvisionError
         from provision.parts import checks
         from provision.planning import read_facts
-        from provision.planning.verification import Look, expect_of, prove_args, refuse_unknown, runs, select
+        from provision.planning.verification import Look, expect_of, prove_args, proven, refuse_unknown, runs, select
 
         args = self._task.args
         look = Look(only=tuple(args.get("only") or ()), deep=bool(args.get("deep")))
@@ -36,29 +36,30 @@ class ActionModule(ActionBase):
             if args.get("strict") is not None:
                 values["gpu_verify_strict"] = args["strict"]
             facts = read_facts(module_call(self, task_vars), values)
-            expect = dict(expect_of(facts, values, catalog), **(args.get("expect") or {}))
+            expect = expect_of(facts, values, catalog).overlaid(args.get("expect") or {})
             prove = prove_args(facts, values, expect, catalog, look) if runs(values, look) else None
-            verdicts = list(checks.run(facts.model_dump(), expect))
+            found = checks.run(facts, expect)
             if prove is not None:
                 answer = self._execute_module(
                     module_name="gpu.provision.gpu_verify", module_args={"prove": prove}, task_vars=task_vars
                 )
                 if answer.get("failed"):
                     return dict(result, **answer)
-                verdicts += answer["checks"]
-            refuse_unknown(look, [verdict["id"] for verdict in verdicts])
-            verdicts = select(verdicts, values, look)
+                found += proven({"checks": answer.get("checks")})
+            refuse_unknown(look, [check.code for check in found])
+            found = select(found, values, look)
         except ProvisionError as error:
             return dict(result, **error_result(error.issue))
-        bad = [verdict for verdict in verdicts if verdict["status"] == "fail"]
+        verdicts = [check.model_dump() for check in found]
+        bad = [check for check in found if check.level == "error"]
         if not bad:
             return dict(result, changed=False, checks=verdicts)
         return dict(
             result,
             failed=True,
-            msg="; ".join("%s: %s" % (verdict["id"], verdict["message"]) for verdict in bad),
+            msg="; ".join("%s: %s" % (check.code, check.message) for check in bad),
             code="verify.failed",
-            because=[line for verdict in bad for line in verdict["evidence"]][:12],
-            hint=bad[0]["hint"],
+            because=[line for check in bad for line in check.evidence][:12],
+            hint=bad[0].hint,
             checks=verdicts,
         )

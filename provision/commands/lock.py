@@ -116,13 +116,13 @@ def _reader(
 
 def _refuse_unverified(facts: Facts, values: dict[str, Any], catalog: Catalog) -> None:
     """Raise RefusedError where a check that reads fails: what is not proven is no example for others."""
-    verdicts = select(checks.run(facts.model_dump(), expect_of(facts, values, catalog)), values)
-    failed = [verdict for verdict in verdicts if verdict["status"] == "fail"]
+    found = select(checks.run(facts, expect_of(facts, values, catalog)), values)
+    failed = [check for check in found if check.level == "error"]
     if failed:
         raise RefusedError(
             "lock.not_verified",
-            f"it does not verify: {', '.join(verdict['id'] for verdict in failed)}",
-            because=[f"{verdict['id']}: {verdict['message']}" for verdict in failed[:6]],
+            f"it does not verify: {', '.join(check.code for check in failed)}",
+            because=[f"{check.code}: {check.message}" for check in failed[:6]],
             hint="provision verify shows the evidence; provision apply mends what it can; or leave the host out: -l",
         )
 

@@ -11,16 +11,16 @@ from xml.etree import ElementTree
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.prove import proofs
 from provision.catalog import load_catalog
-from provision.documents import Check, CheckStatus, VerifiedHost, VerifyDocument
+from provision.documents import VerifiedHost, VerifyDocument
 from provision.errors import Exit, Issue, ProvisionError, UsageError
 from provision.inventory import Host
+from provision.lib.findings import Check, status_of, worst
 from provision.planning import Call
 from provision.planning.verification import EVERYTHING, Look, verify_host
 from provision.remote import Session
 from provision.runs.fleet import Fleet, Silent, Talk, ask_all
 
 _READ_SECONDS = 60.0
-_WORST: tuple[CheckStatus, ...] = ("fail", "warn", "pass")
 
 
 def run(
@@ -42,7 +42,7 @@ def run(
         "verifying",
         lambda host, session: verify_host(_patient(session), dict(fleet.values[host.name]), catalog, look),
         talk or Silent(),
-        keep=lambda verdicts: keep,
+        keep=lambda checks: keep,
     )
     document = VerifyDocument()
     codes: list[Exit] = []
@@ -52,9 +52,8 @@ def run(
             document.errors.append(answer.issue)
             codes.append(answer.exit_code)
             continue
-        checks = [Check.model_validate(verdict) for verdict in answer]
-        document.hosts[name] = VerifiedHost(status=worst_status(checks), checks=checks)
-        failed = [check for check in checks if check.status == "fail"]
+        document.hosts[name] = VerifiedHost(status=status_of(worst(answer)), checks=answer)
+        failed = [check for check in answer if check.level == "error"]
         document.errors += [as_issue(name, check) for check in failed]
         codes.append(Exit.CHECK_FAILED if failed else Exit.OK)
     return document.conclude(codes)
@@ -70,17 +69,11 @@ def _patient(session: Session) -> Call:
     return call
 
 
-def worst_status(checks: Sequence[Check]) -> CheckStatus:
-    """Return the gravest status: fail, warn, pass; skip when nothing was judged."""
-    seen = {check.status for check in checks}
-    return next((status for status in _WORST if status in seen), "skip")
-
-
 def as_issue(host: str, check: Check) -> Issue:
     return Issue(
-        code=f"check.{check.id}",
+        code=f"check.{check.code}",
         host=host,
-        message=f"{check.id}: {check.message}",
+        message=f"{check.code}: {check.message}",
         because=check.evidence,
         hint=check.hint,
     )
@@ -93,7 +86,7 @@ def write_junit(document: VerifyDocument, path: Path) -> None:
     """
     suites = ElementTree.Element("testsuites", name="provision verify")
     for name, host in document.hosts.items():
-        checks = host.checks or [Check(id="host", status="fail", message=_why(document, name))]
+        checks = host.checks or [Check(id="host", status="error", message=_why(document, name))]
         count = {status: str(sum(check.status == status for check in checks)) for status in ("fail", "skip")}
         suite = ElementTree.SubElement(
             suites,
@@ -107,7 +100,7 @@ def write_junit(document: VerifyDocument, path: Path) -> None:
         )
         for check in checks:
             case = ElementTree.SubElement(
-                suite, "testcase", classname=name, name=check.id, time=f"{check.seconds or 0:.3f}"
+                suite, "testcase", classname=name, name=check.code, time=f"{check.seconds or 0:.3f}"
             )
             told = "\n".join([check.message, *check.evidence, *([f"hint: {check.hint}"] if check.hint else [])])
             if check.status == "fail":

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
-
 from provision.diagnose.finding import Level
 from provision.diagnose.rule import Case
 from provision.facts.diagnostics import UserTrouble
+from provision.lib.findings import Check
+from provision.parts.check import Judge
 
 _NONE = UserTrouble()
-_LEVELS: Mapping[str, Level] = {"fail": "error", "warn": "warning"}
 
 
 def user(case: Case) -> UserTrouble:
@@ -18,15 +16,14 @@ def user(case: Case) -> UserTrouble:
     return case.facts.trouble.user if case.facts.trouble else _NONE
 
 
-def verdict(case: Case, check: Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
-    """What a check says of this host; the same dict as ``verify`` shows."""
-    kept: dict[str, dict[str, Any]] = case.__dict__.setdefault("_verdicts", {})
-    name = f"{check.__module__}.{check.__name__}"
-    if name not in kept:
-        kept[name] = check(case.plain, case.expect)
-    return kept[name]
+def verdict(case: Case, check: Judge) -> Check:
+    """What a check says of this host; the same as ``verify`` shows."""
+    kept: dict[str, Check] = case.__dict__.setdefault("_verdicts", {})
+    if check.code not in kept:
+        kept[check.code] = check(case.facts, case.expect)
+    return kept[check.code]
 
 
-def level_of(said: Mapping[str, Any]) -> Level | None:
-    """error for fail, warning for warn, None for all that is well or was not judged."""
-    return _LEVELS.get(said["status"])
+def level_of(said: Check) -> Level | None:
+    """Its level where something is wrong, None for all that is well or was not judged."""
+    return said.level if said.level in ("error", "warning") else None

@@ -13,7 +13,7 @@ from provision.diagnose.finding import Repair
 from provision.diagnose.rule import Case
 from provision.facts import DiskModule, Facts, Gpu, GpuUser, Kernel, Package
 from provision.facts.diagnostics import BootTrouble, ModuleRow
-from provision.parts import checks
+from provision.parts.driver import installed as installed_now
 from provision.parts.driver.installed import InstalledDriver, installed_driver
 from provision.parts.driver.removed import removed_driver
 
@@ -61,7 +61,7 @@ def installed(case: Case) -> InstalledDriver:
 
 def own_gpus(case: Case) -> list[Gpu]:
     """The GPUs that this host's driver is to drive: those handed to virtual machines are not."""
-    return [gpu for gpu in case.facts.gpus if not checks.is_set_aside(gpu.driver)]
+    return installed_now.own_gpus(case.facts)
 
 
 def in_container(case: Case) -> bool:
@@ -79,8 +79,7 @@ def library_version(case: Case) -> str | None:
 
 def modules_of(case: Case, kernel: str) -> list[DiskModule]:
     """The nvidia modules on disk for one kernel, the one that depmod prefers first (updates/ beats kernel/)."""
-    found = [module for module in case.facts.module.on_disk if module.kernel == kernel]
-    return sorted(found, key=lambda module: ("/updates/" not in module.path, module.path))
+    return installed_now.modules_of(case.facts, kernel)
 
 
 def kernel_row(facts: Facts, release: str) -> Kernel | None:

@@ -17,6 +17,7 @@ from provision.diagnose import rules
 from provision.diagnose.finding import Level, Repair
 from provision.diagnose.pages import FOLDER, codes
 from provision.facts import Facts
+from provision.parts.check import Expect
 
 # lines of one finding
 _EVIDENCE = 12
@@ -36,7 +37,7 @@ class Case:
         return bool(self.values.get("nvidia_driver_manage", True))
 
     @cached_property
-    def expect(self) -> dict[str, Any]:
+    def expect(self) -> Expect:
         """What ``verify`` holds this host to: rules that judge the same things ask its checks."""
         from provision.planning.verification import (
             # it knows planning, which most of what imports this does not need
@@ -44,11 +45,6 @@ class Case:
         )
 
         return expect_of(self.facts, dict(self.values), self.catalog)
-
-    @cached_property
-    def plain(self) -> dict[str, Any]:
-        """The facts as the checks take them."""
-        return self.facts.model_dump()
 
 
 class Found:

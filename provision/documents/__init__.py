@@ -14,9 +14,9 @@ from pydantic_core import PydanticSerializationError
 from provision.errors import Exit, Issue, ProvisionError, worst
 from provision.facts import Facts
 from provision.lib.clean import clean_json
+from provision.lib.findings import Check
 from provision.parts.plan import HostPlan
 
-CheckStatus = Literal["pass", "warn", "fail", "skip"]
 T = TypeVar("T", bound="Document")
 
 
@@ -110,18 +110,6 @@ class EnvsDocument(Document):
 class PlanDocument(Document):
     schema_id: str = Field(default="provision/plan/1", alias="schema")
     hosts: dict[str, HostPlan] = Field(default_factory=dict)
-
-
-class Check(BaseModel):
-    id: str
-    status: CheckStatus
-    message: str
-    evidence: list[str] = Field(default_factory=list)
-    hint: str | None = None
-    # of checks that run something
-    seconds: float | None = None
-    # measured, the unit in the name
-    numbers: dict[str, float] = Field(default_factory=dict)
 
 
 class VerifiedHost(BaseModel):

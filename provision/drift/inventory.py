@@ -14,7 +14,7 @@ from provision.facts import Facts
 from provision.parts import checks
 from provision.parts.containers.packages import is_toolkit_uri
 from provision.parts.decision import DriverWish
-from provision.parts.driver.installed import is_cuda_uri, is_ppa_uri
+from provision.parts.driver.installed import driver_packages, is_cuda_uri, is_ppa_uri, next_boot_problems
 from provision.parts.plan import HostPlan, Step
 from provision.planning import standing
 from provision.planning.verification import expect_of, select
@@ -121,8 +121,7 @@ def _next_boot(facts: Facts, plan: HostPlan) -> list[Item]:
     """What would go wrong at the next boot, where a driver is there at all."""
     if any(issue.code == "driver.next_boot" for issue in plan.blockers) or not facts.module.loaded:
         return []
-    data = facts.model_dump()
-    problems = checks.next_boot_problems(data) if checks.installed_driver(data) else []
+    problems = next_boot_problems(facts) if driver_packages(facts) else []
     hint = "do not reboot before provision apply has put a module there"
     return [_item("boot.module", "the next boot", "a module that fits", problem, hint) for problem in problems]
 
@@ -176,7 +175,7 @@ def _unattended(facts: Facts, values: dict[str, Any]) -> list[Item]:
     if not (wish.manage and wish.hold and facts.apt.unattended and apt_files.UNATTENDED in facts.own_files):
         return []
     lost = [p for p in driver_names.UNATTENDED_PATTERNS if not any(p.startswith(one) for one in facts.apt.blacklist)]
-    if not lost or not checks.installed_driver(facts.model_dump()):
+    if not lost or not driver_packages(facts):
         return []
     return [
         _item(
@@ -208,9 +207,9 @@ def _reboot(facts: Facts, plan: HostPlan) -> list[Item]:
 
 def _checks(facts: Facts, values: dict[str, Any], catalog: Catalog) -> list[Item]:
     """Failed checks: they see what no plan would change. A warning is the state of many healthy hosts."""
-    verdicts = select(checks.run(facts.model_dump(), expect_of(facts, values, catalog)), values)
+    found = select(checks.run(facts, expect_of(facts, values, catalog)), values)
     return [
-        _item(f"check.{verdict['id']}", verdict["id"], "pass", verdict["message"], verdict["hint"])
-        for verdict in verdicts
-        if verdict["status"] == "fail"
+        _item(f"check.{check.code}", check.code, "pass", check.message, check.hint)
+        for check in found
+        if check.level == "error"
     ]

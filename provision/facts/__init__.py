@@ -147,6 +147,11 @@ class Package(Answer):
         return self.status[1] == "i" and bool(self.version)
 
     @property
+    def there(self) -> bool:
+        """Files of it are on the disk, whole or not."""
+        return self.status[1] not in "nc"
+
+    @property
     def held(self) -> bool:
         return self.status[0] == "h"
 

@@ -15,9 +15,8 @@ from provision.facts import DiskModule, Facts
 from provision.layers.conda import conda_lines
 from provision.layers.containers import container_lines
 from provision.layers.cuda import cuda_lines, cudnn_lines, nccl_lines
-from provision.parts import checks
 from provision.parts.decision import CHANNELS
-from provision.parts.driver.installed import installed_driver, is_cuda_uri, is_ppa_uri
+from provision.parts.driver.installed import RIVALS, installed_driver, is_cuda_uri, is_ppa_uri, stale_holds, unheld
 
 Layer = tuple[str, list[str]]
 
@@ -108,7 +107,7 @@ def _loaded(facts: Facts) -> list[str]:
         lines.append("nouveau is loaded")
     if facts.module.nova_loaded:
         lines.append("nova is loaded")
-    blocked = [name for name in checks.RIVALS if name in facts.modprobe.blacklisted]
+    blocked = [name for name in RIVALS if name in facts.modprobe.blacklisted]
     if blocked:
         lines.append(f"blocked by modprobe.d: {', '.join(blocked)}")
     return lines
@@ -145,7 +144,7 @@ def _role(facts: Facts, release: str) -> str:
 def _packages(facts: Facts) -> list[str]:
     have, lines = installed_driver(facts), []
     if have.packages:
-        loose = checks.unheld(facts.model_dump())
+        loose = unheld(facts)
         held = (
             "all held" if not loose else "none held" if len(loose) == len(have.packages) else f"{len(loose)} not held"
         )
@@ -167,7 +166,7 @@ def _packages(facts: Facts) -> list[str]:
     others = [name for name in others if name not in cuda]
     lines += [f"held besides: {len(cuda)} of CUDA"] if cuda else []
     lines += [f"held besides: {_some(others)}"] if others else []
-    stale = checks.stale_holds(facts.model_dump())
+    stale = stale_holds(facts)
     lines += [f"held, and not installed: {_some(stale)}"] if stale else []
     unfinished = sorted(
         {*facts.package_problems, *(name for name, package in facts.packages.items() if package.broken)}

@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
+
+from pydantic import ValidationError
 
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.prove import proofs
 from provision.catalog import Catalog, load_catalog
 from provision.errors import UsageError
 from provision.facts import Facts, ShellLine
-from provision.lib.text import answered
+from provision.lib.findings import Check
+from provision.lib.text import answered, bad_answer
 from provision.parts import checks
+from provision.parts.check import Expect
 from provision.parts.conda.desired import conda_wish_of
 from provision.parts.conda.plan import conda_expectation
 from provision.parts.conda.resolve import resolve_conda
@@ -58,21 +62,28 @@ EVERYTHING = Look()
 
 def verify_host(
     call: Call, values: dict[str, Any], catalog: Catalog | None = None, look: Look = EVERYTHING
-) -> list[dict[str, Any]]:
-    """Read one host, have it prove what it can, and judge it; see checks for what a verdict is.
+) -> list[Check]:
+    """Read one host, have it prove what it can, and judge it.
 
     Raises UsageError where a pattern of ``look`` means none of this host's checks.
     """
     catalog = catalog or load_catalog()
     facts = read_facts(call, values)
     expect = expect_of(facts, values, catalog)
-    verdicts = list(checks.run(facts.model_dump(), expect))
+    found = checks.run(facts, expect)
     if runs(values, look):
-        verdicts += answered(call("prove.proofs", prove_args(facts, values, expect, catalog, look)), checks=list)[
-            "checks"
-        ]
-    refuse_unknown(look, (verdict["id"] for verdict in verdicts))
-    return select(verdicts, values, look)
+        found += proven(call("prove.proofs", prove_args(facts, values, expect, catalog, look)))
+    refuse_unknown(look, (check.code for check in found))
+    return select(found, values, look)
+
+
+def proven(answer: object) -> list[Check]:
+    """What a host's program ``prove`` says of the checks that ran there. Raises HostFailedError for what is no answer."""
+    rows = answered(answer, checks=list)["checks"]
+    try:
+        return [Check.model_validate(row) for row in rows]
+    except ValidationError as error:
+        raise bad_answer("its checks are of no known form") from error
 
 
 def runs(values: dict[str, Any], look: Look) -> bool:
@@ -80,23 +91,19 @@ def runs(values: dict[str, Any], look: Look) -> bool:
     return bool(values.get("gpu_verify_run", True)) and look.wants_to_run()
 
 
-def select(verdicts: Sequence[dict[str, Any]], values: dict[str, Any], look: Look = EVERYTHING) -> list[dict[str, Any]]:
-    """Return the verdicts that were asked for; with gpu_verify_strict a warning counts as a failure."""
+def select(checks: Iterable[Check], values: dict[str, Any], look: Look = EVERYTHING) -> list[Check]:
+    """Return the checks that were asked for; with gpu_verify_strict a warning counts as a failure."""
     found = []
-    for verdict in verdicts:
-        if not look.wants(verdict["id"]):
+    for check in checks:
+        if not look.wants(check.code):
             continue
-        left_out = [p for p in values.get("gpu_verify_skip") or () if proofs.wanted(verdict["id"], [p])]
+        left_out = [p for p in values.get("gpu_verify_skip") or () if proofs.wanted(check.code, [p])]
         if left_out and not look.only:
-            verdict = {
-                **verdict,
-                "status": "skip",
-                "message": f"left out (gpu_verify_skip: {left_out[0]})",
-                "evidence": [],
-            }
-        if verdict["status"] == "warn" and values.get("gpu_verify_strict"):
-            verdict = {**verdict, "status": "fail"}
-        found.append(verdict)
+            said = f"left out (gpu_verify_skip: {left_out[0]})"
+            check = check.model_copy(update={"level": "skip", "message": said, "evidence": []})
+        if check.level == "warning" and values.get("gpu_verify_strict"):
+            check = check.model_copy(update={"level": "error"})
+        found.append(check)
     return found
 
 
@@ -120,22 +127,23 @@ def refuse_unknown(look: Look, found: Iterable[str]) -> None:
             )
 
 
-def expect_of(facts: Facts, values: dict[str, Any], catalog: Catalog | None = None) -> dict[str, Any]:
+def expect_of(facts: Facts, values: dict[str, Any], catalog: Catalog | None = None) -> Expect:
     """What verify holds a host to: the wish, and where it leaves a choice, what resolve keeps."""
     catalog = catalog or load_catalog()
     cuda_wish = CudaWish.from_vars(values)
     wish = replace(DriverWish.from_vars(values), toolkits=cuda_wish.versions)
     driver = resolve_driver(wish, facts, catalog, {})
-    expect = expectation(wish, facts, driver)
-    expect["gpus"] = expected_count(str(values.get("gpu_verify_expect") or ""))
+    count = expected_count(str(values.get("gpu_verify_expect") or ""))
     cuda = resolve_cuda(cuda_wish, facts, catalog, {}, driver)
-    expect["cuda"] = cuda_expectation(cuda_wish, facts, catalog, cuda)
     conda_wish = conda_wish_of(values)
-    expect["conda"] = conda_expectation(conda_wish, resolve_conda(conda_wish, facts, catalog, driver))
     containers_wish = ContainersWish.from_vars(values)
     containers = resolve_containers(containers_wish, facts, catalog, {}, driver)
-    expect["containers"] = containers_expectation(containers_wish, facts, catalog, containers)
-    return expect
+    return Expect(
+        driver=expectation(wish, facts, driver, count),
+        cuda=cuda_expectation(cuda_wish, facts, catalog, cuda),
+        conda=conda_expectation(conda_wish, resolve_conda(conda_wish, facts, catalog, driver)),
+        containers=containers_expectation(containers_wish, facts, catalog, containers),
+    )
 
 
 def expected_count(text: str) -> int:
@@ -154,22 +162,18 @@ def expected_count(text: str) -> int:
     return sum(int(match[1]) for match in counts if match)
 
 
-def interpreters(facts: Facts, values: dict[str, Any], expect: dict[str, Any]) -> list[str]:
+def interpreters(facts: Facts, values: dict[str, Any], expect: Expect) -> list[str]:
     """Interpreters to judge: gpu_verify_python, then those of the environments that are asked for.
 
     What is asked for without CUDA is not held to use a GPU; of what is not there, conda.environments tells.
     """
     there = {env.path for env in facts.conda.environments if env.state == "whole" and env.python}
-    asked = [
-        f"{env['path']}/bin/python"
-        for env in expect["conda"].get("environments", ())
-        if env["path"] in there and env["build"] != "cpu"
-    ]
+    asked = [f"{env.path}/bin/python" for env in expect.conda.environments if env.path in there and env.build != "cpu"]
     return list(dict.fromkeys([*(values.get("gpu_verify_python") or ()), *asked]))
 
 
 def prove_args(
-    facts: Facts, values: dict[str, Any], expect: dict[str, Any], catalog: Catalog, look: Look = EVERYTHING
+    facts: Facts, values: dict[str, Any], expect: Expect, catalog: Catalog, look: Look = EVERYTHING
 ) -> dict[str, Any]:
     """What the host's program ``prove`` is told: cards, toolkits, interpreters, thresholds and limits."""
     # What a login exports: lines that people wrote for everyone, and ours where it was asked for.
@@ -182,7 +186,7 @@ def prove_args(
     if values.get("cuda_toolkit_ld_library_path") and values.get("cuda_toolkit_versions"):
         exported.append(f"{LINK}/lib64")
     return {
-        "expect": {"cards": str(values.get("gpu_verify_expect") or ""), "gpus": expect["gpus"]},
+        "expect": {"cards": str(values.get("gpu_verify_expect") or ""), "gpus": expect.driver.gpus},
         "users": [user.model_dump() for user in facts.gpu_users],
         "toolkits": [
             {"version": toolkit.version, "path": toolkit.path}

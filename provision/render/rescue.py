@@ -170,7 +170,7 @@ def _end(host: RescuedHost, verbosity: int) -> Iterable[RenderableType]:
     for check in host.checks:
         if check.status in ("fail", "warn"):
             style = "bold red" if check.status == "fail" else "yellow"
-            yield indented(text(f"{check.status}  ", check.id, f"  {check.message}", styles=(style, "bold")), 2)
+            yield indented(text(f"{check.status}  ", check.code, f"  {check.message}", styles=(style, "bold")), 2)
             if check.hint:
                 yield indented(text("hint: ", check.hint, styles=("cyan", "")), 8)
     if host.packages and verbosity:

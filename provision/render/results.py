@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from rich.console import RenderableType
 
-from provision.documents import AppliedHost, ApplyDocument, Check, VerifyDocument
+from provision.documents import AppliedHost, ApplyDocument, VerifyDocument
+from provision.lib.findings import Check
 from provision.render.base import Text, columns, headline, indented, text
 from provision.render.words import STYLES, count_words, grouped, hosts_in_words, plural, task_words
 
@@ -58,7 +59,7 @@ def verified(document: VerifyDocument, verbosity: int) -> Iterable[RenderableTyp
 
 def _judged(checks: Sequence[Check]) -> list[tuple[object, ...]]:
     return [
-        (check.id, check.status, check.message)
+        (check.code, check.status, check.message)
         + ((check.evidence, check.hint) if check.status in ("warn", "fail") else ())
         for check in checks
     ]
@@ -75,10 +76,10 @@ def folded(checks: Sequence[Check]) -> list[Check]:
     """Checks with a kind of which nothing was judged (conda on a host without conda) as one of its name."""
     kinds: dict[str, list[Check]] = {}
     for check in checks:
-        kinds.setdefault(check.id.split(".")[0], []).append(check)
+        kinds.setdefault(check.code.split(".")[0], []).append(check)
     found = []
     for check in checks:
-        kind = check.id.split(".")[0]
+        kind = check.code.split(".")[0]
         alike = kinds[kind]
         if len(alike) == 1 or any(other.status != "skip" for other in alike):
             found.append(check)
@@ -91,7 +92,7 @@ def folded(checks: Sequence[Check]) -> list[Check]:
 
 def _checks(checks: Sequence[Check], evidence: bool) -> Iterable[RenderableType]:
     for check in checks:
-        line = Text.assemble((f"{check.status:<4}  ", STYLES[check.status]), (check.id, "bold"), "  ", check.message)
+        line = Text.assemble((f"{check.status:<4}  ", STYLES[check.status]), (check.code, "bold"), "  ", check.message)
         yield indented(line, 2)
         wrong = check.status in ("warn", "fail")
         for fact in check.evidence if wrong or (evidence and check.status != "skip") else ():
@@ -138,7 +139,7 @@ def _waves(document: ApplyDocument) -> Iterable[RenderableType]:
 def _proven(passed: Sequence[Check]) -> Text:
     told = Text()
     for number, check in enumerate(passed):
-        told.append("; " if number else "").append(check.id, style="dim").append(f" {check.message}")
+        told.append("; " if number else "").append(check.code, style="dim").append(f" {check.message}")
     return told
 
 
@@ -160,7 +161,7 @@ def _host(host: AppliedHost, verbosity: int) -> Iterable[RenderableType]:
     passed = [check for check in host.checks if check.status == "pass"]
     if passed:
         rows.append(("proven", _proven(passed)))
-    skipped = [check.id for check in host.checks if check.status == "skip"]
+    skipped = [check.code for check in host.checks if check.status == "skip"]
     if skipped and verbosity:
         rows.append(("skipped", ", ".join(skipped)))
     if rows:

@@ -17,8 +17,8 @@ from provision.errors import Issue, ProvisionError
 from provision.facts import Facts
 from provision.inventory.proxy import HostProxy
 from provision.inventory.repositories import FleetMirror, Mirror, agreed, source_spec
-from provision.parts import checks
 from provision.parts.decision import DriverWish
+from provision.parts.driver.installed import next_boot_problems
 from provision.parts.driver.removed import removed_driver
 from provision.parts.driver.resolve import resolve_driver
 from provision.parts.plan import HostPlan
@@ -258,7 +258,7 @@ def _next_boot(facts: Facts, values: dict[str, Any], catalog: Catalog) -> list[s
         return []
     target = resolve_driver(wish, facts, catalog, {}).target
     version = target.version if target else None
-    return list(checks.next_boot_problems(facts.model_dump(), version))
+    return next_boot_problems(facts, version)
 
 
 # --- levels 1 and 2 ----------------------------------------------------------------------------------------------

@@ -8,8 +8,9 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 from provision.diagnose.finding import ACTIONS, Finding
-from provision.documents import Check, Document
+from provision.documents import Document
 from provision.errors import Issue
+from provision.lib.findings import Check
 from provision.parts.plan import HostPlan, PackageChange
 from provision.rescue.purge import PurgePlan
 from provision.rescue.undo import UndoPlan

@@ -16,6 +16,7 @@ from ansible_collections.gpu.provision.plugins.module_utils.conda import probe a
 from ansible_collections.gpu.provision.plugins.module_utils.lib import host_tree
 from provision.catalog import load_catalog
 from provision.facts import Conda, Facts
+from provision.parts.check import Expect
 from provision.parts.conda import checks as conda_checks
 from provision.parts.conda.desired import CondaWish
 from provision.parts.conda.plan import conda_expectation, conda_spec
@@ -92,9 +93,8 @@ def test_a_second_run_changes_nothing_and_verify_passes(place):
     assert spec == {"prefixes": [], "environments": []}
     env = next(env for env in facts.conda.environments if env.path == f"{place.prefix}/envs/py311cu124")
     assert (env.builds, env.cuda, env.changed, env.owner) == ({"torch": "cuda"}, "12.4", False, place.user)
-    want = {"conda": conda_expectation(wish, decision)}
-    verdicts = {check(facts.model_dump(), want)["status"] for check in conda_checks.CHECKS}
-    assert verdicts == {"pass"}, [check(facts.model_dump(), want) for check in conda_checks.CHECKS]
+    found = [check(facts, Expect(conda=conda_expectation(wish, decision))) for check in conda_checks.CHECKS]
+    assert {check.level for check in found} == {"pass"}, found
 
 
 def test_another_wish_is_made_only_when_that_is_allowed(place):

@@ -7,6 +7,7 @@ import yaml
 
 import provision.collection  # noqa: F401 - makes the collection importable
 from provision.catalog import load_catalog
+from provision.parts.check import Expect
 from provision.parts.containers import checks as containers_checks
 from provision.parts.containers.plan import containers_expectation
 from provision.parts.containers.resolve import resolve_containers
@@ -19,8 +20,10 @@ IDS = ["packages", "runtime", "cdi", "shm", "group", "flags", "links"]
 
 
 def run(facts, want):
-    found = [check(facts, {"containers": want}) for check in containers_checks.CHECKS]
-    return {verdict["id"].removeprefix("container."): verdict for verdict in found}
+    expect = Expect.model_validate({"containers": want})
+    return {
+        check.code.removeprefix("container."): check(facts, expect).model_dump() for check in containers_checks.CHECKS
+    }
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
@@ -32,10 +35,8 @@ def test_checks_of_containers(case):
         "containers": case.get("containers") or {},
         "driver": f"580-server {loaded} open signed" if loaded else "",
     }
-    facts = case_host(host).model_dump()
-    facts["devices"] = ["/dev/nvidia0"]
-    if case.get("containers", {}) is None:
-        del facts["containers"]
+    facts = case_host(host)
+    facts.devices = ["/dev/nvidia0"]
     verdicts = run(facts, case.get("want", {}))
     assert list(verdicts) == IDS
     for name, (status, *words) in case["expect"].items():
@@ -58,7 +59,7 @@ def test_what_is_carried_out_passes(case):
     after.containers.toolkit.program = True
     again = resolve_containers(wish, after, load_catalog(), {}, case_driver(case, after))
     want = containers_expectation(wish, after, load_catalog(), again)
-    verdicts = run(after.model_dump(), want)
+    verdicts = run(after, want)
     assert {v["id"]: v for v in verdicts.values() if v["status"] == "fail"} == {}
     assert verdicts["packages"]["status"] in ("pass", "warn")
 
@@ -70,7 +71,7 @@ def test_what_the_plan_would_change_does_not_pass(case):
     if decision.target is None or facts.containers.docker.file.error:
         return
     before = resolve_containers(wish, facts, load_catalog(), {}, case_driver(case, facts))
-    verdicts = run(facts.model_dump(), containers_expectation(wish, facts, load_catalog(), before))
+    verdicts = run(facts, containers_expectation(wish, facts, load_catalog(), before))
     if decision.target.packages and not wish.update:
         assert {"fail", "warn"} & {v["status"] for v in verdicts.values()}
     if "runtimes.nvidia" in decision.target.keys:
@@ -80,5 +81,5 @@ def test_what_the_plan_would_change_does_not_pass(case):
 def test_a_refusal_is_a_failure():
     case = {"wish": {"runtimes": ["docker"]}, "containers": {"docker": {"snap": True}}, "toolkit": "1.20.0"}
     wish, facts, decision = decided(case)
-    verdicts = run(facts.model_dump(), containers_expectation(wish, facts, load_catalog(), decision))
+    verdicts = run(facts, containers_expectation(wish, facts, load_catalog(), decision))
     assert verdicts["runtime"]["status"] == "fail" and "snap" in verdicts["runtime"]["message"]

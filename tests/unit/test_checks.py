@@ -1,6 +1,5 @@
 """The checks of verify, from a table: one good host, changed in one way at a time."""
 
-import copy
 from pathlib import Path
 
 import pytest
@@ -8,7 +7,10 @@ import yaml
 
 import provision.collection  # noqa: F401
 from provision.facts import Facts
+from provision.lib.findings import worst
 from provision.parts import checks
+from provision.parts.check import DriverExpect, Expect
+from provision.parts.driver import installed
 
 CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/checks.yml").read_text())
 KERNEL = "6.8.0-48-generic"
@@ -53,25 +55,26 @@ GOOD = Facts.model_validate(
         "modprobe": {"blacklisted": ["nouveau", "nova_core"]},
         "initrds": [{"kernel": KERNEL, "newer_than_blacklist": True}],
     }
-).model_dump()
+)
 WANT = {"version": "580.126.20", "branch": "580", "flavour": "open", "manage": True, "hold": True, "persistence": True}
 
 
 def changed(facts, change):
     """Return facts with dotted paths replaced; package names may contain dots only as the last part."""
-    facts = copy.deepcopy(facts)
+    data = facts.model_dump()
     for path, value in change.items():
         *parents, last = path.split(".")
-        node = facts
+        node = data
         for part in parents:
             node = node[int(part) if isinstance(node, list) else part]
         node[int(last) if isinstance(node, list) else last] = value
-    return Facts.model_validate(facts).model_dump()
+    return Facts.model_validate(data)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
 def test_checks(case):
-    verdicts = {v["id"]: v for v in checks.run(changed(GOOD, case["change"]), {**WANT, **case.get("want", {})})}
+    expect = Expect(driver=DriverExpect(**{**WANT, **case.get("want", {})}))
+    verdicts = {check.code: check.model_dump() for check in checks.run(changed(GOOD, case["change"]), expect)}
     for check, (status, *words) in case["expect"].items():
         verdict = verdicts[check]
         assert verdict["status"] == status, verdict
@@ -83,18 +86,17 @@ def test_checks(case):
 
 
 def test_the_good_host_skips_only_what_it_does_not_have():
-    verdicts = checks.run(GOOD, WANT)
+    verdicts = checks.run(GOOD, Expect(driver=DriverExpect(**WANT)))
     # It has no CUDA, no conda and no containers: tests/unit/test_checks_cuda.py, test_check_containers.py.
-    others = [v for v in verdicts if not v["id"].startswith(("cuda.", "conda.", "container."))]
-    assert [v["id"] for v in others if v["status"] != "pass"] == ["service.fabric_manager"]
-    assert checks.worst(verdicts) == "pass"
+    others = [v for v in verdicts if v.area not in ("cuda", "conda", "container")]
+    assert [v.code for v in others if v.level != "pass"] == ["service.fabric_manager"]
+    assert worst(verdicts) == "pass"
 
 
 def test_modules_under_updates_win():
     # depmod's default search order: updates before the built-in tree.
     facts = changed(GOOD, {})
-    facts["module"]["on_disk"].append(
-        dict(facts["module"]["on_disk"][0], path=f"/lib/modules/{KERNEL}/updates/dkms/nvidia.ko", version="550.1")
-    )
-    assert checks.modules_of(facts, KERNEL)[0]["version"] == "550.1"
-    assert "550.1" in checks.next_boot_problems(facts)[0]
+    path = f"/lib/modules/{KERNEL}/updates/dkms/nvidia.ko"
+    facts.module.on_disk.append(facts.module.on_disk[0].model_copy(update={"path": path, "version": "550.1"}))
+    assert installed.modules_of(facts, KERNEL)[0].version == "550.1"
+    assert "550.1" in installed.next_boot_problems(facts)[0]

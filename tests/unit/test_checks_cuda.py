@@ -10,14 +10,13 @@ from ansible_collections.gpu.provision.plugins.module_utils.probe import facts a
 from provision.collection import ROOT
 from provision.facts import Facts
 from provision.parts import checks
+from provision.parts.check import Expect
 from provision.parts.cuda import checks as cuda_checks
 from provision.parts.cuda import library_checks
 from tests.unit import cudatrees, trees
 
 TABLE = yaml.safe_load((ROOT / "tests/cases/checks_cuda.yml").read_text(encoding="utf-8"))
-OWN = {
-    check(Facts().model_dump(), checks.DEFAULT_EXPECT)["id"] for check in (*cuda_checks.CHECKS, *library_checks.CHECKS)
-}
+OWN = {check.code for check in (*cuda_checks.CHECKS, *library_checks.CHECKS)}
 
 
 def merged(base, change):
@@ -46,7 +45,7 @@ def judged(case, where):
     }
     found["smi"]["gpus"] = [{"index": 0, "name": case.get("gpu", "NVIDIA H100 80GB HBM3")}]
     found["smi"]["cuda_version"] = case.get("carries", "13.0")
-    facts = Facts.model_validate(found).model_dump()
+    facts = Facts.model_validate(found)
     wish = {} if case.get("wish") is False else {**base.get("wish", {}), **case.get("wish", {})}
     if wish:
         wish.setdefault("needs", TABLE["needs"])
@@ -54,8 +53,8 @@ def judged(case, where):
         wish.setdefault(
             "names", [name for name, _, status in rows if status == "hi" and not name.startswith("cuda-compat")]
         )
-    verdicts = checks.run(facts, {"manage": True, "cuda": wish or {"needs": TABLE["needs"]}})
-    return {verdict["id"]: verdict for verdict in verdicts if verdict["id"] in OWN}
+    verdicts = checks.run(facts, Expect.model_validate({"cuda": wish or {"needs": TABLE["needs"]}}))
+    return {verdict.code: verdict.model_dump() for verdict in verdicts if verdict.code in OWN}
 
 
 @pytest.mark.parametrize("case", TABLE["cases"], ids=lambda case: case["name"])

@@ -35,7 +35,7 @@ def test_checks_page_is_current():
 def test_every_check_is_explained():
     page = docs.checks_page()
     for check in docs.checks.CHECKS:
-        section = page.split(f"## {docs.check_id(check)}\n")[1].split("\n## ")[0]
+        section = page.split(f"## {check.code}\n")[1].split("\n## ")[0]
         assert "- **fail" in section or "- **warn" in section
 
 

@@ -15,8 +15,9 @@ from ansible_collections.gpu.provision.plugins.module_utils.run import record as
 from ansible_collections.gpu.provision.plugins.plugin_utils import runlock, runrecord
 from provision import inventory, remote
 from provision.commands import history as command
-from provision.documents import AppliedHost, ApplyDocument, Check, PlanDocument
+from provision.documents import AppliedHost, ApplyDocument, PlanDocument
 from provision.errors import UnreachableError, UsageError
+from provision.lib.findings import Check
 from provision.lock.model import load
 from provision.parts.plan import HostPlan, PackageChange
 from provision.render import history as history_view

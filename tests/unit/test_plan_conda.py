@@ -10,6 +10,7 @@ from ansible_collections.gpu.provision.plugins.module_utils.apt import files as 
 from ansible_collections.gpu.provision.plugins.module_utils.conda import common as conda_common
 from provision.catalog import load_catalog
 from provision.collection import ROOT
+from provision.parts.check import PrefixExpect
 from provision.parts.conda.plan import EXPORTS, conda_expectation, conda_spec, conda_summary
 from provision.parts.conda.resolve import resolve_conda
 from provision.planning.verification import expect_of, interpreters
@@ -186,7 +187,7 @@ def test_verify_holds_a_host_to_an_installation_that_the_plan_refuses():
     wish, facts, driver = given(case_named("a partial one is refused"))
     decision = resolve_conda(wish, facts, load_catalog(), driver)
     assert decision.blockers
-    assert conda_expectation(wish, decision)["prefixes"] == [{"path": "/opt/miniconda3", "channels": None}]
+    assert conda_expectation(wish, decision).prefixes == [PrefixExpect(path="/opt/miniconda3", channels=None)]
 
 
 def test_what_is_decided_for_two_users_alike_is_told_once():

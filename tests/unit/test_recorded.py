@@ -48,15 +48,14 @@ def test_its_driver_is_refused_and_accepted_when_that_is_said():
 def test_it_is_judged_as_it_was_there(manage):
     found = verify_host(lambda program, args: facts(), {"nvidia_driver_manage": manage, "gpu_verify_run": False})
     # Checks of CUDA and containers came later: what those of CUDA say of a real machine is in h100x1.
-    assert {v["status"] for v in found if v["id"].startswith(("conda.", "container."))} == {"skip"}
-    later = ("cuda.", "conda.", "container.")
-    verdicts = [verdict for verdict in found if not verdict["id"].startswith(later)]
+    assert {v.level for v in found if v.area in ("conda", "container")} == {"skip"}
+    verdicts = [verdict for verdict in found if verdict.area not in ("cuda", "conda", "container")]
     printed = (RECORDED / "printed.txt").read_text().split("$ provision -i localhost, ")
     session = printed[5] if not manage else printed[3]
     assert session.startswith("verify" if manage else "verify -e nvidia_driver_manage=false")
     for verdict in verdicts:
-        assert f"  {verdict['status']}  {verdict['id']}  {verdict['message']}\n" in session
-    statuses = [verdict["status"] for verdict in verdicts]
+        assert f"  {verdict.status}  {verdict.code}  {verdict.message}\n" in session
+    statuses = [verdict.status for verdict in verdicts]
     assert ("fail" in statuses) is manage
 
 
@@ -75,10 +74,10 @@ def test_cuda_of_a_real_h100_machine(machine):
         assert f"{title} {words(' '.join(lines))} " in printed
     values = {"nvidia_driver_manage": False, "gpu_verify_run": False}
     found = verify_host(lambda program, args: tree.model_dump(), values)
-    verdicts = [verdict for verdict in found if verdict["id"].startswith("cuda.")]
-    assert {verdict["status"] for verdict in verdicts} == {"pass", "skip"}
+    verdicts = [verdict for verdict in found if verdict.area == "cuda"]
+    assert {verdict.status for verdict in verdicts} == {"pass", "skip"}
     for verdict in verdicts:
-        lines = [verdict["status"], verdict["id"], verdict["message"], *verdict["evidence"]]
+        lines = [verdict.status, verdict.code, verdict.message, *verdict.evidence]
         assert words(" ".join(lines)) in printed
 
 

@@ -8,8 +8,9 @@ import pytest
 from rich.console import Console
 
 from provision.cli.schemas import schemas
-from provision.documents import ApplyDocument, Check, Document, PlanDocument, ScanDocument, ScannedHost, VerifyDocument
+from provision.documents import ApplyDocument, Document, PlanDocument, ScanDocument, ScannedHost, VerifyDocument
 from provision.errors import Exit, Issue
+from provision.lib.findings import Check
 from provision.parts.plan import HostPlan, PackageChange, Reason, Step
 from provision.render import Progress, Renderer, size
 from provision.render.results import folded
@@ -371,7 +372,7 @@ def test_a_kind_of_which_nothing_was_judged_is_one_line():
         Check(id="container.flags", status="skip", message="no docker"),
         Check(id="container.shm", status="skip", message="no docker in use"),
     ]
-    assert [(check.id, check.message) for check in folded(checks)] == [
+    assert [(check.code, check.message) for check in folded(checks)] == [
         ("gpu.bus", "2 on the PCI bus"),
         ("gpu.p2p", "fewer than two cards to use"),
         ("conda.*", "no conda, and none is asked for"),

@@ -7,10 +7,11 @@ import pytest
 
 from provision.commands import rescue
 from provision.diagnose.finding import Diagnosis, Finding, Repair
-from provision.documents import Check, VerifiedHost, VerifyDocument
+from provision.documents import VerifiedHost, VerifyDocument
 from provision.errors import HostFailedError, Issue, RefusedError, UnreachableError
 from provision.facts import Facts
 from provision.inventory import Connection, Host, Inventory
+from provision.lib.findings import Check
 from provision.render import Renderer
 from provision.rescue.host import Look
 from provision.rescue.rounds import next_round

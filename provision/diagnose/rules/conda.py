@@ -12,8 +12,8 @@ from provision.parts.conda import checks as conda_checks
 
 
 def _mend(case: Case, words: str) -> Repair:
-    wish = conda_checks.wish_of(case.expect)
-    return queries.apply(words, "conda") if wish["prefixes"] or wish["environments"] else queries.manual(words)
+    want = case.expect.conda
+    return queries.apply(words, "conda") if want.prefixes or want.environments else queries.manual(words)
 
 
 @rule("conda.terms")
@@ -21,14 +21,14 @@ def _terms(case: Case) -> Iterator[Found]:
     said = verdict(case, conda_checks.channels)
     level = level_of(said)
     if level == "warning":
-        yield Found(said["message"], said["evidence"], queries.manual(said["hint"]), level=level)
+        yield Found(said.message, said.evidence, queries.manual(said.way_out), level=level)
 
 
 @rule("conda.channels")
 def _channels(case: Case) -> Iterator[Found]:
     said = verdict(case, conda_checks.channels)
     if level_of(said) == "error":
-        yield Found(said["message"], said["evidence"], _mend(case, said["hint"]))
+        yield Found(said.message, said.evidence, _mend(case, said.way_out))
 
 
 @rule("conda.cpu_build")
@@ -37,7 +37,7 @@ def _cpu_build(case: Case) -> Iterator[Found]:
     level = level_of(said)
     words = "make the environment anew while the driver works (or with CONDA_OVERRIDE_CUDA), and ask for the CUDA build"
     if level:
-        yield Found(said["message"], said["evidence"], _mend(case, words), level=level)
+        yield Found(said.message, said.evidence, _mend(case, words), level=level)
     elif queries.own_gpus(case):
         rows = [
             f"{env.path}: {name} is a build for the CPU"
@@ -78,11 +78,11 @@ def _partial(case: Case) -> Iterator[Found]:
     said = verdict(case, conda_checks.prefixes)
     level = level_of(said)
     if level:
-        yield Found(said["message"], said["evidence"], _mend(case, said["hint"] or "install it again"), level=level)
+        yield Found(said.message, said.evidence, _mend(case, said.way_out or "install it again"), level=level)
 
 
 @rule("conda.environment_differs")
 def _environments(case: Case) -> Iterator[Found]:
     said = verdict(case, conda_checks.environments)
     if level_of(said) == "error":
-        yield Found(said["message"], said["evidence"], _mend(case, said["hint"]))
+        yield Found(said.message, said.evidence, _mend(case, said.way_out))

@@ -25,7 +25,7 @@ _LEGACY = ("nvidia-docker2", "nvidia-docker", "nvidia-container-runtime")
 
 
 def _managed(case: Case) -> bool:
-    return bool(containers_checks.wish_of(case.expect)["manage"])
+    return case.expect.containers.manage
 
 
 def _has_toolkit(case: Case) -> bool:
@@ -131,9 +131,9 @@ def _reload(case: Case) -> Iterator[Found]:
     said = verdict(case, containers_checks.links)
     level = level_of(said)
     if level:
-        wish = containers_checks.wish_of(case.expect)
-        repair = queries.apply(said["hint"], "containers") if wish["device_links"] else queries.manual(said["hint"])
-        yield Found(said["message"], said["evidence"], repair, level=level)
+        ours = case.expect.containers.device_links
+        repair = queries.apply(said.way_out, "containers") if ours else queries.manual(said.way_out)
+        yield Found(said.message, said.evidence, repair, level=level)
 
 
 @rule("containers.wrong_daemon")
@@ -164,7 +164,7 @@ def _wrong_daemon(case: Case) -> Iterator[Found]:
             queries.manual("docker context use default (as that user)"),
             level="warning" if docker.engine else "note",
         )
-    if docker.podman and _managed(case) and "docker" in containers_checks.wish_of(case.expect)["runtimes"]:
+    if docker.podman and _managed(case) and "docker" in case.expect.containers.runtimes:
         yield Found(
             "the program docker is podman's",
             ("/usr/bin/docker: of podman-docker",),
@@ -272,8 +272,8 @@ def _runtime(case: Case) -> Iterator[Found]:
             _mend(case, "install nvidia-container-toolkit-base, or take the runtime out of the file"),
             level="error" if wants_nvidia else "warning",
         )
-    elif said["status"] == "fail" and not docker.snap:
-        yield Found(said["message"], said["evidence"], queries.apply(said["hint"], "containers"), level="error")
+    elif said.level == "error" and not docker.snap:
+        yield Found(said.message, said.evidence, queries.apply(said.way_out, "containers"), level="error")
     elif docker.engine and not file.error and not registered and not have.podman.path and (_has_toolkit(case) or left):
         # --gpus needs no registration (the hook is found by its name); --runtime=nvidia does.
         yield Found(
@@ -306,8 +306,8 @@ def _legacy(case: Case) -> Iterator[Found]:
 def _cdi(case: Case) -> Iterator[Found]:
     said = verdict(case, containers_checks.cdi)
     level = level_of(said)
-    if level and "stale" in said["message"]:
-        yield Found(said["message"], said["evidence"], queries.manual(said["hint"]), level=level)
+    if level and "stale" in said.message:
+        yield Found(said.message, said.evidence, queries.manual(said.way_out), level=level)
 
 
 @rule("containers.small_shm")
@@ -316,6 +316,6 @@ def _shm(case: Case) -> Iterator[Found]:
     level = level_of(said)
     if level:
         asked = level == "error"
-        repair = queries.apply(said["hint"], "containers") if asked else queries.manual(said["hint"])
+        repair = queries.apply(said.way_out, "containers") if asked else queries.manual(said.way_out)
         # 64 MB is docker's own default, and most containers have one process a card.
-        yield Found(said["message"], said["evidence"], repair, level="error" if asked else "note")
+        yield Found(said.message, said.evidence, repair, level="error" if asked else "note")

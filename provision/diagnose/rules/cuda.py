@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from ansible_collections.gpu.provision.plugins.module_utils.lib import deb_version, driver_names
 from provision.diagnose import queries
@@ -14,6 +13,7 @@ from provision.diagnose.held import level_of, user, verdict
 from provision.diagnose.rule import Case, Found, rule
 from provision.facts import Cuda, CudaLibrary, ShellLine
 from provision.facts.diagnostics import Bundled
+from provision.lib.findings import Check
 from provision.parts.cuda import checks as cuda_checks
 from provision.parts.cuda import library_checks
 
@@ -104,7 +104,7 @@ def shadowing(case: Case, cudnn: bool) -> Iterator[Found]:
             level="error" if worst else "warning",
         )
         return
-    kinds, _ = cuda_checks.sorted_lines(case.plain, cuda_checks.wish_of(case.expect))
+    kinds, _ = cuda_checks.sorted_lines(case.facts, case.expect.cuda)
     of_cudnn = {
         _place(line)
         for line in case.facts.cuda.shell_lines
@@ -128,27 +128,18 @@ def _place(line: ShellLine) -> str:
 @rule("cuda.unowned_library")
 def _unowned_first(case: Case) -> Iterator[Found]:
     said = verdict(case, library_checks.libraries)
-    false = [
-        row
-        for row in case.plain["cuda"]["libraries"]
-        if row["soname"] != "libcuda.so.1" and library_checks.is_false_link(row)
-    ]
-    if level_of(said) and not false and " is found before " in said["message"]:
-        yield Found(said["message"], said["evidence"], queries.manual(said["hint"]), level=level_of(said))
+    if level_of(said) and not library_checks.false_links(case.facts) and " is found before " in said.message:
+        yield Found(said.message, said.evidence, queries.manual(said.way_out), level=level_of(said))
 
 
 @rule("cuda.false_link")
 def _false_link(case: Case) -> Iterator[Found]:
-    rows = [
-        row
-        for row in case.plain["cuda"]["libraries"]
-        if row["soname"] != "libcuda.so.1" and library_checks.is_false_link(row)
-    ]
+    rows = library_checks.false_links(case.facts)
     if rows:
-        paths = [row["path"] for row in rows]
+        paths = [row.path for row in rows]
         yield Found(
-            f"{paths[0]} is a link by hand to version {rows[0]['version']}",
-            [f"{row['path']} -> {row['target']} ({row['version']}), of no package" for row in rows],
+            f"{paths[0]} is a link by hand to version {rows[0].version}",
+            [f"{row.path} -> {row.target} ({row.version}), of no package" for row in rows],
             Repair(action="file.aside", words=f"move {', '.join(paths)} aside", args={"paths": paths}),
         )
     links = [(env, link) for env in case.facts.conda.environments for link in env.cudart_links]
@@ -199,11 +190,11 @@ def _nvcc(case: Case) -> Iterator[Found]:
         # no toolkit can be made the default before that is mended
         return
     if level:
-        repair = _repair(case, said["hint"])
+        repair = _repair(case, said.way_out)
         if repair.action == "apply":
             # What is in the way may stay: the roles put the managed one before it.
             repair = queries.apply("put /usr/local/cuda/bin first on the PATH of every login", "cuda")
-        yield Found(said["message"], said["evidence"], repair, level=level)
+        yield Found(said.message, said.evidence, repair, level=level)
         return
     first = next((row for row in case.facts.cuda.nvccs if row.on_path), None)
     others = [row for row in case.facts.cuda.nvccs if (row.target or "").startswith("/usr/local/cuda") and row.version]
@@ -215,7 +206,7 @@ def _nvcc(case: Case) -> Iterator[Found]:
     ):
         yield Found(
             f"nvcc is Ubuntu's {first.version} at a login, and NVIDIA's {others[0].version} is in {others[0].path}",
-            said["evidence"],
+            said.evidence,
             queries.manual(
                 "put /usr/local/cuda/bin before /usr/bin on the PATH, or apt-get remove nvidia-cuda-toolkit"
             ),
@@ -232,9 +223,9 @@ def _repair(case: Case, hint: str) -> Repair:
     )
 
 
-def _in_the_way(said: Mapping[str, Any]) -> bool:
+def _in_the_way(said: Check) -> bool:
     """True for a verdict on the link that found a folder or a file in its place."""
-    return level_of(said) == "error" and said["message"].endswith("not a link")
+    return level_of(said) == "error" and said.message.endswith("not a link")
 
 
 @rule("cuda.link")
@@ -243,8 +234,8 @@ def _link(case: Case) -> Iterator[Found]:
     level = level_of(said)
     if level:
         # What is in a folder that stands in the link's place only a person knows.
-        repair = queries.manual(said["hint"]) if _in_the_way(said) else _repair(case, said["hint"])
-        yield Found(said["message"], said["evidence"], repair, level=level)
+        repair = queries.manual(said.way_out) if _in_the_way(said) else _repair(case, said.way_out)
+        yield Found(said.message, said.evidence, repair, level=level)
         return
     group = next((row for row in case.facts.cuda.alternatives if row.name == "cuda"), None)
     link = next((row for row in case.facts.cuda.links if row.path == cuda_checks.LINK), None)
@@ -276,7 +267,7 @@ def _link(case: Case) -> Iterator[Found]:
 
 @rule("shell.cuda_lines")
 def _lines(case: Case) -> Iterator[Found]:
-    kinds, _ = cuda_checks.sorted_lines(case.plain, cuda_checks.wish_of(case.expect))
+    kinds, _ = cuda_checks.sorted_lines(case.facts, case.expect.cuda)
     told = [text for kind in ("doubled", "frozen", "stale", "elsewhere") for text in kinds.get(kind, ())]
     if told:
         counts = ", ".join(
@@ -295,12 +286,12 @@ def _lines(case: Case) -> Iterator[Found]:
 
 @rule("cuda.driver_too_old")
 def _driver_too_old(case: Case) -> Iterator[Found]:
-    wish = cuda_checks.wish_of(case.expect)
-    rows = cuda_checks.too_new(case.plain, wish)
-    have = cuda_checks.effective_driver(case.plain)
+    want = case.expect.cuda
+    rows = cuda_checks.too_new(case.facts, want)
+    have = cuda_checks.effective_driver(case.facts)
     if rows:
         minor, least = rows[0]
-        wanted = case.driver_managed and minor in wish["versions"]
+        wanted = case.driver_managed and minor in want.versions
         yield Found(
             f"driver {have} cannot run CUDA {minor}",
             [f"driver {have}", *(f"CUDA {minor} needs {least} or newer" for minor, least in rows)],
@@ -309,28 +300,28 @@ def _driver_too_old(case: Case) -> Iterator[Found]:
             else queries.manual(
                 f"a driver from {least} on, or a toolkit that {have} runs (provision compat --driver {have})"
             ),
-            level="error" if minor in wish["versions"] else "warning",
+            level="error" if minor in want.versions else "warning",
         )
 
 
 @rule("cuda.minor_compat_only")
 def _minor_only(case: Case) -> Iterator[Found]:
-    wish = cuda_checks.wish_of(case.expect)
-    limited = cuda_checks.limited_toolkits(case.plain, wish)
-    old = {minor for minor, _ in cuda_checks.too_new(case.plain, wish)}
+    want = case.expect.cuda
+    limited = cuda_checks.limited_toolkits(case.facts, want)
+    old = {minor for minor, _ in cuda_checks.too_new(case.facts, want)}
     left = [minor for minor in limited if minor not in old]
     if left:
-        have = cuda_checks.effective_driver(case.plain)
+        have = cuda_checks.effective_driver(case.facts)
         yield Found(
             f"CUDA {', '.join(left)} runs on driver {have} by minor-version compatibility only",
-            [f"CUDA {minor}: {wish['needs'][minor]['full']} runs all of it" for minor in left],
+            [f"CUDA {minor}: {want.needs[minor].full} runs all of it" for minor in left],
             queries.manual("build for the cards themselves (nvcc -arch=native); PTX needs the newer driver"),
         )
 
 
 @rule("cuda.compat_library")
 def _compat(case: Case) -> Iterator[Found]:
-    active = cuda_checks.active_compat(case.plain)
+    active = cuda_checks.active_compat(case.facts)
     consumer = [gpu.name for gpu in case.facts.smi.gpus if cuda_checks.is_consumer(gpu.name)]
     consumer = consumer or [
         found.name
@@ -338,22 +329,22 @@ def _compat(case: Case) -> Iterator[Found]:
         for found in [queries.catalog_gpu(case, gpu)]
         if found.name and cuda_checks.is_consumer(found.name)
     ]
-    version = cuda_checks.driver_version(case.plain)
+    version = cuda_checks.driver_version(case.facts)
     packages = sorted(
         name for name, row in case.facts.packages.items() if row.installed and name.startswith("cuda-compat")
     )
     if active and consumer:
         level: Level = "error"
         message = (
-            f"{active[0]['path']} takes the place of the driver's libcuda; {consumer[0]} has no forward compatibility"
+            f"{active[0].path} takes the place of the driver's libcuda; {consumer[0]} has no forward compatibility"
         )
-    elif active and version and active[0]["version"] and deb_version.compare(active[0]["version"], version) < 0:
-        level, message = ("warning", f"{active[0]['path']} is older than the driver and found before its libcuda")
+    elif active and version and active[0].version and deb_version.compare(active[0].version, version) < 0:
+        level, message = ("warning", f"{active[0].path} is older than the driver and found before its libcuda")
     elif packages and consumer:
         level, message = "note", f"{packages[0]} is installed, and {consumer[0]} has no forward compatibility"
     else:
         return
-    evidence = [f"{row['path']}: libcuda {row['version'] or '?'}, package {row['package'] or 'none'}" for row in active]
+    evidence = [f"{row.path}: libcuda {row.version or '?'}, package {row.package or 'none'}" for row in active]
     evidence += [f"{name} {case.facts.packages[name].version}" for name in packages] + [
         f"driver {version or 'not loaded'}"
     ]
@@ -369,7 +360,7 @@ def _compat(case: Case) -> Iterator[Found]:
 
 @rule("cuda.meta_pulls_driver")
 def _meta(case: Case) -> Iterator[Found]:
-    metas = cuda_checks.metas_with_driver(case.plain)
+    metas = cuda_checks.metas_with_driver(case.facts)
     replaced = []
     for row in apt(case).transactions:
         gone = [
@@ -403,5 +394,5 @@ def _gutted(case: Case) -> Iterator[Found]:
         # facts that were recorded before CUDA was read
         return
     said = verdict(case, cuda_checks.toolkits)
-    if level_of(said) == "error" and said["message"].startswith("files of packages are gone"):
-        yield Found(said["message"], said["evidence"], queries.manual(said["hint"]))
+    if level_of(said) == "error" and said.message.startswith("files of packages are gone"):
+        yield Found(said.message, said.evidence, queries.manual(said.way_out))

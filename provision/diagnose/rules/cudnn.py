@@ -16,7 +16,7 @@ from provision.parts.cuda import library_checks
 
 
 def _packages(case: Case, kind: str) -> list[tuple[str, cuda_names.CudaPackage, str]]:
-    return list(library_checks.library_packages(case.plain, kind))
+    return library_checks.library_packages(case.facts, kind)
 
 
 def _pair(kind: str, title: str) -> Callable[[Case], Iterator[Found]]:
@@ -74,11 +74,11 @@ def _wrong_cuda(kind: str, title: str) -> Callable[[Case], Iterator[Found]]:
 
     def find(case: Case) -> Iterator[Found]:
         rows = [row for row in _packages(case, kind) if _is_runtime(row[0])]
-        unlike, too_new = library_checks.misfits(case.plain, rows)
+        unlike, too_new = library_checks.misfits(case.facts, rows)
         having = ", ".join(sorted({row.version for row in case.facts.cuda.toolkits if row.version}))
         evidence = [f"{name} {version}" for name, _, version in rows]
         evidence += [f"{row.path}: CUDA {row.release or row.version}" for row in case.facts.cuda.toolkits]
-        wished = cuda_checks.wish_of(case.expect)["manage"]
+        wished = case.expect.cuda.manage
         repair = (
             queries.apply(f"take the build of {title} for the toolkits that are here", "cuda")
             if wished
@@ -128,26 +128,27 @@ def _files(kind: str, title: str) -> Callable[[Case], Iterator[Found]]:
 
     def find(case: Case) -> Iterator[Found]:
         rows = _packages(case, kind)
-        cuda = case.plain["cuda"]
+        cuda = case.facts.cuda
         stem = "libcudnn.so." if kind == "cudnn" else "libnccl.so.2"
         libraries = library_checks.in_loader_order(
-            case.plain, [row for row in cuda["libraries"] if row["soname"].startswith(stem)]
+            case.facts, [row for row in cuda.libraries if row.soname.startswith(stem)]
         )
-        headers = [row for row in cuda["headers"] if row["name"] == kind]
-        evidence = [f"{row['path']}: {row['version'] or '?'}, {cuda_checks.owner(row)}" for row in libraries + headers]
-        untrue = library_checks.untrue_files(libraries + headers, rows)
+        headers = [row for row in cuda.headers if row.name == kind]
+        files: list[cuda_checks.Owned] = [*libraries, *headers]
+        evidence = [f"{row.path}: {row.version or '?'}, {cuda_checks.owner(row)}" for row in files]
+        untrue = library_checks.untrue_files(files, rows)
         if untrue:
             row, version = untrue[0]
             yield Found(
-                f"{row['path']} is {row['version']}, its package {row['package']} is {version}",
+                f"{row.path} is {row.version}, its package {row.package} is {version}",
                 evidence,
-                queries.manual(f"apt-get install --reinstall {row['package']}={version}"),
+                queries.manual(f"apt-get install --reinstall {row.package}={version}"),
             )
             return
-        sonames = {row["soname"] for row in libraries}
+        sonames = {row.soname for row in libraries}
         for name, package, version in rows:
             soname = f"libcudnn.so.{package.cudnn}" if kind == "cudnn" else "libnccl.so.2"
-            if _is_runtime(name) and cuda["libraries"] and soname not in sonames:
+            if _is_runtime(name) and cuda.libraries and soname not in sonames:
                 yield Found(
                     f"the library of {name} is gone",
                     (f"{name} {version}: no {soname} in the loader's folders",),
@@ -158,9 +159,9 @@ def _files(kind: str, title: str) -> Callable[[Case], Iterator[Found]]:
         if stray:
             header, library = stray[0]
             yield Found(
-                f"programs are compiled for {title} {header['version']} and find {library['version']}",
+                f"programs are compiled for {title} {header.version} and find {library.version}",
                 evidence,
-                queries.manual(f"of {header['path']} and {library['path']} one has to go: keep what a package owns"),
+                queries.manual(f"of {header.path} and {library.path} one has to go: keep what a package owns"),
                 level="warning",
             )
 

@@ -11,7 +11,7 @@ from provision.diagnose.candidates import moved_words
 from provision.diagnose.finding import Repair
 from provision.diagnose.rule import Case, Found, rule
 from provision.facts.diagnostics import ConfLine
-from provision.parts import checks
+from provision.parts.driver.installed import RIVALS, stale_holds, unheld
 from provision.parts.driver.removed import removed_driver
 
 _HOLDERS = (
@@ -291,7 +291,7 @@ def _missing(case: Case) -> Iterator[Found]:
     removed = removed_driver(facts)
     if not queries.own_gpus(case) or (queries.has_driver(case) and not removed) or queries.in_container(case):
         return
-    if any(gpu.driver in checks.RIVALS for gpu in queries.own_gpus(case)) and not case.driver_managed:
+    if any(gpu.driver in RIVALS for gpu in queries.own_gpus(case)) and not case.driver_managed:
         return
     evidence = [f"GPU {queries.title(case, gpu)}: bound to {gpu.driver or 'nothing'}" for gpu in queries.own_gpus(case)]
     gone = sorted(n for n, p in facts.packages.items() if p.status[1] == "c" and driver_names.is_driver_package(n))
@@ -310,7 +310,7 @@ def _missing(case: Case) -> Iterator[Found]:
         evidence,
         queries.apply("install the driver that the inventory asks for"),
         level=None if case.driver_managed else "note",
-        reboot=any(gpu.driver in checks.RIVALS for gpu in queries.own_gpus(case)),
+        reboot=any(gpu.driver in RIVALS for gpu in queries.own_gpus(case)),
     )
 
 
@@ -455,13 +455,8 @@ def _unheld(case: Case) -> Iterator[Found]:
     if not case.driver_managed or case.values.get("nvidia_driver_hold", True) is not True:
         return
     packages = queries.installed(case).packages
-    loose = sorted(name for name in packages if not facts.packages[name].held)
+    loose, stale = [name for name in unheld(facts) if name in packages], stale_holds(facts)
     held = sorted(set(packages) - set(loose))
-    stale = sorted(
-        name
-        for name, package in facts.packages.items()
-        if package.held and package.status[1] in "nc" and driver_names.is_driver_package(name)
-    )
     guarded = any("nvidia" in entry for entry in facts.apt.blacklist)
     if not loose or not (held or stale or (facts.apt.unattended and not guarded)):
         return

@@ -10,7 +10,7 @@ from ansible_collections.gpu.provision.plugins.module_utils.prove import xid as 
 from provision.diagnose import queries
 from provision.diagnose.rule import Case, Found, rule
 from provision.facts import Gpu
-from provision.parts import checks
+from provision.parts.driver.installed import is_set_aside
 
 _NOT_OPEN = r"not supported by open"
 _LEGACY = r"supported through the NVIDIA [0-9]+\.xx Legacy"
@@ -320,7 +320,7 @@ def _init_failed(case: Case) -> Iterator[Found]:
 
 @rule("gpus.set_aside")
 def _set_aside(case: Case) -> Iterator[Found]:
-    aside = [gpu for gpu in case.facts.gpus if checks.is_set_aside(gpu.driver)]
+    aside = [gpu for gpu in case.facts.gpus if is_set_aside(gpu.driver)]
     if not aside:
         return
     why = [row.place for row in queries.boot(case).modprobe if "vfio" in row.text]

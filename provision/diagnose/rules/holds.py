@@ -10,7 +10,7 @@ from provision.diagnose import queries
 from provision.diagnose.candidates import apt, moves
 from provision.diagnose.finding import Repair
 from provision.diagnose.rule import Case, Found, rule
-from provision.parts import checks
+from provision.parts.driver.installed import stale_holds
 
 _CONTAINER = frozenset(
     {"nvidia-container-toolkit", "nvidia-container-toolkit-base", "libnvidia-container-tools", "libnvidia-container1"}
@@ -28,7 +28,7 @@ def is_ours(name: str) -> bool:
 @rule("holds.not_installed")
 def _not_installed(case: Case) -> Iterator[Found]:
     gone = sorted(row.name for row in apt(case).holds if not row.present and is_ours(row.name))
-    gone = gone or checks.stale_holds(case.plain)
+    gone = gone or stale_holds(case.facts)
     if not gone:
         return
     driver = queries.installed(case)

@@ -8,11 +8,11 @@ from provision.diagnose import queries
 from provision.diagnose.finding import Repair
 from provision.diagnose.rule import Case, Found, rule
 from provision.facts import Gpu
-from provision.parts import checks
+from provision.parts.driver.installed import RIVALS
 
 
 def _taken(case: Case) -> list[Gpu]:
-    return [gpu for gpu in case.facts.gpus if gpu.driver in checks.RIVALS]
+    return [gpu for gpu in case.facts.gpus if gpu.driver in RIVALS]
 
 
 def _is_blocked(case: Case) -> bool:
@@ -74,7 +74,7 @@ def _not_blocked(case: Case) -> Iterator[Found]:
         return
     if not case.driver_managed and not queries.has_driver(case):
         return
-    uses = [module.uses or 0 for module in queries.boot(case).modules if module.name in checks.RIVALS]
+    uses = [module.uses or 0 for module in queries.boot(case).modules if module.name in RIVALS]
     evidence = [*_rows(case), f"modprobe.d and the kernel's command line: no block of {_who(case)}"]
     evidence += queries.log_block(case, r"NVIDIA probe routine was not called", 3)
     if uses and uses[0]:

@@ -11,6 +11,7 @@ from typing import Any
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.conda.install import PROFILE
 from provision.facts import Facts
+from provision.parts.check import CondaExpect, EnvironmentExpect, PrefixExpect
 from provision.parts.conda.desired import CondaWish
 from provision.parts.conda.prefix import PrefixTarget
 from provision.parts.conda.resolve import CondaDecision, EnvironmentTarget
@@ -36,27 +37,27 @@ def conda_spec(wish: CondaWish, facts: Facts, decision: CondaDecision) -> tuple[
     return spec, steps
 
 
-def conda_expectation(wish: CondaWish, decision: CondaDecision) -> dict[str, Any]:
-    """What verify holds the host to; see checkconda.WISH. Empty where nothing of conda is asked for."""
+def conda_expectation(wish: CondaWish, decision: CondaDecision) -> CondaExpect:
+    """What verify holds the host to. Empty where nothing of conda is asked for."""
     if not wish.wanted:
-        return {}
-    refused = [issue.message for issue in decision.blockers]
+        return CondaExpect()
     channels = {p.path: p.condarc["channels"] if p.condarc else None for p in decision.prefixes}
-    return {
-        "prefixes": [{"path": path, "channels": channels.get(path)} for path in decision.wanted],
-        "environments": [
-            {
-                "name": env.wish.name,
-                "path": env.path,
-                "build": env.recipe.build,
-                "frameworks": _asked_for(env),
-                "lib64": wish.lib64_link,
-                "wish": env.wish.asked(),
-            }
+    return CondaExpect(
+        prefixes=[
+            PrefixExpect.model_validate({"path": path, "channels": channels.get(path)}) for path in decision.wanted
+        ],
+        environments=[
+            EnvironmentExpect(
+                name=env.wish.name,
+                path=env.path,
+                build=env.recipe.build,
+                frameworks=_asked_for(env),
+                lib64=wish.lib64_link,
+            )
             for env in decision.environments
         ],
-        "refused": refused,
-    }
+        refused=[issue.message for issue in decision.blockers],
+    )
 
 
 def _asked_for(env: EnvironmentTarget) -> dict[str, str]:

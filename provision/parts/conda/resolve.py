@@ -20,7 +20,6 @@ from provision.catalog import Catalog
 from provision.catalog._frameworks import MACHINES
 from provision.errors import Issue, UsageError
 from provision.facts import CondaEnvironment, CondaPrefix, Facts
-from provision.parts import checks
 from provision.parts.conda.addresses import unverified, unverified_in_file
 from provision.parts.conda.desired import CondaWish, EnvironmentWish, Places, places
 from provision.parts.conda.environment import EnvironmentJudge
@@ -29,6 +28,7 @@ from provision.parts.conda.state import differences, made_by_us
 from provision.parts.conda.suggest import HAS_WAY_OUT, nearest
 from provision.parts.conda.view import HostView, Recipe
 from provision.parts.decision import Decision
+from provision.parts.driver.installed import is_set_aside, library_version
 from provision.parts.plan import Reason
 
 # Installers refuse it, and nobody wants it emptied (constructor's header; the rest is common sense).
@@ -106,9 +106,9 @@ def resolve_conda(wish: CondaWish, facts: Facts, catalog: Catalog, driver: Decis
 def host_view(facts: Facts, catalog: Catalog, driver: Decision) -> HostView:
     """What of the host decides about environments."""
     loaded = facts.module.loaded.version if facts.module.loaded else None
-    version = driver.target.version if driver.target else loaded or checks.library_version(facts.model_dump())
+    version = driver.target.version if driver.target else loaded or library_version(facts)
     branch = catalog.find_branch(version) if version else None
-    gpus = driver.gpus or [catalog.gpu_by_id(gpu.device) for gpu in facts.gpus if not checks.is_set_aside(gpu.driver)]
+    gpus = driver.gpus or [catalog.gpu_by_id(gpu.device) for gpu in facts.gpus if not is_set_aside(gpu.driver)]
     return HostView(
         gpus=tuple({gpu.name: gpu for gpu in gpus}.values()),
         driver=version,

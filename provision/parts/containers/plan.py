@@ -12,7 +12,8 @@ from ansible_collections.gpu.provision.plugins.module_utils.apt import trusted_k
 from provision.catalog import Catalog
 from provision.facts import Facts
 from provision.parts.apt import AptPart, PartPlan
-from provision.parts.containers.packages import installed_toolkit, old_keys_that_go, toolkit_entries
+from provision.parts.check import ContainersExpect
+from provision.parts.containers.packages import old_keys_that_go, toolkit_entries
 from provision.parts.containers.preconditions import has_docker_cdi
 from provision.parts.containers.resolve import LEGACY_URIS, ContainersDecision, ContainersTarget, ContainersWish
 from provision.parts.decision import and_
@@ -157,26 +158,24 @@ def _runtimes(wish: ContainersWish, facts: Facts, target: ContainersTarget, step
 
 def containers_expectation(
     wish: ContainersWish, facts: Facts, catalog: Catalog, decision: ContainersDecision
-) -> dict[str, Any]:
-    """What verify holds the host to; see checkcontainers.WISH. Of a host that asks for nothing only what is there is judged."""
+) -> ContainersExpect:
+    """What verify holds the host to. Of a host that asks for nothing only what is there is judged."""
     target = decision.target
-    return {
-        "manage": wish.wanted,
-        "runtimes": list(wish.runtimes),
-        "rootless": list(wish.rootless_users),
-        "names": list(catalog.container_toolkit.packages.set),
-        "legacy": list(catalog.container_toolkit.legacy.remove_packages),
-        "version": wish.version.split("-")[0] or None,
-        "hold": wish.wanted and wish.hold,
-        "default_runtime": wish.default_runtime,
-        "shm_size": wish.shm_size,
-        "users": list(wish.docker_users) if wish.docker else [],
-        "cdi": bool(target.spec.get("cdi")) if target else "podman" in wish.runtimes or wish.cdi == "always",
-        "docker_cdi": has_docker_cdi(facts, catalog),
-        "device_links": wish.wanted and wish.device_links,
-        "refused": [issue.message for issue in decision.blockers],
-        "installed": installed_toolkit(facts, catalog).version,
-    }
+    return ContainersExpect(
+        manage=wish.wanted,
+        runtimes=list(wish.runtimes),
+        rootless=list(wish.rootless_users),
+        names=list(catalog.container_toolkit.packages.set),
+        legacy=list(catalog.container_toolkit.legacy.remove_packages),
+        version=wish.version.split("-")[0] or None,
+        hold=wish.wanted and wish.hold,
+        default_runtime=wish.default_runtime,
+        shm_size=wish.shm_size,
+        users=list(wish.docker_users) if wish.docker else [],
+        cdi=bool(target.spec.get("cdi")) if target else "podman" in wish.runtimes or wish.cdi == "always",
+        device_links=wish.wanted and wish.device_links,
+        refused=[issue.message for issue in decision.blockers],
+    )
 
 
 def containers_to_run(wish: ContainersWish, facts: Facts, catalog: Catalog) -> dict[str, Any]:

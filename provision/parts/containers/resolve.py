@@ -19,7 +19,6 @@ from provision.catalog.versions import key
 from provision.errors import UsageError
 from provision.facts import Facts
 from provision.inventory.proxy import HostProxy
-from provision.parts import checks
 from provision.parts.candidates import Offer
 from provision.parts.containers import packages
 from provision.parts.containers import preconditions as hosts
@@ -33,6 +32,7 @@ from provision.parts.containers.desired import (
 )
 from provision.parts.containers.packages import LEGACY_URIS, PATTERNS
 from provision.parts.decision import Decision, and_
+from provision.parts.driver.installed import library_version
 
 __all__ = ["LEGACY_URIS", "PATTERNS", "ContainersDecision", "ContainersTarget", "ContainersWish", "resolve_containers"]
 
@@ -183,7 +183,7 @@ class _Resolver:
         """Without a driver on the host the toolkit has nothing to hand to containers: the driver is never in an image."""
         if self.driver.target or self.driver.ask or self.driver.blockers:
             return
-        if self.facts.module.loaded or checks.library_version(self.facts.model_dump()):
+        if self.facts.module.loaded or library_version(self.facts):
             return
         if not self.facts.gpus:
             self.out.warn(

@@ -16,6 +16,7 @@ from ansible_collections.gpu.provision.plugins.module_utils.lib import cuda_name
 from provision.catalog import Catalog
 from provision.facts import Facts
 from provision.parts.apt import AptPart, PartPlan
+from provision.parts.check import CudaExpect, DriverNeed
 from provision.parts.cuda.files import absent_files, wanted_files
 from provision.parts.cuda.preconditions import current_default
 from provision.parts.cuda.resolve import CudaDecision, CudaTarget, CudaWish
@@ -271,31 +272,30 @@ def _alternatives_gone(facts: Facts, target: CudaTarget) -> list[dict[str, str]]
     ]
 
 
-def cuda_expectation(wish: CudaWish, facts: Facts, catalog: Catalog, decision: CudaDecision) -> dict[str, Any]:
-    """What verify holds the host to; see checkcuda. Empty where no toolkit is wanted."""
+def cuda_expectation(wish: CudaWish, facts: Facts, catalog: Catalog, decision: CudaDecision) -> CudaExpect:
+    """What verify holds the host to."""
     wanted = [".".join(version.split(".")[:2]) for version in wish.versions]
     needs = {}
     for version in sorted({t.version for t in facts.cuda.toolkits if t.version} | set(wanted), key=cuda_key):
         if any(minor.version == version for minor in catalog.cuda_minors):
-            needs[version] = {
-                "full": catalog.min_driver_for_cuda(version, full=True),
-                "minimum": catalog.min_driver_for_cuda(version),
-            }
+            needs[version] = DriverNeed(
+                full=catalog.min_driver_for_cuda(version, full=True), minimum=catalog.min_driver_for_cuda(version)
+            )
     target = decision.target
     now = current_default(facts)
     # Which one /usr/local/cuda leads to is known without apt's offer, too (cuDNN and NCCL to choose may need it).
     chosen = ".".join(wish.default.split(".")[:2]) or (
         now if now in wanted else max(wanted, key=cuda_key, default=None)
     )
-    return {
-        "manage": bool(wish.versions),
-        "versions": list(target.versions if target else wanted),
-        "default": target.default if target else chosen,
-        "profile": wish.profile,
-        "cudnn": dict(target.cudnn) if target else {},
-        "nccl": target.nccl if target else None,
-        "hold": bool(wish.versions) and wish.hold,
-        "names": sorted(target.names) if target else [],
-        "environment": bool(wish.versions) and wish.environment,
-        "needs": needs,
-    }
+    return CudaExpect(
+        manage=bool(wish.versions),
+        versions=list(target.versions if target else wanted),
+        default=target.default if target else chosen,
+        profile=wish.profile,
+        cudnn=dict(target.cudnn) if target else {},
+        nccl=target.nccl if target else None,
+        hold=bool(wish.versions) and wish.hold,
+        names=sorted(target.names) if target else [],
+        environment=bool(wish.versions) and wish.environment,
+        needs=needs,
+    )

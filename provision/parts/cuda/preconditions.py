@@ -11,7 +11,7 @@ from ansible_collections.gpu.provision.plugins.module_utils.lib import cuda_name
 from provision.catalog import Catalog, CudaMinor, Gpu
 from provision.catalog.toolkits import host_compiler
 from provision.facts import CudaLink, Facts
-from provision.parts.cuda import checks as cuda_checks
+from provision.parts.cuda.checks import gutted, put_back
 from provision.parts.cuda.desired import CudaDecision, CudaWish
 from provision.parts.cuda.packages import installed_toolkits, is_there, parts_of
 from provision.parts.decision import and_
@@ -107,14 +107,14 @@ def check_files(facts: Facts, wish: CudaWish, minors: list[str], out: CudaDecisi
     installed = [name for name, package in facts.packages.items() if package.installed]
     with_compiler = [version for version, toolkit in here.items() if toolkit.compiler]
     with_runtime = [version for version, toolkit in here.items() if toolkit.runtime]
-    for version in cuda_checks.gutted(installed, with_compiler, with_runtime):
+    for version in gutted(installed, with_compiler, with_runtime):
         if version in minors:
             folder = f"{LINK}-{version}"
             out.block(
                 "cuda.files_gone",
                 f"files of packages are gone from {folder}",
                 ["somebody deleted them; for dpkg the packages are installed, so apt would do nothing"],
-                f"{cuda_checks.put_back(folder)}; or {leave(wish)}",
+                f"{put_back(folder)}; or {leave(wish)}",
             )
 
 

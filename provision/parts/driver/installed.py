@@ -9,8 +9,13 @@ from typing import Any
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.apt import files as apt_files
 from ansible_collections.gpu.provision.plugins.module_utils.lib import driver_names
-from provision.facts import Facts
+from provision.facts import DiskModule, Facts, Gpu
 
+# Kernel drivers that take a GPU away from the nvidia module.
+RIVALS = ("nouveau", "nova_core", "nova")
+# Kernel drivers that hold a card for a virtual machine: somebody set that up, it never happens by itself.
+# vfio-pci, nvgrace-gpu-vfio-pci, xen-pciback, …
+_SET_ASIDE = ("vfio", "pci-stub", "pciback")
 # cuda-repo-ubuntu2404-12-8-local_*.deb and nvidia-driver-local-repo-*.deb lay a whole repository down in /var.
 _LOCAL_REPOSITORY = re.compile(r"^(?:file|copy):.*/(?:cuda-repo-|nvidia-driver-local-repo-)")
 _CARRIES_FLAVOUR = {
@@ -56,11 +61,7 @@ class InstalledDriver:
 
 def installed_driver(facts: Facts) -> InstalledDriver:
     """Return what the dpkg rows of a host say about its driver."""
-    rows = {
-        name: package.version
-        for name, package in facts.packages.items()
-        if package.status[1] not in "nc" and driver_names.is_driver_package(name)
-    }
+    rows = _there(facts)
     parsed = {name: driver_names.parse(name) for name in rows}
     # dpkg that was cut off while it unpacked a new package leaves a record without a version.
     locked = {name: version for name, version in rows.items() if version and driver_names.is_version_locked(name)}
@@ -89,6 +90,88 @@ def installed_driver(facts: Facts) -> InstalledDriver:
     )
 
 
+def _there(facts: Facts) -> dict[str, str]:
+    return {
+        name: package.version
+        for name, package in facts.packages.items()
+        if package.there and driver_names.is_driver_package(name)
+    }
+
+
+def driver_packages(facts: Facts) -> dict[str, str]:
+    """{name: Debian version} of every installed driver package; companions alone are no driver."""
+    found = _there(facts)
+    return found if any(driver_names.is_version_locked(name) for name in found) else {}
+
+
+def unheld(facts: Facts) -> list[str]:
+    """Installed driver packages that are not held, sorted."""
+    return sorted(name for name in driver_packages(facts) if not facts.packages[name].held)
+
+
+def stale_holds(facts: Facts) -> list[str]:
+    """Driver packages that are on hold and not installed: they make the next install fail, sorted."""
+    return sorted(
+        name
+        for name, package in facts.packages.items()
+        if package.held and not package.there and driver_names.is_driver_package(name)
+    )
+
+
+def is_set_aside(driver: str | None) -> bool:
+    """True for a card that is handed to a virtual machine: no driver of this host is to have it."""
+    return any(word in (driver or "") for word in _SET_ASIDE)
+
+
+def own_gpus(facts: Facts) -> list[Gpu]:
+    """The GPUs that this host's driver is to drive."""
+    return [gpu for gpu in facts.gpus if not is_set_aside(gpu.driver)]
+
+
+def modules_of(facts: Facts, kernel: str) -> list[DiskModule]:
+    """The nvidia modules on disk for one kernel, the one that depmod prefers first (updates/ beats kernel/)."""
+    found = [module for module in facts.module.on_disk if module.kernel == kernel]
+    return sorted(found, key=lambda module: ("/updates/" not in module.path, module.path))
+
+
+def library_version(facts: Facts) -> str | None:
+    """Version of the user-space driver: by libcuda and NVML as the loader finds them, else by package."""
+    for library in facts.libraries:
+        if library.version:
+            return library.version
+    packages = driver_packages(facts).items()
+    found = [driver_names.upstream(v) for name, v in packages if name.startswith("libnvidia-compute")]
+    return found[0] if found else None
+
+
+def next_boot_problems(facts: Facts, version: str | None = None) -> list[str]:
+    """Return what would go wrong if the host booted now, as sentences; empty when the next boot is safe.
+
+    version: upstream version that the module must have, None for that of the installed libraries.
+    """
+    kernel = facts.kernels.next
+    if kernel is None or not facts.kernels.installed:
+        return []
+    candidates = modules_of(facts, kernel)
+    if not candidates:
+        have = ", ".join(sorted({module.kernel for module in facts.module.on_disk}))
+        others = f" (there is one for {have})" if have else ""
+        return [f"kernel {kernel} boots next and has no nvidia module{others}"]
+    module, problems = candidates[0], []
+    version = version or library_version(facts)
+    if version and module.version and module.version != version:
+        problems.append(f"kernel {kernel} boots next and its module is {module.version}, the libraries are {version}")
+    if facts.secure_boot.enabled:
+        if not module.signed:
+            problems.append(f"Secure Boot is on and the module of kernel {kernel} is not signed")
+        elif module.origin == "dkms" and facts.secure_boot.mok_enrolled is False:
+            signer = module.signer or "DKMS's own"
+            problems.append(
+                f"Secure Boot is on and the key that signed the module of kernel {kernel} ({signer}) is not enrolled"
+            )
+    return problems
+
+
 def _is_open(carriers: list[driver_names.DriverPackage]) -> bool:
     return any(package.open or package.base == "nvidia-open" for package in carriers)
 
@@ -111,7 +194,7 @@ def channel_of(facts: Facts, locked: dict[str, str]) -> str | None:
     revisions = {version.rsplit("-", 1)[-1] for version in locked.values()}
     if any("~gpu" in revision for revision in revisions):
         return "ppa"
-    driver = [driver_names.parse(name) for name, package in facts.packages.items() if package.status[1] not in "nc"]
+    driver = [driver_names.parse(name) for name, package in facts.packages.items() if package.there]
     series = {package.series for package in driver if package is not None and package.base == "linux-modules-nvidia"}
     if any(package.server or package.series in series for package in map(driver_names.parse, locked)):
         return "ubuntu"

@@ -12,10 +12,20 @@ import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.apt import files as apt_files
 from ansible_collections.gpu.provision.plugins.module_utils.lib import driver_names
 from provision.facts import Facts
-from provision.parts import checks
 from provision.parts.apt import AptPart, PartPlan
+from provision.parts.check import DriverExpect
 from provision.parts.decision import CHANNELS, Decision, DriverWish, Target, kernel_flavours, wants_fabric
-from provision.parts.driver.installed import installed_driver, is_cuda_uri, nvidia_sources
+from provision.parts.driver.installed import (
+    RIVALS,
+    driver_packages,
+    installed_driver,
+    is_cuda_uri,
+    modules_of,
+    next_boot_problems,
+    nvidia_sources,
+    stale_holds,
+    unheld,
+)
 from provision.parts.plan import Reboot, Step
 
 MODPROBE_PATH = "/etc/modprobe.d/gpu-provision.conf"
@@ -108,7 +118,7 @@ def _module_of_next_kernel(
     facts: Facts, decision: Decision, target: Target, spec: dict[str, Any], steps: list[Step]
 ) -> None:
     """Every package is there and still the next boot would find no usable module: build it, or say so."""
-    problems = checks.next_boot_problems(facts.model_dump(), target.version)
+    problems = next_boot_problems(facts, target.version)
     if not problems:
         return
     boots = facts.kernels.next
@@ -137,21 +147,21 @@ def is_there(facts: Facts, decision: Decision, target: Target) -> bool:
     )
 
 
-def expectation(wish: DriverWish, facts: Facts, decision: Decision) -> dict[str, Any]:
-    """What verify holds the host to; see checks.DEFAULT_EXPECT."""
+def expectation(wish: DriverWish, facts: Facts, decision: Decision, gpus: int = 0) -> DriverExpect:
+    """What verify holds the host to. gpus: number of cards, 0 for as many as there are."""
     target = decision.target
     manage = wish.manage and bool(decision.gpus)
-    return {
-        "version": target.version if target else wish.version or None,
-        "branch": driver_names.branch(target.version) if target else _branch_number(wish),
-        "flavour": target.flavour if target else wish.modules if wish.modules != "auto" else None,
-        "manage": manage,
-        "hold": manage and wish.hold,
-        "persistence": wish.persistence,
-        "fabric_manager": wants_fabric(wish, facts),
-        "gpus": 0,
-        "none": not wish.manage,
-    }
+    return DriverExpect(
+        version=target.version if target else wish.version or None,
+        branch=driver_names.branch(target.version) if target else _branch_number(wish),
+        flavour=target.flavour if target else wish.modules if wish.modules != "auto" else None,
+        manage=manage,
+        hold=manage and wish.hold,
+        persistence=wish.persistence,
+        fabric_manager=wants_fabric(wish, facts),
+        gpus=gpus,
+        none=not wish.manage,
+    )
 
 
 def _branch_number(wish: DriverWish) -> str | None:
@@ -295,10 +305,9 @@ def _hold(wish: DriverWish, facts: Facts, target: Target, apt: AptPart, steps: l
             title = f"release {len(held)} holds"
             steps.append(Step(id="hold", title=title, because="nvidia_driver_hold is false", details=held))
         return
-    data = facts.model_dump()
-    loose = checks.unheld(data) if target.installed else []
+    loose = unheld(facts) if target.installed else []
     loose += [name for name in kernels if name in facts.packages and not facts.packages[name].held]
-    stale = checks.stale_holds(data)
+    stale = stale_holds(facts)
     if target.installed and not loose and not stale:
         return
     if not target.installed:
@@ -317,7 +326,7 @@ def _hold(wish: DriverWish, facts: Facts, target: Target, apt: AptPart, steps: l
 
 def names_of_driver(facts: Facts) -> list[str]:
     """Names of the installed driver packages."""
-    return list(checks.installed_driver(facts.model_dump()))
+    return list(driver_packages(facts))
 
 
 def holds_kernel(wish: DriverWish, target: Target) -> bool:
@@ -421,7 +430,7 @@ def reboot_reasons(facts: Facts, target: Target) -> list[str]:
         because.append(f"the loaded module is {loaded.version}, the driver on disk {tense} {target.version}")
     elif loaded and loaded.flavour and loaded.flavour != target.flavour:
         because.append(f"the loaded module is the {loaded.flavour} one, wanted is the {target.flavour} one")
-    rivals = sorted({gpu.driver for gpu in facts.gpus if gpu.driver in checks.RIVALS})
+    rivals = sorted({gpu.driver for gpu in facts.gpus if gpu.driver in RIVALS})
     if rivals:
         because.append(f"{' and '.join(rivals)} has the GPUs")
     if not because and not loaded and facts.kernels.installed:
@@ -436,9 +445,8 @@ def _why_not_now(facts: Facts, target: Target, running: str) -> list[str]:
         return [f"the running kernel {running} is no longer installed"]
     if facts.kernels.next in (None, running):
         return []
-    data = facts.model_dump()
     if target.installed:
-        there = bool(checks.modules_of(data, running))
+        there = bool(modules_of(facts, running))
     else:
         there = target.build == "signed" or kernel.headers or f"linux-headers-{running}" in target.packages
     return [] if there else [f"there is no module for the running kernel {running}; {facts.kernels.next} boots next"]

@@ -15,10 +15,9 @@ from provision.catalog import Branch, Catalog, KnownBad
 from provision.catalog.toolkits import Runs, runs
 from provision.errors import Issue, UsageError
 from provision.facts import Facts
-from provision.parts import checks
 from provision.parts.candidates import Offer
 from provision.parts.decision import CHANNELS, Decision, DriverWish, Target, cuda_key, kernel_flavours, wants_fabric
-from provision.parts.driver.installed import InstalledDriver, installed_driver
+from provision.parts.driver.installed import InstalledDriver, installed_driver, is_set_aside, next_boot_problems
 from provision.parts.driver.limits import DriverLimits
 from provision.parts.driver.messages import DriverWords
 from provision.parts.driver.packages import Choice, DriverPackages
@@ -45,7 +44,7 @@ class Resolver:
         self.refusals: list[Issue] = []
         self.out = Decision(installed=installed_driver(facts))
         # A card that is handed to a virtual machine is driven there: it has no say in the driver of this host.
-        self.out.gpus = [catalog.gpu_by_id(gpu.device) for gpu in facts.gpus if not checks.is_set_aside(gpu.driver)]
+        self.out.gpus = [catalog.gpu_by_id(gpu.device) for gpu in facts.gpus if not is_set_aside(gpu.driver)]
         self.ubuntu = facts.host.os.version_id
         self.datacenter = any(gpu.segment == "datacenter" for gpu in self.out.gpus)
         try:
@@ -173,7 +172,7 @@ class Resolver:
         top = driver_names.top_packages(have.channel, have.series, have.flavour, have.build, have.variant)
         if not set(top) <= set(have.packages):
             return False
-        if checks.next_boot_problems(self.facts.model_dump(), have.version):
+        if next_boot_problems(self.facts, have.version):
             return False
         if have.build == "dkms" and (
             any(not kernel.headers for kernel in self.packages.kernels_that_matter())

@@ -1,0 +1,81 @@
+"""What is said of one host, in one shape: by checks, diagnose and drift. Its words for documents, and which is gravest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
+
+# error: something does not work, or will not after the next boot or apt run. warning: it works, and one ordinary event
+# breaks it. note: worth knowing; never counts against a host. pass, skip: of checks, which also say what is well.
+Level = Literal["error", "warning", "note", "pass", "skip"]
+# From the gravest on: the order of findings, and which level stands for several.
+GRAVITY: tuple[Level, ...] = ("error", "warning", "note", "pass", "skip")
+
+CheckStatus = Literal["pass", "warn", "fail", "skip"]
+_STATUS: dict[str, CheckStatus] = {"error": "fail", "warning": "warn", "note": "pass", "pass": "pass", "skip": "skip"}
+_LEVEL: dict[str, Level] = {"fail": "error", "warn": "warning"}
+
+
+class Finding(BaseModel):
+    """One thing that is said of a host. code: stable, ``area.what``. hint: the way out, where something is wrong."""
+
+    code: str
+    level: Level
+    # this host's case in one line, with its versions and names
+    message: str
+    # the file, the line, the versions that disagree
+    evidence: list[str] = Field(default_factory=list)
+    hint: str | None = None
+
+    @property
+    def area(self) -> str:
+        """``driver`` of ``driver.stale_module``."""
+        return self.code.split(".")[0]
+
+    @property
+    def way_out(self) -> str:
+        """The hint, as a repair's words."""
+        return self.hint or ""
+
+    @property
+    def gravity(self) -> int:
+        """Place of its level in GRAVITY: 0 is the gravest."""
+        return GRAVITY.index(self.level)
+
+
+def worst(findings: Iterable[Finding]) -> Level:
+    """Return the gravest level among findings; skip when nothing was judged."""
+    return min((finding.level for finding in findings), key=GRAVITY.index, default="skip")
+
+
+def status_of(level: Level) -> CheckStatus:
+    """Return how documents of checks call a level."""
+    return _STATUS[level]
+
+
+# A level that documents write as pass, warn, fail or skip.
+_Status = Annotated[
+    Level,
+    BeforeValidator(lambda word: _LEVEL.get(word, word) if isinstance(word, str) else word),
+    PlainSerializer(status_of),
+    WithJsonSchema({"enum": ["pass", "warn", "fail", "skip"], "type": "string"}),
+]
+
+
+class Check(Finding):
+    """What a check says, as ``verify`` and the module gpu_verify write it: ``id`` and ``status`` for code and level."""
+
+    model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
+
+    code: str = Field(alias="id")
+    level: _Status = Field(alias="status")
+    # of checks that run something
+    seconds: float | None = None
+    # measured, the unit in the name
+    numbers: dict[str, float] = Field(default_factory=dict)
+
+    @property
+    def status(self) -> CheckStatus:
+        return status_of(self.level)
