@@ -131,7 +131,8 @@ class Expect(_Part):
             return Expect.model_validate({**dict(self), "driver": driver, **others})
         except ValidationError as error:
             because = [f"{'.'.join(map(str, row['loc']))}: {row['msg']}" for row in error.errors()]
-            raise UsageError("vars.invalid", "expect is not what gpu_verify takes", because=because) from error
+            hint = f"it takes {', '.join(DriverExpect.model_fields)}, and whole: {', '.join(type(self).model_fields)}"
+            raise UsageError("vars.invalid", "this cannot be expected of a host", because=because, hint=hint) from error
 
 
 @dataclass(frozen=True)

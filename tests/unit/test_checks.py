@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 import provision.collection  # noqa: F401
+from provision.errors import UsageError
 from provision.facts import Facts
 from provision.lib.findings import worst
 from provision.parts import checks
@@ -91,6 +92,13 @@ def test_the_good_host_skips_only_what_it_does_not_have():
     others = [v for v in verdicts if v.area not in ("cuda", "conda", "container")]
     assert [v.code for v in others if v.level != "pass"] == ["service.fabric_manager"]
     assert worst(verdicts) == "pass"
+
+
+def test_a_task_may_expect_something_else():
+    expect = Expect(driver=DriverExpect(**WANT)).overlaid({"branch": 570, "cuda": {"manage": True}})
+    assert (expect.driver.branch, expect.driver.version, expect.cuda.manage) == ("570", WANT["version"], True)
+    with pytest.raises(UsageError, match="cannot be expected"):
+        expect.overlaid({"brnch": 570})
 
 
 def test_modules_under_updates_win():
