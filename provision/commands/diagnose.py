@@ -10,7 +10,7 @@ from provision.catalog import load_catalog
 from provision.catalog.models import Trap
 from provision.commands.scan import driver_in_words
 from provision.diagnose import diagnose, pages, queries
-from provision.diagnose.finding import Diagnosis, Finding
+from provision.diagnose.finding import Cause, Diagnosis
 from provision.diagnose.pages import Page
 from provision.diagnose.rule import Case
 from provision.diagnose.text import matches, traps
@@ -31,7 +31,7 @@ class DiagnosedHost(BaseModel):
     gpus: list[str] = Field(default_factory=list)
     driver: str | None = None
     # what has to be mended first stands first
-    findings: list[Finding] = Field(default_factory=list)
+    findings: list[Cause] = Field(default_factory=list)
     # symptoms that nothing explains, and what was looked at
     unknown: list[str] = Field(default_factory=list)
     # what could not be read: silence about it proves nothing

@@ -18,7 +18,7 @@ from provision.catalog import load_catalog
 from provision.collection import ROOT
 from provision.commands import verify
 from provision.commands.apply import reboot_issue, tell
-from provision.diagnose.finding import Finding
+from provision.diagnose.finding import Cause
 from provision.errors import Exit, Issue, ProvisionError, UsageError
 from provision.inventory import Host
 from provision.lib import own_state
@@ -442,7 +442,7 @@ def _carried(history: History, seen: Look) -> bool:
 
 
 def _count_left(seen: Look) -> str:
-    errors: list[Finding] = seen.errors
+    errors: list[Cause] = seen.errors
     return (
         errors[0].message if len(errors) == 1 else f"{len(errors)} findings stay: " + ", ".join(f.code for f in errors)
     )

@@ -8,6 +8,7 @@ from provision.errors import Exit, ProvisionError
 from provision.facts import Facts
 from provision.layers.cuda import cuda_in_words
 from provision.layers.driver import origin_in_words
+from provision.lib.findings import Finding, Level
 from provision.planning import describe_gpus, read_facts
 from provision.runs.fleet import Fleet, Silent, Talk, ask_all
 
@@ -41,14 +42,15 @@ def _in_brief(host: ScannedHost) -> str:
 
 def describe(facts: Facts) -> ScannedHost:
     """Return a host's facts with the words that a table shows."""
-    driver = driver_in_words(facts)
+    driver, noticed = driver_in_words(facts), remarks(facts)
     return ScannedHost(
         status="ok",
         gpus=describe_gpus(facts, load_catalog()),
         driver=driver,
         origin=origin_in_words(facts) if driver else None,
         cuda=cuda_in_words(facts),
-        summary="; ".join(remarks(facts)),
+        summary="; ".join(remark.message for remark in noticed),
+        remarks=noticed,
         facts=facts,
     )
 
@@ -64,38 +66,43 @@ def driver_in_words(facts: Facts) -> str | None:
     return None
 
 
-def remarks(facts: Facts) -> list[str]:
+def remarks(facts: Facts) -> list[Finding]:
     """Return what a person should notice, gravest first."""
-    found: list[str] = []
+    found: list[Finding] = []
+
+    def say(code: str, level: Level, message: str) -> None:
+        found.append(Finding(code=code, level=level, message=message))
+
     unfinished = [name for name, package in facts.packages.items() if package.broken]
     if unfinished or facts.package_problems:
-        found.append("dpkg unfinished: " + ", ".join((unfinished + facts.package_problems)[:3]))
+        say("dpkg.unfinished", "error", "dpkg unfinished: " + ", ".join((unfinished + facts.package_problems)[:3]))
     if facts.smi.path and facts.smi.timed_out:
-        found.append("nvidia-smi hangs")
+        say("driver.smi", "error", "nvidia-smi hangs")
     elif facts.smi.ran and facts.smi.rc:
-        found.append(f"nvidia-smi fails ({facts.smi.rc})")
+        say("driver.smi", "error", f"nvidia-smi fails ({facts.smi.rc})")
     others = sorted({gpu.driver or "nothing" for gpu in facts.gpus if gpu.driver != "nvidia"})
     if others and facts.gpus:
-        found.append(f"GPUs bound to {', '.join(others)}")
+        say("driver.bound", "warning", f"GPUs bound to {', '.join(others)}")
     if facts.runfile.uninstaller:
-        found.append("driver from a runfile")
+        say("driver.runfile", "note", "driver from a runfile")
     held = sum(package.held for package in facts.packages.values())
     if held:
-        found.append(f"{held} packages held")
+        say("holds", "note", f"{held} packages held")
     if facts.reboot_required.required:
-        found.append("reboot pending")
+        say("reboot.pending", "note", "reboot pending")
     if facts.run_lock:
         from provision.runs.run_lock import left_behind
 
-        found += ["an ended run left its lock"] if left_behind("", facts) else []
+        if left_behind("", facts):
+            say("host.lock", "warning", "an ended run left its lock")
     if facts.gpu_users:
         count = len(facts.gpu_users)
-        found.append("1 process uses the GPUs" if count == 1 else f"{count} processes use the GPUs")
+        say("gpus.used", "note", "1 process uses the GPUs" if count == 1 else f"{count} processes use the GPUs")
     if facts.apt.errors:
-        found.append("apt sources broken")
+        say("apt.sources", "error", "apt sources broken")
     refused = facts.refused
     if refused:
-        found.append(f"{len(refused)} facts cannot be used: {refused[0]}")
+        say("host.facts", "warning", f"{len(refused)} facts cannot be used: {refused[0]}")
     if len(facts.unreadable) > len(refused):
-        found.append(f"{len(facts.unreadable) - len(refused)} things need root to be read")
+        say("host.unreadable", "note", f"{len(facts.unreadable) - len(refused)} things need root to be read")
     return found

@@ -6,8 +6,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-# error: something does not work, or will not after the next boot or apt run. warning: it works, and one ordinary event
-# breaks it. note: worth knowing; never counts against a host.
+from provision.lib.findings import Finding
+
+# See lib.findings.
 Level = Literal["error", "warning", "note"]
 
 # What rescue can do, from the smallest on. ``Repair.action`` is one of these; docs/rescue.md explains them.
@@ -64,16 +65,10 @@ class Repair(BaseModel):
         return ACTIONS[self.action]
 
 
-class Finding(BaseModel):
-    """One named cause on one host."""
+class Cause(Finding):
+    """One named cause on one host; its way out is repairs, not a hint."""
 
-    # stable: driver.stale_module
-    code: str
     level: Level
-    # this host's case in one line, with its versions and names
-    message: str
-    # the file, the line, the versions that disagree
-    evidence: list[str] = Field(default_factory=list)
     # what does not work because of it
     breaks: str = ""
     # in order; the first level that does is the smallest
@@ -83,18 +78,18 @@ class Finding(BaseModel):
     # what would have kept it from happening
     prevent: str = ""
     # symptoms that follow from this one
-    folded: list[Finding] = Field(default_factory=list)
+    folded: list[Cause] = Field(default_factory=list)
 
 
 class Diagnosis(BaseModel):
     """What is wrong with one host: what has to be mended first stands first."""
 
-    findings: list[Finding] = Field(default_factory=list)
+    findings: list[Cause] = Field(default_factory=list)
     # symptoms that no rule explains, and what was looked at
     unknown: list[str] = Field(default_factory=list)
     # what could not be read, so that silence proves nothing
     unread: list[str] = Field(default_factory=list)
 
     @property
-    def errors(self) -> list[Finding]:
+    def errors(self) -> list[Cause]:
         return [finding for finding in self.findings if finding.level == "error"]

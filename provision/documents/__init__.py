@@ -14,7 +14,7 @@ from pydantic_core import PydanticSerializationError
 from provision.errors import Exit, Issue, ProvisionError, worst
 from provision.facts import Facts
 from provision.lib.clean import clean_json
-from provision.lib.findings import Check
+from provision.lib.findings import Check, Finding
 from provision.parts.plan import HostPlan
 
 T = TypeVar("T", bound="Document")
@@ -61,8 +61,9 @@ class ScannedHost(BaseModel):
     origin: str | None = None
     # "CUDA 13.0, cuDNN 9.14.0.64, NCCL 2.28.3"
     cuda: str | None = None
-    # what a person should notice
+    # what a person should notice: in one line, and as findings
     summary: str = ""
+    remarks: list[Finding] = Field(default_factory=list)
     facts: Facts | None = None
 
 

@@ -5,24 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from pydantic import BaseModel
+from provision.lib.findings import Finding, Level, explained
 
 Against = Literal["inventory", "lock", "peers", "hardware"]
 
 
-class Item(BaseModel):
-    """code is stable; its first word is the area: packages, holds, sources, boot, files, containers, conda, hardware, …"""
+class Item(Finding):
+    """Areas are packages, holds, sources, boot, files, containers, conda, hardware, …; every item counts against a host."""
 
-    code: str
+    level: Level = "error"
+    message: str = ""
     what: str
     expected: str
     found: str
     against: Against
-    hint: str | None = None
 
-    @property
-    def area(self) -> str:
-        return self.code.split(".")[0]
+    def model_post_init(self, context: object) -> None:
+        self.message = f"{self.what}: {self.found}; expected: {self.expected}"
 
 
 # An item of a check, or one that only says "packages have to change", tells nothing new where another of these areas is told.
@@ -49,21 +48,15 @@ ECHOES: dict[str, tuple[str, ...]] = {
 
 def without_echoes(items: Sequence[Item]) -> list[Item]:
     """Items without those that only follow from another one, and each only once."""
-    kept: list[Item] = []
-    seen: set[tuple[str, str]] = set()
+    strong = [item for item in items if _explained_by(item) is None]
+    echoes = explained(items, lambda item: [other for other in strong if other.area in (_explained_by(item) or ())])
+    left: dict[tuple[str, str], Item] = {}
     for item in items:
-        if (item.code, item.what) in seen or _is_echo(item, items):
-            continue
-        seen.add((item.code, item.what))
-        kept.append(item)
-    return kept
+        if id(item) not in echoes:
+            left.setdefault((item.code, item.what), item)
+    return list(left.values())
 
 
-def _is_echo(item: Item, items: Sequence[Item]) -> bool:
-    areas = next((areas for start, areas in ECHOES.items() if item.code.startswith(start)), ())
-    return any(other is not item and other.area in areas and not _weak(other) for other in items)
-
-
-def _weak(item: Item) -> bool:
-    """Items that may be echoes themselves explain nothing."""
-    return any(item.code.startswith(start) for start in ECHOES)
+def _explained_by(item: Item) -> tuple[str, ...] | None:
+    """Areas whose items explain this one; None for items that stand for themselves, and alone explain others."""
+    return next((areas for start, areas in ECHOES.items() if item.code.startswith(start)), None)

@@ -1,9 +1,11 @@
-"""What is said of one host, in one shape: by checks, diagnose and drift. Its words for documents, and which is gravest."""
+"""What is said of one host, in one shape: by checks, diagnose, drift and scan; which of it is gravest, what follows from
+what, and in which order it is told.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Annotated, Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
 
@@ -45,9 +47,54 @@ class Finding(BaseModel):
         return GRAVITY.index(self.level)
 
 
+F = TypeVar("F", bound=Finding)
+
+
 def worst(findings: Iterable[Finding]) -> Level:
     """Return the gravest level among findings; skip when nothing was judged."""
     return min((finding.level for finding in findings), key=GRAVITY.index, default="skip")
+
+
+def explained(findings: Sequence[F], causes: Callable[[F], Iterable[F]]) -> dict[int, F]:
+    """Return the cause of every finding that only follows from another one, by the finding's ``id()``.
+
+    causes: who may explain a finding, the likeliest first. Where findings name each other in a circle, the first stays.
+    """
+    parents: dict[int, F] = {}
+    for finding in findings:
+        cause = next((cause for cause in causes(finding) if not _above(cause, finding, parents)), None)
+        if cause is not None:
+            parents[id(finding)] = cause
+    return parents
+
+
+def _above(finding: F, other: F, parents: Mapping[int, F]) -> bool:
+    """True when other is finding itself or stands over it."""
+    at: F | None = finding
+    while at is not None:
+        if at is other:
+            return True
+        at = parents.get(id(at))
+    return False
+
+
+def in_order(
+    findings: Iterable[F], before: Callable[[str], set[str]], rank: Callable[[str], tuple[int, str]]
+) -> list[F]:
+    """Order by what has to be mended first, then level, then rank, then as found.
+
+    before: the codes that are mended before a code; rank: the place of a code.
+    """
+    waiting = list(enumerate(findings))
+    done: list[F] = []
+    while waiting:
+        left = {finding.code for _, finding in waiting}
+        ready = [row for row in waiting if not (before(row[1].code) & left - {row[1].code})]
+        # A circle among the codes is a defect that a test of the rules finds; a host is judged all the same.
+        chosen = min(ready or waiting, key=lambda row: (row[1].gravity, rank(row[1].code), row[0]))
+        waiting.remove(chosen)
+        done.append(chosen[1])
+    return done
 
 
 def status_of(level: Level) -> CheckStatus:

@@ -131,7 +131,7 @@ class Expect(_Part):
             return Expect.model_validate({**dict(self), "driver": driver, **others})
         except ValidationError as error:
             because = [f"{'.'.join(map(str, row['loc']))}: {row['msg']}" for row in error.errors()]
-            hint = f"it takes {', '.join(DriverExpect.model_fields)}, and whole: {', '.join(type(self).model_fields)}"
+            hint = f"it takes {', '.join(DriverExpect.model_fields)}, and cuda, conda and containers, each as a whole"
             raise UsageError("vars.invalid", "this cannot be expected of a host", because=because, hint=hint) from error
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from rich.console import RenderableType
 
 from provision.commands.diagnose import DiagnosedHost, DiagnoseDocument, ExplainDocument, ExplainedCode
-from provision.diagnose.finding import Finding
+from provision.diagnose.finding import Cause
 from provision.render.base import Text, columns, headline, indented, text
 from provision.render.words import count_words, grouped, plural
 
@@ -68,7 +68,7 @@ def _host(host: DiagnosedHost, verbosity: int, *, alone: bool) -> Iterable[Rende
         )
 
 
-def _finding(finding: Finding, indent: int, verbosity: int) -> Iterable[RenderableType]:
+def _finding(finding: Cause, indent: int, verbosity: int) -> Iterable[RenderableType]:
     head = text(
         f"{finding.level}  ", f"{finding.code}  ", finding.message, styles=(_LEVEL_STYLES[finding.level], "bold", "")
     )
@@ -90,12 +90,12 @@ def _finding(finding: Finding, indent: int, verbosity: int) -> Iterable[Renderab
         yield from _symptom(symptom, indent + 2, verbosity)
 
 
-def _alternative(finding: Finding, number: int) -> bool:
+def _alternative(finding: Cause, number: int) -> bool:
     """A step that only a person can do, after one that a program can: another way, not the next step."""
     return finding.repairs[number].action == "manual" and finding.repairs[number - 1].action != "manual"
 
 
-def _symptom(finding: Finding, indent: int, verbosity: int) -> Iterable[RenderableType]:
+def _symptom(finding: Cause, indent: int, verbosity: int) -> Iterable[RenderableType]:
     """What follows from the finding above: one line, its evidence with -v."""
     yield indented(text("and so  ", f"{finding.code}  ", finding.message, styles=("dim", "bold", "")), indent)
     lines = finding.evidence if verbosity else finding.evidence[:2]

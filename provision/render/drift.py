@@ -59,7 +59,7 @@ def _table(drifted: list[tuple[str, DriftedHost]]) -> Table:
     table.add_column("items", justify="right")
     table.add_column("what drifted", overflow="fold")
     for names, host in grouped(drifted, lambda one: [(i.code, i.what, i.expected, i.found) for i in one.items]):
-        lines = [f"{item.what}: {item.found}; expected: {item.expected}" for item in host.items[:_FIRST]]
+        lines = [item.message for item in host.items[:_FIRST]]
         more = len(host.items) - _FIRST
         lines += [f"and {more} more"] if more > 0 else []
         table.add_row(

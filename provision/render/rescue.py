@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from rich.console import RenderableType
 
-from provision.diagnose.finding import Finding
+from provision.diagnose.finding import Cause
 from provision.parts.plan import PackageChange, Step
 from provision.render.base import Text, columns, headline, indented, text
 from provision.render.plan import package_line
@@ -83,7 +83,7 @@ def _to_agree(rounds: list[tuple[int, Round]]) -> list[tuple[int, Round]]:
     return shown
 
 
-def _finding(finding: Finding, verbosity: int, *, short: bool) -> Iterable[RenderableType]:
+def _finding(finding: Cause, verbosity: int, *, short: bool) -> Iterable[RenderableType]:
     style = "bold red" if finding.level == "error" else "yellow"
     told = text(finding.code, f"  {finding.message}", styles=("bold",))
     yield columns([(Text(finding.level, style=style), told)], 2)

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import provision.collection  # noqa: F401  (makes the collection importable)
 from provision.catalog import Catalog
 from provision.diagnose import diagnose
-from provision.diagnose.finding import Diagnosis, Finding, Repair
+from provision.diagnose.finding import Cause, Diagnosis, Repair
 from provision.errors import Issue, ProvisionError
 from provision.facts import Facts
 from provision.inventory.proxy import HostProxy
@@ -49,7 +49,7 @@ class Look:
     round: Round | None
 
     @property
-    def errors(self) -> list[Finding]:
+    def errors(self) -> list[Cause]:
         return self.shown.errors
 
 
@@ -163,7 +163,7 @@ def with_unknown(diagnosis: Diagnosis, facts: Facts, values: Mapping[str, Any]) 
         Repair(action="module.reload", words="load the module that is on the disk"),
         Repair(action="apply", words="bring the driver to what the inventory asks for", args={"parts": ["driver"]}),
     ]
-    finding = Finding(code=UNKNOWN, level="error", message=diagnosis.unknown[0], repairs=repairs)
+    finding = Cause(code=UNKNOWN, level="error", message=diagnosis.unknown[0], repairs=repairs)
     return diagnosis.model_copy(update={"findings": [*diagnosis.findings, finding]})
 
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from provision.diagnose.finding import ACTIONS, Finding
+from provision.diagnose.finding import ACTIONS, Cause
 from provision.documents import Document
 from provision.errors import Issue
 from provision.lib.findings import Check
@@ -105,9 +105,9 @@ class RescuedHost(BaseModel):
     status: Status
     summary: str = ""
     # at the beginning
-    found: list[Finding] = Field(default_factory=list)
+    found: list[Cause] = Field(default_factory=list)
     # at the end
-    left: list[Finding] = Field(default_factory=list)
+    left: list[Cause] = Field(default_factory=list)
     rounds: list[Round] = Field(default_factory=list)
     # installed, moved, removed
     packages: list[PackageChange] = Field(default_factory=list)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from provision.diagnose.finding import ACTIONS, Diagnosis, Finding, Repair
+from provision.diagnose.finding import ACTIONS, Cause, Diagnosis, Repair
 from provision.facts import Facts
 from provision.rescue.model import History, RescueStep, Round
 
@@ -67,12 +67,12 @@ class Limits:
     stop_holders: bool = False
 
 
-def to_mend(diagnosis: Diagnosis) -> list[Finding]:
+def to_mend(diagnosis: Diagnosis) -> list[Cause]:
     """Findings that a rescue takes on: errors, and what the next ordinary event would break."""
     return [finding for finding in diagnosis.findings if finding.level in ("error", "warning")]
 
 
-def next_repair(finding: Finding, history: History) -> Repair | None:
+def next_repair(finding: Cause, history: History) -> Repair | None:
     """The smallest repair of a finding whose turn it is; None where nothing is left that a program may do."""
     for repair in finding.repairs:
         if repair.action in _NOT_OURS:
@@ -111,7 +111,7 @@ def next_round(diagnosis: Diagnosis, history: History, facts: Facts, limits: Lim
     return None
 
 
-def next_level(findings: Iterable[Finding], history: History) -> str:
+def next_level(findings: Iterable[Cause], history: History) -> str:
     """What comes next for findings that stayed, in words; empty where nothing does."""
     told = []
     for finding in findings:
@@ -124,13 +124,13 @@ def next_level(findings: Iterable[Finding], history: History) -> str:
     return "; ".join(dict.fromkeys(told))
 
 
-def _waits(finding: Finding, history: History) -> bool:
+def _waits(finding: Cause, history: History) -> bool:
     """True where what stopped a finding's repair passes by itself, or has nothing to do with the driver's packages."""
     steps = (step for one in history.rounds for step in one.steps if step.finding == finding.code)
     return any(not step.ok and step.code in _PASSING for step in steps)
 
 
-def _mend(findings: Sequence[Finding], history: History) -> list[RescueStep]:
+def _mend(findings: Sequence[Cause], history: History) -> list[RescueStep]:
     chosen: list[RescueStep] = []
     for finding in findings:
         first = next_repair(finding, history)
@@ -149,7 +149,7 @@ def _mend(findings: Sequence[Finding], history: History) -> list[RescueStep]:
     return _once(chosen)
 
 
-def _steps(findings: Sequence[Finding], history: History, levels: Sequence[int]) -> list[RescueStep]:
+def _steps(findings: Sequence[Cause], history: History, levels: Sequence[int]) -> list[RescueStep]:
     """The next repair of every finding, where it is of these levels."""
     found = []
     for finding in findings:
@@ -179,7 +179,7 @@ def stops(facts: Facts, limits: Limits) -> list[str]:
     return own
 
 
-def _step(finding: Finding, repair: Repair) -> RescueStep:
+def _step(finding: Cause, repair: Repair) -> RescueStep:
     return RescueStep(finding=finding.code, action=repair.action, words=repair.words, args=repair.args)
 
 
@@ -191,7 +191,7 @@ def _once(steps: Sequence[RescueStep]) -> list[RescueStep]:
     return list(found.values())
 
 
-def _turn(finding: Finding, repair: Repair, history: History) -> bool:
+def _turn(finding: Cause, repair: Repair, history: History) -> bool:
     """True where a repair was not tried yet, or failed before something larger was changed."""
     assert repair.action in ACTIONS  # noqa: S101 - the table's test holds rules to it
     same = RescueStep(finding=finding.code, action=repair.action, words="", args=repair.args)

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from provision.catalog import load_catalog
 from provision.diagnose import diagnose, judge, pages
-from provision.diagnose.finding import Finding
+from provision.diagnose.finding import Cause
 from provision.facts import Facts
 from tests.unit.brokenhosts import flat
 
@@ -283,12 +283,12 @@ CODES = st.lists(st.sampled_from(pages.codes()), max_size=12)
 @given(CODES, st.randoms(use_true_random=False))
 def test_folding_loses_nothing(codes, random):
     findings = [
-        Finding(code=code, level=random.choice(["error", "warning", "note"]), message=str(n))
+        Cause(code=code, level=random.choice(["error", "warning", "note"]), message=str(n))
         for n, code in enumerate(codes)
     ]
     top = judge.folded(findings)
     assert sorted(f.message for f in flat(top)) == sorted(f.message for f in findings)
-    result = judge.in_order(top)
+    result = judge.ordered(top)
     assert sorted(f.message for f in result) == sorted(f.message for f in top)
     ordered(result)
     for finding in top:
@@ -299,9 +299,9 @@ def test_folding_loses_nothing(codes, random):
 def test_causes_that_name_each_other_are_not_lost(monkeypatch):
     rules = {code: _Rule(code, other) for code, other in (("a.a", "b.b"), ("b.b", "c.c"), ("c.c", "a.a"))}
     monkeypatch.setattr(pages, "page", rules.__getitem__)
-    findings = [Finding(code=code, level="error", message=code) for code in rules]
+    findings = [Cause(code=code, level="error", message=code) for code in rules]
     assert sorted(f.code for f in flat(judge.folded(findings))) == ["a.a", "b.b", "c.c"]
-    assert len(judge.in_order(findings)) == 3
+    assert len(judge.ordered(findings)) == 3
 
 
 class _Rule:

@@ -9,7 +9,7 @@ import yaml
 from provision.catalog import load_catalog
 from provision.diagnose import diagnose, judge, pages
 from provision.diagnose import rule as rule_module
-from provision.diagnose.finding import ACTIONS, Finding
+from provision.diagnose.finding import ACTIONS, Cause
 from provision.diagnose.rule import Case, finders, rule
 from provision.diagnose.rules import symptoms
 from provision.diagnose.text import matches
@@ -170,17 +170,17 @@ def test_a_mistyped_code_names_the_nearest(typed, near):
 
 
 def _finding(code, level="error"):
-    return Finding(code=code, level=level, message=code)
+    return Cause(code=code, level=level, message=code)
 
 
 def test_what_has_to_be_mended_first_stands_first():
     first = pages.page("driver.stale_module").after[0]
-    ordered = judge.in_order([_finding("driver.stale_module"), _finding(first)])
+    ordered = judge.ordered([_finding("driver.stale_module"), _finding(first)])
     assert [f.code for f in ordered] == [first, "driver.stale_module"]
 
 
 def test_errors_stand_before_warnings_and_notes():
-    ordered = judge.in_order(
+    ordered = judge.ordered(
         [_finding("reboot.pending", "note"), _finding("driver.persistence_off", "warning"), _finding("gpus.xid")]
     )
     assert [f.level for f in ordered] == ["error", "warning", "note"]

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from provision.diagnose.finding import ACTIONS, Diagnosis, Finding, Repair
+from provision.diagnose.finding import ACTIONS, Cause, Diagnosis, Repair
 from provision.errors import Issue
 from provision.facts import Facts, Package
 from provision.parts.plan import HostPlan, PackageChange
@@ -24,7 +24,7 @@ WISHES = yaml.safe_load((CASES / "rescue_narrow.yml").read_text())
 
 def finding(code, repairs, level="error", reboot=False):
     made = [Repair(action=row[0], words=f"{row[0]} it", args=row[1] if len(row) > 1 else {}) for row in repairs]
-    return Finding(code=code, level=level, message=code, repairs=made, reboot=reboot)
+    return Cause(code=code, level=level, message=code, repairs=made, reboot=reboot)
 
 
 def history(tried, findings):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from provision.commands import rescue
-from provision.diagnose.finding import Diagnosis, Finding, Repair
+from provision.diagnose.finding import Cause, Diagnosis, Repair
 from provision.documents import VerifiedHost, VerifyDocument
 from provision.errors import HostFailedError, Issue, RefusedError, UnreachableError
 from provision.facts import Facts
@@ -19,14 +19,14 @@ from provision.runs import engine
 from provision.runs.engine import HostOutcome, RunResult
 from provision.runs.fleet import Fleet
 
-STALE = Finding(
+STALE = Cause(
     code="driver.stale_module",
     level="error",
     message="the loaded module is 580.126.20, the disk has 580.173.02",
     evidence=["/sys/module/nvidia/version: 580.126.20"],
     repairs=[Repair(action="module.reload", words="load the modules anew"), Repair(action="reboot", words="reboot")],
 )
-HALF = Finding(
+HALF = Cause(
     code="dpkg.unfinished",
     level="error",
     message="2 packages are not set up",
@@ -35,7 +35,7 @@ HALF = Finding(
         Repair(action="purge", words="purge"),
     ],
 )
-MANUAL = Finding(
+MANUAL = Cause(
     code="gpus.firmware",
     level="error",
     message="the card is too hot",

@@ -5,7 +5,7 @@ import pytest
 import provision.collection  # noqa: F401
 from ansible_collections.gpu.provision.plugins.module_utils.lib import driver_names
 from provision.catalog import load_catalog
-from provision.diagnose.finding import Diagnosis, Finding, Repair
+from provision.diagnose.finding import Cause, Diagnosis, Repair
 from provision.errors import Issue
 from provision.facts.diagnostics import Trouble
 from provision.parts.plan import HostPlan, Reboot, Step
@@ -25,7 +25,7 @@ def finding(code, *actions, level="error", reboot=False):
         Repair(action=action, words=f"{action} it", args=args or {})
         for action, args in (a if isinstance(a, tuple) else (a, None) for a in actions)
     ]
-    return Finding(code=code, level=level, message=code, repairs=repairs, reboot=reboot)
+    return Cause(code=code, level=level, message=code, repairs=repairs, reboot=reboot)
 
 
 def plan(status, *, reboot=False, code="apt.unmet"):
