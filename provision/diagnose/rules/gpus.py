@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from ansible_collections.gpu.provision.plugins.module_utils.lib import driver_names
 from ansible_collections.gpu.provision.plugins.module_utils.prove import xid as prove_xid
 from provision.diagnose import queries
+from provision.diagnose.finding import Repair
 from provision.diagnose.rule import Case, Found, rule
 from provision.facts import Gpu
 from provision.parts.driver.installed import is_set_aside
@@ -23,16 +24,6 @@ _FELL_OFF = r"(?:Xid[^:]*: 79\b|GPU has fallen off the bus|GPU is lost)"
 def _branch(case: Case, version: str | None) -> int | None:
     found = case.catalog.find_branch(version) if version else None
     return found.number if found else None
-
-
-def _wrong_flavour(case: Case, flavour: str) -> list[Gpu]:
-    """Cards that the modules of this flavour cannot drive, while the other flavour's can."""
-    rows = []
-    for gpu in queries.own_gpus(case):
-        modules = queries.catalog_gpu(case, gpu).modules
-        if modules and flavour not in modules:
-            rows.append(gpu)
-    return rows
 
 
 def _outside(case: Case, number: int) -> list[tuple[Gpu, str]]:
@@ -91,47 +82,53 @@ def _no_common_driver(case: Case) -> Iterator[Found]:
 
 @rule("gpus.needs_proprietary")
 def _needs_proprietary(case: Case) -> Iterator[Found]:
-    version, flavour = queries.driver_now(case)
-    if flavour != "open" or _sane(case):
-        return
-    wrong = [gpu for gpu in _wrong_flavour(case, "open") if not queries.smi_sees(case, gpu)]
+    wrong = _misdriven(case, "open")
     if not wrong:
         return
-    number = _branch(case, version)
-    fits = [branch for branch in _fitting(case) if "proprietary" in _flavours(case, branch)]
     others = len(queries.own_gpus(case)) - len(wrong)
     evidence = [f"{queries.title(case, gpu)}: before Turing, no GSP" for gpu in wrong] + _words(case)
-    evidence += queries.log_block(case, _NOT_OPEN, 3)
-    target = number if number in fits else (fits[-1] if fits else None)
     yield Found(
         f"the open kernel modules do not drive {queries.counted(wrong, 'card')} of this host"
         + (f"; the other {others} work" if others and case.facts.smi.gpus else ""),
-        evidence,
-        queries.realign(f"install the proprietary modules{f' of branch {target}' if target else ''} and reboot")
-        if target
-        else queries.manual("no branch has modules for all of these cards"),
+        evidence + queries.log_block(case, _NOT_OPEN, 3),
+        _other_modules(case, "proprietary"),
     )
 
 
 @rule("gpus.needs_open")
 def _needs_open(case: Case) -> Iterator[Found]:
-    version, flavour = queries.driver_now(case)
-    if flavour != "proprietary" or _sane(case):
-        return
-    wrong = [gpu for gpu in _wrong_flavour(case, "proprietary") if not queries.smi_sees(case, gpu)]
+    wrong = _misdriven(case, "proprietary")
     if not wrong:
         return
-    number = _branch(case, version)
-    fits = [branch for branch in _fitting(case) if "open" in _flavours(case, branch)]
-    target = number if number in fits else (fits[-1] if fits else None)
     evidence = [f"{queries.title(case, gpu)}: only the open modules drive it" for gpu in wrong] + _words(case)
-    evidence += queries.log_lines(case, r"RmInitAdapter failed", r"Xid .*: 169")[:2]
     yield Found(
         f"the proprietary kernel modules do not drive {queries.counted(wrong, 'card')} of this host",
-        evidence,
-        queries.realign(f"install the open modules{f' of branch {target}' if target else ''} and reboot")
-        if target
-        else queries.manual("no branch has modules for all of these cards"),
+        evidence + queries.log_lines(case, r"RmInitAdapter failed", r"Xid .*: 169")[:2],
+        _other_modules(case, "open"),
+    )
+
+
+def _misdriven(case: Case, flavour: str) -> list[Gpu]:
+    """Cards that do not answer because the modules here are of this flavour, which cannot drive them."""
+    if queries.driver_now(case)[1] != flavour or _sane(case):
+        return []
+    return [
+        gpu
+        for gpu in queries.own_gpus(case)
+        if (modules := queries.catalog_gpu(case, gpu).modules)
+        and flavour not in modules
+        and not queries.smi_sees(case, gpu)
+    ]
+
+
+def _other_modules(case: Case, flavour: str) -> Repair:
+    """Modules of this flavour, of a branch that drives every card: of the branch that is here where it does."""
+    number = _branch(case, queries.driver_now(case)[0])
+    fits = [branch for branch in _fitting(case) if flavour in _flavours(case, branch)]
+    if not fits:
+        return queries.manual("no branch has modules for all of these cards")
+    return queries.realign(
+        f"install the {flavour} modules of branch {number if number in fits else fits[-1]} and reboot"
     )
 
 
