@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 
 from ansible_collections.gpu.provision.plugins.module_utils.lib import cuda_names
 from provision.diagnose import queries
@@ -19,43 +20,39 @@ def _packages(case: Case, kind: str) -> list[tuple[str, cuda_names.CudaPackage, 
     return library_checks.library_packages(case.facts, kind)
 
 
-def _pair(kind: str, title: str) -> Callable[[Case], Iterator[Found]]:
+def _pair(case: Case, kind: str, title: str) -> Iterator[Found]:
     """Library and headers differ, or would when the other one is installed."""
-
-    def find(case: Case) -> Iterator[Found]:
-        rows = _packages(case, kind)
-        runtime = [row for row in rows if _is_runtime(row[0])]
-        for name, package, version in rows:
-            partner = [row for row in runtime if (row[1].cudnn, row[1].major) == (package.cudnn, package.major)]
-            if partner and partner[0][2] != version:
-                held = [n for n in (name, partner[0][0]) if case.facts.packages[n].held]
-                yield Found(
-                    f"{name} is {version}, {partner[0][0]} is {partner[0][2]}",
-                    [*(f"{n} {v}" for n, _, v in rows), *(f"{n} is held" for n in held)],
-                    queries.manual(f"apt-get install --allow-change-held-packages {name}={partner[0][2]}"),
-                    level="error",
-                )
-                return
-        for name, package, version in runtime:
-            headers = _headers_of(kind, name, package)
-            offered = candidate(case, headers)
-            other = case.facts.packages.get(headers)
-            if (other and other.status[1] not in "nc") or offered is None or offered.version == version:
-                continue
-            library = moves(case, name)
-            if case.facts.packages[name].held or library is None or library.version != offered.version:
-                yield Found(
-                    f"{headers} would come as {offered.version}, {title} here is {version}",
-                    [
-                        f"{name} {version}" + (" (held)" if case.facts.packages[name].held else ""),
-                        f"{headers}: {offered.version} from {offered.origin}",
-                    ],
-                    queries.manual(f"apt-get install {headers}={version}"),
-                    level="note",
-                )
-                return
-
-    return find
+    rows = _packages(case, kind)
+    runtime = [row for row in rows if _is_runtime(row[0])]
+    for name, package, version in rows:
+        partner = [row for row in runtime if (row[1].cudnn, row[1].major) == (package.cudnn, package.major)]
+        if partner and partner[0][2] != version:
+            held = [n for n in (name, partner[0][0]) if case.facts.packages[n].held]
+            yield Found(
+                f"{name} is {version}, {partner[0][0]} is {partner[0][2]}",
+                [*(f"{n} {v}" for n, _, v in rows), *(f"{n} is held" for n in held)],
+                queries.manual(f"apt-get install --allow-change-held-packages {name}={partner[0][2]}"),
+                level="error",
+            )
+            return
+    for name, package, version in runtime:
+        headers = _headers_of(kind, name, package)
+        offered = candidate(case, headers)
+        other = case.facts.packages.get(headers)
+        if (other and other.status[1] not in "nc") or offered is None or offered.version == version:
+            continue
+        library = moves(case, name)
+        if case.facts.packages[name].held or library is None or library.version != offered.version:
+            yield Found(
+                f"{headers} would come as {offered.version}, {title} here is {version}",
+                [
+                    f"{name} {version}" + (" (held)" if case.facts.packages[name].held else ""),
+                    f"{headers}: {offered.version} from {offered.origin}",
+                ],
+                queries.manual(f"apt-get install {headers}={version}"),
+                level="note",
+            )
+            return
 
 
 def _is_runtime(name: str) -> bool:
@@ -69,103 +66,95 @@ def _headers_of(kind: str, name: str, package: cuda_names.CudaPackage) -> str:
     return str(cuda_names.cudnn_packages(package.cudnn, package.major or "")[1])
 
 
-def _wrong_cuda(kind: str, title: str) -> Callable[[Case], Iterator[Found]]:
+def _wrong_cuda(case: Case, kind: str, title: str) -> Iterator[Found]:
     """The library is built for a CUDA that is not here, or that the driver does not carry; or the next upgrade brings such."""
-
-    def find(case: Case) -> Iterator[Found]:
-        rows = [row for row in _packages(case, kind) if _is_runtime(row[0])]
-        unlike, too_new = library_checks.misfits(case.facts, rows)
-        having = ", ".join(sorted({row.version for row in case.facts.cuda.toolkits if row.version}))
-        evidence = [f"{name} {version}" for name, _, version in rows]
-        evidence += [f"{row.path}: CUDA {row.release or row.version}" for row in case.facts.cuda.toolkits]
-        wished = case.expect.cuda.manage
-        repair = (
-            queries.apply(f"take the build of {title} for the toolkits that are here", "cuda")
-            if wished
-            else queries.manual(
-                f"install the build of {title} whose +cudaX.Y suffix is of the toolkit's major, headers and library, and hold both"
-            )
+    rows = [row for row in _packages(case, kind) if _is_runtime(row[0])]
+    unlike, too_new = library_checks.misfits(case.facts, rows)
+    having = ", ".join(sorted({row.version for row in case.facts.cuda.toolkits if row.version}))
+    evidence = [f"{name} {version}" for name, _, version in rows]
+    evidence += [f"{row.path}: CUDA {row.release or row.version}" for row in case.facts.cuda.toolkits]
+    wished = case.expect.cuda.manage
+    repair = (
+        queries.apply(f"take the build of {title} for the toolkits that are here", "cuda")
+        if wished
+        else queries.manual(
+            f"install the build of {title} whose +cudaX.Y suffix is of the toolkit's major, headers and library, and hold both"
         )
-        if too_new:
-            name, version, major = too_new[0]
-            yield Found(
-                f"{name} {version} is for CUDA {major}, the driver carries {case.facts.smi.cuda_version}",
-                [*evidence, f"nvidia-smi: CUDA {case.facts.smi.cuda_version}"],
-                repair,
-                level="error",
-            )
-            return
-        if unlike:
-            name, version, major = unlike[0]
-            yield Found(
-                f"{name} {version} is for CUDA {major}, the toolkits are {having}",
-                evidence,
-                repair,
-                level="error" if wished else "warning",
-            )
-            return
-        for name, package, version in rows:
-            taken = moves(case, name)
-            if taken is None or case.facts.packages[name].held:
-                continue
-            now, then = (library_checks.built_for(package, version), library_checks.built_for(package, taken.version))
-            if now and then and now != then:
-                yield Found(
-                    f"the next upgrade moves {name} from CUDA {now} to CUDA {then}",
-                    [f"{name} {version} is installed and not held", f"{taken.version} from {taken.origin}"],
-                    queries.apply(f"hold {title}", "cuda")
-                    if wished
-                    else queries.manual(f"apt-mark hold {name} {_headers_of(kind, name, package)}"),
-                    level="warning",
-                )
-                return
-
-    return find
-
-
-def _files(kind: str, title: str) -> Callable[[Case], Iterator[Found]]:
-    """Files are not those of their packages: written over, gone, or of a copy whose header is found first."""
-
-    def find(case: Case) -> Iterator[Found]:
-        rows = _packages(case, kind)
-        cuda = case.facts.cuda
-        stem = "libcudnn.so." if kind == "cudnn" else "libnccl.so.2"
-        libraries = library_checks.in_loader_order(
-            case.facts, [row for row in cuda.libraries if row.soname.startswith(stem)]
+    )
+    if too_new:
+        name, version, major = too_new[0]
+        yield Found(
+            f"{name} {version} is for CUDA {major}, the driver carries {case.facts.smi.cuda_version}",
+            [*evidence, f"nvidia-smi: CUDA {case.facts.smi.cuda_version}"],
+            repair,
+            level="error",
         )
-        headers = [row for row in cuda.headers if row.name == kind]
-        files: list[cuda_checks.Owned] = [*libraries, *headers]
-        evidence = [f"{row.path}: {row.version or '?'}, {cuda_checks.owner(row)}" for row in files]
-        untrue = library_checks.untrue_files(files, rows)
-        if untrue:
-            row, version = untrue[0]
+        return
+    if unlike:
+        name, version, major = unlike[0]
+        yield Found(
+            f"{name} {version} is for CUDA {major}, the toolkits are {having}",
+            evidence,
+            repair,
+            level="error" if wished else "warning",
+        )
+        return
+    for name, package, version in rows:
+        taken = moves(case, name)
+        if taken is None or case.facts.packages[name].held:
+            continue
+        now, then = (library_checks.built_for(package, version), library_checks.built_for(package, taken.version))
+        if now and then and now != then:
             yield Found(
-                f"{row.path} is {row.version}, its package {row.package} is {version}",
-                evidence,
-                queries.manual(f"apt-get install --reinstall {row.package}={version}"),
-            )
-            return
-        sonames = {row.soname for row in libraries}
-        for name, package, version in rows:
-            soname = f"libcudnn.so.{package.cudnn}" if kind == "cudnn" else "libnccl.so.2"
-            if _is_runtime(name) and cuda.libraries and soname not in sonames:
-                yield Found(
-                    f"the library of {name} is gone",
-                    (f"{name} {version}: no {soname} in the loader's folders",),
-                    queries.manual(f"apt-get install --reinstall {name}={version}"),
-                )
-                return
-        stray = library_checks.stray_headers(headers, libraries)
-        if stray:
-            header, library = stray[0]
-            yield Found(
-                f"programs are compiled for {title} {header.version} and find {library.version}",
-                evidence,
-                queries.manual(f"of {header.path} and {library.path} one has to go: keep what a package owns"),
+                f"the next upgrade moves {name} from CUDA {now} to CUDA {then}",
+                [f"{name} {version} is installed and not held", f"{taken.version} from {taken.origin}"],
+                queries.apply(f"hold {title}", "cuda")
+                if wished
+                else queries.manual(f"apt-mark hold {name} {_headers_of(kind, name, package)}"),
                 level="warning",
             )
+            return
 
-    return find
+
+def _files(case: Case, kind: str, title: str) -> Iterator[Found]:
+    """Files are not those of their packages: written over, gone, or of a copy whose header is found first."""
+    rows = _packages(case, kind)
+    cuda = case.facts.cuda
+    stem = "libcudnn.so." if kind == "cudnn" else "libnccl.so.2"
+    libraries = library_checks.in_loader_order(
+        case.facts, [row for row in cuda.libraries if row.soname.startswith(stem)]
+    )
+    headers = [row for row in cuda.headers if row.name == kind]
+    files: list[cuda_checks.Owned] = [*libraries, *headers]
+    evidence = [f"{row.path}: {row.version or '?'}, {cuda_checks.owner(row)}" for row in files]
+    untrue = library_checks.untrue_files(files, rows)
+    if untrue:
+        row, version = untrue[0]
+        yield Found(
+            f"{row.path} is {row.version}, its package {row.package} is {version}",
+            evidence,
+            queries.manual(f"apt-get install --reinstall {row.package}={version}"),
+        )
+        return
+    sonames = {row.soname for row in libraries}
+    for name, package, version in rows:
+        soname = f"libcudnn.so.{package.cudnn}" if kind == "cudnn" else "libnccl.so.2"
+        if _is_runtime(name) and cuda.libraries and soname not in sonames:
+            yield Found(
+                f"the library of {name} is gone",
+                (f"{name} {version}: no {soname} in the loader's folders",),
+                queries.manual(f"apt-get install --reinstall {name}={version}"),
+            )
+            return
+    stray = library_checks.stray_headers(headers, libraries)
+    if stray:
+        header, library = stray[0]
+        yield Found(
+            f"programs are compiled for {title} {header.version} and find {library.version}",
+            evidence,
+            queries.manual(f"of {header.path} and {library.path} one has to go: keep what a package owns"),
+            level="warning",
+        )
 
 
 @rule("cudnn.shadowed_library")
@@ -206,9 +195,9 @@ def _redirected(case: Case) -> Iterator[Found]:
         )
 
 
-rule("cudnn.wrong_cuda")(_wrong_cuda("cudnn", "cuDNN"))
-rule("cudnn.pair_differs")(_pair("cudnn", "cuDNN"))
-rule("cudnn.files")(_files("cudnn", "cuDNN"))
-rule("nccl.pair_differs")(_pair("nccl", "NCCL"))
-rule("nccl.wrong_cuda")(_wrong_cuda("nccl", "NCCL"))
-rule("nccl.files")(_files("nccl", "NCCL"))
+rule("cudnn.wrong_cuda")(partial(_wrong_cuda, kind="cudnn", title="cuDNN"))
+rule("cudnn.pair_differs")(partial(_pair, kind="cudnn", title="cuDNN"))
+rule("cudnn.files")(partial(_files, kind="cudnn", title="cuDNN"))
+rule("nccl.pair_differs")(partial(_pair, kind="nccl", title="NCCL"))
+rule("nccl.wrong_cuda")(partial(_wrong_cuda, kind="nccl", title="NCCL"))
+rule("nccl.files")(partial(_files, kind="nccl", title="NCCL"))
