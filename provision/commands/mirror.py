@@ -17,7 +17,6 @@ from provision.catalog import Catalog, load_catalog
 from provision.documents import Document
 from provision.errors import Exit, Issue, ProvisionError, UsageError
 from provision.inventory import Host, mirror_layout
-from provision.inventory.proxy import HostProxy
 from provision.lock.model import NAME, Lock, load
 from provision.mirror.keys import signer
 from provision.mirror.make import CondaNeed, Made, Maker
@@ -26,6 +25,7 @@ from provision.mirror.seen import seen_of
 from provision.mirror.store import Store, here
 from provision.parts.conda.desired import CondaWish
 from provision.parts.conda.prefix import choose_installer
+from provision.parts.desired import Desired
 from provision.runs.fleet import Fleet, Silent, Talk, ask_all
 
 _MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
@@ -197,7 +197,7 @@ def _conda_needs(fleet: Fleet, lock: Lock, seen: Mapping[str, Any], catalog: Cat
         if not group.conda or not hosts:
             continue
         values = fleet.values[hosts[0]]
-        wish = CondaWish.from_vars(values)
+        wish = Desired(values).conda_given
         need = CondaNeed(group.arch, alias=wish.channel_alias)
         for locked in group.conda.values():
             version = wish.version or locked.version
@@ -260,7 +260,7 @@ class _Place:
                 hint="--on names a host of the inventory that has internet",
             )
         self._session = remote.open_session(host)
-        environment = HostProxy.from_vars(self._fleet.values[host.name]).environment
+        environment = Desired(self._fleet.values[host.name]).proxy.environment
         return Store(root, self._session.call, environment), host.name
 
     def __exit__(self, *exception: object) -> None:

@@ -13,7 +13,7 @@ from provision.drift.item import Item
 from provision.facts import Facts
 from provision.parts import checks
 from provision.parts.containers.packages import is_toolkit_uri
-from provision.parts.decision import DriverWish
+from provision.parts.desired import Desired
 from provision.parts.driver.installed import driver_packages, is_cuda_uri, is_ppa_uri, next_boot_problems
 from provision.parts.plan import HostPlan, Step
 from provision.planning import standing
@@ -171,7 +171,7 @@ def _sources(facts: Facts) -> list[Item]:
 
 def _unattended(facts: Facts, values: dict[str, Any]) -> list[Item]:
     """Our list is there and apt reads another one: a later file may clear it."""
-    wish = DriverWish.from_vars(values)
+    wish = Desired(values).driver
     if not (wish.manage and wish.hold and facts.apt.unattended and apt_files.UNATTENDED in facts.own_files):
         return []
     lost = [p for p in driver_names.UNATTENDED_PATTERNS if not any(p.startswith(one) for one in facts.apt.blacklist)]

@@ -22,6 +22,7 @@ from provision.parts.containers.resolve import ContainersTarget
 from provision.parts.cuda.desired import library_wishes
 from provision.parts.cuda.resolve import CudaTarget, CudaWish
 from provision.parts.decision import Target
+from provision.parts.desired import Desired
 
 _MOVE_ON = "provision lock --update takes the inventory's wish over; --no-lock plans without the lock"
 
@@ -156,7 +157,7 @@ def hold(host: HostLock, values: Mapping[str, Any], facts: Facts, parts: Collect
         return Held(host, found, issues, pins)
     wanted = {
         "driver": bool(values.get("nvidia_driver_manage", True)) and bool(facts.gpus),
-        "cuda": bool(CudaWish.from_vars(values).versions),
+        "cuda": bool(Desired(values).cuda.versions),
         "containers": bool(values.get("container_toolkit_runtimes") or values.get("container_toolkit_rootless_users")),
     }
     for part, prefix in (("driver", "nvidia_driver"), ("cuda", "cuda_toolkit"), ("containers", "container_toolkit")):
@@ -179,7 +180,7 @@ def hold(host: HostLock, values: Mapping[str, Any], facts: Facts, parts: Collect
         found.update(exact)
         pins[part] = dict(group.by_part[part])
     if "cuda" in pins and group.cuda:
-        pins["cuda"] = _wanted_toolkits(pins["cuda"], group.cuda, CudaWish.from_vars(found))
+        pins["cuda"] = _wanted_toolkits(pins["cuda"], group.cuda, Desired(found).cuda)
     return Held(host, found, issues, pins)
 
 
@@ -213,7 +214,7 @@ def _driver(group: Any, values: Mapping[str, Any]) -> tuple[dict[str, Any], list
 
 def _cuda(group: Any, values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     locked: LockedCuda = group.cuda
-    wish, against, versions = CudaWish.from_vars(values), [], []
+    wish, against, versions = Desired(values).cuda, [], []
     for asked in wish.versions:
         minor = ".".join(asked.split(".")[:2])
         release = locked.releases.get(minor)

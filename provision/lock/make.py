@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import provision.collection  # noqa: F401  (makes the collection importable)
@@ -18,7 +18,6 @@ from ansible_collections.gpu.provision.plugins.module_utils.lib import driver_na
 from provision.catalog import Catalog
 from provision.errors import Issue, ProvisionError
 from provision.facts import CondaEnvironment, Facts, Gpu
-from provision.inventory.repositories import FleetMirror, Mirror, agreed, source_spec
 from provision.lock.model import (
     Lock,
     LockedConda,
@@ -33,13 +32,14 @@ from provision.lock.model import (
     LockedRepository,
     natural,
 )
-from provision.parts.conda.desired import conda_wish_of
+from provision.parts.conda.desired import CondaWish
 from provision.parts.conda.resolve import resolve_conda
 from provision.parts.containers.packages import installed_toolkit
 from provision.parts.containers.resolve import ContainersWish
 from provision.parts.cuda.packages import is_there
 from provision.parts.cuda.resolve import CudaWish, resolve_cuda
 from provision.parts.decision import Decision, DriverWish, kernel_flavours
+from provision.parts.desired import Desired
 from provision.parts.driver.installed import installed_driver
 from provision.parts.driver.resolve import resolve_driver
 
@@ -76,7 +76,7 @@ class Made:
 
 def entry(seen: Seen, catalog: Catalog) -> Entry:
     """Say what a host has, by the parts that its inventory manages. Raises ProvisionError where that cannot be told."""
-    facts, values = seen.facts, dict(seen.values)
+    facts, values = seen.facts, seen.values
     if not (facts.host.os.version_id and facts.host.arch):
         raise _refused(
             "lock.no_release",
@@ -84,18 +84,17 @@ def entry(seen: Seen, catalog: Catalog) -> Entry:
             facts.refused[:4],
             "provision scan tells what could not be read",
         )
-    cuda_wish = CudaWish.from_vars(values)
-    wish = replace(DriverWish.from_vars(values), toolkits=cuda_wish.versions)
-    decision = resolve_driver(wish, facts, catalog, {})
-    driver = _driver(wish, facts)
+    desired = Desired(values)
+    decision = resolve_driver(desired.driver, facts, catalog, {})
+    driver = _driver(desired.driver, facts)
     group = LockedGroup(
         ubuntu=facts.host.os.version_id,
         arch=facts.host.arch,
         driver=driver,
-        cuda=_cuda(cuda_wish, seen, catalog, decision),
-        containers=_containers(ContainersWish.from_vars(values), facts, catalog),
-        conda=_conda(values, facts, catalog, decision),
-        repositories=_repositories(facts, values, catalog),
+        cuda=_cuda(desired.cuda, seen, catalog, decision),
+        containers=_containers(desired.containers, facts, catalog),
+        conda=_conda(desired.conda, facts, catalog, decision),
+        repositories=_repositories(facts, desired, catalog),
     )
     host = LockedHost(
         group="",
@@ -103,7 +102,9 @@ def entry(seen: Seen, catalog: Catalog) -> Entry:
         kernel=_kernel(facts),
         gpus=[_gpu(gpu, facts, catalog) for gpu in facts.gpus],
         sources=sorted({source.file for source in facts.apt.sources if source.enabled}),
-        environments={env.path: env.digest for env in _environments(values, facts, catalog, decision) if env.digest},
+        environments={
+            env.path: env.digest for env in _environments(desired.conda, facts, catalog, decision) if env.digest
+        },
     )
     flavours = tuple(kernel_flavours(facts)) if driver and driver.build == "signed" else ()
     return Entry(seen.name, group, host, (*kind_of(group), flavours))
@@ -236,21 +237,19 @@ def _containers(wish: ContainersWish, facts: Facts, catalog: Catalog) -> LockedC
     return LockedContainers(version=have.version, packages=dict(have.packages))
 
 
-def _environments(values: dict[str, Any], facts: Facts, catalog: Catalog, driver: Decision) -> list[CondaEnvironment]:
+def _environments(wish: CondaWish, facts: Facts, catalog: Catalog, driver: Decision) -> list[CondaEnvironment]:
     """The environments that the inventory asks for and that are there."""
-    wish = conda_wish_of(values)
     if not wish.wanted:
         return []
     asked = {env.path for env in resolve_conda(wish, facts, catalog, driver).environments}
     return [env for env in facts.conda.environments if env.path in asked]
 
 
-def _conda(values: dict[str, Any], facts: Facts, catalog: Catalog, driver: Decision) -> dict[str, LockedConda]:
-    wish = conda_wish_of(values)
+def _conda(wish: CondaWish, facts: Facts, catalog: Catalog, driver: Decision) -> dict[str, LockedConda]:
     if not wish.wanted:
         return {}
     wanted = set(resolve_conda(wish, facts, catalog, driver).wanted)
-    environments = _environments(values, facts, catalog, driver)
+    environments = _environments(wish, facts, catalog, driver)
     return {
         prefix.path: LockedConda(
             distribution=prefix.distribution,
@@ -273,7 +272,7 @@ def locked_environment(env: CondaEnvironment) -> LockedEnvironment:
     )
 
 
-def _repositories(facts: Facts, values: dict[str, Any], catalog: Catalog) -> dict[str, LockedRepository]:
+def _repositories(facts: Facts, desired: Desired, catalog: Catalog) -> dict[str, LockedRepository]:
     """The repositories that our own files name, with the fingerprint that their key was checked against."""
     found = {}
     for kind in ("cuda", "ppa", "container_toolkit"):
@@ -284,29 +283,14 @@ def _repositories(facts: Facts, values: dict[str, Any], catalog: Catalog) -> dic
                 uri=own.uris[0],
                 suite=" ".join(own.suites),
                 components=" ".join(own.components),
-                key=_fingerprint(kind, facts, values, catalog),
+                key=_fingerprint(kind, facts, desired, catalog),
             )
     return found
 
 
-def _fingerprint(kind: str, facts: Facts, values: dict[str, Any], catalog: Catalog) -> str | None:
+def _fingerprint(kind: str, facts: Facts, desired: Desired, catalog: Catalog) -> str | None:
     """Fingerprint of a repository's key by inventory and catalog; None where only a key without one was given and is unread."""
-    wish, toolkits, containers = (
-        DriverWish.from_vars(values),
-        CudaWish.from_vars(values),
-        ContainersWish.from_vars(values),
-    )
-    mirror = {
-        "cuda": lambda: agreed(
-            Mirror(wish.repo_url, wish.repo_key, wish.repo_key_fingerprint),
-            Mirror(toolkits.repo_url, toolkits.repo_key, toolkits.repo_key_fingerprint, "cuda_toolkit_repo"),
-        ),
-        "ppa": lambda: Mirror(wish.ppa_url, wish.ppa_key, wish.ppa_key_fingerprint, "nvidia_driver_ppa"),
-        "container_toolkit": lambda: Mirror(
-            containers.repo_url, containers.repo_key, containers.repo_key_fingerprint, "container_toolkit_repo"
-        ),
-    }[kind]()
-    spec = source_spec(kind, FleetMirror.from_vars(values).instead_of(mirror, kind, facts, catalog), facts, catalog)
+    spec = desired.source(kind, facts, catalog)
     if spec["fingerprint"] or not spec["key"]:
         return cast("str | None", spec["fingerprint"])
     return str(openpgp.primaries(spec["key"].encode("ascii"))[0])

@@ -56,7 +56,7 @@ class DriverWish:
     ppa_key_fingerprint: str = ""
 
     @classmethod
-    def from_vars(cls, values: dict[str, Any]) -> DriverWish:
+    def from_vars(cls, values: Mapping[str, Any]) -> DriverWish:
         """Read role variables; missing ones take the defaults."""
         return cls(**of_role(values, "nvidia_driver_", cls))
 

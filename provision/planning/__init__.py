@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
 from typing import Any
 
 import provision.collection  # noqa: F401  (makes the collection importable)
@@ -18,13 +17,11 @@ from ansible_collections.gpu.provision.plugins.module_utils.lib import driver_na
 from provision.catalog import Catalog, load_catalog
 from provision.errors import Issue, ProvisionError
 from provision.facts import Facts
-from provision.inventory.proxy import HostProxy
-from provision.inventory.repositories import ARCHIVE_NAME, FleetMirror, Mirror, agreed, source_spec
+from provision.inventory.repositories import ARCHIVE_NAME
 from provision.lib.text import answered
 from provision.lock import hold as locked
 from provision.parts.apt import AptPart, combine, kept
 from provision.parts.candidates import Candidate, Offer
-from provision.parts.conda.desired import CondaWish, conda_wish_of
 from provision.parts.conda.plan import conda_spec, conda_summary
 from provision.parts.conda.resolve import resolve_conda
 from provision.parts.containers.packages import is_toolkit_uri, toolkit_entries
@@ -32,12 +29,13 @@ from provision.parts.containers.plan import UNATTENDED as CONTAINERS_UNATTENDED
 from provision.parts.containers.plan import plan_containers
 from provision.parts.containers.preconditions import lost_at_reload
 from provision.parts.containers.resolve import PATTERNS as CONTAINER_PATTERNS
-from provision.parts.containers.resolve import ContainersDecision, ContainersWish, resolve_containers
+from provision.parts.containers.resolve import ContainersDecision, resolve_containers
 from provision.parts.cuda.plan import UNATTENDED as CUDA_UNATTENDED
 from provision.parts.cuda.plan import group_of, plan_cuda
 from provision.parts.cuda.resolve import PATTERNS as CUDA_PATTERNS
-from provision.parts.cuda.resolve import CudaDecision, CudaWish, resolve_cuda
-from provision.parts.decision import CHANNELS, Decision, DriverWish, kernel_flavours
+from provision.parts.cuda.resolve import CudaDecision, resolve_cuda
+from provision.parts.decision import CHANNELS, Decision, kernel_flavours
+from provision.parts.desired import Desired
 from provision.parts.driver.installed import is_cuda_uri, is_ppa_uri
 from provision.parts.driver.plan import conflicting, cuda_entries, plan_driver
 from provision.parts.driver.resolve import resolve_driver
@@ -82,7 +80,7 @@ def read_facts(call: Call, values: Mapping[str, Any], program: str = "probe.fact
 
 def probe_args(values: Mapping[str, Any]) -> dict[str, Any]:
     """What the probe is told of a host's wishes: where else to look."""
-    prefixes = CondaWish.from_vars(values).prefix_paths()
+    prefixes = Desired(values).conda_given.prefix_paths()
     return {"conda_prefixes": prefixes} if prefixes else {}
 
 
@@ -159,16 +157,7 @@ class _Planner:
         self.stands = False
         if self.held:
             values = self.held.values
-        given = CudaWish.from_vars(values)
-        self.cuda_wish = given if "cuda" in parts else CudaWish()
-        self.toolkits_mirror = Mirror(given.repo_url, given.repo_key, given.repo_key_fingerprint, "cuda_toolkit_repo")
-        self.conda_wish = conda_wish_of(values if "conda" in parts else {})
-        self.containers_wish = ContainersWish.from_vars(values if "containers" in parts else {})
-        # of every plan, whichever roles it is for
-        self.proxy = HostProxy.from_vars(values)
-        self.mirror = FleetMirror.from_vars(values)
-        wish = DriverWish.from_vars(values)
-        self.wish = replace(wish, toolkits=self.cuda_wish.versions, manage=wish.manage and "driver" in parts)
+        self.desired = Desired(values, parts)
         self.offers: dict[str, Offer] = {}
         # part -> packages that it asks apt for, or asks to go
         self.brings: dict[str, set[str]] = {}
@@ -211,17 +200,19 @@ class _Planner:
     @property
     def _mends_toolkit_sources(self) -> bool:
         """Entries of NVIDIA's container repositories that contradict each other give way to our own."""
-        return self.containers_wish.wanted and self.containers_wish.remove_legacy
+        return self.desired.containers.wanted and self.desired.containers.remove_legacy
 
     def _decide(self) -> tuple[Decision, CudaDecision, ContainersDecision]:
-        driver = resolve_driver(self.wish, self.facts, self.catalog, self.offers)
+        driver = resolve_driver(self.desired.driver, self.facts, self.catalog, self.offers)
         if "driver" not in self.parts:
             # not this plan's business
             driver.reasons, driver.warnings = [], []
         decisions = (
             driver,
-            resolve_cuda(self.cuda_wish, self.facts, self.catalog, self.offers, driver),
-            resolve_containers(self.containers_wish, self.facts, self.catalog, self.offers, driver, self.proxy),
+            resolve_cuda(self.desired.cuda, self.facts, self.catalog, self.offers, driver),
+            resolve_containers(
+                self.desired.containers, self.facts, self.catalog, self.offers, driver, self.desired.proxy
+            ),
         )
         self._hold_to_lock(*decisions)
         return decisions
@@ -274,23 +265,9 @@ class _Planner:
 
     def _source(self, channel: str) -> dict[str, Any] | None:
         """The repository of a channel; None for the Ubuntu archive."""
-        wish = self.wish
         if channel == "ubuntu" and not conflicting(self.facts):
             return None
-        if channel == "ppa":
-            mirror = Mirror(wish.ppa_url, wish.ppa_key, wish.ppa_key_fingerprint, "nvidia_driver_ppa")
-            return self._spec("ppa", mirror)
-        if channel == "container_toolkit":
-            containers = self.containers_wish
-            given = (containers.repo_url, containers.repo_key, containers.repo_key_fingerprint)
-            return self._spec(channel, Mirror(*given, "container_toolkit_repo"))
-        driver = Mirror(wish.repo_url, wish.repo_key, wish.repo_key_fingerprint, "nvidia_driver_repo")
-        # One repository holds drivers and toolkits: either role's word for it counts, also where only one is planned for.
-        return self._spec("cuda", agreed(driver, self.toolkits_mirror))
-
-    def _spec(self, kind: str, given: Mirror) -> dict[str, Any]:
-        mirror = self.mirror.instead_of(given, kind, self.facts, self.catalog)
-        return source_spec(kind, mirror, self.facts, self.catalog)
+        return self.desired.source("cuda" if channel == "ubuntu" else channel, self.facts, self.catalog)
 
     def _source_of_toolkits(self, decision: CudaDecision) -> dict[str, Any] | None:
         """NVIDIA's repository where toolkits come from it or came through our file; a host that has them needs none.
@@ -307,21 +284,21 @@ class _Planner:
         every = list(dict.fromkeys([*self.offers, *channels]))
         sources = {channel: self._source(channel) for channel in every}
         specs = {source["name"]: source for source in sources.values() if source}
-        if self.mirror:
-            specs[ARCHIVE_NAME] = self.mirror.archive(self.facts, self.catalog)
+        if self.desired.mirror:
+            specs[ARCHIVE_NAME] = self.desired.mirror.archive(self.facts, self.catalog)
         self.close()
         self.workdir = None
-        update = self.wish.update or self.cuda_wish.update or self.containers_wish.update or bool(specs)
+        update = self.desired.driver.update or self.desired.cuda.update or self.desired.containers.update or bool(specs)
         # A locked version that old lists do not know may be there by now.
         update = update or bool(self._locked_asks())
         args = offer_args(list(specs.values()), self.facts, update=update)
-        if self.containers_wish.wanted:
+        if self.desired.containers.wanted:
             args["patterns"] += CONTAINER_PATTERNS
         if self._mends_toolkit_sources:
             args["omit"] += [{"file": e.file, "line": e.line} for e in toolkit_entries(self.facts)]
-        if self.proxy:
-            args["environment"] = self.proxy.environment
-        if self.mirror:
+        if self.desired.proxy:
+            args["environment"] = self.desired.proxy.environment
+        if self.desired.mirror:
             args["alone"] = True
         pins = self.held.everything if self.held else {}
         args["patterns"] += [re.escape(name.split(":")[0]) for name in sorted(pins)]
@@ -342,18 +319,25 @@ class _Planner:
         target = decision.target
         cuda_source = self._source_of_toolkits(cuda_decision)
         driver = plan_driver(
-            self.wish, self.facts, decision, self._source(target.channel) if target else None, bool(cuda_source)
+            self.desired.driver,
+            self.facts,
+            decision,
+            self._source(target.channel) if target else None,
+            bool(cuda_source),
         )
-        cuda = plan_cuda(self.cuda_wish, self.facts, cuda_decision, cuda_source)
-        conda_decision = resolve_conda(self.conda_wish, self.facts, self.catalog, decision)
-        conda, conda_steps = conda_spec(self.conda_wish, self.facts, conda_decision)
+        cuda = plan_cuda(self.desired.cuda, self.facts, cuda_decision, cuda_source)
+        conda_decision = resolve_conda(self.desired.conda, self.facts, self.catalog, decision)
+        conda, conda_steps = conda_spec(self.desired.conda, self.facts, conda_decision)
         toolkit_source = self._source("container_toolkit") if containers_decision.target else None
-        containers = plan_containers(self.containers_wish, self.facts, containers_decision, toolkit_source)
+        containers = plan_containers(self.desired.containers, self.facts, containers_decision, toolkit_source)
         wanted = {"driver": driver.apt, "cuda": cuda.apt, "containers": containers.apt, "mirror": self._of_mirror()}
         self.brings = {part: {*_names(apt.install), *apt.remove} for part, apt in wanted.items() if apt}
         asked = self._apt_parts(wanted)
         steps = [*driver.steps, *cuda.steps, *conda_steps, *containers.steps]
-        apt, configure = combine(asked, self.facts, steps, self.wish.lock_timeout, self.proxy, bool(self.mirror))
+        desired = self.desired
+        apt, configure = combine(
+            asked, self.facts, steps, desired.driver.lock_timeout, desired.proxy, bool(desired.mirror)
+        )
         decisions = (decision, cuda_decision, conda_decision, containers_decision)
         summary = [self._summary(decision), cuda.summary, conda_summary(conda_decision), containers.summary]
         plan = HostPlan(
@@ -377,7 +361,7 @@ class _Planner:
                     PARTS["proxy"]: {},
                     PARTS["mirror"]: {},
                 },
-                "environment": self.proxy.environment,
+                "environment": self.desired.proxy.environment,
                 "python": {"path": self.facts.host.python_path, "version": self.facts.host.python},
             },
         )
@@ -419,10 +403,10 @@ class _Planner:
 
     def _of_mirror(self) -> AptPart | None:
         """The mirror's part of Ubuntu's archive among the host's sources, as long as the inventory names a mirror."""
-        if not self.mirror:
+        if not self.desired.mirror:
             ours = apt_files.sources_path(ARCHIVE_NAME) in self.facts.own_files
             return AptPart(absent=[ARCHIVE_NAME]) if ours else None
-        spec = self.mirror.archive(self.facts, self.catalog)
+        spec = self.desired.mirror.archive(self.facts, self.catalog)
         return AptPart(repositories=[(spec, "the fleet's mirror has what the packages need (gpu_mirror_url)")])
 
     def _apt_parts(self, asked: dict[str, AptPart | None]) -> list[AptPart]:
@@ -441,7 +425,7 @@ class _Planner:
             return f"driver {target.version} {target.flavour}, {signed} modules, from {CHANNELS[target.channel]}"
         if not self.facts.gpus:
             return "no NVIDIA GPU"
-        if not self.wish.manage and "driver" in self.parts:
+        if not self.desired.driver.manage and "driver" in self.parts:
             return f"driver not managed here ({loaded.version if loaded else 'none loaded'})"
         return ""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
@@ -23,14 +23,13 @@ from provision.lib.findings import Check
 from provision.lib.text import answered, bad_answer
 from provision.parts import checks
 from provision.parts.check import Expect
-from provision.parts.conda.desired import conda_wish_of
 from provision.parts.conda.plan import conda_expectation
 from provision.parts.conda.resolve import resolve_conda
 from provision.parts.containers.plan import containers_expectation, containers_to_run
-from provision.parts.containers.resolve import ContainersWish, resolve_containers
+from provision.parts.containers.resolve import resolve_containers
 from provision.parts.cuda.plan import LINK, cuda_expectation
-from provision.parts.cuda.resolve import CudaWish, resolve_cuda
-from provision.parts.decision import DriverWish
+from provision.parts.cuda.resolve import resolve_cuda
+from provision.parts.desired import Desired
 from provision.parts.driver.plan import expectation
 from provision.parts.driver.resolve import resolve_driver
 from provision.planning import Call, read_facts
@@ -130,19 +129,16 @@ def refuse_unknown(look: Look, found: Iterable[str]) -> None:
 def expect_of(facts: Facts, values: dict[str, Any], catalog: Catalog | None = None) -> Expect:
     """What verify holds a host to: the wish, and where it leaves a choice, what resolve keeps."""
     catalog = catalog or load_catalog()
-    cuda_wish = CudaWish.from_vars(values)
-    wish = replace(DriverWish.from_vars(values), toolkits=cuda_wish.versions)
-    driver = resolve_driver(wish, facts, catalog, {})
+    desired = Desired(values)
+    driver = resolve_driver(desired.driver, facts, catalog, {})
     count = expected_count(str(values.get("gpu_verify_expect") or ""))
-    cuda = resolve_cuda(cuda_wish, facts, catalog, {}, driver)
-    conda_wish = conda_wish_of(values)
-    containers_wish = ContainersWish.from_vars(values)
-    containers = resolve_containers(containers_wish, facts, catalog, {}, driver)
+    cuda = resolve_cuda(desired.cuda, facts, catalog, {}, driver)
+    containers = resolve_containers(desired.containers, facts, catalog, {}, driver)
     return Expect(
-        driver=expectation(wish, facts, driver, count),
-        cuda=cuda_expectation(cuda_wish, facts, catalog, cuda),
-        conda=conda_expectation(conda_wish, resolve_conda(conda_wish, facts, catalog, driver)),
-        containers=containers_expectation(containers_wish, facts, catalog, containers),
+        driver=expectation(desired.driver, facts, driver, count),
+        cuda=cuda_expectation(desired.cuda, facts, catalog, cuda),
+        conda=conda_expectation(desired.conda, resolve_conda(desired.conda, facts, catalog, driver)),
+        containers=containers_expectation(desired.containers, facts, catalog, containers),
     )
 
 
@@ -208,6 +204,6 @@ def prove_args(
         "deep": look.deep or bool(values.get("gpu_verify_deep")),
         "busy": values.get("gpu_verify_busy") or "skip",
         "python": interpreters(facts, values, expect),
-        "containers": containers_to_run(ContainersWish.from_vars(values), facts, catalog),
+        "containers": containers_to_run(Desired(values).containers, facts, catalog),
         "timeout_s": int(values.get("gpu_verify_timeout") or 120),
     }

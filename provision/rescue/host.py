@@ -15,9 +15,7 @@ from provision.diagnose import diagnose
 from provision.diagnose.finding import Cause, Diagnosis, Repair
 from provision.errors import Issue, ProvisionError
 from provision.facts import Facts
-from provision.inventory.proxy import HostProxy
-from provision.inventory.repositories import FleetMirror, Mirror, agreed, source_spec
-from provision.parts.decision import DriverWish
+from provision.parts.desired import Desired
 from provision.parts.driver.installed import next_boot_problems
 from provision.parts.driver.removed import removed_driver
 from provision.parts.driver.resolve import resolve_driver
@@ -151,7 +149,7 @@ def limits_of(values: Mapping[str, Any], *, local: bool, stop_holders: bool) -> 
 
 def environment_of(values: Mapping[str, Any]) -> dict[str, str]:
     """The host's proxy, for steps that fetch something."""
-    return HostProxy.from_vars(values).environment
+    return Desired(values).proxy.environment
 
 
 def with_unknown(diagnosis: Diagnosis, facts: Facts, values: Mapping[str, Any]) -> Diagnosis:
@@ -253,7 +251,7 @@ def _judge_restart(found: Round, facts: Facts, values: dict[str, Any], catalog: 
 
 def _next_boot(facts: Facts, values: dict[str, Any], catalog: Catalog) -> list[str]:
     """Why the kernel that boots next would have no module; empty where a driver is not ours or not there."""
-    wish = DriverWish.from_vars(values)
+    wish = Desired(values, ["driver"]).driver
     if not wish.manage or not facts.gpus or facts.host.container and not facts.kernels.installed:
         return []
     target = resolve_driver(wish, facts, catalog, {}).target
@@ -266,31 +264,16 @@ def _next_boot(facts: Facts, values: dict[str, Any], catalog: Catalog) -> list[s
 
 def _complete(found: Round, facts: Facts, values: dict[str, Any], catalog: Catalog) -> None:
     """Give steps what only the controller knows: a repository's address and key."""
+    desired = Desired(values)
     for step in found.steps:
         if step.action != "sources.key" or "repository" in step.args:
             continue
+        name = str(step.args["name"]).replace("-", "_")
         try:
-            step.args = {**step.args, "repository": _repository(str(step.args["name"]), facts, values, catalog)}
+            step.args = {**step.args, "repository": desired.source(name, facts, catalog)}
         except ProvisionError as error:
             step.ok, step.code, step.hint = False, error.issue.code, error.issue.hint
             step.said = [error.issue.message, *error.issue.because]
-
-
-def _repository(kind: str, facts: Facts, values: Mapping[str, Any], catalog: Catalog) -> dict[str, Any]:
-    def mirror(prefix: str) -> Mirror:
-        url, key, fingerprint = (
-            str(values.get(f"{prefix}{tail}") or "") for tail in ("_url", "_key", "_key_fingerprint")
-        )
-        return Mirror(url, key, fingerprint, prefix)
-
-    def spec(given: Mirror) -> dict[str, Any]:
-        fleet = FleetMirror.from_vars(values)
-        return source_spec(kind, fleet.instead_of(given, kind, facts, catalog), facts, catalog)
-
-    kind = kind.replace("-", "_")
-    if kind == "cuda":
-        return spec(agreed(mirror("nvidia_driver_repo"), mirror("cuda_toolkit_repo")))
-    return spec(mirror("nvidia_driver_ppa" if kind == "ppa" else f"{kind}_repo"))
 
 
 def roles_of(plan: HostPlan | None) -> list[str]:

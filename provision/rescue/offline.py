@@ -26,7 +26,7 @@ from provision.catalog import load_catalog
 from provision.errors import UsageError
 from provision.lib.text import one_line
 from provision.lock import hold
-from provision.parts.decision import DriverWish
+from provision.parts.desired import Desired
 from provision.parts.driver.plan import MODPROBE_PATH, MODPROBE_TEXT
 from provision.runs import history
 
@@ -128,7 +128,7 @@ def of_packages(packages: Mapping[str, str], source: str) -> Known | None:
 
 def _settings(host: str, values: Mapping[str, Any], known: Known | None) -> str:
     """The lines that the script's steps go by."""
-    wish = DriverWish.from_vars(dict(values))
+    wish = Desired(values).driver
     have = known or Known()
     series = have.series or ("" if wish.branch == "recommended" else str(wish.branch))
     if series and not re.fullmatch(r"[0-9]{3}(-server)?", series):

@@ -39,7 +39,7 @@ from provision.mirror.make import CondaNeed, Maker
 from provision.mirror.need import Need, Upstream, needs
 from provision.mirror.serve import address, server
 from provision.mirror.store import Store, here
-from provision.parts.conda.desired import conda_wish_of
+from provision.parts.desired import Desired
 from provision.planning import plan_from_facts
 from tests.lab import aptrepo
 from tests.lab.conda.wheels import wheel
@@ -131,10 +131,10 @@ def test_repositories_keep_their_paths_and_those_of_a_variable_go_before():
 
 
 def test_conda_takes_the_mirror_where_nothing_else_is_said():
-    wish = conda_wish_of({"gpu_mirror_url": "http://m/gpu", "miniconda_pip_index_url": "http://own/simple"})
+    wish = Desired({"gpu_mirror_url": "http://m/gpu", "miniconda_pip_index_url": "http://own/simple"}).conda
     assert wish.installer_url == "http://m/gpu/conda/installers/"
     assert (wish.channel_alias, wish.pip_index_url) == ("http://m/gpu/conda", "http://own/simple")
-    own = conda_wish_of({"gpu_mirror_url": "http://m/gpu", "miniconda_installer_file": "/srv/x.sh"})
+    own = Desired({"gpu_mirror_url": "http://m/gpu", "miniconda_installer_file": "/srv/x.sh"}).conda
     assert not own.installer_url
 
 

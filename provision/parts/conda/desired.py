@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from provision.facts import Facts
-from provision.inventory.repositories import FleetMirror
 from provision.parts.decision import of_role
 
 _LISTS = ("packages", "pip", "channels")
@@ -193,14 +192,3 @@ def with_files(
                 env = replace(env, unreadable=error.strerror or str(error))
         found.append(env)
     return replace(wish, environments=tuple(found))
-
-
-def conda_wish_of(values: dict[str, Any]) -> CondaWish:
-    """The wish for conda; files that it names lie below the inventory's folder (``inventory_dir``)."""
-    wish = CondaWish.from_vars(values)
-    places = FleetMirror.from_vars(values).conda.items()
-    instead: dict[str, Any] = {name: url for name, url in places if not getattr(wish, name)}
-    if wish.installer_file:
-        instead.pop("installer_url", None)
-    wish = replace(wish, **instead)
-    return with_files(wish, Path(str(values.get("inventory_dir") or ".")))
