@@ -1,4 +1,4 @@
-"""Names the cause of what is broken: facts in, findings out. Pure; see finding (what it says) and rule (how)."""
+"""Names the cause of what is broken: facts in, findings out. Pure; see rule (how), pages (what is said) and finding."""
 
 from __future__ import annotations
 
