@@ -1,15 +1,21 @@
 """``python -m tools.catalog``: does the catalog fit together, and what is missing for what was added to it?
 
 Contradictions are errors (exit 1): a row refers to something that is not there. Gaps are what a maintainer still has to look up
-for a new branch, CUDA release or Ubuntu release; docs/catalog.md says where each belongs.
+for a new branch, CUDA release or Ubuntu release; docs/catalog.md says where each belongs. ``--unsure`` lists every fact that is not
+sure, with its note and where it comes from.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Iterator
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
-from provision.catalog import FOLDER, Catalog
+from provision.catalog import FOLDER, UNSURE, Catalog
+from provision.catalog.files import Files
+from provision.catalog.models.base import Data, Topic
 from provision.catalog.versions import key, minor
 
 
@@ -33,7 +39,6 @@ def contradictions(catalog: Catalog) -> list[str]:
     for span in catalog.gpu_data.id_ranges:
         need("architecture", f"id range {span.first}", [span.architecture], names)
         need("compute capability", f"id range {span.first}", [span.cc] if span.cc else [], ccs)
-        need("chip", f"id range {span.first}", span.chips, catalog.gpu_data.chips)
     for name, architecture in arch.architectures.items():
         need("branch", name, [architecture.last_branch] if architecture.last_branch else [], numbers)
     for cc, capability in arch.compute_capabilities.items():
@@ -47,20 +52,18 @@ def contradictions(catalog: Catalog) -> list[str]:
         where = f"transitional {moved.from_}"
         need("Ubuntu release", where, moved.ubuntu, releases)
         need("branch", where, [int(s[:3]) for s in (moved.from_, moved.to) if s], numbers)
-        need("codename", where, moved.codenames, catalog.ubuntu_data.other_codenames)
     for nvidia in catalog.drivers.nvidia.offers:
         need("Ubuntu release", "nvidia offers", [nvidia.ubuntu], releases)
         need("branch", f"nvidia {nvidia.ubuntu}", (*nvidia.branches, *nvidia.inferred), numbers)
     for version, toolkit in catalog.cuda_data.minors.items():
-        need("Ubuntu release", f"CUDA {version}", toolkit.ubuntu, releases)
         plain = [f"{sm[:-1]}.{sm[-1]}" for sm in (sm.rstrip("af") for sm in toolkit.sm)]
         need("compute capability", f"CUDA {version}", [cc for cc in plain if cc != "10.1"], ccs)
-        ranges = {u for u in releases if catalog.cuda_in_repository(version, ubuntu=u)}
-        if ranges != set(toolkit.ubuntu):
-            problems.append(f"CUDA {version}: minors and repository ranges disagree about Ubuntu releases")
+    for ubuntu, held in catalog.cuda_data.repository_ranges.items():
+        need("Ubuntu release", "repository ranges", [ubuntu], releases)
+        need("CUDA minor", f"repository range {ubuntu}", [v for v in (held.first, held.last) if v], minors)
     for version, release in catalog.cuda_data.releases.items():
         need("CUDA minor", f"release {version}", [minor(version)], minors)
-        need("branch", f"release {version}", [release.branch] if release.branch else [], numbers)
+        need("branch", f"release {version}", [key(release.driver)[0]] if release.driver else [], numbers)
     need("CUDA minor", "nccl pairs", [p.cuda for p in catalog.nccl_data.pairs], minors)
     need("CUDA minor", "cudnn pairs", [minor(p.cuda) for p in catalog.cudnn_data.pairs if "." in p.cuda], minors)
     for version, torch in catalog.frameworks.torch.releases.items():
@@ -74,11 +77,11 @@ def contradictions(catalog: Catalog) -> list[str]:
     for tested in catalog.frameworks.tensorflow.releases.values():
         need("CUDA minor", "tensorflow", [tested.cuda], minors)
     for name, repository in catalog.repositories.repositories.items():
-        need("Ubuntu release", name, (*repository.ubuntu, *repository.keys), releases)
+        need("Ubuntu release", name, repository.keys, releases)
         need("key", name, [k for k in repository.keys.values() if k], catalog.repositories.keys)
     ids = [trap.id for trap in catalog.traps]
     problems.extend(f"trap {i} is there twice" for i in set(ids) if ids.count(i) > 1)
-    for bad in catalog._known_bad:
+    for bad in catalog.known_bad_rows:
         need("branch", "known bad", [key(v)[0] for v in bad.versions if bad.component == "driver"], numbers)
     # read and validated
     _ = (catalog.container_toolkit, catalog.conda)
@@ -91,14 +94,14 @@ def gaps(catalog: Catalog) -> list[str]:
     for release, row in catalog.ubuntu_data.releases.items():
         where = f"Ubuntu {release} ({row.codename})"
         for name, repository in catalog.repositories.repositories.items():
-            if release not in repository.ubuntu:
-                found.append(f"{where}: repositories.yml, {name}: not listed under ubuntu, with its key under keys")
+            if release not in repository.keys:
+                found.append(f"{where}: repositories.yml, {name}: not listed under keys, with its key")
         if not any(offer.ubuntu == release for offer in catalog.drivers.archive.offers):
             found.append(f"{where}: drivers.yml, archive.offers: which branches the archive has")
         if not any(offer.ubuntu == release for offer in catalog.drivers.nvidia.offers):
             found.append(f"{where}: drivers.yml, nvidia.offers: which branches NVIDIA's repository has")
-        if not any(release in toolkit.ubuntu for toolkit in catalog.cuda_data.minors.values()):
-            found.append(f"{where}: cuda.yml, repository_ranges and minors: which toolkits NVIDIA's repository has")
+        if release not in catalog.cuda_data.repository_ranges:
+            found.append(f"{where}: cuda.yml, repository_ranges: which toolkits NVIDIA's repository has")
     offered = {int(offer.series[:3]) for offer in catalog.drivers.archive.offers}
     offered |= {number for offer in catalog.drivers.nvidia.offers for number in (*offer.branches, *offer.inferred)}
     for branch in catalog.branches:
@@ -117,17 +120,48 @@ def gaps(catalog: Catalog) -> list[str]:
     return found
 
 
-def main(folder: Path = FOLDER) -> int:
-    """Print both; return 1 for a contradiction."""
+def unsure(catalog: Catalog) -> list[str]:
+    """Return every fact that is not sure: file and row, how sure it is, what the row says of it, its source and date."""
+    found: list[str] = []
+    for name in (name for name, value in vars(Files).items() if isinstance(value, cached_property)):
+        topic = getattr(catalog, name)
+        sources = topic.sources if isinstance(topic, Topic) else {}
+        for where, row in _rows(name, topic):
+            for field in (f for f in type(row).model_fields if f.endswith("certainty")):
+                if getattr(row, field) not in UNSURE:
+                    continue
+                what = field.removesuffix("certainty")
+                origin = sources.get(getattr(row, "source", None) or "")
+                seen = getattr(row, "date", None) or (origin.as_of if origin else None)
+                note = getattr(row, f"{what}note", None) or getattr(row, "note", None)
+                told = [getattr(row, field), note, origin.source if origin else None, seen]
+                found.append(f"{where} {what.rstrip('_')}".rstrip() + ": " + "; ".join(text for text in told if text))
+    return found
+
+
+def _rows(where: str, value: Any) -> Iterator[tuple[str, Data]]:
+    if isinstance(value, Data):
+        yield where, value
+        inner: Iterable[tuple[object, Any]] = ((name, getattr(value, name)) for name in type(value).model_fields)
+    else:
+        inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, tuple) else ()
+    for name, part in inner:
+        yield from _rows(f"{where} {name}", part)
+
+
+def main(folder: Path = FOLDER, *, with_unsure: bool = False) -> int:
+    """Print what is wrong and what is missing; return 1 for a contradiction."""
     catalog = Catalog(folder)
     wrong, missing = contradictions(catalog), gaps(catalog)
     for line in wrong:
         print(f"error: {line}")
     for line in missing:
         print(f"missing: {line}")
+    for line in unsure(catalog) if with_unsure else ():
+        print(f"not sure: {line}")
     print(f"{len(wrong)} contradictions, {len(missing)} facts missing")
     return 1 if wrong else 0
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(main(with_unsure="--unsure" in sys.argv[1:]))

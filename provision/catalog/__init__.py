@@ -1,37 +1,8 @@
-"""Catalog: what can exist. Facts about GPUs, drivers, CUDA and what goes with them, and what follows from
-them.
+"""Catalog: what can exist. Facts about GPUs, drivers, CUDA and what goes with them, and what follows from them.
 
-The data lies beside this file as ``*.yml``, one topic a file, each with its sources, and is read when it is
-first asked for. Nothing here reads a host. API, short::
-
-    catalog = load_catalog()                         # one object a process
-    catalog.gpu_by_id("2330") -> Gpu                 # exact id; else by range (certainty "inferred"); else
-                                                     # certainty "unknown", architecture None
-    catalog.find_gpu("rtx3090") -> GpuMatch          # .gpu (one, or a family) | .candidates | .nearest
-    catalog.branches -> tuple[Branch, ...]           # oldest first
-    catalog.branch("580" | 580 | "580-server" | "580.95.05") -> Branch     # UsageError names the nearest
-    catalog.find_branch(...) -> Branch | None
-    catalog.branches_for([gpu, ...]) -> set[int]     # that drive every one of them with one flavour
-    catalog.flavours([gpu, ...], 580) -> list        # "open" / "proprietary", preferred first; [] = none
-    catalog.max_cuda(580) -> "13.0"
-    catalog.min_driver_for_cuda("12.8") -> "525.60.13"         # full=True: what the toolkit came with
-    catalog.min_branch_for_cuda("12.8", gpus) -> int | None    # full=True: without minor-version
-    compatibility catalog.cuda("12.4") -> CudaMinor ; catalog.cuda_range([gpu, ...]) -> CudaRange(first, last)
-    | None catalog.toolkit_support("11.3", gpu) -> "native" | "binary" | "jit" | "none"
-    catalog.torch_support("2.6.0", "cu124", gpu), catalog.tensorflow_support("2.18", gpu) -> the same
-    catalog.cudnn_for("12.4", gpus) -> CudnnPair | None catalog.nccl_for("12.4", ubuntu="22.04") -> NcclPair |
-    None catalog.torch("2.6") -> TorchRelease ; catalog.tensorflow("2.18") -> TensorflowRelease
-    catalog.ubuntu("24.04" | "noble") -> UbuntuRelease catalog.offers(580, ubuntu="24.04") -> list[Offer]
-    # where the branch is known to be offered catalog.transitional("570", ubuntu="24.04") -> Transitional |
-    None catalog.repository("cuda", ubuntu="24.04", arch="amd64") -> Repository(url, suite, fingerprint, ...)
-    catalog.fabric(gpu) -> "never" | "nvswitch" | "nvswitch+nvlsm" | "nvl72" | "depends" | "unknown"
-    catalog.nvswitch_ids -> {"1af1": "GA100 ...", ...} catalog.known_bad("driver", "580.119.02") ->
-    list[KnownBad] catalog.traps -> tuple[Trap, ...] catalog.architectures, .drivers, .cuda_data, .frameworks,
-    .repositories, .conda, ...: the files as they are
-
-Gpu: ids, name, chip, architecture, cc, segment, mobile, mig, fabric, modules, first_branch, last_branch,
-certainty, note. Branch: number, type, max_cuda, last_version, last_date, eol, supported_now, open,
-oldest_architecture, max_kernel, is_long_term_or_production, is_ended(date).
+The data lies in ``data/*.yml``, one topic a file, each with its sources, and is read when it is first asked for. Nothing
+here reads a host. ``load_catalog()`` gives one object a process. A value that the catalog does not have is a UsageError
+that names the nearest it has; ``find_…`` return None instead.
 """
 
 from __future__ import annotations
@@ -41,37 +12,26 @@ import re
 from collections.abc import Iterable, Sequence
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, TypeVar
 
-import yaml
-
-from provision.catalog import models
 from provision.catalog._gpus import GpuIndex
-from provision.catalog.models import (
-    SUPPORT_ORDER,
-    UNSURE,
-    AndCuda,
-    ArchList,
+from provision.catalog.files import Files
+from provision.catalog.models.answers import (
     Branch,
-    Channel,
     CudaMinor,
     CudaRange,
-    CudnnPair,
-    Fabric,
-    Flavour,
     Gpu,
     GpuMatch,
-    KnownBad,
-    NcclPair,
+    LibraryPair,
     Offer,
     Repository,
-    Support,
     TensorflowRelease,
     TorchRelease,
-    Transitional,
-    Trap,
     UbuntuRelease,
 )
+from provision.catalog.models.base import SUPPORT_ORDER, UNSURE, Certainty, Channel, Flavour, Support
+from provision.catalog.models.drivers import KnownBad, Transitional
+from provision.catalog.models.frameworks import AndCuda, ArchList
+from provision.catalog.models.ubuntu import Trap
 from provision.catalog.versions import between, key, minor, same
 from provision.errors import UsageError
 
@@ -82,11 +42,10 @@ __all__ = [
     "Catalog",
     "CudaMinor",
     "CudaRange",
-    "CudnnPair",
     "Gpu",
     "GpuMatch",
     "KnownBad",
-    "NcclPair",
+    "LibraryPair",
     "Offer",
     "Repository",
     "Support",
@@ -100,9 +59,6 @@ __all__ = [
 
 # Where the data lies; the tests put a frozen copy in its place.
 FOLDER = Path(__file__).resolve().parent / "data"
-# libyaml reads ten times faster; PyYAML may have been built without it.
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_Topic = TypeVar("_Topic", bound=models.Data)
 # Compute capabilities of the architectures that began with CUDA 12.8 and need driver 570 at least.
 _BLACKWELL_FROM = (10, 0)
 
@@ -113,74 +69,8 @@ def load_catalog() -> Catalog:
     return Catalog(FOLDER)
 
 
-class Catalog:
-    """The catalog's questions. ``folder`` holds the data files. See the summary at the top of this module."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def _read(self, name: str, model: type[_Topic]) -> _Topic:
-        with (self._folder / f"{name}.yml").open(encoding="utf-8") as stream:
-            return model.model_validate(yaml.load(stream, Loader=_LOADER))  # noqa: S506 -- a safe loader
-
-    # The files, as they are.
-    @cached_property
-    def gpu_data(self) -> models.Gpus:
-        return self._read("gpus", models.Gpus)
-
-    @cached_property
-    def architectures(self) -> models.Architectures:
-        return self._read("architectures", models.Architectures)
-
-    @cached_property
-    def drivers(self) -> models.Drivers:
-        return self._read("drivers", models.Drivers)
-
-    @cached_property
-    def cuda_data(self) -> models.Cuda:
-        return self._read("cuda", models.Cuda)
-
-    @cached_property
-    def cudnn_data(self) -> models.Cudnn:
-        return self._read("cudnn", models.Cudnn)
-
-    @cached_property
-    def nccl_data(self) -> models.Nccl:
-        return self._read("nccl", models.Nccl)
-
-    @cached_property
-    def bandwidth(self) -> models.Bandwidth:
-        """How fast cards should talk to each other and to the host; ``prove`` is sent it as it is."""
-        return self._read("bandwidth", models.Bandwidth)
-
-    @cached_property
-    def frameworks(self) -> models.Frameworks:
-        return self._read("frameworks", models.Frameworks)
-
-    @cached_property
-    def ubuntu_data(self) -> models.Ubuntu:
-        return self._read("ubuntu", models.Ubuntu)
-
-    @cached_property
-    def repositories(self) -> models.Repositories:
-        return self._read("repositories", models.Repositories)
-
-    @cached_property
-    def container_toolkit(self) -> models.ContainerToolkit:
-        return self._read("container_toolkit", models.ContainerToolkit)
-
-    @cached_property
-    def conda(self) -> models.Conda:
-        return self._read("conda", models.Conda)
-
-    @cached_property
-    def traps(self) -> tuple[Trap, ...]:
-        """Known failures by their text; ids are stable."""
-        return self._read("traps", models.Traps).traps
-
-    @cached_property
-    def _known_bad(self) -> tuple[KnownBad, ...]:
-        return self._read("known_bad", models.KnownBadFile).known_bad
+class Catalog(Files):
+    """The catalog's questions, beside its files."""
 
     # GPUs ---------------------------------------------------------------------------------------------------------
 
@@ -201,16 +91,6 @@ class Catalog:
         """Return what a name ("RTX 3090", "h100", "NVIDIA A100-SXM4-80GB") or an id means: one GPU or family,
         candidates of differing compute capability, or the nearest names."""
         return self._index.find(text)
-
-    @cached_property
-    def nvswitch_ids(self) -> dict[str, str]:
-        """PCI device ids of NVSwitch (before NVLink 5, whose switches are no PCI devices of this vendor)."""
-        return dict(self.architectures.nvswitch.pci_ids)
-
-    def fabric(self, gpu: Gpu) -> Fabric:
-        """Whether a GPU's boards need fabric manager: where "nvswitch", only if NVSwitch is found on the
-        host."""
-        return gpu.fabric
 
     # Driver branches ----------------------------------------------------------------------------------------------
 
@@ -278,29 +158,17 @@ class Catalog:
         driver that came with the release (of a minor: with its first one), None where that is not known.
         """
         if not full:
-            return self._minor_compatibility(cuda).min_driver
+            return self.min_driver(cuda)
         rows = [row for v, row in self.cuda_data.releases.items() if same(cuda, v) and not row.preview]
         return rows[0].driver if rows else None
 
-    def _minor_compatibility(self, cuda: str) -> models.MinorCompat:
+    def min_driver(self, cuda: str) -> str:
+        """Oldest driver version that runs compiled code of a CUDA ("12", "12.4", "12.4.1"), by minor-version compatibility."""
         rows = self.cuda_data.minor_version_compatibility
         major = int(cuda.split(".")[0]) if re.match(r"^\d+(\.\d+)*$", cuda) else None
         if major not in rows:
             raise _unknown("cuda", "CUDA toolkit", cuda, [m.version for m in self.cuda_minors])
-        return rows[major]
-
-    def min_branch_for_cuda(self, cuda: str, gpus: Iterable[Gpu] = (), *, full: bool = False) -> int | None:
-        """Oldest branch that runs a CUDA on all these GPUs; None when none does. ``full``: without relying on
-        minor-version compatibility (its max_cuda is at least that CUDA)."""
-        listed = list(gpus)
-        able = self.branches_for(listed) if listed else {b.number for b in self.branches}
-        floor = self._minor_compatibility(cuda).branch
-        fit = [
-            b.number
-            for b in self.branches
-            if b.number in able and b.number >= floor and (not full or key(b.max_cuda) >= key(minor(cuda)))
-        ]
-        return min(fit, default=None)
+        return rows[major].min_driver
 
     def offers(self, branch: str | int, *, ubuntu: str) -> list[Offer]:
         """Where a branch is known to be offered for an Ubuntu release as itself (not as a transitional
@@ -349,7 +217,7 @@ class Catalog:
                         "version": version,
                         "ccs": plain,
                         "toolkit_package": apt.format(major=major, minor=small),
-                        "min_driver": self.cuda_data.minor_version_compatibility[int(major)].min_driver,
+                        "min_driver": self.min_driver(version),
                         "releases": tuple(v for v, r in releases.items() if minor(v) == version and not r.preview),
                     }
                 )
@@ -432,7 +300,7 @@ class Catalog:
                 return row.cc, row.certainty not in UNSURE
         return None
 
-    def cudnn_for(self, cuda: str, gpus: Iterable[Gpu] = (), *, version: str | None = None) -> CudnnPair | None:
+    def cudnn_for(self, cuda: str, gpus: Iterable[Gpu] = (), *, version: str | None = None) -> LibraryPair | None:
         """cuDNN that goes with a CUDA on these GPUs, with exact apt pins; None when there is none.
 
         Without ``version``: what NVIDIA's images of that CUDA install, or the newest older one that drives
@@ -458,8 +326,8 @@ class Catalog:
         return None
 
     def _cudnn_pair(
-        self, version: str, toolkit: CudaMinor, suffix: str | None, because: str, certainty: models.Certainty
-    ) -> CudnnPair:
+        self, version: str, toolkit: CudaMinor, suffix: str | None, because: str, certainty: Certainty
+    ) -> LibraryPair:
         apt = self.cudnn_data.apt
         if key(version)[0] >= 9:
             full = apt.v9.version.format(cudnn=version)
@@ -468,16 +336,9 @@ class Catalog:
             full = apt.v8.version.format(cudnn=version, cuda=suffix or toolkit.version)
             names = [apt.v8.runtime, apt.v8.dev]
         pins = tuple(f"{name}={full}" for name in names)
-        return CudnnPair(
-            version=version,
-            cuda=toolkit.version,
-            packages=tuple(names),
-            pins=pins,
-            certainty=certainty,
-            because=because,
-        )
+        return LibraryPair(version=version, cuda=toolkit.version, pins=pins, certainty=certainty, because=because)
 
-    def nccl_for(self, cuda: str, *, ubuntu: str | None = None) -> NcclPair | None:
+    def nccl_for(self, cuda: str, *, ubuntu: str | None = None) -> LibraryPair | None:
         """NCCL for a CUDA with exact apt pins: the highest whose +cuda suffix has that major and no higher
         minor."""
         toolkit = self.cuda(cuda)
@@ -499,10 +360,9 @@ class Catalog:
         because = (
             f"built for CUDA {suffix}" if exact else f"no pair is known for {toolkit.version}: that of {suffix} runs"
         )
-        return NcclPair(
+        return LibraryPair(
             version=pair.nccl,
             cuda=suffix,
-            packages=names,
             pins=tuple(f"{n}={full}" for n in names),
             certainty=pair.certainty if exact else "inferred",
             because=because,
@@ -528,10 +388,15 @@ class Catalog:
                 return row
         return None
 
-    def torch_support(self, version: str, tag: str, gpu: Gpu) -> Support:
-        """Degree to which a PyTorch wheel runs on a GPU; "none" where its list is not known."""
-        row = self.torch_arch_list(version, tag)
+    def torch_support(self, version: str, tag: str, gpu: Gpu, machine: str = "x86_64") -> Support:
+        """Degree to which a PyTorch wheel for a processor runs on a GPU; "none" where its list is not known."""
+        row = self.torch_arch_list(version, tag, machine)
         return _degree(gpu.cc, row.cc, ptx=row.ptx) if row else "none"
+
+    def torch_min_driver(self, tag: str) -> str:
+        """Oldest driver version for the wheels of a CUDA tag, by minor-version compatibility."""
+        row = self.frameworks.torch.tags[tag]
+        return row.min_driver or self.min_driver(row.cuda)
 
     def tensorflow(self, text: str) -> TensorflowRelease:
         """TensorFlow release of "2.18", "2.18.1" or "2.16"; UsageError names the nearest."""
@@ -617,7 +482,7 @@ class Catalog:
         key_name = row.keys.get(release.version)
         found = self.repositories.keys[key_name] if key_name else None
         key_url = row.key_url
-        if key_url is None and row.key_file and found:
+        if key_url is None and row.key_file and found and found.short:
             key_url = url + row.key_file.format(short=found.short)
         note = None
         if found is None:
@@ -632,7 +497,6 @@ class Catalog:
             architecture=arch,
             fingerprint=found.fingerprint if found else None,
             key_url=key_url,
-            key_certainty=found.certainty if found else "unknown",
             note=note or row.note,
             certainty=row.certainty,
         )
@@ -667,7 +531,7 @@ class Catalog:
         release = self.ubuntu(ubuntu).version if ubuntu else None
         return [
             bad
-            for bad in self._known_bad
+            for bad in self.known_bad_rows
             if bad.component == component
             and (care or bad.severity == "avoid")
             and (
@@ -679,8 +543,6 @@ class Catalog:
             and (bad.channels is None or channel in bad.channels)
             and (bad.kernel_from is None or kernel is None or key(kernel.split("-")[0]) >= key(bad.kernel_from))
         ]
-
-    # --------------------------------------------------------------------------------------------------------
 
 
 def _sm_to_cc(sm: str) -> str:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 
-from provision.catalog import Catalog, Gpu, Support, TorchRelease
-from provision.catalog.models import Data, Distribution, Installer
+from provision.catalog import Catalog, Gpu, TorchRelease
+from provision.catalog.models.base import Data
+from provision.catalog.models.frameworks import Distribution, Installer
 from provision.catalog.versions import key, minor
 
 # dpkg's name -> the kernel's
@@ -41,26 +42,11 @@ def torch_tags(catalog: Catalog, release: TorchRelease, machine: str) -> list[st
     return sorted(known, key=lambda tag: key(tags[tag].cuda))
 
 
-def torch_degree(catalog: Catalog, version: str, tag: str, gpu: Gpu, machine: str) -> Support:
-    """Degree to which a PyTorch wheel for a processor runs on a GPU; see Catalog.torch_support."""
-    if machine == "x86_64":
-        return catalog.torch_support(version, tag, gpu)
-    row = catalog.torch_arch_list(version, tag, machine)
-    if row is None or gpu.cc is None:
-        return "none"
-    if gpu.cc in row.cc:
-        return "native"
-    same_major = [cc for cc in row.cc if key(cc)[0] == key(gpu.cc)[0] and key(cc) <= key(gpu.cc)]
-    if same_major:
-        return "binary"
-    return "jit" if row.ptx and key(gpu.cc) >= key(row.ptx) else "none"
-
-
 def torch_min_driver(catalog: Catalog, tag: str, gpus: list[Gpu]) -> str:
     """Oldest driver for the wheels of a CUDA tag on these GPUs, by minor-version compatibility."""
-    row = catalog.frameworks.torch.tags[tag]
+    special = catalog.frameworks.torch.tags[tag].blackwell_min_driver
     blackwell = any(gpu.cc and key(gpu.cc) >= (10, 0) for gpu in gpus)
-    return row.blackwell_min_driver if blackwell and row.blackwell_min_driver else row.min_driver
+    return special if blackwell and special else catalog.torch_min_driver(tag)
 
 
 def pythons(first: str, last: str) -> list[str]:

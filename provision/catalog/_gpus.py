@@ -9,7 +9,9 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import NamedTuple
 
-from provision.catalog.models import Architectures, Board, Device, Fabric, Flavour, Gpu, GpuMatch, Gpus
+from provision.catalog.models.answers import Gpu, GpuMatch
+from provision.catalog.models.base import Fabric, Flavour
+from provision.catalog.models.gpus import Architectures, Board, Device, Gpus
 from provision.catalog.versions import key
 
 # Words that tell one board of a product from another: a name without them means any of those boards.
@@ -150,15 +152,11 @@ class GpuIndex:
         return Gpu(
             ids=(device_id,),
             name=name,
-            chip=device.chip,
             architecture=chip.architecture,
             cc=chip.cc,
             segment=device.segment,
-            mobile=device.mobile,
             mig=mig,
-            mig_certainty="inferred" if device.mig == "inferred" else "unknown" if mig is None else "sourced",
             fabric=fabric,
-            fabric_certainty=board.fabric_certainty if board else "inferred",
             first_branch=capability.first_branch,
             first_branch_certainty=capability.first_branch_certainty,
             last_branch=architecture.last_branch,
@@ -196,8 +194,6 @@ class GpuIndex:
                 turing_or_newer=newer,
                 certainty="unknown",
                 mig=None,
-                mig_certainty="unknown",
-                fabric_certainty="unknown",
                 modules=("open",) if newer else (),
                 modules_certainty="unknown",
                 note="newer than the catalog" if newer else "not among the GPUs from Kepler on: older, or no GPU",
@@ -207,12 +203,9 @@ class GpuIndex:
         return Gpu(
             ids=(device_id,),
             name=f"{span.architecture} GPU {device_id}",
-            chip=None,
             architecture=span.architecture,
             cc=span.cc,
             mig=None,
-            mig_certainty="unknown",
-            fabric_certainty="unknown",
             first_branch=capability.first_branch if capability else None,
             first_branch_certainty="inferred",
             last_branch=architecture.last_branch,
@@ -270,7 +263,6 @@ class GpuIndex:
             update={
                 "ids": tuple(ids),
                 "name": _family_name(shortest),
-                "mobile": all(m.mobile for m in members),
                 "segment": first.segment if len({m.segment for m in members}) == 1 else _common_segment(members),
                 "fabric": fabrics.pop() if len(fabrics) == 1 else "depends" if fabrics else "unknown",
                 "mig": migs.pop() if len(migs) == 1 else None,

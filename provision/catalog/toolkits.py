@@ -27,10 +27,10 @@ def runs(catalog: Catalog, cuda: str, driver: str | int) -> Runs:
     older = [branch for branch in catalog.branches if branch.number <= number]
     if older and in_full(older[-1], cuda):
         return "full"
-    floor = catalog.cuda_data.minor_version_compatibility[key(cuda)[0]]
+    floor = key(catalog.min_driver(cuda))
     exact = isinstance(driver, str) and "." in driver
-    old_enough = key(str(driver)) >= key(floor.min_driver) if exact else number >= floor.branch
-    return "minor" if old_enough else "none"
+    new_enough = key(str(driver)) >= floor if exact else number >= floor[0]
+    return "minor" if new_enough else "none"
 
 
 def newest_run(catalog: Catalog, driver: str | int) -> str | None:

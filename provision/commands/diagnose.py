@@ -6,8 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from provision.catalog import load_catalog
-from provision.catalog.models import Trap
+from provision.catalog import Trap, load_catalog
 from provision.commands.scan import driver_in_words
 from provision.diagnose import diagnose, pages, queries
 from provision.diagnose.finding import Cause, Diagnosis

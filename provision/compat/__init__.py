@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from datetime import date
 
 from provision.catalog import SUPPORT_ORDER, UNSURE, Branch, Catalog, CudaMinor, Gpu, Offer, Support
-from provision.catalog.models import last_day
+from provision.catalog.models.base import last_day
 from provision.catalog.toolkits import holders, in_full, runs
 from provision.catalog.versions import key
 from provision.compat.answer import (
@@ -199,17 +199,16 @@ class _Answer:
         driver = self.wished.get("driver")
         if driver and driver.version:
             return driver.version
-        tags = self.catalog.frameworks.torch.tags
         least = []
         if self._explicit_toolkit:
             least.append(min((toolkit.min_driver for toolkit in first.toolkits), key=key))
         if "image_cuda" in self.wished:
             least.append(min((toolkit.min_driver for toolkit in self.wished["image_cuda"].toolkits), key=key))
         if first.tags:
-            least.append(min((tags[tag].min_driver for tag in first.tags), key=key))
+            least.append(min((self.catalog.torch_min_driver(tag) for tag in first.tags), key=key))
         tensorflow = self.wished["tensorflow"].tensorflow if "tensorflow" in self.wished else None
         if tensorflow:
-            least.append(self.catalog.frameworks.tensorflow.min_driver[str(key(tensorflow.cuda)[0])])
+            least.append(self.catalog.min_driver(tensorflow.cuda))
         within = [v for v in least if key(v)[0] == first.branch.number]
         return max(within, key=key) if within else str(first.branch.number)
 
@@ -284,7 +283,7 @@ class _Answer:
                     architecture=gpu.architecture,
                     cc=gpu.cc,
                     ids=list(gpu.ids),
-                    fabric=self.catalog.fabric(gpu),
+                    fabric=gpu.fabric,
                     support=degree,
                 )
             )

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from provision.catalog import Offer, Support
-from provision.catalog.models import Flavour
+from provision.catalog.models.base import Flavour
 from provision.errors import Issue
 
 SCHEMA: Literal["provision/compat/1"] = "provision/compat/1"

@@ -8,7 +8,7 @@ from datetime import date
 from itertools import combinations
 
 from provision.catalog import UNSURE, Branch, Catalog, CudaMinor, Gpu, Support, UbuntuRelease
-from provision.catalog.models import Flavour
+from provision.catalog.models.base import Flavour
 from provision.catalog.toolkits import in_full
 from provision.catalog.versions import key, minor, same
 from provision.compat.answer import Nearest
@@ -161,7 +161,7 @@ class Judge:
         good = []
         for tag in (wish.tag,) if wish.tag else release.offered:
             degrees = [self.degree(gpu, "torch", release.version, tag) for gpu in gpus]
-            if not self._runs(branch, wished, tags[tag].min_driver) or "none" in degrees:
+            if not self._runs(branch, wished, self.catalog.torch_min_driver(tag)) or "none" in degrees:
                 continue
             if "jit" in degrees and not in_full(branch, tags[tag].cuda):
                 continue
@@ -172,8 +172,7 @@ class Judge:
         release = wished["tensorflow"].tensorflow
         if release is None:
             return True
-        least = self.catalog.frameworks.tensorflow.min_driver[str(key(release.cuda)[0])]
-        if not self._runs(branch, wished, least):
+        if not self._runs(branch, wished, self.catalog.min_driver(release.cuda)):
             return False
         for gpu in gpus:
             degree = self.degree(gpu, "tensorflow", release.version)

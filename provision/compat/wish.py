@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from provision.catalog import Branch, Catalog, CudaMinor, Gpu, TensorflowRelease, TorchRelease, UbuntuRelease
-from provision.catalog.models import Flavour
+from provision.catalog.models.base import Flavour
 from provision.catalog.versions import key, same
 from provision.compat.answer import Wishes
 from provision.errors import UsageError

@@ -140,7 +140,7 @@ class Words:
                 codes = ", ".join(row.cc) if row else "unknown"
                 because.append(f"{tag}: code for {codes}" + (f", PTX {row.ptx}" if row and row.ptx else ""))
                 if self.catalog.torch_support(release.version, tag, gpu) != "none" and gpu.last_branch:
-                    least = self.catalog.frameworks.torch.tags[tag].min_driver
+                    least = self.catalog.torch_min_driver(tag)
                     because[-1] += f"; needs driver {least}, {gpu.name} ends at {gpu.last_branch}"
         because.append(f"{gpu.name} has compute capability {gpu.cc}")
         return Issue(
@@ -231,22 +231,19 @@ class Words:
 
     def _driver_torch(self) -> Issue:
         wish = self.by["torch"]
-        tags = self.catalog.frameworks.torch.tags
         names = (wish.tag,) if wish.tag else wish.torch.offered if wish.torch else ()
-        least = min((tags[tag].min_driver for tag in names), key=key)
+        least = min((self.catalog.torch_min_driver(tag) for tag in names), key=key)
         return self._too_old("driver.too_old_for_torch", wish, least)
 
     def _driver_tensorflow(self) -> Issue:
         wish = self.by["tensorflow"]
-        major = str(key(wish.tensorflow.cuda if wish.tensorflow else "12")[0])
-        return self._too_old(
-            "driver.too_old_for_tensorflow", wish, self.catalog.frameworks.tensorflow.min_driver[major]
-        )
+        least = self.catalog.min_driver(wish.tensorflow.cuda if wish.tensorflow else "12")
+        return self._too_old("driver.too_old_for_tensorflow", wish, least)
 
     def _driver_cudnn(self) -> Issue:
         wish = self.by["cudnn"]
         majors = self.catalog.cudnn_versions[self._newest_cudnn(wish)]
-        return self._too_old("driver.too_old_for_cudnn", wish, self.catalog.cudnn_data.min_driver[majors[0]].version)
+        return self._too_old("driver.too_old_for_cudnn", wish, self.catalog.min_driver(str(majors[0])))
 
     def _where(self, number: int) -> list[str]:
         found = []

@@ -8,7 +8,7 @@ from functools import cache
 
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.lib import deb_version, driver_names
-from provision.catalog.models import Gpu as CatalogGpu
+from provision.catalog import Gpu as CatalogGpu
 from provision.diagnose.finding import Repair
 from provision.diagnose.rule import Case
 from provision.facts import DiskModule, Facts, Gpu, GpuUser, Kernel, Package

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.apt import sources as apt_sources
-from provision.catalog.models import Repository
+from provision.catalog import Repository
 from provision.diagnose.candidates import apt
 from provision.diagnose.rule import Case
 from provision.errors import ProvisionError

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from provision.catalog import Catalog
-from provision.catalog.models import Trap
+from provision.catalog import Catalog, Trap
 from provision.diagnose import pages
 from provision.diagnose.pages import Page
 

@@ -155,7 +155,7 @@ class Toolkit:
 
     def _driver(self) -> list[str]:
         """The driver that cuda-runtime-X-Y pulls: none from the unbundling on; the open one from 560 on (inferred)."""
-        if numbers(self.minor) >= numbers(catalog()["driver_unbundled_from"]["linux"]):
+        if numbers(self.minor) >= numbers(data()["driver_unbundled_from"]):
             return []
         driver = self.row["driver"]
         return [f"{'nvidia-open' if numbers(driver)[0] >= 560 else 'cuda-drivers'} (>= {driver})"]

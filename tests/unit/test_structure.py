@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from provision.catalog.models.drivers import BranchRow
+from tools.unread import shapes, unread
+
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "provision"
 # From the top down. A folder may import those of the lines below its own, never one beside it or above.
@@ -82,6 +85,17 @@ def test_only_what_belongs_to_no_folder_lies_in_the_root():
         "collection.py",
         "errors.py",
     ]
+
+
+def test_every_field_of_the_catalog_is_read():
+    assert not unread(shapes()), "no product code reads these: their knowledge belongs into the row's note"
+
+
+def test_a_new_field_that_nobody_reads_is_noticed():
+    class Grown(BranchRow):
+        colour_of_the_box: str
+
+    assert unread([Grown])[0].endswith("Grown.colour_of_the_box")
 
 
 def test_the_formatter_is_not_told_to_look_away():

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ansible_collections.gpu.provision.plugins.module_utils.apt import sources as apt_sources
-from provision.catalog.models import Key
+from provision.catalog.models.ubuntu import Key
 from provision.diagnose import queries, repositories
 from provision.diagnose.candidates import apt
 from provision.diagnose.finding import Repair

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from provision.catalog import Catalog, TorchRelease
-from provision.catalog._frameworks import pythons, tensorflow_pin, torch_degree, torch_min_driver, torch_tags
+from provision.catalog._frameworks import pythons, tensorflow_pin, torch_min_driver, torch_tags
 from provision.catalog.versions import key, minor, same
 from provision.errors import Issue, UsageError
 from provision.parts.conda.desired import CondaWish, EnvironmentWish
@@ -163,7 +163,7 @@ class Frameworks:
         for gpu in host.gpus:
             if gpu.cc is None:
                 continue
-            degree = torch_degree(self.catalog, version, tag, gpu, host.machine)
+            degree = self.catalog.torch_support(version, tag, gpu, host.machine)
             if degree == "none":
                 codes = self.catalog.torch_arch_list(version, tag, "x86_64" if host.machine == "x86_64" else "aarch64")
                 held = ", ".join(codes.cc) if codes else "unknown"
@@ -241,7 +241,7 @@ class Frameworks:
                 f"TensorFlow {release.version} has no build with CUDA for {self.host.machine}",
             )
             return
-        least = self.catalog.frameworks.tensorflow.min_driver[major]
+        least = self.catalog.min_driver(release.cuda)
         if self.host.driver and key(self.host.driver) < key(least):
             self.block(
                 "conda.driver_too_old",

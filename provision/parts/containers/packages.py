@@ -10,8 +10,7 @@ from typing import Any
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.apt import files as apt_files
 from ansible_collections.gpu.provision.plugins.module_utils.lib import driver_names
-from provision.catalog import Catalog
-from provision.catalog.models import KnownBad
+from provision.catalog import Catalog, KnownBad
 from provision.catalog.versions import key
 from provision.facts import Facts
 from provision.parts.candidates import Offer

@@ -469,7 +469,7 @@ def _serves(suffix: str | None, major: str | None, cuda: str) -> bool:
 def _by_suffix(rows: list[Candidate], cuda: str) -> list[Candidate]:
     """Candidates whose suffix goes with a CUDA, best first: not above its minor, the newest; else the nearest above it.
 
-    Source: the rule of NVIDIA's images (nccl.yml, choose); a library of a later minor of the same major runs by
+    Source: the rule of NVIDIA's images (nccl.yml); a library of a later minor of the same major runs by
     minor-version compatibility.
     """
     fit = [c for c in rows if (s := cuda_names.suffix(c.version)) and s.split(".")[0] == cuda.split(".")[0]]

@@ -1,0 +1,89 @@
+"""The catalog's files, as they are: each is read when it is first asked for."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+
+from provision.catalog.models.base import Data
+from provision.catalog.models.cuda import Cuda, Cudnn, Nccl
+from provision.catalog.models.drivers import Drivers, KnownBad, KnownBadFile
+from provision.catalog.models.frameworks import Conda, ContainerToolkit, Frameworks
+from provision.catalog.models.gpus import Architectures, Bandwidth, Gpus
+from provision.catalog.models.ubuntu import Repositories, Trap, Traps, Ubuntu
+
+# libyaml reads ten times faster; PyYAML may have been built without it.
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_Topic = TypeVar("_Topic", bound=Data)
+
+
+class Files:
+    """The data of a folder, validated. ``folder`` holds ``gpus.yml`` and the other files."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def _read(self, name: str, model: type[_Topic]) -> _Topic:
+        with (self._folder / f"{name}.yml").open(encoding="utf-8") as stream:
+            return model.model_validate(yaml.load(stream, Loader=_LOADER))  # noqa: S506 -- a safe loader
+
+    @cached_property
+    def gpu_data(self) -> Gpus:
+        return self._read("gpus", Gpus)
+
+    @cached_property
+    def architectures(self) -> Architectures:
+        return self._read("architectures", Architectures)
+
+    @cached_property
+    def drivers(self) -> Drivers:
+        return self._read("drivers", Drivers)
+
+    @cached_property
+    def cuda_data(self) -> Cuda:
+        return self._read("cuda", Cuda)
+
+    @cached_property
+    def cudnn_data(self) -> Cudnn:
+        return self._read("cudnn", Cudnn)
+
+    @cached_property
+    def nccl_data(self) -> Nccl:
+        return self._read("nccl", Nccl)
+
+    @cached_property
+    def bandwidth(self) -> Bandwidth:
+        """How fast cards should talk to each other and to the host; ``prove`` is sent it as it is."""
+        return self._read("bandwidth", Bandwidth)
+
+    @cached_property
+    def frameworks(self) -> Frameworks:
+        return self._read("frameworks", Frameworks)
+
+    @cached_property
+    def ubuntu_data(self) -> Ubuntu:
+        return self._read("ubuntu", Ubuntu)
+
+    @cached_property
+    def repositories(self) -> Repositories:
+        return self._read("repositories", Repositories)
+
+    @cached_property
+    def container_toolkit(self) -> ContainerToolkit:
+        return self._read("container_toolkit", ContainerToolkit)
+
+    @cached_property
+    def conda(self) -> Conda:
+        return self._read("conda", Conda)
+
+    @cached_property
+    def traps(self) -> tuple[Trap, ...]:
+        """Known failures by their text; ids are stable."""
+        return self._read("traps", Traps).traps
+
+    @cached_property
+    def known_bad_rows(self) -> tuple[KnownBad, ...]:
+        return self._read("known_bad", KnownBadFile).known_bad

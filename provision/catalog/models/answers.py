@@ -1,0 +1,146 @@
+"""What the catalog answers: rows of its files, put together."""
+
+from __future__ import annotations
+
+from datetime import date
+
+from provision.catalog.models.base import Certainty, Channel, Data, Fabric, Flavour, Segment, last_day
+from provision.catalog.models.cuda import MinorRow
+from provision.catalog.models.drivers import BranchRow
+from provision.catalog.models.frameworks import AndCuda, TensorflowRow, TorchRow
+from provision.catalog.models.ubuntu import UbuntuRow
+
+
+class Gpu(Data):
+    """A GPU, or a family of boards that get the same answers.
+
+    ids: PCI device ids (one for a device, several for a family). cc: compute capability ("9.0"), None where
+    not known. architecture: None only for an id that the catalog does not know. first_branch None: older than
+    the catalog's branches. last_branch None: still driven. modules: flavours that drive it at all, preferred
+    first. fabric: "depends" for a family of which only some boards sit on NVSwitch. mig: None = not known.
+    turing_or_newer: by the id where nothing else is known.
+    """
+
+    ids: tuple[str, ...]
+    name: str
+    architecture: str | None = None
+    cc: str | None = None
+    segment: Segment = "unknown"
+    mig: bool | None = False
+    fabric: Fabric = "unknown"
+    first_branch: int | None = None
+    first_branch_certainty: Certainty = "sourced"
+    last_branch: int | None = None
+    modules: tuple[Flavour, ...] = ()
+    modules_certainty: Certainty = "sourced"
+    turing_or_newer: bool = True
+    certainty: Certainty = "sourced"
+    note: str | None = None
+
+    @property
+    def id(self) -> str:
+        """First device id."""
+        return self.ids[0]
+
+
+class GpuMatch(Data):
+    """What a person's words mean. Exactly one of gpu, candidates (ambiguous) and nearest (unknown) is
+    filled."""
+
+    text: str
+    gpu: Gpu | None = None
+    candidates: tuple[Gpu, ...] = ()
+    nearest: tuple[str, ...] = ()
+
+
+class Branch(BranchRow):
+    """A driver branch (``BranchRow`` with its number)."""
+
+    number: int
+
+    @property
+    def is_long_term_or_production(self) -> bool:
+        return self.type in ("LTSB", "PB")
+
+    def is_ended(self, on: date) -> bool:
+        """True when support is over on that day. A day or month without more counts to its end."""
+        return on > last_day(self.eol) if self.eol else bool(self.ended)
+
+
+class CudaMinor(MinorRow):
+    """A CUDA minor (``12.4``): what it targets and how its packages are called."""
+
+    version: str
+    toolkit_package: str
+    # compute capabilities compiled for, without variants
+    ccs: tuple[str, ...]
+    # minor-version compatibility
+    min_driver: str
+    releases: tuple[str, ...]
+
+    @property
+    def major(self) -> int:
+        return int(self.version.split(".")[0])
+
+
+class CudaRange(Data):
+    """First and last CUDA minor; last is the newest of the catalog where nothing ends it."""
+
+    first: str
+    last: str
+
+
+class LibraryPair(Data):
+    """cuDNN or NCCL for a CUDA (of NCCL that of its +cuda suffix): version and apt pins, runtime and headers, exact."""
+
+    version: str
+    cuda: str
+    pins: tuple[str, ...]
+    certainty: Certainty = "sourced"
+    because: str
+
+
+class TorchRelease(TorchRow):
+    version: str
+
+
+class TensorflowRelease(TensorflowRow):
+    version: str
+    extra: AndCuda | None = None
+
+
+class UbuntuRelease(UbuntuRow):
+    version: str
+    cuda_first: str | None
+    # None: the current one
+    cuda_last: str | None
+
+    @property
+    def yymm(self) -> str:
+        return self.version.replace(".", "")
+
+
+class Offer(Data):
+    """A series of a branch that a repository of an Ubuntu release is known to hold."""
+
+    channel: Channel
+    series: str
+    version: str | None = None
+    certainty: Certainty = "sourced"
+    note: str | None = None
+
+
+class Repository(Data):
+    """An apt repository for one Ubuntu release and dpkg architecture. fingerprint None: the key is not
+    known."""
+
+    name: str
+    url: str
+    suite: str
+    # separated by spaces; empty for a flat repository
+    components: str
+    architecture: str
+    fingerprint: str | None
+    key_url: str | None
+    note: str | None = None
+    certainty: Certainty = "sourced"

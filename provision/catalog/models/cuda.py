@@ -1,0 +1,110 @@
+"""cuda.yml, cudnn.yml and nccl.yml: toolkits and the libraries that go with them."""
+
+from __future__ import annotations
+
+from provision.catalog.models.base import Cc, Certainty, Data, Fact, Minor, Segment, Topic, Version
+
+
+class MinorCompat(Fact):
+    min_driver: Version
+
+
+class ForwardCompat(Data):
+    segments: tuple[Segment, ...]
+
+
+class CudaApt(Data):
+    toolkit: str
+    forward_compat: ForwardCompat
+    source: str
+
+
+class RepositoryRange(Fact):
+    first: Minor
+    first_certainty: Certainty = "sourced"
+    last: Minor | None
+
+
+class MinorRow(Fact):
+    sm: tuple[str, ...]
+    sm_certainty: Certainty
+    gcc_max: int
+    gcc_certainty: Certainty
+    gcc_note: str | None = None
+    driver_certainty: Certainty = "sourced"
+
+
+class ReleaseRow(Fact):
+    driver: Version | None
+    preview: bool = False
+
+
+class Cuda(Topic):
+    minor_version_compatibility: dict[int, MinorCompat]
+    no_release: tuple[Minor, ...]
+    apt: CudaApt
+    repository_ranges: dict[str, RepositoryRange]
+    minors: dict[Minor, MinorRow]
+    releases: dict[Version, ReleaseRow]
+
+
+class CudnnMinCc(Fact):
+    first: Version
+    last: Version | None
+    cc: Cc
+
+
+class CudnnMaxCc(Fact):
+    first: Version
+    last: Version | None
+    cc: tuple[Cc, ...] | None
+
+
+class CudnnNames(Fact):
+    runtime: str
+    dev: str
+    version: str
+
+
+class CudnnApt(Data):
+    v8: CudnnNames
+    v9: CudnnNames
+
+
+class CudnnPairRow(Fact):
+    cuda: Version
+    cudnn: Version
+    suffix: Minor | None = None
+
+
+class VersionList(Fact):
+    cuda_majors: tuple[int, ...]
+    list: tuple[Version, ...]
+
+
+class Cudnn(Topic):
+    min_cc: tuple[CudnnMinCc, ...]
+    max_cc: tuple[CudnnMaxCc, ...]
+    apt: CudnnApt
+    pairs: tuple[CudnnPairRow, ...]
+    pairs_source: str
+    versions: tuple[VersionList, ...]
+    versions_source: str
+
+
+class NcclApt(Data):
+    runtime: str
+    dev: str
+    version: str
+
+
+class NcclPairRow(Fact):
+    cuda: Minor
+    nccl: Version
+    ubuntu: str | None = None
+
+
+class Nccl(Topic):
+    apt: NcclApt
+    pairs: tuple[NcclPairRow, ...]
+    pairs_source: str
