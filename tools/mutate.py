@@ -1,0 +1,318 @@
+"""``python -m tools.mutate``: change a rule in one place at a time, and see whether the fast tests notice.
+
+Mutants are chosen by a seed, evenly over the areas of AREAS, among changes that somebody could make by mistake: a comparison
+turned round, a condition or an element left out, a number by one. Each is tried in a copy of the tree, by the tests that ran
+the changed line (measured once by coverage). What survives is listed; ``tools/mutate.yml`` says why where that is right.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from queue import Queue
+
+import coverage
+import yaml
+
+ROOT = Path(__file__).parent.parent
+TESTS = ("tests/unit", "tests/attack", "--ignore=tests/attack/lab")
+EXCUSES = ROOT / "tools/mutate.yml"
+AREAS = {
+    "parts": "provision/parts/**/*.py",
+    "planning": "provision/planning/*.py",
+    "diagnose": "provision/diagnose/**/*.py",
+    "lock": "provision/lock/*.py",
+    "drift": "provision/drift/*.py",
+    "rollout": "provision/rollout/*.py",
+    "runs": "provision/runs/*.py",
+    "remote": "provision/remote/*.py",
+    "apt": "plugins/module_utils/apt/*.py",
+}
+# seconds for the tests of one mutant: one that makes a loop endless is caught
+LIMIT = 300
+_SWAPPED = {
+    ast.Eq: ("==", "!="),
+    ast.NotEq: ("!=", "=="),
+    ast.Lt: ("<", "<="),
+    ast.LtE: ("<=", "<"),
+    ast.Gt: (">", ">="),
+    ast.GtE: (">=", ">"),
+    ast.In: ("in", "not in"),
+    ast.NotIn: ("not in", "in"),
+    ast.Is: ("is", "is not"),
+    ast.IsNot: ("is not", "is"),
+}
+_CALLS = {"any": "all", "all": "any", "min": "max", "max": "min"}
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One change of one file: bytes start to end become text. lines: what it touches; before, after: the line, for people."""
+
+    area: str
+    file: str
+    lines: tuple[int, int]
+    start: int
+    end: int
+    text: str
+    before: str
+    after: str
+
+    @property
+    def name(self) -> str:
+        """The same as long as the line is."""
+        return f"{self.file}: {self.before} -> {self.after}"
+
+
+class _Finder(ast.NodeVisitor):
+    """Collects the changes that one file offers, as (node, start, end, new text) with places in bytes."""
+
+    def __init__(self, text: str) -> None:
+        self.data = text.encode()
+        self.starts = [0]
+        for line in self.data.split(b"\n"):
+            self.starts.append(self.starts[-1] + len(line) + 1)
+        self.found: list[tuple[ast.AST, int, int, str]] = []
+
+    def place(self, line: int, column: int) -> int:
+        return self.starts[line - 1] + column
+
+    def span(self, node: ast.expr | ast.stmt) -> tuple[int, int]:
+        return self.place(node.lineno, node.col_offset), self.place(node.end_lineno or 0, node.end_col_offset or 0)
+
+    def add(self, node: ast.AST, start: int, end: int, new: str) -> None:
+        self.found.append((node, start, end, new))
+
+    def between(self, node: ast.AST, left: ast.expr, right: ast.expr, old: str, new: str) -> None:
+        """Change an operator: the text between two operands, where it stands there once."""
+        start, end = self.span(left)[1], self.span(right)[0]
+        gap = self.data[start:end].decode()
+        if gap.count(old) == 1:
+            at = start + len(gap[: gap.index(old)].encode())
+            self.add(node, at, at + len(old.encode()), new)
+
+    def visit_Compare(self, node: ast.Compare) -> None:
+        if len(node.ops) == 1:
+            self.between(node, node.left, node.comparators[0], *_SWAPPED[type(node.ops[0])])
+        self.generic_visit(node)
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> None:
+        old, new = ("and", "or") if isinstance(node.op, ast.And) else ("or", "and")
+        for left, right in zip(node.values, node.values[1:], strict=False):
+            self.between(node, left, right, old, new)
+        self.generic_visit(node)
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> None:
+        if isinstance(node.op, ast.Not):
+            start, _ = self.span(node)
+            self.add(node, start, self.span(node.operand)[0], "")
+        self.generic_visit(node)
+
+    def visit_If(self, node: ast.If) -> None:
+        self.add(node, *self.span(node.test), "False")
+        self.generic_visit(node)
+
+    def visit_comprehension(self, node: ast.comprehension) -> None:
+        for test in node.ifs:
+            self.add(test, *self.span(test), "True")
+        self.generic_visit(node)
+
+    def visit_Constant(self, node: ast.Constant) -> None:
+        if isinstance(node.value, bool):
+            self.add(node, *self.span(node), str(not node.value))
+        elif isinstance(node.value, int):
+            self.add(node, *self.span(node), str(node.value + 1))
+
+    def visit_Call(self, node: ast.Call) -> None:
+        if isinstance(node.func, ast.Name) and node.func.id in _CALLS and len(node.args) == 1:
+            self.add(node, *self.span(node.func), _CALLS[node.func.id])
+        self.generic_visit(node)
+
+    def visit_Continue(self, node: ast.Continue) -> None:
+        self.add(node, *self.span(node), "pass")
+
+    def visit_Tuple(self, node: ast.Tuple | ast.List | ast.Set) -> None:
+        texts = [one for one in node.elts if isinstance(one, ast.Constant) and isinstance(one.value, str)]
+        if len(texts) == len(node.elts) > 1:
+            for one, after in zip(node.elts, node.elts[1:], strict=False):
+                self.add(one, self.span(one)[0], self.span(after)[0], "")
+        self.generic_visit(node)
+
+    visit_List = visit_Set = visit_Tuple
+
+    # What only types, exports or documents is no rule.
+    def visit_Assign(self, node: ast.Assign) -> None:
+        if [target.id for target in node.targets if isinstance(target, ast.Name)] != ["__all__"]:
+            self.visit(node.value)
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
+        if node.value:
+            self.visit(node.value)
+
+    def visit_arg(self, node: ast.arg) -> None:
+        return
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        for part in [*node.args.defaults, *filter(None, node.args.kw_defaults), *node.body]:
+            self.visit(part)
+
+
+def mutants_of(area: str, path: Path) -> Iterator[Mutant]:
+    """Every change of one file that still is Python."""
+    text = path.read_text()
+    finder = _Finder(text)
+    finder.visit(ast.parse(text))
+    for node, start, end, new in finder.found:
+        whole = finder.data[:start] + new.encode() + finder.data[end:]
+        try:
+            ast.parse(whole)
+        except SyntaxError:
+            continue
+        line = finder.data[:start].count(b"\n")
+        before = finder.data.split(b"\n")[line].decode().strip()
+        after = whole.split(b"\n")[line].decode().strip()
+        lines = (getattr(node, "lineno", line + 1), finder.data[:end].count(b"\n") + 1)
+        yield Mutant(area, str(path.relative_to(ROOT)), lines, start, end, new, before, after)
+
+
+def chosen(seed: int, count: int) -> list[Mutant]:
+    """count mutants: the same number of each area, as far as it has them, spread by the seed."""
+    dice = random.Random(seed)  # noqa: S311 - to be repeated, not to be secret
+    pools = []
+    for area, pattern in AREAS.items():
+        pool = [mutant for path in sorted(ROOT.glob(pattern)) for mutant in mutants_of(area, path)]
+        dice.shuffle(pool)
+        pools.append(pool)
+    found: list[Mutant] = []
+    while len(found) < count and any(pools):
+        found += [pool.pop() for pool in pools if pool]
+    return found[:count]
+
+
+def measured(jobs: int, file: Path) -> coverage.CoverageData:
+    """Run the fast tests once; which test ran which line."""
+    if not file.exists():
+        argv = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-n",
+            str(jobs),
+            *TESTS,
+            "-p",
+            "no:cacheprovider",
+            "-p",
+            "pytest_cov",
+        ]
+        argv += ["--cov=provision", "--cov=plugins", "--cov-context=test", "--cov-report="]
+        subprocess.run(argv, cwd=ROOT, env=os.environ | {"COVERAGE_FILE": str(file)}, check=True)
+    data = coverage.CoverageData(str(file))
+    data.read()
+    return data
+
+
+def tests_of(mutant: Mutant, data: coverage.CoverageData) -> list[str]:
+    """Test functions that ran the changed lines; of a line that runs at import, those that ran anything of its file."""
+    name = next((file for file in data.measured_files() if file.endswith("/" + mutant.file)), "")
+    by_line = data.contexts_by_lineno(name) if name else {}
+    here = {test for line in range(mutant.lines[0], mutant.lines[1] + 1) for test in by_line.get(line, ())}
+    if here == {""}:
+        here = {test for tests in by_line.values() for test in tests}
+    return sorted({test.split("|")[0].split("[")[0] for test in here if test})
+
+
+def tried(mutant: Mutant, tests: Sequence[str], tree: Path) -> str:
+    """ "caught" or "survived"; "not run" where no fast test runs the line."""
+    if not tests:
+        return "not run"
+    path, listed = tree / mutant.file, tree / "mutant-tests.txt"
+    listed.write_text("\n".join(tests))
+    data = path.read_bytes()
+    path.write_bytes(data[: mutant.start] + mutant.text.encode() + data[mutant.end :])
+    argv = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", f"@{listed}"]
+    env = os.environ | {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
+    try:
+        done = subprocess.run(argv, cwd=tree, env=env, capture_output=True, timeout=LIMIT, text=True, check=False)
+    except subprocess.TimeoutExpired:
+        return "caught"
+    finally:
+        path.write_bytes(data)
+    if done.returncode not in (0, 1, 2):
+        raise RuntimeError(f"{mutant.name}: pytest ended with {done.returncode}\n{done.stdout[-2000:]}")
+    return "caught" if done.returncode else "survived"
+
+
+def results(mutants: Sequence[Mutant], data: coverage.CoverageData, jobs: int) -> Iterator[tuple[Mutant, str]]:
+    """Try mutants in copies of the tree, several at a time; in their order."""
+    with tempfile.TemporaryDirectory(prefix="mutate-") as folder:
+        trees: Queue[Path] = Queue()
+        for number in range(jobs):
+            tree = Path(folder, str(number))
+            left_out = shutil.ignore_patterns(".git", ".venv*", ".cache", ".wheels", "__pycache__", ".*_cache")
+            shutil.copytree(ROOT, tree, symlinks=True, ignore=left_out)
+            trees.put(tree)
+
+        def one(mutant: Mutant) -> str:
+            tree = trees.get()
+            try:
+                return tried(mutant, tests_of(mutant, data), tree)
+            finally:
+                trees.put(tree)
+
+        with ThreadPoolExecutor(jobs) as pool:
+            yield from zip(mutants, pool.map(one, mutants), strict=True)
+
+
+def main() -> int:
+    """Returns 0 when enough was caught; prints each mutant that was not, and a line for each area."""
+    parser = argparse.ArgumentParser(prog="python -m tools.mutate", description=__doc__)
+    parser.add_argument("--seed", type=int, default=20261128)
+    parser.add_argument("--count", type=int, default=300)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 2)
+    parser.add_argument("--least", type=float, default=85.0, metavar="PERCENT")
+    parser.add_argument(
+        "--coverage", type=Path, default=ROOT / ".cache/mutate.coverage", help="made where it is missing"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every mutant and what became of it")
+    options = parser.parse_args()
+    options.coverage.parent.mkdir(parents=True, exist_ok=True)
+    data = measured(options.jobs, options.coverage)
+    excuses = yaml.safe_load(EXCUSES.read_text()) or {}
+    counts: Counter[tuple[str, str]] = Counter()
+    rows = []
+    for mutant, result in results(chosen(options.seed, options.count), data, options.jobs):
+        why = excuses.get(mutant.name)
+        result = "excused" if result != "caught" and why else result
+        counts[mutant.area, result] += 1
+        rows.append({**asdict(mutant), "result": result})
+        if result != "caught":
+            print(f"{result}: {mutant.file}:{mutant.lines[0]}\n    {mutant.before}\n    {mutant.after}", flush=True)
+            print(*([f"    {why}"] if why else []), sep="\n", end="\n" if why else "", flush=True)
+    if options.json:
+        options.json.write_text(json.dumps(rows, indent=1))
+    total = Counter(result for _, result in counts.elements())
+    for area in AREAS:
+        print(f"{area}: " + ", ".join(f"{n} {result}" for (of, result), n in sorted(counts.items()) if of == area))
+    share = 100 * total["caught"] / max(1, len(rows))
+    print(
+        f"{len(rows)} mutants, {total['caught']} caught ({share:.0f} %), "
+        + ", ".join(f"{n} {r}" for r, n in total.items() if r != "caught")
+    )
+    return 0 if share >= options.least else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
