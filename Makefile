@@ -7,7 +7,8 @@ STAMP := $(VENV)/.ready
 export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: docs help demo test unit system lint lab-test molecule package bench attack test-all clean
+.PHONY: docs help demo test unit system lint lab-test lab-self-test molecule package bench attack test-all clean
+PARTS := lint unit system lab-test molecule package
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -18,7 +19,8 @@ $(STAMP): pyproject.toml tools/bootstrap.sh
 demo: $(STAMP)  ## two simulated lab servers go from nothing to a verified driver
 	$(BIN)/python -m tests.lab.demo
 
-test: lint unit system lab-test molecule package  ## everything that must pass before a change lands
+test: export ROLES ?= nvidia_driver
+test: $(PARTS)  ## everything that must pass before a change lands
 
 docs: $(STAMP)  ## write the generated pages: READMEs of the roles, docs/checks.md, docs/schemas
 	$(BIN)/python -m tools.docs
@@ -41,7 +43,11 @@ system: $(STAMP)  ## tests with real ansible-playbook, ssh, sudo and terminals o
 lab-test: export LAB_APT_ROOTFS ?= $(wildcard ../shared/images/ubuntu-24.04-rootfs.tar.xz)
 lab-test: $(STAMP)  ## tests on simulated hosts and real apt (containers, root)
 	$(BIN)/python -m tests.lab setup
-	$(BIN)/python -m pytest -n 2 --dist loadfile tests/apt tests/lab tests/faults tests/attack/lab
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/apt tests/lab tests/faults tests/attack/lab --ignore=tests/lab/self
+
+lab-self-test: $(STAMP)  ## the simulator's own tests: run them when tests/lab changed
+	$(BIN)/python -m tests.lab setup
+	$(BIN)/python -m pytest -n 2 tests/lab/self
 
 # One killed command has four hosts, and half as many commands run at a time as there are processors: hours on two of them.
 attack: $(STAMP)  ## all attacks, the kill harness with 100 points of each kind: points tried, points lost
@@ -49,9 +55,9 @@ attack: $(STAMP)  ## all attacks, the kill harness with 100 points of each kind:
 	$(BIN)/python -m pytest tests/attack
 	$(BIN)/python -m tests.attack.kill --points $(or $(POINTS),100)
 
-molecule: $(STAMP)  ## the Molecule scenarios of the roles, on the lab's image and repositories
+molecule: $(STAMP)  ## the Molecule scenarios of all roles, or of ROLES="nvidia_driver …", on the lab's hosts
 	$(BIN)/python -m tests.lab setup
-	tools/molecule.sh
+	tools/molecule.sh $(ROLES)
 
 package: $(STAMP)  ## wheel and collection, built and run outside this checkout
 	$(BIN)/python -m tests.lab setup
@@ -61,7 +67,8 @@ bench: $(STAMP)  ## the figures: each beside its floor in the same run, three ro
 	$(BIN)/python -m tests.lab setup
 	$(BIN)/python -m tests.bench
 
-test-all: $(STAMP)  ## unit tests on every supported controller Python that is installed
+test-all: export HYPOTHESIS_PROFILE ?= thorough
+test-all: $(PARTS) lab-self-test  ## make test with every scenario and many more examples, the lab's own tests, every Python
 	tools/test-all.sh
 
 clean:  ## stop what the lab started, remove what was built here

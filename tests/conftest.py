@@ -18,10 +18,10 @@ from provision import catalog
 # Tests pin behaviour, not data: a new row in the real catalog breaks none of them.
 _REAL_CATALOG, catalog.FOLDER = catalog.FOLDER, Path(__file__).parent / "catalog"
 
-# A change is judged by the same examples every time it is tried in CI; people's runs look for new ones.
-settings.register_profile("ci", derandomize=True)
-if os.environ.get("CI"):
-    settings.load_profile("ci")
+# A change is judged by the same examples every time it is tried in CI; people's runs, and make test-all, look for new ones.
+settings.register_profile("quick", max_examples=25, deadline=None, derandomize=bool(os.environ.get("CI")))
+settings.register_profile("thorough", max_examples=500, deadline=None, derandomize=False)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 if TYPE_CHECKING:
     from tests.lab import Lab, LabHost

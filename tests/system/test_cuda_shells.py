@@ -261,7 +261,6 @@ VALUES = st.one_of(st.none(), st.sampled_from(["", "/usr/local/cuda", "/opt/my c
 SELECTS = st.lists(st.sampled_from(["11.8", "12.4", "13.0", "9.9", "none"]), min_size=1, max_size=4)
 # One process serves all examples of a shell on purpose; the fixture is a process, not state that examples share.
 PROPERTY = settings(
-    max_examples=30,
     deadline=None,
     database=None,
     derandomize=True,

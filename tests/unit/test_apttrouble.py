@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import provision.collection  # noqa: F401 - makes the collection importable
@@ -52,7 +52,6 @@ def test_lists_are_called_as_apt_calls_them(uri, suite, name):
 
 @pytest.mark.parametrize("form", ["id", "fingerprint", "both"])
 @given(ids=st.lists(st.text("0123456789ABCDEF", min_size=16, max_size=16), min_size=1, max_size=4, unique=True))
-@settings(max_examples=25)
 def test_signers_are_told_in_order(form, ids):
     text = "-----BEGIN PGP SIGNED MESSAGE-----\n\nOrigin: x\n" + apthosts.signature(ids, form)
     assert apt_lists.signers(text.encode()) == ids
@@ -176,7 +175,6 @@ PLACES = (
 
 
 @given(data=st.lists(JUNK, min_size=len(PLACES), max_size=len(PLACES)))
-@settings(max_examples=25, deadline=None)
 def test_files_that_are_no_such_files_are_no_traceback(data, tmp_path_factory):
     root = tmp_path_factory.mktemp("host")
     trees.write(

@@ -170,7 +170,7 @@ WISHES = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=80, deadline=None, database=None)
+@settings(database=None)
 @given(WISHES)
 def test_any_combination_gets_an_answer_that_agrees_with_itself(wish: dict[str, Any]) -> None:
     answer = compat(Wishes(**wish), CATALOG, today=TODAY)
@@ -191,7 +191,7 @@ def test_any_combination_gets_an_answer_that_agrees_with_itself(wish: dict[str, 
         assert driver.recommended is None
 
 
-@settings(max_examples=50, deadline=None, database=None)
+@settings(database=None)
 @given(WISHES, st.data())
 def test_fewer_wishes_fit_at_least_as_well(wish: dict[str, Any], data: st.DataObject) -> None:
     if not wish:
@@ -202,7 +202,7 @@ def test_fewer_wishes_fit_at_least_as_well(wish: dict[str, Any], data: st.DataOb
     assert set(all_of_them.driver.branches) <= set(rest.driver.branches)
 
 
-@settings(max_examples=50, deadline=None, database=None)
+@settings(database=None)
 @given(WISHES)
 def test_what_is_offered_as_nearest_works(wish: dict[str, Any]) -> None:
     answer = compat(Wishes(**wish), CATALOG, today=TODAY)
@@ -223,7 +223,7 @@ WORDS = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None, database=None)
+@settings(database=None)
 @given(st.sampled_from(["driver", "cuda", "cudnn", "torch", "tensorflow", "ubuntu", "modules", "gpu"]), WORDS)
 def test_nonsense_is_wrong_usage_and_nothing_else(kind: str, text: str) -> None:
     wishes = Wishes(gpu=(text,)) if kind == "gpu" else Wishes(**{kind: text})

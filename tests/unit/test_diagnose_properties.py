@@ -1,6 +1,6 @@
 """diagnose on any facts: it never raises, loses nothing, and keeps the order that the rules ask for."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from provision.catalog import load_catalog
@@ -254,7 +254,6 @@ VALUES = st.fixed_dictionaries(
 CATALOG = load_catalog()
 
 
-@settings(max_examples=200, deadline=None)
 @given(FACTS, VALUES)
 def test_it_never_raises_and_says_why_and_what_to_do(facts, values):
     found = diagnose(Facts.of_host(facts), values, CATALOG)
@@ -279,7 +278,6 @@ LEVELS = ["error", "warning", "note"]
 CODES = st.lists(st.sampled_from(pages.codes()), max_size=12)
 
 
-@settings(max_examples=200, deadline=None)
 @given(CODES, st.randoms(use_true_random=False))
 def test_folding_loses_nothing(codes, random):
     findings = [

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import provision.collection  # noqa: F401 - makes the collection importable
@@ -50,7 +50,6 @@ def decide(environments, gpus, driver, arch):
     return wish, facts, resolve_conda(wish, facts, CATALOG, Decision(target=target))
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.lists(ENVIRONMENT, min_size=1, max_size=3), HOST)
 def test_whatever_is_asked_is_decided_or_refused_with_a_way_out(environments, where):
     wish, facts, decision = decide(environments, *where)
@@ -68,7 +67,6 @@ def test_whatever_is_asked_is_decided_or_refused_with_a_way_out(environments, wh
         assert all("+cu" in p or "_cuda" in p or asked["cuda"] == "none" for p in pinned), "M2: no CPU build by chance"
 
 
-@settings(max_examples=60, deadline=None)
 @given(ENVIRONMENT, HOST)
 def test_what_was_made_is_left_alone_the_next_time(environment, where):
     wish, facts, decision = decide([environment], *where)
@@ -92,7 +90,6 @@ def test_what_was_made_is_left_alone_the_next_time(environment, where):
     )
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.text(max_size=200))
 def test_no_file_is_too_strange_to_be_judged(text):
     found = read_file(text)

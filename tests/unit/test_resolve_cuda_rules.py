@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import provision.collection  # noqa: F401  (makes the collection importable)
@@ -73,7 +73,6 @@ def unmet(packages):
 
 
 @given(wish=WISHES, where=HOSTS)
-@settings(max_examples=150, deadline=None)
 def test_what_is_decided_holds_together(wish, where):
     gpus, (ubuntu, repository) = where
     facts, offer = facts_of(gpus, ubuntu), OFFERS[repository]
@@ -109,7 +108,6 @@ def test_what_is_decided_holds_together(wish, where):
 
 
 @given(first=WISHES, second=WISHES, gpus=st.sampled_from(GPUS))
-@settings(max_examples=150, deadline=None)
 def test_from_any_host_to_any_wish_in_one_step(first, second, gpus):
     """A host that an earlier wish made is brought to a later one, and stays there."""
     facts, offer = facts_of(gpus, "22.04"), OFFERS["jammy"]
@@ -166,7 +164,6 @@ def test_a_way_out_that_is_named_works(gpus):
             ]
         ),
     )
-    @settings(max_examples=60, deadline=None)
     def follow(wish, where, driver_wish, extra):
         ubuntu, repository = where
         facts, offer = facts_of(gpus, ubuntu, **extra), OFFERS[repository]

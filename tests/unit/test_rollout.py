@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import provision.collection  # noqa: F401  (makes the collection importable)
@@ -184,7 +184,6 @@ ways = st.builds(
 
 
 @given(fleets, ways, st.data(), st.lists(st.integers(0, 40), max_size=3))
-@settings(max_examples=150, deadline=None)
 def test_killed_anywhere_and_gone_on_with(fleet, options, data, kills):
     """A run that is killed any number of times and gone on with ends like any other, and breaks no promise on the way."""
     drains = [name for name in fleet if data.draw(st.booleans())]
@@ -220,7 +219,6 @@ def check_session(world, options, store, events, done_before):
 
 
 @given(fleets, ways)
-@settings(max_examples=60, deadline=None)
 def test_hooks_of_a_run_that_is_not_killed_come_in_pairs(fleet, options):
     world = World(fleet, fleet)
     session(world, options)

@@ -17,7 +17,7 @@ from tests.lab.debfile import File
 from tests.lab.releases import RELEASES
 from tests.lab.sim import nvcc, smi, state
 
-CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/lab_nvcc.yml").read_text())
+CASES = yaml.safe_load((Path(__file__).parents[2] / "cases/lab_nvcc.yml").read_text())
 
 
 def unpack(packages, root):
