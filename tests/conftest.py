@@ -14,6 +14,7 @@ from hypothesis import settings
 # Makes the collection importable, for every test file that runs alone.
 import provision.collection  # noqa: F401
 from provision import catalog
+from tests import sample
 
 # Tests pin behaviour, not data: a new row in the real catalog breaks none of them.
 _REAL_CATALOG, catalog.FOLDER = catalog.FOLDER, Path(__file__).parent / "catalog"
@@ -21,7 +22,7 @@ _REAL_CATALOG, catalog.FOLDER = catalog.FOLDER, Path(__file__).parent / "catalog
 # A change is judged by the same examples every time it is tried in CI; people's runs, and make test-all, look for new ones.
 settings.register_profile("quick", max_examples=25, deadline=None, derandomize=bool(os.environ.get("CI")))
 settings.register_profile("thorough", max_examples=500, deadline=None, derandomize=False)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+settings.load_profile(sample.PROFILE)
 
 if TYPE_CHECKING:
     from tests.lab import Lab, LabHost

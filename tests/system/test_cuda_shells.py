@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.cuda import files as cuda_files
 from provision.collection import ROOT
+from tests.sample import turn
 from tests.system.cuda_machine import Machine, need
 
 CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/cuda_shells.yml").read_text())
@@ -47,9 +48,17 @@ def argv_of(shell, *more):
     return [*shell.split(), *more]
 
 
+def in_turn(shells, number, of_sh):
+    """Of the shells that read one file of ours some, by turns; of each of the three files at least one."""
+    files = (SH, ("sudo",), ("fish",), ("tcsh", "bsd-csh"))
+    for readers in files:
+        mine = [shell for shell in shells if shell in readers]
+        yield from turn(mine, number, of_sh if readers is SH else 1)
+
+
 def sessions():
-    for case in CASES["sessions"]:
-        for shell in case["for"]:
+    for number, case in enumerate(CASES["sessions"]):
+        for shell in in_turn(case["for"], number, 2):
             yield pytest.param(case, shell, id=f"{case['name']} - {shell}")
 
 
@@ -95,10 +104,10 @@ def reading(machine, shell, times, **env):
 
 
 def rows(table):
-    for case in CASES[table]:
-        for shell in case.get("only", ALL):
-            if shell not in case.get("not", ()):
-                yield pytest.param(case, shell, id=f"{case['before']!r} - {shell}")
+    for number, case in enumerate(CASES[table]):
+        shells = [shell for shell in case.get("only", ALL) if shell not in case.get("not", ())]
+        for shell in in_turn(shells, number, 1):
+            yield pytest.param(case, shell, id=f"{case['before']!r} - {shell}")
 
 
 @pytest.mark.parametrize(("case", "shell"), list(rows("path")))

@@ -11,6 +11,7 @@ import pytest
 from provision.catalog import load_catalog
 from provision.parts.decision import DriverWish
 from provision.parts.driver.resolve import resolve_driver
+from tests.sample import turn
 from tests.unit.hosts import host
 from tests.unit.offers import OFFERS
 
@@ -69,9 +70,21 @@ def wishes():
             yield DriverWish(**dict(pair))
 
 
-@pytest.mark.parametrize("secure_boot", [None, "on"], ids=["any module", "signed modules only"])
-@pytest.mark.parametrize("archive", ["noble", "noble-unsigned", "noble-two-580", "empty"])
-@pytest.mark.parametrize("gpus", GPUS, ids=" + ".join)
+ARCHIVES = ("noble", "noble-unsigned", "noble-two-580", "empty")
+SECURE_BOOT = (None, "on")
+
+
+def hosts():
+    """Two archives and one state of Secure Boot for each row of cards, and each with each somewhere."""
+    for number, gpus in enumerate(GPUS):
+        for place, archive in enumerate(turn(ARCHIVES, number, 2)):
+            for secure_boot in turn(SECURE_BOOT, number // 2 + place):
+                yield pytest.param(
+                    gpus, archive, secure_boot, id=f"{' + '.join(gpus)}, {archive}, {secure_boot or 'off'}"
+                )
+
+
+@pytest.mark.parametrize(("gpus", "archive", "secure_boot"), list(hosts()))
 def test_a_way_out_that_is_named_works(gpus, archive, secure_boot):
     catalog, offers = (load_catalog(), {"ubuntu": OFFERS[archive], "cuda": OFFERS["cuda"], "ppa": OFFERS["empty"]})
     refused = 0
