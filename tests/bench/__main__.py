@@ -20,22 +20,16 @@ from typing import Any
 import yaml
 
 import provision.collection  # noqa: F401
-from ansible_collections.gpu.provision.plugins.module_utils.apt import files as apt_files
-from ansible_collections.gpu.provision.plugins.module_utils.lib import driver_names
-from provision.parts.driver.plan import MODPROBE_PATH, MODPROBE_TEXT, PERSISTENCE_PATH, PERSISTENCE_TEXT
 from tests.lab import Lab
 from tests.lab.lab import LabHost
+from tests.unit import ownfiles
 
 ROOT = Path(__file__).parents[2]
 # A host as `provision apply` leaves it, baked into the lab's image so that forty of them start in seconds.
 CONVERGED = {
     "gpus": ["H100 PCIe"],
     "installed": ["595-server open signed held"],
-    "extra": {
-        MODPROBE_PATH: MODPROBE_TEXT,
-        PERSISTENCE_PATH: PERSISTENCE_TEXT,
-        apt_files.UNATTENDED: apt_files.render_unattended(driver_names.UNATTENDED_PATTERNS),
-    },
+    "extra": dict(ownfiles.FILES[name] for name in ("modprobe", "persistence", "unattended")),
     "run": [
         "update-initramfs -u -k all",
         "systemctl add-wants multi-user.target nvidia-persistenced.service",

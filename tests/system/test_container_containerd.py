@@ -36,6 +36,18 @@ version = 2
 [plugins."io.containerd.grpc.v1.cri".registry]
   config_path = "/etc/containerd/certs.d"
 """
+# What nvidia-ctk runtime configure --runtime=containerd writes beside it (container toolkit 1.17, config version 2).
+BY_NVIDIA_CTK = """
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia]
+      privileged_without_host_devices = false
+      runtime_engine = ""
+      runtime_root = ""
+      runtime_type = "io.containerd.runc.v2"
+
+      [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia.options]
+        BinaryName = "/usr/bin/nvidia-container-runtime"
+        SystemdCgroup = true
+"""
 
 
 class Setup:
@@ -201,14 +213,14 @@ def test_debians_own_file(make: Callable[..., Setup]) -> None:
 
 
 def test_registered_already_by_nvidia_ctk(make: Callable[..., Setup]) -> None:
-    text = KUBERNETES + "\n" + containerd_config.fragment(PLUGIN, {"SystemdCgroup": "true"})
+    text = KUBERNETES + BY_NVIDIA_CTK
     setup = make(text)
     assert setup.apply().done == []
     assert setup.config.read_text() == text
 
 
 def test_the_default_beside_what_nvidia_ctk_registered(make: Callable[..., Setup]) -> None:
-    text = KUBERNETES + "\n" + containerd_config.fragment(PLUGIN, {"SystemdCgroup": "true"})
+    text = KUBERNETES + BY_NVIDIA_CTK
     setup = make(text)
     before = setup.dump()
     setup.apply(default="nvidia")

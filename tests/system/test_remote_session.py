@@ -212,6 +212,7 @@ if [ $interactive = no ]; then echo "sudo: a password is required" >&2; exit 1; 
 for try in 1 2 3; do
   printf '%s' "$prompt" >&2
   IFS= read -r password || { echo "sudo: no password was provided" >&2; exit 1; }
+  echo "$password" >>"$0.tries"
   [ "$password" = 'right one' ] && break
   echo "Sorry, try again." >&2
   [ $try = 3 ] && { echo "sudo: 3 incorrect password attempts" >&2; exit 1; }
@@ -251,6 +252,13 @@ def test_sudo_says_no(sudo, body, password, code):
     assert caught.value.issue.code == code
     assert caught.value.issue.host == "gpu01"
     assert caught.value.issue.hint
+
+
+def test_a_wrong_password_is_sent_once(sudo, tmp_path):
+    """Three tries of each command lock an account: pam_faillock."""
+    with pytest.raises(ProvisionError):
+        sudo(ASKS, become_password="wrong one").call("other", {})
+    assert (tmp_path / "sudo.tries").read_text() == "wrong one\n"
 
 
 def test_sudo_asks_and_gets_its_answer(sudo):

@@ -5,26 +5,15 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-import provision.collection  # noqa: F401 - makes the collection importable
-from ansible_collections.gpu.provision.plugins.module_utils.apt import files as apt_files
-from ansible_collections.gpu.provision.plugins.module_utils.lib import driver_names
 from provision.catalog import load_catalog
 from provision.facts import Facts
 from provision.lock.make import Entry, Seen, entry, make
 from provision.lock.model import Lock
-from provision.parts.driver.plan import MODPROBE_PATH, MODPROBE_TEXT, PERSISTENCE_PATH, PERSISTENCE_TEXT
+from tests.unit import ownfiles
 from tests.unit.hosts import host
 
 VERSION = "580.142"
-UNATTENDED = apt_files.render_unattended(driver_names.UNATTENDED_PATTERNS)
-OWN = {
-    path: apt_files.sha256(text)
-    for path, text in (
-        (MODPROBE_PATH, MODPROBE_TEXT),
-        (PERSISTENCE_PATH, PERSISTENCE_TEXT),
-        (apt_files.UNATTENDED, UNATTENDED),
-    )
-}
+OWN = ownfiles.hashes("modprobe", "persistence", "unattended")
 
 
 def healthy(name: str = "gpu01", gpus: int = 2, **facts: Any) -> Facts:
@@ -59,7 +48,7 @@ def healthy(name: str = "gpu01", gpus: int = 2, **facts: Any) -> Facts:
                 }
             ],
             "unattended": True,
-            "blacklist": list(driver_names.UNATTENDED_PATTERNS),
+            "blacklist": list(ownfiles.UNATTENDED_PATTERNS),
         },
         **facts,
     )

@@ -53,6 +53,7 @@ def host(
             None: {},
             "on": {"efi": True, "enabled": True, "mok_enrolled": False},
             "enrolled": {"efi": True, "enabled": True, "mok_enrolled": True},
+            "unknown": {"efi": True, "enabled": True, "mok_enrolled": None},
         }[secure_boot],
     }
     if installed:

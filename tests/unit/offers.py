@@ -3,6 +3,8 @@
 Relations after canonical/nvidia-graphics-drivers (580-noble) and NVIDIA's repository; the lab has them in full.
 """
 
+from dataclasses import replace
+
 from provision.parts.candidates import Candidate, Offer
 
 ARCHIVE_URI = "http://archive.test/ubuntu/"
@@ -154,6 +156,16 @@ def cuda_plain(upstream: str, proprietary: bool = True) -> list[Candidate]:
     return rows
 
 
+def ppa(
+    series: str, upstream: str, uri: str = "https://ppa.launchpadcontent.net/graphics-drivers/ppa/ubuntu/"
+) -> list[Candidate]:
+    """A series of the graphics-drivers PPA: the archive's names, versions of its own, no signed modules."""
+    return [
+        replace(c, version=c.version.replace("0ubuntu", "0ubuntu0~gpu"), uri=uri, origin="LP-PPA-graphics-drivers")
+        for c in archive(series, upstream, "0ubuntu24.04.1")
+    ]
+
+
 def headers(*kernels: str) -> list[Candidate]:
     return [Candidate(f"linux-headers-{kernel}", "6.8.0-48.48", uri=ARCHIVE_URI) for kernel in kernels]
 
@@ -192,7 +204,15 @@ OFFERS = {
         fabric("580", "580.126.20", "580-server"),
         headers("generic", *KERNELS),
     ),
+    "bad-and-good": offer(archive("580", "580.119.02"), archive("580", "580.105.08"), headers("generic", *KERNELS)),
+    "bad": offer(archive("580", "580.119.02"), headers("generic", *KERNELS)),
+    "ppa": offer(ppa("580", "580.159.04"), headers("generic", *KERNELS)),
+    # A mirror of the PPA has another address; what its Release file says of its origin is what tells it from the archive.
+    "mirrored-ppa": offer(
+        ppa("580", "580.159.04", "http://mirror.test/ppa/"), archive("580", "580.142"), headers("generic", *KERNELS)
+    ),
     "cuda": offer(
+        [Candidate("nvlsm", "2026.02.3-1", uri=CUDA_URI)],
         cuda_plain("620.70.06", proprietary=False),
         cuda_plain("595.71.05"),
         cuda_suffixed("580", "580.126.20"),

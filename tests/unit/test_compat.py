@@ -205,13 +205,26 @@ def test_fewer_wishes_fit_at_least_as_well(wish: dict[str, Any], data: st.DataOb
 @settings(database=None)
 @given(WISHES)
 def test_what_is_offered_as_nearest_works(wish: dict[str, Any]) -> None:
-    answer = compat(Wishes(**wish), CATALOG, today=TODAY)
+    works(wish, compat(Wishes(**wish), CATALOG, today=TODAY))
+
+
+def works(wish: dict[str, Any], answer: Any) -> None:
     for near in answer.nearest:
         if near.fits_all:
             change: dict[str, Any] = dict(near.change)
             if "gpu" in change:
                 change["gpu"] = tuple(change["gpu"].split(", "))
             assert compat(Wishes(**{**wish, **change}), CATALOG, today=TODAY).fits, near
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [{"gpu": ("V100",), "driver": "595"}, {"gpu": ("V100", "RTX 5090")}, {"image_cuda": "13.0", "driver": "535"}],
+)
+def test_something_near_is_offered_that_works(wish: dict[str, Any]) -> None:
+    answer = compat(Wishes(**wish), CATALOG, today=TODAY)
+    assert not answer.fits and [near for near in answer.nearest if near.fits_all]
+    works(wish, answer)
 
 
 WORDS = st.one_of(

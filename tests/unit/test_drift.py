@@ -62,14 +62,7 @@ def test_drift(case, tmp_path):
     for line, expected in zip(told, case["expect"], strict=True):
         for words in expected.split(": ", 1)[1].split(" "):
             assert words in line, f"{words!r} is not in {line!r}"
-
-
-def test_every_item_has_a_way_out(tmp_path):
-    for case in CASES:
-        written(lock_of_hosts({"gpu01": healthy()}, case.get("lock_wish")), case, tmp_path)
-        values = {**case.get("wish", {}), "inventory_dir": str(tmp_path)}
-        items, _ = judge_host(case.get("as", "gpu01"), facts_of(case), values, load_catalog())
-        assert all(item.hint for item in items), (case["name"], items)
+    assert all(item.hint for item in items), "every item has a way out"
 
 
 # --- recorded hosts ---------------------------------------------------------------------------------------------------

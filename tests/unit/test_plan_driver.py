@@ -6,28 +6,21 @@ from pathlib import Path
 import pytest
 import yaml
 
-import provision.collection  # noqa: F401
-from ansible_collections.gpu.provision.plugins.module_utils.apt import files as apt_files
-from ansible_collections.gpu.provision.plugins.module_utils.lib import driver_names
 from provision.catalog import load_catalog
 from provision.parts.apt import combine
 from provision.parts.decision import DriverWish
-from provision.parts.driver.plan import MODPROBE_PATH, MODPROBE_TEXT, PERSISTENCE_PATH, PERSISTENCE_TEXT, plan_driver
+from provision.parts.driver.plan import plan_driver
 from provision.parts.driver.resolve import resolve_driver
+from tests.unit import ownfiles
 from tests.unit.hosts import host
 from tests.unit.offers import CUDA_URI, OFFERS
 
 CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/plan.yml").read_text())
-OWN = {
-    "modprobe": (MODPROBE_PATH, MODPROBE_TEXT),
-    "persistence": (PERSISTENCE_PATH, PERSISTENCE_TEXT),
-    "unattended": (apt_files.UNATTENDED, apt_files.render_unattended(driver_names.UNATTENDED_PATTERNS)),
-}
 
 
 def facts_of(case):
     spec = dict(case["host"])
-    extra = {"own_files": {OWN[name][0]: apt_files.sha256(OWN[name][1]) for name in case.get("own", [])}}
+    extra = {"own_files": ownfiles.hashes(*case.get("own", []))}
     facts = host(spec.pop("gpus"), spec.pop("installed", None), spec.pop("nvswitches", 0)).model_dump()
     facts.update(extra)
     for also in spec.pop("also", []):
@@ -95,3 +88,15 @@ def test_plan(case):
     for field, value in expect.items():
         assert getattr(plan.apt, field) == value, field
     assert all(step.because for step in steps), "every step says why"
+
+
+def test_what_is_written_is_what_a_converged_host_has():
+    """The texts of own_files.yml, to the letter: what a first apply writes."""
+    case = {"host": {"gpus": ["A100"]}, "wish": {"branch": "580-server"}}
+    facts, wish = facts_of(case), DriverWish(**case["wish"])
+    decision = resolve_driver(wish, facts, load_catalog(), {"ubuntu": OFFERS["noble"]}, date(2026, 11, 28))
+    plan = plan_driver(wish, facts, decision, None, nvidia_source=True)
+    written = {file["path"]: file["content"] for file in plan.spec["boot"]["files"]}
+    assert written == dict(ownfiles.FILES[name] for name in ("modprobe", "persistence"))
+    assert plan.apt.unattended == ownfiles.UNATTENDED_PATTERNS
+    assert plan.apt.preferences == ownfiles.FILES["preferences"][1]

@@ -21,7 +21,10 @@ DEFAULTS = {"nvidia_driver_branch": "580", "nvidia_driver_channel": "ubuntu"}
 
 def rows(offer):
     return {
-        name: [{"version": c.version, "depends": c.depends, "provides": c.provides, "uri": c.uri} for c in candidates]
+        name: [
+            {"version": c.version, "depends": c.depends, "provides": c.provides, "uri": c.uri, "origin": c.origin}
+            for c in candidates
+        ]
         for name, candidates in offer.packages.items()
     }
 
@@ -66,6 +69,19 @@ def test_a_changing_host_is_asked_twice_and_nothing_is_left_there():
         7,
         ["libnvidia-compute-580"],
     )
+
+
+@pytest.mark.parametrize(
+    ("channel", "offered", "version"),
+    [("ppa", "ppa", "580.159.04-0ubuntu0~gpu24.04.1"), ("ubuntu", "mirrored-ppa", "580.142-0ubuntu0.24.04.1")],
+)
+def test_what_a_ppa_has_is_no_package_of_the_archive(channel, offered, version):
+    call = FakeHost(OFFERS[offered], CHANGES)
+    wish = {"nvidia_driver_branch": "580", "nvidia_driver_channel": channel, "nvidia_driver_build": "dkms"}
+    if channel == "ppa":
+        wish |= {"nvidia_driver_ppa_key": "https://mirror.test/k", "nvidia_driver_ppa_key_fingerprint": "AB" * 20}
+    plan = plan_from_facts("gpu01", host(["RTX 4090"]), call, wish)
+    assert f"nvidia-dkms-580-open={version}" in plan.spec["apt"]["install"]
 
 
 def test_a_host_that_has_it_all_is_not_asked():
