@@ -1,5 +1,6 @@
 """The difference between a host and its decision, from a table: steps, spec, reboot."""
 
+import hashlib
 from datetime import date
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 import yaml
 
 from provision.catalog import load_catalog
-from provision.parts.apt import combine
+from provision.parts.apt import AptPart, combine
 from provision.parts.decision import DriverWish
 from provision.parts.driver.plan import plan_driver
 from provision.parts.driver.resolve import resolve_driver
@@ -83,6 +84,9 @@ def test_plan(case):
     for field in ("start", "initramfs", "units"):
         if field in expect:
             assert spec["boot"][field] == expect.pop(field), field
+    if "transaction" in expect:
+        assert expect.pop("transaction") is (apt is not None)
+    assert set(expect.pop("removes", [])) <= set(plan.apt.remove), plan.apt.remove
     if "preferences" in expect:
         assert f"Pin: {expect.pop('preferences')}\n" in apt["configure"]["preferences"]
     for field, value in expect.items():
@@ -100,3 +104,22 @@ def test_what_is_written_is_what_a_converged_host_has():
     assert written == dict(ownfiles.FILES[name] for name in ("modprobe", "persistence"))
     assert plan.apt.unattended == ownfiles.UNATTENDED_PATTERNS
     assert plan.apt.preferences == ownfiles.FILES["preferences"][1]
+
+
+@pytest.mark.parametrize("armored", [True, False])
+def test_a_source_of_ours_is_right_with_either_form_of_its_key(armored):
+    """The key of a repository may be binary: sources name it .gpg then, and the next plan leaves the file as it is."""
+    where = {"name": "cuda", "uris": CUDA_URI, "suites": "/", "components": ""}
+    text = f"""\
+# written by gpu-provision; changes here are overwritten
+Types: deb
+URIs: {CUDA_URI}
+Suites: /
+Signed-By: /etc/apt/keyrings/gpu-provision-cuda.{"asc" if armored else "gpg"}
+"""
+    path = "/etc/apt/sources.list.d/gpu-provision-cuda.sources"
+    part = AptPart(repositories=[(where, "it is wanted")])
+    there = host(own_files={path: hashlib.sha256(text.encode()).hexdigest()})
+    assert combine([part], there, [], 0) == (None, None)
+    _, step = combine([part], host(own_files={path: "00"}), [], 0)
+    assert step.details == [f"write {path} for {CUDA_URI}"]
