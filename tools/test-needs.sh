@@ -11,6 +11,10 @@ command -v sudo >/dev/null || need="$need sudo"
 for shell in dash bash zsh fish tcsh mksh yash busybox; do
     command -v "$shell" >/dev/null || need="$need $shell"
 done
+# What we read ourselves is held against these.
+command -v gpg >/dev/null || need="$need gnupg"
+command -v modinfo >/dev/null || need="$need kmod"
+command -v zstd >/dev/null || need="$need zstd"
 command -v gcc >/dev/null || need="$need gcc libc6-dev"
 command -v ksh93 >/dev/null || need="$need ksh"
 command -v bsd-csh >/dev/null || need="$need csh"

@@ -8,7 +8,10 @@ import pytest
 import yaml
 
 from provision import inventory
+from provision.collection import ROOT
 from provision.errors import UsageError
+from provision.inventory import variables
+from tests.unit.test_docs import EXAMPLES
 
 VAULT = Path(sys.executable).with_name("ansible-vault")
 
@@ -265,3 +268,18 @@ def test_dynamic_inventory_that_prints_noise(tmp_path):
 def test_many_hosts_in_little_time(tmp_path):
     (tmp_path / "many.ini").write_text("[gpus]\ngpu[001:400]\n[gpus:vars]\nnvidia_driver_branch=580\n")
     assert len(inventory.load([str(tmp_path / "many.ini")]).hosts) == 400
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_example_inventories_load(example, monkeypatch, tmp_path):
+    monkeypatch.setenv("ANSIBLE_CONFIG", str(tmp_path / "none.cfg"))
+    loaded = inventory.load([str(ROOT / "inventory/examples" / example)])
+    # raises for a variable that no role knows
+    values = variables.effective_all(loaded.hosts)
+    assert loaded.hosts
+    assert not loaded.warnings
+    if example == "fleet":
+        assert len(loaded.hosts) == 40
+        assert values["hgx01.example.org"]["nvidia_driver_branch"] == "580-server"
+        assert values["pcie01.example.org"]["nvidia_driver_branch"] == "580"
+        assert values["hgx16.example.org"]["gpu_verify_strict"] is True

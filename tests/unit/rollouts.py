@@ -209,8 +209,11 @@ class Locks(Seam):
         self.log.append((host, result.status))
 
 
-def session(world, options, saved=None):
-    """Run one session: a new run, or one that goes on from a saved state. Returns (store, rollout, document)."""
+def session(world, options, saved=None, planned_ago=0.0):
+    """Run one session: a new run, or one that goes on from a saved state. Returns (store, rollout, document).
+
+    planned_ago: seconds between the plan that was agreed to and the first wave.
+    """
     fleet = SimpleNamespace(
         values={
             name: {"gpu_rollout_drain": {"command": ["drain"]}, "gpu_rollout_resume": {"command": ["resume"]}}
@@ -244,7 +247,9 @@ def session(world, options, saved=None):
     agreed = {name: planned.hosts[name] for name in [*names, *staged.begun]}
     before, loop.time = loop.time, SimpleNamespace(monotonic=lambda: world.now)
     locks = Locks(world)
-    rollout = Rollout(Fake(world, store), store, agreed, planned_at=world.now, interrupts=Interrupts(), seams=[locks])
+    rollout = Rollout(
+        Fake(world, store), store, agreed, planned_at=world.now - planned_ago, interrupts=Interrupts(), seams=[locks]
+    )
     try:
         rollout.go(len(store.state.waves) - len(staged.waves) + 1, staged.waiting, staged.begun)
         assert not locks.held, "what before_wave gave is taken back"

@@ -1,11 +1,7 @@
 """What diagnose reads of apt and dpkg: names of lists, signers, logs, dependencies; and files that are no such files."""
 
 import gzip
-import os
 import re
-import shutil
-import subprocess
-import sys
 
 import pytest
 from hypothesis import given
@@ -14,7 +10,6 @@ from hypothesis import strategies as st
 import provision.collection  # noqa: F401 - makes the collection importable
 from ansible_collections.gpu.provision.plugins.module_utils.apt import dpkg_logs, dpkg_state
 from ansible_collections.gpu.provision.plugins.module_utils.apt import lists as apt_lists
-from ansible_collections.gpu.provision.plugins.module_utils.lib import openpgp
 from ansible_collections.gpu.provision.plugins.module_utils.lib.host_tree import HostTree
 from ansible_collections.gpu.provision.plugins.module_utils.probe import apt_diagnostics, user_diagnostics
 from ansible_collections.gpu.provision.plugins.module_utils.probe import facts as probe_facts
@@ -55,29 +50,6 @@ def test_lists_are_called_as_apt_calls_them(uri, suite, name):
 def test_signers_are_told_in_order(form, ids):
     text = "-----BEGIN PGP SIGNED MESSAGE-----\n\nOrigin: x\n" + apthosts.signature(ids, form)
     assert apt_lists.signers(text.encode()) == ids
-
-
-@pytest.mark.skipif(not shutil.which("gpg"), reason="no gpg here")
-def test_signers_of_what_gpg_signs(tmp_path):
-    home = tmp_path / "gpg"
-    home.mkdir(mode=0o700)
-
-    def gpg(*words, data=b""):
-        done = subprocess.run(
-            ["gpg", "--homedir", str(home), "--batch", "--yes", *words], input=data, capture_output=True
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    ids = []
-    for kind in ("ed25519", "rsa2048"):
-        gpg("--passphrase", "", "--quick-gen-key", f"{kind}@x", kind, "sign", "never")
-        ids.append(openpgp.primaries(gpg("--export", f"{kind}@x"))[0][-16:])
-    text = gpg("-u", "ed25519@x", "-u", "rsa2048@x", "--clearsign", data=b"Origin: x\nSuite: y\n")
-    assert apt_lists.signers(text) == ids
-    assert apt_lists.signers(gpg("-u", "rsa2048@x", "--detach-sign", data=b"Origin: x\n")) == ids[1:]
-    assert apt_lists.signers(gpg("-u", "rsa2048@x", "--armor", "--detach-sign", data=b"Origin: x\n")) == ids[1:]
-    subprocess.run(["gpgconf", "--homedir", str(home), "--kill", "all"], check=True)
 
 
 def test_history_of_two_months_with_who_and_what(tmp_path):
@@ -187,26 +159,6 @@ def test_files_that_are_no_such_files_are_no_traceback(data, tmp_path_factory):
     tree = HostTree(root)
     AptTrouble.model_validate(apt_diagnostics.read(tree, facts), strict=True)
     UserTrouble.model_validate(user_diagnostics.read(tree, facts), strict=True)
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="others than root may not ask for a lock")
-def test_a_lock_is_told_with_its_holder(tmp_path):
-    path = trees.write(tmp_path, "/var/lib/dpkg/lock-frontend", "")
-    code = (
-        "import fcntl, sys, time; file = open(sys.argv[1], 'w'); fcntl.lockf(file, fcntl.LOCK_EX);"
-        "print('held', flush=True); time.sleep(60)"
-    )
-    holder = subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, text=True)
-    try:
-        assert holder.stdout.readline() == "held\n"
-        (lock,) = apt_diagnostics.read(HostTree(tmp_path), probe_facts.collect(root=str(tmp_path)))["locks"]
-        assert (lock["path"], lock["pid"]) == ("/var/lib/dpkg/lock-frontend", holder.pid) and lock["comm"].startswith(
-            "python"
-        )
-    finally:
-        holder.kill()
-        holder.wait()
-    assert apt_diagnostics.read(HostTree(tmp_path), probe_facts.collect(root=str(tmp_path)))["locks"] == []
 
 
 def test_no_password_is_told(tmp_path):

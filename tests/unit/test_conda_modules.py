@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -295,30 +293,6 @@ def test_the_environment_of_what_we_run_is_small_and_known(monkeypatch):
     assert env["https_proxy"] == "http://proxy:3128" and env["SSL_CERT_FILE"] == "/etc/corp.pem"
     assert env["CONDA_OVERRIDE_CUDA"] == "12.4" and env["HOME"] == conda_common.Owner("root").home
     assert not {"LD_LIBRARY_PATH", "PYTHONPATH", "CONDA_PREFIX", "CONDARC", "PIP_INDEX_URL"} & set(env)
-
-
-def test_library_path_leaves_no_empty_element(tmp_path):
-    """An empty element of LD_LIBRARY_PATH is the current folder."""
-    scripts = dict(conda_marker.library_path_scripts(str(tmp_path)))
-    activate, deactivate = sorted(scripts)
-    for path, text in scripts.items():
-        Path(path).parent.mkdir(parents=True)
-        Path(path).write_text(text)
-    for before in ("", "/a:/b"):
-        out = subprocess.run(
-            [
-                "sh",
-                "-euc",
-                '. "$0"; echo "$LD_LIBRARY_PATH"; . "$1"; echo "${LD_LIBRARY_PATH-unset}"',
-                activate,
-                deactivate,
-            ],
-            check=True,
-            capture_output=True,
-            text=True,
-            env={"CONDA_PREFIX": "/e", "PATH": os.environ["PATH"], **({"LD_LIBRARY_PATH": before} if before else {})},
-        )
-        assert out.stdout.split() == ["/e/lib:" + before if before else "/e/lib", before or "unset"]
 
 
 def test_profile_by_who_can_change_the_prefix():

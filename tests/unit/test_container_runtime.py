@@ -14,12 +14,7 @@ from typing import Any
 import pytest
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils.containers import (
-    cdi_spec,
-    daemon_flags,
-    docker_api,
-    docker_proxy,
-)
+from ansible_collections.gpu.provision.plugins.module_utils.containers import cdi_spec, docker_api, docker_proxy
 from ansible_collections.gpu.provision.plugins.module_utils.containers import docker as containers_docker
 from ansible_collections.gpu.provision.plugins.module_utils.containers import files as containers_files
 from ansible_collections.gpu.provision.plugins.module_utils.containers import host as containers_host
@@ -484,17 +479,6 @@ def test_marks_survive_and_go(tmp_path: Path) -> None:
     (tmp_path / containers_files.PENDING.lstrip("/")).parent.mkdir(exist_ok=True, parents=True)
     (tmp_path / containers_files.PENDING.lstrip("/")).write_text("{")
     assert host.pending() == {}
-
-
-def test_sockets_and_programs() -> None:
-    assert containers_host.start(["/nonexistent"])[0] == 127
-    assert containers_host.start(["sh", "-c", "sleep 5"], 0.2)[0] == 124
-    rc, out, err = containers_host.start(["sh", "-c", "echo out; echo err >&2; exit 3"])
-    assert (rc, out, err) == (3, "out\n", "err\n")
-    program, flags = daemon_flags.parse(
-        [("dockerd", "x"), ("-H", "x"), ("unix:///a", "x"), ("--debug", "x"), ("rest", "x")]
-    )
-    assert (program, [flag.key for flag in flags]) == ("dockerd", ["hosts", "debug"])
 
 
 @pytest.mark.parametrize(

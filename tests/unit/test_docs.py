@@ -8,10 +8,9 @@ import pytest
 import typer.main
 import yaml
 
-from provision import cli, inventory
+from provision import cli
 from provision.collection import ROOT
 from provision.errors import Exit
-from provision.inventory import variables
 from tools import docs
 
 PAGES = sorted(
@@ -122,21 +121,6 @@ def test_links_lead_somewhere(page):
 def test_every_exit_code_is_explained():
     page = (ROOT / "docs/exit-codes.md").read_text()
     assert [int(code) for code in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)] == sorted(map(int, Exit))
-
-
-@pytest.mark.parametrize("example", EXAMPLES)
-def test_example_inventories_load(example, monkeypatch, tmp_path):
-    monkeypatch.setenv("ANSIBLE_CONFIG", str(tmp_path / "none.cfg"))
-    loaded = inventory.load([str(ROOT / "inventory/examples" / example)])
-    # raises for a variable that no role knows
-    values = variables.effective_all(loaded.hosts)
-    assert loaded.hosts
-    assert not loaded.warnings
-    if example == "fleet":
-        assert len(loaded.hosts) == 40
-        assert values["hgx01.example.org"]["nvidia_driver_branch"] == "580-server"
-        assert values["pcie01.example.org"]["nvidia_driver_branch"] == "580"
-        assert values["hgx16.example.org"]["gpu_verify_strict"] is True
 
 
 def test_every_example_is_listed():

@@ -4,8 +4,6 @@ import json
 import multiprocessing
 import os
 import stat
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -199,36 +197,6 @@ def test_of_many_at_once_one_gets_it(path):
     assert won.empty()
 
 
-def test_a_process_is_known_by_its_start():
-    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    (known,) = run_lock.controller([process.pid])["processes"]
-    assert run_lock.is_alive(known["pid"], known["started"])
-    assert not run_lock.is_alive(known["pid"], known["started"] + 1)
-    process.kill()
-    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-    assert not run_lock.is_alive(known["pid"], known["started"]), "a zombie has ended"
-    process.wait()
-    process.stdin.close()
-    assert not run_lock.is_alive(known["pid"], known["started"])
-
-
-def test_the_address_is_sshds_word_through_sudo():
-    code = f"import sys; sys.path[:0] = {sys.path!r}; import provision.collection\n"
-    code += "from ansible_collections.gpu.provision.plugins.module_utils.run import lock as hostlock; print(hostlock.origin())"
-    env = {**os.environ, "SSH_CONNECTION": "10.1.2.3 50000 10.0.0.9 22"}
-    # As sudo does: the command's environment is clean, its parent's is not.
-    argv = ["sh", "-c", 'env -u SSH_CONNECTION "$0" -c "$1"; exit $?', sys.executable, code]
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "10.1.2.3"
-
-
-def test_no_machine_id_in_a_record():
-    machine = Path("/etc/machine-id")
-    text = json.dumps(runlock.holder("provision apply", "r", [os.getpid()], Path("/")))
-    known = machine.read_text().strip() if machine.is_file() else ""
-    assert not known or known not in text
-
-
 @pytest.mark.parametrize(
     ("environment", "expected"), [({"SUDO_USER": "ada"}, "ada@"), ({"SUDO_USER": "", "LOGNAME": "bob"}, "bob@")]
 )
@@ -236,16 +204,6 @@ def test_who_runs_it(monkeypatch, environment, expected):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert runlock.who().startswith(expected)
-
-
-def test_git_tells_people_apart_who_share_an_account(tmp_path, monkeypatch):
-    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "gitconfig"))
-    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
-    assert runlock.git_identity(tmp_path) is None
-    (tmp_path / "gitconfig").write_text("[user]\nname = Ada Lovelace\n")
-    assert runlock.git_identity(tmp_path) == "Ada Lovelace"
-    (tmp_path / "gitconfig").write_text("[user]\nname = Ada Lovelace\nemail = ada@example.org\n")
-    assert runlock.git_identity(tmp_path) == "Ada Lovelace <ada@example.org>"
 
 
 def test_a_refusal_says_all_of_it():

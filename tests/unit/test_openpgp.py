@@ -2,8 +2,6 @@
 
 import base64
 import hashlib
-import shutil
-import subprocess
 
 import pytest
 
@@ -120,26 +118,6 @@ def test_normalize(text):
 def test_short_fingerprints_are_refused(text):
     with pytest.raises(ValueError, match="not a full fingerprint"):
         openpgp.normalize(text)
-
-
-@pytest.mark.skipif(shutil.which("gpg") is None, reason="no gpg here to compare with")
-@pytest.mark.parametrize("algorithm", ["ed25519", "rsa2048"])
-@pytest.mark.parametrize("armor", [[], ["--armor"]], ids=["binary", "armored"])
-def test_agrees_with_gpg(tmp_path, algorithm, armor):
-    tmp_path.chmod(0o700)
-    gpg = ["gpg", "--homedir", str(tmp_path), "--batch", "--quiet"]
-    key = ["--passphrase", "", "--quick-generate-key", "Test <t@example.org>", algorithm, "sign", "never"]
-    subprocess.run([*gpg, *key], check=True)
-    listed = subprocess.run([*gpg, "--with-colons", "--list-keys"], check=True, capture_output=True, text=True).stdout
-    wanted = [line.split(":")[9] for line in listed.splitlines() if line.startswith("fpr:")]
-    subkey = "cv25519" if algorithm == "ed25519" else "rsa2048"
-    add = ["--passphrase", "", "--quick-add-key", wanted[0], subkey, "encr", "never"]
-    subprocess.run([*gpg, *add], check=True)
-    listed = subprocess.run([*gpg, "--with-colons", "--list-keys"], check=True, capture_output=True, text=True).stdout
-    wanted = [line.split(":")[9] for line in listed.splitlines() if line.startswith("fpr:")]
-    data = subprocess.run([*gpg, *armor, "--export"], check=True, capture_output=True).stdout
-    assert len(wanted) == 2 and openpgp.fingerprints(data) == wanted
-    subprocess.run(["gpgconf", "--homedir", str(tmp_path), "--kill", "all"], check=True)
 
 
 OTHER = V4[:-1] + b"\x77"

@@ -1,9 +1,6 @@
 """apt's files (tests/cases/probe_apt.yml), and who holds its locks."""
 
-import fcntl
 import os
-import subprocess
-import sys
 import time
 
 import pytest
@@ -92,35 +89,6 @@ def test_age_of_the_lists(tmp_path):
     assert 89990 < probe_facts._lists_age(HostTree(str(root))) < 90100
     trees.write(root, "/var/lib/apt/periodic/update-success-stamp", "")
     assert 0 <= probe_facts._lists_age(HostTree(str(root))) <= time.time() - now + 5
-
-
-HOLDER = """
-import fcntl, os, sys, time
-handle = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
-fcntl.lockf(handle, fcntl.LOCK_EX)
-print("held", flush=True)
-time.sleep(60)
-"""
-
-
-@pytest.fixture
-def held(tmp_path):
-    """A file that another process has locked as apt does, and that process."""
-    path = tmp_path / "var/lib/dpkg/lock-frontend"
-    path.parent.mkdir(parents=True)
-    process = subprocess.Popen([sys.executable, "-c", HOLDER, str(path)], stdout=subprocess.PIPE, text=True)
-    assert process.stdout.readline() == "held\n"
-    yield path, process
-    process.kill()
-    process.wait()
-    process.stdout.close()
-
-
-def test_lock_is_asked_for_and_not_taken(held):
-    path, process = held
-    assert probe_facts._locked_by(str(path)) == process.pid
-    with open(path, "r+") as file, pytest.raises(BlockingIOError):
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def test_free_and_missing_locks_have_no_holder(tmp_path):

@@ -92,37 +92,14 @@ def test_the_variable_that_slows_nccl_is_named(monkeypatch):
 
 
 def test_records_hold_no_identifiers():
-    for path in FIXTURES.rglob("*.json"):
+    records = list(FIXTURES.rglob("*.json"))
+    assert records
+    for path in records:
         for found in re.findall(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", path.read_text()):
             assert found.startswith("00000000-0000-0000-0000-00000000"), f"{path.name}: {found}"
 
 
 # --- without a card --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.skipif(bool(prove_count.bus_cards()), reason="there is a card here")
-def test_without_a_card_every_check_skips_and_says_why():
-    checks = proofs.main({"python": [], "bandwidth": BANDWIDTH})["checks"]
-    assert [check["id"] for check in checks] == [
-        "gpu.count",
-        "gpu.compute",
-        "gpu.health",
-        "gpu.xid",
-        "gpu.p2p",
-        "gpu.nccl",
-        "gpu.cudnn",
-        "cuda.compile",
-    ]
-    assert {check["status"] for check in checks} == {"skip"}
-    assert all(check["message"] for check in checks)
-    assert all(set(check) == {"id", "status", "message", "evidence", "hint", "seconds", "numbers"} for check in checks)
-
-
-def test_a_job_that_finds_no_driver_says_so():
-    done = prove_job.run(prove_job.Job("prove.cuda", "visible"))
-    if not prove_count.bus_cards():
-        assert done.status == "error"
-        assert "libcuda.so.1" in done.message
 
 
 def test_everything_that_a_host_needs_is_in_the_bundle():
@@ -504,22 +481,6 @@ def test_which_library(login, plain, version, installed, status, words):
     assert found == status, sentences
     says(words, sentences, hint or "")
     assert "provelibrary.py" not in sentences[0]
-
-
-def test_libraries_are_really_loaded():
-    done = prove_job.run(prove_job.Job("prove.library", "which", {"names": ["libno-such-thing.so.4", "libc.so.6"]}))
-    assert done.result["name"] == "libc.so.6"
-    assert done.result["path"].endswith("libc.so.6")
-    done = prove_job.run(prove_job.Job("prove.library", "which", {"names": ["libno-such-thing.so.4"]}))
-    assert done.message.startswith("NotThere: the loader finds no libno-such-thing.so.4")
-
-
-def test_a_damaged_library_first_on_the_path_is_told(tmp_path):
-    (tmp_path / "libc-of-mine.so.6").write_text("not a library\n")
-    env = prove_job.clean_environment(str(tmp_path))
-    done = prove_job.run(prove_job.Job("prove.library", "which", {"names": ["libc-of-mine.so.6"]}, env))
-    assert done.status == "error"
-    assert str(tmp_path) in done.message
 
 
 @pytest.mark.parametrize(("number", "words"), [(22803, "2.28.3"), (2804, "2.8.4"), (21005, "2.10.5")])

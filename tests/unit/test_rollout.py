@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from collections import Counter
 from pathlib import Path
 
@@ -14,19 +12,15 @@ from hypothesis import strategies as st
 
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.probe import gpu_users
-from ansible_collections.gpu.provision.plugins.module_utils.run import hook as run_hook
-from provision import inventory
 from provision.commands import apply
-from provision.errors import Issue, ProvisionError, RefusedError, UsageError
-from provision.inventory import variables
+from provision.errors import Issue, ProvisionError, UsageError
 from provision.parts.plan import HostPlan, PackageChange, Reboot, Step
 from provision.rollout.agreed import beyond
-from provision.rollout.hooks import Hook, hooks_of, judge
+from provision.rollout.hooks import hooks_of
 from provision.rollout.options import RolloutOptions, parse, seconds
-from provision.rollout.state import DONE, HostState, Process, Store, Where, find, new_state
+from provision.rollout.state import DONE, HostState, Store, Where, find, new_state
 from provision.rollout.waves import Kind, canaries, waves
 from provision.runs.engine import HostOutcome
-from provision.runs.fleet import Silent
 from tests.unit.rollouts import World, plan, session
 
 ROOT = Path(__file__).parents[2]
@@ -86,7 +80,7 @@ def test_no_more_than_was_agreed_to(case):
 def test_stories(case):
     world = World(case["hosts"], case.get("drains", ()), case.get("locked", ()))
     options = RolloutOptions(**case.get("options", {}))
-    store, _, document = session(world, options)
+    store, _, document = session(world, options, planned_ago=case.get("planned_ago", 0.0))
     check_story(case, world, store, document)
 
 
@@ -230,30 +224,6 @@ def test_hooks_of_a_run_that_is_not_killed_come_in_pairs(fleet, options):
 # ---- hooks -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("example", ["hooks-slurm.yml", "hooks-systemd.yml"])
-def test_hooks_of_the_examples(example, monkeypatch, tmp_path):
-    """What the examples say is what would be run: words, the host's name filled in."""
-    monkeypatch.setenv("ANSIBLE_CONFIG", str(tmp_path / "none.cfg"))
-    loaded = inventory.load([str(ROOT / "inventory/examples" / example)])
-    host = loaded.hosts[0]
-    hooks = hooks_of(host.name, variables.effective(host))
-    words = {phase: (hook.on, hook.command, hook.timeout) for phase, hook in hooks.items()}
-    slurm = ("scontrol", "update", "nodename=node01")
-    assert (
-        words
-        == {
-            "hooks-slurm.yml": {
-                "drain": ("controller", (*slurm, "state=drain", "reason=gpu-provision"), 60),
-                "resume": ("controller", (*slurm, "state=resume"), 60),
-            },
-            "hooks-systemd.yml": {
-                "drain": ("host", ("systemctl", "stop", "inference.service"), 300),
-                "resume": ("host", ("systemctl", "start", "inference.service"), 600),
-            },
-        }[example]
-    )
-
-
 @pytest.mark.parametrize(
     ("values", "word"),
     [
@@ -267,42 +237,6 @@ def test_hooks_that_cannot_work_are_refused(values, word):
     with pytest.raises(UsageError) as caught:
         hooks_of("gpu01", values)
     assert word in caught.value.issue.message and caught.value.issue.hint and caught.value.issue.host == "gpu01"
-
-
-HOOKS = [
-    ("does its work", ["true"], 5, None),
-    ("ends with a code", ["sh", "-c", "echo why; exit 3"], 5, "ended with 3"),
-    ("takes too long", ["sh", "-c", "echo at it; exec sleep 60"], 0.3, "did not end within 0 s"),
-    ("does not want to end", ["sh", "-c", "trap '' TERM; echo at it; while :; do sleep 0.1; done"], 0.3, "did not end"),
-    ("is not there", ["/nowhere/hook"], 5, "could not be started"),
-    ("is killed", ["sh", "-c", "kill -9 $$"], 5, "was ended by signal 9"),
-]
-
-
-@pytest.mark.parametrize(("command", "timeout", "how"), [row[1:] for row in HOOKS], ids=[row[0] for row in HOOKS])
-def test_what_a_hook_ends_with(command, timeout, how, monkeypatch):
-    monkeypatch.setattr(run_hook, "_GRACE", 0.3)
-    hook = Hook(tuple(command), "controller", timeout)
-    answer = run_hook.run(command, hook.environment("drain", "gpu01", "run", 1), timeout)
-    issue = judge("drain", "gpu01", hook, answer, "run")
-    if how is None:
-        assert issue is None
-        return
-    assert issue.code == "rollout.drain_failed" and how in issue.message and "here" in issue.message
-    assert issue.because or "echo" not in command[-1]
-    assert "STILL DRAINED" in judge("resume", "gpu01", hook, answer, "run").message
-
-
-def test_a_hook_gets_words_and_no_shell(tmp_path):
-    script = tmp_path / "hook"
-    script.write_text(
-        '#!/bin/sh\nfor word in "$@"; do echo "<$word>"; done; echo $GPU_ROLLOUT_HOST $GPU_ROLLOUT_PHASE; sleep 30 &\n'
-    )
-    script.chmod(0o755)
-    environment = Hook((str(script),)).environment("resume", "gpu01", "run", 2)
-    answer = run_hook.run([str(script), "a b", "$(touch x); *"], environment, 10)
-    assert answer["output"].splitlines() == ["<a b>", "<$(touch x); *>", "gpu01 resume"]
-    assert answer["rc"] == 0 and answer["seconds"] < 9, "what it leaves running is not waited for"
 
 
 # ---- the machine that runs it, and work on the GPUs ----------------------------------------------------------------------
@@ -395,18 +329,3 @@ def test_a_state_is_the_whole_old_one_or_the_whole_new_one(tmp_path, monkeypatch
     with pytest.raises(ProvisionError, match="disk full"):
         store.mark(["a"], "running")
     assert path.read_text() == before
-
-
-def test_a_run_that_still_goes_on_is_not_gone_on_with(tmp_path):
-    store = stored(tmp_path, "run-1", a="waiting")
-    assert store.state.process.alive(), "this process"
-    with subprocess.Popen(["sleep", "60"]) as other:
-        with store.change() as state:
-            state.process = Process.of(other.pid)
-        with pytest.raises(RefusedError, match="still goes on"):
-            apply.reopen("last", tmp_path, Silent())
-        other.kill()
-    assert apply.reopen("last", tmp_path, Silent()).state.run == "run-1"
-    old = Process.of(os.getpid())
-    assert not old.model_copy(update={"started": "1"}).alive(), "another process by that number"
-    assert not old.model_copy(update={"boot_id": "another"}).alive()

@@ -1,8 +1,6 @@
 """Folders for temporary files: what killed processes left goes, what living ones have stays."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -51,33 +49,6 @@ def test_links_files_and_folders_of_others_stay(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 4242)
     scratch.remove_left_behind(str(tmp_path))
     assert len(list(tmp_path.iterdir())) == 3
-
-
-def test_a_killed_process_leaves_its_folder_to_the_next(tmp_path):
-    code = (
-        "import os, sys, provision.lib.scratch as s\n"
-        "print(s.folder(), flush=True)\n"
-        "(s.folder() / 'x').touch()\n"
-        "sys.stdin.read() or os.kill(os.getpid(), 9)\n"
-    )
-
-    def start():
-        environment = {**os.environ, "TMPDIR": str(tmp_path)}
-        process = subprocess.Popen(
-            [sys.executable, "-c", code], env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
-        return process, process.stdout.readline().strip()
-
-    first, one = start()
-    second, two = start()
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([Path(one).name, Path(two).name])
-    first.communicate()
-    assert first.returncode == -9
-    third, three = start()
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([Path(two).name, Path(three).name])
-    second.communicate("end")
-    third.communicate("end")
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_file_with_such_a_name_is_no_folder(tmp_path):

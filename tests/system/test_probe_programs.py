@@ -1,0 +1,84 @@
+"""What the probe asks of programs, with real ones: answers, failures, hangs, and programs that are not there."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import provision.collection  # noqa: F401  (makes the collection importable)
+from ansible_collections.gpu.provision.plugins.module_utils.conda import marker as conda_marker
+from ansible_collections.gpu.provision.plugins.module_utils.containers import daemon_flags
+from ansible_collections.gpu.provision.plugins.module_utils.containers import host as containers_host
+from ansible_collections.gpu.provision.plugins.module_utils.lib.host_tree import HostTree
+from ansible_collections.gpu.provision.plugins.module_utils.probe import boot_diagnostics
+from provision.collection import ROOT
+from tests.lab import kofile
+from tests.unit.test_probe_kmod import OPEN
+
+
+def test_a_program_that_hangs_is_given_up(tmp_path, monkeypatch):
+    program = tmp_path / "dmesg"
+    program.write_text("#!/bin/sh\nexec sleep 60\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(boot_diagnostics, "TIMEOUT", 0.3)
+    started = time.monotonic()
+    assert boot_diagnostics._asker(HostTree("/"), None)(["dmesg"]) is None
+    assert time.monotonic() - started < 5
+
+
+def test_a_program_that_is_not_there_is_no_error():
+    assert boot_diagnostics._asker(HostTree("/"), None)(["no-such-program-here"]) is None
+
+
+def test_sockets_and_programs() -> None:
+    assert containers_host.start(["/nonexistent"])[0] == 127
+    assert containers_host.start(["sh", "-c", "sleep 5"], 0.2)[0] == 124
+    rc, out, err = containers_host.start(["sh", "-c", "echo out; echo err >&2; exit 3"])
+    assert (rc, out, err) == (3, "out\n", "err\n")
+    program, flags = daemon_flags.parse(
+        [("dockerd", "x"), ("-H", "x"), ("unix:///a", "x"), ("--debug", "x"), ("rest", "x")]
+    )
+    assert (program, [flag.key for flag in flags]) == ("dockerd", ["hosts", "debug"])
+
+
+def test_library_path_leaves_no_empty_element(tmp_path):
+    """An empty element of LD_LIBRARY_PATH is the current folder."""
+    scripts = dict(conda_marker.library_path_scripts(str(tmp_path)))
+    activate, deactivate = sorted(scripts)
+    for path, text in scripts.items():
+        Path(path).parent.mkdir(parents=True)
+        Path(path).write_text(text)
+    for before in ("", "/a:/b"):
+        out = subprocess.run(
+            [
+                "sh",
+                "-euc",
+                '. "$0"; echo "$LD_LIBRARY_PATH"; . "$1"; echo "${LD_LIBRARY_PATH-unset}"',
+                activate,
+                deactivate,
+            ],
+            check=True,
+            capture_output=True,
+            text=True,
+            env={"CONDA_PREFIX": "/e", "PATH": os.environ["PATH"], **({"LD_LIBRARY_PATH": before} if before else {})},
+        )
+        assert out.stdout.split() == ["/e/lib:" + before if before else "/e/lib", before or "unset"]
+
+
+def test_large_files_are_not_read_whole(tmp_path):
+    path = tmp_path / "nvidia.ko"
+    path.write_bytes(kofile.build(OPEN))
+    # sparse
+    os.truncate(path, 400_000_000)
+    code = (
+        "import re, sys\n"
+        f"sys.path.insert(0, {str(ROOT / '.collections')!r})\n"
+        "from ansible_collections.gpu.provision.plugins.module_utils.lib import kmod as kmod\n"
+        f"assert kmod.info({str(path)!r})['version'] == '580.65.06'\n"
+        # Not getrusage: its maximum counts the memory of the process that forked this one.
+        "print(re.search(r'VmHWM:\\s+([0-9]+)', open('/proc/self/status').read()).group(1))"
+    )
+    used = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True).stdout
+    assert int(used) < 100_000
