@@ -216,24 +216,22 @@ def test_a_runfile_driver_is_accepted_as_it_is(refusal_fleet):
     assert judged["driver.versions"] == "pass" and judged["apt.hold"] == "skip"
 
 
-def test_nvswitch_gets_fabric_manager_at_the_drivers_version(fleet):
-    command = fleet({"name": "gpu01", "gpus": ["H100 x8"], "nvswitch": 4, "nouveau": False})
+def test_boards_and_mixed_cards_get_what_they_need(fleet):
+    """NVSwitch: fabric manager, at the driver's version; V100 beside RTX 4090: proprietary 580, the one that drives both."""
+    command = fleet(
+        {"name": "board", "gpus": ["H100 x8"], "nvswitch": 4, "nouveau": False},
+        {"name": "mixed", "gpus": ["V100", "RTX 4090"], "nouveau": False},
+    )
     command.run("apply", "--yes")
-    host = command.lab.host("gpu01")
-    packages = driver_packages(host)
+    board, mixed = command.lab.host("board"), command.lab.host("mixed")
+    packages = driver_packages(board)
     manager = {version.split("-")[0] for name, version in packages.items() if name.startswith("nvidia-fabricmanager")}
     driver = {version.split("-")[0] for name, version in packages.items() if name.startswith("libnvidia-compute")}
     assert manager == driver != set()
-    assert host.run("systemctl is-active nvidia-fabricmanager").stdout.strip() == "active"
-
-
-def test_v100_beside_rtx_4090_gets_proprietary_580(fleet):
-    command = fleet({"name": "gpu01", "gpus": ["V100", "RTX 4090"], "nouveau": False})
-    command.run("apply", "--yes")
-    host = command.lab.host("gpu01")
-    assert host.run("nvidia-smi -L").stdout.count("GPU ") == 2
-    assert "Open Kernel Module" not in host.run("cat /proc/driver/nvidia/version").stdout
-    assert not [name for name in driver_packages(host) if name.endswith("-open")]
+    assert board.run("systemctl is-active nvidia-fabricmanager").stdout.strip() == "active"
+    assert mixed.run("nvidia-smi -L").stdout.count("GPU ") == 2
+    assert "Open Kernel Module" not in mixed.run("cat /proc/driver/nvidia/version").stdout
+    assert not [name for name in driver_packages(mixed) if name.endswith("-open")]
 
 
 def test_nvidias_repository_from_590_on_pins_first(fleet):
