@@ -193,6 +193,25 @@ def test_hold(case):
     assert set(case.get("has", [])) <= pins and not set(case.get("lacks", [])) & pins, pins
 
 
+@pytest.mark.parametrize(
+    ("asked", "against"), [("580", False), ("580-server", False), ("570", True), ("590-server", True)]
+)
+def test_a_branch_alone_is_content_with_its_server_series(asked, against):
+    locked = parse(LOCK.replace('series: "580"', "series: 580-server"))
+    held = hold(locked.for_host("gpu01"), {"nvidia_driver_branch": asked}, healthy(), PARTS)
+    assert bool(held.issues) is against
+    assert held.values["nvidia_driver_branch"] == "580-server"
+
+
+def test_a_package_of_another_architecture_is_looked_for_by_its_bare_name():
+    version = "580.142-0ubuntu0.24.04.1"
+    text = LOCK.replace("packages: {libnvidia", f'packages: {{"libnvidia-compute-580:i386": {version}, libnvidia')
+    held = hold(parse(text).for_host("gpu01"), {}, healthy(), PARTS)
+    assert not_offered(held, healthy(), "driver", {"libnvidia-compute-580": {version}}, []) is None
+    gone = not_offered(held, healthy(), "driver", {"libnvidia-compute-580": {"580.159-0ubuntu0.24.04.1"}}, [])
+    assert gone and "libnvidia-compute-580:i386" in gone.because[-1]
+
+
 def test_a_lock_for_another_ubuntu_is_refused():
     held = hold(parse(LOCK).for_host("gpu01"), {}, changed(healthy(), {"host/os": {"version_id": "22.04"}}), PARTS)
     assert [issue.code for issue in held.issues] == ["lock.other_system"] and not held.pins
