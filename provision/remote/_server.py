@@ -1,49 +1,15 @@
 # mypy: ignore-errors
-# ruff: noqa: UP031, UP004, UP032, UP036
+# ruff: noqa: F821, UP031, UP004, UP032, UP036
 # Runs on the host: answers calls that arrive on stdin. Standard library only, Python 3.8 and later.
-# Sent as text by session.py; see there for the frames. TOKEN is set in the namespace before this is executed.
-# What is imported only after a failure is not imported here: forty hosts in one machine pay for it forty times.
+# Sent as text by session.py, after _importer.py; see there for the frames. TOKEN is set in the namespace before this is
+# executed. What is imported only after a failure is not imported here: forty hosts in one machine pay for it forty times.
 import importlib
-import importlib.machinery
 import json
 import marshal
 import os
 import signal
 import sys
 import zlib
-
-PACKAGE = "ansible_collections.gpu.provision.plugins.module_utils"
-SOURCES = {}
-CODE = {}
-# What importlib.util.MAGIC_NUMBER is, without the import of importlib.util.
-MAGIC = getattr(getattr(importlib, "_bootstrap_external", None), "MAGIC_NUMBER", b"").hex()
-
-
-class Finder:
-    """Imports module_utils from the sources that were sent."""
-
-    def find_spec(self, name, path=None, target=None):
-        short = name[len(PACKAGE) + 1 :] if name.startswith(PACKAGE + ".") else ""
-        if short in SOURCES:
-            return importlib.machinery.ModuleSpec(name, self, origin=name)
-        if (PACKAGE + ".").startswith(name + ".") or (short and any(s.startswith(short + ".") for s in SOURCES)):
-            return importlib.machinery.ModuleSpec(name, self, is_package=True)
-        return None
-
-    def create_module(self, spec):
-        return None
-
-    def exec_module(self, module):
-        short = module.__name__[len(PACKAGE) + 1 :]
-        if short not in SOURCES:
-            module.__path__ = []
-            return
-        code = CODE.get(short) or compile(SOURCES[short], "<%s.py>" % short, "exec")
-        exec(code, module.__dict__)  # noqa: S102
-
-    def get_source(self, name):
-        """Text of a module, as importlib's loaders give it: what runs checks in processes of their own sends it on."""
-        return SOURCES[name[len(PACKAGE) + 1 :]]
 
 
 def answer(request):
@@ -118,7 +84,7 @@ def serve():
         signal.alarm(int(request["timeout"]) + 5)
         body = zlib.compress(json.dumps(answer(request)).encode("utf-8"), 1)
         signal.alarm(0)
-        out.write(("\n%s %d\n" % (TOKEN, len(body))).encode("ascii"))  # noqa: F821
+        out.write(("\n%s %d\n" % (TOKEN, len(body))).encode("ascii"))
         out.write(body)
         out.flush()
 

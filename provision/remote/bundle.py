@@ -46,10 +46,15 @@ def needed(module: str) -> tuple[str, ...]:
 
 
 @once
+def program(name: str) -> str:
+    """Return the text of a program of this folder that hosts run: ``_importer`` comes before ``_server``."""
+    return Path(__file__).with_name(f"{name}.py").read_text(encoding="utf-8")
+
+
+@once
 def server(token: str) -> bytes:
     """Return the frame that starts the server on the host."""
-    text = Path(__file__).with_name("_server.py").read_text(encoding="utf-8")
-    return _frame(f"TOKEN = {token!r}\n{text}".encode())
+    return _frame(f"TOKEN = {token!r}\n{program('_importer')}\n{program('_server')}".encode())
 
 
 @once

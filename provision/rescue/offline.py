@@ -1,43 +1,61 @@
-"""A script for a host that ssh cannot reach: the same steps as rescue, in plain POSIX sh, for its console.
+"""A file for a host that ssh cannot reach: the steps of rescue in one Python program, for its console.
 
-Pure but for ``known_of`` (reads the lock and earlier runs) and the fragments in ``script/``, which are joined here with the
-inventory's wish for one host. Names of packages and files come from where the rest of the program has them; nothing of
-them is written a second time.
+What the catalog, the lock and the inventory decide is written into it as data (``decisions``); everything else is the code
+that the online rescue runs on hosts, packed from plugins/module_utils (rescue.console is its entry). Pure but for
+``known_of`` (reads the lock and earlier runs) and for reading our own code.
 """
 
 from __future__ import annotations
 
-import re
-import shlex
+import base64
+import hashlib
+import json
 import time
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils.apt import common as apt_common
 from ansible_collections.gpu.provision.plugins.module_utils.lib import driver_names
-from ansible_collections.gpu.provision.plugins.module_utils.rescue import purge as rescue_purge
-from ansible_collections.gpu.provision.plugins.module_utils.rescue import snapshot as rescue_snapshot
-from ansible_collections.gpu.provision.plugins.module_utils.rescue import traces as rescue_traces
+from provision import __version__
 from provision.catalog import load_catalog
 from provision.errors import UsageError
 from provision.lib.text import one_line
 from provision.lock import hold
 from provision.parts.desired import Desired
 from provision.parts.driver.plan import MODPROBE_PATH, MODPROBE_TEXT
+from provision.remote import bundle
+from provision.remote.once import once
 from provision.runs import history
 
-_FRAGMENTS = Path(__file__).with_name("script")
-# As names.is_version_locked: companions, and firmware that carries its version in its name, have no part in the one version.
-_LOOSE = (
-    f"^({'|'.join(sorted(driver_names.COMPANIONS))}|nvidia-driver-pinning-.*|libnvidia-egl-.*|linux-signatures-.*"
-    r"|.*-[0-9][0-9][0-9]\.[0-9.]+)$"
-)
-# Of the driver's version, and no driver without the rest.
-_FABRIC = f"^({'|'.join(sorted(driver_names.FABRIC))}|cuda-drivers-fabricmanager)(-[0-9][0-9][0-9])?$"
+_ENTRY = "rescue.console"
+_HEAD = """\
+#!/usr/bin/env python3
+# Brings back the NVIDIA driver of {host}, run as root at its console: no ssh and no network are needed.
+# Made by gpu-provision {version} on {made} from what the inventory asks of this host.
+# The driver: {driver}.
+#
+#   sudo python3 FILE              looks, says what it found, then asks before each step, from the smallest on
+#   sudo python3 FILE --look       looks only
+#   sudo python3 FILE --dry-run    says what it would do, changes nothing
+#   sudo python3 FILE -y           asks nothing (it never reboots by itself)
+#   sudo python3 FILE --debs DIR   takes packages from a folder with .deb files (a USB stick, a mirror), not the network
+#   sudo python3 FILE --series 580 installs the newest of another branch than the inventory asks for
+#   sudo python3 FILE --purge      removes every trace of the driver by exact names first, then installs it
+#   sudo python3 FILE --undo       goes back to what was there before, as far as apt still has it
+#
+# A driver that the inventory leaves to others, or that works and came from outside apt, is left alone: then only apt's
+# sources, holds, dpkg and the initramfs are mended. It stops as soon as the driver is right. What was there before is kept in
+# /var/lib/provision/snapshots; `provision rescue HOST --undo` goes back to it too, once the host can be reached. Its log is
+# /var/log/gpu-provision/offline-*.log, and what apt and dpkg said is in apt-*.log beside it.
+# Exit codes: 0 right, or right from the next boot on; 1 a step failed; 3 still broken; 5 refused or declined; 64 wrong usage.
+#
+# Below: a short program that checks this file and starts; what was decided for this host, as JSON; and gpu-provision's own
+# code for hosts, packed (one JSON object of file texts, zlib, base64).
+"""
 
 
 @dataclass(frozen=True)
@@ -55,19 +73,39 @@ class Known:
 
 
 def offline_script(host: str, values: Mapping[str, Any], known: Known | None = None, made: str | None = None) -> str:
-    """Return the script for a host.
+    """Return the file for a host, in ASCII.
 
     values: its effective role variables; known: see known_of; made: when, UTC, for its head. Without known packages the
-    script takes what the inventory names (nvidia_driver_branch) and else what it finds on the host. Raises UsageError for
+    program takes what the inventory names (nvidia_driver_branch) and else what it finds on the host. Raises UsageError for
     a branch that cannot be one.
     """
+    decided = decisions(host, values, known)
     made = made or time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
-    options = " \\\n        ".join(f"-o {shlex.quote(option)}" for option in apt_common.OPTIONS)
-    text = "".join(file.read_text(encoding="utf-8") for file in sorted(_FRAGMENTS.glob("*.sh")))
-    replaced = {"@HOST@": host, "@MADE@": made, "@APT_OPTIONS@": options, "@SETTINGS@": _settings(host, values, known)}
-    for mark, value in replaced.items():
-        text = text.replace(mark, value)
-    return text
+    named = {"host": host, "made": made, "version": __version__, "driver": _driver(decided)}
+    head = _HEAD.format(**{name: json.dumps(one_line(text))[1:-1] for name, text in named.items()})
+    code = Path(__file__).with_name("_offline_head.py").read_text(encoding="utf-8").partition("\n\n")[2]
+    code = code.replace("# IMPORTER\n", bundle.program("_importer").partition("\n\n")[2])
+    data = "# {\n" + ",\n".join(f"#  {json.dumps(key)}: {json.dumps(value)}" for key, value in decided.items()) + "\n# }\n"
+    body = f"{head}\n{code}\n# --- decisions: JSON ---\n{data}# --- program: JSON, zlib, base64 ---\n{_packed()}"
+    return f"{body}# --- sha256 {hashlib.sha256(body.encode('ascii')).hexdigest()} of all lines above\n"
+
+
+@once
+def _packed() -> str:
+    """The code for hosts, as lines of comments."""
+    texts = {name: bundle.source(name) for name in sorted(bundle.needed(_ENTRY))}
+    data = base64.b64encode(zlib.compress(json.dumps(texts).encode(), 9)).decode("ascii")
+    return "".join(f"# {data[at : at + 100]}\n" for at in range(0, len(data), 100))
+
+
+def _driver(decided: Mapping[str, Any]) -> str:
+    """What the program will install, in words."""
+    if not decided["managed"]:
+        return "left to others (nvidia_driver_manage: false)"
+    known = f"the {len(decided['wanted'])} versions of {decided['source']}" if decided["wanted"] else ""
+    return known or (
+        f"branch {decided['series']}, its newest version" if decided["series"] else "the branch that it finds"
+    )
 
 
 def known_of(host: str, values: Mapping[str, Any], runs: Path | None = None) -> Known | None:
@@ -126,113 +164,61 @@ def of_packages(packages: Mapping[str, str], source: str) -> Known | None:
     )
 
 
-def _settings(host: str, values: Mapping[str, Any], known: Known | None) -> str:
-    """The lines that the script's steps go by."""
+def decisions(host: str, values: Mapping[str, Any], known: Known | None = None) -> dict[str, Any]:
+    """Return what the program on the host goes by, as plain data: see rescue/console.py and console_packages.py."""
     wish = Desired(values).driver
     have = known or Known()
     series = have.series or ("" if wish.branch == "recommended" else str(wish.branch))
-    if series and not re.fullmatch(r"[0-9]{3}(-server)?", series):
+    if series and not driver_names.SERIES.match(series):
         raise UsageError(
             "driver.branch",
             f"no branch of the driver is called {series}",
             host=host,
             hint="nvidia_driver_branch is a number (580), a series (580-server) or recommended",
         )
-    channel = _first(wish.channel, have.channel)
-    build = "dkms" if channel == "cuda" else _first(wish.build, have.build)
-    variant = _first(wish.variant, have.variant)
-    driver, foreign = driver_names.expressions()
-    decided = (_or(channel, "ubuntu"), series), (_or(build, "signed"), _or(variant, "headless"))
-    top = {
-        flavour: driver_names.top_packages(*decided[0], flavour, *decided[1]) if series else []
-        for flavour in ("open", "proprietary")
+    channel, flavour = _first(wish.channel, have.channel), _first(wish.modules, have.flavour)
+    return {
+        "host": host,
+        "managed": wish.manage,
+        "hold": wish.hold,
+        "source": have.source,
+        "series": series,
+        "channel": "ubuntu" if channel == "auto" else channel,
+        "build": "dkms" if channel == "cuda" else _first(wish.build, have.build),
+        "variant": "desktop" if _first(wish.variant, have.variant) == "desktop" else "headless",
+        # Modules of single kernels are asked for by the kernels that the host has when the program runs.
+        "wanted": [
+            f"{name}={version}"
+            for name, version in sorted(have.packages.items())
+            if not getattr(driver_names.parse(name), "kernel", None)
+        ],
+        "nouveau": [MODPROBE_PATH, MODPROBE_TEXT],
+        "flavour": flavour,
+        **(_flavours() if flavour == "auto" else {}),
     }
-    # Modules of single kernels are asked for by the kernels that the host has when the script runs.
-    wanted = [
-        f"{name}={version}"
-        for name, version in sorted(have.packages.items())
-        if not getattr(driver_names.parse(name), "kernel", None)
-    ]
-    groups: list[tuple[str, dict[str, str]]] = [
-        ("", {"HOST": host, "MANAGED": _yes(wish.manage), "HOLD": _yes(wish.hold)}),
-        (
-            f"from {have.source}" if known else "",
-            {
-                "SERIES": series,
-                "FLAVOUR": _first(wish.modules, have.flavour),
-                "BUILD": build,
-                "VARIANT": variant,
-                "WANTED": " ".join(wanted),
-                "TOP_OPEN": " ".join(top["open"]),
-                "TOP_PROPRIETARY": " ".join(top["proprietary"]),
-            },
-        ),
-        (
-            "names of the driver's packages, and what is called like them and is none",
-            {
-                "DRIVER_RE": f"{driver}|{rescue_purge.LEGACY}",
-                "FOREIGN_RE": foreign,
-                "LOOSE_RE": _LOOSE,
-                "FABRIC_RE": _FABRIC,
-            },
-        ),
-        ("open or proprietary: each branch's order, and device numbers that take one alone", _flavours()),
-        (
-            "what a driver leaves that no package owns",
-            {
-                "LIBRARY_FOLDERS": " ".join(rescue_traces.LIBRARY_FOLDERS),
-                "LIBRARY_RE": rescue_traces.LIBRARY_NAMES,
-                "INNER_RE": rescue_traces.INNER_NAMES,
-                "MODULE_RE": rescue_traces.MODULE_PATHS,
-                "BINARIES": " ".join(sorted(rescue_traces.BINARIES)),
-                "UNITS": " ".join(rescue_traces.UNITS),
-                "TRACE_FILES": " ".join(rescue_traces.FILES),
-                "TRACE_TREES": " ".join(rescue_traces.TREES),
-            },
-        ),
-        (
-            "what keeps nouveau away, and what a snapshot holds",
-            {
-                "NOUVEAU_PATH": MODPROBE_PATH,
-                "NOUVEAU_TEXT": MODPROBE_TEXT.rstrip("\n"),
-                "SNAPSHOT_FOLDERS": " ".join(rescue_snapshot.FOLDERS),
-                "SNAPSHOT_FILES": " ".join(rescue_snapshot.FILES),
-            },
-        ),
-    ]
-    lines = []
-    for words, group in groups:
-        lines += [f"# {one_line(words)}"] if words else []
-        lines += [f"{name}={shlex.quote(value)}" for name, value in group.items()]
-    return "\n".join(lines)
 
 
-@lru_cache(maxsize=1)
-def _flavours() -> dict[str, str]:
+@once
+def _flavours() -> dict[str, Any]:
     """The catalog's rule of modules as data: the order of each branch, and ranges of PCI ids that take one flavour alone."""
     catalog = load_catalog()
-    orders = [f"{branch.number}:{','.join(catalog.flavours((), branch.number))}" for branch in catalog.branches]
+    listed = [int(device, 16) for device in catalog.gpu_data.devices]
+    ranges = [(int(row.first, 16), int(row.last, 16)) for row in catalog.gpu_data.id_ranges]
+    ends = {0, 0x10000, int(catalog.architectures.turing_or_newer.first_id, 16)}
+    # Between two of these, every id has the same answer.
+    ends.update(number for first, last in [*zip(listed, listed, strict=True), *ranges] for number in (first, last + 1))
     alone: dict[str, list[list[int]]] = {"open": [], "proprietary": []}
-    for number in range(0x10000):
-        modules = catalog.gpu_by_id(f"{number:04x}").modules
+    for first, end in pairwise(sorted(ends)):
+        modules = catalog.gpu_by_id(f"{first:04x}").modules
         if len(modules) == 1:
-            ranges = alone[modules[0]]
-            if ranges and ranges[-1][1] == number - 1:
-                ranges[-1][1] = number
+            rows = alone[modules[0]]
+            if rows and rows[-1][1] == first - 1:
+                rows[-1][1] = end - 1
             else:
-                ranges.append([number, number])
-    words = {kind: " ".join(f"{first}-{last}" for first, last in ranges) for kind, ranges in alone.items()}
-    return {"FLAVOUR_ORDERS": " ".join(orders), "OPEN_ONLY": words["open"], "PROPRIETARY_ONLY": words["proprietary"]}
+                rows.append([first, end - 1])
+    return {"orders": {row.number: catalog.flavours((), row.number) for row in catalog.branches}, "alone": alone}
 
 
 def _first(wish: str, have: str) -> str:
     """What the inventory asks for goes before what is known."""
     return wish if wish != "auto" else have
-
-
-def _or(value: str, default: str) -> str:
-    return default if value == "auto" else value
-
-
-def _yes(flag: bool) -> str:
-    return "yes" if flag else "no"

@@ -1,4 +1,4 @@
-"""The offline script with Ubuntu's own dpkg, apt and dash, and busybox' sh where it is there; the hardware is a few files."""
+"""The rescue at a console with Ubuntu's own Python, dpkg and apt; the hardware is a few files."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from provision.rescue.offline import Known, of_packages, offline_script
+from tests.lab import kofile
 
 from .packages import NEW, OLD, driver, names, pinned
 from .rootfs import Repo, Root
 
 pytestmark = pytest.mark.rootfs
 KERNEL = "6.8.0-45-generic"
-SHELLS = {"dash": ["sh"], "busybox": ["busybox", "sh"]}
 
 
 def machine(root: Root) -> None:
@@ -28,16 +28,9 @@ def machine(root: Root) -> None:
     root.write("/boot/grub/grub.cfg", f"menuentry 'Ubuntu' {{\n  linux /boot/vmlinuz-{KERNEL} root=/dev/sda1\n}}\n")
     root.write(f"/boot/vmlinuz-{KERNEL}", "")
     root.write(f"/boot/initrd.img-{KERNEL}", "")
-    root.write("/usr/bin/uname", f"#!/bin/sh\necho {KERNEL}\n")
-    root.write("/usr/sbin/modinfo", '#!/bin/sh\nfor last; do :; done\n[ "$2" != version ] || cat "$last"\n')
     for program in ("update-initramfs", "depmod", "modprobe", "dkms"):
         root.write(f"/usr/sbin/{program}", f'#!/bin/sh\necho {program} "$@" >>/ran\n')
-    for path in (
-        "usr/bin/uname",
-        "usr/sbin/modinfo",
-        *(f"usr/sbin/{p}" for p in ("update-initramfs", "depmod", "modprobe", "dkms")),
-    ):
-        (root.path / path).chmod(0o755)
+        (root.path / f"usr/sbin/{program}").chmod(0o755)
 
 
 def hold_absent(root: Root, name: str) -> None:
@@ -53,12 +46,18 @@ def files_of_driver(root: Root, version: str) -> None:
     link = root.path / f"{folder[1:]}/libnvidia-ml.so.1"
     link.unlink(missing_ok=True)
     link.symlink_to(f"libnvidia-ml.so.{version}")
-    root.write(f"/lib/modules/{KERNEL}/updates/dkms/nvidia.ko", version + "\n")
+    module(root, version)
+
+
+def module(root: Root, version: str) -> None:
+    """The module that DKMS would have built for the kernel that boots next."""
+    path = root.path / f"lib/modules/{KERNEL}/updates/dkms/nvidia.ko"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(kofile.build([("license", "Dual MIT/GPL"), ("version", version)]))
 
 
 def run(
     root: Root,
-    shell: str,
     *words: str,
     known: Known | None = None,
     answers: str = "",
@@ -66,14 +65,9 @@ def run(
     values: dict[str, Any] | None = None,
 ) -> str:
     """Run the script inside; returns what it printed. values: the inventory's variables."""
-    root.write("/root/rescue.sh", offline_script("gpu01", values or {}, known))
-    if shell == "busybox":
-        found = shutil.which("busybox")
-        if found is None:
-            pytest.skip("no busybox on this machine")
-        shutil.copy(found, root.path / "usr/bin/busybox")
+    root.write("/root/rescue.py", offline_script("gpu01", values or {}, known))
     done = subprocess.run(
-        root.argv(*SHELLS[shell], "/root/rescue.sh", *words),
+        root.argv("python3", "/root/rescue.py", *words),
         capture_output=True,
         text=True,
         input=answers,
@@ -85,28 +79,19 @@ def run(
     return said
 
 
-@pytest.fixture
-def shell() -> str:
-    return "dash"
-
-
-both = pytest.mark.parametrize("shell", SHELLS)
-
-
-@both
-def test_looks_and_changes_nothing(host: Root, shell: str) -> None:
+def test_looks_and_changes_nothing(host: Root) -> None:
     machine(host)
     hold_absent(host, "libnvidia-gl-570")
     before = host.read("/var/lib/dpkg/status")
-    said = run(host, shell, "--look", rc=3)
+    said = run(host, "--look", rc=3)
     assert "holds.not_installed" in said and "driver.missing" in said, said
-    dry = run(host, shell, "--dry-run", rc=0)
+    dry = run(host, "--dry-run", rc=0)
     assert "Nothing was changed." in dry
     assert not (host.path / "var/lib/provision").exists() and not (host.path / "ran").exists()
     assert host.read("/var/lib/dpkg/status") == before
 
 
-def test_finishes_what_dpkg_left_and_stops_there(root: Root, repo: Repo, shell: str) -> None:
+def test_finishes_what_dpkg_left_and_stops_there(root: Root, repo: Repo) -> None:
     machine(root)
     script = "[ -e /cured ] || exit 10\n"
     repo.add("lab-tool", "1.0")
@@ -117,17 +102,16 @@ def test_finishes_what_dpkg_left_and_stops_there(root: Root, repo: Repo, shell: 
     assert failed.get("failed"), failed
     files_of_driver(root, "580.126.20")
     root.write("/cured", "")
-    said = run(root, shell, "-y", rc=0)
+    said = run(root, "-y", rc=0)
     assert "dpkg.unfinished" in said and "right from the next boot on: 580.126.20" in said, said
     assert {name: root.selections()[name] for name in names("580")} == dict.fromkeys(names("580"), f"hi {NEW}")
     rows = root.module("rescue_snapshot", action="list")["snapshots"]
     assert [(row["whole"], row["finished"]) for row in rows] == [(True, True)], rows
-    again = run(root, shell, "-y", rc=0)
+    again = run(root, "-y", rc=0)
     assert "dpkg.unfinished" not in again, again
 
 
-@both
-def test_its_snapshot_is_one_that_undo_goes_back_to(host: Root, shell: str) -> None:
+def test_its_snapshot_is_one_that_undo_goes_back_to(host: Root) -> None:
     machine(host)
     files_of_driver(host, "580.126.20")
     host.write('/etc/modprobe.d/it\'s "odd".conf', "options x y=1\n")
@@ -141,9 +125,9 @@ def test_its_snapshot_is_one_that_undo_goes_back_to(host: Root, shell: str) -> N
         source="a test",
     )
     files_of_driver(host, "550.163.01")
-    (host.path / f"lib/modules/{KERNEL}/updates/dkms/nvidia.ko").write_text("580.126.20\n")
+    module(host, "580.126.20")
     host.write(f"/lib/modules/{KERNEL}/build", "")
-    said = run(host, shell, "-y", known=wanted)
+    said = run(host, "-y", known=wanted)
     now = host.selections()
     assert (now.get("nvidia-utils-580"), now["lab-tool"]) == (f"hi {NEW}", "hi 1.0"), said
     id_ = host.module("rescue_snapshot", action="list")["snapshots"][0]["id"]
@@ -155,17 +139,17 @@ def test_its_snapshot_is_one_that_undo_goes_back_to(host: Root, shell: str) -> N
     assert host.selections() == before
 
 
-def test_declined_means_untouched(host: Root, shell: str) -> None:
+def test_declined_means_untouched(host: Root) -> None:
     machine(host)
     hold_absent(host, "libnvidia-gl-570")
     before = host.read("/var/lib/dpkg/status")
-    said = run(host, shell, answers="n\nn\nn\n", rc=5)
+    said = run(host, answers="n\nn\nn\n", rc=5)
     assert "left out" in said, said
     assert host.read("/var/lib/dpkg/status") == before
     assert not (host.path / "var/lib/provision").exists()
 
 
-def test_packages_from_a_stick(root: Root, repo: Repo, shell: str) -> None:
+def test_packages_from_a_stick(root: Root, repo: Repo) -> None:
     machine(root)
     repo.add("lab-tool", "1.0")
     driver(repo, "550", OLD)
@@ -175,20 +159,19 @@ def test_packages_from_a_stick(root: Root, repo: Repo, shell: str) -> None:
     known = of_packages(dict(item.split("=") for item in pinned("550", OLD)), "a test")
     assert known is not None
     root.write(f"/lib/modules/{KERNEL}/build", "")
-    said = run(root, shell, "-y", "--debs", "/media/usb stick", known=known)
+    said = run(root, "-y", "--debs", "/media/usb stick", known=known)
     assert {name: root.selections()[name] for name in names("550")} == dict.fromkeys(names("550"), f"hi {OLD}"), said
     assert root.selections()["lab-tool"] == "ii 1.0"
 
 
-def test_without_network_and_packages_it_says_what_to_bring(root: Root, shell: str) -> None:
+def test_without_network_and_packages_it_says_what_to_bring(root: Root) -> None:
     machine(root)
     known = of_packages(dict(item.split("=") for item in pinned("550", OLD)), "a test")
-    said = run(root, shell, "-y", known=known, rc=3)
+    said = run(root, "-y", known=known, rc=3)
     assert "nvidia-utils-550=550.163.01-0ubuntu1" in said and "--debs DIR" in said, said
 
 
-@both
-def test_purge_takes_the_driver_alone(host: Root, repo: Repo, shell: str) -> None:
+def test_purge_takes_the_driver_alone(host: Root, repo: Repo) -> None:
     machine(host)
     for name in ("linux-image-6.8.0-1010-nvidia", "nvidia-container-toolkit", "cuda-toolkit-12-8"):
         repo.add(name, "1.0")
@@ -207,11 +190,11 @@ def test_purge_takes_the_driver_alone(host: Root, repo: Repo, shell: str) -> Non
     host.write("/usr/sbin/ldconfig", f"#!/bin/sh\necho '{cached}'\n")
     (host.path / "usr/sbin/ldconfig").chmod(0o755)
     host.write("/etc/X11/xorg.conf", "# nvidia-xconfig: X configuration file generated by nvidia-xconfig\n")
-    refused = run(host, shell, "-y", rc=5)
+    refused = run(host, "-y", rc=5)
     assert "driver.two_installers" in refused, refused
     known = of_packages(dict(item.split("=") for item in pinned("580", NEW)), "a test")
     host.write(f"/lib/modules/{KERNEL}/build", "")
-    said = run(host, shell, "-y", "--purge", known=known)
+    said = run(host, "-y", "--purge", known=known)
     now = host.selections()
     assert not [name for name in now if "550" in name], said
     assert now["nvidia-utils-580"] == f"hi {NEW}", said
@@ -228,17 +211,17 @@ def test_purge_takes_the_driver_alone(host: Root, repo: Repo, shell: str) -> Non
     assert (kept / "files/etc/X11/xorg.conf").exists()
 
 
-def test_purge_is_refused_where_something_depends_on_the_driver(host: Root, repo: Repo, shell: str) -> None:
+def test_purge_is_refused_where_something_depends_on_the_driver(host: Root, repo: Repo) -> None:
     machine(host)
     repo.add("lab-studio", "1.0", Depends="nvidia-utils-550")
     repo.publish()
     host.sh("apt-get -q update && apt-get install -q -y lab-studio")
     before = host.selections()
-    said = run(host, shell, "-y", "--purge", rc=5)
+    said = run(host, "-y", "--purge", rc=5)
     assert "lab-studio" in said and host.selections() == before, said
 
 
-def test_purge_of_a_half_unpacked_package(host: Root, repo: Repo, shell: str) -> None:
+def test_purge_of_a_half_unpacked_package(host: Root, repo: Repo) -> None:
     machine(host)
     status = host.read("/var/lib/dpkg/status")
     at = status.index("Package: nvidia-utils-550\n")
@@ -252,17 +235,17 @@ def test_purge_of_a_half_unpacked_package(host: Root, repo: Repo, shell: str) ->
     host.sh("apt-get -q update")
     host.write(f"/lib/modules/{KERNEL}/build", "")
     known = of_packages(dict(item.split("=") for item in pinned("580", NEW)), "a test")
-    said = run(host, shell, "-y", "--purge", known=known)
+    said = run(host, "-y", "--purge", known=known)
     assert host.selections() == {"lab-tool": "ii 1.0"} | dict.fromkeys(names("580"), f"hi {NEW}"), said
 
 
-def test_one_of_two_contradicting_sources_stays(host: Root, repo: Repo, shell: str) -> None:
+def test_one_of_two_contradicting_sources_stays(host: Root, repo: Repo) -> None:
     machine(host)
     host.write("/etc/apt/sources.list.d/twice.list", f"deb {repo.uri} /\ndeb file:/srv/other /\n")
-    said = run(host, shell, "-y")
+    said = run(host, "-y")
     assert "apt.signed_by_conflict" in said, said
     left = host.read("/etc/apt/sources.list.d/twice.list")
-    assert left == f"# disabled by gpu-provision: deb {repo.uri} /\ndeb file:/srv/other /\n", said
+    assert left == f"# taken out by gpu-provision: deb {repo.uri} /\ndeb file:/srv/other /\n", said
 
 
 def from_outside(root: Root, version: str = "580.159.04", *, loaded: str = "") -> None:
@@ -290,36 +273,35 @@ def companion(root: Root, repo: Repo) -> None:
     root.sh("apt-get -q update && apt-get install -q -y libxnvctrl0")
 
 
-@both
-def test_a_driver_from_outside_apt_that_works_is_well(root: Root, repo: Repo, shell: str) -> None:
+def test_a_driver_from_outside_apt_that_works_is_well(root: Root, repo: Repo) -> None:
     machine(root)
     companion(root, repo)
     from_outside(root)
     before = root.read("/var/lib/dpkg/status")
     for words in (["--look"], ["--dry-run"], ["-y"]):
-        said = run(root, shell, *words, rc=0)
+        said = run(root, *words, rc=0)
         assert "libraries 580.159.04" in said and "loaded 580.159.04" in said, said
         assert "/usr/local/nvidia/lib64/libnvidia-ml.so.1 of no package" in said and "it works" in said, said
         assert "driver.missing" not in said and "Bring the driver" not in said, said
         assert "--purge removes it" not in said, said
-    refused = run(root, shell, "-y", "--purge", rc=5)
+    refused = run(root, "-y", "--purge", rc=5)
     assert "where --purge removes nothing" in refused, refused
     assert root.read("/var/lib/dpkg/status") == before
     assert (root.path / "usr/local/nvidia/bin/nvidia-smi").exists()
 
 
-def test_a_driver_from_outside_apt_that_is_broken_is_left_alone(root: Root, repo: Repo, shell: str) -> None:
+def test_a_driver_from_outside_apt_that_is_broken_is_left_alone(root: Root, repo: Repo) -> None:
     machine(root)
     companion(root, repo)
     from_outside(root, loaded="570.1")
     hold_absent(root, "libnvidia-gl-570")
-    said = run(root, shell, "-y", values={"nvidia_driver_branch": "580"}, rc=5)
+    said = run(root, "-y", values={"nvidia_driver_branch": "580"}, rc=5)
     assert "driver.stale_module" in said and "it came from outside apt" in said, said
     assert "holds.not_installed" in said and "libnvidia-gl-570" not in root.selections(), said
     assert not [name for name in root.selections() if "580" in name], said
 
 
-def test_a_driver_that_no_package_brings_and_works_beside_apts(host: Root, shell: str) -> None:
+def test_a_driver_that_no_package_brings_and_works_beside_apts(host: Root) -> None:
     machine(host)
     files_of_driver(host, "570.1")
     host.write("/sys/module/nvidia/version", "570.1\n")
@@ -327,13 +309,12 @@ def test_a_driver_that_no_package_brings_and_works_beside_apts(host: Root, shell
     (host.path / "usr/bin/nvidia-smi").chmod(0o755)
     (host.path / f"lib/modules/{KERNEL}/updates/dkms/nvidia.ko").unlink()
     before = host.selections()
-    said = run(host, shell, "-y", values={"nvidia_driver_branch": "580"})
+    said = run(host, "-y", values={"nvidia_driver_branch": "580"})
     assert "driver.two_installers" in said and "is left alone" in said, said
     assert host.selections() == before, said
 
 
-@both
-def test_a_driver_that_is_not_managed_is_only_looked_at(host: Root, repo: Repo, shell: str) -> None:
+def test_a_driver_that_is_not_managed_is_only_looked_at(host: Root, repo: Repo) -> None:
     machine(host)
     hold_absent(host, "libnvidia-gl-570")
     hold_absent(host, "lab-late")
@@ -346,7 +327,7 @@ def test_a_driver_that_is_not_managed_is_only_looked_at(host: Root, repo: Repo, 
     (host.path / f"boot/initrd.img-{KERNEL}").unlink()
     before = {name: state for name, state in host.selections().items() if name != "lab-tool"}
     unmanaged = {"nvidia_driver_manage": False, "nvidia_driver_branch": "580"}
-    said = run(host, shell, "-y", values=unmanaged, rc=3)
+    said = run(host, "-y", values=unmanaged, rc=3)
     assert "nvidia_driver_manage: false" in said, said
     assert "Bring the driver" not in said and "modprobe" not in said, said
     after = host.selections()
@@ -355,21 +336,21 @@ def test_a_driver_that_is_not_managed_is_only_looked_at(host: Root, repo: Repo, 
     status = host.read("/var/lib/dpkg/status")
     assert "Package: libnvidia-gl-570\nStatus: hold" not in status, said
     assert f"update-initramfs -c -k {KERNEL}" in host.read("/ran"), said
-    purge = run(host, shell, "-y", "--purge", values=unmanaged, rc=5)
+    purge = run(host, "-y", "--purge", values=unmanaged, rc=5)
     assert "refused" in purge and "nvidia_driver_manage: false" in purge, purge
     assert {name: state for name, state in host.selections().items() if name != "lab-tool"} == before, purge
 
 
-def test_companions_alone_are_no_driver(root: Root, repo: Repo, shell: str) -> None:
+def test_companions_alone_are_no_driver(root: Root, repo: Repo) -> None:
     machine(root)
     companion(root, repo)
-    said = run(root, shell, "--dry-run", rc=0)
+    said = run(root, "--dry-run", rc=0)
     assert "driver.missing" in said and "Bring the driver" not in said and "not known here" in said, said
-    wished = run(root, shell, "--dry-run", values={"nvidia_driver_branch": "580"})
+    wished = run(root, "--dry-run", values={"nvidia_driver_branch": "580"})
     assert "libxnvctrl0" not in wished and "driver.mixed_versions" not in wished, wished
 
 
-def test_nothing_is_purged_where_nothing_can_follow(host: Root, repo: Repo, shell: str) -> None:
+def test_nothing_is_purged_where_nothing_can_follow(host: Root, repo: Repo) -> None:
     machine(host)
     files_of_driver(host, "550.163.01")
     repo.stanzas = []
@@ -377,7 +358,7 @@ def test_nothing_is_purged_where_nothing_can_follow(host: Root, repo: Repo, shel
     host.sh("apt-get -q update")
     before = host.selections()
     known = of_packages(dict(item.split("=") for item in pinned("580", NEW)), "a test")
-    said = run(host, shell, "-y", "--purge", known=known, rc=5)
+    said = run(host, "-y", "--purge", known=known, rc=5)
     assert "refused before anything was removed" in said and f"nvidia-utils-580={NEW}" in said, said
     assert "--debs DIR" in said and host.selections() == before, said
     assert (host.path / "usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1").is_symlink()

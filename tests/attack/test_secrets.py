@@ -137,8 +137,8 @@ def test_no_secret_of_a_host_is_in_facts_or_diagnostics(tmp_path, seed):
 
 
 def test_the_program_on_the_host_redacts_every_answer_and_every_error(tmp_path):
-    text = (ROOT / "provision/remote/_server.py").read_text(encoding="utf-8").replace("\nserve()\n", "\n")
-    program = text + (
+    text = bundle.program("_importer") + "\n" + bundle.program("_server")
+    program = text.replace("\nserve()\n", "\n") + (
         "sys.meta_path.insert(0, Finder())\n"
         "for module in (GOOD, BAD):\n"
         "    print(json.dumps(answer({'module': module, 'args': {}, 'sources': SOURCES})))\n"

@@ -107,7 +107,7 @@ def test_everything_that_a_host_needs_is_in_the_bundle():
     folder = Path(proofs.__file__).parent
     assert {f"prove.{path.stem}" for path in folder.glob("*.py")} <= sent | {"prove.__init__"}
     # What the host's server was sent, it hands on: as a loader, it has get_source.
-    assert "def get_source" in Path(bundle.__file__).with_name("_server.py").read_text()
+    assert "def get_source" in bundle.program("_importer")
 
 
 # --- which checks, which cards -----------------------------------------------------------------------------------------

@@ -418,7 +418,9 @@ def _cache(config, args, may_fail=False):
 # --- simulate
 
 
-def simulate(workdir=None, install=(), remove=(), unhold=("all_driver",), preferences=None, keep=False, timeout=120):
+def simulate(
+    workdir=None, install=(), remove=(), unhold=("all_driver",), preferences=None, keep=False, timeout=120, gone=()
+):
     """Return what apt would do, from its own solver.
 
     {"ok", "changes", "download_bytes", "disk_bytes"} and, when it finds no way, "code" (stable), "message" (one
@@ -426,13 +428,14 @@ def simulate(workdir=None, install=(), remove=(), unhold=("all_driver",), prefer
 
     workdir: from ``offer``, removed afterwards unless keep; None asks with the host's own sources and lists.
     install: ["name=version" or "name"]; remove: names; unhold: names whose hold does not count; "all_driver" among them
-    stands for every driver package. preferences: text that our own preferences file will have; None: as it is.
+    stands for every driver package. preferences: text that our own preferences file will have; None: as it is. gone: names
+    that count as not there, as if they had been purged.
     """
     own = workdir is None
     work = tempfile.mkdtemp(prefix=_WORKDIR) if own else _checked_workdir(workdir)
     try:
         status = apt_common.status_text()
-        _write(os.path.join(work, "status"), without_holds(status, unhold))
+        _write(os.path.join(work, "status"), without_packages(without_holds(status, unhold), gone))
         config = _write_host_config(work, status) if own else os.path.join(work, "apt.conf")
         if preferences is not None:
             _write_preferences(work, config, preferences)
@@ -598,6 +601,14 @@ def without_holds(status, unhold):
     # Only the line changes, so that everything else stays as dpkg wrote it.
     stanza = re.compile(r"^(Package: (\S+)\n(?:[^\n]+\n)*?Status: )hold ", re.M)
     return stanza.sub(lambda found: found.group(1) + ("install " if is_free(found.group(2)) else "hold "), status)
+
+
+def without_packages(status, gone):
+    """Text of a status file without the stanzas of the named packages."""
+    if not gone:
+        return status
+    stanzas = re.split(r"\n\n+(?=Package: )", status)
+    return "\n\n".join(text for text in stanzas if text.partition("\n")[0].partition(": ")[2] not in gone)
 
 
 _INST = re.compile(r"^Inst (\S+)(?: \[([^\]]+)\])? \((\S+) (.*?)\[([^\]]+)\]\)")

@@ -47,6 +47,8 @@ COMPANIONS = frozenset(
 )
 # Bases that only a full driver with its X server brings.
 DESKTOP = frozenset({"nvidia-driver", "xserver-xorg-video-nvidia", "nvidia-open", "cuda-drivers"})
+# A branch with its series, as the archive writes it.
+SERIES = lazy_re.compile(r"^[0-9]{3}(-server)?$")
 # What an update must leave alone: regular expressions, matched from the start of a name, NVIDIA's names only.
 UNATTENDED_PATTERNS = (
     "nvidia-",
@@ -159,17 +161,6 @@ def parse(name):
 def is_driver_package(name):
     """True for every package that belongs to the driver: what is held, and what a purge may remove."""
     return parse(name) is not None
-
-
-def expressions():
-    """(names of the driver, names that are none of it): POSIX extended regular expressions, for grep -E; parse() as text."""
-    branch = "[0-9][0-9][0-9]"
-    driver = (
-        "^((" + _BASES + ")(-" + branch + ")?(-server)?(-open)?(-" + branch + "\\.[0-9.]+)?"
-        "|linux-(modules|objects)-nvidia-" + branch + "(-server)?(-open)?-.+|linux-signatures-nvidia-.+"
-        "|nvidia-driver-pinning-.*|libnvidia-egl-.*|" + "|".join(sorted(COMPANIONS)) + ")$"
-    )
-    return driver, _FOREIGN.pattern
 
 
 def is_version_locked(name):

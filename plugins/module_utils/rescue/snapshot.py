@@ -10,7 +10,7 @@ How rescue uses it::
     finish(taken["id"])        # when the host is proven; until then the snapshot is never pruned
 
 A second ``take`` after a run that was cut off goes on with the same snapshot: what undo must lead back to is the state
-before the first change. Its format is plain text, so that the offline script writes the same::
+before the first change. Its format is plain text, for people::
 
     /var/lib/provision/snapshots/20261128T093012Z-1f2e3d/    0700
         unfinished       there until ``finish``
@@ -524,7 +524,7 @@ class Host(object):
         return (_read(self.real(_EXTENDED)) or b"").decode("utf-8", "replace")
 
     def host_lines(self):
-        """Lines of host.txt, for people and for the offline script."""
+        """Lines of host.txt, for people."""
         lines = ["kernel " + os.uname()[2]]
         boot_id = _read(self.real("/proc/sys/kernel/random/boot_id"))
         lines.append("boot_id " + (boot_id or b"").decode("ascii", "replace").strip())

@@ -18,12 +18,10 @@ import stat
 
 TRIPLETS = ("x86_64-linux-gnu", "aarch64-linux-gnu", "i386-linux-gnu")
 LIBRARY_FOLDERS = tuple("/usr/lib/" + triplet for triplet in TRIPLETS) + ("/usr/lib64", "/usr/lib32", "/usr/lib")
-# Expressions are POSIX extended ones, for the offline script's grep -E too.
-LIBRARY_NAMES = (
-    r"(libcuda|libcudadebugger|libnvcuvid|libnvoptix|libEGL_nvidia|libGLX_nvidia|libGLESv1_CM_nvidia|libGLESv2_nvidia|"
-    r"libvdpau_nvidia|libnvidia-[a-z0-9-]+|libnvsdm)\.so(\.[0-9.]+)?"
+_LIBRARY = re.compile(
+    r"^(libcuda|libcudadebugger|libnvcuvid|libnvoptix|libEGL_nvidia|libGLX_nvidia|libGLESv1_CM_nvidia|libGLESv2_nvidia|"
+    r"libvdpau_nvidia|libnvidia-[a-z0-9-]+|libnvsdm)\.so(\.[0-9.]+)?$"
 )
-_LIBRARY = re.compile("^" + LIBRARY_NAMES + "$")
 _CONTAINERS = "libnvidia-container"
 # Below each folder of libraries: (folder, names in it).
 _INNER = (
@@ -34,7 +32,6 @@ _INNER = (
     ("xorg/modules/extensions", r"(libglx\.so\.[0-9.]+|libglxserver_nvidia\.so(\.[0-9.]+)?)"),
     ("nvidia/wine", r"_?nvngx(_dlssg)?\.dll"),
 )
-INNER_NAMES = "/(" + "|".join(folder + "/" + name for folder, name in _INNER) + ")$"
 BINARIES = frozenset(
     (
         "nvidia-bug-report.sh",
@@ -56,8 +53,7 @@ BINARIES = frozenset(
 )
 # In /usr/bin and made by others; everything else there that begins with nvidia- is named, not removed.
 _OTHERS = re.compile(r"^nvidia-(?:container|ctk|cdi|docker|toolkit)")
-_MODULE = r"nvidia(-uvm|-modeset|-drm|-peermem)?\.ko(\.(xz|gz|zst))?"
-MODULE = re.compile("^" + _MODULE + "$")
+MODULE = re.compile(r"^nvidia(-uvm|-modeset|-drm|-peermem)?\.ko(\.(xz|gz|zst))?$")
 _MODULE_PLACES = (
     "updates/dkms",
     "updates",
@@ -70,9 +66,7 @@ _MODULE_PLACES = (
     "kernel/extra",
     "kernel/misc",
 )
-_PREBUILT_FOLDER = r"nvidia-[0-9][0-9][0-9](-server|srv)?(-open)?"
-_PREBUILT = re.compile("^" + _PREBUILT_FOLDER + "$")
-MODULE_PATHS = "/lib/modules/[^/]+/(%s|kernel/%s)/%s$" % ("|".join(_MODULE_PLACES), _PREBUILT_FOLDER, _MODULE)
+_PREBUILT = re.compile(r"^nvidia-[0-9][0-9][0-9](-server|srv)?(-open)?$")
 # Modules of DKMS that are the driver: the archive calls its -server series nvidia-srv, Debian its own nvidia-current.
 DKMS_NAMES = ("nvidia", "nvidia-srv", "nvidia-open", "nvidia-current", "nvidia-current-open")
 _VERSION = re.compile(r"^[0-9]{3}\.[0-9.]+$")

@@ -1,3 +1,0 @@
-# --- what the inventory says (changed here, it counts) ----------------------------------------------------------------
-
-@SETTINGS@
