@@ -22,7 +22,7 @@ _SNAPSHOT = re.compile(r"^[0-9]{8}T[0-9]{6}Z(?:-[0-9a-f]{6})?$")
     "provision rescue gpu01 --dry-run",
     "provision rescue gpu01 --purge",
     "provision rescue gpu01 --undo",
-    "provision rescue gpu01 --offline-script -o rescue-gpu01.sh",
+    "provision rescue gpu01 --offline-script -o rescue-gpu01.py",
 )
 def rescue(
     settings: Settings,
@@ -59,7 +59,7 @@ def rescue(
         typer.Option(
             "--offline-script",
             metavar="",
-            help="Write the same steps in plain sh, for the console of a host that ssh cannot reach. Asks no host.",
+            help="Write the same steps as one Python file, for the console of a host that ssh cannot reach. Asks no host.",
         ),
     ] = False,
     output: Annotated[
@@ -82,8 +82,9 @@ def rescue(
         raise UsageError(
             "usage.options", "--purge, --undo and --offline-script exclude each other", hint="say one of them"
         )
-    if offline_script and hosts and output is None and hosts[-1].endswith(".sh"):
-        # rescue gpu01 --offline-script rescue.sh
+    others = bool(hosts and hosts[1:]) or settings.limit
+    if offline_script and hosts and output is None and others and hosts[-1].endswith((".py", ".sh")):
+        # rescue gpu01 --offline-script rescue.py
         *hosts, name = hosts
         output = Path(name)
     if undo and hosts and snapshot is None and _SNAPSHOT.match(hosts[-1]):

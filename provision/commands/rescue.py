@@ -449,7 +449,7 @@ def _count_left(seen: Look) -> str:
 
 
 def offline(fleet: Fleet, output: Path | None = None, run_base: Path | None = None) -> OfflineDocument:
-    """Write the script that a host's console can run where ssh cannot reach it. Asks no host.
+    """Write the program that a host's console can run where ssh cannot reach it. Asks no host.
 
     output: a file for one host, a folder for several; None: the script is in the document alone. Raises UsageError where it
     cannot be written.
@@ -473,7 +473,7 @@ def offline(fleet: Fleet, output: Path | None = None, run_base: Path | None = No
             continue
         told = OfflineHost(script=script, source=known.source if known else "")
         if output is not None:
-            path = output / f"{host.name}.sh" if several or output.is_dir() else output
+            path = output / f"{host.name}.py" if several or output.is_dir() else output
             _write_script(path, script)
             told.path = str(path)
         document.hosts[host.name] = told

@@ -85,7 +85,8 @@ def offline_script(host: str, values: Mapping[str, Any], known: Known | None = N
     head = _HEAD.format(**{name: json.dumps(one_line(text))[1:-1] for name, text in named.items()})
     code = Path(__file__).with_name("_offline_head.py").read_text(encoding="utf-8").partition("\n\n")[2]
     code = code.replace("# IMPORTER\n", bundle.program("_importer").partition("\n\n")[2])
-    data = "# {\n" + ",\n".join(f"#  {json.dumps(key)}: {json.dumps(value)}" for key, value in decided.items()) + "\n# }\n"
+    # A terminal takes no lines of any length.
+    data = "".join(f"# {line}\n" for line in json.dumps(decided, indent=1).splitlines())
     body = f"{head}\n{code}\n# --- decisions: JSON ---\n{data}# --- program: JSON, zlib, base64 ---\n{_packed()}"
     return f"{body}# --- sha256 {hashlib.sha256(body.encode('ascii')).hexdigest()} of all lines above\n"
 
@@ -102,7 +103,7 @@ def _driver(decided: Mapping[str, Any]) -> str:
     """What the program will install, in words."""
     if not decided["managed"]:
         return "left to others (nvidia_driver_manage: false)"
-    known = f"the {len(decided['wanted'])} versions of {decided['source']}" if decided["wanted"] else ""
+    known = f"the versions of {decided['source']}" if decided["wanted"] else ""
     return known or (
         f"branch {decided['series']}, its newest version" if decided["series"] else "the branch that it finds"
     )
@@ -216,7 +217,8 @@ def _flavours() -> dict[str, Any]:
                 rows[-1][1] = end - 1
             else:
                 rows.append([first, end - 1])
-    return {"orders": {row.number: catalog.flavours((), row.number) for row in catalog.branches}, "alone": alone}
+    orders = {row.number: " ".join(catalog.flavours((), row.number)) for row in catalog.branches}
+    return {"orders": orders, "alone": alone}
 
 
 def _first(wish: str, have: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -134,9 +135,53 @@ def test_its_snapshot_is_one_that_undo_goes_back_to(host: Root) -> None:
     manifest = json.loads(host.read(f"/var/lib/provision/snapshots/{id_}/manifest.json"))
     entry = next(e for e in manifest["files"] if "odd" in e["path"])
     assert entry["path"] == '/etc/modprobe.d/it\'s "odd".conf' and entry["mode"] == 0o644
-    undone = host.module("rescue_snapshot", action="undo", id=id_)
-    assert undone.get("changed") and undone["left"] == [], undone
-    assert host.selections() == before
+    assert host.module("rescue_snapshot", check=True, action="undo", id=id_)["left"] == []
+    dry = run(host, "--undo", "--dry-run", rc=0)
+    assert "Nothing was changed." in dry and host.selections() == now, dry
+    declined = run(host, "--undo", answers="n\n", rc=5)
+    assert "left out" in declined and host.selections() == now, declined
+    undone = run(host, "-y", "--undo", rc=0)
+    assert "What was there before is back." in undone and host.selections() == before, undone
+
+
+def test_without_a_snapshot_there_is_no_way_back(host: Root) -> None:
+    said = run(host, "-y", "--undo", rc=1)
+    assert "snapshot.none" in said, said
+
+
+def test_what_was_interrupted_is_finished_by_the_next_run(root: Root, repo: Repo) -> None:
+    machine(root)
+    repo.add("lab-tool", "1.0")
+    # The kernel's hook of the DKMS package takes its time.
+    driver(repo, "580", NEW, postinst="[ -e /go ] || { touch /begun; while [ ! -e /go ]; do sleep 0.2; done; }\n")
+    repo.publish()
+    root.module("apt_sources", **repo.spec())
+    root.write(f"/lib/modules/{KERNEL}/build", "")
+    root.write(
+        "/root/rescue.py", offline_script("gpu01", {}, of_packages(dict(i.split("=") for i in pinned("580", NEW)), "x"))
+    )
+    begun = subprocess.Popen(root.argv("python3", "/root/rescue.py", "-y"), stdout=subprocess.PIPE, text=True)
+    root.wait_for((root.path / "begun").exists)
+    begun.send_signal(signal.SIGTERM)
+    said = begun.communicate(timeout=60)[0]
+    assert begun.returncode == 130 and "run this again" in said, said
+    root.write("/go", "")
+    again = run(root, "-y", known=of_packages(dict(i.split("=") for i in pinned("580", NEW)), "a test"))
+    assert "Going on with the snapshot of a run that was cut off" in again, again
+    assert {name: root.selections()[name] for name in names("580")} == dict.fromkeys(names("580"), f"hi {NEW}"), again
+    logs = sorted((root.path / "var/log/gpu-provision").glob("offline-*.log"))
+    assert len(logs) == 2 and "Interrupted." in logs[0].read_text()
+
+
+def test_a_damaged_file_touches_nothing(host: Root) -> None:
+    machine(host)
+    hold_absent(host, "libnvidia-gl-570")
+    before = host.read("/var/lib/dpkg/status")
+    text = offline_script("gpu01", {})
+    host.write("/root/rescue.py", text[: len(text) // 2])
+    done = subprocess.run(host.argv("python3", "/root/rescue.py", "-y"), capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (64, "") and "is damaged" in done.stderr
+    assert host.read("/var/lib/dpkg/status") == before and not list(host.path.glob("var/log/gpu-provision/offline-*"))
 
 
 def test_declined_means_untouched(host: Root) -> None:

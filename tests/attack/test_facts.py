@@ -3,7 +3,6 @@
 import json
 import random
 import re
-import shlex
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -388,12 +387,15 @@ def test_every_writer_writes_the_same_data(seed, texts, count):
     line = f"x{metrics._labels({'a': facts.host.os.pretty, 'b': facts.smi.error or ''})} 1"
     assert len(line.splitlines()) == 1
 
-    # the offline script
+    # the file for a console
     packages = {name: package.version for name, package in facts.packages.items()}
-    script = offline._settings("gpu01", {}, offline.Known("580", packages=packages, source=texts[0]))
-    said = dict(word.partition("=")[::2] for word in shlex.split(script, comments=True))
-    assert said["HOST"] == "gpu01" and said["SERIES"] == "580" and "NOUVEAU_TEXT" in said
-    assert {part.partition("=")[0] for part in said["WANTED"].split()} <= set(packages)
+    decided = offline.decisions("gpu01", {}, offline.Known("580", packages=packages, source=texts[0]))
+    assert {part.partition("=")[0] for part in decided["wanted"]} <= set(packages)
+    made = offline.offline_script(texts[0], {}, offline.Known("580", "open", source=texts[0], packages=packages))
+    block = made.partition("# --- decisions: JSON ---\n")[2].partition("# --- program")[0]
+    read = json.loads("".join(line[2:] for line in block.split("\n")))
+    assert read["wanted"] == decided["wanted"] and read["host"] == read["source"] == texts[0]
+    assert all(line.startswith("#") for line in made[: made.index("\n\n")].splitlines())
 
 
 def test_init_writes_nothing_that_says_something_else(tmp_path):

@@ -123,7 +123,7 @@ def models():
     while todo:
         todo += (subclasses := todo.pop().__subclasses__())
         found += [one for one in subclasses if one.__module__.startswith("provision.")]
-    # The script of rescue is data for a shell, printed as it is; tests/unit/test_rescue_offline.py looks into it.
+    # The file for a console is a program, printed as it is; tests/unit/test_rescue_offline.py looks into it.
     return sorted({one for one in found if one.__name__ != "OfflineDocument"}, key=lambda one: one.__name__)
 
 

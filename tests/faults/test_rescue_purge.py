@@ -121,11 +121,11 @@ def test_from_the_console_without_network(command):
     )
     host.run("sed 's/^[0-9.]*\\( .*sim.internal\\)/127.0.0.9\\1/' /etc/hosts >/tmp/hosts; cat /tmp/hosts >/etc/hosts")
     held = holds(host)
-    script = command.lab.folder / "console.sh"
+    script = command.lab.folder / "console.py"
     command.run("rescue", "console", "--offline-script", "-o", str(script))
     # Not by ssh: as a person would type it in from a stick.
-    host.run(["sh", "-c", f"cat >/root/rescue.sh <<'EOF'\n{script.read_text()}EOF"])
-    said = host.run("sh /root/rescue.sh -y --debs /media/usb", check=False, timeout=300)
+    host.run(["sh", "-c", f"cat >/root/rescue.py <<'EOF'\n{script.read_text()}EOF"])
+    said = host.run("python3 /root/rescue.py -y --debs /media/usb", check=False, timeout=300)
     assert said.rc == 0, said.stdout + said.stderr
     for code in ("dpkg.unfinished", "holds.not_installed", "kernel.no_module_for_next_boot"):
         assert code in said.stdout, said.stdout

@@ -303,7 +303,7 @@ def test_offline_needs_no_host(world, tmp_path):
     assert done.exit_code == 0
     for name in ("gpu01", "gpu02"):
         path = Path(done.hosts[name].path)
-        assert path == tmp_path / "scripts" / f"{name}.sh"
-        assert path.read_text().startswith("#!/bin/sh") and path.stat().st_mode & 0o111
+        assert path == tmp_path / "scripts" / f"{name}.py"
+        assert path.read_text().startswith("#!/usr/bin/env python3") and path.stat().st_mode & 0o111
     alone = rescue.offline(world.fleet(world.host("gpu01", [])), None, tmp_path)
-    assert alone.hosts["gpu01"].path is None and alone.hosts["gpu01"].script.startswith("#!/bin/sh")
+    assert alone.hosts["gpu01"].path is None and alone.hosts["gpu01"].script.startswith("#!/usr/bin/env python3")

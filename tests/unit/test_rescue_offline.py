@@ -1,160 +1,154 @@
-"""The offline script as text: it passes shellcheck, parses everywhere, and knows the names that the Python code knows."""
+"""The file for a console: whole or nothing, data that is never code, and the catalog's and the lock's word in it."""
 
 from __future__ import annotations
 
-import re
-import shutil
+import json
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils.lib.driver_names import COMPANIONS, is_version_locked
-from ansible_collections.gpu.provision.plugins.module_utils.rescue import purge as rescue_purge
-from ansible_collections.gpu.provision.plugins.module_utils.rescue import traces as rescue_traces
+from ansible_collections.gpu.provision.plugins.module_utils.rescue import console_packages
 from provision.catalog import load_catalog
 from provision.errors import UsageError
-from provision.rescue.offline import Known, known_of, of_packages, offline_script
+from provision.remote import bundle
+from provision.rescue.offline import Known, decisions, known_of, of_packages, offline_script
 
-CASES: dict[str, Any] = yaml.safe_load(Path(__file__).parents[1].joinpath("cases/rescue_purge.yml").read_text())
 KNOWN = Known("580-server", "open", "signed", "ubuntu", "headless", {"nvidia-utils-580-server": "580.1-1"}, "a test")
-VARIANTS: dict[str, tuple[dict[str, Any], Known | None]] = {
-    "nothing is known": ({}, None),
-    "a branch is wished": ({"nvidia_driver_branch": "580", "nvidia_driver_modules": "open"}, None),
-    "versions are known": ({}, KNOWN),
-    "NVIDIA's repository": ({"nvidia_driver_branch": "595", "nvidia_driver_channel": "cuda"}, None),
-    "not managed": ({"nvidia_driver_manage": False, "nvidia_driver_hold": False}, None),
-}
+ODD = 'gpu01\r\n\'; import os\n\x0c"""\u2028\u202e'
 
 
-def program(name: str) -> str:
-    """Path of a program, also one that pip put beside this Python."""
-    found = shutil.which(name) or shutil.which(name, path=str(Path(sys.executable).parent))
-    return found or pytest.skip(f"{name} is not installed")
+def run(path: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-I", str(path), *words], capture_output=True, text=True)
 
 
-def setting(text: str, name: str) -> str:
-    """What the shell makes of one setting of the script."""
-    head = text[: text.index("# --- helpers")]
-    argv = ["sh", "-c", f'{head}\nprintf %s "${name}"']
-    return subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+@pytest.fixture(scope="module")
+def script() -> str:
+    return offline_script("gpu01.example.org", {}, KNOWN, "2026-11-28 12:00 UTC")
 
 
-@pytest.mark.parametrize("variant", ["nothing is known", "versions are known"])
-def test_shellcheck_has_nothing_to_say(variant: str) -> None:
-    text = offline_script("gpu01.example.org", *VARIANTS[variant])
-    done = subprocess.run([program("shellcheck"), "-s", "sh", "-"], input=text, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout
+def test_a_person_can_read_what_it_is_and_paste_it(script: str) -> None:
+    lines = script.splitlines()
+    assert script.isascii() and max(map(len, lines)) < 250
+    head = "\n".join(lines[:30])
+    assert "gpu01.example.org" in head and "2026-11-28 12:00 UTC" in head and "the versions of a test" in head
+    assert all(line.startswith("#") for line in lines[: lines.index("")])
 
 
-def test_open_or_proprietary_is_the_catalogs_answer_for_every_card_and_branch() -> None:
-    catalog = load_catalog()
-    # One branch of each order: the script goes by nothing else of a branch.
-    orders = {tuple(catalog.flavours((), branch.number)): branch for branch in catalog.branches}
-    asked = [
-        (branch.number, device, flavours[0])
-        for branch in orders.values()
-        for device in [*catalog.gpu_data.devices, "2fff", "1bff"]
-        if (flavours := catalog.flavours([catalog.gpu_by_id(device)], branch.number))
+def test_it_starts_from_anywhere_and_knows_its_options(script: str, tmp_path: Path) -> None:
+    path = tmp_path / "rescue.py"
+    path.write_text(script)
+    done = run(path, "--help")
+    assert done.returncode == 0 and all(word in done.stdout for word in ("--debs", "--purge", "--undo", "--look", "-y"))
+    # A paste through a Windows machine changes the ends of lines.
+    path.write_bytes(script.replace("\n", "\r\n").encode() + b"\r\n")
+    assert run(path, "--nope").returncode == 64
+
+
+def test_what_is_damaged_or_cut_off_does_not_run(script: str, tmp_path: Path) -> None:
+    path, lines = tmp_path / "rescue.py", script.splitlines(keepends=True)
+    checked = next(at for at, line in enumerate(lines) if line.startswith("import importlib"))
+    for end in range(lines.index("try:\n") + 1, checked - 4):
+        with pytest.raises(SyntaxError):
+            compile("".join(lines[:end]), "rescue.py", "exec")
+    packed = script.index("# --- program")
+    damaged = [
+        "".join(lines[: checked + 3]),
+        script[: packed + 5000],
+        script[: script.rindex("# --- sha256") + 40],
+        script.replace('"managed": true', '"managed": false'),
+        script[: packed + 2000] + ("A" if script[packed + 2000] != "A" else "B") + script[packed + 2001 :],
     ]
-    assert {("2342", "open"), ("15f8", "proprietary")} <= {(device, flavour) for _, device, flavour in asked}
-    text = offline_script("gpu01", {}, None)
-    head = text[: text.index("# --- helpers")]
-    function = re.search(r"^flavour_for\(\) \{.*?^\}$", text, re.MULTILINE | re.DOTALL)
-    assert function
-    calls = "\n".join(f"flavour_for {branch} 0x{device}" for branch, device, _ in asked)
-    done = subprocess.run(
-        ["sh", "-s"], input=f"{head}\n{function[0]}\n{calls}\n", capture_output=True, text=True, check=True
-    )
-    wrong = [row for row, said in zip(asked, done.stdout.split(), strict=True) if row[2] != said]
-    assert not wrong
+    for text in damaged:
+        path.write_text(text)
+        done = run(path, "--help")
+        assert (done.returncode, done.stdout) == (64, ""), text[-200:]
+        assert "is damaged, or only a part of it is here" in done.stderr
 
 
-def test_a_card_that_takes_one_flavour_decides_for_all_cards() -> None:
-    text = offline_script("gpu01", {}, None)
-    function = re.search(r"^flavour_for\(\) \{.*?^\}$", text, re.MULTILINE | re.DOTALL)
-    assert function
-    calls = (
-        "flavour_for 580 0x2330 0x15f8\nflavour_for 550-server 0x2330 0x2342\nflavour_for 580\nflavour_for 999 0x2330\n"
-    )
-    head = text[: text.index("# --- helpers")]
-    done = subprocess.run(
-        ["sh", "-s"], input=f"{head}\n{function[0]}\n{calls}", capture_output=True, text=True, check=True
-    )
-    assert done.stdout.split() == ["proprietary", "open", "open", "open"]
+def test_it_has_to_be_a_file(script: str) -> None:
+    done = subprocess.run([sys.executable, "-I", "-"], input=script, capture_output=True, text=True)
+    assert done.returncode == 64 and "save it as one" in done.stderr
 
 
-@pytest.mark.parametrize("shell", [["dash"], ["busybox", "sh"], ["bash", "--posix"]], ids=lambda argv: argv[0])
-def test_every_shell_parses_it(shell: list[str]) -> None:
-    argv = [program(shell[0]), *shell[1:], "-n"]
-    for values, known in VARIANTS.values():
-        done = subprocess.run(argv, input=offline_script("gpu01", values, known), capture_output=True, text=True)
-        assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_nothing_smuggles_shell_in() -> None:
-    text = offline_script(
-        "gpu01'; touch /tmp/x; '", {}, Known(series="580", source="s", packages={"nvidia-utils-580": "1; x"})
-    )
-    assert setting(text, "HOST") == "gpu01'; touch /tmp/x; '"
-    assert setting(text, "WANTED") == "nvidia-utils-580=1; x"
+def test_values_of_hosts_are_data(tmp_path: Path) -> None:
+    known = Known("580", source=ODD, packages={"nvidia-utils-580": "1; x\n# --- sha256 0\n"})
+    text = offline_script(ODD, {}, known)
+    block = text.partition("# --- decisions: JSON ---\n")[2].partition("# --- program")[0]
+    found = json.loads("".join(line[2:] for line in block.splitlines()))
+    assert (found["host"], found["wanted"]) == (ODD, ["nvidia-utils-580=1; x\n# --- sha256 0\n"])
+    assert text.isascii() and "import os" not in [line.strip() for line in text.splitlines()]
+    path = tmp_path / "rescue.py"
+    path.write_text(text)
+    assert run(path, "--help").returncode == 0
     with pytest.raises(UsageError, match="no branch of the driver"):
         offline_script("gpu01", {"nvidia_driver_branch": "580'; touch /tmp/x; '"})
 
 
-def test_exactly_the_drivers_names_are_its_own() -> None:
-    text = offline_script("gpu01", {})
-    ours, foreign = setting(text, "DRIVER_RE"), setting(text, "FOREIGN_RE")
-
-    def grep(*argv: str, given: str) -> str:
-        return subprocess.run(["grep", "-E", *argv], input=given, capture_output=True, text=True).stdout
-
-    names = [name.split(":")[0] for name in CASES["names"]["ours"] + CASES["names"]["theirs"]]
-    taken = grep("-v", foreign, given=grep(ours, given="\n".join(names) + "\n")).split()
-    assert taken == [name for name in names if rescue_purge.is_ours(name)]
+def test_everything_that_it_imports_is_in_it(script: str) -> None:
+    sent = bundle.needed("rescue.console")
+    assert {"rescue.step", "rescue.snapshot", "rescue.purge", "rescue.undo", "apt.transaction", "probe.facts"} <= set(
+        sent
+    )
 
 
 @pytest.mark.parametrize(
-    ("name", "versioned", "driver"),
+    ("values", "known", "wanted"),
     [
-        ("nvidia-utils-580-server", True, True),
-        ("libnvidia-compute-580", True, True),
-        ("nvidia-fabricmanager-580", True, False),
-        ("libnvsdm", True, False),
-        ("nvidia-firmware-580-580.126.20", False, False),
-        ("libnvidia-egl-wayland1", False, False),
-        ("nvidia-driver-pinning-595", False, False),
-        *((name, False, False) for name in sorted(COMPANIONS)),
+        (
+            {},
+            None,
+            {"managed": True, "hold": True, "series": "", "channel": "ubuntu", "build": "auto", "variant": "headless"},
+        ),
+        (
+            {"nvidia_driver_branch": "595", "nvidia_driver_channel": "cuda", "nvidia_driver_modules": "open"},
+            None,
+            {"series": "595", "channel": "cuda", "build": "dkms", "flavour": "open"},
+        ),
+        ({"nvidia_driver_manage": False, "nvidia_driver_hold": False}, None, {"managed": False, "hold": False}),
+        ({"nvidia_driver_branch": "595"}, KNOWN, {"series": "580-server", "flavour": "open", "build": "signed"}),
+        (
+            {"nvidia_driver_variant": "desktop", "nvidia_driver_build": "dkms"},
+            KNOWN,
+            {"variant": "desktop", "build": "dkms"},
+        ),
     ],
 )
-def test_what_makes_a_driver_and_what_its_version(name: str, versioned: bool, driver: bool) -> None:
-    text = offline_script("gpu01", {})
-    loose = bool(re.search(setting(text, "LOOSE_RE"), name))
-    assert (not loose) is versioned is is_version_locked(name)
-    assert (not loose and not re.search(setting(text, "FABRIC_RE"), name)) is driver
+def test_what_was_decided(values: dict[str, Any], known: Known | None, wanted: dict[str, Any]) -> None:
+    found = decisions("gpu01", values, known)
+    assert {key: found[key] for key in wanted} == wanted
+    # The catalog is asked where the cards decide, and nowhere else.
+    assert ("alone" in found) is (found["flavour"] == "auto")
 
 
-def test_modules_are_found_in_the_places_that_modprobe_knows() -> None:
-    pattern = re.compile(setting(offline_script("gpu01", {}), "MODULE_RE"))
-    top = "/lib/modules/6.8.0-45-generic"
-    assert pattern.search(f"{top}/updates/dkms/nvidia.ko.zst") and pattern.search(
-        f"{top}/kernel/nvidia-580-open/nvidia-uvm.ko"
-    )
-    assert not pattern.search(f"{top}/kernel/drivers/video/fbdev/nvidia/nvidiafb.ko")
-    assert not pattern.search(f"{top}/updates/dkms/nvidia-fs.ko")
-    assert rescue_traces.MODULE.match("nvidia-peermem.ko.xz")
+def test_open_or_proprietary_is_the_catalogs_answer_for_every_card_and_branch() -> None:
+    catalog, decided = load_catalog(), decisions("gpu01", {})
+    asked = [
+        (branch.number, device, flavours[0])
+        for branch in catalog.branches
+        for device in [*catalog.gpu_data.devices, "2fff", "1bff"]
+        if (flavours := catalog.flavours([catalog.gpu_by_id(device)], branch.number))
+    ]
+    assert {("2342", "open"), ("15f8", "proprietary")} <= {(device, flavour) for _, device, flavour in asked}
+    # As it arrives on the host.
+    decided = json.loads(json.dumps(decided))
+    assert not [row for row in asked if console_packages.flavour(decided, str(row[0]), [row[1]]) != row[2]]
 
 
-def test_device_ids_below_1e00_are_older_than_turing() -> None:
-    # The script tells open from proprietary by that; every card of the catalog must agree.
-    catalog = load_catalog()
-    cards = [(id_, catalog.gpu_by_id(id_)) for id_ in catalog.gpu_data.devices]
-    assert len(cards) > 100
-    assert [(id_, card.name) for id_, card in cards if card.turing_or_newer != (int(id_, 16) >= 0x1E00)] == []
+@pytest.mark.parametrize(
+    ("series", "devices", "flavour"),
+    [
+        ("580", ["2330", "15f8"], "proprietary"),
+        ("550-server", ["2330", "2342"], "open"),
+        ("580", [], "open"),
+        ("999", ["2330"], "open"),
+    ],
+)
+def test_a_card_that_takes_one_flavour_decides_for_all_cards(series: str, devices: list[str], flavour: str) -> None:
+    assert console_packages.flavour(json.loads(json.dumps(decisions("gpu01", {}))), series, devices) == flavour
 
 
 def test_known_versions_go_without_those_of_single_kernels() -> None:
@@ -164,7 +158,7 @@ def test_known_versions_go_without_those_of_single_kernels() -> None:
     }
     known = of_packages(packages, "a test")
     assert known is not None and (known.series, known.flavour, known.build) == ("580-server", "open", "signed")
-    assert setting(offline_script("gpu01", {}, known), "WANTED") == "nvidia-utils-580-server=580.1-1"
+    assert decisions("gpu01", {}, known)["wanted"] == ["nvidia-utils-580-server=580.1-1"]
     assert of_packages({"nvidia-utils-580": "1", "nvidia-utils-570": "1"}, "a test") is None
 
 
@@ -215,11 +209,3 @@ def test_earlier_runs_are_what_is_known_without_a_lock(tmp_path: Path) -> None:
     assert known is not None and (known.series, dict(known.packages)) == ("580", {"nvidia-utils-580": "580.1-1"})
     assert known.source == "the run 20261102T000000Z-apply-bbbbbb"
     assert known_of("gpu02", {}, tmp_path) is None
-
-
-def test_it_names_what_it_finds_as_diagnose_does() -> None:
-    from provision.diagnose import pages
-
-    named = set(re.findall(r"finding ([a-z_]+\.[a-z_]+) ", offline_script("gpu01", {})))
-    assert len(named) > 10
-    assert named <= set(pages.codes())

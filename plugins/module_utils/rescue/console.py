@@ -18,6 +18,7 @@ import time
 
 from ansible_collections.gpu.provision.plugins.module_utils.apt import common as apt_common
 from ansible_collections.gpu.provision.plugins.module_utils.apt import query as apt_query
+from ansible_collections.gpu.provision.plugins.module_utils.apt import settle as apt_settle
 from ansible_collections.gpu.provision.plugins.module_utils.apt import sources as apt_sources
 from ansible_collections.gpu.provision.plugins.module_utils.apt import transaction as apt_transaction
 from ansible_collections.gpu.provision.plugins.module_utils.apt.common import AptError
@@ -156,9 +157,10 @@ class Console(object):
             self.failure(error)
             return None
 
-    def command(self, argv, seconds=SECONDS):
-        """Run a command, or say that it would be run; True when it went well."""
+    def command(self, argv, seconds=SECONDS, options=()):
+        """Run a command, or say that it would be run; True when it went well. options: of apt, which are not shown."""
         self.say("+ " + " ".join(argv))
+        argv = argv[:1] + apt_common.option_args(options) + argv[1:]
         if self.dry:
             return True
         result = self.attempt(apt_common.run, argv, seconds)
@@ -192,6 +194,9 @@ class Console(object):
             stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
             path = "%s/offline-%s.log" % (apt_transaction.LOGS, stamp)
             self.log = open(path, "a", encoding="utf-8", errors="backslashreplace")  # noqa: SIM115
+        # What an interrupted run began goes on to its end: nothing is judged in the middle of it.
+        if not apt_settle.settle(apt_transaction.LOCK, LOCK_SECONDS)["settled"]:
+            raise Ended(5, "A change of an earlier run is still at work: let it end, then run this again.")
         if self.options.undo:
             return self.undo()
         self.read()
@@ -316,13 +321,14 @@ class Console(object):
         self.read()
         if any(not rescue_purge.is_ours(p.name) for p in self.state.unfinished):
             self.packages.refresh()
-            argv = ["apt-get"] + apt_common.option_args() + ["--no-remove", "--no-install-recommends", "-f", "install"]
-            would = apt_query.parse_simulation(apt_common.run(argv + ["-s"], 120).out)
+            argv, options = ["apt-get", "--no-remove", "--no-install-recommends", "-f", "install"], apt_common.OPTIONS
+            asked = apt_common.run(argv[:1] + apt_common.option_args(options) + ["-s"] + argv[1:], 120)
+            would = apt_query.parse_simulation(asked.out)
             theirs = [change["name"] for change in would if rescue_purge.is_ours(change["name"])]
             if theirs:
                 self.say("  refused: apt would touch the driver for that: %s" % " ".join(theirs))
             else:
-                self.command(argv + ["-y"])
+                self.command(argv + ["-y"], options=options)
         self.mark()
 
     def initramfs(self):

@@ -79,10 +79,10 @@ class Packages(object):
 
     def jump(self, names, series, gone):
         """A name is not a branch: the archive turns ended branches into packages that bring the next one. That one, or None."""
-        coming = [change for change in self.simulate(names, gone)["changes"] if change["action"] != "remove"]
-        parsed = [driver_names.parse(change["name"]) for change in coming]
-        utils = [p for p in parsed if p and p.base == "nvidia-utils" and p.branch]
-        return next((p.series for p in utils if p.branch != series.split("-")[0]), None)
+        coming = [change["name"] for change in self.simulate(names, gone)["changes"] if change["action"] != "remove"]
+        parsed = [[p for p in map(driver_names.parse, some) if p and p.branch] for some in (coming, names)]
+        asked = {series.split("-")[0]} | {p.branch for p in parsed[1]}
+        return next((p.series for p in parsed[0] if p.base == "nvidia-utils" and p.branch not in asked), None)
 
     def top(self, series):
         """What apt is asked for, for a series: as the inventory decides, else by the Ubuntu archive's names."""
@@ -154,8 +154,8 @@ class Packages(object):
 
     def install(self, names, changes):
         """Make the changes that apt simulated for these names. Returns whether it was done."""
-        shown = ["+ %s %s %s" % (c["action"], c["name"], c["version"] or "") for c in changes]
-        self.talk.say("\n".join(shown))
+        for change in changes:
+            self.talk.say(" ".join(filter(None, ("+", change["action"], change["name"], change["version"]))))
         if self.dry:
             return True
         versions = {change["name"]: change["version"] for change in changes}
@@ -178,12 +178,12 @@ class Packages(object):
             return False
         if self.dry:
             return True
-        status = apt_query.without_packages(own_files.read(apt_common.DPKG_STATUS).decode("utf-8", "replace"), gone)
+        status = apt_query.without_packages(apt_common.status_text(), gone)
         path = self.folder() + "/status"
         own_files.write(path, status.encode("utf-8"))
         options = ("Dir::State::status=" + path, "Dir::Cache::pkgcache=", "Dir::Cache::srcpkgcache=")
-        argv = ["apt-get"] + apt_common.option_args(apt_common.OPTIONS + options)
-        return self.talk.command(argv + ["-y", "-d", "--no-install-recommends", "install"] + found[0], SECONDS)
+        argv = ["apt-get", "-y", "-d", "--no-install-recommends", "install"] + found[0]
+        return self.talk.command(argv, SECONDS, apt_common.OPTIONS + options)
 
     def hold(self, leave):
         """What was on hold and is still there; every package of the driver too, where the inventory holds it."""
@@ -258,12 +258,12 @@ class Packages(object):
 def flavour(decisions, series, devices):
     """open or proprietary: as decided, else the first of the branch's order that every card takes.
 
-    decisions: "flavour", and where that is auto "orders" {branch: [flavours]} and "alone" {flavour: [[first, last]]}, ranges
+    decisions: "flavour", and where that is auto "orders" {branch: flavours} and "alone" {flavour: [[first, last]]}, ranges
     of PCI device ids that take this one alone. devices: ids in hexadecimal.
     """
     if decisions["flavour"] != "auto":
         return decisions["flavour"]
-    order = decisions["orders"].get(series.split("-")[0], ["open", "proprietary"])
+    order = decisions["orders"].get(series.split("-")[0], "open proprietary").split()
     numbers = [int(device, 16) for device in devices]
     takes = {
         kind
