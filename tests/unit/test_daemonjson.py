@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,18 @@ def exists(path: str) -> bool:
     return path == "/usr/bin/nvidia-container-runtime"
 
 
+def in_order(data: bytes) -> Any:
+    """Everything that a file says, in its order."""
+    return json.loads(data, object_pairs_hook=list)
+
+
+def shape(data: bytes) -> tuple[Any, ...]:
+    """How a file is written: indentation of its first member, whether it is one line, line ends, its end."""
+    first = re.match(rb"\{\s*\n([ \t]+)", data)
+    end = data[len(data.rstrip()) :]
+    return first and first.group(1), b"\n" in data.strip(), b"\r\n" in data, end
+
+
 @pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
 def test_case(case: dict[str, Any]) -> None:
     data = data_of(case)
@@ -45,11 +58,36 @@ def test_case(case: dict[str, Any]) -> None:
         assert expected["hint"] in error.hint
         return
     document, changed = daemon_json.merge(daemon_json.parse(data), wish, exists)
-    assert document.data == (data if case.get("same") else case["result"].encode())
+    if case.get("same"):
+        assert document.data == data
+    else:
+        assert in_order(document.data) == in_order(case["result"].encode())
+        assert shape(document.data) == shape(case["result"].encode())
     assert changed == case.get("changed", [])
     assert [case["warning"] in warning for warning in document.warnings] == [True] * ("warning" in case)
     again, nothing = daemon_json.merge(daemon_json.parse(document.data), wish, exists)
     assert (again.data, nothing) == (document.data, [])
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b'{"a": ' + b"[" * 70 + b"]" * 70 + b"}", "nested more than 64 deep"),
+        (b"[" * 500_000, "nested more than 64 deep"),
+        (b'{"a": 1' + b"0" * 5000 + b"}", "is none that a computer has"),
+        (b'{"a": 1e999}', "is none that a computer has"),
+        (b'{"a": NaN}', "NaN is no value of JSON"),
+        (b'{"a": -Infinity}', "-Infinity is no value of JSON"),
+    ],
+)
+def test_what_no_dockerd_reads_is_refused(data: bytes, message: str) -> None:
+    with pytest.raises(daemon_json.DaemonJsonError, match=message):
+        daemon_json.parse(data)
+
+
+def test_half_of_a_pair_is_what_it_is_for_dockerd() -> None:
+    document, _ = daemon_json.merge(daemon_json.parse(rb'{"labels": ["a=\ud800"], "\udfff": 1}'), RUNTIME)
+    assert json.loads(document.data) == {**document.value, "labels": ["a=\ufffd"], "\ufffd": 1}
 
 
 def test_the_table_is_whole() -> None:
@@ -138,8 +176,8 @@ def test_what_python_reads_strictly_we_read_alike(data: bytes) -> None:
         assert error.line >= 1 and error.column >= 1 and error.hint
         return
     text = data.decode("utf-8-sig")
-    if document.root is not None:
-        assert document.root.plain() == json.loads(text)
+    assert document.value == (json.loads(text) or {} if text.strip(" \t\r\n") else {})
+    assert document.data == text.encode()
 
 
 @pytest.mark.parametrize(
