@@ -204,7 +204,7 @@ def test_packages_from_a_stick(root: Root, repo: Repo) -> None:
     known = of_packages(dict(item.split("=") for item in pinned("550", OLD)), "a test")
     assert known is not None
     root.write(f"/lib/modules/{KERNEL}/build", "")
-    said = run(root, "-y", "--debs", "/media/usb stick", known=known)
+    said = run(root, "-y", "--debs", "media/usb stick", known=known)
     assert {name: root.selections()[name] for name in names("550")} == dict.fromkeys(names("550"), f"hi {OLD}"), said
     assert root.selections()["lab-tool"] == "ii 1.0"
 
@@ -239,6 +239,9 @@ def test_purge_takes_the_driver_alone(host: Root, repo: Repo) -> None:
     assert "driver.two_installers" in refused, refused
     known = of_packages(dict(item.split("=") for item in pinned("580", NEW)), "a test")
     host.write(f"/lib/modules/{KERNEL}/build", "")
+    before = host.selections()
+    dry = run(host, "--dry-run", "--purge", known=known, rc=0)
+    assert "would remove /usr/bin/nvidia-uninstall" in dry and host.selections() == before, dry
     said = run(host, "-y", "--purge", known=known)
     now = host.selections()
     assert not [name for name in now if "550" in name], said

@@ -60,7 +60,8 @@ def main(decisions, argv, program):
         signal.signal(number, signal.default_int_handler)
     console = Console(decisions, options)
     try:
-        return console.run()
+        code = console.attempt(console.run)
+        return 1 if code is None else code
     except Ended as end:
         console.say(end.words)
         return end.rc
@@ -69,9 +70,6 @@ def main(decisions, argv, program):
             "\nInterrupted. What apt and dpkg were doing goes on to its end; run this again, it goes on from there."
         )
         return 130
-    except _FAILURES as error:
-        console.failure(error)
-        return 1
     except OSError as error:
         console.say("%s: is the disk full or read-only?" % error)
         return 1
@@ -114,7 +112,7 @@ class Console(object):
         self.decisions, self.options, self.dry = decisions, options, options.dry_run
         self.taken, self.leave, self.log, self.state = None, "", None, None
         self.failed = self.declined = False
-        self.packages = Packages(decisions, self, options.debs, self.dry)
+        self.packages = Packages(decisions, self, options.debs and os.path.abspath(options.debs), self.dry)
 
     # --- talk
 
@@ -122,9 +120,13 @@ class Console(object):
         """Print a text, and write it to the log. No password of the host's files is in it."""
         text = redact.text(text)
         print(text, flush=True)
-        if self.log is not None:
-            self.log.write(text + "\n")
-            self.log.flush()
+        try:
+            if self.log is not None:
+                self.log.write(text + "\n")
+                self.log.flush()
+        except OSError as error:
+            self.log = None
+            print("  no log from here on: %s" % error, flush=True)
 
     def ask(self, text):
         """Ask before a step. One that is declined is not done; the next one is asked for all the same."""
@@ -190,10 +192,7 @@ class Console(object):
     def run(self):
         """Everything, to the exit code."""
         if not (self.dry or self.options.look):
-            os.makedirs(apt_transaction.LOGS, exist_ok=True)
-            stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-            path = "%s/offline-%s.log" % (apt_transaction.LOGS, stamp)
-            self.log = open(path, "a", encoding="utf-8", errors="backslashreplace")  # noqa: SIM115
+            self.open_log()
         # What an interrupted run began goes on to its end: nothing is judged in the middle of it.
         if not apt_settle.settle(apt_transaction.LOCK, LOCK_SECONDS)["settled"]:
             raise Ended(5, "A change of an earlier run is still at work: let it end, then run this again.")
@@ -225,6 +224,15 @@ class Console(object):
             self.nouveau()
             self.initramfs()
         return self.conclude()
+
+    def open_log(self):
+        """A disk that is full or read-only may be the trouble: then there is no log."""
+        path = time.strftime(apt_transaction.LOGS + "/offline-%Y%m%dT%H%M%SZ.log", time.gmtime())
+        try:
+            os.makedirs(apt_transaction.LOGS, exist_ok=True)
+            self.log = open(path, "a", encoding="utf-8", errors="backslashreplace")  # noqa: SIM115
+        except OSError as error:
+            self.say("no log: %s" % error)
 
     def read(self):
         self.state = self.packages.state = State()
