@@ -54,7 +54,7 @@ no look at a host finds them. Each with its source in `provision/catalog/data/tr
 def checks_page() -> str:
     """Return the text of docs/checks.md."""
     parts = [_CHECKS]
-    for check in checks.CHECKS:
+    for check in checks.every():
         parts.append(f"## {check.code}\n\n{inspect.getdoc(check.function)}\n")
         rows = list(dict.fromkeys(_bad_verdicts(check.function)))
         parts.append("".join(f"- **{status}**: {message}" + _hints(hints) for status, message, hints in rows))

@@ -74,10 +74,11 @@ class ActionModule(ActionBase):
         # Half a second of imports, only where nobody has planned yet.
         import_provision()
         from provision.errors import ProvisionError
-        from provision.planning import PARTS, plan_host
+        from provision.parts.registry import roles
+        from provision.planning import plan_host
 
         together = roles_to_run(self._task, role, task_vars)
-        parts = [part for part, name in PARTS.items() if name in together]
+        parts = [part for part, name in roles().items() if name in together]
         try:
             values = role_values(
                 self._templar, {**task_vars, **{k: v for each in together.values() for k, v in each.items()}}

@@ -18,18 +18,16 @@ from provision.errors import Exit, ProvisionError, RefusedError, UsageError
 from provision.facts import Facts, Package, Source
 from provision.inventory import Host
 from provision.lib import files
-from provision.lock.compare import REASONS, Change, changes
+from provision.lock.compare import Change, changes
 from provision.lock.hold import path_of
 from provision.lock.make import Entry, Seen, entry, kind_of, make
-from provision.lock.model import NAME, PARTS, VARIABLE, WRITE_HINT, Lock, LockedGroup, dump, load, save
+from provision.lock.model import NAME, VARIABLE, WRITE_HINT, Lock, LockedGroup, dump, load, save
 from provision.parts import checks
 from provision.parts.plan import HostPlan
-from provision.planning import PARTS as PLANNED
+from provision.parts.registry import by_name, in_locks, roles
 from provision.planning import plan_from_facts, read_facts
 from provision.planning.verification import expect_of, select
 from provision.runs.fleet import Fleet, Silent, Talk, ask_all
-
-_ROLES = {"driver": "nvidia_driver", "cuda": "cuda_toolkit", "containers": "container_toolkit"}
 
 
 class LockedHostResult(BaseModel):
@@ -62,12 +60,13 @@ def run(
     move, all when empty. Hosts that fail a check, or differ from the others of their kind, are refused (exit 5) and stay
     in the file as they were.
     """
-    odd = [part for part in only if part not in PARTS]
+    known = [part.name for part in in_locks()]
+    odd = [part for part in only if part not in known]
     if odd or (only and not update):
         raise UsageError(
             "usage.part",
             f"no part of a lock is called {odd[0]}" if odd else "--only says what of --update moves",
-            hint=f"provision lock --update --only {'|'.join(PARTS)}",
+            hint=f"provision lock --update --only {'|'.join(known)}",
         )
     path = output or place(fleet)
     files.check_writable(path, WRITE_HINT)
@@ -78,7 +77,7 @@ def run(
             "lock.none", f"there is no lock at {path} to move on", hint="provision lock writes the first one"
         )
     catalog = load_catalog()
-    moving = [part for part in PARTS if part in (only or PARTS)] if update else []
+    moving = [part for part in known if part in (only or known)] if update else []
     answers = ask_all(fleet, fleet.hosts, "reading", _reader(fleet, catalog, old, path, moving), talk or Silent())
     return _concluded(answers, old, path, update, existed)
 
@@ -139,8 +138,8 @@ def _moved(
 ) -> _Read:
     """What a host will be by the newest plan for the moving parts; the others stay as locked."""
     wishes = {**values, VARIABLE: str(path)}
-    wishes.update({f"{_ROLES[part]}_update": True for part in moving if part in _ROLES})
-    held = [part for part in PLANNED if part not in moving]
+    wishes.update({f"{part.role}_update": True for part in map(by_name, moving) if part.apt})
+    held = [part for part in roles() if part not in moving]
     plan = plan_from_facts(name, facts, call, wishes, catalog, held=held)
     if plan.blockers:
         first = plan.blockers[0]
@@ -151,13 +150,15 @@ def _moved(
         group = _kept_parts(found.group, locked.group, moving)
         found = Entry(name, group, found.host, (*kind_of(group), found.kind[-1]))
     told = {reason.what: reason.because for reason in plan.decisions}
-    wanted = {what for part in moving for what in REASONS[part]}
+    wanted = {what for part in moving for what in by_name(part).reasons}
     return _Read(entry=found, because={w: b for w, b in told.items() if any(w.startswith(one) for one in wanted)})
 
 
 def _kept_parts(new: LockedGroup, old: LockedGroup, moving: Collection[str]) -> LockedGroup:
     """The new group with the parts that do not move as they were locked."""
-    return new.model_copy(update={part: getattr(old, part) for part in PARTS if part not in moving})
+    return new.model_copy(
+        update={part.name: getattr(old, part.name, None) for part in in_locks() if part.name not in moving}
+    )
 
 
 def predicted(facts: Facts, plan: HostPlan) -> Facts:

@@ -16,12 +16,12 @@ from provision.parts.containers.packages import is_toolkit_uri
 from provision.parts.desired import Desired
 from provision.parts.driver.installed import driver_packages, is_cuda_uri, is_ppa_uri, next_boot_problems
 from provision.parts.plan import HostPlan, Step
+from provision.parts.registry import title_of
 from provision.planning import standing
 from provision.planning.verification import expect_of, select
 
 _APPLY = "provision apply puts it right"
 _FILE = re.compile(r"^(?P<verb>write|remove) (?P<path>/\S+?):?(?: .*)?$")
-_PARTS = {"driver": "the driver", "cuda": "the toolkits", "containers": "the container toolkit"}
 _PERSISTENCED = "nvidia-persistenced"
 
 
@@ -41,7 +41,7 @@ def against_inventory(name: str, facts: Facts, values: dict[str, Any], catalog: 
     items += [
         Item(
             code=f"packages.{part}",
-            what=_PARTS[part],
+            what=title_of(part),
             expected="as the inventory asks",
             found="its packages have to change",
             against="inventory",
@@ -65,7 +65,7 @@ def _of_step(step: Step, facts: Facts) -> list[Item]:
     """What a step would put right, as what is wrong now."""
     if step.id == "hold":
         return _of_hold(step)
-    part = _PARTS.get(step.part, step.part)
+    part = title_of(step.part)
     if step.id == "packages":
         return [_item(f"packages.{step.part}", part, step.title, step.because)]
     files = [(match["verb"], match["path"]) for match in map(_FILE.match, step.details) if match]
@@ -102,7 +102,7 @@ def _of_hold(step: Step) -> list[Item]:
         return []
     found = f"not held: {', '.join(loose[:4])}" if loose else f"held and not installed: {', '.join(stale[:4])}"
     found += f" and {len(loose) - 4} more" if len(loose) > 4 else ""
-    return [_item(f"holds.{step.part}", f"holds of {_PARTS.get(step.part, step.part)}", "every package held", found)]
+    return [_item(f"holds.{step.part}", f"holds of {title_of(step.part)}", "every package held", found)]
 
 
 def _of_boot(step: Step, has_files: bool, facts: Facts) -> list[Item]:

@@ -276,3 +276,8 @@ _KINDS = {
     "missing": "missing",
     "literal": "not one of the known words",
 }
+
+
+def natural(text: str) -> list[tuple[int, int, str]]:
+    """Sort key of names as people count: gpu2 before gpu10."""
+    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"([0-9]+)", text) if part]

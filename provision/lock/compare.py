@@ -7,16 +7,9 @@ from collections.abc import Mapping
 
 from pydantic import BaseModel
 
-from provision.lock.make import flat
-from provision.lock.model import Lock, LockedGroup, LockedHost, natural
-
-# Part of a plan -> what its reasons are about (plan.Reason.what), in the order in which they are told.
-REASONS = {
-    "driver": ("branch", "version", "channel", "series", "driver", "replaced"),
-    "cuda": ("CUDA", "cuDNN", "NCCL", "default"),
-    "containers": ("container toolkit", "replaced"),
-    "conda": (),
-}
+from provision.lib.text import natural
+from provision.lock.model import Lock, LockedGroup, LockedHost
+from provision.parts.registry import in_locks
 
 
 class Change(BaseModel):
@@ -65,47 +58,27 @@ def _reasons(lock: Lock, group: str, because: Mapping[str, Mapping[str, str]]) -
 
 
 def _of_group(name: str, one: LockedGroup, other: LockedGroup, because: Mapping[str, str]) -> list[Change]:
-    found = []
-    found += _headline(
-        name, "driver", "driver", _driver(one), _driver(other), because.get("version") or because.get("branch") or ""
-    )
-    minors = {*(one.cuda.releases if one.cuda else {}), *(other.cuda.releases if other.cuda else {})}
-    for minor in sorted(minors, key=natural):
-        pair = [group.cuda.releases.get(minor) if group.cuda else None for group in (one, other)]
-        found += _headline(name, "cuda", f"CUDA {minor}", pair[0], pair[1], because.get(f"CUDA {minor}", ""))
-    for what, key in (("cuDNN", "cudnn"), ("NCCL", "nccl"), ("default CUDA", "default")):
-        pair = [_library(group, key) for group in (one, other)]
-        found += _headline(
-            name, "cuda", what, pair[0], pair[1], because.get(what if key != "default" else "default", "")
+    found = [
+        Change(
+            group=name,
+            part=part.name,
+            what=line.what,
+            old=line.old,
+            new=line.new,
+            because=next((because[key] for key in line.reason if because.get(key)), ""),
         )
-    pair = [group.containers.version if group.containers else None for group in (one, other)]
-    found += _headline(name, "containers", "container toolkit", pair[0], pair[1], because.get("container toolkit", ""))
-    found += _packages(name, one, other)
-    found += _conda(name, one, other)
-    return found
-
-
-def _headline(group: str, part: str, what: str, old: str | None, new: str | None, because: str) -> list[Change]:
-    return [Change(group=group, part=part, what=what, old=old, new=new, because=because)] if old != new else []
-
-
-def _driver(group: LockedGroup) -> str | None:
-    driver = group.driver
-    return f"{driver.version} {driver.flavour}, {driver.build}, {driver.series}" if driver else None
-
-
-def _library(group: LockedGroup, key: str) -> str | None:
-    value = getattr(group.cuda, key) if group.cuda else None
-    if isinstance(value, dict):
-        return ", ".join(dict.fromkeys(value[major] for major in sorted(value))) or None
-    return value
+        for part in in_locks()
+        for line in part.headlines(getattr(one, part.name, None), getattr(other, part.name, None))
+        if line.old != line.new
+    ]
+    return [*found, *_packages(name, one, other), *_others(name, one, other)]
 
 
 def _packages(name: str, one: LockedGroup, other: LockedGroup) -> list[Change]:
     """Packages that move, by part and by the pair of versions: one line for all that go from one version to another."""
     found: list[Change] = []
     before, after = one.by_part, other.by_part
-    for part in ("driver", "cuda", "containers"):
+    for part in (part.name for part in in_locks() if part.apt):
         a, b = before.get(part, {}), after.get(part, {})
         moves: dict[tuple[str | None, str | None], list[str]] = {}
         for package in sorted({*a, *b}, key=natural):
@@ -116,14 +89,20 @@ def _packages(name: str, one: LockedGroup, other: LockedGroup) -> list[Change]:
     return found
 
 
-def _conda(name: str, one: LockedGroup, other: LockedGroup) -> list[Change]:
-    bare = {"driver": None, "cuda": None, "containers": None}
-    a, b = (flat(group.model_copy(update=bare)) for group in (one, other))
-    return [
-        Change(group=name, part="conda", what=key, old=a.get(key), new=b.get(key))
-        for key in sorted({*a, *b}, key=natural)
-        if a.get(key) != b.get(key)
-    ]
+def _others(name: str, one: LockedGroup, other: LockedGroup) -> list[Change]:
+    """What parts have that comes by no package of apt's."""
+    found = []
+    for part in (part for part in in_locks() if not part.apt):
+        a, b = (
+            {k: v for p, entry in group.entries() if p is part for k, v in p.flat(entry).items()}
+            for group in (one, other)
+        )
+        found += [
+            Change(group=name, part=part.name, what=key, old=a.get(key), new=b.get(key))
+            for key in sorted({*a, *b}, key=natural)
+            if a.get(key) != b.get(key)
+        ]
+    return found
 
 
 def _of_hosts(before: Lock, new: Lock, moved: set[str]) -> list[Change]:

@@ -6,23 +6,20 @@ word. A kernel is never moved by a plan, so what the lock says of kernels is for
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils.lib import cuda_names, deb_version, driver_names
+from ansible_collections.gpu.provision.plugins.module_utils.lib import deb_version
 from provision.errors import Issue
 from provision.facts import Facts
-from provision.lock.model import NAME, VARIABLE, HostLock, Lock, LockedCuda, LockedDriver, LockedHost, load
+from provision.lock.model import NAME, VARIABLE, HostLock, Lock, LockedHost, load
 from provision.parts.candidates import Offer
-from provision.parts.containers.resolve import ContainersTarget
-from provision.parts.cuda.desired import library_wishes
-from provision.parts.cuda.resolve import CudaTarget, CudaWish
-from provision.parts.decision import Target
 from provision.parts.desired import Desired
+from provision.parts.registry import by_name, in_locks
 
 _MOVE_ON = "provision lock --update takes the inventory's wish over; --no-lock plans without the lock"
 
@@ -131,8 +128,7 @@ class Held:
 
     def channel(self, part: str) -> str:
         """The channel that a part's packages come from, as planning calls it."""
-        driver = self.lock.group.driver
-        return {"driver": driver.channel if driver else "ubuntu", "cuda": "cuda"}.get(part, "container_toolkit")
+        return by_name(part).channel_of(getattr(self.lock.group, part))
 
     def missing(self, facts: Facts, part: str) -> dict[str, str]:
         """Pins of a part that the host does not have at that version."""
@@ -155,142 +151,28 @@ def hold(host: HostLock, values: Mapping[str, Any], facts: Facts, parts: Collect
             )
         )
         return Held(host, found, issues, pins)
-    wanted = {
-        "driver": bool(values.get("nvidia_driver_manage", True)) and bool(facts.gpus),
-        "cuda": bool(Desired(values).cuda.versions),
-        "containers": bool(values.get("container_toolkit_runtimes") or values.get("container_toolkit_rootless_users")),
-    }
-    for part, prefix in (("driver", "nvidia_driver"), ("cuda", "cuda_toolkit"), ("containers", "container_toolkit")):
-        if part not in parts or not wanted[part]:
+    desired = Desired(values)
+    for part in in_locks():
+        if part.name not in parts or not part.apt or not part.is_asked(desired, facts):
             continue
-        if values.get(f"{prefix}_update"):
-            issues.append(
-                _issue(
-                    host, "lock.contradicts", f"{prefix}_update asks for newer versions, the lock for its own", where
-                )
-            )
+        if values.get(f"{part.role}_update"):
+            message = f"{part.role}_update asks for newer versions, the lock for its own"
+            issues.append(_issue(host, "lock.contradicts", message, where))
             continue
-        if getattr(group, part) is None:
-            issues.append(
-                _issue(host, "lock.contradicts", f"the inventory asks for {_WORDS[part]}, the lock has none", where)
-            )
+        locked = getattr(group, part.name, None)
+        if locked is None:
+            message = f"the inventory asks for {part.one}, the lock has none"
+            issues.append(_issue(host, "lock.contradicts", message, where))
             continue
-        exact, against = _EXACT[part](group, values)
+        exact, against = part.exact(locked, desired)
         issues += [_issue(host, "lock.contradicts", message, where) for message in against]
         found.update(exact)
-        pins[part] = dict(group.by_part[part])
-    if "cuda" in pins and group.cuda:
-        pins["cuda"] = _wanted_toolkits(pins["cuda"], group.cuda, Desired(found).cuda)
+        pins[part.name] = part.pins(locked, Desired(found))
     return Held(host, found, issues, pins)
-
-
-_WORDS = {"driver": "a driver", "cuda": "CUDA toolkits", "containers": "containers with GPUs"}
 
 
 def _issue(host: HostLock, code: str, message: str, where: str) -> Issue:
     return Issue(code=code, host=host.name, message=message, because=[f"locked in {where}"], hint=_MOVE_ON)
-
-
-def _driver(group: Any, values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    locked: LockedDriver = group.driver
-    against = []
-    branch = str(values.get("nvidia_driver_branch") or "recommended")
-    if branch != "recommended" and branch not in (locked.series, driver_names.branch(locked.version)):
-        against.append(f"nvidia_driver_branch asks for {branch}, the lock has {locked.series}")
-    exact: dict[str, Any] = {"nvidia_driver_branch": locked.series}
-    for name, value in (
-        ("version", locked.version),
-        ("channel", locked.channel),
-        ("modules", locked.flavour),
-        ("build", locked.build),
-        ("variant", locked.variant),
-    ):
-        asked = str(values.get(f"nvidia_driver_{name}") or "auto")
-        if asked not in ("auto", value):
-            against.append(f"nvidia_driver_{name} asks for {asked}, the lock has {value}")
-        exact[f"nvidia_driver_{name}"] = value
-    return exact, against
-
-
-def _cuda(group: Any, values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    locked: LockedCuda = group.cuda
-    wish, against, versions = Desired(values).cuda, [], []
-    for asked in wish.versions:
-        minor = ".".join(asked.split(".")[:2])
-        release = locked.releases.get(minor)
-        if release is None:
-            has = ", ".join(locked.releases)
-            against.append(f"cuda_toolkit_versions asks for {asked}, the lock has {has}")
-        elif asked not in (minor, release):
-            against.append(f"cuda_toolkit_versions asks for {asked}, the lock has {release}")
-        versions.append(release or asked)
-    minors = [".".join(version.split(".")[:2]) for version in versions]
-    exact: dict[str, Any] = {"cuda_toolkit_versions": versions}
-    if wish.default and ".".join(wish.default.split(".")[:2]) != locked.default:
-        against.append(f"cuda_toolkit_default asks for {wish.default}, the lock has {locked.default}")
-    elif locked.default in minors:
-        exact["cuda_toolkit_default"] = locked.default
-    for name, there in (
-        ("cudnn", list(dict.fromkeys(locked.cudnn.values()))),
-        ("nccl", [locked.nccl] if locked.nccl else []),
-    ):
-        asked_text = getattr(wish, name)
-        if asked_text == "none":
-            continue
-        if asked_text != "auto" and not _satisfied(asked_text, there):
-            against.append(f"cuda_toolkit_{name} asks for {asked_text}, the lock has {', '.join(there) or 'none'}")
-        exact[f"cuda_toolkit_{name}"] = ", ".join(there) or "none"
-    return exact, against
-
-
-def _satisfied(text: str, there: Iterable[str]) -> bool:
-    """Every version that is asked for ("9", "9.14, 8", "2.28.3+cuda12.8") is among those of the lock."""
-    have = list(there)
-    wishes = library_wishes(text)
-    if wishes is None:
-        # unreadable: resolve says so
-        return True
-    return all(
-        any(
-            str(cuda_names.upstream(version)).split(".")[: len((wish.version or "").split("."))]
-            == (wish.version or "").split(".")
-            and wish.suffix in (None, cuda_names.suffix(version))
-            for version in have
-        )
-        for wish in wishes
-    )
-
-
-def _containers(group: Any, values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    version = group.containers.version
-    asked = str(values.get("container_toolkit_version") or "")
-    against = []
-    if asked and asked.split("-")[0] != version:
-        against.append(f"container_toolkit_version asks for {asked}, the lock has {version}")
-    return {"container_toolkit_version": version}, against
-
-
-_EXACT = {"driver": _driver, "cuda": _cuda, "containers": _containers}
-
-
-def _wanted_toolkits(pins: dict[str, str], locked: LockedCuda, wish: CudaWish) -> dict[str, str]:
-    """Pins of the toolkits and libraries that are asked for: the inventory says what, the lock which version."""
-    minors = {".".join(version.split(".")[:2]) for version in wish.versions}
-    if minors >= set(locked.releases) and "none" not in (wish.cudnn, wish.nccl):
-        return pins
-    majors = {minor.split(".")[0] for minor in minors}
-    found = {}
-    for name, version in pins.items():
-        package = cuda_names.parse(name, version)
-        if package is None:
-            continue
-        if package.kind in ("cudnn", "nccl"):
-            wanted = getattr(wish, package.kind) != "none"
-        else:
-            wanted = package.version in minors if package.version else package.major in (None, *majors)
-        if wanted:
-            found[name] = version
-    return found
 
 
 # --- what it makes of offers and decisions ------------------------------------------------------------------------------
@@ -344,31 +226,3 @@ def _nearest(there: Collection[str], version: str) -> str:
 def _version(facts: Facts, name: str) -> str | None:
     package = facts.packages.get(name)
     return package.version if package is not None and package.installed else None
-
-
-def driver_target(target: Target, held: Held, facts: Facts) -> Target:
-    """A decided driver with exactly the locked packages; what is installed stays where all of it is as locked."""
-    missing = held.missing(facts, "driver")
-    if target.installed:
-        return replace(target, packages=missing, installed=False) if missing else target
-    # The pinning package goes before, in a transaction of its own.
-    pins = {n: v for n, v in held.pins["driver"].items() if not n.startswith("nvidia-driver-pinning-")}
-    return replace(target, packages={**target.packages, **pins})
-
-
-def cuda_target(target: CudaTarget, held: Held, facts: Facts) -> CudaTarget:
-    """Decided toolkits with exactly the locked packages."""
-    return replace(
-        target,
-        packages=dict(sorted({**target.packages, **held.missing(facts, "cuda")}.items())),
-        names=tuple(sorted({*target.names, *held.pins["cuda"]})),
-    )
-
-
-def containers_target(target: ContainersTarget, held: Held, facts: Facts) -> ContainersTarget:
-    """A decided container toolkit with exactly the locked packages."""
-    return replace(
-        target,
-        packages=dict(sorted({**target.packages, **held.missing(facts, "containers")}.items())),
-        names=tuple(sorted({*target.names, *held.pins["containers"]})),
-    )

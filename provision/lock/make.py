@@ -17,31 +17,13 @@ from ansible_collections.gpu.provision.plugins.module_utils.apt import files as 
 from ansible_collections.gpu.provision.plugins.module_utils.lib import driver_names, openpgp
 from provision.catalog import Catalog
 from provision.errors import Issue, ProvisionError
-from provision.facts import CondaEnvironment, Facts, Gpu
-from provision.lock.model import (
-    Lock,
-    LockedConda,
-    LockedContainers,
-    LockedCuda,
-    LockedDriver,
-    LockedEnvironment,
-    LockedGpu,
-    LockedGroup,
-    LockedHost,
-    LockedKernel,
-    LockedRepository,
-    natural,
-)
-from provision.parts.conda.desired import CondaWish
-from provision.parts.conda.resolve import resolve_conda
-from provision.parts.containers.packages import installed_toolkit
-from provision.parts.containers.resolve import ContainersWish
-from provision.parts.cuda.packages import is_there
-from provision.parts.cuda.resolve import CudaWish, resolve_cuda
-from provision.parts.decision import Decision, DriverWish, kernel_flavours
+from provision.facts import Facts, Gpu
+from provision.lib.text import natural
+from provision.lock.model import Lock, LockedGpu, LockedGroup, LockedHost, LockedKernel, LockedRepository
+from provision.parts.base import Host
+from provision.parts.decision import kernel_flavours
 from provision.parts.desired import Desired
-from provision.parts.driver.installed import installed_driver
-from provision.parts.driver.resolve import resolve_driver
+from provision.parts.registry import decide, in_locks
 
 Kind = tuple[Any, ...]
 
@@ -76,85 +58,40 @@ class Made:
 
 def entry(seen: Seen, catalog: Catalog) -> Entry:
     """Say what a host has, by the parts that its inventory manages. Raises ProvisionError where that cannot be told."""
-    facts, values = seen.facts, seen.values
+    facts = seen.facts
     if not (facts.host.os.version_id and facts.host.arch):
-        raise _refused(
+        raise ProvisionError(
             "lock.no_release",
             "the release or the architecture of the host cannot be told",
-            facts.refused[:4],
-            "provision scan tells what could not be read",
+            because=facts.refused[:4],
+            hint="provision scan tells what could not be read",
         )
-    desired = Desired(values)
-    decision = resolve_driver(desired.driver, facts, catalog, {})
-    driver = _driver(desired.driver, facts)
+    host = Host(facts, catalog, Desired(seen.values))
+    decide(host)
+    asked = [part for part in in_locks() if part.is_asked(host.desired, facts)]
+    entries = {part.name: part.entry(host, host.decisions[part.name], seen.more) for part in asked}
     group = LockedGroup(
         ubuntu=facts.host.os.version_id,
         arch=facts.host.arch,
-        driver=driver,
-        cuda=_cuda(desired.cuda, seen, catalog, decision),
-        containers=_containers(desired.containers, facts, catalog),
-        conda=_conda(desired.conda, facts, catalog, decision),
-        repositories=_repositories(facts, desired, catalog),
+        repositories=_repositories(facts, host.desired, catalog),
+        **entries,
     )
-    host = LockedHost(
+    driver, own = group.driver, [part.own(host, host.decisions[part.name]) for part in asked]
+    locked = LockedHost(
         group="",
         driver=facts.module.loaded.version if facts.module.loaded and not driver else None,
         kernel=_kernel(facts),
         gpus=[_gpu(gpu, facts, catalog) for gpu in facts.gpus],
         sources=sorted({source.file for source in facts.apt.sources if source.enabled}),
-        environments={
-            env.path: env.digest for env in _environments(desired.conda, facts, catalog, decision) if env.digest
-        },
+        environments={path: digest for one in own for path, digest in one.items()},
     )
     flavours = tuple(kernel_flavours(facts)) if driver and driver.build == "signed" else ()
-    return Entry(seen.name, group, host, (*kind_of(group), flavours))
+    return Entry(seen.name, group, locked, (*kind_of(group), flavours))
 
 
 def kind_of(group: LockedGroup) -> Kind:
     """What makes hosts of one kind, as far as a lock's group says it."""
-    driver, cuda = group.driver, group.cuda
-    return (
-        group.ubuntu,
-        group.arch,
-        driver and (driver.channel, driver.series, driver.flavour, driver.build, driver.variant, driver.fabric_manager),
-        cuda and (tuple(sorted(cuda.releases, key=natural)), cuda.default, tuple(sorted(cuda.cudnn)), bool(cuda.nccl)),
-        group.containers is not None,
-        tuple((path, tuple(sorted(group.conda[path].environments))) for path in sorted(group.conda)),
-    )
-
-
-def _refused(code: str, message: str, because: Sequence[str], hint: str) -> ProvisionError:
-    return ProvisionError(code, message, because=because, hint=hint)
-
-
-def _driver(wish: DriverWish, facts: Facts) -> LockedDriver | None:
-    if not wish.manage or not facts.gpus:
-        return None
-    have = installed_driver(facts)
-    if not (have.version and have.series and have.flavour and have.build and have.channel and have.variant):
-        raise _refused(
-            "lock.no_driver",
-            "the installed driver is not one whole driver",
-            [f"versions: {', '.join(have.versions) or 'none'}"],
-            "provision apply makes it one; then lock",
-        )
-    own = {name: v for name, v in have.packages.items() if not _is_kernels(name) and facts.packages[name].installed}
-    return LockedDriver(
-        version=have.version,
-        series=have.series,
-        flavour=cast(Any, have.flavour),
-        build=cast(Any, have.build),
-        channel=cast(Any, have.channel),
-        variant=cast(Any, have.variant),
-        fabric_manager=any(driver_names.parse(name).base == "nvidia-fabricmanager" for name in own),
-        packages=own,
-    )
-
-
-def _is_kernels(name: str) -> bool:
-    """Packages that follow a kernel, and are the host's own: linux-modules-nvidia-580-open-6.8.0-45-generic, …"""
-    package = driver_names.parse(name)
-    return package is not None and package.base.startswith("linux-")
+    return (group.ubuntu, group.arch, *(part.kind(getattr(group, part.name, None)) for part in in_locks()))
 
 
 def _belongs_to(name: str, kernel: str) -> bool:
@@ -195,81 +132,6 @@ def short(slot: str) -> str:
     """0000:1b:00.0 and 00000000:1B:00.0 are one function: domain (4 digits), bus, device, function."""
     domain, _, rest = slot.lower().partition(":")
     return f"{domain[-4:]}:{rest}"
-
-
-def _cuda(wish: CudaWish, seen: Seen, catalog: Catalog, driver: Decision) -> LockedCuda | None:
-    if not wish.versions:
-        return None
-    facts = seen.facts
-    decision = resolve_cuda(wish, facts, catalog, {}, driver)
-    target = decision.target
-    if target is None or target.packages:
-        because = [issue.message for issue in decision.blockers] or [
-            "packages of them are missing or of other versions"
-        ]
-        raise _refused(
-            "lock.no_toolkits",
-            "the toolkits are not all there as the inventory asks",
-            because,
-            "provision apply installs them; then lock",
-        )
-    belongs = {*target.names, *seen.more}
-    return LockedCuda(
-        releases=dict(target.releases),
-        default=target.default,
-        cudnn=dict(target.cudnn),
-        nccl=target.nccl,
-        packages={name: facts.packages[name].version for name in belongs if is_there(facts.packages, name)},
-    )
-
-
-def _containers(wish: ContainersWish, facts: Facts, catalog: Catalog) -> LockedContainers | None:
-    if not wish.wanted:
-        return None
-    have = installed_toolkit(facts, catalog)
-    if not have.whole or have.version is None:
-        raise _refused(
-            "lock.no_container_toolkit",
-            "the container toolkit is not there as one version",
-            have.words,
-            "provision apply makes it so; then lock",
-        )
-    return LockedContainers(version=have.version, packages=dict(have.packages))
-
-
-def _environments(wish: CondaWish, facts: Facts, catalog: Catalog, driver: Decision) -> list[CondaEnvironment]:
-    """The environments that the inventory asks for and that are there."""
-    if not wish.wanted:
-        return []
-    asked = {env.path for env in resolve_conda(wish, facts, catalog, driver).environments}
-    return [env for env in facts.conda.environments if env.path in asked]
-
-
-def _conda(wish: CondaWish, facts: Facts, catalog: Catalog, driver: Decision) -> dict[str, LockedConda]:
-    if not wish.wanted:
-        return {}
-    wanted = set(resolve_conda(wish, facts, catalog, driver).wanted)
-    environments = _environments(wish, facts, catalog, driver)
-    return {
-        prefix.path: LockedConda(
-            distribution=prefix.distribution,
-            version=prefix.version or "",
-            environments={env.path: locked_environment(env) for env in environments if env.prefix == prefix.path},
-        )
-        for prefix in facts.conda.prefixes
-        if prefix.path in wanted
-    }
-
-
-def locked_environment(env: CondaEnvironment) -> LockedEnvironment:
-    """What the lock says of an environment: its Python, and the builds of what concerns CUDA."""
-    return LockedEnvironment(
-        python=env.python,
-        packages={
-            name: " ".join(filter(None, (package.version, package.build))) for name, package in env.packages.items()
-        },
-        pip=dict(env.pip),
-    )
 
 
 def _repositories(facts: Facts, desired: Desired, catalog: Catalog) -> dict[str, LockedRepository]:
@@ -412,33 +274,15 @@ def differences(one: LockedGroup, other: LockedGroup, left: str, right: str) -> 
 def flat(group: LockedGroup) -> dict[str, str]:
     """Everything of a group that must be equal on its hosts, by what it is called."""
     found = dict(group.packages)
-    if group.driver:
-        found["driver"] = f"{group.driver.version} {group.driver.flavour} {group.driver.build}"
-    if group.cuda:
-        found.update({f"CUDA {minor}": release for minor, release in group.cuda.releases.items()})
-        found["default CUDA"] = group.cuda.default
-    for path, conda in group.conda.items():
-        found[path] = f"{conda.distribution} {conda.version}"
-        for env_path, env in conda.environments.items():
-            found[f"{env_path} python"] = env.python or "none"
-            found.update({f"{env_path} {name}": version for name, version in {**env.packages, **env.pip}.items()})
+    for part, entry in group.entries():
+        found.update(part.flat(entry))
     return found
 
 
 def _name(group: LockedGroup) -> str:
     """A name for a group that says what it is: ubuntu-24.04-amd64-580-open-signed-cuda-12.8-containers."""
-    words = [f"ubuntu-{group.ubuntu}", group.arch]
-    if group.driver:
-        driver = group.driver
-        words += [driver.series, driver.flavour, driver.build]
-        words += [driver.channel] if driver.build == "dkms" else []
-        words += ["desktop"] if driver.variant == "desktop" else []
-        words += ["fabric"] if driver.fabric_manager else []
-    if group.cuda:
-        words += ["cuda", *sorted(group.cuda.releases, key=natural)]
-    words += ["containers"] if group.containers else []
-    words += ["conda"] if group.conda else []
-    return "-".join(words)
+    words = [word for part, entry in group.entries() for word in part.words(entry)]
+    return "-".join([f"ubuntu-{group.ubuntu}", group.arch, *words])
 
 
 def _fresh(name: str, taken: set[str]) -> str:

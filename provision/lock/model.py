@@ -11,14 +11,21 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
 
 from provision.errors import Issue, UsageError
-from provision.facts import Flavour
 from provision.lib import files, own_state
+from provision.lib.text import natural
+from provision.parts.base import Part
+from provision.parts.conda.part import Installations
+from provision.parts.containers.part import LockedContainers
+from provision.parts.cuda.part import LockedCuda
+from provision.parts.driver.part import LockedDriver
+from provision.parts.locked import Locked, Versions
+from provision.parts.registry import in_locks
 
 # beside the inventory
 NAME = "fleet.lock.yml"
@@ -26,7 +33,6 @@ NAME = "fleet.lock.yml"
 VARIABLE = "gpu_provision_lock"
 SCHEMA = "provision/lock/1"
 WRITE_HINT = "name a file in a folder that you can write: -o FILE"
-PARTS = ("driver", "cuda", "containers", "conda")
 # The C one is ten times faster, where PyYAML was built with it; a lock of a hundred hosts has thousands of lines.
 _FASTEST: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 # What YAML 1.1 takes for numbers and dates besides (1:30 is ninety, 2026-11-28 a day) are versions here.
@@ -41,10 +47,6 @@ _HEADER = """\
 # Written by `provision lock`: the exact versions of verified hosts. apply installs exactly these, drift compares with them.
 # `provision lock --update` moves it on and says what changes. Keep it in git, beside the inventory.
 """
-# Debian policy 5.6.12 and 5.6.1; a name may carry its architecture (libnvidia-gl-580:i386).
-DebianVersion = Annotated[str, StringConstraints(pattern=r"^(?:[0-9]+:)?[0-9][A-Za-z0-9.+~:-]*$")]
-PackageName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.+-]+(?::[a-z0-9]+)?$")]
-Versions = dict[PackageName, DebianVersion]
 _WORDS = {
     "string_type": "is not a text",
     "dict_type": "is not a mapping",
@@ -58,11 +60,7 @@ _WORDS = {
 }
 
 
-class _Locked(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, populate_by_name=True)
-
-
-class LockedRepository(_Locked):
+class LockedRepository(Locked):
     """A repository that locked packages come from. key: fingerprint of the key it is signed by, where that is known."""
 
     uri: str
@@ -71,54 +69,7 @@ class LockedRepository(_Locked):
     key: str | None = None
 
 
-class LockedDriver(_Locked):
-    """version: NVIDIA's. packages: Debian versions, without those that belong to one kernel (see LockedHost.kernel)."""
-
-    version: str
-    # "580", "580-server"
-    series: str
-    flavour: Flavour
-    build: Literal["signed", "dkms"]
-    channel: Literal["ubuntu", "cuda", "ppa"]
-    variant: Literal["desktop", "headless"]
-    fabric_manager: bool = False
-    packages: Versions = Field(default_factory=dict)
-
-
-class LockedCuda(_Locked):
-    """releases: minor -> release ("12.8": "12.8.1"); cudnn: CUDA major -> version; nccl with its +cudaX.Y."""
-
-    releases: dict[str, str]
-    default: str
-    cudnn: dict[str, str] = Field(default_factory=dict)
-    nccl: str | None = None
-    packages: Versions = Field(default_factory=dict)
-
-
-class LockedContainers(_Locked):
-    """The container toolkit."""
-
-    version: str
-    packages: Versions = Field(default_factory=dict)
-
-
-class LockedEnvironment(_Locked):
-    """A conda environment that the inventory asks for. packages: "version build" of what concerns CUDA; pip: versions."""
-
-    python: str | None = None
-    packages: dict[str, str] = Field(default_factory=dict)
-    pip: dict[str, str] = Field(default_factory=dict)
-
-
-class LockedConda(_Locked):
-    """One installation of conda that the inventory asks for; environments by path."""
-
-    distribution: str
-    version: str
-    environments: dict[str, LockedEnvironment] = Field(default_factory=dict)
-
-
-class LockedGroup(_Locked):
+class LockedGroup(Locked):
     """What hosts of one kind have: everything that must be equal on all of them. conda: by its path."""
 
     ubuntu: str
@@ -126,15 +77,32 @@ class LockedGroup(_Locked):
     driver: LockedDriver | None = None
     cuda: LockedCuda | None = None
     containers: LockedContainers | None = None
-    conda: dict[str, LockedConda] = Field(default_factory=dict)
+    conda: Installations = Field(default_factory=dict)
     # as their files are called: cuda
     repositories: dict[str, LockedRepository] = Field(default_factory=dict)
+
+    # entries of the registry's other parts are extra fields
+    model_config = ConfigDict(extra="allow")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_other_parts(cls, data: Any) -> Any:
+        """Read them by their parts; a field of no part is refused as everywhere."""
+        extra = {name: data[name] for name in data if name not in cls.model_fields} if isinstance(data, dict) else {}
+        if not extra:
+            return data
+        known: dict[str, Any] = {part.name: (part.locked, None) for part in in_locks() if part.name in extra}
+        return {**data, **dict(create_model("Others", __base__=Locked, **known).model_validate(extra))}
+
+    def entries(self, *, apt: bool | None = None) -> list[tuple[Part[Any, Any], Any]]:
+        """Parts that are locked, with their entries. apt: only those whose packages do (or do not) come through apt."""
+        found = [(part, getattr(self, part.name, None)) for part in in_locks() if apt in (None, part.apt)]
+        return [(part, entry) for part, entry in found if entry]
 
     @property
     def by_part(self) -> dict[str, dict[str, str]]:
         """Exact Debian versions by part of a plan; parts that are not locked are left out."""
-        parts = {"driver": self.driver, "cuda": self.cuda, "containers": self.containers}
-        return {name: dict(part.packages) for name, part in parts.items() if part is not None}
+        return {part.name: dict(entry.packages) for part, entry in self.entries(apt=True)}
 
     @property
     def packages(self) -> dict[str, str]:
@@ -142,14 +110,14 @@ class LockedGroup(_Locked):
         return {name: version for part in self.by_part.values() for name, version in part.items()}
 
 
-class LockedKernel(_Locked):
+class LockedKernel(Locked):
     """The kernel that boots, and what belongs to it: signed modules of it, metapackages that would move it."""
 
     release: str
     packages: Versions = Field(default_factory=dict)
 
 
-class LockedGpu(_Locked):
+class LockedGpu(Locked):
     """A card as it was seen: width in lanes and speed in GT/s are the most that card and slot can do together."""
 
     slot: str
@@ -162,7 +130,7 @@ class LockedGpu(_Locked):
     mig: str | None = None
 
 
-class LockedHost(_Locked):
+class LockedHost(Locked):
     """What a host has of its own. environments: conda environments -> digest over all packages in them.
 
     driver: the loaded driver, of hosts whose driver is not ours to manage (an image's, a runfile's).
@@ -194,7 +162,7 @@ class HostLock:
         return {**self.group.packages, **(self.host.kernel.packages if self.host.kernel else {})}
 
 
-class Lock(_Locked):
+class Lock(Locked):
     """The whole file."""
 
     schema_id: Literal["provision/lock/1"] = Field(default="provision/lock/1", alias="schema")
@@ -373,19 +341,8 @@ def _explained(error: Any, lines: Mapping[tuple[Any, ...], int], where: str) -> 
 
 
 def _known_keys(place: Sequence[Any]) -> list[str]:
-    models = (
-        Lock,
-        LockedGroup,
-        LockedHost,
-        LockedDriver,
-        LockedCuda,
-        LockedContainers,
-        LockedConda,
-        LockedGpu,
-        LockedKernel,
-        LockedEnvironment,
-        LockedRepository,
-    )
+    models: list[type[BaseModel]] = [Lock, LockedGroup, LockedHost, LockedGpu, LockedKernel, LockedRepository]
+    models += [model for part in in_locks() for model in part.models]
     return sorted({(f.alias or name) for model in models for name, f in model.model_fields.items()})
 
 
@@ -439,18 +396,13 @@ def dump(lock: Lock) -> str:
 def _plain(thing: Any) -> Any:
     """Data of a model: fields in their order, names of mappings sorted, what is empty left out."""
     if isinstance(thing, BaseModel):
-        fields = {name: getattr(thing, name) for name in type(thing).model_fields}
+        fields = {name: getattr(thing, name) for name in [*type(thing).model_fields, *(thing.model_extra or {})]}
         return {name: _plain(value) for name, value in fields.items() if value not in (None, {}, [], "", False)}
     if isinstance(thing, Mapping):
         return {name: _plain(thing[name]) for name in sorted(thing, key=natural)}
     if isinstance(thing, list):
         return [_plain(item) for item in thing]
     return thing
-
-
-def natural(text: str) -> list[tuple[int, int, str]]:
-    """Sort key of names as people count: gpu2 before gpu10."""
-    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"([0-9]+)", text) if part]
 
 
 def save(lock: Lock, path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.apt import files as apt_files
+from provision.errors import Issue
 from provision.facts import Facts, Source
 from provision.inventory.proxy import HostProxy
 from provision.parts.plan import Reboot, Step
@@ -64,14 +65,17 @@ class PartPlan:
     """What has to change for one part of a host.
 
     spec: for the part's role, field by field; apt: what is asked of apt; steps and reboot: for people; summary: a few words
-    for the host's headline.
+    for the host's headline; reloads: systemd will read its units again;
+    lost_at_reload: what that breaks, whoever causes it.
     """
 
     spec: dict[str, Any]
     apt: AptPart | None
     steps: list[Step]
     summary: str = ""
-    reboot: Reboot = field(default_factory=Reboot)
+    reboot: Reboot | None = None
+    reloads: bool = False
+    lost_at_reload: Issue | None = None
 
 
 def combine(

@@ -112,6 +112,9 @@ class ContainersExpect(_Part):
 class Expect(_Part):
     """What a host is held to: what the inventory asks for, and where that leaves a choice, what resolve keeps."""
 
+    # what the registry's other parts expect, by their names
+    model_config = ConfigDict(extra="allow")
+
     driver: DriverExpect = DriverExpect()
     cuda: CudaExpect = CudaExpect()
     conda: CondaExpect = CondaExpect()

@@ -5,21 +5,14 @@ from __future__ import annotations
 from provision.facts import Facts
 from provision.lib.findings import Check
 from provision.parts.check import Expect, Judge
-from provision.parts.conda import checks as conda_checks
-from provision.parts.containers import checks as containers_checks
-from provision.parts.cuda import checks as cuda_checks
-from provision.parts.cuda import library_checks
-from provision.parts.driver import checks as driver_checks
+from provision.parts.registry import PARTS
 
-CHECKS: tuple[Judge, ...] = (
-    *driver_checks.CHECKS,
-    *cuda_checks.CHECKS,
-    *library_checks.CHECKS,
-    *conda_checks.CHECKS,
-    *containers_checks.CHECKS,
-)
+
+def every() -> list[Judge]:
+    """Every check, in the order in which a person would look."""
+    return [check for part in PARTS for check in part.checks]
 
 
 def run(facts: Facts, expect: Expect) -> list[Check]:
-    """Return what every check says of a host, in the order in which a person would look."""
-    return [check(facts, expect) for check in CHECKS]
+    """Return what every check says of a host."""
+    return [check(facts, expect) for check in every()]

@@ -7,7 +7,7 @@ commands, through Ansible modules for the action plugins. Nothing here changes a
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import provision.collection  # noqa: F401  (makes the collection importable)
@@ -20,40 +20,17 @@ from provision.facts import Facts
 from provision.inventory.repositories import ARCHIVE_NAME
 from provision.lib.text import answered
 from provision.lock import hold as locked
+from provision.parts import registry
 from provision.parts.apt import AptPart, combine, kept
+from provision.parts.base import Host
 from provision.parts.candidates import Candidate, Offer
-from provision.parts.conda.plan import conda_spec, conda_summary
-from provision.parts.conda.resolve import resolve_conda
-from provision.parts.containers.packages import is_toolkit_uri, toolkit_entries
-from provision.parts.containers.plan import UNATTENDED as CONTAINERS_UNATTENDED
-from provision.parts.containers.plan import plan_containers
-from provision.parts.containers.preconditions import lost_at_reload
-from provision.parts.containers.resolve import PATTERNS as CONTAINER_PATTERNS
-from provision.parts.containers.resolve import ContainersDecision, resolve_containers
-from provision.parts.cuda.plan import UNATTENDED as CUDA_UNATTENDED
-from provision.parts.cuda.plan import group_of, plan_cuda
-from provision.parts.cuda.resolve import PATTERNS as CUDA_PATTERNS
-from provision.parts.cuda.resolve import CudaDecision, resolve_cuda
-from provision.parts.decision import CHANNELS, Decision, kernel_flavours
+from provision.parts.containers.packages import is_toolkit_uri
 from provision.parts.desired import Desired
 from provision.parts.driver.installed import is_cuda_uri, is_ppa_uri
-from provision.parts.driver.plan import conflicting, cuda_entries, plan_driver
-from provision.parts.driver.resolve import resolve_driver
-from provision.parts.plan import HostPlan, PackageChange, Reason, Step
+from provision.parts.driver.plan import conflicting
+from provision.parts.plan import HostPlan, PackageChange, Reason, Reboot, Step
 
 Call = Callable[[str, dict[str, Any]], Any]
-
-# Part of a plan -> the role that carries it out. A plan is made for the roles of a play; the commands plan for all.
-PARTS = {
-    "driver": "nvidia_driver",
-    "cuda": "cuda_toolkit",
-    "conda": "miniconda",
-    "containers": "container_toolkit",
-    "proxy": "gpu_proxy",
-    "mirror": "gpu_mirror",
-}
-# What unattended-upgrades leaves alone for a role: one file of ours has it for all of them.
-_UNATTENDED = {"driver": driver_names.UNATTENDED_PATTERNS, "cuda": CUDA_UNATTENDED, "containers": CONTAINERS_UNATTENDED}
 
 
 def plan_host(
@@ -61,13 +38,13 @@ def plan_host(
     call: Call,
     values: dict[str, Any],
     catalog: Catalog | None = None,
-    parts: Collection[str] = PARTS,
-    held: Collection[str] = PARTS,
+    parts: Collection[str] | None = None,
+    held: Collection[str] | None = None,
 ) -> HostPlan:
     """Plan one host.
 
     values: effective role variables (variables.effective), with ``inventory_dir``; a lock beside the inventory is held
-    (lock.hold.path_of). parts: which of PARTS to plan for; held: which of them to hold to the lock. Raises
+    (lock.hold.path_of). parts: which of registry.roles() to plan for; held: which of them to hold to the lock; None: all. Raises
     UnreachableError or HostFailedError from ``call`` and UsageError for values, or a lock, that cannot be used.
     """
     return plan_from_facts(name, read_facts(call, values), call, values, catalog, parts, held)
@@ -90,8 +67,8 @@ def plan_from_facts(
     call: Call,
     values: dict[str, Any],
     catalog: Catalog | None = None,
-    parts: Collection[str] = PARTS,
-    held: Collection[str] = PARTS,
+    parts: Collection[str] | None = None,
+    held: Collection[str] | None = None,
 ) -> HostPlan:
     """As plan_host, with the facts at hand: apt is asked only where packages have to change."""
     planner = _Planner(name, facts, call, values, catalog or load_catalog(), parts, held)
@@ -110,7 +87,7 @@ def standing(
     the GPUs stop nothing here: nothing will be done.
     """
     idle = facts.model_copy(update={"gpu_users": []})
-    return _Planner(name, idle, _nobody, values, catalog or load_catalog(), PARTS, PARTS).stand()
+    return _Planner(name, idle, _nobody, values, catalog or load_catalog()).stand()
 
 
 def _nobody(program: str, args: dict[str, Any]) -> Any:
@@ -143,40 +120,41 @@ class _Planner:
         call: Call,
         values: dict[str, Any],
         catalog: Catalog,
-        parts: Collection[str],
-        held: Collection[str],
+        parts: Collection[str] | None = None,
+        held: Collection[str] | None = None,
     ) -> None:
-        self.name, self.facts, self.call, self.catalog, self.parts = name, facts, call, catalog, parts
+        self.name, self.call = name, call
+        self.parts = list(registry.roles() if parts is None else parts)
         # a warning where the lock says nothing of the host
         lock, self.unlocked = locked.lock_of(name, facts, values)
-        self.held = locked.hold(lock, values, facts, [p for p in parts if p in held]) if lock else None
+        self.held = (
+            locked.hold(lock, values, facts, [p for p in self.parts if held is None or p in held]) if lock else None
+        )
         # package -> versions, whatever repository they come from
         self.offered: dict[str, set[str]] = {}
         self.offer_errors: list[str] = []
         # nothing will be changed: the lock is compared with the host itself, not with a plan
         self.stands = False
-        if self.held:
-            values = self.held.values
-        self.desired = Desired(values, parts)
-        self.offers: dict[str, Offer] = {}
+        desired = Desired(self.held.values if self.held else values, self.parts)
+        self.host = Host(facts, catalog, desired, proxy=desired.proxy)
         # part -> packages that it asks apt for, or asks to go
         self.brings: dict[str, set[str]] = {}
         # on the host: apt's private folder, with the sources of every channel asked
         self.workdir: str | None = None
 
     def run(self) -> HostPlan:
-        driver, cuda, containers = self._decide()
+        self._decide()
         while wanted := [
             ask
-            for ask in dict.fromkeys([driver.ask, cuda.ask, *containers.asks, *self._locked_asks()])
-            if ask and ask not in self.offers
+            for ask in dict.fromkeys([*(ask for asks in self._asks().values() for ask in asks), *self._locked_asks()])
+            if ask not in self.host.offers
         ]:
-            _refuse_unreadable_sources(self.facts, driver, mended=self._mends_toolkit_sources)
-            if driver.blockers or cuda.blockers or containers.blockers:
+            self._refuse_unreadable_sources()
+            if any(decision.blockers for decision in self.host.decisions.values()):
                 break
             self._ask(wanted)
-            driver, cuda, containers = self._decide()
-        plan = self._plan(driver, cuda, containers)
+            self._decide()
+        plan = self._plan()
         apt = plan.spec["apt"]
         if plan.status != "blocked" and apt and (apt["install"] or apt["remove"]):
             self._simulate(plan)
@@ -184,12 +162,11 @@ class _Planner:
 
     def stand(self) -> tuple[HostPlan, list[str]]:
         self.stands = True
-        driver, cuda, containers = self._decide()
-        asks = {"driver": bool(driver.ask), "cuda": bool(cuda.ask), "containers": bool(containers.asks)}
-        asking = [part for part, open_ in asks.items() if open_]
+        self._decide()
+        asking = [part for part, asks in self._asks().items() if asks]
         # Without a target a part looks as if nothing of it were wanted: what it has in our files stays out of this.
         self.parts = [part for part in self.parts if part not in asking]
-        plan = self._plan(driver, cuda, containers)
+        plan = self._plan()
         plan.steps = [step for step in plan.steps if step.part not in asking]
         return plan, asking
 
@@ -197,66 +174,66 @@ class _Planner:
         if self.workdir:
             self.call("apt.query", {"op": "cleanup", "workdirs": [self.workdir]})
 
-    @property
-    def _mends_toolkit_sources(self) -> bool:
-        """Entries of NVIDIA's container repositories that contradict each other give way to our own."""
-        return self.desired.containers.wanted and self.desired.containers.remove_legacy
+    def _decide(self) -> None:
+        """Have the parts that need apt decide; the others do when that is settled."""
+        registry.decide(self.host, apt=True)
+        self._hold_to_lock()
 
-    def _decide(self) -> tuple[Decision, CudaDecision, ContainersDecision]:
-        driver = resolve_driver(self.desired.driver, self.facts, self.catalog, self.offers)
-        if "driver" not in self.parts:
-            # not this plan's business
-            driver.reasons, driver.warnings = [], []
-        decisions = (
-            driver,
-            resolve_cuda(self.desired.cuda, self.facts, self.catalog, self.offers, driver),
-            resolve_containers(
-                self.desired.containers, self.facts, self.catalog, self.offers, driver, self.desired.proxy
-            ),
-        )
-        self._hold_to_lock(*decisions)
-        return decisions
+    def _asks(self) -> dict[str, Sequence[str]]:
+        """Channels that parts wait for."""
+        return {part.name: part.asks(self.host.decisions[part.name]) for part in registry.PARTS if part.apt}
+
+    def _refuse_unreadable_sources(self) -> None:
+        host = self.host
+        errors = host.facts.apt.errors
+        others = [error for error in errors if not any(part.mends(host, error) for part in registry.PARTS)]
+        if others:
+            host.driver.block(
+                "apt.sources_broken",
+                "apt cannot read its sources: every apt call on this host fails",
+                others[:4],
+                "mend the named file first; it is not ours to change",
+            )
 
     # --- the lock ----------------------------------------------------------------------------------------------------
 
     def _locked_asks(self) -> list[str]:
         """Channels that have locked packages which the host does not have as locked."""
         held = self.held
-        return [held.channel(part) for part in held.pins if held.missing(self.facts, part)] if held else []
+        return [held.channel(part) for part in held.pins if held.missing(self.host.facts, part)] if held else []
 
-    def _hold_to_lock(self, driver: Decision, cuda: CudaDecision, containers: ContainersDecision) -> None:
+    def _hold_to_lock(self) -> None:
         """Make decided packages those of the lock; refuse what contradicts it, and versions that are gone."""
-        held = self.held
+        held, host = self.held, self.host
+        # What concerns the host as a whole is told with its driver.
+        first = host.driver
         if self.unlocked:
-            driver.warnings.append(self.unlocked)
+            first.warnings.append(self.unlocked)
         if held is None or self.stands:
             return
         gone = [
-            locked.not_offered(held, self.facts, part, self.offered, self.offer_errors)
+            locked.not_offered(held, host.facts, part, self.offered, self.offer_errors)
             for part in held.pins
-            if held.channel(part) in self.offers
+            if held.channel(part) in host.offers
         ]
         against = [*held.issues, *filter(None, gone)]
         if against:
             # What else resolve found follows from it, and its ways out are not those of a locked host.
-            for decision in (driver, cuda, containers):
+            for decision in host.decisions.values():
                 decision.blockers = []
-            driver.blockers = against
+            first.blockers = against
             return
-        if driver.target and "driver" in held.pins:
-            driver.target = locked.driver_target(driver.target, held, self.facts)
-        if cuda.target and "cuda" in held.pins:
-            cuda.target = locked.cuda_target(cuda.target, held, self.facts)
-        if containers.target and "containers" in held.pins:
-            containers.target = locked.containers_target(containers.target, held, self.facts)
-        for decision in (driver, cuda, containers):
+        for name, decision in host.decisions.items():
+            if name in held.pins and decision.target:
+                missing = held.missing(host.facts, name)
+                decision.target = registry.by_name(name).hold(decision.target, held.pins[name], missing)
             decision.reasons = [
                 reason.model_copy(update={"because": "locked"}) if reason.because == "asked for" else reason
                 for reason in decision.reasons
             ]
         if held.pins:
             like = "" if held.lock.listed else "; the host is not in it, and is like this group alone"
-            driver.reasons.insert(
+            first.reasons.insert(
                 0,
                 Reason(what="lock", value=held.lock.group_name, because=f"{held.lock.path} says these versions{like}"),
             )
@@ -265,104 +242,87 @@ class _Planner:
 
     def _source(self, channel: str) -> dict[str, Any] | None:
         """The repository of a channel; None for the Ubuntu archive."""
-        if channel == "ubuntu" and not conflicting(self.facts):
+        host = self.host
+        if channel == "ubuntu" and not conflicting(host.facts):
             return None
-        return self.desired.source("cuda" if channel == "ubuntu" else channel, self.facts, self.catalog)
-
-    def _source_of_toolkits(self, decision: CudaDecision) -> dict[str, Any] | None:
-        """NVIDIA's repository where toolkits come from it or came through our file; a host that has them needs none.
-
-        So a machine whose image brought CUDA, without internet, can be held and configured all the same.
-        """
-        if decision.target is None:
-            return None
-        ours = apt_files.sources_path("cuda") in self.facts.own_files
-        return self._source("cuda") if decision.target.packages or ours or conflicting(self.facts) else None
+        return host.desired.source("cuda" if channel == "ubuntu" else channel, host.facts, host.catalog)
 
     def _ask(self, channels: list[str]) -> None:
         """Ask apt once for these channels and those of before: the last folder knows the sources of all of them."""
-        every = list(dict.fromkeys([*self.offers, *channels]))
+        host, desired = self.host, self.host.desired
+        every = list(dict.fromkeys([*host.offers, *channels]))
         sources = {channel: self._source(channel) for channel in every}
         specs = {source["name"]: source for source in sources.values() if source}
-        if self.desired.mirror:
-            specs[ARCHIVE_NAME] = self.desired.mirror.archive(self.facts, self.catalog)
+        if desired.mirror:
+            specs[ARCHIVE_NAME] = desired.mirror.archive(host.facts, host.catalog)
         self.close()
         self.workdir = None
-        update = self.desired.driver.update or self.desired.cuda.update or self.desired.containers.update or bool(specs)
         # A locked version that old lists do not know may be there by now.
-        update = update or bool(self._locked_asks())
-        args = offer_args(list(specs.values()), self.facts, update=update)
-        if self.desired.containers.wanted:
-            args["patterns"] += CONTAINER_PATTERNS
-        if self._mends_toolkit_sources:
-            args["omit"] += [{"file": e.file, "line": e.line} for e in toolkit_entries(self.facts)]
-        if self.desired.proxy:
-            args["environment"] = self.desired.proxy.environment
-        if self.desired.mirror:
-            args["alone"] = True
+        update = bool(specs or self._locked_asks()) or any(
+            part.apt and part.config(desired).update for part in registry.PARTS
+        )
         pins = self.held.everything if self.held else {}
-        args["patterns"] += [re.escape(name.split(":")[0]) for name in sorted(pins)]
+        args: dict[str, Any] = {
+            "op": "offer",
+            "sources": list(specs.values()),
+            "omit": [
+                {"file": entry.file, "line": entry.line}
+                for part in registry.PARTS
+                for entry in part.omitted(host, specs)
+            ],
+            "patterns": [
+                *(pattern for part in registry.PARTS for pattern in part.patterns(host, specs)),
+                *(re.escape(name.split(":")[0]) for name in sorted(pins)),
+            ],
+            "refresh": "always" if update else "if_stale",
+        }
+        if host.proxy:
+            args["environment"] = host.proxy.environment
+        if desired.mirror:
+            args["alone"] = True
         answer = answered(self.call("apt.query", args), packages=dict)
         self.workdir = answer["workdir"]
         self.offer_errors = list(answer.get("errors") or [])
         self.offered = {name: {row["version"] for row in rows} for name, rows in answer["packages"].items()}
         for channel in every:
             source = sources[channel]
-            self.offers[channel] = Offer.from_json(answer, keep=lambda c, s=source, k=channel: _is_from(c, k, s))
-            self.offers[channel] = locked.restrict(self.offers[channel], pins)
+            offer = Offer.from_json(answer, keep=lambda c, s=source, k=channel: _is_from(c, k, s))
+            host.offers[channel] = locked.restrict(offer, pins)
 
     # --- the plan ----------------------------------------------------------------------------------------------------
 
-    def _plan(
-        self, decision: Decision, cuda_decision: CudaDecision, containers_decision: ContainersDecision
-    ) -> HostPlan:
-        target = decision.target
-        cuda_source = self._source_of_toolkits(cuda_decision)
-        driver = plan_driver(
-            self.desired.driver,
-            self.facts,
-            decision,
-            self._source(target.channel) if target else None,
-            bool(cuda_source),
-        )
-        cuda = plan_cuda(self.desired.cuda, self.facts, cuda_decision, cuda_source)
-        conda_decision = resolve_conda(self.desired.conda, self.facts, self.catalog, decision)
-        conda, conda_steps = conda_spec(self.desired.conda, self.facts, conda_decision)
-        toolkit_source = self._source("container_toolkit") if containers_decision.target else None
-        containers = plan_containers(self.desired.containers, self.facts, containers_decision, toolkit_source)
-        wanted = {"driver": driver.apt, "cuda": cuda.apt, "containers": containers.apt, "mirror": self._of_mirror()}
+    def _plan(self) -> HostPlan:
+        host, desired = self.host, self.host.desired
+        registry.decide(host, apt=False)
+        host.channels = {part.name: part.channel(host, host.decisions[part.name]) for part in registry.PARTS}
+        sources = {part: self._source(channel) if channel else None for part, channel in host.channels.items()}
+        plans = {part.name: part.plan(host, host.decisions[part.name], sources[part.name]) for part in registry.PARTS}
+        wanted = {**{part: plan.apt for part, plan in plans.items()}, "mirror": self._of_mirror()}
         self.brings = {part: {*_names(apt.install), *apt.remove} for part, apt in wanted.items() if apt}
-        asked = self._apt_parts(wanted)
-        steps = [*driver.steps, *cuda.steps, *conda_steps, *containers.steps]
-        desired = self.desired
+        steps = [step for plan in plans.values() for step in plan.steps]
         apt, configure = combine(
-            asked, self.facts, steps, desired.driver.lock_timeout, desired.proxy, bool(desired.mirror)
+            self._apt_parts(wanted), host.facts, steps, desired.driver.lock_timeout, host.proxy, bool(desired.mirror)
         )
-        decisions = (decision, cuda_decision, conda_decision, containers_decision)
-        summary = [self._summary(decision), cuda.summary, conda_summary(conda_decision), containers.summary]
+        decisions = [host.decisions[part.name] for part in registry.PARTS]
         plan = HostPlan(
             host=self.name,
             status="converged",
-            gpus=describe_gpus(self.facts, self.catalog),
-            summary="; ".join(filter(None, summary)),
+            gpus=describe_gpus(host.facts, host.catalog),
+            summary="; ".join(filter(None, (plan.summary for plan in plans.values()))),
             decisions=[reason for one in decisions for reason in one.reasons],
             steps=_in_order([*([configure] if configure else []), *steps]),
-            reboot=driver.reboot,
+            reboot=next((plan.reboot for plan in plans.values() if plan.reboot), Reboot()),
             blockers=[_on(self.name, issue) for one in decisions for issue in one.blockers],
             warnings=[_on(self.name, issue) for one in decisions for issue in one.warnings],
             spec={
-                "roles": [PARTS[part] for part in self.parts],
+                "roles": [registry.roles()[part] for part in self.parts],
                 "apt": apt,
                 "parts": {
-                    PARTS["driver"]: driver.spec,
-                    PARTS["cuda"]: cuda.spec,
-                    PARTS["conda"]: conda,
-                    PARTS["containers"]: containers.spec,
-                    PARTS["proxy"]: {},
-                    PARTS["mirror"]: {},
+                    **{part.role: plans[part.name].spec for part in registry.PARTS},
+                    **{role: {} for role in registry.SETTINGS.values()},
                 },
-                "environment": self.desired.proxy.environment,
-                "python": {"path": self.facts.host.python_path, "version": self.facts.host.python},
+                "environment": host.proxy.environment,
+                "python": {"path": host.facts.host.python_path, "version": host.facts.host.python},
             },
         )
         self._tell_refused(plan)
@@ -380,13 +340,15 @@ class _Planner:
             plan.status, plan.steps = "blocked", []
         elif plan.steps:
             plan.status = "changes"
-            lost = lost_at_reload(self.facts) if _reloads(plan) else None
-            plan.warnings += [_on(self.name, lost)] if lost else []
+            moves = apt is not None and any([apt["install"], apt["remove"], *apt["before"].values()])
+            # Scripts of packages with units have systemd read its units again, and so do our own files of units.
+            if moves or any(one.reloads for one in plans.values()):
+                plan.warnings += [_on(self.name, one.lost_at_reload) for one in plans.values() if one.lost_at_reload]
         return plan
 
     def _tell_refused(self, plan: HostPlan) -> None:
         """Warn of facts that cannot be used; without the release nothing can be chosen."""
-        refused = self.facts.refused
+        refused = self.host.facts.refused
         if not refused:
             return
         issue = Issue(
@@ -398,36 +360,25 @@ class _Planner:
             if all(place.startswith("/") for place in refused)
             else "look there: is its python3 Ubuntu's own? the host may be compromised",
         )
-        blocks = any(place.startswith("host.os.") for place in refused) and not self.facts.host.os.version_id
+        blocks = any(place.startswith("host.os.") for place in refused) and not self.host.facts.host.os.version_id
         (plan.blockers if blocks else plan.warnings).append(issue)
 
     def _of_mirror(self) -> AptPart | None:
         """The mirror's part of Ubuntu's archive among the host's sources, as long as the inventory names a mirror."""
-        if not self.desired.mirror:
-            ours = apt_files.sources_path(ARCHIVE_NAME) in self.facts.own_files
+        if not self.host.desired.mirror:
+            ours = apt_files.sources_path(ARCHIVE_NAME) in self.host.facts.own_files
             return AptPart(absent=[ARCHIVE_NAME]) if ours else None
-        spec = self.desired.mirror.archive(self.facts, self.catalog)
+        spec = self.host.desired.mirror.archive(self.host.facts, self.host.catalog)
         return AptPart(repositories=[(spec, "the fleet's mirror has what the packages need (gpu_mirror_url)")])
 
     def _apt_parts(self, asked: dict[str, AptPart | None]) -> list[AptPart]:
         """What is asked of apt, in the order of the roles; with what a role that is not planned for has in our files."""
         found: list[AptPart] = []
         for part, apt in asked.items():
-            patterns = _UNATTENDED.get(part)
-            kept_part = None if part in self.parts or not patterns else kept(self.facts, patterns)
+            patterns = next((one.unattended for one in registry.PARTS if one.name == part), ())
+            kept_part = None if part in self.parts or not patterns else kept(self.host.facts, patterns)
             found += [one for one in (apt, kept_part) if one]
         return found if any(asked.values()) else []
-
-    def _summary(self, decision: Decision) -> str:
-        target, loaded = decision.target, self.facts.module.loaded
-        if target:
-            signed = "signed" if target.build == "signed" else "DKMS"
-            return f"driver {target.version} {target.flavour}, {signed} modules, from {CHANNELS[target.channel]}"
-        if not self.facts.gpus:
-            return "no NVIDIA GPU"
-        if not self.desired.driver.manage and "driver" in self.parts:
-            return f"driver not managed here ({loaded.version if loaded else 'none loaded'})"
-        return ""
 
     def _simulate(self, plan: HostPlan) -> None:
         """Let apt say on the host what it would do, and judge that before anybody is asked to agree."""
@@ -453,7 +404,7 @@ class _Planner:
         )
         if not answer["ok"]:
             # Repositories that could not be read are the likelier reason where something is missing.
-            errors = list(dict.fromkeys(error for offer in self.offers.values() for error in offer.errors))
+            errors = list(dict.fromkeys(error for offer in self.host.offers.values() for error in offer.errors))
             plan.blockers.append(
                 Issue(
                     code="apt.unmet",
@@ -474,7 +425,7 @@ class _Planner:
     def _judge(self, plan: HostPlan, changes: list[dict[str, Any]], install: list[str]) -> list[Issue]:
         apt = plan.spec["apt"]
         installed = {
-            name: package.version for name, package in self.facts.packages.items() if package.status[1] not in "nc"
+            name: package.version for name, package in self.host.facts.packages.items() if package.status[1] not in "nc"
         }
         # A driver that changes may take parts of the old one along; where only toolkits change, none of it may go.
         driver = filter(driver_names.is_driver_package, installed) if apt["family_version"] else ()
@@ -484,7 +435,7 @@ class _Planner:
             family_version=apt["family_version"],
             requested=install,
             installed=installed,
-            running_kernel=self.facts.kernels.running,
+            running_kernel=self.host.facts.kernels.running,
         )
         return [
             Issue(
@@ -496,30 +447,6 @@ class _Planner:
             )
             for problem in problems
         ]
-
-
-def offer_args(sources: list[dict[str, Any]], facts: Facts, *, update: bool) -> dict[str, Any]:
-    """Return aptquery's arguments: sources to add, entries of the host to leave out, names to look at."""
-    omit = (
-        [{"file": e.file, "line": e.line} for e in cuda_entries(facts)]
-        if any(source["name"] == "cuda" for source in sources)
-        else []
-    )
-    kernels = {kernel for kernel in (facts.kernels.running, facts.kernels.next) if kernel}
-    patterns = [
-        r"(nvidia|libnvidia|xserver-xorg-video-nvidia|cuda-drivers|linux-modules-nvidia|linux-objects-nvidia"
-        r"|linux-signatures-nvidia)(-.*)?",
-        r"libnvsdm|nvlsm",
-        *[f"linux-headers-{re.escape(kernel)}" for kernel in sorted({*kernel_flavours(facts), *kernels})],
-        *(CUDA_PATTERNS if any(source["name"] == "cuda" for source in sources) else ()),
-    ]
-    return {
-        "op": "offer",
-        "sources": sources,
-        "omit": omit,
-        "patterns": patterns,
-        "refresh": "always" if update else "if_stale",
-    }
 
 
 def _is_from(candidate: Candidate, channel: str, source: dict[str, Any] | None) -> bool:
@@ -539,27 +466,6 @@ def _is_from(candidate: Candidate, channel: str, source: dict[str, Any] | None) 
         foreign = candidate.origin == "NVIDIA" or candidate.origin.startswith("LP-PPA-")
         return not cuda and not ppa and not foreign and not toolkit
     return own or ppa
-
-
-def _refuse_unreadable_sources(facts: Facts, decision: Decision, *, mended: bool = False) -> None:
-    """mended: entries of NVIDIA's container repositories that contradict each other are taken out by this plan."""
-    others = [error for error in facts.apt.errors if not is_cuda_uri(error) and not (mended and is_toolkit_uri(error))]
-    if others:
-        decision.block(
-            "apt.sources_broken",
-            "apt cannot read its sources: every apt call on this host fails",
-            others[:4],
-            "mend the named file first; it is not ours to change",
-        )
-
-
-def _reloads(plan: HostPlan) -> bool:
-    """True when systemd will read its units again: scripts of packages with units have it do so, and our own files of units."""
-    apt, boot = plan.spec["apt"], plan.spec["parts"][PARTS["driver"]].get("boot") or {}
-    packages = bool(apt) and any([apt["install"], apt["remove"], *apt["before"].values()])
-    units = any("/systemd/" in str(file["path"]) for file in boot.get("files", ()))
-    docker = (plan.spec["parts"][PARTS["containers"]].get("runtimes") or {}).get("docker") or {}
-    return packages or units or (docker.get("proxy") is not None and any(step.id == "restart" for step in plan.steps))
 
 
 # Sources first, then packages and holds, then what lies around them, the reboot last.
@@ -584,10 +490,10 @@ def _part_of(name: str, brings: Mapping[str, Collection[str]]) -> str:
     for part, named in brings.items():
         if name in named:
             return part
-    if driver_names.is_driver_package(name) or name.startswith(("linux-", "ocl-icd")):
-        return "driver"
+    owner = next((part.name for part in registry.PARTS if part.owns(name)), None)
     # A compiler, docker's helpers: what the driver needs of others is little.
-    return next((part for part in reversed(list(brings)) if brings[part]), "driver")
+    others = (part for part in reversed(list(brings)) if brings[part])
+    return owner or next(others, registry.PARTS[0].name)
 
 
 def apply_simulation(plan: HostPlan, simulation: dict[str, Any], brings: Mapping[str, Collection[str]]) -> None:
@@ -603,7 +509,7 @@ def apply_simulation(plan: HostPlan, simulation: dict[str, Any], brings: Mapping
             from_version=change.get("from_version"),
             download_bytes=int(change.get("download_bytes") or 0),
             disk_bytes=int(change.get("disk_bytes") or 0),
-            group=group_of(change["name"]),
+            group=next(filter(None, (part.group_of(change["name"]) for part in registry.PARTS)), ""),
             part=_part_of(change["name"], brings),
         )
         for change in simulation["changes"]

@@ -22,16 +22,12 @@ from provision.facts import Facts, ShellLine
 from provision.lib.findings import Check
 from provision.lib.text import answered, bad_answer
 from provision.parts import checks
+from provision.parts.base import Host
 from provision.parts.check import Expect
-from provision.parts.conda.plan import conda_expectation
-from provision.parts.conda.resolve import resolve_conda
-from provision.parts.containers.plan import containers_expectation, containers_to_run
-from provision.parts.containers.resolve import resolve_containers
-from provision.parts.cuda.plan import LINK, cuda_expectation
-from provision.parts.cuda.resolve import resolve_cuda
+from provision.parts.containers.plan import containers_to_run
+from provision.parts.cuda.plan import LINK
 from provision.parts.desired import Desired
-from provision.parts.driver.plan import expectation
-from provision.parts.driver.resolve import resolve_driver
+from provision.parts.registry import PARTS, decide
 from provision.planning import Call, read_facts
 
 # Checks that run something: only where a pattern can mean one of them is the host asked to.
@@ -128,18 +124,11 @@ def refuse_unknown(look: Look, found: Iterable[str]) -> None:
 
 def expect_of(facts: Facts, values: dict[str, Any], catalog: Catalog | None = None) -> Expect:
     """What verify holds a host to: the wish, and where it leaves a choice, what resolve keeps."""
-    catalog = catalog or load_catalog()
-    desired = Desired(values)
-    driver = resolve_driver(desired.driver, facts, catalog, {})
+    host = Host(facts, catalog or load_catalog(), Desired(values))
+    decide(host)
+    expect = Expect.model_validate({part.name: part.expect(host, host.decisions[part.name]) for part in PARTS})
     count = expected_count(str(values.get("gpu_verify_expect") or ""))
-    cuda = resolve_cuda(desired.cuda, facts, catalog, {}, driver)
-    containers = resolve_containers(desired.containers, facts, catalog, {}, driver)
-    return Expect(
-        driver=expectation(desired.driver, facts, driver, count),
-        cuda=cuda_expectation(desired.cuda, facts, catalog, cuda),
-        conda=conda_expectation(desired.conda, resolve_conda(desired.conda, facts, catalog, driver)),
-        containers=containers_expectation(desired.containers, facts, catalog, containers),
-    )
+    return expect.model_copy(update={"driver": expect.driver.model_copy(update={"gpus": count})})
 
 
 def expected_count(text: str) -> int:

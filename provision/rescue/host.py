@@ -20,7 +20,8 @@ from provision.parts.driver.installed import next_boot_problems
 from provision.parts.driver.removed import removed_driver
 from provision.parts.driver.resolve import resolve_driver
 from provision.parts.plan import HostPlan
-from provision.planning import PARTS, Call, plan_from_facts, read_facts
+from provision.parts.registry import roles
+from provision.planning import Call, plan_from_facts, read_facts
 from provision.rescue.model import History, RescueStep, Round
 from provision.rescue.narrow import parts_of, wishes
 from provision.rescue.purge import read_purge
@@ -86,8 +87,8 @@ def look(
             known = facts.model_copy(update={"module": facts.module.model_copy(update={"loaded": None})})
             before = gone.before(facts) if gone and not purged else facts
             found.plan = _plan(name, known if orphan else facts, call, values, catalog, found.steps, before)
-            if orphan and found.plan.status == "changes" and PARTS["driver"] in found.plan.spec["parts"]:
-                found.plan.spec["parts"][PARTS["driver"]]["boot"]["start"] = False
+            if orphan and found.plan.status == "changes" and roles()["driver"] in found.plan.spec["parts"]:
+                found.plan.spec["parts"][roles()["driver"]]["boot"]["start"] = False
             _judge_plan(found, {PURGE, *(finding.code for finding in seen.errors)})
         elif found.kind == "restart":
             _judge_restart(found, facts, values, catalog, limits)
@@ -279,4 +280,4 @@ def _complete(found: Round, facts: Facts, values: dict[str, Any], catalog: Catal
 def roles_of(plan: HostPlan | None) -> list[str]:
     """Roles that carry a plan out, in the order of the parts."""
     named = plan.spec.get("roles", []) if plan else []
-    return [role for role in PARTS.values() if role in named]
+    return [role for role in roles().values() if role in named]

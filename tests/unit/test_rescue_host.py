@@ -9,7 +9,7 @@ from provision.diagnose.finding import Cause, Diagnosis, Repair
 from provision.errors import Issue
 from provision.facts.diagnostics import Trouble
 from provision.parts.plan import HostPlan, Reboot, Step
-from provision.planning import PARTS
+from provision.parts.registry import roles
 from provision.rescue import host as rescue
 from provision.rescue.model import History
 from provision.rescue.rounds import Limits
@@ -31,7 +31,7 @@ def finding(code, *actions, level="error", reboot=False):
 def plan(status, *, reboot=False, code="apt.unmet"):
     blockers = [Issue(code=code, message="no way", because=["why"], hint="so")] if status == "blocked" else []
     steps = [Step(id="packages", title="t", because="b")] if status == "changes" else []
-    spec = {"roles": ["nvidia_driver"], "apt": None, "parts": {PARTS["driver"]: {"boot": {"start": True}}}}
+    spec = {"roles": ["nvidia_driver"], "apt": None, "parts": {roles()["driver"]: {"boot": {"start": True}}}}
     return HostPlan(host="h", status=status, steps=steps, blockers=blockers, spec=spec, reboot=Reboot(needed=reboot))
 
 
@@ -173,7 +173,7 @@ def test_a_purge_and_then_the_inventory(look):
     found, history = look(host(["A100"], module=loaded), [], [plan("changes")], history=history, mode="purge")
     assert found.round.kind == "apply" and [step.finding for step in found.round.steps] == ["purge"]
     assert look.wishes[0][0].module.loaded is None, "what is loaded of it is nobody's any more"
-    assert found.round.plan.spec["parts"][PARTS["driver"]]["boot"]["start"] is False
+    assert found.round.plan.spec["parts"][roles()["driver"]]["boot"]["start"] is False
     found.round.steps[0].ok = True
     history.rounds.append(found.round)
     found, _ = look(host(["A100"], module=loaded), [STALE], history=history, mode="purge")
@@ -251,7 +251,7 @@ def test_what_apt_removed_under_its_module_is_installed_again_as_it_was(look):
     planned, values, _ = look.wishes[0]
     assert planned.module.loaded is None and found.facts.module.loaded is not None
     assert (values["nvidia_driver_branch"], values["nvidia_driver_version"]) == ("580-server", "580.126.20")
-    assert found.round.plan.spec["parts"][PARTS["driver"]]["boot"]["start"] is False
+    assert found.round.plan.spec["parts"][roles()["driver"]]["boot"]["start"] is False
     runfile = facts.runfile.model_copy(update={"uninstaller": "/usr/bin/nvidia-uninstall"})
     foreign = facts.model_copy(update={"runfile": runfile})
     look(foreign, [finding("driver.missing", ("apply", {"parts": ["driver"]}))], plans=[plan("changes")])

@@ -1,0 +1,197 @@
+"""CUDA's toolkits, cuDNN and NCCL as a part: what plans, checks, locks and drift ask of it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from pydantic import Field
+
+import provision.collection  # noqa: F401  (makes the collection importable)
+from ansible_collections.gpu.provision.plugins.module_utils.apt import files as apt_files
+from ansible_collections.gpu.provision.plugins.module_utils.lib import cuda_names
+from provision.catalog.versions import minor
+from provision.errors import ProvisionError
+from provision.facts import Facts
+from provision.lib.text import natural
+from provision.parts.apt import PartPlan
+from provision.parts.base import Headline, Host, Part, headline
+from provision.parts.check import CudaExpect
+from provision.parts.cuda import checks, library_checks
+from provision.parts.cuda.desired import library_wishes
+from provision.parts.cuda.packages import is_there
+from provision.parts.cuda.plan import UNATTENDED, cuda_expectation, group_of, plan_cuda
+from provision.parts.cuda.resolve import PATTERNS, CudaDecision, resolve_cuda
+from provision.parts.desired import Desired
+from provision.parts.driver.plan import conflicting
+from provision.parts.locked import Locked, Versions
+
+
+class LockedCuda(Locked):
+    """releases: minor -> release ("12.8": "12.8.1"); cudnn: CUDA major -> version; nccl with its +cudaX.Y."""
+
+    releases: dict[str, str]
+    default: str
+    cudnn: dict[str, str] = Field(default_factory=dict)
+    nccl: str | None = None
+    packages: Versions = Field(default_factory=dict)
+
+
+class CudaPart(Part[CudaDecision, LockedCuda]):
+    name, role = "cuda", "cuda_toolkit"
+    title, one = "the toolkits", "CUDA toolkits"
+    unattended = UNATTENDED
+    checks = (*checks.CHECKS, *library_checks.CHECKS)
+    reasons = ("CUDA", "cuDNN", "NCCL", "default")
+    locked, models = LockedCuda, (LockedCuda,)
+
+    # --- plan
+
+    def decide(self, host: Host) -> CudaDecision:
+        return resolve_cuda(host.desired.cuda, host.facts, host.catalog, host.offers, host.driver)
+
+    def patterns(self, host: Host, sources: Collection[str]) -> list[str]:
+        return list(PATTERNS) if "cuda" in sources else []
+
+    def channel(self, host: Host, decision: CudaDecision) -> str | None:
+        """NVIDIA's repository where toolkits come from it or came through our file; a host that has them needs none.
+
+        So a machine whose image brought CUDA, without internet, can be held and configured all the same.
+        """
+        if decision.target is None:
+            return None
+        ours = apt_files.sources_path("cuda") in host.facts.own_files
+        return "cuda" if decision.target.packages or ours or conflicting(host.facts) else None
+
+    def plan(self, host: Host, decision: CudaDecision, source: dict[str, Any] | None) -> PartPlan:
+        return plan_cuda(host.desired.cuda, host.facts, decision, source)
+
+    def group_of(self, package: str) -> str:
+        return group_of(package)
+
+    # --- verify
+
+    def expect(self, host: Host, decision: CudaDecision) -> CudaExpect:
+        return cuda_expectation(host.desired.cuda, host.facts, host.catalog, decision)
+
+    # --- lock
+
+    def is_asked(self, desired: Desired, facts: Facts) -> bool:
+        return bool(desired.cuda.versions)
+
+    def exact(self, locked: LockedCuda, desired: Desired) -> tuple[dict[str, Any], list[str]]:
+        config, against, versions = desired.cuda, [], []
+        for asked in config.versions:
+            release = locked.releases.get(minor(asked))
+            if release is None:
+                has = ", ".join(locked.releases)
+                against.append(f"cuda_toolkit_versions asks for {asked}, the lock has {has}")
+            elif asked not in (minor(asked), release):
+                against.append(f"cuda_toolkit_versions asks for {asked}, the lock has {release}")
+            versions.append(release or asked)
+        exact: dict[str, Any] = {"cuda_toolkit_versions": versions}
+        if config.default and minor(config.default) != locked.default:
+            against.append(f"cuda_toolkit_default asks for {config.default}, the lock has {locked.default}")
+        elif locked.default in map(minor, versions):
+            exact["cuda_toolkit_default"] = locked.default
+        for name, there in (
+            ("cudnn", list(dict.fromkeys(locked.cudnn.values()))),
+            ("nccl", [locked.nccl] if locked.nccl else []),
+        ):
+            text = getattr(config, name)
+            if text == "none":
+                continue
+            if text != "auto" and not _satisfied(text, there):
+                against.append(f"cuda_toolkit_{name} asks for {text}, the lock has {', '.join(there) or 'none'}")
+            exact[f"cuda_toolkit_{name}"] = ", ".join(there) or "none"
+        return exact, against
+
+    def pins(self, locked: LockedCuda, desired: Desired) -> dict[str, str]:
+        """Of the toolkits and libraries that are asked for: the inventory says what, the lock which version."""
+        config = desired.cuda
+        minors = set(map(minor, config.versions))
+        if minors >= set(locked.releases) and "none" not in (config.cudnn, config.nccl):
+            return dict(locked.packages)
+        majors = {one.split(".")[0] for one in minors}
+        found = {}
+        for name, version in locked.packages.items():
+            package = cuda_names.parse(name, version)
+            if package is None:
+                continue
+            if package.kind in ("cudnn", "nccl"):
+                wanted = getattr(config, package.kind) != "none"
+            else:
+                wanted = package.version in minors if package.version else package.major in (None, *majors)
+            if wanted:
+                found[name] = version
+        return found
+
+    def entry(self, host: Host, decision: CudaDecision, more: Sequence[str] = ()) -> LockedCuda:
+        target, rows = decision.target, host.facts.packages
+        if target is None or target.packages:
+            raise ProvisionError(
+                "lock.no_toolkits",
+                "the toolkits are not all there as the inventory asks",
+                because=[issue.message for issue in decision.blockers]
+                or ["packages of them are missing or of other versions"],
+                hint="provision apply installs them; then lock",
+            )
+        return LockedCuda(
+            releases=dict(target.releases),
+            default=target.default,
+            cudnn=dict(target.cudnn),
+            nccl=target.nccl,
+            packages={name: rows[name].version for name in {*target.names, *more} if is_there(rows, name)},
+        )
+
+    def kind(self, locked: LockedCuda | None) -> Any:
+        return locked and (
+            tuple(sorted(locked.releases, key=natural)),
+            locked.default,
+            tuple(sorted(locked.cudnn)),
+            bool(locked.nccl),
+        )
+
+    def words(self, locked: LockedCuda) -> list[str]:
+        return ["cuda", *sorted(locked.releases, key=natural)]
+
+    def flat(self, locked: LockedCuda) -> dict[str, str]:
+        return {f"CUDA {one}": release for one, release in locked.releases.items()} | {"default CUDA": locked.default}
+
+    def headlines(self, old: LockedCuda | None, new: LockedCuda | None) -> Iterator[Headline]:
+        pair = (old, new)
+        for one in sorted({name for locked in pair if locked for name in locked.releases}, key=natural):
+            yield headline(f"CUDA {one}", pair, partial(_release, one))
+        yield headline("cuDNN", pair, _cudnn)
+        yield headline("NCCL", pair, lambda locked: locked.nccl)
+        yield headline("default CUDA", pair, lambda locked: locked.default, "default")
+
+
+def _release(wanted: str, locked: LockedCuda) -> str | None:
+    return locked.releases.get(wanted)
+
+
+def _cudnn(locked: LockedCuda) -> str | None:
+    return ", ".join(dict.fromkeys(locked.cudnn[major] for major in sorted(locked.cudnn))) or None
+
+
+def _satisfied(text: str, there: Iterable[str]) -> bool:
+    """Every version that is asked for ("9", "9.14, 8", "2.28.3+cuda12.8") is among those of the lock."""
+    have = list(there)
+    wishes = library_wishes(text)
+    if wishes is None:
+        # unreadable: resolve says so
+        return True
+    return all(
+        any(
+            str(cuda_names.upstream(version)).split(".")[: len((wish.version or "").split("."))]
+            == (wish.version or "").split(".")
+            and wish.suffix in (None, cuda_names.suffix(version))
+            for version in have
+        )
+        for wish in wishes
+    )
+
+
+PART = CudaPart()

@@ -1,0 +1,206 @@
+"""A part is a folder and a line in the registry: one that nobody knows is planned, verified, locked and compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import pytest
+from pydantic import BaseModel
+
+from provision.catalog import load_catalog
+from provision.drift import judge_host
+from provision.facts import Package
+from provision.lock.compare import changes
+from provision.lock.make import Seen, entry, make
+from provision.lock.model import LockError, dump, parse
+from provision.parts import checks, registry
+from provision.parts.apt import AptPart, PartPlan
+from provision.parts.base import Difference, Headline, Part, headline
+from provision.parts.candidates import Candidate, Offer
+from provision.parts.check import check, failed, passed
+from provision.parts.decision import Notes
+from provision.parts.locked import Locked, Versions
+from provision.parts.plan import Step
+from provision.planning import plan_from_facts, standing
+from provision.planning.verification import expect_of
+from tests.unit.fleethosts import healthy
+from tests.unit.test_planning import CHANGES, FakeHost
+
+VALUES = {"metrics_exporter_version": "1.2"}
+NAME = "gpu-exporter"
+
+
+@dataclass(frozen=True)
+class Target:
+    packages: dict
+    names: tuple = (NAME,)
+
+
+class ExporterDecision(Notes):
+    target = None
+
+
+class ExporterExpect(BaseModel):
+    version: str = ""
+
+
+class LockedExporter(Locked):
+    version: str
+    packages: Versions = {}
+
+
+def installed(facts):
+    return facts.packages[NAME].version.split("-")[0] if NAME in facts.packages else ""
+
+
+@check("exporter.version")
+def is_as_asked(facts, expect):
+    if installed(facts) == expect.exporter.version:
+        return passed("as asked")
+    return failed("another one", [installed(facts)], "provision apply")
+
+
+class Exporter(Part[ExporterDecision, LockedExporter]):
+    name, role = "exporter", "metrics_exporter"
+    title, one = "the exporter", "an exporter"
+    unattended = ("gpu-exporter",)
+    checks = (is_as_asked,)
+    locked, models = LockedExporter, (LockedExporter,)
+
+    def config(self, desired):
+        version = desired.values.get("metrics_exporter_version", "") if desired.plans(self.name) else ""
+        return SimpleNamespace(version=version, update=False, wanted=bool(version))
+
+    def decide(self, host):
+        decision, wanted = ExporterDecision(), self.config(host.desired).version
+        if not wanted or installed(host.facts) == wanted:
+            decision.target = Target({}) if wanted else None
+        elif "ubuntu" not in host.offers:
+            decision.ask = "ubuntu"
+        else:
+            decision.target = Target({NAME: host.offers["ubuntu"].packages[NAME][0].version})
+            decision.reason("exporter", wanted, "asked for")
+        return decision
+
+    def patterns(self, host, sources):
+        return [NAME]
+
+    def channel(self, host, decision):
+        return "ubuntu" if decision.target else None
+
+    def plan(self, host, decision, source):
+        packages = decision.target.packages if decision.target else {}
+        if not packages:
+            return PartPlan({"start": False}, None, [])
+        step = Step(id="packages", part=self.name, title=f"install {NAME}", because="asked for")
+        apt = AptPart(install=[f"{name}={version}" for name, version in packages.items()])
+        return PartPlan({"start": True}, apt, [step], f"exporter {self.config(host.desired).version}")
+
+    def group_of(self, package):
+        return "exporter" if package == NAME else ""
+
+    def expect(self, host, decision):
+        return ExporterExpect(version=self.config(host.desired).version)
+
+    def exact(self, locked, desired):
+        asked = self.config(desired).version
+        against = [] if asked == locked.version else [f"asked for is {asked}, the lock has {locked.version}"]
+        return {"metrics_exporter_version": locked.version}, against
+
+    def channel_of(self, locked):
+        return "ubuntu"
+
+    def entry(self, host, decision, more=()):
+        return LockedExporter(version=installed(host.facts), packages={NAME: host.facts.packages[NAME].version})
+
+    def flat(self, locked):
+        return {"exporter": locked.version}
+
+    def headlines(self, old, new) -> Iterator[Headline]:
+        yield headline("exporter", (old, new), lambda locked: locked.version)
+
+    def differences(self, facts, locked, own):
+        have = installed(facts)
+        return [Difference("exporter.version", "the exporter", locked.version, have, "")] * (have != locked.version)
+
+
+@pytest.fixture(autouse=True)
+def exporter():
+    registry.PARTS.append(Exporter())
+    yield
+    registry.PARTS.pop()
+
+
+def having(version):
+    facts = healthy()
+    package = Package(version=f"{version}-1", status="hi", arch="amd64")
+    return facts.model_copy(update={"packages": {**facts.packages, NAME: package}})
+
+
+def locked(facts, values):
+    return make([entry(Seen("gpu01", facts, values), load_catalog())]).lock
+
+
+def with_lock(tmp_path, version="1.2"):
+    (tmp_path / "fleet.lock.yml").write_text(dump(locked(having(version), {"metrics_exporter_version": version})))
+    return {**VALUES, "inventory_dir": str(tmp_path)}
+
+
+def offered(version):
+    offer = Offer({})
+    offer.packages[NAME] = [Candidate(NAME, f"{version}-1", uri="http://archive.test/ubuntu/")]
+    change = {"action": "install", "name": NAME, "version": f"{version}-1", "from_version": None}
+    return FakeHost(offer, {**CHANGES, "changes": [change]})
+
+
+def test_it_is_planned():
+    plan = plan_from_facts("gpu01", healthy(), offered("1.2"), VALUES)
+    assert [(step.id, step.part) for step in plan.steps if step.part == "exporter"] == [("packages", "exporter")]
+    assert plan.spec["parts"]["metrics_exporter"] == {"start": True} and "metrics_exporter" in plan.spec["roles"]
+    assert [(p.name, p.part, p.group) for p in plan.packages] == [(NAME, "exporter", "exporter")]
+    assert plan.summary.endswith("exporter 1.2")
+    assert standing("gpu01", healthy(), VALUES)[1] == ["exporter"]
+    assert plan_from_facts("gpu01", healthy(), offered("1.2"), VALUES, parts=["driver"]).status == "converged"
+    assert plan_from_facts("gpu01", having("1.2"), offered("1.2"), VALUES).status == "converged"
+
+
+@pytest.mark.parametrize(("version", "level"), [("1.2", "pass"), ("1.1", "error")])
+def test_it_is_verified(version, level):
+    facts = having(version)
+    found = {one.code: one.level for one in checks.run(facts, expect_of(facts, VALUES))}
+    assert found["exporter.version"] == level
+
+
+def test_it_is_locked_and_written(tmp_path):
+    lock = locked(having("1.2"), VALUES)
+    group = lock.groups["ubuntu-24.04-amd64-580-open-signed-exporter"]
+    assert group.exporter == LockedExporter(version="1.2", packages={NAME: "1.2-1"})
+    assert group.by_part["exporter"] == {NAME: "1.2-1"}
+    assert parse(dump(lock)) == lock
+    assert locked(having("1.2"), {}).groups["ubuntu-24.04-amd64-580-open-signed"].by_part.keys() == {"driver"}
+    with pytest.raises(LockError, match=r"line \d+: groups\.\S+\.exporter\.version is missing"):
+        parse(dump(lock).replace("      version: '1.2'\n", ""))
+
+
+def test_a_lock_holds_it_and_says_what_contradicts(tmp_path):
+    values = with_lock(tmp_path)
+    plan = plan_from_facts("gpu01", having("1.1"), offered("1.2"), values)
+    assert plan.spec["apt"]["install"] == [f"{NAME}=1.2-1"]
+    assert {"exporter": "locked"}.items() <= {one.what: one.because for one in plan.decisions}.items()
+    other = plan_from_facts("gpu01", having("1.2"), offered("1.2"), {**values, "metrics_exporter_version": "1.3"})
+    assert [issue.code for issue in other.blockers] == ["lock.contradicts"]
+    gone = plan_from_facts("gpu01", having("1.1"), offered("1.3"), values)
+    assert [issue.code for issue in gone.blockers] == ["lock.not_offered"]
+
+
+def test_it_is_compared(tmp_path):
+    values, facts = with_lock(tmp_path), having("1.1")
+    found = {item.code for item in judge_host("gpu01", facts, values, load_catalog())[0]}
+    assert {"exporter.version", "packages.behind", "packages.exporter", "check.exporter.version"} <= found
+    old, new = (locked(having(version), VALUES) for version in ("1.1", "1.2"))
+    assert {(c.part, c.what, c.old, c.new) for c in changes(old, new)} == {
+        ("exporter", "exporter", "1.1", "1.2"),
+        ("exporter", "packages", "1.1-1", "1.2-1"),
+    }
