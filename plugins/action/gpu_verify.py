@@ -26,8 +26,9 @@ class ActionModule(ActionBase):
         from provision.catalog import load_catalog
         from provision.errors import ProvisionError
         from provision.parts import checks
+        from provision.parts.proofs import judged
         from provision.planning import read_facts
-        from provision.planning.verification import Look, expect_of, prove_args, proven, refuse_unknown, runs, select
+        from provision.planning.verification import Look, bounds, expect_of, prove_args, refuse_unknown, runs, select
 
         args = self._task.args
         look = Look(only=tuple(args.get("only") or ()), deep=bool(args.get("deep")))
@@ -45,7 +46,7 @@ class ActionModule(ActionBase):
                 )
                 if answer.get("failed"):
                     return dict(result, **answer)
-                found += proven({"checks": answer.get("checks")})
+                found += judged({"measured": answer.get("measured")}, bounds(facts, values, expect, catalog))
             refuse_unknown(look, [check.code for check in found])
             found = select(found, values, look)
         except ProvisionError as error:

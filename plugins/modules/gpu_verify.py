@@ -11,8 +11,8 @@ description:
   - Reads the host once and judges it check by check, each with its evidence and a hint; then has every card compute.
     Changes nothing and leaves nothing behind.
   - The action plugin of the same name reads the host and judges, on the controller, by what follows from its role
-    variables, and fails the task where a check fails, with the code C(verify.failed). The module itself runs what has to
-    run on the host.
+    variables, and fails the task where a check fails, with the code C(verify.failed). The module itself measures what has to
+    be measured on the host.
 options:
   expect:
     description:
@@ -80,7 +80,7 @@ def main():
         supports_check_mode=True,
     )
     wanted = module.params["prove"]
-    module.exit_json(changed=False, checks=[] if wanted is None else proofs.main(wanted)["checks"])
+    module.exit_json(changed=False, measured=[] if wanted is None else proofs.main(wanted)["measured"])
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """What a host is held to, and its verdicts: the checks that read, and those that run something.
 
-``call`` is as in planning. The checks themselves are provision/parts/checks.py and its neighbours (pure, on facts)
-and plugins/module_utils/prove/proofs.py and its neighbours (programs on the host, bounded, nothing left behind).
+``call`` is as in planning. Checks that read are provision/parts/checks.py and its neighbours. What the others measure on the
+host (plugins/module_utils/prove: programs, bounded, nothing left behind) is judged by provision/parts/proofs.py.
 """
 
 from __future__ import annotations
@@ -12,21 +12,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import ValidationError
-
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.prove import proofs
 from provision.catalog import Catalog, load_catalog
 from provision.errors import UsageError
 from provision.facts import Facts, ShellLine
 from provision.lib.findings import Check
-from provision.lib.text import answered, bad_answer
 from provision.parts import checks
 from provision.parts.base import Host
 from provision.parts.check import Expect
 from provision.parts.containers.plan import containers_to_run
 from provision.parts.cuda.plan import LINK
 from provision.parts.desired import Desired
+from provision.parts.proof import Bounds
+from provision.parts.proofs import judged
 from provision.parts.registry import PARTS, decide
 from provision.planning import Call, read_facts
 
@@ -67,18 +66,12 @@ def verify_host(
     expect = expect_of(facts, values, catalog)
     found = checks.run(facts, expect)
     if runs(values, look):
-        found += proven(call("prove.proofs", prove_args(facts, values, expect, catalog, look)))
+        found += judged(
+            call("prove.proofs", prove_args(facts, values, expect, catalog, look)),
+            bounds(facts, values, expect, catalog),
+        )
     refuse_unknown(look, (check.code for check in found))
     return select(found, values, look)
-
-
-def proven(answer: object) -> list[Check]:
-    """What a host's program ``prove`` says of the checks that ran there. Raises HostFailedError for what is no answer."""
-    rows = answered(answer, checks=list)["checks"]
-    try:
-        return [Check.model_validate(row) for row in rows]
-    except ValidationError as error:
-        raise bad_answer("its checks are of no known form") from error
 
 
 def runs(values: dict[str, Any], look: Look) -> bool:
@@ -157,10 +150,20 @@ def interpreters(facts: Facts, values: dict[str, Any], expect: Expect) -> list[s
     return list(dict.fromkeys([*(values.get("gpu_verify_python") or ()), *asked]))
 
 
+def bounds(facts: Facts, values: dict[str, Any], expect: Expect, catalog: Catalog) -> Bounds:
+    """What measurements of the host are held against."""
+    return Bounds(
+        cards=str(values.get("gpu_verify_expect") or expect.driver.gpus or ""),
+        bandwidth=catalog.bandwidth.model_dump(mode="json"),
+        least={name: value for name, value in (values.get("gpu_verify_bandwidth") or {}).items() if value},
+        installed={header.name: header.version for header in facts.cuda.headers if header.version},
+    )
+
+
 def prove_args(
     facts: Facts, values: dict[str, Any], expect: Expect, catalog: Catalog, look: Look = EVERYTHING
 ) -> dict[str, Any]:
-    """What the host's program ``prove`` is told: cards, toolkits, interpreters, thresholds and limits."""
+    """What the host's program ``prove`` is told: users, toolkits, interpreters, what a login exports, limits."""
     # What a login exports: lines that people wrote for everyone, and ours where it was asked for.
     exported = [
         folder
@@ -171,7 +174,6 @@ def prove_args(
     if values.get("cuda_toolkit_ld_library_path") and values.get("cuda_toolkit_versions"):
         exported.append(f"{LINK}/lib64")
     return {
-        "expect": {"cards": str(values.get("gpu_verify_expect") or ""), "gpus": expect.driver.gpus},
         "users": [user.model_dump() for user in facts.gpu_users],
         "toolkits": [
             {"version": toolkit.version, "path": toolkit.path}
@@ -185,9 +187,6 @@ def prove_args(
             for name, value in [_exported(line)]
             if name == "CUDA_VISIBLE_DEVICES" or name.startswith("NCCL_")
         },
-        "installed": {header.name: header.version for header in facts.cuda.headers if header.version},
-        "bandwidth": catalog.bandwidth.model_dump(mode="json"),
-        "least": {name: value for name, value in (values.get("gpu_verify_bandwidth") or {}).items() if value},
         "only": list(look.only),
         "skip": list(values.get("gpu_verify_skip") or ()) if not look.only else [],
         "deep": look.deep or bool(values.get("gpu_verify_deep")),

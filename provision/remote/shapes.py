@@ -50,21 +50,13 @@ _CANDIDATE = {
     "also?": (_WORDS, None),
 }
 _FILE = {"path": str, "sha256": str, "size": int}
-_VERDICT = {
-    "id": str,
-    "status": str,
-    "message": str,
-    "evidence": _WORDS,
-    "hint": _TEXT,
-    "seconds?": (*_NUMBER, None),
-    "numbers?": {...: _NUMBER},
-}
+_MEASURED = {"id": str, "seconds": _NUMBER, "skip?": str, "evidence?": _WORDS, "found?": dict}
 
 # Program -> operation (args["op"], "" without one) -> shape.
 SHAPES: Mapping[str, Mapping[str, Any]] = {
     "probe.facts": {"": dict},
     "probe.diagnostics": {"": dict},
-    "prove.proofs": {"": {"checks": [_VERDICT]}},
+    "prove.proofs": {"": {"measured": [_MEASURED]}},
     "probe.gpu_users": {"": {"gpu_users": [{"comm": str, "pid": int, "user": _TEXT}]}},
     "conda.size": {"": {...: ({"total": int, "own": int}, None)}},
     "run.hook": {"": {"rc": (int, None), "output": str, "timed_out": bool}},

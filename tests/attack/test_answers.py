@@ -348,7 +348,7 @@ SAMPLES = [
         {"workdir": "/tmp/x", "packages": {"a": [{"version": "1", "size": 5}]}, "errors": []},
     ),
     ("apt.query", {"op": "simulate"}, {"ok": True, "changes": [{"action": "install", "name": "a", "version": "1"}]}),
-    ("prove.proofs", {}, {"checks": [{"id": "a", "status": "pass", "message": "m", "evidence": ["e"], "hint": None}]}),
+    ("prove.proofs", {}, {"measured": [{"id": "a", "seconds": 1.5, "skip": "m", "evidence": ["e"], "found": {}}]}),
     ("probe.gpu_users", {}, {"gpu_users": [{"comm": "python3", "pid": 5, "user": None}]}),
     ("conda.size", {}, {"/opt/conda": {"total": 5, "own": 4}, "/x": None}),
     ("run.hook", {}, {"rc": 0, "output": "", "timed_out": False, "seconds": 0.1}),

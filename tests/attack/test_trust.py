@@ -7,6 +7,7 @@ import base64
 import contextlib
 import gzip
 import io
+import json
 import os
 import re
 import shutil
@@ -44,6 +45,8 @@ from provision.mirror.need import Need, Upstream, needs
 from provision.mirror.seen import seen_of
 from provision.mirror.store import Store, here
 from provision.parts.conda.desired import CondaWish
+from provision.parts.proof import Bounds, Measured
+from provision.parts.proofs import judge
 from provision.pull import source as pulling
 from provision.pull.source import Source, fetch
 from provision.pull.unpack import BadArchiveError, unpack
@@ -901,4 +904,5 @@ def test_an_interpreter_that_answers_anything_is_a_failed_check(text, env):
     (env.site / "x.pth").write_text("import usercustomize\n")
     proof = proofs.Proof({"python": [env.python], "only": ["python.framework"], "timeout_s": 20})
     (row,) = proof.run()
-    assert row["status"] in ("fail", "skip") and row["id"].startswith("python.framework")
+    said = judge(Measured.of_host(json.loads(json.dumps(row))), Bounds())
+    assert said.status in ("fail", "skip") and said.code.startswith("python.framework")

@@ -14,6 +14,8 @@ import pytest
 
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.prove import container as prove_container
+from provision.parts.proof import Bounds, Measured
+from provision.parts.proofs import judge
 from tests.lab.containers.daemons import NoDaemonsError, RealDocker, binaries
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="dockerd needs root")
@@ -63,10 +65,9 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[.
 
 
 def prove(timeout: float = 60.0, **args: object) -> tuple[str, str, list[str], str | None, dict[str, float]]:
-    found: tuple[str, str, list[str], str | None, dict[str, float]] = prove_container.prove_docker(
-        {"docker": True, **args}, False, timeout
-    )
-    return found
+    row = prove_container.prove_docker({"docker": True, **args}, False, timeout)
+    said = judge(Measured(id="container.run[docker]", **row), Bounds())
+    return said.status, said.message, said.evidence, said.hint, said.numbers
 
 
 def left(daemon: RealDocker) -> list[str]:

@@ -5,12 +5,11 @@ from pathlib import Path
 import pytest
 
 import provision.collection  # noqa: F401
-from ansible_collections.gpu.provision.plugins.module_utils.prove import compile as prove_compile
 from ansible_collections.gpu.provision.plugins.module_utils.prove import count as prove_count
 from ansible_collections.gpu.provision.plugins.module_utils.prove import job as prove_job
-from ansible_collections.gpu.provision.plugins.module_utils.prove import proofs
-from ansible_collections.gpu.provision.plugins.module_utils.prove import xid as prove_xid
-from tests.unit.provecases import says
+from provision.parts.cuda import proofs as cuda_proofs
+from provision.parts.driver import xid
+from tests.unit.provecases import proven, says
 from tests.unit.test_prove import BANDWIDTH
 
 CARDS = [{"label": "0", "uuid": "GPU-0", "cc": "9.0"}, {"label": "1", "uuid": "GPU-1", "cc": "9.0"}]
@@ -59,7 +58,7 @@ def test_compiled_and_run_on_every_card(build):
     done = build(program="echo $CUDA_VISIBLE_DEVICES; echo OK")
     assert [run["said"].split() for run in done.result["runs"]] == [["GPU-0", "OK"], ["GPU-1", "OK"]]
     assert done.result["how"] == {"9.0": "native"}
-    status, message, _, hint, numbers = prove_compile.judge("12.4", done, None)
+    status, message, _, hint, numbers = cuda_proofs.judge_compile("12.4", done, None)
     assert (status, message, hint) == ("pass", "compiled for 9.0 and run on 2", None)
     assert set(numbers) == {"nvcc_s", "gpu0_run_s", "gpu1_run_s"}
 
@@ -67,32 +66,32 @@ def test_compiled_and_run_on_every_card(build):
 def test_a_card_that_is_newer_than_the_toolkit_gets_ptx(build):
     done = build(cards=[{"label": "0", "uuid": "GPU-0", "cc": "12.0"}])
     assert done.result["how"] == {"12.0": "jit"}
-    status, message, *_ = prove_compile.judge("12.4", done, None)
+    status, message, *_ = cuda_proofs.judge_compile("12.4", done, None)
     assert status == "pass"
     assert "by PTX for compute capability 12.0" in message
 
 
 def test_a_card_that_the_toolkit_has_given_up(build):
     done = build(cards=[{"label": "0", "uuid": "GPU-0", "cc": "7.0"}])
-    assert prove_compile.judge("13.0", done, None)[:2] == (
+    assert cuda_proofs.judge_compile("13.0", done, None)[:2] == (
         "fail",
         "CUDA 13.0 no longer compiles for compute capability 7.0",
     )
     mixed = build(cards=[*CARDS, {"label": "2", "uuid": "GPU-2", "cc": "7.0"}])
     assert [run["label"] for run in mixed.result["runs"]] == ["0", "1"]
-    assert prove_compile.judge("13.0", mixed, None)[0] == "fail"
+    assert cuda_proofs.judge_compile("13.0", mixed, None)[0] == "fail"
 
 
 def test_no_card_to_run_on(build):
     done = build(cards=[])
     assert done.result["built"]
-    assert prove_compile.judge("12.4", done, "no NVIDIA GPU")[:2] == ("skip", "compiled, not run: no NVIDIA GPU")
+    assert cuda_proofs.judge_compile("12.4", done, "no NVIDIA GPU")[:2] == ("skip", "compiled, not run: no NVIDIA GPU")
 
 
 def test_a_host_compiler_that_is_too_new(build, monkeypatch):
     done = build(compiling=TOO_NEW)
     result = done.result
-    status, message, evidence, hint, _ = prove_compile.judge("11.8", done, None)
+    status, message, evidence, hint, _ = cuda_proofs.judge_compile("11.8", done, None)
     assert result["default_too_new"] == 11
     # this machine has no older one
     if result["compiler"] is None:
@@ -122,7 +121,7 @@ def test_a_host_compiler_that_is_too_new(build, monkeypatch):
     ],
 )
 def test_programs_that_fail(build, program, words):
-    status, message, evidence, hint, _ = prove_compile.judge("12.4", build(program=program), None)
+    status, message, evidence, hint, _ = cuda_proofs.judge_compile("12.4", build(program=program), None)
     assert status == "fail"
     says(words, message, evidence, hint or "")
 
@@ -135,7 +134,7 @@ def test_a_compiler_that_hangs_is_stopped(build, tmp_path):
     folder.mkdir()
     args = {"nvcc": str(nvcc), "version": "12.4", "folder": str(folder), "cards": CARDS}
     done = prove_job.run(prove_job.Job("prove.compile", "build", args, timeout_s=1.0))
-    status, message, _, hint, _ = prove_compile.judge("12.4", done, None)
+    status, message, _, hint, _ = cuda_proofs.judge_compile("12.4", done, None)
     assert status == "fail"
     assert "did not end" in message
     assert hint
@@ -154,7 +153,7 @@ def test_cards_by_nvidia_smi(tmp_path, monkeypatch):
 
 @pytest.mark.skipif(bool(prove_count.bus_cards()), reason="there is a card here")
 def test_without_a_card_every_check_skips_and_says_why():
-    checks = proofs.main({"python": [], "bandwidth": BANDWIDTH})["checks"]
+    checks = proven({"python": []}, BANDWIDTH)
     assert [check["id"] for check in checks] == [
         "gpu.count",
         "gpu.compute",
@@ -200,4 +199,4 @@ def test_the_real_log_is_read_or_refused():
     else:
         assert done.status == "error"
         assert not Path("/dev/kmsg").exists() or "kmsg" in done.message or "Operation not permitted" in done.message
-    assert prove_xid.judge(done)[0] in ("pass", "warn", "fail") if done.ok else prove_xid.judge(done)[0] == "skip"
+    assert xid.judge(done)[0] in ("pass", "warn", "fail") if done.ok else xid.judge(done)[0] == "skip"

@@ -4,16 +4,19 @@ import sys
 
 from provision import remote
 from provision.inventory import Connection, Host
+from provision.parts.proof import Bounds
+from provision.parts.proofs import judged
 
 
 def test_checks_run_from_sources_in_memory():
     session = remote.open_session(Host(name="here", connection=Connection(kind="local", python=sys.executable)))
     try:
         only = ["gpu.count", "gpu.compute", "python.*"]
-        checks = session.call("prove.proofs", {"only": only, "python": [sys.executable]}, timeout=120)["checks"]
+        answer = session.call("prove.proofs", {"only": only, "python": [sys.executable]}, timeout=120)
     finally:
         session.close()
     framework = f"python.framework[{sys.executable}]"
+    checks = [check.model_dump() for check in judged(answer, Bounds())]
     found = {check["id"]: check for check in checks}
     assert set(found) == {"gpu.count", "gpu.compute", framework}
     assert all(check["message"] for check in checks)

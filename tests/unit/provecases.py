@@ -1,5 +1,6 @@
 """What the tests of gpu checks share: tables, Outcomes, good cards."""
 
+import json
 from copy import deepcopy
 from pathlib import Path
 
@@ -7,6 +8,9 @@ import yaml
 
 import provision.collection  # noqa: F401
 from ansible_collections.gpu.provision.plugins.module_utils.prove import job as prove_job
+from ansible_collections.gpu.provision.plugins.module_utils.prove import proofs
+from provision.parts.proof import Bounds
+from provision.parts.proofs import judged
 
 TESTS = Path(__file__).parents[1]
 FIXTURES = TESTS / "fixtures/prove"
@@ -21,6 +25,19 @@ def table(name):
 def outcome(result=None, message=None, status=None, **more):
     """An Outcome: ok with a result, else an error with a message."""
     return prove_job.Outcome(status or ("ok" if message is None else "error"), result=result, message=message, **more)
+
+
+def proven(args, bandwidth=None):
+    """What the controller makes of what this machine measures, as dicts; bounds as in args."""
+    expect = args.get("expect") or {}
+    bounds = Bounds(
+        cards=str(expect.get("cards") or expect.get("gpus") or ""),
+        bandwidth=bandwidth,
+        least=args.get("least") or {},
+        installed=args.get("installed") or {},
+    )
+    # As it comes over a session.
+    return [check.model_dump() for check in judged(json.loads(json.dumps(proofs.main(args))), bounds)]
 
 
 def says(words, *parts):

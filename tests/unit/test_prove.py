@@ -13,17 +13,19 @@ import pytest
 
 import provision.collection  # noqa: F401
 from ansible_collections.gpu.provision.plugins.module_utils.prove import count as prove_count
-from ansible_collections.gpu.provision.plugins.module_utils.prove import cudnn, nccl, p2p, proofs
-from ansible_collections.gpu.provision.plugins.module_utils.prove import framework as prove_framework
+from ansible_collections.gpu.provision.plugins.module_utils.prove import cudnn, nccl, proofs
 from ansible_collections.gpu.provision.plugins.module_utils.prove import job as prove_job
-from ansible_collections.gpu.provision.plugins.module_utils.prove import library as prove_library
 from ansible_collections.gpu.provision.plugins.module_utils.prove import ptx as prove_ptx
 from ansible_collections.gpu.provision.plugins.module_utils.prove import topology as prove_topology
 from provision.catalog import load_catalog
 from provision.errors import UsageError
+from provision.parts.cuda import proofs as cuda_proofs
+from provision.parts.driver import proofs as driver_proofs
+from provision.parts.proof import Bounds, Measured
+from provision.parts.proofs import PROOFS, judge, judged
 from provision.planning.verification import Look, refuse_unknown
 from provision.remote import bundle
-from tests.unit.provecases import FIXTURES, card, outcome, says
+from tests.unit.provecases import FIXTURES, card, outcome, proven, says
 
 BANDWIDTH = load_catalog().bandwidth.model_dump(mode="json")
 MACHINES = sorted(path.parent for path in FIXTURES.glob("*/scenes.json"))
@@ -58,8 +60,7 @@ def replay(monkeypatch, note, scene):
     monkeypatch.setattr(
         os.path, "exists", lambda path: str(path).startswith("/tmp/prove/system/libcudnn") or real(path)
     )
-    args = dict(scene["args"], **({"bandwidth": BANDWIDTH} if scene["judged"] else {}))
-    checks = proofs.main(args)["checks"]
+    checks = proven(scene["args"], BANDWIDTH if scene["judged"] else None)
     assert next(answers, None) is None, "every child that ran then runs now"
     return checks
 
@@ -110,6 +111,18 @@ def test_everything_that_a_host_needs_is_in_the_bundle():
     assert "def get_source" in bundle.program("_importer")
 
 
+ODD = [{}, {"why": [5], "outcome": 5}, {"survey": {"status": "ok", "result": []}, "computed": [[1, 2]], "rows": [{}]}]
+
+
+@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize("check", [*PROOFS, "gpu.unheard_of"])
+def test_an_answer_that_is_none_fails_its_check_and_no_other(check, odd):
+    rows = [{"id": f"{check}[/x]", "found": odd}, {"id": "gpu.xid", "skip": "no card"}, 5]
+    failed, skipped = judged({"measured": rows}, Bounds(bandwidth=BANDWIDTH))
+    assert (failed.status, failed.message) == ("fail", "/x answered with something that is no answer")
+    assert (skipped.status, skipped.message) == ("skip", "no card")
+
+
 # --- which checks, which cards -----------------------------------------------------------------------------------------
 
 
@@ -132,7 +145,7 @@ def test_patterns(check, patterns, answer):
 
 
 def test_checks_can_be_left_out():
-    checks = proofs.main({"skip": ["gpu.*"], "timeout_s": 20})["checks"]
+    checks = proven({"skip": ["gpu.*"], "timeout_s": 20})
     assert [check["id"] for check in checks] == ["cuda.compile"]
 
 
@@ -146,7 +159,6 @@ def test_a_check_has_one_time_for_all_its_steps(monkeypatch, tmp_path):
 
     monkeypatch.setattr(prove_job, "run_all", run_all)
     monkeypatch.setattr(prove_count, "no_card", lambda *arguments: "no card")
-    monkeypatch.setattr(prove_framework, "judge_one", lambda *arguments: ("pass", "fine", [], None))
     args = {"python": ["/usr/bin/env"], "only": ["python.*"], "timeout_s": 20, "library_path": str(tmp_path)}
     proofs.main(args)
     assert asked == sorted(asked, reverse=True)
@@ -170,7 +182,6 @@ def test_an_environment_that_sets_its_library_path_is_judged_with_it(monkeypatch
 
     monkeypatch.setattr(prove_job, "run_all", run_all)
     monkeypatch.setattr(prove_count, "no_card", lambda *arguments: "no card")
-    monkeypatch.setattr(prove_framework, "judge_one", lambda *arguments: ("pass", "fine", [], None))
     proofs.main({"python": [str(python)], "only": ["python.*"], "library_path": "/usr/local/cuda/lib64"})
     own = str(tmp_path / "envs/tf/lib")
     # What can be imported, then the framework with what a login exports and without.
@@ -252,7 +263,9 @@ def computed(index=0, **numbers):
     ],
 )
 def test_compute_is_judged(rows, least, status, words):
-    found, message, evidence, hint, _ = proofs.judge_compute(rows, [], [card(0), card(1)], BANDWIDTH, least)
+    found, message, evidence, hint, _ = driver_proofs.judge_compute(
+        rows, [], [card(0), card(1)], Bounds(bandwidth=BANDWIDTH, least=least)
+    )
     assert found == status, message
     says(words, message, evidence, hint or "")
     assert hint or status == "pass"
@@ -263,7 +276,9 @@ def test_a_card_that_computes_wrong():
     done.result["wrong"] = [
         "matrix product: 3 of 16777216 values are wrong; the first is number 7: 1.0, the CPU has 2.0"
     ]
-    status, message, _, hint, _ = proofs.judge_compute([(unit, done)], [], [card(0)], BANDWIDTH, {})
+    status, message, _, hint, _ = driver_proofs.judge_compute(
+        [(unit, done)], [], [card(0)], Bounds(bandwidth=BANDWIDTH)
+    )
     assert status == "fail"
     says(["computes wrong", "3 of 16777216", "must not be used"], message, hint)
 
@@ -371,12 +386,12 @@ def reduced(bus=330.0, **more):
     ],
 )
 def test_nccl_is_judged(done, more, status, words):
-    found, message, evidence, hint, _ = nccl.judge(
+    least = {"allreduce": more["least"]} if "least" in more else {}
+    found, message, evidence, hint, _ = cuda_proofs.judge_nccl(
         done,
         [card(0), card(1)],
         [PAIR],
-        more.get("bandwidth", BANDWIDTH),
-        more.get("least"),
+        Bounds(bandwidth=more.get("bandwidth", BANDWIDTH), least=least),
         more.get("library", PASS),
         more.get("hints", []),
         more.get("exported", {}),
@@ -441,8 +456,8 @@ def peers(*rows):
     ],
 )
 def test_peers_are_judged(done, pair, status, words):
-    found, message, evidence, hint, _ = p2p.judge(
-        done, [0, 1], [card(0), card(1)], [{**PAIR, **pair}], BANDWIDTH, None, []
+    found, message, evidence, hint, _ = driver_proofs.judge_peers(
+        done, [0, 1], [card(0), card(1)], [{**PAIR, **pair}], Bounds(bandwidth=BANDWIDTH), []
     )
     assert found == status, message
     says(words, message, evidence, hint or "")
@@ -477,7 +492,7 @@ BROKEN = outcome(message="OSError: /opt/x/libnccl.so.2: file too short")
     ],
 )
 def test_which_library(login, plain, version, installed, status, words):
-    found, sentences, hint = prove_library.judge("NCCL", login, plain, "/opt/x", version, installed)
+    found, sentences, hint = cuda_proofs.judge_library("NCCL", login, plain, "/opt/x", version, installed)
     assert found == status, sentences
     says(words, sentences, hint or "")
     assert "provelibrary.py" not in sentences[0]
@@ -559,6 +574,6 @@ def test_cards_that_nothing_can_compute_on_are_no_skip(monkeypatch, survey, seen
     proof = proofs.Proof({})
     monkeypatch.setattr(proofs.Proof, "survey", property(lambda self: survey))
     monkeypatch.setattr(proofs.Proof, "seen", property(lambda self: seen))
-    found = proof.compute()
-    assert found["status"] == status, found
-    assert bool(found["hint"]) is (status == "fail")
+    found = judge(Measured(id="gpu.compute", **proof.compute()), Bounds())
+    assert found.status == status, found
+    assert bool(found.hint) is (status == "fail")

@@ -6,6 +6,7 @@ import pytest
 
 import provision.collection  # noqa: F401
 from ansible_collections.gpu.provision.plugins.module_utils.prove import compile as prove_compile
+from provision.parts.cuda import proofs as cuda_proofs
 from tests.unit.provecases import outcome, says, table
 
 
@@ -70,6 +71,6 @@ def test_an_older_compiler_serves():
             "runs": [{"label": "0", "cc": "9.0", "rc": 0, "said": "OK\n", "seconds": 0.3}],
         }
     )
-    status, message, _, hint, _ = prove_compile.judge("11.8", done, None)
+    status, message, _, hint, _ = cuda_proofs.judge_compile("11.8", done, None)
     assert status == "warn"
     says(["/usr/bin/g++-11", "newer than 11", "-ccbin"], message, hint)

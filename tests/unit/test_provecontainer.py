@@ -9,12 +9,13 @@ import yaml
 
 import provision.collection  # noqa: F401 - makes the collection importable
 from ansible_collections.gpu.provision.plugins.module_utils.prove import container as prove_container
-from ansible_collections.gpu.provision.plugins.module_utils.prove import proofs
 from provision.catalog import load_catalog
 from provision.facts import Facts
+from provision.parts.containers import proofs as containers_proofs
 from provision.parts.containers.plan import containers_to_run
 from provision.parts.containers.resolve import ContainersWish
 from provision.planning.verification import Look
+from tests.unit.provecases import proven
 
 CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/containers_run.yml").read_text())
 
@@ -22,7 +23,7 @@ CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/containers_run.yml").
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
 def test_what_is_made_of_it(case):
     attempt = prove_container.Attempt(case.get("rc", 0), case.get("out", ""))
-    status, message, evidence, hint, _ = prove_container.judge(attempt, "docker run", case.get("gpus", 0), 1.0, [])
+    status, message, evidence, hint, _ = containers_proofs.judge(attempt, "docker run", case.get("gpus", 0), 1.0, [])
     wanted, *words = case["expect"]
     assert status == wanted, message
     said = " ".join([message, *evidence, hint or ""])
@@ -33,12 +34,11 @@ def test_what_is_made_of_it(case):
 def test_docker_that_does_not_run_or_has_no_cdi_is_a_skip(tmp_path, monkeypatch):
     monkeypatch.setattr(prove_container, "_which", lambda name: "/bin/true")
     monkeypatch.setattr(prove_container, "SOCKET", str(tmp_path / "none"))
-    assert prove_container.prove_docker({}, False, 5.0)[0] == "skip"
+    assert "does not run here" in prove_container.prove_docker({}, False, 5.0)["skip"]
     (tmp_path / "none").write_text("")
-    status, message, *_ = prove_container.prove_docker({"docker_cdi": False}, True, 5.0)
-    assert status == "skip" and "25.0" in message
+    assert "25.0" in prove_container.prove_docker({"docker_cdi": False}, True, 5.0)["skip"]
     monkeypatch.setattr(prove_container, "_which", lambda name: None)
-    assert prove_container.prove_docker({}, False, 5.0)[1] == "there is no program docker"
+    assert prove_container.prove_docker({}, False, 5.0)["skip"] == "there is no program docker"
 
 
 def test_the_image_holds_the_c_library_and_no_more(tmp_path):
@@ -71,7 +71,7 @@ def test_what_runs_is_what_the_inventory_asks_for():
     names = [name for name, _ in prove_container.plan(args)]
     assert names == ["container.run[docker]", "container.run[docker-cdi]", "container.run[podman]"]
     nothing = containers_to_run(ContainersWish(), facts, load_catalog())
-    verdicts = proofs.main({"containers": nothing, "only": ["container.run"]})["checks"]
+    verdicts = proven({"containers": nothing, "only": ["container.run"]})
     assert [(v["id"], v["status"]) for v in verdicts] == [("container.run", "skip")]
 
 

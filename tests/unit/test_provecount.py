@@ -4,6 +4,7 @@ import pytest
 
 import provision.collection  # noqa: F401
 from ansible_collections.gpu.provision.plugins.module_utils.prove import count as prove_count
+from provision.parts.driver import proofs as driver_proofs
 from tests.unit.provecases import H100, card, outcome, says, table
 
 
@@ -24,7 +25,7 @@ def test_count(case):
     seen = outcome({"cards": [{"uuid": row["uuid"].split("-", 1)[1]} for row in visible]})
     if "seen_code" in case:
         seen = outcome(message="CudaError: cuInit", code=case["seen_code"])
-    status, message, evidence, hint, _ = prove_count.judge(
+    status, message, evidence, hint, _ = driver_proofs.judge_count(
         survey, case.get("bus", ["0000:00:00.0", "0000:01:00.0"]), seen, case.get("hidden_by"), case.get("expected")
     )
     assert status == case["expect"][0], (message, evidence)

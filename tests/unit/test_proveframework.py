@@ -4,8 +4,8 @@ import pytest
 
 import provision.collection  # noqa: F401
 from ansible_collections.gpu.provision.plugins.module_utils.prove import framework as prove_framework
-from ansible_collections.gpu.provision.plugins.module_utils.prove import proofs
-from tests.unit.provecases import outcome, says, table
+from provision.parts.conda import proofs as conda_proofs
+from tests.unit.provecases import outcome, proven, says, table
 
 TORCH = {
     "version": "2.6.0+cu124",
@@ -26,7 +26,7 @@ TORCH = {
 
 @pytest.mark.parametrize("case", table("covers"), ids=lambda case: f"{case['list']} {case['cc']}")
 def test_covers(case):
-    assert prove_framework.covers(case["list"], case["cc"]) == case["how"]
+    assert conda_proofs.covers(case["list"], case["cc"]) == case["how"]
 
 
 @pytest.mark.parametrize("case", table("framework"), ids=lambda case: case["name"])
@@ -34,14 +34,13 @@ def test_judge(case):
     def as_outcome(value):
         return outcome({**TORCH, **value}) if isinstance(value, dict) else outcome(message=value)
 
-    count = case.get("count", 1)
-    status, message, evidence, hint = prove_framework.judge_one(
-        "torch",
-        as_outcome(case["seen"]),
-        as_outcome(case["plain"]) if "plain" in case else None,
-        case.get("library_path", ""),
-        {"count": count, "ccs": ["9.0"] if count else []},
-        set(case.get("there", [])).__contains__,
+    count, path = case.get("count", 1), case.get("library_path", "")
+    seen, plain = as_outcome(case["seen"]), as_outcome(case["plain"]) if "plain" in case else None
+    there = set(case.get("there", [])).__contains__
+    shadowed = not seen.ok and plain is not None and plain.ok
+    culprit = prove_framework.culprit(seen.message, path, plain.result["libraries"], there) if shadowed else None
+    status, message, evidence, hint = conda_proofs.judge_one(
+        "torch", seen, plain, path, {"count": count, "ccs": ["9.0"] if count else []}, culprit
     )
     assert status == case["expect"][0], (message, evidence)
     says(case["expect"][1:], message, evidence, hint or "")
@@ -50,7 +49,7 @@ def test_judge(case):
 
 def test_a_crash_while_importing_is_no_shadow():
     crashed = outcome(message="ended by signal SIGILL", status="killed", at="importing torch")
-    status, message, _, hint = prove_framework.judge_one("torch", crashed, None, "", {"count": 1, "ccs": ["9.0"]}, bool)
+    status, message, _, hint = conda_proofs.judge_one("torch", crashed, None, "", {"count": 1, "ccs": ["9.0"]})
     assert status == "fail"
     says(["torch", "SIGILL", "importing torch"], message, hint)
 
@@ -77,7 +76,7 @@ def test_libraries_are_read_from_maps(tmp_path):
 
 
 def proved(path, **args):
-    (verdict,) = proofs.main({"python": [path], "only": ["python.framework"], "timeout_s": 20, **args})["checks"]
+    (verdict,) = proven({"python": [path], "only": ["python.framework"], "timeout_s": 20, **args})
     return verdict
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 import provision.collection  # noqa: F401
-from ansible_collections.gpu.provision.plugins.module_utils.prove import health as prove_health
+from provision.parts.driver import health
 from tests.unit.provecases import card, says, table
 
 SAMPLE = {
@@ -25,7 +25,7 @@ def test_health(case):
     busy = [dict(SAMPLE, **case.get("load", {})) for _ in range(4)]
     load = [dict(sample, **case.get("first", {})) for sample in busy[:2]] + busy[2:]
     samples = {row["index"]: load for row in cards} if case.get("loaded", True) else {}
-    status, message, evidence, hint, numbers = prove_health.judge(cards, case.get("lost", []), samples)
+    status, message, evidence, hint, numbers = health.judge(cards, case.get("lost", []), samples)
     assert status == case["expect"][0], (message, evidence)
     says(case["expect"][1:], message, evidence, hint or "")
     assert hint or status == "pass", "what is wrong comes with a way out"
@@ -33,7 +33,7 @@ def test_health(case):
 
 
 def test_numbers_have_their_units_in_their_names():
-    numbers = prove_health.measured(card(), [SAMPLE])
+    numbers = health.measured(card(), [SAMPLE])
     assert numbers["load_power_w"] == 440.0
     assert numbers["load_sm_mhz"] == 1980
-    assert "load_power_w" not in prove_health.measured(card(), [])
+    assert "load_power_w" not in health.measured(card(), [])

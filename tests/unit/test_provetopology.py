@@ -1,6 +1,7 @@
 """How cards are joined, how fast that should be, and what is known to slow it down."""
 
 import json
+import re
 import struct
 from itertools import combinations
 
@@ -9,10 +10,28 @@ import pytest
 import provision.collection  # noqa: F401
 from ansible_collections.gpu.provision.plugins.module_utils.prove import topology as prove_topology
 from provision.catalog import load_catalog
+from provision.parts.driver import links
 from tests.unit.provecases import FIXTURES, card, table
 
 BANDWIDTH = load_catalog().bandwidth.model_dump(mode="json")
 PLAIN = {"level": "PHB", "nvlinks": 0, "switched": False, "version": None, "nvlink_gb_per_s": 0.0}
+
+
+def read_topology(text):
+    """Parse `nvidia-smi topo -m`: {(a, b): word} for cards a < b; network cards and affinities are left out."""
+    columns, found = [], {}
+    for line in text.splitlines():
+        # The header is underlined by an escape sequence.
+        cells = [cell.strip() for cell in re.sub(r"\x1b\[[0-9;]*m", "", line).split("\t")]
+        if not columns and "GPU0" in cells[1:]:
+            columns = cells
+            continue
+        row = re.match(r"GPU([0-9]+)$", cells[0])
+        for name, cell in zip(columns, cells, strict=False) if row else ():
+            column = re.match(r"GPU([0-9]+)$", name)
+            if row and column and int(row.group(1)) < int(column.group(1)):
+                found[(int(row.group(1)), int(column.group(1)))] = cell
+    return found
 
 
 @pytest.mark.parametrize("case", table("topology"), ids=lambda case: case["name"])
@@ -26,7 +45,7 @@ def test_the_way_and_its_rate(case):
         {**PLAIN, **case.get("each", {}), "a": a, "b": b, **named.get((a, b), {})}
         for a, b in combinations(case["cards"], 2)
     ]
-    found = prove_topology.expected(cards, pairs, BANDWIDTH)
+    found = links.expected(cards, pairs, BANDWIDTH)
     assert found["way"] == case["expect"]["way"]
     assert found["gb_per_s"] == case["expect"]["gb_per_s"]
     assert case["expect"]["words"] in found["words"]
@@ -35,29 +54,29 @@ def test_the_way_and_its_rate(case):
 @pytest.mark.parametrize(("measured", "status"), [(355.0, "pass"), (330.0, "pass"), (200.0, "warn"), (26.3, "fail")])
 def test_what_was_measured_on_nvlink_is_judged(measured, status):
     # 355 and 330: four and two H100 or H200; 26.3: the same four with NCCL_P2P_DISABLE=1.
-    assert prove_topology.judge_rate(measured, 478.1, BANDWIDTH["allreduce"]["nvlink"])[0] == status
+    assert links.judge_rate(measured, 478.1, BANDWIDTH["allreduce"]["nvlink"])[0] == status
 
 
 def test_a_bound_of_the_users_own_takes_the_place_of_the_catalogs():
     share = BANDWIDTH["allreduce"]["nvlink"]
-    assert prove_topology.judge_rate(26.3, 478.1, share, least=20.0)[0] == "pass"
-    assert prove_topology.judge_rate(355.0, 478.1, share, least=400.0)[0] == "fail"
-    assert prove_topology.judge_rate(3.0, None, share)[0] == "pass"
-    assert "not judged" in prove_topology.judge_rate(3.0, None, share)[1]
+    assert links.judge_rate(26.3, 478.1, share, least=20.0)[0] == "pass"
+    assert links.judge_rate(355.0, 478.1, share, least=400.0)[0] == "fail"
+    assert links.judge_rate(3.0, None, share)[0] == "pass"
+    assert "not judged" in links.judge_rate(3.0, None, share)[1]
 
 
 def test_every_way_has_its_shares():
     for kind in ("allreduce", "peer"):
-        assert set(BANDWIDTH[kind]) == set(prove_topology.WAYS)
-        warns = [BANDWIDTH[kind][way]["warn"] for way in prove_topology.WAYS]
+        assert set(BANDWIDTH[kind]) == set(links.WAYS)
+        warns = [BANDWIDTH[kind][way]["warn"] for way in links.WAYS]
         assert warns == sorted(warns, reverse=True), "farther is slower"
 
 
 def test_nvidia_smi_says_the_same_as_nvml():
     recorded = json.loads((FIXTURES / "h200x4/scenes.json").read_text())
     survey = recorded["scenes"]["everything"]["answers"][0]["result"]
-    told = prove_topology.read_topology((FIXTURES / "h200x4/topo.txt").read_text())
-    assert told == {(pair["a"], pair["b"]): prove_topology.word(pair) for pair in survey["pairs"]}
+    told = read_topology((FIXTURES / "h200x4/topo.txt").read_text())
+    assert told == {(pair["a"], pair["b"]): links.word(pair) for pair in survey["pairs"]}
     assert len(told) == 6
 
 
@@ -67,7 +86,7 @@ def test_a_matrix_of_several_ways_is_read():
         "GPU0\t X \tNV4\tSYS\tPIX\t0-31\nGPU1\tNV4\t X \tNODE\tSYS\t0-31\nGPU2\tSYS\tNODE\t X \tSYS\t32-63\n"
         "NIC0\tPIX\tSYS\tSYS\t X \n"
     )
-    assert prove_topology.read_topology(text) == {(0, 1): "NV4", (0, 2): "SYS", (1, 2): "NODE"}
+    assert read_topology(text) == {(0, 1): "NV4", (0, 2): "SYS", (1, 2): "NODE"}
 
 
 def _config(control=None, before=()):

@@ -3,14 +3,14 @@
 import pytest
 
 import provision.collection  # noqa: F401
-from ansible_collections.gpu.provision.plugins.module_utils.prove import xid as prove_xid
+from provision.parts.driver import xid
 from tests.unit.provecases import outcome, says, table
 
 
 @pytest.mark.parametrize("case", table("xid"), ids=lambda case: case["name"])
 def test_lines(case):
     lines = [[1000000 * number, line] for number, line in enumerate(case["lines"])]
-    status, message, evidence, hint, numbers = prove_xid.judge(outcome({"lines": lines, "first": case.get("first", 0)}))
+    status, message, evidence, hint, numbers = xid.judge(outcome({"lines": lines, "first": case.get("first", 0)}))
     assert status == case["expect"][0], message
     says(case["expect"][1:], message, evidence, hint or "")
     assert hint or status == "pass"
@@ -18,12 +18,10 @@ def test_lines(case):
 
 
 def test_a_log_that_may_not_be_read_is_said():
-    status, message, *_ = prove_xid.judge(
-        outcome(message="PermissionError: [Errno 1] Operation not permitted: '/dev/kmsg'")
-    )
+    status, message, *_ = xid.judge(outcome(message="PermissionError: [Errno 1] Operation not permitted: '/dev/kmsg'"))
     assert status == "skip"
     assert "/dev/kmsg" in message
 
 
 def test_other_lines_are_none():
-    assert prove_xid.parse("usb 1-1: new device") is None
+    assert xid.parse("usb 1-1: new device") is None

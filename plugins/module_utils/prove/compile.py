@@ -2,8 +2,8 @@
 # Apache-2.0 (see LICENSE)
 """A small program, compiled by a toolkit's nvcc for the cards that are there, and run on each of them.
 
-Job ``build`` (run by proverun in a child) compiles and runs; ``judge`` says what that means, ``read_nvcc`` what nvcc
-complains about. Sources: NVIDIA's installation and compiler guides, the toolkits' crt/host_config.h.
+Job ``build`` (run in a child) compiles and runs; ``read_nvcc`` says what nvcc complains about.
+Sources: NVIDIA's installation and compiler guides, the toolkits' crt/host_config.h.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ import os
 import re
 import subprocess
 import time
-
-from ansible_collections.gpu.provision.plugins.module_utils.prove import errors as prove_errors
 
 # Every toolkit from 9 on compiles it. The first line is read by stand-ins for nvcc in simulated hosts.
 SOURCE = r"""// gpu-provision-expect: OK
@@ -252,68 +250,3 @@ def older_compiler(most, exists=os.path.exists):
         if exists(path):
             return path
     return None
-
-
-def judge(version, outcome, no_card):
-    """Return (status, message, evidence, hint, numbers) for a toolkit.
-
-    outcome: of the job build; no_card: why there is no card to run on, else None.
-    """
-    if not outcome.ok:
-        sentence, hint = prove_errors.ending(outcome, "nvcc %s" % version)
-        return "fail", sentence, outcome.lines(), hint, {}
-    done = outcome.result
-    numbers = {"nvcc_s": done["nvcc_s"]}
-    given_up = sorted(cc for cc, how in done["how"].items() if how == "none")
-    if given_up and not done["built"] and not done["said"]:
-        return (
-            "fail",
-            "CUDA %s no longer compiles for compute capability %s" % (version, ", ".join(given_up)),
-            [],
-            "an older toolkit still does: provision compat --gpu NAME says which",
-            numbers,
-        )
-    if not done["built"]:
-        _, sentence, hint = read_nvcc(done["said"])
-        return ("fail", "does not compile: %s" % sentence, done["said"].strip().splitlines()[-6:], hint, numbers)
-    evidence = ["nvcc took %.1f s" % done["nvcc_s"]]
-    for run in done["runs"]:
-        numbers["gpu%s_run_s" % run["label"]] = run["seconds"]
-        if run["rc"] == 0 and run["said"].split()[-1:] == ["OK"]:
-            evidence.append("card %s: %s, results equal the CPU's" % (run["label"], done["how"][run["cc"]]))
-            continue
-        said = run["said"].strip() or "exit code %d" % run["rc"]
-        code = prove_errors.code_in(said)
-        if code is None:
-            return ("fail", "card %s: %s" % (run["label"], said.splitlines()[-1]), evidence + [said], None, numbers)
-        sentence, hint = prove_errors.explain(code)
-        return "fail", "card %s: %s" % (run["label"], sentence), evidence + said.splitlines(), hint, numbers
-    if given_up:
-        return (
-            "fail",
-            "CUDA %s no longer compiles for compute capability %s" % (version, ", ".join(given_up)),
-            evidence,
-            "an older toolkit still does: provision compat --gpu NAME says which",
-            numbers,
-        )
-    if done["compiler"]:
-        return (
-            "warn",
-            "compiles with %s only: the default gcc is newer than %d" % (done["compiler"], done["default_too_new"]),
-            evidence,
-            "nvcc -ccbin %s (CUDAHOSTCXX for CMake)" % done["compiler"],
-            numbers,
-        )
-    if no_card:
-        return "skip", "compiled, not run: %s" % no_card, evidence, None, numbers
-    jit = sorted(cc for cc, how in done["how"].items() if how == "jit")
-    if jit:
-        return (
-            "pass",
-            "compiled and run, by PTX for compute capability %s: this toolkit is older than the card" % ", ".join(jit),
-            evidence,
-            None,
-            numbers,
-        )
-    many = len(done["runs"])
-    return ("pass", "compiled for %s and run on %d" % (", ".join(sorted(done["how"])), many), evidence, None, numbers)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import io
 import os
-import re
 import signal
 import subprocess
 import tarfile
@@ -30,60 +29,6 @@ LOADERS = {
     "aarch64": ("/lib/ld-linux-aarch64.so.1", "/lib/aarch64-linux-gnu"),
 }
 LIBRARIES = ("libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1")
-# How an attempt fails, and what helps; the first that is in the output counts.
-FAILURES = (
-    (
-        r"could not select device driver",
-        "the daemon does not know NVIDIA's toolkit",
-        "systemctl restart docker, where the toolkit came after it; see container.runtime",
-    ),
-    (
-        r"unknown or invalid runtime name: nvidia",
-        "the daemon has no runtime nvidia",
-        "provision apply registers it; see container.runtime",
-    ),
-    (
-        r"cgroup subsystem devices not found",
-        "the container toolkit is too old for cgroup v2",
-        "1.8.0 is the first that works; see container.packages",
-    ),
-    (
-        r"unresolvable CDI devices|CDI device injection failed|unknown CDI",
-        "no CDI specification knows the GPUs",
-        "see container.cdi: systemctl restart nvidia-cdi-refresh.service, or nvidia-ctk cdi generate",
-    ),
-    (
-        r"CDI.*(?:not (?:enabled|supported)|disabled)|custom device.*nvidia\.com",
-        "CDI is switched off in this daemon",
-        "container_toolkit_docker_cdi: always",
-    ),
-    (
-        r"Failed to initialize NVML: Unknown Error",
-        "the container lost its GPUs",
-        "see container.links: a systemctl daemon-reload does that",
-    ),
-    (
-        r"Driver/library version mismatch",
-        "the driver on the disk is another one than is loaded",
-        "see driver.versions; a reboot is due",
-    ),
-    (
-        r"driver not loaded|libnvidia-ml\.so\.1|nvml error",
-        "the toolkit does not find the driver",
-        "see driver.versions and driver.devices",
-    ),
-    (
-        r"stat failed: .*: no such file|failed to fulfil mount request|lstat .*no such file",
-        "what is to be mounted is not there: a CDI specification or cache of another driver",
-        "see container.cdi; ldconfig, then systemctl restart nvidia-cdi-refresh.service",
-    ),
-    (
-        r"exec.*nvidia-smi.*(?:not found|no such file)",
-        "nvidia-smi did not reach the container",
-        "see container.runtime; nvidia-container-cli list shows what the toolkit would mount",
-    ),
-)
-_GPU_LINE = re.compile(r"^GPU \d+: ", re.M)
 
 
 class Attempt(object):
@@ -101,7 +46,7 @@ class Attempt(object):
 
 
 def plan(args):
-    """[(id, function(timeout_s) -> (status, message, evidence, hint, numbers))] for what is asked for.
+    """[(id, function(timeout_s) -> what was measured)] for what is asked for.
 
     args: {docker, docker_cdi, podman: bool, image: text, gpus: number}; None: nobody asks for this check.
     """
@@ -117,7 +62,7 @@ def plan(args):
 
 
 def skip(message, evidence=()):
-    return "skip", message, list(evidence), None, {}
+    return {"skip": message, "evidence": list(evidence)}
 
 
 def prove_docker(args, cdi, timeout):
@@ -171,7 +116,8 @@ class _Runtime(object):
             if made:
                 self.call(["rmi", "--force", image], least=10.0)
         where = "%s run %s" % (os.path.basename(self.program), " ".join(device))
-        return judge(attempt, where, args.get("gpus") or 0, seconds, evidence)
+        found = {"rc": attempt.rc, "text": attempt.text, "where": where, "seconds": seconds, "evidence": evidence}
+        return {"found": dict(found, gpus=args.get("gpus") or 0)}
 
     def image(self, wanted):
         """(name or None, whether it goes afterwards, why there is none, evidence)."""
@@ -201,53 +147,6 @@ class _Runtime(object):
                 made.lines(),
             )
         return name, True, None, ["image of the host's own C library"]
-
-
-def judge(attempt, where, gpus, seconds, evidence):
-    """The verdict of one attempt: (status, message, evidence, hint, numbers). gpus: how many the host has, 0 not known."""
-    numbers = {"start_s": round(seconds, 2)}
-    seen = len(_GPU_LINE.findall(attempt.text)) if attempt.ok else 0
-    evidence = list(evidence) + attempt.lines()
-    if attempt.rc is None:
-        return (
-            "fail",
-            "%s did not end in time" % where,
-            evidence,
-            "see whether nvidia-smi answers on the host itself",
-            numbers,
-        )
-    if not attempt.ok:
-        for pattern, message, hint in FAILURES:
-            if re.search(pattern, attempt.text):
-                return "fail", "%s: %s" % (where, message), evidence, hint, numbers
-        if re.search(r"No such image|image not known|manifest unknown|Unable to find image", attempt.text):
-            return "skip", "%s: the image is gone" % where, evidence, None, numbers
-        last = (attempt.lines(1) or ["exit code %d" % attempt.rc])[-1]
-        return (
-            "fail",
-            "%s: %s" % (where, last),
-            evidence,
-            "see container.runtime, container.cdi and journalctl -u docker",
-            numbers,
-        )
-    if not seen:
-        return (
-            "fail",
-            "%s: the container sees no GPU" % where,
-            evidence,
-            "see container.runtime and driver.devices",
-            numbers,
-        )
-    numbers["gpus"] = seen
-    if gpus and seen < gpus:
-        return (
-            "warn",
-            "%s: the container sees %d GPUs, the host has %d" % (where, seen, gpus),
-            evidence,
-            "see container.cdi: its specification may be older than the cards",
-            numbers,
-        )
-    return "pass", "%s: %d GPUs" % (where, seen), evidence, None, numbers
 
 
 def scratch(root="/", machine=None):

@@ -2,7 +2,7 @@
 # Apache-2.0 (see LICENSE)
 """A forward convolution through the installed cuDNN, compared with the CPU's.
 
-Job ``convolve``; ``judge`` says what its Outcome means. Source: cudnn.h (the calls are the same in versions 7 to 9).
+Job ``convolve``. Source: cudnn.h (the calls are the same in versions 7 to 9).
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import array
 import ctypes
 
 from ansible_collections.gpu.provision.plugins.module_utils.prove import cuda as prove_cuda
-from ansible_collections.gpu.provision.plugins.module_utils.prove import errors as prove_errors
 from ansible_collections.gpu.provision.plugins.module_utils.prove import framework as prove_framework
 from ansible_collections.gpu.provision.plugins.module_utils.prove import library as prove_library
 
@@ -138,25 +137,3 @@ def convolve(args, say):
         cudnn.call("cudnnDestroy", handle)
         return result
     raise refused
-
-
-def judge(outcome, library):
-    """Return (status, message, evidence, hint, numbers). library: of provelibrary.judge."""
-    evidence = list(library[1])
-    if not outcome.ok:
-        sentence, hint = prove_errors.ending(outcome, "cuDNN")
-        hint = hint or "cuDNN and CUDA do not fit together, or a part of cuDNN is missing: see which files were loaded"
-        sentence, hint = prove_library.when_it_failed(sentence, hint, library)
-        return "fail", sentence, evidence + outcome.lines(), hint, {}
-    done = outcome.result
-    if done["wrong"]:
-        return (
-            "fail",
-            "cuDNN %s: %s" % (done["version"], done["wrong"]),
-            evidence,
-            "see gpu.compute and gpu.health",
-            {},
-        )
-    if library[0] != "pass":
-        return library[0], library[1][0], evidence, library[2], {}
-    return "pass", "cuDNN %s convolves right" % done["version"], evidence, None, {}

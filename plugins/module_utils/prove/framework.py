@@ -2,17 +2,15 @@
 # Apache-2.0 (see LICENSE)
 """torch, tensorflow and jax of one Python interpreter: do they see the cards, compute right, and with which libraries?
 
-``find`` and ``look`` are jobs that run under the interpreter that is judged (Python 3.7 and later); ``judge`` is a pure
-function of what they found. A framework is imported once with the library path that a login exports and once without:
-where the two differ, somebody's export shadows the libraries that the framework brought (scenarios H1, I1).
+``find`` and ``look`` are jobs that run under the interpreter that is judged (Python 3.7 and later). A framework is
+imported once with the library path that a login exports and once without: where the two differ, somebody's export
+shadows the libraries that the framework brought.
 """
 
 from __future__ import annotations
 
 import re
 import sys
-
-from ansible_collections.gpu.provision.plugins.module_utils.prove import errors as prove_errors
 
 FRAMEWORKS = ("torch", "tensorflow", "jax")
 # Libraries whose version matters, and what the loader may find in several places.
@@ -220,41 +218,6 @@ def _jax(compute_on, say):
 # --- judging -----------------------------------------------------------------------------------------------
 
 
-def covers(architectures, cc):
-    """How a list such as ["sm_80", "sm_90a", "compute_90"] serves a compute capability: native, binary, jit or none.
-
-    Source of the rule: CUDA programming guide: machine code runs on the same major and a minor not below; PTX on
-    everything not below; names that end in a run on that one architecture only, in f within its family.
-    """
-    major, minor = (int(part) for part in cc.split("."))
-    best = "none"
-    for word in architectures:
-        match = re.match(r"(sm|compute)_([0-9]+)([0-9])([af]?)$", word)
-        if not match:
-            continue
-        kind, have, suffix = match.group(1), (int(match.group(2)), int(match.group(3))), match.group(4)
-        if kind == "sm" and have == (major, minor):
-            return "native"
-        if suffix == "a":
-            continue
-        if kind == "sm" and have[0] == major and have[1] < minor:
-            best = "binary"
-        elif kind == "compute" and not suffix and have <= (major, minor) and best == "none":
-            best = "jit"
-    return best
-
-
-def shadowed(library_path, with_path, without_path):
-    """Return [(library, path with the export, path without)] of libraries that the export replaces."""
-    folders = [folder.rstrip("/") for folder in library_path.split(":") if folder]
-    found = []
-    for name, path in sorted(with_path.items()):
-        other = without_path.get(name)
-        if other and other != path and any(path.startswith(folder + "/") for folder in folders):
-            found.append((name, path, other))
-    return found
-
-
 def culprit(message, library_path, own, exists):
     """Return (path below library_path, the framework's own path or None) of the library behind an import error, or None.
 
@@ -275,117 +238,3 @@ def culprit(message, library_path, own, exists):
             if folder and exists(folder.rstrip("/") + "/" + name):
                 return folder.rstrip("/") + "/" + name, own.get(name)
     return None
-
-
-def judge_one(framework, seen, plain, library_path, expected, exists):
-    """Return (status, message, evidence, hint) for one framework of one interpreter.
-
-    seen: Outcome with the login's library path (or without one, where there is none); plain: Outcome without, or None
-    where that is the same. expected: {"count": cards that CUDA sees or None, "ccs": their compute capabilities}.
-    """
-    if not seen.ok:
-        if plain is not None and plain.ok:
-            found = culprit(seen.message, library_path, plain.result["libraries"], exists)
-            path = found[0] if found else None
-            evidence = [seen.message, "LD_LIBRARY_PATH=%s" % library_path]
-            if found:
-                evidence.append("with it: %s; without: %s" % (path, found[1] or "not loaded from there"))
-            return (
-                "fail",
-                "%s fails with the login's LD_LIBRARY_PATH and works without: shadowed library%s"
-                % (framework, " %s" % path if path else ""),
-                evidence,
-                "do not export that folder for everyone: cuda-select or a modulefile sets it where it is needed",
-            )
-        code = prove_errors.code_in(seen.message or "")
-        if seen.status == "error" and code is None:
-            return (
-                "fail",
-                "%s cannot be used: %s" % (framework, seen.message.splitlines()[0]),
-                seen.lines(),
-                ("install it again in that environment; see the error above"),
-            )
-        sentence, hint = prove_errors.ending(seen, framework)
-        return (
-            "fail",
-            sentence,
-            [seen.message] + seen.lines(),
-            hint or (prove_errors.explain(code)[1] if code else None),
-        )
-    found = seen.result
-    evidence = [
-        "%s %s, CUDA %s%s%s"
-        % (
-            framework,
-            found["version"],
-            found["cuda"],
-            ", cuDNN %s" % found["cudnn"] if found["cudnn"] else "",
-            ", NCCL %s" % found["nccl"] if found["nccl"] else "",
-        )
-    ]
-    evidence += [
-        "%s: %s" % pair
-        for pair in sorted(found["libraries"].items())
-        if re.match(r"lib(cudart|cudnn|nccl)[.-]", pair[0])
-    ]
-    label = "%s %s" % (framework, found["version"])
-    if found.get("hip"):
-        return "skip", "%s is built for AMD cards" % label, evidence, None
-    if not found["cuda"]:
-        return (
-            "fail" if expected["count"] else "skip",
-            "%s is a build for the CPU only" % label,
-            evidence,
-            "install the build for CUDA: a wheel with +cuXYZ, or conda's cuda build pinned by its build string",
-        )
-    if plain is not None and not plain.ok:
-        return (
-            "fail",
-            "%s works only with the login's LD_LIBRARY_PATH" % label,
-            evidence + [plain.message],
-            "cron, services and ssh commands do not have it: install the libraries that it lacks, or use ld.so.conf.d",
-        )
-    if not expected["count"]:
-        return ("skip", "%s for CUDA %s imports; there is no card to use" % (label, found["cuda"]), evidence, None)
-    if not found["available"] or not found["count"]:
-        code = prove_errors.code_in(found["why"] or "")
-        said = [found["why"]] if found["why"] else []
-        sentence, hint = prove_errors.explain(code) if code else ("it sees no card", "see gpu.compute and gpu.count")
-        return "fail", "%s: %s" % (label, sentence), evidence + said, hint
-    if found["count"] != expected["count"]:
-        return (
-            "fail",
-            "%s sees %d cards, CUDA %d" % (label, found["count"], expected["count"]),
-            evidence,
-            "CUDA_VISIBLE_DEVICES, MIG and containers change what is seen: see gpu.count",
-        )
-    wrong = [card for card in found["cards"] if card["wrong"]]
-    if wrong:
-        code = prove_errors.code_in(wrong[0]["wrong"])
-        hint = prove_errors.explain(code)[1] if code else "see gpu.compute"
-        evidence += ["card %d: %s" % (card["index"], card["wrong"]) for card in wrong]
-        return ("fail", "%s computes wrong on %d of %d" % (label, len(wrong), len(found["cards"])), evidence, hint)
-    lists = found["architectures"]
-    bare = [cc for cc in expected["ccs"] if lists and covers(lists, cc) == "none"]
-    if bare:
-        return (
-            "fail",
-            "%s is not compiled for compute capability %s" % (label, ", ".join(bare)),
-            evidence + [" ".join(lists)],
-            "take the build that is: provision compat --gpu NAME --torch X.Y names it",
-        )
-    jit = [cc for cc in expected["ccs"] if lists and covers(lists, cc) == "jit"]
-    if jit:
-        evidence.append("only PTX for %s: the first start of every kernel is slow" % ", ".join(jit))
-    if plain is not None:
-        taken = shadowed(library_path, found["libraries"], plain.result["libraries"])
-        if taken:
-            evidence += ["%s: with LD_LIBRARY_PATH %s, without %s" % row for row in taken]
-            return (
-                "warn",
-                "%s works, with %d shadowed libraries from LD_LIBRARY_PATH" % (label, len(taken)),
-                evidence,
-                "do not export that folder for everyone: cuda-select or a modulefile sets it where it is needed",
-            )
-    done = len(found["cards"])
-    return ("pass", "%s for CUDA %s, right on %d of %d" % (label, found["cuda"], done, found["count"]), evidence, None)

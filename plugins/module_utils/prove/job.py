@@ -118,6 +118,11 @@ class Outcome(object):
     def ok(self):
         return self.status == "ok"
 
+    def plain(self):
+        """As data: what the constructor takes. Of the output what is evidence."""
+        names = ("status", "seconds", "result", "message", "at", "code", "name")
+        return dict({name: getattr(self, name) for name in names}, output="\n".join(self.lines()))
+
     def lines(self, most=6):
         """The last lines that were printed, for evidence."""
         return [line.rstrip() for line in self.output.splitlines() if line.strip()][-most:]

@@ -13,9 +13,7 @@ import os
 import time
 
 from ansible_collections.gpu.provision.plugins.module_utils.prove import cuda as prove_cuda
-from ansible_collections.gpu.provision.plugins.module_utils.prove import errors as prove_errors
 from ansible_collections.gpu.provision.plugins.module_utils.prove import library as prove_library
-from ansible_collections.gpu.provision.plugins.module_utils.prove import topology as prove_topology
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 SIZES = (8, KIB, MIB, 32 * MIB, 256 * MIB, GIB)
@@ -187,90 +185,3 @@ def remove_left_behind(before, uid, folder="/dev/shm"):  # noqa: S108
         path = os.path.join(folder, name)
         if os.lstat(path).st_uid == uid:
             os.unlink(path)
-
-
-# What slows all-reduce on purpose, for machines where the quick way does not work.
-_SLOWING = ("NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_SHM_DISABLE", "NCCL_MAX_NCHANNELS", "NCCL_PROTO", "NCCL_ALGO")
-
-
-def judge(outcome, cards, pairs, bandwidth, least, library, host_hints, exported):
-    """Return (status, message, evidence, hint, numbers).
-
-    outcome: of allreduce; cards, pairs: of the survey, those that took part; bandwidth: of the catalog or None;
-    least: GB/s that the user asks for, or None; library: (status, sentences, hint) of provelibrary.judge;
-    host_hints: sentences; exported: NCCL_ variables of a login.
-    """
-    if not outcome.ok:
-        sentence, hint = prove_errors.ending(outcome, "all-reduce over %d cards" % len(cards))
-        if outcome.status == "timeout" and outcome.at and len(cards) > 1:
-            hint = "try NCCL_P2P_DISABLE=1: if that works, ACS or the IOMMU is in the way; NCCL_DEBUG=INFO says more"
-        sentence, hint = prove_library.when_it_failed(sentence, hint, library)
-        return "fail", sentence, library[1] + outcome.lines() + host_hints, hint, {}
-    done = outcome.result
-    numbers = {"init_ms": done["init_ms"]}
-    evidence = list(library[1]) + ["a login exports %s=%s" % pair for pair in sorted(exported.items())]
-    for row in done["rows"]:
-        name = "allreduce_" + size_words(row["bytes"])
-        numbers[name + "_us"] = row["us"]
-        # Below that the time of a call counts, not the links.
-        wide = done["cards"] > 1 and row["bytes"] >= MIB
-        if wide:
-            numbers[name + "_bus_gb_per_s"] = row["bus_gb_per_s"]
-        evidence.append(
-            "%s: %.1f us%s"
-            % (size_words(row["bytes"]), row["us"], ", bus %.1f GB/s" % row["bus_gb_per_s"] if wide else "")
-        )
-    if done["wrong"]:
-        return (
-            "fail",
-            "sums are wrong: %s" % done["wrong"][0],
-            done["wrong"] + evidence + host_hints,
-            "see gpu.p2p and gpu.health; NCCL_P2P_DISABLE=1 shows whether peer traffic is at fault",
-            numbers,
-        )
-    if library[0] != "pass":
-        return library[0], library[1][0], evidence, library[2], numbers
-    if done["cards"] < 2:
-        return "pass", "NCCL %s sums right on one card" % done["version"], evidence, None, numbers
-    best = max(row["bus_gb_per_s"] for row in done["rows"])
-    if not pairs:
-        return (
-            "pass",
-            "NCCL %s sums right, %.1f GB/s, not judged: topology not known" % (done["version"], best),
-            evidence,
-            None,
-            numbers,
-        )
-    if bandwidth is None and least is None:
-        return (
-            "pass",
-            "NCCL %s sums right, %.1f GB/s, not judged: no thresholds" % (done["version"], best),
-            evidence,
-            None,
-            numbers,
-        )
-    link = (
-        prove_topology.expected(cards, pairs, bandwidth) if bandwidth else {"way": None, "gb_per_s": None, "words": ""}
-    )
-    share = bandwidth["allreduce"].get(link["way"]) if bandwidth else None
-    status, words = prove_topology.judge_rate(best, link["gb_per_s"], share, least)
-    evidence.append("%d cards, %s" % (done["cards"], link["words"]))
-    if status == "pass":
-        return (
-            "pass",
-            "NCCL %s sums right over %d cards, bus %s" % (done["version"], done["cards"], words),
-            evidence,
-            None,
-            numbers,
-        )
-    hint = "gpu.p2p names slow pairs; NCCL_DEBUG=INFO says which way NCCL takes"
-    slowing = ["%s=%s" % pair for pair in sorted(exported.items()) if pair[0] in _SLOWING]
-    if slowing:
-        hint = "unset %s in the login's start files: it keeps NCCL from the quick way" % ", ".join(slowing)
-    return (
-        status,
-        "all-reduce over %d cards is slow: bus %s" % (done["cards"], words),
-        evidence + host_hints,
-        hint,
-        numbers,
-    )

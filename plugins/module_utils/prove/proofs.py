@@ -1,24 +1,21 @@
 # Copyright (c) the gpu-provision founders
 # Apache-2.0 (see LICENSE)
-"""Prove that the GPUs of a host work: compute, compile, talk to each other, are healthy, and serve frameworks.
+"""Have the GPUs of a host work: compute, compile, talk to each other, serve frameworks; and say what was measured.
 
-``main(args) -> {"checks": [verdict, ..]}``; a verdict is what checks.py returns, with "seconds" and "numbers" (measured
-values, units in the names). Everything that touches a card runs in a child (proverun), bounded in time and memory;
-nothing is left behind. Standard library only, Python 3.8 and later. Everything in args is optional:
+``main(args) -> {"measured": [row, ..]}``: one row a check, {"id", "seconds"} with "skip" and "evidence" (why nothing could be
+measured) or "found" (data for the check's judge on the controller, provision/parts/*/proofs.py). Everything that touches a
+card runs in a child (job), bounded in time and memory; nothing is left behind. Standard library only, Python 3.8 and later.
+Everything in args is optional:
 
-    expect       {"cards": "8x H100" | "2x H100 + 1x T4" | "8" | "", "gpus": 8 or 0}
     only, skip   patterns of check ids ("gpu.compute", "cuda.*"): all, none when empty
     deep         true: nearly all memory of every card is written and read, all-reduce up to the largest size
     busy         "skip" (a card that somebody uses is not loaded) or "run"
     users        [facts.GpuUser]: who has a card open; NVML's own list is always added
     toolkits     [{"version": "12.4", "path": "/usr/local/cuda-12.4"}]: nvcc of each is tried
     python       paths of interpreters to judge
-    containers   {"docker", "docker_cdi", "podman": bool, "image": text, "gpus": number}: runtimes to try, see provecontainer
+    containers   {"docker", "docker_cdi", "podman": bool, "image": text, "gpus": number}: runtimes to try, see container
     timeout_s    bound for one check with all its steps (default 90; deep 300)
     library_path LD_LIBRARY_PATH of a login; environment: other variables that a login exports
-    installed    {"cudnn": "9.14.0", "nccl": "2.28.3"}: versions that headers or packages on the host say
-    bandwidth    the catalog's bandwidth.yml as a dict; rates are not judged without it
-    least        {"allreduce", "peer", "host", "memory": GB/s}: bounds of the user's own in place of the catalog's
 """
 
 from __future__ import annotations
@@ -29,19 +26,18 @@ import sys
 import time
 
 from ansible_collections.gpu.provision.plugins.module_utils.lib import run_as
-from ansible_collections.gpu.provision.plugins.module_utils.prove import compile as prove_compile
+
+# The jobs of compile, p2p and xid run in children by their names alone: imported, so that their sources are here.
+from ansible_collections.gpu.provision.plugins.module_utils.prove import compile as prove_compile  # noqa: F401
 from ansible_collections.gpu.provision.plugins.module_utils.prove import container as prove_container
 from ansible_collections.gpu.provision.plugins.module_utils.prove import count as prove_count
 from ansible_collections.gpu.provision.plugins.module_utils.prove import cudnn as prove_cudnn
-from ansible_collections.gpu.provision.plugins.module_utils.prove import errors as prove_errors
 from ansible_collections.gpu.provision.plugins.module_utils.prove import framework as prove_framework
-from ansible_collections.gpu.provision.plugins.module_utils.prove import health as prove_health
 from ansible_collections.gpu.provision.plugins.module_utils.prove import job as prove_job
-from ansible_collections.gpu.provision.plugins.module_utils.prove import library as prove_library
 from ansible_collections.gpu.provision.plugins.module_utils.prove import nccl as prove_nccl
-from ansible_collections.gpu.provision.plugins.module_utils.prove import p2p as prove_p2p
+from ansible_collections.gpu.provision.plugins.module_utils.prove import p2p as prove_p2p  # noqa: F401
 from ansible_collections.gpu.provision.plugins.module_utils.prove import topology as prove_topology
-from ansible_collections.gpu.provision.plugins.module_utils.prove import xid as prove_xid
+from ansible_collections.gpu.provision.plugins.module_utils.prove import xid as prove_xid  # noqa: F401
 
 # What there can be, without what stands in brackets: a toolkit, an interpreter, a runtime.
 NAMES = (
@@ -64,7 +60,7 @@ FRAMEWORK_MEMORY = 24 * prove_job.GIB
 def main(args):
     """Run the checks that args asks for. See the module's words for what args may hold."""
     with prove_job.signals_end_cleanly():
-        return {"checks": Proof(args or {}).run()}
+        return {"measured": Proof(args or {}).run()}
 
 
 def longest(args):
@@ -74,17 +70,22 @@ def longest(args):
     return sum(proof.timeout + 15.0 for _ in proof.plan())
 
 
-def verdict(check, status, message, evidence=(), hint=None, numbers=None, seconds=0.0):
-    """A verdict as checks.py makes them, with what was measured and how long it took."""
-    return {
-        "id": check,
-        "status": status,
-        "message": message,
-        "evidence": list(evidence),
-        "hint": hint,
-        "seconds": round(seconds, 2),
-        "numbers": numbers or {},
-    }
+def skipped(message, evidence=()):
+    """Why nothing could be measured."""
+    return {"skip": message, "evidence": list(evidence)}
+
+
+def measured(**found):
+    """What a check's judge gets, Outcomes as data."""
+    return {"found": _plain(found)}
+
+
+def _plain(value):
+    if isinstance(value, prove_job.Outcome):
+        return value.plain()
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def wanted(check, patterns):
@@ -143,11 +144,8 @@ class Proof(object):
         self.deep = bool(args.get("deep"))
         self.timeout = float(args.get("timeout_s") or (DEEP_TIMEOUT_S if self.deep else TIMEOUT_S))
         self.deadline = time.monotonic() + self.timeout
-        self.expect = args.get("expect") or {}
         self.library_path = args.get("library_path") or ""
         self.folders = [folder for folder in self.library_path.split(":") if folder.startswith("/")]
-        self.least = args.get("least") or {}
-        self.bandwidth = args.get("bandwidth") or None
         exported = dict(args.get("environment") or {})
         exported.pop("LD_LIBRARY_PATH", None)
         self.hidden_by = exported.pop("CUDA_VISIBLE_DEVICES", os.environ.get("CUDA_VISIBLE_DEVICES"))
@@ -213,21 +211,18 @@ class Proof(object):
     # --- the checks ---
 
     def run(self):
-        """Return the verdicts of every check that is asked for."""
+        """Return what was measured for every check that is asked for."""
         found = []
         for name, make in self.plan():
             if not wanted(name, self.args.get("only")) or self.args.get("skip") and wanted(name, self.args["skip"]):
                 continue
             started = time.monotonic()
             self.deadline = started + self.timeout
-            row = make()
-            row.setdefault("id", name)
-            row["seconds"] = round(max(row["seconds"], time.monotonic() - started), 2)
-            found.append(row)
+            found.append(dict(make(), id=name, seconds=round(time.monotonic() - started, 2)))
         return found
 
     def plan(self):
-        """Yield (id, function without arguments that returns its verdict)."""
+        """Yield (id, function without arguments that returns what was measured)."""
         yield "gpu.count", self.count
         yield "gpu.compute", self.compute
         yield "gpu.health", self.health
@@ -238,26 +233,17 @@ class Proof(object):
         toolkits = self.args.get("toolkits") or []
         for toolkit in toolkits:
             name = "cuda.compile[%s]" % toolkit["version"]
-            yield name, lambda toolkit=toolkit, name=name: self.compile(name, toolkit)
+            yield name, lambda toolkit=toolkit: self.compile(toolkit)
         if not toolkits:
-            yield ("cuda.compile", lambda: verdict("cuda.compile", "skip", "no toolkit with nvcc is known here"))
+            yield "cuda.compile", lambda: skipped("no toolkit with nvcc is known here")
         for path in self.args.get("python") or []:
             name = "python.framework[%s]" % path
-            yield name, lambda path=path, name=name: self.answered(name, path)
+            yield name, lambda path=path: self.answered(path)
         for name, make in prove_container.plan(self.args.get("containers")):
-            yield name, lambda name=name, make=make: verdict(name, *make(self.timeout))
+            yield name, lambda make=make: make(self.timeout)
 
     def count(self):
-        return verdict(
-            "gpu.count",
-            *prove_count.judge(
-                self.survey,
-                prove_count.bus_cards(),
-                self.seen,
-                self.hidden_by,
-                self.expect.get("cards") or self.expect.get("gpus"),
-            ),
-        )
+        return measured(survey=self.survey, bus=prove_count.bus_cards(), seen=self.seen, hidden_by=self.hidden_by)
 
     def computed(self):
         """[(unit, Outcome)] of the job compute on every usable card, side by side."""
@@ -280,34 +266,27 @@ class Proof(object):
         return self.once("computed", work)
 
     def compute(self):
-        name = "gpu.compute"
         if self.no_card:
-            # Cards that are there and that nothing can compute on: that is what this check is about. The others skip.
-            silent = not self.survey.ok and prove_count.bus_cards() and not prove_count.unloadable(self.survey)
-            dead = self.survey.ok and self.cards and not self.seen.ok and self.seen.code != 100
-            hint = (
-                prove_errors.ending(self.survey if silent else self.seen, "the driver")[1] if silent or dead else None
-            )
-            return verdict(name, "fail" if silent or dead else "skip", self.no_card, hint=hint)
+            return measured(no_card=self.no_card, survey=self.survey, seen=self.seen, bus=prove_count.bus_cards())
         loaded, why = self.usable
         if not loaded:
-            return verdict(name, "skip", why[0] if why else "MIG is on and there is no instance", why)
-        return verdict(name, *judge_compute(self.computed(), why, self.cards, self.bandwidth, self.least))
+            return skipped(why[0] if why else "MIG is on and there is no instance", why)
+        return measured(computed=self.computed(), why=why, cards=self.cards)
 
     def health(self):
-        name = "gpu.health"
-        if not self.cards and not (self.survey.ok and self.survey.result["lost"]):
-            return verdict(name, "skip", self.no_card or "no card")
+        lost = self.survey.result["lost"] if self.survey.ok else []
+        if not self.cards and not lost:
+            return skipped(self.no_card or "no card")
         samples = {}
         for unit, outcome in [] if self.no_card else self.computed():
             if outcome.ok:
                 samples.setdefault(unit["index"], []).extend(outcome.result["load"])
-        return verdict(name, *prove_health.judge(self.cards, self.survey.result["lost"], samples))
+        return measured(cards=self.cards, lost=lost, samples=list(samples.items()))
 
     def xid(self):
         if not prove_count.bus_cards():
-            return verdict("gpu.xid", "skip", "no NVIDIA GPU on the PCI bus")
-        return verdict("gpu.xid", *prove_xid.judge(prove_job.run(self.job("prove.xid", "read", timeout_s=30.0))))
+            return skipped("no NVIDIA GPU on the PCI bus")
+        return measured(outcome=prove_job.run(self.job("prove.xid", "read", timeout_s=30.0)))
 
     @property
     def whole(self):
@@ -321,24 +300,19 @@ class Proof(object):
         return self.environment(dict({"CUDA_VISIBLE_DEVICES": uuids}, **(more or {})), library_path)
 
     def p2p(self):
-        name = "gpu.p2p"
         if self.no_card:
-            return verdict(name, "skip", self.no_card)
+            return skipped(self.no_card)
         loaded, why = self.whole
         if len(loaded) < 2:
-            return verdict(name, "skip", "fewer than two cards to use" if not why else why[0], why)
-        outcome = prove_job.run(self.job("prove.p2p", "matrix", {}, self.on_whole_cards(loaded)))
-        labels = [unit["index"] for unit in loaded]
-        status, message, evidence, hint, numbers = prove_p2p.judge(
-            outcome,
-            labels,
-            self.cards,
-            self.survey.result["pairs"],
-            self.bandwidth,
-            self.least.get("peer"),
-            prove_topology.host_hints(),
+            return skipped("fewer than two cards to use" if not why else why[0], why)
+        return measured(
+            outcome=prove_job.run(self.job("prove.p2p", "matrix", {}, self.on_whole_cards(loaded))),
+            labels=[unit["index"] for unit in loaded],
+            cards=self.cards,
+            pairs=self.survey.result["pairs"],
+            hints=prove_topology.host_hints(),
+            why=why,
         )
-        return verdict(name, status, message, evidence + why, hint, numbers)
 
     def library(self, names):
         """(Outcome with the login's library path, Outcome without or None) of loading the first of names."""
@@ -351,21 +325,16 @@ class Proof(object):
 
         return look(self.library_path), look("") if self.library_path else None
 
-    def judged_library(self, what, pair, version):
-        installed = (self.args.get("installed") or {}).get(what.lower())
-        return prove_library.judge(what, pair[0], pair[1], self.library_path, version, installed)
-
     def nccl(self):
-        name = "gpu.nccl"
         if self.no_card:
-            return verdict(name, "skip", self.no_card)
-        pair = self.library(["libnccl.so.2"])
-        library = self.judged_library("NCCL", pair, None)
-        if library[0] in ("skip", "fail"):
-            return verdict(name, library[0], library[1][0], library[1], library[2])
+            return skipped(self.no_card)
+        login, plain = self.library(["libnccl.so.2"])
+        found = {"login": login, "plain": plain, "library_path": self.library_path}
+        if not login.ok:
+            return measured(**found)
         loaded, why = self.whole
         if not loaded:
-            return verdict(name, "skip", why[0] if why else "NCCL does not join MIG instances", why)
+            return skipped(why[0] if why else "NCCL does not join MIG instances", why)
         args = {
             "most": prove_nccl.GIB if self.deep or len(loaded) > 1 else prove_nccl.MIB,
             "budget_s": self.timeout / 3,
@@ -373,48 +342,37 @@ class Proof(object):
         more = {key: value for key, value in prove_nccl.ENVIRONMENT.items() if key not in os.environ}
         env = self.on_whole_cards(loaded, more, self.library_path)
         user, segments = run_as.account(sys.executable, *self.folders), prove_nccl.segments()
-        outcome = prove_job.run(self.job("prove.nccl", "allreduce", args, env, user=user))
+        found["outcome"] = prove_job.run(self.job("prove.nccl", "allreduce", args, env, user=user))
         prove_nccl.remove_left_behind(segments, user[0] if user else os.geteuid())
-        if outcome.ok:
-            library = self.judged_library("NCCL", pair, outcome.result["version"])
         indexes = {unit["index"] for unit in loaded}
-        cards = [card for card in self.cards if card["index"] in indexes]
-        pairs = [row for row in self.survey.result["pairs"] if row["a"] in indexes and row["b"] in indexes]
-        exported = {key: value for key, value in self.exported.items() if key.startswith("NCCL_")}
-        status, message, evidence, hint, numbers = prove_nccl.judge(
-            outcome,
-            cards,
-            pairs,
-            self.bandwidth,
-            self.least.get("allreduce"),
-            library,
-            prove_topology.host_hints(),
-            exported,
+        return measured(
+            cards=[card for card in self.cards if card["index"] in indexes],
+            pairs=[row for row in self.survey.result["pairs"] if row["a"] in indexes and row["b"] in indexes],
+            exported={key: value for key, value in self.exported.items() if key.startswith("NCCL_")},
+            hints=prove_topology.host_hints(),
+            why=why,
+            **found,
         )
-        return verdict(name, status, message, evidence + why, hint, numbers)
 
     def cudnn(self):
-        name = "gpu.cudnn"
         if self.no_card:
-            return verdict(name, "skip", self.no_card)
-        pair = self.library(prove_cudnn.NAMES)
-        library = self.judged_library("cuDNN", pair, None)
-        if library[0] in ("skip", "fail"):
-            return verdict(name, library[0], library[1][0], library[1], library[2])
+            return skipped(self.no_card)
+        login, plain = self.library(prove_cudnn.NAMES)
+        found = {"login": login, "plain": plain, "library_path": self.library_path}
+        if not login.ok:
+            return measured(**found)
         loaded, why = self.usable
         if not loaded:
-            return verdict(name, "skip", why[0] if why else "no card to use", why)
+            return skipped(why[0] if why else "no card to use", why)
         env = self.environment({"CUDA_VISIBLE_DEVICES": loaded[0]["uuid"]}, self.library_path)
         user = run_as.account(sys.executable, *self.folders)
-        outcome = prove_job.run(self.job("prove.cudnn", "convolve", {}, env, user=user))
-        if outcome.ok:
-            library = self.judged_library("cuDNN", pair, outcome.result["version"])
-        return verdict(name, *prove_cudnn.judge(outcome, library))
+        found["outcome"] = prove_job.run(self.job("prove.cudnn", "convolve", {}, env, user=user))
+        return measured(**found)
 
-    def compile(self, name, toolkit):
+    def compile(self, toolkit):
         nvcc = os.path.join(toolkit["path"], "bin", "nvcc")
         if not os.access(nvcc, os.X_OK):
-            return verdict(name, "skip", "%s is not there: a runtime without a compiler" % nvcc)
+            return skipped("%s is not there: a runtime without a compiler" % nvcc)
         loaded, why = ([], []) if self.no_card else self.usable
         if self.no_card and prove_count.unloadable(self.survey) and prove_count.bus_cards():
             loaded = self.cards_by_smi
@@ -429,8 +387,7 @@ class Proof(object):
             }
             env = self.environment({"TMPDIR": folder})
             outcome = prove_job.run(self.job("prove.compile", "build", args, env, cwd=folder, user=user))
-        status, message, evidence, hint, numbers = prove_compile.judge(toolkit["version"], outcome, no_card)
-        return verdict(name, status, message, evidence + why, hint, numbers)
+        return measured(version=toolkit["version"], outcome=outcome, no_card=no_card, why=why)
 
     @property
     def cards_by_smi(self):
@@ -440,19 +397,17 @@ class Proof(object):
 
         return self.once("cards_by_smi", ask)
 
-    def answered(self, name, path):
-        """The verdict on an interpreter. Its answers come from what somebody else may have written: they may be anything."""
+    def answered(self, path):
+        """What was measured with an interpreter. Its answers come from what somebody else may have written: they may be
+        anything."""
         try:
-            return self.framework(name, path)
+            return self.framework(path)
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-            said = "%s: %s" % (type(error).__name__, error)
-            return verdict(
-                name, "fail", "%s answered with something that is no answer" % path, (said,), "look at what it imports"
-            )
+            return measured(path=path, odd="%s: %s" % (type(error).__name__, error))
 
-    def framework(self, name, path):
+    def framework(self, path):
         if not os.access(path, os.X_OK):
-            return verdict(name, "fail", "%s cannot be started" % path, (), "name an interpreter that is there")
+            return measured(path=path, missing=True)
         user = run_as.account(path, *self.folders)
         as_root = user is None and os.geteuid() == 0
         # What activating the environment would put in front (TensorFlow before 2.14 with CUDA of conda).
@@ -484,22 +439,22 @@ class Proof(object):
 
             found = job("find", {}, "")
             if not found.ok:
-                sentence, hint = prove_errors.ending(found, path)
-                return verdict(name, "fail", sentence, found.lines(), hint)
+                return measured(path=path, find=found)
             names = found.result["frameworks"]
             if not names:
-                words = "Python %s has no torch, tensorflow or jax" % found.result["python"]
-                return verdict(name, "skip", words)
+                return skipped("Python %s has no torch, tensorflow or jax" % found.result["python"])
             compute_on, expected, why = self.for_frameworks()
             rows = []
             for framework in names:
                 args = {"framework": framework, "compute_on": compute_on}
                 seen = job("look", args, self.library_path)
                 plain = job("look", dict(args, compute_on=[]), "") if self.library_path else None
-                rows.append(
-                    prove_framework.judge_one(framework, seen, plain, self.library_path, expected, os.path.exists)
-                )
-        return verdict(name, *combine(rows, why))
+                culprit = None
+                if not seen.ok and plain is not None and plain.ok:
+                    libraries = plain.result["libraries"]
+                    culprit = prove_framework.culprit(seen.message, self.library_path, libraries, os.path.exists)
+                rows.append({"framework": framework, "seen": seen, "plain": plain, "culprit": culprit})
+        return measured(path=path, rows=rows, library_path=self.library_path, expected=expected, why=why)
 
     def for_frameworks(self):
         """(indexes to compute on, {"count", "ccs"} that CUDA shows, [why not all])."""
@@ -514,124 +469,3 @@ class Proof(object):
 
 # The script of an environment of ours that sets LD_LIBRARY_PATH (condamade.library_path_scripts).
 ACTIVATION = "/etc/conda/activate.d/gpu-provision.sh"
-_GRAVITY = ("fail", "warn", "pass", "skip")
-
-
-def combine(rows, more):
-    """One (status, message, evidence, hint) of several: the gravest speaks, all give evidence."""
-    worst = min(rows, key=lambda row: _GRAVITY.index(row[0]))
-    message = worst[1] if worst[0] in ("fail", "warn") else "; ".join(row[1] for row in rows)
-    return worst[0], message, [line for row in rows for line in row[2]] + list(more), worst[3]
-
-
-def judge_compute(computed, why, cards, bandwidth, least):
-    """(status, message, evidence, hint, numbers) for [(unit, Outcome of provecuda.compute)].
-
-    why: sentences about cards that were not loaded; cards: of the survey; bandwidth, least: as in main.
-    """
-    numbers, evidence, bad, hints = {}, [], [], []
-    for unit, outcome in computed:
-        label = unit["label"]
-        if not outcome.ok:
-            sentence, hint = prove_errors.ending(outcome, "card %s" % label)
-            bad.append(sentence)
-            hints.append(hint)
-            evidence += [sentence] + outcome.lines(3)
-            continue
-        done = outcome.result
-        for key, value in sorted(done["numbers"].items()):
-            numbers["gpu%s_%s" % (label, key)] = value
-        if done["wrong"]:
-            bad.append("card %s computes wrong: %s" % (label, done["wrong"][0]))
-            hints.append("see gpu.health and dmesg | grep Xid; a card that computes wrong must not be used")
-        evidence += ["card %s: %s" % (label, words) for words in done["wrong"]]
-        evidence.append(_line(label, done))
-    evidence += why
-    if bad:
-        return "fail", "; ".join(bad), evidence, next((hint for hint in hints if hint), None), numbers
-    slow = slower_than_twins(computed)
-    for unit, outcome in computed:
-        status, words = judge_host(unit, outcome.result["numbers"], cards, bandwidth, least)
-        if status == "fail":
-            bad.append(words)
-        elif status == "warn":
-            slow.append(words)
-    if bad:
-        hint = "see gpu.health for the PCIe link and clocks; in a virtual machine others may use the bus too"
-        return "fail", "; ".join(bad), evidence, hint, numbers
-    if slow:
-        return (
-            "warn",
-            "; ".join(slow),
-            evidence,
-            "see gpu.health: power, heat, a lower power limit (nvidia-smi -q -d POWER,PERFORMANCE)",
-            numbers,
-        )
-    message = "vector and matrix right on %d of %d" % (len(computed), len(computed) + len(why))
-    return "pass", message, evidence, None, numbers
-
-
-def judge_host(unit, numbers, cards, bandwidth, least):
-    """(status, sentence) for the rate between host and card, and for memory where the user asks for a bound."""
-    if least.get("memory") and numbers["memory_gb_per_s"] < least["memory"]:
-        return "fail", "card %s: memory %.0f GB/s, at least %.0f is asked for" % (
-            unit["label"],
-            numbers["memory_gb_per_s"],
-            least["memory"],
-        )
-    card = next(card for card in cards if card["index"] == unit["index"])
-    nominal = prove_topology.pcie_gb_per_s(card, bandwidth) if bandwidth else None
-    slowest = min(numbers["host_to_card_gb_per_s"], numbers["card_to_host_gb_per_s"])
-    status, words = prove_topology.judge_rate(
-        slowest, nominal, bandwidth["host"] if bandwidth else None, least.get("host")
-    )
-    return status, "card %s: between host and card %s" % (unit["label"], words)
-
-
-def _line(label, done):
-    n = done["numbers"]
-    words = (
-        "card %s %s: %.0f GFLOP/s, memory %.0f GB/s, to the card %.1f GB/s, back %.1f GB/s, PTX compiled in %.0f ms"
-        % (
-            label,
-            done["card"]["name"],
-            n["gflops"],
-            n["memory_gb_per_s"],
-            n["host_to_card_gb_per_s"],
-            n["card_to_host_gb_per_s"],
-            n["jit_ms"],
-        )
-    )
-    if "memory_tested_gib" in n:
-        words += ", %.1f GiB (%.0f %%) written and read %d times" % (
-            n["memory_tested_gib"],
-            n["memory_tested_percent"],
-            n["memory_passes"],
-        )
-    return words
-
-
-# Cards of one kind in one host differ by a few percent; a quarter is a fault.
-TWIN_SHARE = 0.75
-
-
-def slower_than_twins(computed):
-    """Sentences about cards that are much slower than others of the same name in this host."""
-    found = []
-    for key, what in (
-        ("gflops", "GFLOP/s"),
-        ("memory_gb_per_s", "GB/s of memory"),
-        ("host_to_card_gb_per_s", "GB/s to the card"),
-    ):
-        values = {}
-        for unit, outcome in computed:
-            if outcome.ok:
-                values.setdefault(unit["name"], []).append((outcome.result["numbers"][key], unit["label"]))
-        for rows in values.values():
-            best = max(value for value, _ in rows)
-            found += [
-                "card %s has %.0f %s, its best twin %.0f" % (label, value, what, best)
-                for value, label in rows
-                if value < TWIN_SHARE * best
-            ]
-    return found

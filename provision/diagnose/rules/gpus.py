@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator
 
 from ansible_collections.gpu.provision.plugins.module_utils.lib import driver_names
-from ansible_collections.gpu.provision.plugins.module_utils.prove import xid as prove_xid
 from provision.diagnose import queries
 from provision.diagnose.finding import Repair
 from provision.diagnose.rule import Case, Found, rule
 from provision.facts import Gpu
+from provision.parts.driver import xid
 from provision.parts.driver.installed import is_set_aside
 
 _NOT_OPEN = r"not supported by open"
@@ -373,12 +373,12 @@ def _hangs(case: Case) -> Iterator[Found]:
 def _xids(case: Case) -> Iterator[Found]:
     rows: dict[tuple[int, str], str] = {}
     for line in queries.log_lines(case, r"Xid \(PCI"):
-        error = prove_xid.parse(line)
+        error = xid.parse(line)
         if error and error["kind"] == "xid" and error["number"] != 79:
             rows.setdefault((error["number"], error["bus_id"]), line)
     grave: dict[str, list[str]] = {}
     for (number, bus), line in rows.items():
-        meaning, weight = prove_xid.XIDS.get(number, ("", "driver"))
+        meaning, weight = xid.XIDS.get(number, ("", "driver"))
         if weight in ("hardware", "reset"):
             grave.setdefault(weight, []).append(f"Xid {number} at {bus}: {meaning}")
             grave.setdefault(weight + ".lines", []).append(line)
@@ -388,7 +388,7 @@ def _xids(case: Case) -> Iterator[Found]:
             yield Found(
                 f"{told[0]}" + (f" and {len(told) - 1} more" if len(told) > 1 else ""),
                 told[1:] + grave[weight + ".lines"],
-                queries.manual(prove_xid.HINTS[weight]),
+                queries.manual(xid.HINTS[weight]),
                 level=level,  # type: ignore[arg-type]
             )
 

@@ -1,35 +1,41 @@
-# Copyright (c) the gpu-provision founders
-# Apache-2.0 (see LICENSE)
 """Is a card quietly sick? Pure functions on what NVML says of the cards, at rest and while they work.
 
-Cards are those of provenvml.survey, samples those of provenvml.Watch, taken under gpu.compute's load: at rest a card
-lowers its clocks and its PCIe link on purpose, so that those are judged under load only.
+Cards are those of prove.nvml.survey, samples those of its Watch, taken under gpu.compute's load: at rest a card lowers its
+clocks and its PCIe link on purpose, so that those are judged under load only.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
+from provision.parts.proof import Row, Told
+
+# status, sentence, hint
+_Sick = tuple[str, str, str]
 # nvmlClocksEventReasons (nvml.h): what holds a card's clocks down.
 POWER_CAP, HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, POWER_BRAKE = 0x04, 0x08, 0x20, 0x40, 0x80
 # Clocks under load below this share of the most, with no limit that explains it, are a fault.
 CLOCK_SHARE = 0.5
 
 
-def judge(cards, lost, samples):
+def judge(cards: Sequence[Row], lost: Sequence[Row], samples: Mapping[int, Sequence[Row]]) -> Told:
     """Return (status, message, evidence, hint, numbers).
 
     samples: {index of card: [samples under load]}; a card without samples was not loaded, and is told as such.
     """
-    rows, evidence, numbers = [], [], {}
+    rows: list[_Sick] = []
+    evidence: list[str] = []
+    numbers: dict[str, float] = {}
     for row in lost:
-        rows.append(("fail", "card %d does not answer: %s" % (row["index"], row["error"]), _OFF_BUS))
+        rows.append(("fail", f"card {row['index']} does not answer: {row['error']}", _OFF_BUS))
     for card in cards:
         index = card["index"]
         found = at_rest(card)
         load = samples.get(index) or []
         found += under_load(card, load)
-        rows += [(status, "card %d: %s" % (index, words), hint) for status, words, hint in found]
-        evidence.append("card %d: %s" % (index, describe(card, load)))
-        numbers.update(("gpu%d_%s" % (index, name), value) for name, value in measured(card, load).items())
+        rows += [(status, f"card {index}: {words}", hint) for status, words, hint in found]
+        evidence.append(f"card {index}: {describe(card, load)}")
+        numbers.update((f"gpu{index}_{name}", value) for name, value in measured(card, load).items())
     rows += mismatches(cards)
     evidence = [words for _, words, _ in rows] + evidence
     for status in ("fail", "warn"):
@@ -37,9 +43,9 @@ def judge(cards, lost, samples):
         if bad:
             return status, "; ".join(words for _, words, _ in bad[:4]), evidence, bad[0][2], numbers
     loaded = sum(1 for card in cards if samples.get(card["index"]))
-    message = "%d of %d cards healthy at rest and at work" % (loaded, len(cards))
+    message = f"{loaded} of {len(cards)} cards healthy at rest and at work"
     if loaded < len(cards):
-        message = "%d cards healthy at rest, %d of them also at work" % (len(cards), loaded)
+        message = f"{len(cards)} cards healthy at rest, {loaded} of them also at work"
     return "pass", message, evidence, None, numbers
 
 
@@ -47,17 +53,18 @@ _OFF_BUS = "dmesg | grep -e Xid -e NVRM; often only a power cycle helps"
 _RESET = "reset it or reboot while nobody uses it: nvidia-smi --gpu-reset"
 
 
-def at_rest(card):
+def at_rest(card: Row) -> list[_Sick]:
     """[(status, sentence, hint)] from counters and states."""
-    found, ecc = [], card["ecc"]
+    found: list[_Sick] = []
+    ecc = card["ecc"]
 
-    def add(status, words, hint):
+    def add(status: str, words: str, hint: str) -> None:
         found.append((status, words, hint))
 
     if ecc["volatile_uncorrected"]:
         add(
             "fail",
-            "%d uncorrected memory errors since the driver was loaded" % ecc["volatile_uncorrected"],
+            f"{ecc['volatile_uncorrected']} uncorrected memory errors since the driver was loaded",
             _RESET + "; a card that does it again needs replacing",
         )
     remapped = ecc["remapped"] or {}
@@ -68,22 +75,22 @@ def at_rest(card):
     if ecc["retired_pending"]:
         add("fail", "faulty memory pages wait to be retired", _RESET)
     if ecc["on"] is not None and ecc["on"] != ecc["pending"]:
-        add("warn", "ECC is %s and will be %s" % (_switch(ecc["on"]), _switch(ecc["pending"])), _RESET)
+        add("warn", f"ECC is {_switch(ecc['on'])} and will be {_switch(ecc['pending'])}", _RESET)
     mig = card["mig"]
     if mig and mig["current"] != mig["pending"]:
-        add("warn", "MIG is %s and will be %s" % (_switch(mig["current"]), _switch(mig["pending"])), _RESET)
+        add("warn", f"MIG is {_switch(mig['current'])} and will be {_switch(mig['pending'])}", _RESET)
     fabric = card["fabric"]
     if fabric and fabric["state"] != "not supported":
         if fabric["state"] != "completed":
             add(
                 "fail",
-                "the NVLink fabric is not ready: %s" % fabric["state"],
+                f"the NVLink fabric is not ready: {fabric['state']}",
                 "see service.fabric_manager; CUDA fails with error 802 until then",
             )
         elif fabric["status"]:
             add(
                 "fail",
-                "the NVLink fabric failed with status %d" % fabric["status"],
+                f"the NVLink fabric failed with status {fabric['status']}",
                 "see service.fabric_manager and its log",
             )
     if card["compute_mode"] == 2:
@@ -91,9 +98,9 @@ def at_rest(card):
     return found
 
 
-def under_load(card, load):
+def under_load(card: Row, load: Sequence[Row]) -> list[_Sick]:
     """[(status, sentence, hint)] from samples of a card at work; the first half is left for clocks to rise."""
-    found = []
+    found: list[_Sick] = []
     busy = load[len(load) // 2 :]
     if not busy:
         return found
@@ -101,7 +108,7 @@ def under_load(card, load):
     for sample in busy:
         held |= sample["reasons"] or 0
     if held & (HW_THERMAL | HW_SLOWDOWN | POWER_BRAKE):
-        words = [
+        causes = [
             name
             for bit, name in (
                 (HW_THERMAL, "heat"),
@@ -113,7 +120,7 @@ def under_load(card, load):
         found.append(
             (
                 "fail",
-                "slowed down under load by %s" % " and ".join(words),
+                f"slowed down under load by {' and '.join(causes)}",
                 "cooling, power cables and power supply: nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER",
             )
         )
@@ -122,13 +129,13 @@ def under_load(card, load):
     hottest = max((sample["temperature"] for sample in busy if sample["temperature"] is not None), default=None)
     most = card["temperature"]["maximum"] or card["temperature"]["slowdown"]
     if hottest is not None and most and hottest >= most:
-        found.append(("warn", "%d C under load, %d is the most it is made for" % (hottest, most), "cooling"))
+        found.append(("warn", f"{hottest} C under load, {most} is the most it is made for", "cooling"))
     clock = max((sample["sm_mhz"] for sample in busy if sample["sm_mhz"]), default=None)
     if clock and card["max_sm_mhz"] and clock < CLOCK_SHARE * card["max_sm_mhz"] and not held & ~0x1:
         found.append(
             (
                 "warn",
-                "its clock stays at %d of %d MHz under load, and no limit explains it" % (clock, card["max_sm_mhz"]),
+                f"its clock stays at {clock} of {card['max_sm_mhz']} MHz under load, and no limit explains it",
                 "nvidia-smi -q -d CLOCK,PERFORMANCE; nvidia-smi -rgc frees locked clocks",
             )
         )
@@ -139,44 +146,45 @@ def under_load(card, load):
             found.append(
                 (
                     "warn",
-                    "PCIe %s is %d under load, card and slot can do %d" % (words, now, pcie[most_name]),
+                    f"PCIe {words} is {now} under load, card and slot can do {pcie[most_name]}",
                     "reseat the card; riser, cable and BIOS settings of the slot",
                 )
             )
     return found
 
 
-def mismatches(cards):
+def mismatches(cards: Sequence[Row]) -> list[_Sick]:
     """[(status, sentence, hint)]: cards of one kind with different firmware, or with different MIG or ECC modes."""
-    found, kinds = [], {}
+    found: list[_Sick] = []
+    kinds: dict[tuple[str, str], list[Row]] = {}
     for card in cards:
         kinds.setdefault((card["name"], card["pci_id"]), []).append(card)
     for (name, _), twins in sorted(kinds.items()):
-        versions = {}
+        versions: dict[str | None, list[str]] = {}
         for card in twins:
             versions.setdefault(card["vbios"], []).append(str(card["index"]))
         if len(versions) > 1:
             words = "; ".join(
-                "%s on %s" % (version, ", ".join(where)) for version, where in sorted(versions.items(), key=str)
+                f"{version} on {', '.join(where)}" for version, where in sorted(versions.items(), key=str)
             )
             found.append(
-                ("warn", "%s cards have different firmware: %s" % (name, words), "the server's vendor has the updates")
+                ("warn", f"{name} cards have different firmware: {words}", "the server's vendor has the updates")
             )
         # How many links a card should have depends on board and bridges; its twins tell.
         best = max(_links_up(card) for card in twins)
         for card in twins:
             if _links_up(card) < best:
-                words = "card %d: %d NVLinks are up, its twins have %d" % (card["index"], _links_up(card), best)
+                words = f"card {card['index']}: {_links_up(card)} NVLinks are up, its twins have {best}"
                 found.append(
                     ("warn", words, "nvidia-smi nvlink -s; reseat the bridge, or see the fabric manager's log")
                 )
         modes = {card["ecc"]["on"] for card in twins}
         if len(modes) > 1:
-            found.append(("warn", "%s cards differ in ECC" % name, "nvidia-smi -e 1, then a reset"))
+            found.append(("warn", f"{name} cards differ in ECC", "nvidia-smi -e 1, then a reset"))
     return found
 
 
-def measured(card, load):
+def measured(card: Row, load: Sequence[Row]) -> dict[str, float]:
     """Numbers of one card, units in the names."""
     numbers = {
         "temperature_c": card["temperature"]["now"],
@@ -189,46 +197,39 @@ def measured(card, load):
     return {name: value for name, value in numbers.items() if value is not None}
 
 
-def describe(card, load):
+def describe(card: Row, load: Sequence[Row]) -> str:
     """One line about a card: what was read, and what is not there to be read."""
     ecc, pcie = card["ecc"], card["pcie"]
+    ever = "?" if ecc["aggregate_uncorrected"] is None else ecc["aggregate_uncorrected"]
     words = [
-        "ECC %s"
-        % (
-            "off"
-            if ecc["on"] is False
-            else "not there"
-            if ecc["on"] is None
-            else "%s uncorrected ever"
-            % (ecc["aggregate_uncorrected"] if ecc["aggregate_uncorrected"] is not None else "?")
-        )
+        "ECC off" if ecc["on"] is False else "ECC not there" if ecc["on"] is None else f"ECC {ever} uncorrected ever"
     ]
     if ecc["remapped"]:
-        words.append("%d rows remapped" % (ecc["remapped"]["corrected"] + ecc["remapped"]["uncorrected"]))
+        words.append(f"{ecc['remapped']['corrected'] + ecc['remapped']['uncorrected']} rows remapped")
     if any(ecc["retired_pages"]):
-        words.append("%d pages retired" % sum(count or 0 for count in ecc["retired_pages"]))
+        words.append(f"{sum(count or 0 for count in ecc['retired_pages'])} pages retired")
     if load:
         best = load[-1]
         words.append(
-            "at work %s MHz, %s W, %s C, PCIe %s x%s"
-            % (best["sm_mhz"], best["power_w"], best["temperature"], best["generation"], best["width"])
+            f"at work {best['sm_mhz']} MHz, {best['power_w']} W, {best['temperature']} C, "
+            f"PCIe {best['generation']} x{best['width']}"
         )
         if any((sample["reasons"] or 0) & POWER_CAP for sample in load):
             words.append("held by its power limit")
     else:
         words.append("not loaded")
     if pcie["card_generation"] and pcie["max_generation"] and pcie["max_generation"] < pcie["card_generation"]:
-        words.append("its slot does PCIe %d, the card could do %d" % (pcie["max_generation"], pcie["card_generation"]))
+        words.append(f"its slot does PCIe {pcie['max_generation']}, the card could do {pcie['card_generation']}")
     if card["nvlinks"]:
-        words.append("%d of %d NVLinks up" % (_links_up(card), len(card["nvlinks"])))
+        words.append(f"{_links_up(card)} of {len(card['nvlinks'])} NVLinks up")
     if card["vbios"]:
-        words.append("firmware %s" % card["vbios"])
+        words.append(f"firmware {card['vbios']}")
     return ", ".join(words)
 
 
-def _links_up(card):
+def _links_up(card: Row) -> int:
     return sum(1 for row in card["nvlinks"] if row["active"])
 
 
-def _switch(on):
+def _switch(on: object) -> str:
     return "on" if on else "off"

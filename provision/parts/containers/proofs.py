@@ -1,0 +1,120 @@
+"""The check that starts a container with the GPUs. What the host measured is judged here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import provision.collection  # noqa: F401  (makes the collection importable)
+from ansible_collections.gpu.provision.plugins.module_utils.prove.container import Attempt
+from provision.parts.proof import Bounds, Judging, Row, Told
+
+# How an attempt fails, and what helps; the first that is in the output counts.
+FAILURES = (
+    (
+        r"could not select device driver",
+        "the daemon does not know NVIDIA's toolkit",
+        "systemctl restart docker, where the toolkit came after it; see container.runtime",
+    ),
+    (
+        r"unknown or invalid runtime name: nvidia",
+        "the daemon has no runtime nvidia",
+        "provision apply registers it; see container.runtime",
+    ),
+    (
+        r"cgroup subsystem devices not found",
+        "the container toolkit is too old for cgroup v2",
+        "1.8.0 is the first that works; see container.packages",
+    ),
+    (
+        r"unresolvable CDI devices|CDI device injection failed|unknown CDI",
+        "no CDI specification knows the GPUs",
+        "see container.cdi: systemctl restart nvidia-cdi-refresh.service, or nvidia-ctk cdi generate",
+    ),
+    (
+        r"CDI.*(?:not (?:enabled|supported)|disabled)|custom device.*nvidia\.com",
+        "CDI is switched off in this daemon",
+        "container_toolkit_docker_cdi: always",
+    ),
+    (
+        r"Failed to initialize NVML: Unknown Error",
+        "the container lost its GPUs",
+        "see container.links: a systemctl daemon-reload does that",
+    ),
+    (
+        r"Driver/library version mismatch",
+        "the driver on the disk is another one than is loaded",
+        "see driver.versions; a reboot is due",
+    ),
+    (
+        r"driver not loaded|libnvidia-ml\.so\.1|nvml error",
+        "the toolkit does not find the driver",
+        "see driver.versions and driver.devices",
+    ),
+    (
+        r"stat failed: .*: no such file|failed to fulfil mount request|lstat .*no such file",
+        "what is to be mounted is not there: a CDI specification or cache of another driver",
+        "see container.cdi; ldconfig, then systemctl restart nvidia-cdi-refresh.service",
+    ),
+    (
+        r"exec.*nvidia-smi.*(?:not found|no such file)",
+        "nvidia-smi did not reach the container",
+        "see container.runtime; nvidia-container-cli list shows what the toolkit would mount",
+    ),
+)
+_GPU_LINE = re.compile(r"^GPU \d+: ", re.M)
+
+
+def judge(attempt: Attempt, where: str, gpus: int, seconds: float, evidence: Sequence[str]) -> Told:
+    """Judge one attempt. gpus: how many the host has, 0 not known."""
+    numbers: dict[str, float] = {"start_s": round(seconds, 2)}
+    seen = len(_GPU_LINE.findall(attempt.text)) if attempt.ok else 0
+    evidence = [*evidence, *attempt.lines()]
+    if attempt.rc is None:
+        return (
+            "fail",
+            f"{where} did not end in time",
+            evidence,
+            "see whether nvidia-smi answers on the host itself",
+            numbers,
+        )
+    if not attempt.ok:
+        for pattern, message, hint in FAILURES:
+            if re.search(pattern, attempt.text):
+                return "fail", f"{where}: {message}", evidence, hint, numbers
+        if re.search(r"No such image|image not known|manifest unknown|Unable to find image", attempt.text):
+            return "skip", f"{where}: the image is gone", evidence, None, numbers
+        last = (attempt.lines(1) or [f"exit code {attempt.rc}"])[-1]
+        return (
+            "fail",
+            f"{where}: {last}",
+            evidence,
+            "see container.runtime, container.cdi and journalctl -u docker",
+            numbers,
+        )
+    if not seen:
+        return (
+            "fail",
+            f"{where}: the container sees no GPU",
+            evidence,
+            "see container.runtime and driver.devices",
+            numbers,
+        )
+    numbers["gpus"] = seen
+    if gpus and seen < gpus:
+        return (
+            "warn",
+            f"{where}: the container sees {seen} GPUs, the host has {gpus}",
+            evidence,
+            "see container.cdi: its specification may be older than the cards",
+            numbers,
+        )
+    return "pass", f"{where}: {seen} GPUs", evidence, None, numbers
+
+
+def _run(found: Row, bounds: Bounds) -> Told:
+    attempt = Attempt(found["rc"], found["text"])
+    return judge(attempt, found["where"], found["gpus"], found["seconds"], found["evidence"])
+
+
+PROOFS: dict[str, Judging] = {"container.run": _run}

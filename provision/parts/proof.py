@@ -1,0 +1,60 @@
+"""What a check that runs something is judged by: what the host measured, and what the inventory and the catalog say.
+
+The host's program (plugins/module_utils/prove) measures and judges nothing. Each part has the judges of its checks beside
+it, as a mapping ``PROOFS`` from the check's code to a function of what was measured and ``Bounds``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import provision.collection  # noqa: F401  (makes the collection importable)
+from ansible_collections.gpu.provision.plugins.module_utils.prove.job import Outcome
+from provision.lib.text import Answer, DataOfLines, Line
+
+Row = Mapping[str, Any]
+# status (pass, warn, fail, skip), message, evidence, hint, numbers
+Told = tuple[str, str, list[str], str | None, dict[str, float]]
+Judging = Callable[[Row, "Bounds"], Told]
+
+
+class Measured(Answer):
+    """What a host says of one check. skip: why nothing could be measured; found: what was, by names that its judge knows."""
+
+    id: Line
+    seconds: float = 0.0
+    skip: Line | None = None
+    evidence: list[Line] = []
+    found: dict[Line, DataOfLines] = {}
+
+
+class Proofs(Answer):
+    """The answer of the host's program ``prove``."""
+
+    measured: list[Measured]
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What measurements are held against."""
+
+    # "8x H100" or "8"; empty: as many as there are
+    cards: str = ""
+    # the catalog's bandwidth.yml; None: rates are not judged
+    bandwidth: Row | None = None
+    # of allreduce, peer, host, memory: GB/s of the user's own in place of the catalog's
+    least: Mapping[str, float] = field(default_factory=dict)
+    # of cudnn, nccl: versions that headers or packages on the host say
+    installed: Mapping[str, str] = field(default_factory=dict)
+
+
+def no_answer(what: str, said: str) -> Told:
+    """What is said of an answer that is none: programs that somebody else may have written give them."""
+    return "fail", f"{what} answered with something that is no answer", [said], "look at what it imports", {}
+
+
+def outcome(row: Row) -> Outcome:
+    """How a job on the host ended, as its own code has it."""
+    return Outcome(**row)
