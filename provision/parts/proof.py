@@ -12,6 +12,7 @@ from typing import Any
 
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.prove.job import Outcome
+from provision.catalog.models.gpus import Bandwidth
 from provision.lib.text import Answer, DataOfLines, Line
 
 Row = Mapping[str, Any]
@@ -42,8 +43,8 @@ class Bounds:
 
     # "8x H100" or "8"; empty: as many as there are
     cards: str = ""
-    # the catalog's bandwidth.yml; None: rates are not judged
-    bandwidth: Row | None = None
+    # None: rates are not judged
+    bandwidth: Bandwidth | None = None
     # of allreduce, peer, host, memory: GB/s of the user's own in place of the catalog's
     least: Mapping[str, float] = field(default_factory=dict)
     # of cudnn, nccl: versions that headers or packages on the host say

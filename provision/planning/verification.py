@@ -154,7 +154,7 @@ def bounds(facts: Facts, values: dict[str, Any], expect: Expect, catalog: Catalo
     """What measurements of the host are held against."""
     return Bounds(
         cards=str(values.get("gpu_verify_expect") or expect.driver.gpus or ""),
-        bandwidth=catalog.bandwidth.model_dump(mode="json"),
+        bandwidth=catalog.bandwidth,
         least={name: value for name, value in (values.get("gpu_verify_bandwidth") or {}).items() if value},
         installed={header.name: header.version for header in facts.cuda.headers if header.version},
     )

@@ -27,7 +27,7 @@ from provision.planning.verification import Look, refuse_unknown
 from provision.remote import bundle
 from tests.unit.provecases import FIXTURES, card, outcome, proven, says
 
-BANDWIDTH = load_catalog().bandwidth.model_dump(mode="json")
+BANDWIDTH = load_catalog().bandwidth
 MACHINES = sorted(path.parent for path in FIXTURES.glob("*/scenes.json"))
 SCENES = [
     (machine, title) for machine in MACHINES for title in json.loads((machine / "scenes.json").read_text())["scenes"]

@@ -13,7 +13,7 @@ from provision.catalog import load_catalog
 from provision.parts.driver import links
 from tests.unit.provecases import FIXTURES, card, table
 
-BANDWIDTH = load_catalog().bandwidth.model_dump(mode="json")
+BANDWIDTH = load_catalog().bandwidth
 PLAIN = {"level": "PHB", "nvlinks": 0, "switched": False, "version": None, "nvlink_gb_per_s": 0.0}
 
 
@@ -54,11 +54,11 @@ def test_the_way_and_its_rate(case):
 @pytest.mark.parametrize(("measured", "status"), [(355.0, "pass"), (330.0, "pass"), (200.0, "warn"), (26.3, "fail")])
 def test_what_was_measured_on_nvlink_is_judged(measured, status):
     # 355 and 330: four and two H100 or H200; 26.3: the same four with NCCL_P2P_DISABLE=1.
-    assert links.judge_rate(measured, 478.1, BANDWIDTH["allreduce"]["nvlink"])[0] == status
+    assert links.judge_rate(measured, 478.1, BANDWIDTH.allreduce["nvlink"])[0] == status
 
 
 def test_a_bound_of_the_users_own_takes_the_place_of_the_catalogs():
-    share = BANDWIDTH["allreduce"]["nvlink"]
+    share = BANDWIDTH.allreduce["nvlink"]
     assert links.judge_rate(26.3, 478.1, share, least=20.0)[0] == "pass"
     assert links.judge_rate(355.0, 478.1, share, least=400.0)[0] == "fail"
     assert links.judge_rate(3.0, None, share)[0] == "pass"
@@ -67,8 +67,9 @@ def test_a_bound_of_the_users_own_takes_the_place_of_the_catalogs():
 
 def test_every_way_has_its_shares():
     for kind in ("allreduce", "peer"):
-        assert set(BANDWIDTH[kind]) == set(links.WAYS)
-        warns = [BANDWIDTH[kind][way]["warn"] for way in links.WAYS]
+        shares = getattr(BANDWIDTH, kind)
+        assert set(shares) == set(links.WAYS)
+        warns = [shares[way].warn for way in links.WAYS]
         assert warns == sorted(warns, reverse=True), "farther is slower"
 
 

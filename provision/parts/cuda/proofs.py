@@ -1,4 +1,7 @@
-"""The checks of CUDA that run something: which library loads, NCCL, cuDNN, nvcc. What the host measured is judged here."""
+"""The checks of CUDA that run something: which library loads, NCCL, cuDNN, nvcc.
+
+What the host measured is judged here, by the catalog's rates.
+"""
 
 from __future__ import annotations
 
@@ -139,7 +142,7 @@ def judge_nccl(
             numbers,
         )
     link = links.expected(cards, pairs, bandwidth) if bandwidth else NO_LINK
-    share = bandwidth["allreduce"].get(link["way"]) if bandwidth else None
+    share = bandwidth.allreduce.get(link["way"]) if bandwidth else None
     status, words = links.judge_rate(best, link["gb_per_s"], share, least)
     evidence.append(f"{done['cards']} cards, {link['words']}")
     if status == "pass":

@@ -1,13 +1,13 @@
 """How the cards of a host are joined, and how fast that should be. Pure functions.
 
-Thresholds are the catalog's bandwidth.yml as a dict: {"pcie": [{"generation", "gb_per_s"}], "allreduce": {way: {"warn",
-"fail"}}, "peer": the same, ..}: shares of the nominal rate. Source of the ways: `nvidia-smi topo -m`'s legend.
+Thresholds are the catalog's bandwidth.yml: shares of the nominal rate. Source of the ways: `nvidia-smi topo -m`'s legend.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from provision.catalog.models.gpus import Bandwidth, Share
 from provision.parts.proof import Row
 
 # From near to far; what `nvidia-smi topo -m` calls them.
@@ -35,14 +35,14 @@ def word(pair: Row) -> str:
     return f"NV{pair['nvlinks']}" if pair["nvlinks"] else (pair["level"] or "?")
 
 
-def pcie_gb_per_s(card: Row, bandwidth: Row) -> float | None:
+def pcie_gb_per_s(card: Row, bandwidth: Bandwidth) -> float | None:
     """Nominal GB/s of one direction of a card's PCIe link at its best, or None. bandwidth: of the catalog."""
     pcie = card["pcie"]
-    lane = {row["generation"]: row["gb_per_s"] for row in bandwidth["pcie"]}.get(pcie["max_generation"])
+    lane = {row.generation: row.gb_per_s for row in bandwidth.pcie}.get(pcie["max_generation"])
     return None if lane is None or not pcie["max_width"] else round(lane * pcie["max_width"], 1)
 
 
-def expected(cards: Sequence[Row], pairs: Sequence[Row], bandwidth: Row) -> Row:
+def expected(cards: Sequence[Row], pairs: Sequence[Row], bandwidth: Bandwidth) -> Row:
     """Return {"way", "gb_per_s", "words"} for an all-reduce over cards: the slowest way decides.
 
     gb_per_s: nominal rate of one direction of what a card has on that way; None where it is not known.
@@ -72,14 +72,14 @@ def expected(cards: Sequence[Row], pairs: Sequence[Row], bandwidth: Row) -> Row:
     }
 
 
-def expected_pair(pair: Row, cards: Sequence[Row], bandwidth: Row) -> Row:
+def expected_pair(pair: Row, cards: Sequence[Row], bandwidth: Bandwidth) -> Row:
     """The same for one pair of cards: {"way", "gb_per_s", "words"}."""
     two = [card for card in cards if card["index"] in (pair["a"], pair["b"])]
     return expected(two, [pair], bandwidth)
 
 
 def judge_rate(
-    measured: float, nominal: float | None, share: Row | None, least: float | None = None
+    measured: float, nominal: float | None, share: Share | None, least: float | None = None
 ) -> tuple[str, str]:
     """Return (status, sentence) for a rate in GB/s.
 
@@ -93,5 +93,5 @@ def judge_rate(
     if nominal is None or share is None:
         return "pass", f"{measured:.1f} GB/s, not judged: the nominal rate is not known"
     reached = measured / nominal
-    status = "fail" if reached < share["fail"] else "warn" if reached < share["warn"] else "pass"
+    status = "fail" if reached < share.fail else "warn" if reached < share.warn else "pass"
     return status, f"{measured:.1f} GB/s, {100 * reached:.0f} % of the {nominal:.1f} that the links carry"

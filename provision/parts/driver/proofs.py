@@ -175,7 +175,7 @@ def judge_host(unit: Row, numbers: Row, cards: Sequence[Row], bounds: Bounds) ->
     card = next(card for card in cards if card["index"] == unit["index"])
     nominal = links.pcie_gb_per_s(card, bandwidth) if bandwidth else None
     slowest = min(numbers["host_to_card_gb_per_s"], numbers["card_to_host_gb_per_s"])
-    status, words = links.judge_rate(slowest, nominal, bandwidth["host"] if bandwidth else None, least.get("host"))
+    status, words = links.judge_rate(slowest, nominal, bandwidth.host if bandwidth else None, least.get("host"))
     return status, f"card {unit['label']}: between host and card {words}"
 
 
@@ -267,7 +267,7 @@ def judge_peers(
         if not row["access"] and least is None:
             continue
         link = links.expected_pair(pair, cards, bandwidth) if bandwidth else NO_LINK
-        share = bandwidth["peer"].get(link["way"]) if bandwidth else None
+        share = bandwidth.peer.get(link["way"]) if bandwidth else None
         status, words = links.judge_rate(row["gb_per_s"], link["gb_per_s"], share, least)
         if status != "pass":
             (bad if status == "fail" else slow).append(f"{name}: {words}")
