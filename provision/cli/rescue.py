@@ -82,9 +82,10 @@ def rescue(
         raise UsageError(
             "usage.options", "--purge, --undo and --offline-script exclude each other", hint="say one of them"
         )
-    others = bool(hosts and hosts[1:]) or settings.limit
-    if offline_script and hosts and output is None and others and hosts[-1].endswith((".py", ".sh")):
-        # rescue gpu01 --offline-script rescue.py
+    # rescue gpu01 --offline-script rescue.py; a host may be called gpu.example.py
+    last = hosts[-1] if hosts else ""
+    alone = not (hosts and hosts[1:] or settings.limit or "/" in last or last.count(".") == 1)
+    if offline_script and hosts and output is None and last.endswith((".py", ".sh")) and not alone:
         *hosts, name = hosts
         output = Path(name)
     if undo and hosts and snapshot is None and _SNAPSHOT.match(hosts[-1]):
