@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from pydantic import BaseModel
@@ -20,6 +21,7 @@ from provision.parts.candidates import Offer
 from provision.parts.check import Judge
 from provision.parts.decision import Decision
 from provision.parts.desired import Desired
+from provision.parts.proof import Judging
 
 # What decide returns: ``blockers``, ``warnings``, ``reasons``; with ``target`` where the part has packages.
 D = TypeVar("D")
@@ -88,6 +90,8 @@ class Part(Generic[D, L]):
     # what unattended-upgrades leaves alone
     unattended: Sequence[str] = ()
     checks: tuple[Judge, ...] = ()
+    # of its checks that run something: code -> judge of what the host measured
+    proofs: Mapping[str, Judging] = MappingProxyType({})
     # what its decision's reasons are about: the beginnings of Reason.what
     reasons: tuple[str, ...] = ()
     # type of its entry in a lock, None where nothing of it is locked; and the models that it is made of

@@ -4,18 +4,10 @@ from __future__ import annotations
 
 from provision.lib.findings import Check
 from provision.lib.text import one_line
-from provision.parts.conda import proofs as conda_proofs
-from provision.parts.containers import proofs as containers_proofs
-from provision.parts.cuda import proofs as cuda_proofs
-from provision.parts.driver import proofs as driver_proofs
 from provision.parts.proof import Bounds, Judging, Measured, Proofs, Told, no_answer
+from provision.parts.registry import PARTS
 
-PROOFS: dict[str, Judging] = {
-    **driver_proofs.PROOFS,
-    **cuda_proofs.PROOFS,
-    **conda_proofs.PROOFS,
-    **containers_proofs.PROOFS,
-}
+PROOFS: dict[str, Judging] = {code: judge for part in PARTS for code, judge in part.proofs.items()}
 
 
 def judged(answer: object, bounds: Bounds) -> list[Check]:

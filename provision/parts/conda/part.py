@@ -13,6 +13,7 @@ from provision.parts.base import Difference, Host, Part
 from provision.parts.check import CondaExpect
 from provision.parts.conda.checks import CHECKS
 from provision.parts.conda.plan import conda_expectation, conda_spec, conda_summary
+from provision.parts.conda.proofs import PROOFS
 from provision.parts.conda.resolve import CondaDecision, resolve_conda
 from provision.parts.locked import Locked
 
@@ -42,6 +43,7 @@ class CondaPart(Part[CondaDecision, Installations]):
     title, one = "conda", "conda"
     apt = False
     checks = CHECKS
+    proofs = PROOFS
     locked, models = Installations, (LockedConda, LockedEnvironment)
 
     def decide(self, host: Host) -> CondaDecision:

@@ -17,6 +17,7 @@ from provision.parts.containers.desired import TOOLKIT
 from provision.parts.containers.packages import installed_toolkit, is_toolkit_uri, toolkit_entries
 from provision.parts.containers.plan import UNATTENDED, containers_expectation, plan_containers
 from provision.parts.containers.preconditions import lost_at_reload
+from provision.parts.containers.proofs import PROOFS
 from provision.parts.containers.resolve import PATTERNS, ContainersDecision, resolve_containers
 from provision.parts.desired import Desired
 from provision.parts.locked import Locked, Versions
@@ -34,6 +35,7 @@ class ContainersPart(Part[ContainersDecision, LockedContainers]):
     title, one = "the container toolkit", "containers with GPUs"
     unattended = UNATTENDED
     checks = CHECKS
+    proofs = PROOFS
     reasons = ("container toolkit", "replaced")
     locked, models = LockedContainers, (LockedContainers,)
 

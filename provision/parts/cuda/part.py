@@ -22,6 +22,7 @@ from provision.parts.cuda import checks, library_checks
 from provision.parts.cuda.desired import library_wishes
 from provision.parts.cuda.packages import is_there
 from provision.parts.cuda.plan import UNATTENDED, cuda_expectation, group_of, plan_cuda
+from provision.parts.cuda.proofs import PROOFS
 from provision.parts.cuda.resolve import PATTERNS, CudaDecision, resolve_cuda
 from provision.parts.desired import Desired
 from provision.parts.driver.plan import conflicting
@@ -43,6 +44,7 @@ class CudaPart(Part[CudaDecision, LockedCuda]):
     title, one = "the toolkits", "CUDA toolkits"
     unattended = UNATTENDED
     checks = (*checks.CHECKS, *library_checks.CHECKS)
+    proofs = PROOFS
     reasons = ("CUDA", "cuDNN", "NCCL", "default")
     locked, models = LockedCuda, (LockedCuda,)
 

@@ -21,6 +21,7 @@ from provision.parts.desired import Desired
 from provision.parts.driver.checks import CHECKS
 from provision.parts.driver.installed import installed_driver, is_cuda_uri
 from provision.parts.driver.plan import cuda_entries, expectation, plan_driver
+from provision.parts.driver.proofs import PROOFS
 from provision.parts.driver.resolve import resolve_driver
 from provision.parts.locked import Locked, Versions, several
 
@@ -44,6 +45,7 @@ class DriverPart(Part[Decision, LockedDriver]):
     title, one = "the driver", "a driver"
     unattended = driver_names.UNATTENDED_PATTERNS
     checks = CHECKS
+    proofs = PROOFS
     reasons = ("branch", "version", "channel", "series", "driver", "replaced")
     locked, models = LockedDriver, (LockedDriver,)
 
