@@ -32,7 +32,7 @@ from provision.catalog.models.base import SUPPORT_ORDER, UNSURE, Certainty, Chan
 from provision.catalog.models.drivers import KnownBad, Transitional
 from provision.catalog.models.frameworks import AndCuda, ArchList
 from provision.catalog.models.ubuntu import Trap
-from provision.catalog.versions import between, key, minor, same
+from provision.catalog.versions import between, distance, key, minor, same
 from provision.errors import UsageError
 
 __all__ = [
@@ -568,7 +568,7 @@ def _unknown(what: str, title: str, value: str, known: Sequence[str], because: I
     near = difflib.get_close_matches(value.strip().lower(), known, n=3, cutoff=0.5)
     if numbers and not near:
         dotted = [k for k in known if k[:1].isdigit()]
-        near = sorted(dotted, key=lambda k: _distance(key(k), numbers))[:3]
+        near = sorted(dotted, key=lambda k: distance(k, value))[:3]
     elif numbers:
         dotted = [k for k in known if k[:1].isdigit()]
         below = [k for k in dotted if key(k) < numbers]
@@ -578,9 +578,3 @@ def _unknown(what: str, title: str, value: str, known: Sequence[str], because: I
     return UsageError(
         f"catalog.unknown_{what}", f"there is no {title} {value!r} in the catalog", because=because, hint=hint
     )
-
-
-def _distance(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
-    width = max(len(one), len(other))
-    pad = (0,) * width
-    return tuple(abs(a - b) for a, b in zip((one + pad)[:width], (other + pad)[:width], strict=True))

@@ -5,32 +5,31 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from provision.catalog import Branch, Catalog, CudaMinor, Gpu
+from provision.catalog import Catalog, CudaMinor, Gpu
+from provision.catalog.builds import Driver
 from provision.catalog.versions import key, minor
 
 # full: with everything. minor: by minor-version compatibility, without PTX. none: the driver is too old.
 Runs = Literal["full", "minor", "none"]
 
 
-def in_full(branch: Branch, cuda: str) -> bool:
-    """True when a branch knows a CUDA in full, PTX included."""
-    return key(branch.max_cuda) >= key(minor(cuda))
+def driver_of(catalog: Catalog, driver: str | int) -> Driver:
+    """A driver by its version ("580.95.05") or branch (580).
 
-
-def runs(catalog: Catalog, cuda: str, driver: str | int) -> Runs:
-    """How a driver runs a CUDA ("12.4" or "12.4.1"). driver: a version ("580.95.05") or a branch (580).
-
-    A branch that the catalog does not know counts as the newest older one that it knows: a newer driver runs whatever
-    an older one runs. (source: cuda.yml, minor_version_compatibility)
+    A branch that the catalog does not know counts as the newest older one that it knows: a newer driver runs whatever an
+    older one runs.
     """
     number = key(str(driver))[0]
     older = [branch for branch in catalog.branches if branch.number <= number]
-    if older and in_full(older[-1], cuda):
+    return Driver(str(driver), older[-1].max_cuda if older else "0")
+
+
+def runs(catalog: Catalog, cuda: str, driver: str | int) -> Runs:
+    """How a driver, a version or a branch, runs a CUDA ("12.4" or "12.4.1"). (source: cuda.yml, minor_version_compatibility)"""
+    known = driver_of(catalog, driver)
+    if known.knows(cuda):
         return "full"
-    floor = key(catalog.min_driver(cuda))
-    exact = isinstance(driver, str) and "." in driver
-    new_enough = key(str(driver)) >= floor if exact else number >= floor[0]
-    return "minor" if new_enough else "none"
+    return "minor" if known.is_at_least(catalog.min_driver(cuda)) else "none"
 
 
 def newest_run(catalog: Catalog, driver: str | int) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from functools import lru_cache
 
@@ -31,3 +32,8 @@ def between(version: str, first: str | None, last: str | None) -> bool:
     if first is not None and key(version) < key(first):
         return False
     return last is None or key(version) <= key(last) or same(last, version)
+
+
+def distance(one: str, other: str) -> tuple[int, ...]:
+    """How far two versions are apart, part by part: for ordering by nearness."""
+    return tuple(abs(a - b) for a, b in itertools.zip_longest(key(one), key(other), fillvalue=0))

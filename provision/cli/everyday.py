@@ -301,7 +301,7 @@ def compat(
 ) -> int:
     """Answer from the catalog alone what fits together, what does not, and why. Asks no host."""
     from provision.commands import compat as command
-    from provision.compat import Wishes
+    from provision.compat.answer import Wishes
 
     wishes = Wishes(
         gpu=tuple(gpu or ()),

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pydantic import Field
 
 from provision.catalog import Support, load_catalog
-from provision.compat import (
+from provision.compat import compat
+from provision.compat.answer import (
     CompatAnswer,
     CudaAnswer,
     DriverAnswer,
@@ -16,7 +17,6 @@ from provision.compat import (
     TensorflowAnswer,
     TorchAnswer,
     Wishes,
-    compat,
 )
 from provision.documents import Document
 from provision.errors import Exit, Issue, UsageError

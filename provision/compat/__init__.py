@@ -1,10 +1,8 @@
-"""What fits together, answered from the catalog alone: any combination of GPUs, driver, CUDA, cuDNN,
-frameworks, Ubuntu.
+"""What fits together, answered from the catalog alone: any combination of GPUs, driver, CUDA, cuDNN, frameworks, Ubuntu.
 
-``compat(wishes, catalog)`` is a pure function. Every wish narrows what can be chosen (driver branch, module
-flavour, CUDA toolkit, framework build); a set of wishes fits when something is left. When nothing is left,
-the smallest sets of wishes that clash are named, each with the reason, and for each the nearest thing that
-works.
+``compat(wishes, catalog)`` is a pure function. Every wish narrows what can be chosen (driver branch, module flavour, CUDA
+toolkit, framework build); a set of wishes fits when something is left. When nothing is left, the smallest sets of wishes
+that clash are named, each with the reason, and for each the nearest thing that works.
 """
 
 from __future__ import annotations
@@ -12,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import date
 
-from provision.catalog import SUPPORT_ORDER, UNSURE, Branch, Catalog, CudaMinor, Gpu, Offer, Support
+from provision.catalog import SUPPORT_ORDER, UNSURE, Catalog, CudaMinor, Gpu, Support
+from provision.catalog.builds import choose_torch, of_tensorflow
+from provision.catalog.frameworks import pythons
 from provision.catalog.models.base import last_day
-from provision.catalog.toolkits import holders, in_full, runs
+from provision.catalog.toolkits import holders, runs
 from provision.catalog.versions import key
 from provision.compat.answer import (
     CompatAnswer,
@@ -23,218 +23,135 @@ from provision.compat.answer import (
     GpuAnswer,
     ImageAnswer,
     LibraryAnswer,
-    Nearest,
     TensorflowAnswer,
     TorchAnswer,
     Wishes,
 )
 from provision.compat.judge import Judge, Left
+from provision.compat.messages import Clash
 from provision.compat.warnings import Warnings
-from provision.compat.wish import gpus_of, parse
-from provision.compat.words import Words
-
-__all__ = [
-    "CompatAnswer",
-    "CudaAnswer",
-    "DriverAnswer",
-    "GpuAnswer",
-    "ImageAnswer",
-    "LibraryAnswer",
-    "Nearest",
-    "TensorflowAnswer",
-    "TorchAnswer",
-    "Wishes",
-    "compat",
-]
+from provision.compat.wish import parse
 
 
 def compat(wishes: Wishes, catalog: Catalog, *, today: date | None = None) -> CompatAnswer:
     """Answer what fits.
 
-    today: for warnings about ended branches; the catalog's own date where not given. Raises UsageError for
-    values that do not exist (CUDA 12.7, branch 999, Ubuntu 23.04, an ambiguous GPU), with the nearest that
-    do.
+    today: for warnings about ended branches; the catalog's own date where not given. Raises UsageError for values that do
+    not exist (CUDA 12.7, branch 999, Ubuntu 23.04, an ambiguous GPU), with the nearest that do.
     """
-    asked = parse(wishes, catalog)
     day = today or last_day(str(catalog.drivers.as_of))
-    return _Answer(Judge(catalog, asked, day)).answer(wishes)
+    return _Answer(Judge(catalog, parse(wishes, catalog), day)).answer(wishes)
 
 
 class _Answer:
     """Draws the conclusions from what a Judge leaves."""
 
     def __init__(self, judge: Judge) -> None:
-        self.judge, self.catalog, self.wished, self.today = judge, judge.catalog, judge.wished, judge.today
+        self.judge, self.catalog, self.wished = judge, judge.catalog, judge.wished
+        self.gpus, self.ubuntu = self.wished.gpus, self.wished.ubuntu
+        self.warn = Warnings(judge)
+        # A toolkit is asked for, so PTX and minor-version compatibility have to do where nothing better is left.
+        self.explicit = "cuda" in self.wished or "cudnn" in self.wished
 
     def answer(self, wishes: Wishes) -> CompatAnswer:
         left = self.judge.left(self.wished)
         answer = CompatAnswer(wishes=wishes, fits=bool(left), support=None)
-        warn = Warnings(self.catalog, self.today)
         if left:
-            self._conclude(answer, left, warn)
+            self._conclude(answer, left)
         else:
             self._explain(answer)
-        self._degrees(answer, warn)
-        warn.wishes(self.wished)
-        answer.warnings = warn.issues
+        self._degrees(answer)
+        self.warn.wishes()
+        answer.warnings = self.warn.issues
         return answer
 
-    def _conclude(self, answer: CompatAnswer, left: list[Left], warn: Warnings) -> None:
+    def _conclude(self, answer: CompatAnswer, left: list[Left]) -> None:
         chosen = self.judge.recommend(left)
         branch = chosen.branch
-        tag = self._choose_tag(chosen)
+        cudas = [toolkit.version for toolkit in self.wished.toolkits]
+        torch = self.wished.torch
+        tag = choose_torch(torch, chosen.tags, self.gpus, cudas) if torch else None
         toolkit = self._choose_toolkit(chosen, tag)
         answer.driver = DriverAnswer(
             branches=[item.branch.number for item in left],
             recommended=branch.number,
             minimum=self._minimum(left[0]),
             modules=chosen.flavours,
-            offers=self._offers(branch),
+            offers=self.judge.offers(branch, self.wished),
         )
-        without = {k: w for k, w in self.wished.items() if k != "cuda"}
-        fit = {t.version for item in self.judge.left(without) for t in item.toolkits if self.judge.compiled(t)}
-        span = sorted(fit, key=key)
-        answer.cuda = CudaAnswer(
-            chosen=toolkit.version if toolkit else None,
-            release=self._release(toolkit),
-            package=toolkit.toolkit_package if toolkit else None,
-            gcc_max=toolkit.gcc_max if toolkit else None,
-            range=[span[0], span[-1]] if span else None,
-        )
-        self._libraries(answer, toolkit, warn)
-        self._frameworks(answer, tag)
-        warn.branch(branch, self.wished)
-        answer.image = self._image(branch)
-        if answer.image:
-            warn.image(answer.image, branch, gpus_of(self.wished))
-        if "driver" not in self.wished and "ubuntu" in self.wished:
-            warn.offers(branch, str(branch.number), self.wished["ubuntu"].ubuntu)
-        if toolkit is None and "ubuntu" in self.wished and gpus_of(self.wished):
-            warn.add(
-                "cuda.none_in_repository",
-                f"NVIDIA's repository of {self.wished['ubuntu'].title} has no CUDA toolkit for these GPUs",
-                hint="take CUDA from conda or in a container",
-            )
+        others = self.judge.left(self.wished.without("cuda"))
+        span = sorted({t.version for item in others for t in item.toolkits if self.judge.compiled(t)}, key=key)
+        answer.cuda = CudaAnswer(range=[span[0], span[-1]] if span else None)
         if toolkit:
-            warn.toolkit(toolkit, branch, gpus_of(self.wished), explicit=self._explicit_toolkit)
-            if "cuda" in self.wished and "ubuntu" in self.wished:
-                warn.host_compiler(toolkit, self.wished["ubuntu"].ubuntu)
+            answer.cuda = CudaAnswer(
+                chosen=toolkit.version,
+                release=_release(toolkit, self.wished["cuda"].text if cudas else ""),
+                package=toolkit.toolkit_package,
+                gcc_max=toolkit.gcc_max,
+                range=answer.cuda.range,
+            )
+            self._libraries(answer, toolkit)
+        self._frameworks(answer, tag)
+        self.warn.branch(branch)
+        if self.wished.image:
+            answer.image = self._image(branch.number)
+            self.warn.image(answer.image, branch)
+        if self.ubuntu and "driver" not in self.wished:
+            self.warn.offers(branch, str(branch.number))
+        self.warn.toolkit(toolkit, branch, explicit=self.explicit)
         if tag:
-            warn.torch_tag(self.wished["torch"], tag, self.wished.get("cuda"), gpus_of(self.wished))
+            self.warn.torch_tag(tag)
 
-    def _image(self, branch: Branch) -> ImageAnswer | None:
-        wish = self.wished.get("image_cuda")
-        if wish is None:
-            return None
-        toolkit = wish.toolkits[-1]
-        driver = self.wished["driver"].version if "driver" in self.wished else None
-        release = wish.text if wish.text in toolkit.releases else next(iter(reversed(toolkit.releases)), None)
-        held = holders(self.catalog, toolkit.version)
-        names = [
-            f"nvidia/cuda:{release}-{kind}-ubuntu{held[-1]}"
-            for kind in ("base", "runtime", "devel")
-            if release and held
-        ]
-        full = runs(self.catalog, toolkit.version, driver or branch.number) == "full"
+    def _image(self, branch: int) -> ImageAnswer:
+        wish, toolkit = self.wished["image_cuda"], self.wished.image[-1]
+        release, held = _release(toolkit, wish.text), holders(self.catalog, toolkit.version)
+        kinds = ("base", "runtime", "devel") if release and held else ()
+        full = runs(self.catalog, toolkit.version, self.wished.version or branch) == "full"
         return ImageAnswer(
             cuda=toolkit.version,
             runs="full" if full else "minor",
             minimum=toolkit.min_driver,
             full_from=self.catalog.min_driver_for_cuda(toolkit.version, full=True),
-            names=names,
+            names=[f"nvidia/cuda:{release}-{kind}-ubuntu{held[-1]}" for kind in kinds],
         )
 
-    def _offers(self, branch: Branch) -> list[Offer]:
-        ubuntu = self.wished["ubuntu"].ubuntu if "ubuntu" in self.wished else None
-        return self.catalog.offers(branch.number, ubuntu=ubuntu.version) if ubuntu else []
-
-    def _release(self, toolkit: CudaMinor | None) -> str | None:
-        wish = self.wished.get("cuda")
-        if toolkit is None or not toolkit.releases:
-            return None
-        return next((v for v in toolkit.releases if wish and v == wish.text), toolkit.releases[-1])
-
-    @property
-    def _explicit_toolkit(self) -> bool:
-        return "cuda" in self.wished or "cudnn" in self.wished
-
-    def _choose_tag(self, item: Left) -> str | None:
-        if not item.tags:
-            return None
-        release = self.wished["torch"].torch
-        tags = self.catalog.frameworks.torch.tags
-        wanted = self.wished["cuda"].toolkits if "cuda" in self.wished else ()
-
-        def rank(tag: str) -> tuple[int, int, int, int]:
-            version = release.version if release else ""
-            degree = max(
-                (SUPPORT_ORDER.index(self.judge.degree(g, "torch", version, tag)) for g in gpus_of(self.wished)),
-                default=0,
-            )
-            near = 0 if any(t.version == tags[tag].cuda for t in wanted) else 1
-            major = 0 if any(t.major == key(tags[tag].cuda)[0] for t in wanted) else 1
-            return (
-                int(degree >= 2),
-                near if wanted else 0,
-                major if wanted else 0,
-                0 if release and tag == release.default else 1,
-            )
-
-        return min(reversed(item.tags), key=rank)
-
     def _choose_toolkit(self, item: Left, tag: str | None) -> CudaMinor | None:
-        """Newest that the branch runs in full and that compiles for the GPUs; beside torch, torch's own where
-        it fits."""
-        pool = [t for t in item.toolkits if self.judge.compiled(t)] or (item.toolkits if self._explicit_toolkit else [])
+        """Newest that the branch runs in full and that compiles for the GPUs; beside torch, torch's own where it fits."""
+        pool = [t for t in item.toolkits if self.judge.compiled(t)] or (item.toolkits if self.explicit else [])
         if tag and "cuda" not in self.wished:
-            own = [t for t in pool if t.version == self.catalog.frameworks.torch.tags[tag].cuda]
-            pool = own or pool
-        full = [t for t in pool if in_full(item.branch, t.version)]
-        pool = full or (pool if self._explicit_toolkit else [])
+            pool = [t for t in pool if t.version == item.tags[tag].cuda] or pool
+        full = [t for t in pool if key(item.branch.max_cuda) >= key(t.version)]
+        pool = full or (pool if self.explicit else [])
         return pool[-1] if pool else None
 
     def _minimum(self, first: Left) -> str:
-        """Oldest driver that fits: a version where a rule names one within the oldest branch, else the
-        branch."""
-        driver = self.wished.get("driver")
-        if driver and driver.version:
-            return driver.version
+        """Oldest driver that fits: a version where a rule names one within the oldest branch, else the branch."""
+        if self.wished.version:
+            return self.wished.version
         least = []
-        if self._explicit_toolkit:
-            least.append(min((toolkit.min_driver for toolkit in first.toolkits), key=key))
-        if "image_cuda" in self.wished:
-            least.append(min((toolkit.min_driver for toolkit in self.wished["image_cuda"].toolkits), key=key))
+        for toolkits in (first.toolkits if self.explicit else (), self.wished.image):
+            least += [min((toolkit.min_driver for toolkit in toolkits), key=key)] if toolkits else []
         if first.tags:
-            least.append(min((self.catalog.torch_min_driver(tag) for tag in first.tags), key=key))
-        tensorflow = self.wished["tensorflow"].tensorflow if "tensorflow" in self.wished else None
-        if tensorflow:
-            least.append(self.catalog.min_driver(tensorflow.cuda))
+            least.append(min((build.min_driver for build in first.tags.values()), key=key))
+        if self.wished.tensorflow:
+            least.append(of_tensorflow(self.catalog, self.wished.tensorflow).min_driver)
         within = [v for v in least if key(v)[0] == first.branch.number]
         return max(within, key=key) if within else str(first.branch.number)
 
-    def _libraries(self, answer: CompatAnswer, toolkit: CudaMinor | None, warn: Warnings) -> None:
-        if not toolkit:
-            return
-        ubuntu = self.wished["ubuntu"].ubuntu if "ubuntu" in self.wished else None
-        wish = self.wished.get("cudnn")
-        pair = self.catalog.cudnn_for(toolkit.version, gpus_of(self.wished), version=wish.version if wish else None)
+    def _libraries(self, answer: CompatAnswer, toolkit: CudaMinor) -> None:
+        pair = self.catalog.cudnn_for(toolkit.version, self.gpus, version=self.wished.cudnn)
         if pair:
-            answer.cudnn = LibraryAnswer(
-                version=pair.version, cuda=pair.cuda, pins=list(pair.pins), because=pair.because
-            )
-            if wish and pair.certainty in UNSURE:
-                warn.uncertain(
-                    f"cuDNN {pair.version} as a package for CUDA {toolkit.version}", pair.certainty, pair.because
-                )
-        nccl = self.catalog.nccl_for(toolkit.version, ubuntu=ubuntu.version if ubuntu else None)
+            answer.cudnn = LibraryAnswer(**pair.model_dump(exclude={"certainty"}))
+            if self.wished.cudnn and pair.certainty in UNSURE:
+                what = f"cuDNN {pair.version} as a package for CUDA {toolkit.version}"
+                self.warn.uncertain(what, pair.certainty, pair.because)
+        nccl = self.catalog.nccl_for(toolkit.version, ubuntu=self.ubuntu.version if self.ubuntu else None)
         if nccl:
-            answer.nccl = LibraryAnswer(
-                version=nccl.version, cuda=nccl.cuda, pins=list(nccl.pins), because=nccl.because
-            )
+            answer.nccl = LibraryAnswer(**nccl.model_dump(exclude={"certainty"}))
 
     def _frameworks(self, answer: CompatAnswer, tag: str | None) -> None:
-        pythons: list[set[str]] = []
-        torch = self.wished["torch"].torch if "torch" in self.wished else None
+        wheels: list[set[str]] = []
+        torch, tensorflow = self.wished.torch, self.wished.tensorflow
         if torch and tag:
             row = self.catalog.frameworks.torch
             default = tag == torch.default
@@ -246,9 +163,7 @@ class _Answer:
                 nccl=torch.nccl if default else None,
                 index_url=row.index_url.format(tag=tag),
             )
-            if torch.python:
-                pythons.append(set(torch.python))
-        tensorflow = self.wished["tensorflow"].tensorflow if "tensorflow" in self.wished else None
+            wheels += [set(torch.python)] if torch.python else []
         if tensorflow:
             answer.tensorflow = TensorflowAnswer(
                 version=tensorflow.version,
@@ -256,26 +171,21 @@ class _Answer:
                 cudnn=tensorflow.cudnn,
                 extra=f"tensorflow[and-cuda]=={tensorflow.version}.*" if tensorflow.extra else None,
             )
-            first, last = (int(v.split(".")[1]) for v in tensorflow.python)
-            pythons.append({f"3.{n}" for n in range(first, last + 1)})
-        if pythons:
-            answer.python = sorted(set.intersection(*pythons), key=key)
+            wheels.append(set(pythons(*tensorflow.python)))
+        answer.python = sorted(set.intersection(*wheels), key=key) if wheels else []
 
-    def _degrees(self, answer: CompatAnswer, warn: Warnings) -> None:
+    def _degrees(self, answer: CompatAnswer) -> None:
         """Set the support of each GPU, and the weakest of all; "none" where the driver does not drive it."""
-        weakest: list[Support] = []
         for wish in self.wished.values():
-            gpu = wish.gpu
-            if gpu is None:
+            if wish.kind != "gpu":
                 continue
+            gpu, branch = wish.means, self.wished.branch
             degrees = self._asked_degrees(gpu, answer)
             if not degrees and answer.cuda.chosen:
-                degrees = [self.judge.degree(gpu, "cuda", answer.cuda.chosen)]
-            driver = self.wished.get("driver")
-            if driver and driver.branch and driver.branch.number not in self.catalog.branches_for([gpu]):
+                degrees = [self.catalog.toolkit_support(answer.cuda.chosen, gpu)]
+            if branch and branch.number not in self.catalog.branches_for([gpu]):
                 degrees = ["none"]
-            degree = max(degrees, key=SUPPORT_ORDER.index, default=None)
-            warn.gpu(gpu, wish.text)
+            self.warn.gpu(gpu, wish.text)
             answer.gpus.append(
                 GpuAnswer(
                     asked=wish.text,
@@ -284,41 +194,36 @@ class _Answer:
                     cc=gpu.cc,
                     ids=list(gpu.ids),
                     fabric=gpu.fabric,
-                    support=degree,
+                    support=max(degrees, key=SUPPORT_ORDER.index, default=None),
                 )
             )
-            if degree:
-                weakest.append(degree)
-        answer.support = max(weakest, key=SUPPORT_ORDER.index, default=None)
+        supports = [gpu.support for gpu in answer.gpus if gpu.support]
+        answer.support = max(supports, key=SUPPORT_ORDER.index, default=None)
 
     def _asked_degrees(self, gpu: Gpu, answer: CompatAnswer) -> list[Support]:
-        """Support of a GPU by CUDA, torch and TensorFlow as asked: the chosen one, or the best of those
-        covered."""
-        degrees: list[Support] = []
-        if "cuda" in self.wished:
-            options = [answer.cuda.chosen] if answer.cuda.chosen else [t.version for t in self.wished["cuda"].toolkits]
-            degrees.append(best(self.judge.degree(gpu, "cuda", t) for t in options))
-        if "image_cuda" in self.wished:
-            inside = self.wished["image_cuda"].toolkits
-            degrees.append(best(self.judge.degree(gpu, "cuda", t.version) for t in inside))
-        torch = self.wished.get("torch")
-        if torch and torch.torch:
-            tags = [answer.torch.tag] if answer.torch else [torch.tag] if torch.tag else list(torch.torch.offered)
-            degrees.append(best(self.judge.degree(gpu, "torch", torch.torch.version, tag) for tag in tags))
-        tensorflow = self.wished["tensorflow"].tensorflow if "tensorflow" in self.wished else None
-        if tensorflow:
-            degrees.append(self.judge.degree(gpu, "tensorflow", tensorflow.version))
+        """Support of a GPU by what is asked for: CUDA, an image, torch, TensorFlow; the chosen one, or the best that is covered."""
+        chosen = answer.cuda.chosen
+        found = [[t for t in self.wished.toolkits if chosen in (None, t.version)], list(self.wished.image)]
+        degrees = [_best(self.judge.support(toolkit, gpu) for toolkit in toolkits) for toolkits in found if toolkits]
+        builds = self.judge.torch_builds(self.wished)
+        if builds:
+            tags = [answer.torch.tag] if answer.torch else list(builds)
+            degrees.append(_best(builds[tag].support(gpu) for tag in tags))
+        if self.wished.tensorflow:
+            degrees.append(self.catalog.tensorflow_support(self.wished.tensorflow.version, gpu))
         return degrees
 
     def _explain(self, answer: CompatAnswer) -> None:
         for names in self.judge.clashes():
             near = self.judge.nearest(names)
-            issue = Words(self.judge, names).issue()
-            if near and issue.hint is None:
-                issue.hint = near[0].text
-            answer.conflicts.append(issue)
+            answer.conflicts.append(Clash(self.judge, names, near).issue())
             answer.nearest += [n for n in near if n.change not in [m.change for m in answer.nearest]]
 
 
-def best(degrees: Iterable[Support]) -> Support:
+def _release(toolkit: CudaMinor, text: str) -> str | None:
+    """The release of a toolkit that is asked for, else its newest."""
+    return text if text in toolkit.releases else next(reversed(toolkit.releases), None)
+
+
+def _best(degrees: Iterable[Support]) -> Support:
     return min(degrees, key=SUPPORT_ORDER.index)

@@ -3,77 +3,97 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from typing import Any
 
 from provision.catalog import Branch, Catalog, CudaMinor, Gpu, TensorflowRelease, TorchRelease, UbuntuRelease
 from provision.catalog.models.base import Flavour
-from provision.catalog.versions import key, same
+from provision.catalog.versions import distance, same
 from provision.compat.answer import Wishes
 from provision.errors import UsageError
+
+KINDS = ("driver", "cuda", "cudnn", "torch", "tensorflow", "ubuntu", "modules", "image_cuda")
 
 
 @dataclass(frozen=True)
 class Wish:
-    """One wish: its kind, what was typed, and what it means (a GPU, branch, release, …)."""
+    """One wish: its kind, what was typed, how messages name it, and what it means (a GPU, branch, release, toolkits, …)."""
 
     kind: str
     text: str
-    gpu: Gpu | None = None
-    branch: Branch | None = None
-    # "580-server" where that was asked for
-    series: str | None = None
-    # exact driver version, or cuDNN prefix
-    version: str | None = None
-    toolkits: tuple[CudaMinor, ...] = ()
-    torch: TorchRelease | None = None
-    tag: str | None = None
-    tensorflow: TensorflowRelease | None = None
-    ubuntu: UbuntuRelease | None = None
-    modules: Flavour | None = None
-
-    @cached_property
-    def covers(self) -> frozenset[str]:
-        """CUDA minors that are meant."""
-        return frozenset(toolkit.version for toolkit in self.toolkits)
-
-    @property
-    def title(self) -> str:
-        """As messages name it."""
-        if self.gpu:
-            return self.gpu.name
-        if self.torch:
-            return f"torch {self.torch.version}" + (f"+{self.tag}" if self.tag else "")
-        names = {"driver": "driver", "cuda": "CUDA", "cudnn": "cuDNN", "tensorflow": "TensorFlow", "ubuntu": "Ubuntu"}
-        if self.ubuntu:
-            return f"Ubuntu {self.ubuntu.version}"
-        if self.tensorflow:
-            return f"TensorFlow {self.tensorflow.version}"
-        if self.modules:
-            return f"{self.modules} modules"
-        if self.kind == "image_cuda":
-            return f"an image with CUDA {self.text}"
-        return f"{names[self.kind]} {self.text}"
+    title: str
+    means: Any
+    # an exact driver version, a build of PyTorch
+    exact: str | None = None
 
 
-# "gpu0", "gpu1", "driver", "cuda", …
-Wished = Mapping[str, Wish]
+class Wished(dict[str, Wish]):
+    """Wishes by name ("gpu0", "gpu1", "driver", "cuda", …), and what each kind means; None or empty: it is not asked for."""
+
+    def __init__(self, wishes: Mapping[str, Wish]) -> None:
+        super().__init__(wishes)
+        means: dict[str, Any] = {wish.kind: wish.means for wish in wishes.values()}
+        self.gpus: list[Gpu] = [wish.means for wish in wishes.values() if wish.kind == "gpu"]
+        self.branch: Branch | None = means.get("driver")
+        # the exact driver version
+        self.version: str | None = wishes["driver"].exact if "driver" in wishes else None
+        self.toolkits: tuple[CudaMinor, ...] = means.get("cuda", ())
+        # CUDA inside an image
+        self.image: tuple[CudaMinor, ...] = means.get("image_cuda", ())
+        self.cudnn: str | None = means.get("cudnn")
+        self.torch: TorchRelease | None = means.get("torch")
+        self.tensorflow: TensorflowRelease | None = means.get("tensorflow")
+        self.ubuntu: UbuntuRelease | None = means.get("ubuntu")
+        self.modules: Flavour | None = means.get("modules")
+
+    def only(self, names: Iterable[str]) -> Wished:
+        return Wished({name: self[name] for name in names})
+
+    def without(self, name: str) -> Wished:
+        return Wished({other: wish for other, wish in self.items() if other != name})
 
 
-def parse(wishes: Wishes, catalog: Catalog) -> dict[str, Wish]:
-    found = {f"gpu{i}": _parse_gpu(text, catalog) for i, text in enumerate(dict.fromkeys(wishes.gpu))}
-    for kind in ("driver", "cuda", "cudnn", "torch", "tensorflow", "ubuntu", "modules", "image_cuda"):
+def parse(wishes: Wishes, catalog: Catalog) -> Wished:
+    """Understand what is asked for. UsageError for what does not exist."""
+    found = {f"gpu{i}": parse_one("gpu", text, catalog) for i, text in enumerate(dict.fromkeys(wishes.gpu))}
+    for kind in KINDS:
         value = getattr(wishes, kind)
         if value is not None and str(value).strip():
             found[kind] = parse_one(kind, str(value).strip(), catalog)
-    return found
+    return Wished(found)
 
 
-def _parse_gpu(text: str, catalog: Catalog) -> Wish:
+def parse_one(kind: str, text: str, catalog: Catalog) -> Wish:
+    if kind == "gpu":
+        gpu = _gpu(text, catalog)
+        return Wish(kind, text, gpu.name, gpu)
+    if kind == "driver":
+        return Wish(kind, text, f"driver {text}", catalog.branch(text), text if "." in text else None)
+    if kind == "cuda":
+        return Wish(kind, text, f"CUDA {text}", _toolkits(text, catalog))
+    if kind == "image_cuda":
+        return Wish(kind, text, f"an image with CUDA {text}", _toolkits(text, catalog))
+    if kind == "cudnn":
+        return Wish(kind, text, f"cuDNN {text}", _cudnn(text, catalog))
+    if kind == "torch":
+        return _torch(text, catalog)
+    if kind == "tensorflow":
+        tensorflow = catalog.tensorflow(text)
+        return Wish(kind, text, f"TensorFlow {tensorflow.version}", tensorflow)
+    if kind == "ubuntu":
+        ubuntu = catalog.ubuntu(text)
+        return Wish(kind, text, f"Ubuntu {ubuntu.version}", ubuntu)
+    flavour = text.lower()
+    if flavour not in ("open", "proprietary"):
+        raise UsageError("compat.unknown_modules", f"there are no {text!r} modules", hint="open or proprietary")
+    return Wish(kind, text, f"{flavour} modules", flavour)
+
+
+def _gpu(text: str, catalog: Catalog) -> Gpu:
     match = catalog.find_gpu(text)
     if match.gpu:
-        return Wish("gpu", text, gpu=match.gpu)
+        return match.gpu
     if match.candidates:
         names = [f"{g.name} ({g.architecture}, compute capability {g.cc}): {g.id}" for g in match.candidates]
         raise UsageError(
@@ -90,60 +110,41 @@ def _parse_gpu(text: str, catalog: Catalog) -> Wish:
     )
 
 
-def parse_one(kind: str, text: str, catalog: Catalog) -> Wish:
-    if kind == "driver":
-        branch = catalog.branch(text)
-        exact = text if "." in text else None
-        return Wish(kind, text, branch=branch, version=exact, series=text if text.endswith("-server") else None)
-    if kind in ("cuda", "image_cuda"):
-        newest = catalog.cuda(text)
-        covered = [m for m in catalog.cuda_minors if same(text, m.version)] if text.count(".") < 2 else [newest]
-        if text.count(".") >= 2 and not any(same(text, v) or same(v, text) for v in newest.releases):
-            raise UsageError(
-                "catalog.unknown_cuda",
-                f"there is no CUDA toolkit {text!r} in the catalog",
-                because=[f"releases of {newest.version}: {', '.join(newest.releases)}"],
-                hint=f"nearest known: {newest.releases[-1] if newest.releases else newest.version}",
-            )
-        return Wish(kind, text, toolkits=tuple(covered or [newest]))
-    if kind == "cudnn":
-        if not re.fullmatch(r"\d+(\.\d+)*", text) or not any(same(text, v) for v in catalog.cudnn_versions):
-            near = sorted(catalog.cudnn_versions, key=lambda v: far(v, text))[:3]
-            raise UsageError(
-                "catalog.unknown_cudnn",
-                f"there is no cuDNN {text!r} in the catalog",
-                hint="nearest known: " + ", ".join(near),
-            )
-        return Wish(kind, text, version=text)
-    if kind == "torch":
-        release = catalog.torch(text)
-        tag = text.partition("+")[2] or None
-        if tag and tag not in release.offered:
-            raise UsageError(
-                "compat.unknown_torch_build",
-                f"torch {release.version} has no build {tag!r}",
-                because=[f"builds of {release.version}: {', '.join(release.offered)}"],
-                hint=f"write one of them, or no build: {release.version}+{release.default}",
-            )
-        return Wish(kind, text, torch=release, tag=tag)
-    if kind == "tensorflow":
-        return Wish(kind, text, tensorflow=catalog.tensorflow(text))
-    if kind == "ubuntu":
-        return Wish(kind, text, ubuntu=catalog.ubuntu(text))
-    flavour = text.lower()
-    if flavour == "open":
-        return Wish(kind, text, modules="open")
-    if flavour == "proprietary":
-        return Wish(kind, text, modules="proprietary")
-    raise UsageError("compat.unknown_modules", f"there are no {text!r} modules", hint="open or proprietary")
+def _toolkits(text: str, catalog: Catalog) -> tuple[CudaMinor, ...]:
+    """The minors that are meant: all of a major, one of a minor or a release."""
+    newest = catalog.cuda(text)
+    if text.count(".") < 2:
+        return tuple(m for m in catalog.cuda_minors if same(text, m.version)) or (newest,)
+    if not any(same(text, v) or same(v, text) for v in newest.releases):
+        raise UsageError(
+            "catalog.unknown_cuda",
+            f"there is no CUDA toolkit {text!r} in the catalog",
+            because=[f"releases of {newest.version}: {', '.join(newest.releases)}"],
+            hint=f"nearest known: {newest.releases[-1] if newest.releases else newest.version}",
+        )
+    return (newest,)
 
 
-def far(one: str, other: str) -> tuple[int, ...]:
-    """Distance of two versions, for ordering by nearness."""
-    a, b = key(one), key(other)
-    width = max(len(a), len(b))
-    return tuple(abs((a + (0,) * width)[i] - (b + (0,) * width)[i]) for i in range(width))
+def _cudnn(text: str, catalog: Catalog) -> str:
+    known = catalog.cudnn_versions
+    if not re.fullmatch(r"\d+(\.\d+)*", text) or not any(same(text, v) for v in known):
+        near = sorted(known, key=lambda v: distance(v, text))[:3]
+        raise UsageError(
+            "catalog.unknown_cudnn",
+            f"there is no cuDNN {text!r} in the catalog",
+            hint="nearest known: " + ", ".join(near),
+        )
+    return text
 
 
-def gpus_of(wished: Wished) -> list[Gpu]:
-    return [w.gpu for w in wished.values() if w.gpu]
+def _torch(text: str, catalog: Catalog) -> Wish:
+    release = catalog.torch(text)
+    tag = text.partition("+")[2] or None
+    if tag and tag not in release.offered:
+        raise UsageError(
+            "compat.unknown_torch_build",
+            f"torch {release.version} has no build {tag!r}",
+            because=[f"builds of {release.version}: {', '.join(release.offered)}"],
+            hint=f"write one of them, or no build: {release.version}+{release.default}",
+        )
+    return Wish("torch", text, f"torch {release.version}" + (f"+{tag}" if tag else ""), release, tag)

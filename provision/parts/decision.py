@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -108,19 +107,6 @@ class Decision(Notes):
     target: Target | None = None
     gpus: list[Gpu] = field(default_factory=list)
     installed: InstalledDriver = InstalledDriver()
-
-
-def fewest(singles: Sequence[tuple[str, Any]], works: Callable[[dict[str, Any]], bool]) -> tuple[tuple[str, Any], ...]:
-    """The fewest changes, three at most, of which one look (``works``) says that together they help; empty: none do.
-
-    singles: (field of the wish, value), the smallest change first.
-    """
-    for number in (1, 2, 3):
-        for some in itertools.combinations(singles, number):
-            change = dict(some)
-            if len(change) == number and works(change):
-                return some
-    return ()
 
 
 def wants_fabric(wish: DriverWish, facts: Facts) -> bool:

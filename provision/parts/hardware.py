@@ -8,7 +8,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from provision.catalog import Catalog
-from provision.compat import Wishes, compat
+from provision.compat import compat
+from provision.compat.answer import Wishes
 from provision.errors import UsageError
 from provision.facts import Facts
 from provision.parts.decision import DriverWish

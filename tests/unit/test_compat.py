@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from provision.catalog import SUPPORT_ORDER, load_catalog
-from provision.compat import CompatAnswer, Wishes, compat
+from provision.compat import compat
+from provision.compat.answer import CompatAnswer, Wishes
 from provision.errors import UsageError
 
 CASES: list[dict[str, Any]] = yaml.safe_load((Path(__file__).parents[1] / "cases/compat.yml").read_text())

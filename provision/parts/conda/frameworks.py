@@ -6,7 +6,8 @@ import re
 from collections.abc import Sequence
 
 from provision.catalog import Catalog, TorchRelease
-from provision.catalog._frameworks import pythons, tensorflow_pin, torch_min_driver, torch_tags
+from provision.catalog.builds import Driver, choose_torch, of_tensorflow, of_toolkit, of_torch, torch_tags
+from provision.catalog.frameworks import pythons, tensorflow_pin
 from provision.catalog.versions import key, minor, same
 from provision.errors import Issue, UsageError
 from provision.parts.conda.desired import CondaWish, EnvironmentWish
@@ -26,6 +27,9 @@ class Frameworks:
     ):
         self.env, self.host, self.catalog, self.wish = env, host, catalog, wish
         self.channels = tuple(env.channels or channels)
+        self.driver = Driver(host.driver or "", host.max_cuda or None)
+        # Nobody knows what a card that is not in the catalog runs: nothing is refused for it.
+        self.known_gpus = [gpu for gpu in host.gpus if gpu.cc]
         self.blockers: list[Issue] = []
         self.warnings: list[Issue] = []
         self.reasons: list[Reason] = []
@@ -148,7 +152,8 @@ class Frameworks:
             )
             self.block(code, f"PyTorch {version}{cuda} {ending}", [because for _, because in found])
             return None
-        chosen = release.default if release.default in works else works[-1]
+        builds = {tag: of_torch(self.catalog, version, tag, self.host.machine) for tag in works}
+        chosen = choose_torch(release, builds, self.known_gpus)
         if len(fit) > 1 and chosen != release.default:
             skipped = refusals.get(release.default)
             self.reason(
@@ -159,23 +164,21 @@ class Frameworks:
 
     def _why_not(self, version: str, tag: str) -> tuple[str, str] | None:
         """Why the wheels of a tag do not run on this host, as (code, sentence); None when they do."""
-        host, row = self.host, self.catalog.frameworks.torch.tags[tag]
-        for gpu in host.gpus:
-            if gpu.cc is None:
-                continue
-            degree = self.catalog.torch_support(version, tag, gpu, host.machine)
-            if degree == "none":
-                codes = self.catalog.torch_arch_list(version, tag, "x86_64" if host.machine == "x86_64" else "aarch64")
-                held = ", ".join(codes.cc) if codes else "unknown"
-                return "conda.no_code_for_gpu", (f"{tag}: code for compute capability {held}; {gpu.name} has {gpu.cc}")
-            if degree == "jit" and host.max_cuda and key(host.max_cuda) < key(row.cuda):
-                return "conda.driver_too_old", (
-                    f"{tag} runs on {gpu.name} only through PTX, and driver {host.driver} knows CUDA up to {host.max_cuda}"
-                )
-        least = torch_min_driver(self.catalog, tag, list(host.gpus))
-        if host.driver and key(host.driver) < key(least):
-            return "conda.driver_too_old", f"{tag} needs driver {least} or newer; this host has {host.driver}"
-        return None
+        host, build = self.host, of_torch(self.catalog, version, tag, self.host.machine)
+        why = build.why_not(self.known_gpus, self.driver)
+        if why is None:
+            return None
+        if why.gpu is None:
+            return "conda.driver_too_old", f"{tag} needs driver {why.least} or newer; this host has {host.driver}"
+        if why.kind == "no_code":
+            codes = self.catalog.torch_arch_list(version, tag, host.machine)
+            held = ", ".join(codes.cc) if codes else "unknown"
+            return "conda.no_code_for_gpu", (
+                f"{tag}: code for compute capability {held}; {why.gpu.name} has {why.gpu.cc}"
+            )
+        return "conda.driver_too_old", (
+            f"{tag} runs on {why.gpu.name} only through PTX, and driver {host.driver} knows CUDA up to {host.max_cuda}"
+        )
 
     def _take_torch(self, release: TorchRelease, version: str, tag: str, channel: bool) -> None:
         cuda = "" if tag == "cpu" else self.catalog.frameworks.torch.tags[tag].cuda
@@ -241,17 +244,16 @@ class Frameworks:
                 f"TensorFlow {release.version} has no build with CUDA for {self.host.machine}",
             )
             return
-        least = self.catalog.min_driver(release.cuda)
-        if self.host.driver and key(self.host.driver) < key(least):
+        build = of_tensorflow(self.catalog, release)
+        if not self.driver.is_at_least(build.min_driver):
             self.block(
                 "conda.driver_too_old",
                 f"TensorFlow {release.version} does not run on driver {self.host.driver}",
-                [f"CUDA {release.cuda} needs driver {least} or newer"],
+                [f"CUDA {release.cuda} needs driver {build.min_driver} or newer"],
             )
         for gpu in self.host.gpus:
-            degree = self.catalog.tensorflow_support(release.version, gpu) if gpu.cc else "jit"
-            too_old = bool(self.host.max_cuda and key(self.host.max_cuda) < key(release.cuda))
-            if degree == "none" or (degree == "jit" and too_old):
+            degree = build.support(gpu) if gpu.cc else "jit"
+            if degree == "none" or (degree == "jit" and not self.driver.knows(build.cuda)):
                 because = f"built with CUDA {release.cuda}, which has no code for {gpu.name} ({gpu.cc})"
                 self.block(
                     "conda.no_code_for_gpu", f"TensorFlow {release.version} does not run on {gpu.name}", [because]
@@ -315,16 +317,16 @@ class Frameworks:
 
     def toolkit_refusal(self, cuda: str) -> tuple[str, str] | None:
         """Why programs of a CUDA do not run on this host, as (code, sentence); None when they do."""
-        for gpu in self.host.gpus:
-            if gpu.cc and self.catalog.toolkit_support(cuda, gpu) == "none":
-                return "conda.no_code_for_gpu", f"CUDA {cuda} does not target {gpu.name} ({gpu.cc})"
-        least = self.catalog.min_driver_for_cuda(cuda)
-        if self.host.driver and least and key(self.host.driver) < key(least):
-            return (
-                "conda.driver_too_old",
-                f"CUDA {cuda} needs driver {least} or newer; this host has {self.host.driver}",
-            )
-        return None
+        # PTX is enough here: what an environment is for is not known.
+        why = of_toolkit(self.catalog, cuda).why_not(self.known_gpus, Driver(self.host.driver or ""))
+        if why is None:
+            return None
+        if why.gpu:
+            return "conda.no_code_for_gpu", f"CUDA {cuda} does not target {why.gpu.name} ({why.gpu.cc})"
+        return (
+            "conda.driver_too_old",
+            f"CUDA {cuda} needs driver {why.least} or newer; this host has {self.host.driver}",
+        )
 
 
 def _of_tag(tag: str) -> str:

@@ -12,7 +12,7 @@ from ansible_collections.gpu.provision.plugins.module_utils.apt import files as 
 from ansible_collections.gpu.provision.plugins.module_utils.conda import common as conda_common
 from ansible_collections.gpu.provision.plugins.module_utils.conda import install as conda_install
 from provision.catalog import Catalog
-from provision.catalog._frameworks import CondaInstaller, conda_installers, moving_installer, version_key
+from provision.catalog.frameworks import CondaInstaller, conda_installers, moving_installer, version_key
 from provision.catalog.versions import key, same
 from provision.errors import Issue
 from provision.facts import CondaPrefix, Facts

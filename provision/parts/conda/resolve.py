@@ -17,7 +17,7 @@ from typing import Literal
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.lib import redact
 from provision.catalog import Catalog
-from provision.catalog._frameworks import MACHINES
+from provision.catalog.frameworks import MACHINES
 from provision.errors import Issue, UsageError
 from provision.facts import CondaEnvironment, CondaPrefix, Facts
 from provision.parts.conda.addresses import unverified, unverified_in_file

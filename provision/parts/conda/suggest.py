@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from provision.catalog import Catalog
-from provision.catalog._frameworks import pythons
+from provision.catalog.frameworks import pythons
 from provision.catalog.versions import key, minor
 from provision.errors import UsageError
+from provision.lib.suggest import Change, suggest
 from provision.parts.conda.desired import EnvironmentWish
 
 # Refusals that other values of the environment's own keys can lift.
@@ -29,7 +31,6 @@ HAS_WAY_OUT = frozenset(
 )
 _KEYS = ("torch", "tensorflow", "jax", "cuda", "python")
 _MOST_TRIALS = 1500
-Change = dict[str, str]
 
 
 def nearest(env: EnvironmentWish, catalog: Catalog, works: Callable[[EnvironmentWish], bool]) -> list[str]:
@@ -37,17 +38,21 @@ def nearest(env: EnvironmentWish, catalog: Catalog, works: Callable[[Environment
 
     The second one changes another key than the first: torch for this CUDA, or CUDA for this torch.
     """
-    found: list[Change] = []
-    for number, change in enumerate(_changes(_plain(env), catalog)):
-        if number >= _MOST_TRIALS or len(found) == 2:
-            break
-        if found and (set(found[0]) <= set(change) or set(change) & set(found[0])):
-            continue
-        trial = replace(_plain(env), **change)  # type: ignore[arg-type]
-        shown = {k: getattr(trial, k) for k in _KEYS if getattr(trial, k) != getattr(env, k)}
-        if shown and works(trial):
-            found.append(shown)
-    return [_text(change) for change in found]
+    plain = _plain(env)
+
+    def shown(change: Change) -> Change:
+        trial = replace(plain, **change)
+        return {k: getattr(trial, k) for k in _KEYS if getattr(trial, k) != getattr(env, k)}
+
+    def helps(change: Change) -> bool:
+        return bool(shown(change)) and works(replace(plain, **change))
+
+    changes = itertools.islice(_changes(plain, catalog), _MOST_TRIALS)
+    first = suggest(changes, helps)
+    if first is None:
+        return []
+    second = suggest((change for change in changes if not set(change) & set(shown(first))), helps)
+    return [_text(shown(change)) for change in (first, second) if change]
 
 
 def _plain(env: EnvironmentWish) -> EnvironmentWish:

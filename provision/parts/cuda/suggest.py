@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from provision.catalog.toolkits import nearest, runs
 from provision.catalog.versions import minor
+from provision.lib.suggest import combined, suggest
 from provision.parts.cuda.preconditions import leave
-from provision.parts.decision import DriverWish, fewest
+from provision.parts.decision import DriverWish
 
 if TYPE_CHECKING:
     from provision.parts.cuda.resolve import CudaResolver
@@ -41,7 +42,6 @@ _HAS_WAY_OUT = frozenset(
         "cuda.version_unreadable",
     }
 )
-Change = tuple[str, Any]
 
 
 class CudaWaysOut:
@@ -64,12 +64,13 @@ class CudaWaysOut:
 
     def _fewest(self) -> str:
         """The fewest variables to set so that nothing is refused, as text; empty where none of them would do."""
-        return " and ".join(setting(name, value) for name, value in fewest(self._changes(), self._works))
+        change = suggest(combined(self._changes()), self._works) or {}
+        return " and ".join(setting(name, value) for name, value in change.items())
 
-    def _changes(self) -> list[Change]:
+    def _changes(self) -> list[tuple[str, Any]]:
         """Single variables that could be set otherwise, the smallest change first."""
         wish = self.wish
-        found: list[Change] = []
+        found: list[tuple[str, Any]] = []
         if wish.default:
             found.append(("default", ""))
         if wish.profile not in ("runtime", "compiler", "full"):

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.lib import driver_names
-from provision.parts.decision import cuda_key, fewest
+from provision.lib.suggest import combined, suggest
+from provision.parts.decision import cuda_key
 
 if TYPE_CHECKING:
     from provision.parts.driver.resolve import Resolver
@@ -55,7 +56,8 @@ class WaysOut:
 
     def _fewest(self) -> str:
         """The fewest variables to set so that a driver is found, as text; empty where none of them would do."""
-        return " and ".join(_setting(name, value) for name, value in fewest(self._changes(), self._works))
+        change = suggest(combined(self._changes()), self._works) or {}
+        return " and ".join(_setting(name, value) for name, value in change.items())
 
     def _changes(self) -> list[tuple[str, str]]:
         """Single variables that could be set otherwise, the smallest change first."""

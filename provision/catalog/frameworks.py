@@ -1,4 +1,4 @@
-"""Questions about frameworks and conda that need more than one row of the catalog: builds, Pythons, installers.
+"""Questions about frameworks and conda that need more than one row of the catalog: Pythons, pins, installers.
 
 All are pure functions of a Catalog; ``machine`` is what ``uname -m`` says (x86_64, aarch64).
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from provision.catalog import Catalog, Gpu, TorchRelease
+from provision.catalog import Catalog
 from provision.catalog.models.base import Data
 from provision.catalog.models.frameworks import Distribution, Installer
 from provision.catalog.versions import key, minor
@@ -26,27 +26,6 @@ class CondaInstaller(Data):
     file: str
     url: str
     sha256: str
-
-
-def torch_tags(catalog: Catalog, release: TorchRelease, machine: str) -> list[str]:
-    """CUDA tags for which a PyTorch release has wheels for a processor, oldest CUDA first.
-
-    For processors other than x86_64 the catalog knows wheels only by their list of architectures.
-    """
-    tags = catalog.frameworks.torch.tags
-    known = [
-        tag
-        for tag in release.offered
-        if machine == "x86_64" or catalog.torch_arch_list(release.version, tag, machine) is not None
-    ]
-    return sorted(known, key=lambda tag: key(tags[tag].cuda))
-
-
-def torch_min_driver(catalog: Catalog, tag: str, gpus: list[Gpu]) -> str:
-    """Oldest driver for the wheels of a CUDA tag on these GPUs, by minor-version compatibility."""
-    special = catalog.frameworks.torch.tags[tag].blackwell_min_driver
-    blackwell = any(gpu.cc and key(gpu.cc) >= (10, 0) for gpu in gpus)
-    return special if blackwell and special else catalog.torch_min_driver(tag)
 
 
 def pythons(first: str, last: str) -> list[str]:
