@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils.prove.job import Outcome
+from ansible_collections.gpu.provision.plugins.module_utils.prove.outcome import Outcome
 from provision.catalog.models.gpus import Bandwidth
 from provision.lib.text import Answer, DataOfLines, Line
 

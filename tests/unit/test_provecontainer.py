@@ -22,8 +22,9 @@ CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/containers_run.yml").
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
 def test_what_is_made_of_it(case):
-    attempt = prove_container.Attempt(case.get("rc", 0), case.get("out", ""))
-    status, message, evidence, hint, _ = containers_proofs.judge(attempt, "docker run", case.get("gpus", 0), 1.0, [])
+    status, message, evidence, hint, _ = containers_proofs.judge(
+        case.get("rc", 0), case.get("out", ""), "docker run", case.get("gpus", 0), 1.0, []
+    )
     wanted, *words = case["expect"]
     assert status == wanted, message
     said = " ".join([message, *evidence, hint or ""])

@@ -24,6 +24,7 @@ import tempfile
 import time
 
 from ansible_collections.gpu.provision.plugins.module_utils.lib import run_as, scratch
+from ansible_collections.gpu.provision.plugins.module_utils.prove.outcome import Outcome
 
 PACKAGE = "ansible_collections.gpu.provision.plugins.module_utils"
 GIB = 1 << 30
@@ -100,32 +101,6 @@ class Job(object):
         self.env = clean_environment() if env is None else env
         self.python, self.timeout_s, self.memory, self.user = python, timeout_s, memory, user
         self.isolated, self.cwd = isolated, cwd
-
-
-class Outcome(object):
-    """How a job ended.
-
-    status: "ok", "error" (it raised), "timeout", "memory", "killed" (by a signal), "garbage" (ended without an answer)
-    or "unstartable". result: what the job returned, when ok. message: one line, None when ok. at: what it said last
-    about where it is. output: the end of what was printed. seconds: how long it ran. code, name: of a CUDA error.
-    """
-
-    def __init__(self, status, seconds=0.0, result=None, message=None, at=None, output="", code=None, name=None):
-        self.status, self.seconds, self.result, self.message = status, seconds, result, message
-        self.at, self.output, self.code, self.name = at, output, code, name
-
-    @property
-    def ok(self):
-        return self.status == "ok"
-
-    def plain(self):
-        """As data: what the constructor takes. Of the output what is evidence."""
-        names = ("status", "seconds", "result", "message", "at", "code", "name")
-        return dict({name: getattr(self, name) for name in names}, output="\n".join(self.lines()))
-
-    def lines(self, most=6):
-        """The last lines that were printed, for evidence."""
-        return [line.rstrip() for line in self.output.splitlines() if line.strip()][-most:]
 
 
 def clean_environment(library_path=None, more=None):

@@ -14,8 +14,8 @@ import time
 
 from ansible_collections.gpu.provision.plugins.module_utils.prove import cuda as prove_cuda
 from ansible_collections.gpu.provision.plugins.module_utils.prove import library as prove_library
+from ansible_collections.gpu.provision.plugins.module_utils.prove.sizes import GIB, KIB, MIB, size_words
 
-KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 SIZES = (8, KIB, MIB, 32 * MIB, 256 * MIB, GIB)
 # What a job of ours adds to the environment: warnings are evidence; multicast stays as the host has it, else off.
 ENVIRONMENT = {"NCCL_DEBUG": "WARN", "NCCL_NVLS_ENABLE": "0"}
@@ -32,13 +32,6 @@ def version_words(number):
     if number < 10000:
         return "%d.%d.%d" % (number // 1000, number % 1000 // 100, number % 100)
     return "%d.%d.%d" % (number // 10000, number % 10000 // 100, number % 100)
-
-
-def size_words(size):
-    for unit, name in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
-        if size >= unit:
-            return "%d%s" % (size // unit, name)
-    return "%dB" % size
 
 
 class _Nccl(object):

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils.prove.container import Attempt
 from provision.parts.proof import Bounds, Judging, Row, Told
 
 # How an attempt fails, and what helps; the first that is in the output counts.
@@ -65,12 +63,16 @@ FAILURES = (
 _GPU_LINE = re.compile(r"^GPU \d+: ", re.M)
 
 
-def judge(attempt: Attempt, where: str, gpus: int, seconds: float, evidence: Sequence[str]) -> Told:
-    """Judge one attempt. gpus: how many the host has, 0 not known."""
+def judge(rc: int | None, text: str, where: str, gpus: int, seconds: float, evidence: Sequence[str]) -> Told:
+    """Judge one attempt. rc: None where it was ended for its time; text: of both outputs.
+
+    gpus: how many the host has, 0 not known.
+    """
     numbers: dict[str, float] = {"start_s": round(seconds, 2)}
-    seen = len(_GPU_LINE.findall(attempt.text)) if attempt.ok else 0
-    evidence = [*evidence, *attempt.lines()]
-    if attempt.rc is None:
+    seen = len(_GPU_LINE.findall(text)) if rc == 0 else 0
+    lines = [line.rstrip() for line in text.splitlines() if line.strip()][-6:]
+    evidence = [*evidence, *lines]
+    if rc is None:
         return (
             "fail",
             f"{where} did not end in time",
@@ -78,13 +80,13 @@ def judge(attempt: Attempt, where: str, gpus: int, seconds: float, evidence: Seq
             "see whether nvidia-smi answers on the host itself",
             numbers,
         )
-    if not attempt.ok:
+    if rc != 0:
         for pattern, message, hint in FAILURES:
-            if re.search(pattern, attempt.text):
+            if re.search(pattern, text):
                 return "fail", f"{where}: {message}", evidence, hint, numbers
-        if re.search(r"No such image|image not known|manifest unknown|Unable to find image", attempt.text):
+        if re.search(r"No such image|image not known|manifest unknown|Unable to find image", text):
             return "skip", f"{where}: the image is gone", evidence, None, numbers
-        last = (attempt.lines(1) or [f"exit code {attempt.rc}"])[-1]
+        last = lines[-1] if lines else f"exit code {rc}"
         return (
             "fail",
             f"{where}: {last}",
@@ -113,8 +115,7 @@ def judge(attempt: Attempt, where: str, gpus: int, seconds: float, evidence: Seq
 
 
 def _run(found: Row, bounds: Bounds) -> Told:
-    attempt = Attempt(found["rc"], found["text"])
-    return judge(attempt, found["where"], found["gpus"], found["seconds"], found["evidence"])
+    return judge(found["rc"], found["text"], found["where"], found["gpus"], found["seconds"], found["evidence"])
 
 
 PROOFS: dict[str, Judging] = {"container.run": _run}

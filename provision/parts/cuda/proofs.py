@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.prove import compile as prove_compile
 from ansible_collections.gpu.provision.plugins.module_utils.prove import errors as prove_errors
-from ansible_collections.gpu.provision.plugins.module_utils.prove import nccl as prove_nccl
-from ansible_collections.gpu.provision.plugins.module_utils.prove.job import Outcome
+from ansible_collections.gpu.provision.plugins.module_utils.prove.outcome import Outcome
+from ansible_collections.gpu.provision.plugins.module_utils.prove.sizes import MIB, size_words
 from provision.parts.driver import links
 from provision.parts.driver.proofs import NO_LINK
 from provision.parts.proof import Bounds, Judging, Row, Told
@@ -104,14 +104,14 @@ def judge_nccl(
     numbers = {"init_ms": done["init_ms"]}
     evidence = list(library[1]) + [f"a login exports {name}={value}" for name, value in sorted(exported.items())]
     for row in done["rows"]:
-        name = "allreduce_" + prove_nccl.size_words(row["bytes"])
+        name = "allreduce_" + size_words(row["bytes"])
         numbers[name + "_us"] = row["us"]
         # Below that the time of a call counts, not the links.
-        wide = done["cards"] > 1 and row["bytes"] >= prove_nccl.MIB
+        wide = done["cards"] > 1 and row["bytes"] >= MIB
         if wide:
             numbers[name + "_bus_gb_per_s"] = row["bus_gb_per_s"]
         bus = f", bus {row['bus_gb_per_s']:.1f} GB/s" if wide else ""
-        evidence.append(f"{prove_nccl.size_words(row['bytes'])}: {row['us']:.1f} us{bus}")
+        evidence.append(f"{size_words(row['bytes'])}: {row['us']:.1f} us{bus}")
     if done["wrong"]:
         return (
             "fail",

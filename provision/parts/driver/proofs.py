@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.prove import count as prove_count
 from ansible_collections.gpu.provision.plugins.module_utils.prove import errors as prove_errors
-from ansible_collections.gpu.provision.plugins.module_utils.prove.job import Outcome
+from ansible_collections.gpu.provision.plugins.module_utils.prove.outcome import Outcome
 from provision.parts.driver import health, links, xid
 from provision.parts.proof import Bounds, Judging, Row, Told
 from provision.parts.proof import outcome as outcome_of

@@ -10,7 +10,7 @@ import re
 from typing import Any
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils.prove.job import Outcome
+from ansible_collections.gpu.provision.plugins.module_utils.prove.outcome import Outcome
 from provision.parts.proof import Row, Told
 
 # number: (meaning, weight). hardware: the card or its links; reset: the card needs a reset or reboot; driver: driver or
