@@ -26,6 +26,8 @@ from provision.parts.desired import Desired
 from provision.parts.registry import decide, in_locks
 
 Kind = tuple[Any, ...]
+# The catalog's repositories that a lock names.
+REPOSITORIES = ("cuda", "ppa", "container_toolkit")
 
 
 @dataclass(frozen=True)
@@ -137,7 +139,7 @@ def short(slot: str) -> str:
 def _repositories(facts: Facts, desired: Desired, catalog: Catalog) -> dict[str, LockedRepository]:
     """The repositories that our own files name, with the fingerprint that their key was checked against."""
     found = {}
-    for kind in ("cuda", "ppa", "container_toolkit"):
+    for kind in REPOSITORIES:
         path = apt_files.sources_path(kind.replace("_", "-"))
         own = next((source for source in facts.apt.sources if source.file == path and source.enabled), None)
         if own is not None and own.uris:

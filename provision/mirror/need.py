@@ -19,15 +19,9 @@ from provision.catalog import Catalog
 from provision.errors import RefusedError, UsageError
 from provision.inventory import mirror_layout
 from provision.inventory.repositories import ARCHIVE_NAME, archive_key
+from provision.lock.make import REPOSITORIES as LOCKED
 from provision.lock.model import Lock, LockedGroup, LockedRepository
-
-# File names of our sources -> the catalog's names of repositories, and the variables that give their keys.
-KINDS = {"cuda": "cuda", "container-toolkit": "container_toolkit", "ppa": "ppa"}
-_KEYS = {
-    "cuda": ("nvidia_driver_repo_key", "cuda_toolkit_repo_key"),
-    "container-toolkit": ("container_toolkit_repo_key",),
-    "ppa": ("nvidia_driver_ppa_key",),
-}
+from provision.parts.desired import repository_variables
 
 
 @dataclass(frozen=True)
@@ -137,9 +131,11 @@ def _sources(
     found = _archive(group, host, read, catalog, upstream)
     mirror = str(values.get("gpu_mirror_url") or "")
     for name, repository in group.repositories.items():
-        if name in KINDS:
+        # Locks name them as the catalog does; a person may write what their files are called.
+        kind = name.replace("-", "_")
+        if kind in LOCKED:
             of_mirror = bool(mirror) and _below(repository.uri, mirror)
-            found.append(_vendor(name, repository, group, read, values, catalog, of_mirror))
+            found.append(_vendor(kind, repository, group, read, values, catalog, of_mirror))
     return found
 
 
@@ -224,7 +220,7 @@ def _is_archive(entry: Mapping[str, Any]) -> bool:
 
 
 def _vendor(
-    name: str,
+    kind: str,
     locked: LockedRepository,
     group: LockedGroup,
     read: Mapping[str, Any] | None,
@@ -233,7 +229,7 @@ def _vendor(
     of_mirror: bool,
 ) -> dict[str, Any]:
     """A repository of NVIDIA's: where verified hosts have it, or the original where that is a mirror of ours."""
-    kind = KINDS[name]
+    name, variables = kind.replace("_", "-"), repository_variables(kind)
     original = catalog.repository(kind, ubuntu=group.ubuntu, arch=group.arch)
     uri = original.url if of_mirror else locked.uri.replace("$(ARCH)", group.arch)
     fingerprint = original.fingerprint if of_mirror else locked.key or original.fingerprint
@@ -246,7 +242,7 @@ def _vendor(
         "fingerprint": fingerprint,
         "key_name": mirror_layout.key_name(original),
     }
-    given = next((str(values[one]) for one in _KEYS[name] if values.get(one)), "")
+    given = next((str(values[one]) for one in (f"{prefix}_key" for prefix in variables) if values.get(one)), "")
     path = apt_files.sources_path(name)
     entry = next((e for e in (read or {}).get("sources", ()) if e["file"] == path and e["key"]), None)
     if entry and fingerprint and not of_mirror:
@@ -264,7 +260,7 @@ def _vendor(
             because=[
                 "the lock has no fingerprint of it, the catalog neither, and what a host has is not taken on trust"
             ],
-            hint=f"set {_KEYS[name][0]}_fingerprint to the fingerprint as the vendor states it, and lock again",
+            hint=f"set {variables[0]}_key_fingerprint to the fingerprint as the vendor states it, and lock again",
         )
     return spec
 

@@ -22,6 +22,11 @@ from provision.parts.decision import DriverWish
 _VARIABLES = {"cuda": ("nvidia_driver_repo", "cuda_toolkit_repo"), "ppa": ("nvidia_driver_ppa",)}
 
 
+def repository_variables(kind: str) -> tuple[str, ...]:
+    """Beginnings of the variables that say where a repository is, and by which key it is signed."""
+    return _VARIABLES.get(kind, (f"{kind}_repo",))
+
+
 class Desired:
     """The desired state of a host, by its role variables (``variables.effective``, with ``inventory_dir``).
 
@@ -81,7 +86,7 @@ class Desired:
 
         Raises UsageError and RefusedError as source_spec does.
         """
-        given = reduce(agreed, map(self._repository, _VARIABLES.get(kind, (f"{kind}_repo",))))
+        given = reduce(agreed, map(self._repository, repository_variables(kind)))
         return source_spec(kind, self.mirror.instead_of(given, kind, facts, catalog), facts, catalog)
 
     def _repository(self, prefix: str) -> Mirror:

@@ -252,6 +252,17 @@ def test_needs_without_a_host_take_the_catalogs_and_what_the_user_says():
     assert cuda["key_url"].endswith("/3bf863cc.pub") and cuda["fingerprint"] == "ABCD"
 
 
+@pytest.mark.parametrize("name", ["container_toolkit", "container-toolkit"])
+def test_needs_have_the_container_toolkits_repository(name):
+    """As `provision lock` names it, and as its file is called."""
+    text = LOCK.replace(
+        "    repositories:\n", f"    repositories:\n      {name}: {{uri: 'https://nvidia.example.org/deb/'}}\n"
+    )
+    (need,) = needs(parse(text), {}, {}, CATALOG)
+    (found,) = [source for source in need.sources if source["uris"] == "https://nvidia.example.org/deb/"]
+    assert found["name"].startswith("container-toolkit-") and found["fingerprint"]
+
+
 def test_a_host_that_has_the_mirror_itself_sends_to_the_originals():
     values = {"gpu_mirror_url": "https://developer.example.org/"}
     (need,) = needs(parse(LOCK), {"gpu01": READ}, {"gpu01": values}, CATALOG)
