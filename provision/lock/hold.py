@@ -155,19 +155,16 @@ def hold(host: HostLock, values: Mapping[str, Any], facts: Facts, parts: Collect
     for part in in_locks():
         if part.name not in parts or not part.apt or not part.is_asked(desired, facts):
             continue
+        locked, against = getattr(group, part.name, None), list[str]()
         if values.get(f"{part.role}_update"):
-            message = f"{part.role}_update asks for newer versions, the lock for its own"
-            issues.append(_issue(host, "lock.contradicts", message, where))
-            continue
-        locked = getattr(group, part.name, None)
-        if locked is None:
-            message = f"the inventory asks for {part.one}, the lock has none"
-            issues.append(_issue(host, "lock.contradicts", message, where))
-            continue
-        exact, against = part.exact(locked, desired)
+            against.append(f"{part.role}_update asks for newer versions, the lock for its own")
+        elif locked is None:
+            against.append(f"the inventory asks for {part.one}, the lock has none")
+        else:
+            exact, against = part.exact(locked, desired)
+            found.update(exact)
+            pins[part.name] = part.pins(locked, Desired(found))
         issues += [_issue(host, "lock.contradicts", message, where) for message in against]
-        found.update(exact)
-        pins[part.name] = part.pins(locked, Desired(found))
     return Held(host, found, issues, pins)
 
 

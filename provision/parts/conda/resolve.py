@@ -18,7 +18,7 @@ import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.lib import redact
 from provision.catalog import Catalog
 from provision.catalog.frameworks import MACHINES
-from provision.errors import Issue, UsageError
+from provision.errors import UsageError
 from provision.facts import CondaEnvironment, CondaPrefix, Facts
 from provision.parts.conda.addresses import unverified, unverified_in_file
 from provision.parts.conda.desired import CondaWish, EnvironmentWish, Places, places
@@ -27,7 +27,7 @@ from provision.parts.conda.prefix import PrefixTarget, decide_prefix, needs_term
 from provision.parts.conda.state import differences, made_by_us
 from provision.parts.conda.suggest import HAS_WAY_OUT, nearest
 from provision.parts.conda.view import HostView, Recipe
-from provision.parts.decision import Decision
+from provision.parts.decision import Decision, Notes
 from provision.parts.driver.installed import is_set_aside, library_version
 from provision.parts.plan import Reason
 
@@ -82,7 +82,7 @@ class EnvironmentTarget:
 
 
 @dataclass
-class CondaDecision:
+class CondaDecision(Notes):
     """blockers: nothing of the host may be changed. prefixes and environments: what is wanted, done or not, as far as it
     is not refused."""
 
@@ -90,9 +90,6 @@ class CondaDecision:
     wanted: list[str] = field(default_factory=list)
     prefixes: list[PrefixTarget] = field(default_factory=list)
     environments: list[EnvironmentTarget] = field(default_factory=list)
-    blockers: list[Issue] = field(default_factory=list)
-    warnings: list[Issue] = field(default_factory=list)
-    reasons: list[Reason] = field(default_factory=list)
 
 
 def resolve_conda(wish: CondaWish, facts: Facts, catalog: Catalog, driver: Decision) -> CondaDecision:
@@ -162,7 +159,7 @@ class _Resolver:
     # --- names and places ------------------------------------------------------------------------------------
 
     def block(self, code: str, message: str, because: Sequence[str], hint: str) -> None:
-        self.out.blockers.append(Issue(code=code, message=message, because=list(because), hint=hint))
+        self.out.block(code, message, list(because), hint)
 
     def _words(self) -> None:
         """Refuse names and paths that cannot be: nothing of them may reach a command."""
@@ -262,13 +259,11 @@ class _Resolver:
         idle = [f"miniconda_shell_init: {user}" for user in wish.shell_init if user not in wish.all_users]
         idle += ["miniconda_profile"] if wish.profile else []
         for variable in idle:
-            self.out.warnings.append(
-                Issue(
-                    code="conda.without_effect",
-                    message=f"{variable} has no effect",
-                    because=["no conda for the whole system is asked for"],
-                    hint="miniconda_install: true asks for it",
-                )
+            self.out.warn(
+                "conda.without_effect",
+                f"{variable} has no effect",
+                ["no conda for the whole system is asked for"],
+                "miniconda_install: true asks for it",
             )
 
     def _path(self, asked: str, path: str) -> None:
@@ -425,13 +420,8 @@ class _Resolver:
             if self.wish.lib64_link and not found.lib64 and made_by_us(found):
                 return "configure", "lib64 is missing, which builds of CUDA extensions look for"
             if not made_by_us(found):
-                self.out.reasons.append(
-                    Reason(
-                        what=f"environment {env.name}",
-                        value="left as it is",
-                        because="somebody made it, and it is as asked for",
-                    )
-                )
+                because = "somebody made it, and it is as asked for"
+                self.out.reason(f"environment {env.name}", "left as it is", because)
             return "", ""
         if self.wish.rebuild:
             return "rebuild", "; ".join(other)

@@ -17,13 +17,15 @@ from provision.facts import Facts
 from provision.lib.text import natural
 from provision.parts.apt import PartPlan
 from provision.parts.base import Headline, Host, Part, headline
-from provision.parts.check import CudaExpect
+from provision.parts.check import CudaExpect, DriverNeed
 from provision.parts.cuda import checks, library_checks
 from provision.parts.cuda.desired import library_wishes
 from provision.parts.cuda.packages import is_there
-from provision.parts.cuda.plan import UNATTENDED, cuda_expectation, group_of, plan_cuda
+from provision.parts.cuda.plan import UNATTENDED, plan_cuda
+from provision.parts.cuda.preconditions import current_default
 from provision.parts.cuda.proofs import PROOFS
 from provision.parts.cuda.resolve import PATTERNS, CudaDecision, resolve_cuda
+from provision.parts.decision import cuda_key
 from provision.parts.desired import Desired
 from provision.parts.driver.plan import conflicting
 from provision.parts.locked import Locked, Versions
@@ -70,12 +72,38 @@ class CudaPart(Part[CudaDecision, LockedCuda]):
         return plan_cuda(host.desired.cuda, host.facts, decision, source)
 
     def group_of(self, package: str) -> str:
-        return group_of(package)
+        found = cuda_names.parse(package)
+        if found is None or found.kind == "distribution":
+            return ""
+        return f"CUDA {found.version}" if found.version else {"cudnn": "cuDNN", "nccl": "NCCL"}.get(found.kind, "CUDA")
 
     # --- verify
 
     def expect(self, host: Host, decision: CudaDecision) -> CudaExpect:
-        return cuda_expectation(host.desired.cuda, host.facts, host.catalog, decision)
+        config, target, catalog = host.desired.cuda, decision.target, host.catalog
+        wanted = list(map(minor, config.versions))
+        needs = {}
+        there = {toolkit.version for toolkit in host.facts.cuda.toolkits if toolkit.version}
+        for version in sorted(there | set(wanted), key=cuda_key):
+            if any(known.version == version for known in catalog.cuda_minors):
+                needs[version] = DriverNeed(
+                    full=catalog.min_driver_for_cuda(version, full=True), minimum=catalog.min_driver_for_cuda(version)
+                )
+        now = current_default(host.facts)
+        # Which one /usr/local/cuda leads to is known without apt's offer, too (cuDNN and NCCL to choose may need it).
+        chosen = minor(config.default) or (now if now in wanted else max(wanted, key=cuda_key, default=None))
+        return CudaExpect(
+            manage=bool(config.versions),
+            versions=list(target.versions if target else wanted),
+            default=target.default if target else chosen,
+            profile=config.profile,
+            cudnn=dict(target.cudnn) if target else {},
+            nccl=target.nccl if target else None,
+            hold=bool(config.versions) and config.hold,
+            names=sorted(target.names) if target else [],
+            environment=bool(config.versions) and config.environment,
+            needs=needs,
+        )
 
     # --- lock
 

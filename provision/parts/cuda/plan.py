@@ -13,12 +13,9 @@ import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.apt import files as apt_files
 from ansible_collections.gpu.provision.plugins.module_utils.cuda import files as cuda_files
 from ansible_collections.gpu.provision.plugins.module_utils.lib import cuda_names
-from provision.catalog import Catalog
 from provision.facts import Facts
 from provision.parts.apt import AptPart, PartPlan
-from provision.parts.check import CudaExpect, DriverNeed
 from provision.parts.cuda.files import absent_files, wanted_files
-from provision.parts.cuda.preconditions import current_default
 from provision.parts.cuda.resolve import CudaDecision, CudaTarget, CudaWish
 from provision.parts.decision import and_, cuda_key
 from provision.parts.driver.plan import LEGACY_URIS, cuda_entries
@@ -94,16 +91,6 @@ def _why_removed(facts: Facts, name: str) -> str:
     if package and package.kind in ("cudnn", "nccl"):
         return "cannot stand beside the cuDNN that is wanted"
     return "not listed, and cuda_toolkit_prune is true"
-
-
-def group_of(name: str) -> str:
-    """What a package belongs to, as the plan groups it: "CUDA 12.4", "cuDNN", "NCCL"; empty for all others."""
-    package = cuda_names.parse(name)
-    if package is None or package.kind == "distribution":
-        return ""
-    if package.version:
-        return f"CUDA {package.version}"
-    return {"cudnn": "cuDNN", "nccl": "NCCL"}.get(package.kind, "CUDA")
 
 
 def _toolkit_of(name: str) -> str | None:
@@ -270,32 +257,3 @@ def _alternatives_gone(facts: Facts, target: CudaTarget) -> list[dict[str, str]]
         for path in sorted(group.choices)
         if path not in wanted and (path in removed or path in group.dangling)
     ]
-
-
-def cuda_expectation(wish: CudaWish, facts: Facts, catalog: Catalog, decision: CudaDecision) -> CudaExpect:
-    """What verify holds the host to."""
-    wanted = [".".join(version.split(".")[:2]) for version in wish.versions]
-    needs = {}
-    for version in sorted({t.version for t in facts.cuda.toolkits if t.version} | set(wanted), key=cuda_key):
-        if any(minor.version == version for minor in catalog.cuda_minors):
-            needs[version] = DriverNeed(
-                full=catalog.min_driver_for_cuda(version, full=True), minimum=catalog.min_driver_for_cuda(version)
-            )
-    target = decision.target
-    now = current_default(facts)
-    # Which one /usr/local/cuda leads to is known without apt's offer, too (cuDNN and NCCL to choose may need it).
-    chosen = ".".join(wish.default.split(".")[:2]) or (
-        now if now in wanted else max(wanted, key=cuda_key, default=None)
-    )
-    return CudaExpect(
-        manage=bool(wish.versions),
-        versions=list(target.versions if target else wanted),
-        default=target.default if target else chosen,
-        profile=wish.profile,
-        cudnn=dict(target.cudnn) if target else {},
-        nccl=target.nccl if target else None,
-        hold=bool(wish.versions) and wish.hold,
-        names=sorted(target.names) if target else [],
-        environment=bool(wish.versions) and wish.environment,
-        needs=needs,
-    )

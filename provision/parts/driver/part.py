@@ -16,11 +16,11 @@ from provision.facts import Facts, Flavour, Source
 from provision.parts.apt import PartPlan
 from provision.parts.base import Difference, Headline, Host, Part, headline
 from provision.parts.check import DriverExpect
-from provision.parts.decision import CHANNELS, Decision, Target, kernel_flavours
+from provision.parts.decision import CHANNELS, Decision, Target, kernel_flavours, wants_fabric
 from provision.parts.desired import Desired
 from provision.parts.driver.checks import CHECKS
 from provision.parts.driver.installed import installed_driver, is_cuda_uri
-from provision.parts.driver.plan import cuda_entries, expectation, plan_driver
+from provision.parts.driver.plan import cuda_entries, plan_driver
 from provision.parts.driver.proofs import PROOFS
 from provision.parts.driver.resolve import resolve_driver
 from provision.parts.locked import Locked, Versions, several
@@ -100,7 +100,19 @@ class DriverPart(Part[Decision, LockedDriver]):
     # --- verify
 
     def expect(self, host: Host, decision: Decision) -> DriverExpect:
-        return expectation(host.desired.driver, host.facts, decision)
+        config, target = host.desired.driver, decision.target
+        manage = config.manage and bool(decision.gpus)
+        branch = None if config.branch == "recommended" or not config.manage else str(config.branch).split("-")[0]
+        return DriverExpect(
+            version=target.version if target else config.version or None,
+            branch=driver_names.branch(target.version) if target else branch,
+            flavour=target.flavour if target else config.modules if config.modules != "auto" else None,
+            manage=manage,
+            hold=manage and config.hold,
+            persistence=config.persistence,
+            fabric_manager=wants_fabric(config, host.facts),
+            none=not config.manage,
+        )
 
     # --- lock
 

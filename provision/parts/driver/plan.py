@@ -13,7 +13,6 @@ from ansible_collections.gpu.provision.plugins.module_utils.apt import files as 
 from ansible_collections.gpu.provision.plugins.module_utils.lib import driver_names
 from provision.facts import Facts
 from provision.parts.apt import AptPart, PartPlan
-from provision.parts.check import DriverExpect
 from provision.parts.decision import CHANNELS, Decision, DriverWish, Target, kernel_flavours, wants_fabric
 from provision.parts.driver.installed import (
     RIVALS,
@@ -145,27 +144,6 @@ def is_there(facts: Facts, decision: Decision, target: Target) -> bool:
         and all(have.get(name) == version for name, version in target.packages.items())
         and not leftovers(decision, target)
     )
-
-
-def expectation(wish: DriverWish, facts: Facts, decision: Decision, gpus: int = 0) -> DriverExpect:
-    """What verify holds the host to. gpus: number of cards, 0 for as many as there are."""
-    target = decision.target
-    manage = wish.manage and bool(decision.gpus)
-    return DriverExpect(
-        version=target.version if target else wish.version or None,
-        branch=driver_names.branch(target.version) if target else _branch_number(wish),
-        flavour=target.flavour if target else wish.modules if wish.modules != "auto" else None,
-        manage=manage,
-        hold=manage and wish.hold,
-        persistence=wish.persistence,
-        fabric_manager=wants_fabric(wish, facts),
-        gpus=gpus,
-        none=not wish.manage,
-    )
-
-
-def _branch_number(wish: DriverWish) -> str | None:
-    return None if wish.branch == "recommended" or not wish.manage else str(wish.branch).split("-")[0]
 
 
 def cuda_entries(facts: Facts) -> list[Any]:
