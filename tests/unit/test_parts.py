@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from provision.catalog import load_catalog
 from provision.drift import judge_host
+from provision.errors import UsageError
 from provision.facts import Package
 from provision.lock.compare import changes
 from provision.lock.make import Seen, entry, make
@@ -21,6 +22,7 @@ from provision.parts.base import Difference, Headline, Part, headline
 from provision.parts.candidates import Candidate, Offer
 from provision.parts.check import check, failed, passed
 from provision.parts.decision import Notes
+from provision.parts.desired import Desired
 from provision.parts.locked import Locked, Versions
 from provision.parts.plan import Step
 from provision.planning import plan_from_facts, standing
@@ -204,3 +206,27 @@ def test_it_is_compared(tmp_path):
         ("exporter", "exporter", "1.1", "1.2"),
         ("exporter", "packages", "1.1-1", "1.2-1"),
     }
+
+
+def test_nothing_is_asked_of_a_part_that_is_not_planned_for():
+    values = {
+        "cuda_toolkit_versions": ["12.8"],
+        "miniconda_install": True,
+        "container_toolkit_runtimes": ["docker"],
+        "gpu_proxy_http": "http://proxy.example.org:3128",
+        "gpu_mirror_url": "http://mirror.example.org/gpu",
+    }
+    every, conda = Desired(values), Desired(values, ["conda"])
+    assert (every.driver.toolkits, every.driver.manage) == (("12.8",), True)
+    assert (conda.driver.toolkits, conda.driver.manage) == ((), False)
+    assert every.cuda.versions and every.containers.wanted
+    assert not conda.cuda.versions and not conda.containers.wanted and not Desired(values, ["cuda"]).conda.wanted
+    assert conda.conda.pip_index_url.startswith("http://mirror.example.org/gpu/")
+    assert conda.proxy == every.proxy and conda.proxy.http and conda.mirror == every.mirror
+
+
+def test_variables_that_are_not_used_are_not_judged():
+    odd = Desired({"gpu_proxy_http": "socks5://x", "cuda_toolkit_versions": ["12.8"]})
+    assert odd.cuda.versions == ("12.8",)
+    with pytest.raises(UsageError):
+        _ = odd.proxy
