@@ -224,3 +224,32 @@ def test_what_dpkg_has_not_merged_yet_counts() -> None:
         ("b", "amd64", "1", True),
         ("c", "", "1", True),
     ]
+
+
+def test_only_holds_of_ours_and_of_what_was_named_are_lifted() -> None:
+    held = ("libnvidia-compute-580", "named", "to-release", "somebody-elses")
+    packages = host({**dict.fromkeys(held, "hold ok installed"), "nvidia-utils-580": "install ok installed"})
+    task = apt_transaction._Task({"install": ["named=1-1"], "extra_release": ["to-release"]}, False, "/nowhere")
+    assert task._may_unhold(packages) == ["libnvidia-compute-580", "named", "to-release"]
+
+
+@pytest.mark.parametrize(
+    ("name", "refused"), [("nvidia-utils-550", None), ("docker.io", "apt.protected"), ("foo", "apt.removes")]
+)
+def test_a_removal_of_the_plan_is_agreed_to_where_it_is_the_drivers(
+    monkeypatch: pytest.MonkeyPatch, name: str, refused: str | None
+) -> None:
+    gone = {"action": "remove", "name": name, "from_version": "1-1", "version": None}
+    come = {"action": "install", "name": "nvidia-utils-580", "from_version": None, "version": "580.2-1"}
+    params = {"install": ["nvidia-utils-580=580.2-1"], "expect": [come, gone], "family_version": "580.2"}
+    answer = {"ok": True, "changes": [come, gone], "download_bytes": 0, "disk_bytes": 0}
+    monkeypatch.setattr(apt_transaction.apt_query, "simulate", lambda **_: answer)
+    monkeypatch.setattr(apt_transaction, "disk_problems", lambda *_: [])
+    task = apt_transaction._Task(params, False, "/nowhere")
+    packages = host({name: "install ok installed"})
+    if refused is None:
+        assert task._simulate(packages) == [come, gone]
+        return
+    with pytest.raises(AptError) as caught:
+        task._simulate(packages)
+    assert caught.value.code == refused

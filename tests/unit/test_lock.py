@@ -269,6 +269,15 @@ def test_a_bare_host_gets_the_locked_version_though_there_is_a_newer_one(tmp_pat
     )
 
 
+@pytest.mark.parametrize(("facts", "refresh"), [(bare(), ["always"]), (healthy(), [])], ids=["bare", "as locked"])
+def test_old_lists_are_not_believed_where_locked_versions_are_missing(tmp_path, monkeypatch, facts, refresh):
+    asked = []
+    answer = FakeHost.__call__
+    monkeypatch.setattr(FakeHost, "__call__", lambda self, op, args: (asked.append(args), answer(self, op, args))[1])
+    plan(tmp_path, facts, BOTH)
+    assert [args["refresh"] for args in asked if "refresh" in args] == refresh
+
+
 def test_a_package_that_ran_ahead_is_brought_back(tmp_path):
     ahead = changed(healthy(), {"packages/libnvidia-cfg1-580": {"version": "580.142-0ubuntu0.24.04.9"}})
     made, call = plan(tmp_path, ahead)

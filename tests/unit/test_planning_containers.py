@@ -104,6 +104,32 @@ def test_a_newer_version_of_another_origin_is_passed_over():
     assert set(plan.spec["apt"]["install"]) == {f"{name}=1.20.0-1" for name in SET}
 
 
+@pytest.mark.parametrize(
+    ("policy", "jobs", "left"),
+    [
+        ("when_idle", False, False),
+        ("when_idle", True, True),
+        ("always", True, False),
+        ("never", False, True),
+        ("never", True, True),
+    ],
+)
+def test_who_restarts_docker(policy, jobs, left):
+    set_ = {"runtimes": {"nvidia": {"path": "nvidia-container-runtime"}}, "features": {"cdi": True}}
+    docker = {"engine": "/usr/bin/dockerd", "version": "26.1.0", "pid": 5}
+    docker["file"] = {"present": True, "keys": ["runtimes", "features"], "value": set_}
+    job = [{"id": "abc", "runtime": "docker", "name": "job", "image": "tiny"}] if jobs else []
+    case = {
+        "toolkit": "1.20.0",
+        "containers": {"docker": docker, "pending": {"docker": ["features.cdi"]}, "running": job},
+    }
+    wish = {"container_toolkit_docker_cdi": "always", "container_toolkit_restart": policy}
+    plan = planned(case, FakeHost(everything()), **wish)
+    (step,) = [step for step in plan.steps if step.id == "restart"]
+    assert ("left to you" in step.title) is left
+    assert step.details == ([f"{'would end' if left else 'ends'} job (docker, tiny)"] if jobs else [])
+
+
 SIGNED = {
     "file": "/etc/apt/sources.list.d/nvidia-container-toolkit.list",
     "line": 1,
