@@ -78,16 +78,14 @@ def plan_from_facts(
         planner.close()
 
 
-def standing(
-    name: str, facts: Facts, values: dict[str, Any], catalog: Catalog | None = None
-) -> tuple[HostPlan, list[str]]:
+def standing(name: str, facts: Facts, values: dict[str, Any], catalog: Catalog) -> tuple[HostPlan, list[str]]:
     """How a host stands to its wishes by its facts alone: the plan as far as no apt is asked, and what would be asked for.
 
     The second are the parts whose packages are not what is wanted: their other steps are left out of the plan then. Jobs on
     the GPUs stop nothing here: nothing will be done.
     """
     idle = facts.model_copy(update={"gpu_users": []})
-    return _Planner(name, idle, _nobody, values, catalog or load_catalog()).stand()
+    return _Planner(name, idle, _nobody, values, catalog).stand()
 
 
 def _nobody(program: str, args: dict[str, Any]) -> Any:

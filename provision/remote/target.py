@@ -268,9 +268,7 @@ def _lines(path: Path, base: Path, depth: int) -> list[str]:
     block = "Host *"
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         words = line.strip().replace("=", " ", 1).split(None, 1)
-        key = words[0].lower() if words else "#"
-        if key.startswith("#"):
-            continue
+        key = words[0].lower() if words else ""
         if key in ("host", "match"):
             block = line
             _refuse_unknown_match(key, words)

@@ -94,7 +94,7 @@ class Where(BaseModel):
 
 
 class RunState(BaseModel):
-    model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
+    model_config = ConfigDict(serialize_by_alias=True)
 
     schema_id: str = Field(default=SCHEMA, alias="schema")
     run: str = ""
