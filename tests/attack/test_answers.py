@@ -13,7 +13,7 @@ import zlib
 import pytest
 
 from provision import remote
-from provision.errors import HostFailedError, ProvisionError
+from provision.errors import HostFailedError, ProvisionError, UnreachableError
 from provision.inventory import Connection, Host
 from provision.remote import answers, shapes
 
@@ -217,6 +217,23 @@ def test_file_names_that_are_no_text_arrive_as_text(session):
     json.dumps(found, ensure_ascii=False).encode()
 
 
+def test_of_the_hosts_python_only_its_standard_library_is_taken(session):
+    """Nothing of its environment, no site-packages, and no files are left behind."""
+    found = session('ready()\nanswer({"ok": True, "result": {"flags": sys.argv[1:-2]}})').call("probe.facts", {})
+    assert {"-I", "-S", "-B"} <= set(found["flags"])
+
+
+def test_what_the_way_there_says_of_an_end_comes_first(session):
+    """ssh that lost the connection, whatever the host had said before."""
+    gone = UnreachableError("connect.lost", "the connection broke", host="gpu01")
+    for body in ("say(b'sudo: a password is required')\nos._exit(255)", "ready()\nos._exit(255)"):
+        started = session(body)
+        started._lost = lambda text, status: gone if status == 255 else None
+        with pytest.raises(UnreachableError) as caught:
+            started.call("probe.facts", {})
+        assert caught.value is gone
+
+
 def test_a_python_that_is_found_and_is_none(session, tmp_path, monkeypatch):
     for words in ("echo '/x;reboot'", 'echo "/x\'"', "head -c 100000 /dev/zero | tr '\\0' x"):
         (tmp_path / "sh").write_text(f"#!/bin/bash\n[[ $2 == for* ]] || exit 127\n{words}\n")
@@ -289,6 +306,23 @@ def test_json_takes_little_memory(data):
         assert tracemalloc.get_traced_memory()[1] < 200 << 20
     finally:
         tracemalloc.stop()
+
+
+def test_an_answer_may_be_as_deep_as_is_said_and_no_deeper():
+    assert answers.loads(b"[" * answers.DEPTH + b"]" * answers.DEPTH)
+    with pytest.raises(answers.BadAnswer, match="nested more than 64 deep"):
+        answers.loads(b"[" * (answers.DEPTH + 1) + b"]" * (answers.DEPTH + 1))
+
+
+@pytest.mark.parametrize(
+    ("more", "after", "wrong"),
+    [(0, b"", None), (1, b"", "unpacks to more than 32 MiB"), (0, b"more", "not compressed")],
+    ids=["whole", "a byte more", "something after it"],
+)
+def test_an_answer_may_be_as_large_as_is_said_and_no_larger(more, after, wrong):
+    packed = zlib.compress(b'"' + b"x" * (answers.UNPACKED - 2 + more) + b'"', 1) + after
+    with pytest.raises(answers.BadAnswer, match=wrong) if wrong else _fine():
+        assert len(answers.unpack(packed)) == answers.UNPACKED - 2
 
 
 def _fine():

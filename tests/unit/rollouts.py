@@ -172,7 +172,7 @@ class Fake:
         self._event("play", list(plans))
         found = {name: self._played(name) for name in plans}
         self._event("played", list(plans))
-        return found, False
+        return found, any(self.world.fates[name] == "stopped" for name in plans)
 
     def _played(self, name):
         fate = self.world.fates[name]

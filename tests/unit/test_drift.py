@@ -62,6 +62,7 @@ def test_drift(case, tmp_path):
     for line, expected in zip(told, case["expect"], strict=True):
         for words in expected.split(": ", 1)[1].split(" "):
             assert words in line, f"{words!r} is not in {line!r}"
+    assert "".join(told).endswith(case.get("end", "")), told
     assert all(item.hint for item in items), "every item has a way out"
 
 
@@ -102,7 +103,7 @@ def test_a_daemon_json_that_lost_the_runtime_is_one_item(monkeypatch):
     plan = HostPlan(host="gpu01", status="changes", steps=steps)
     monkeypatch.setattr(inventory, "standing", lambda *_: (plan, []))
     found = inventory.against_inventory("gpu01", healthy(), {}, load_catalog())
-    assert [item.code for item in found] == ["containers.containers"]
+    assert [(item.code, item.what) for item in found] == [("containers.containers", "daemon.json: runtimes.nvidia")]
     plan.steps = steps[1:]
     found = inventory.against_inventory("gpu01", healthy(), {}, load_catalog())
     assert [item.code for item in found] == ["containers.restart"]
@@ -154,6 +155,17 @@ def test_without_a_lock_cards_kernels_and_drivers_are_compared():
         "gpu02": [("hardware.peers", "cards", "1 x GeForce RTX 4090")],
         "gpu04": [("boot.peers", "kernel that boots next", "6.8.0-45-generic")],
     }
+
+
+def test_toolkits_are_compared_by_release_where_it_is_known():
+    def toolkit(release, version="12.8"):
+        return {"cuda/toolkits": [{"path": "/usr/local/cuda-12.8", "version": version, "release": release}]}
+
+    same = {name: toolkit("12.8.1") for name in ("gpu01", "gpu02", "gpu03")}
+    found = against_peers(fleet(4, **same, gpu04=toolkit("12.8.0")))
+    assert found["gpu04"] == [("packages.peers", "toolkits", "12.8.0")]
+    found = against_peers(fleet(4, **same, gpu04=toolkit(None, "13.0")))
+    assert found["gpu04"] == [("packages.peers", "toolkits", "13.0")]
 
 
 def test_with_a_lock_its_own_word_counts(tmp_path):

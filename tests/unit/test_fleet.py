@@ -60,6 +60,24 @@ def test_a_session_is_closed_unless_it_is_to_be_kept(opened, one):
     assert (opened[1].closed, one.kept) == (True, {})
 
 
+def test_nothing_is_kept_where_nobody_says_so(opened, one):
+    found = fleet.ask_all(
+        one, one.hosts, "reading", lambda host, session: session.call("probe.facts", {}), fleet.Silent()
+    )
+    assert (found, opened[0].closed, one.kept) == ({"a": 1}, True, {})
+
+
+def test_not_every_session_of_a_large_fleet_is_kept(opened):
+    """Each is a process here, and one there."""
+    names = [f"gpu{number}" for number in range(60)]
+    many = fleet.Fleet(Inventory(hosts=[Host(name) for name in names], sources=[]), {name: {} for name in names})
+    assert len(ask(many, True)) == 60
+    assert 10 < len(many.kept) < 50
+    assert sum(not session.closed for session in opened) == len(many.kept)
+    fleet.release(many)
+    assert all(session.closed for session in opened)
+
+
 def test_a_kept_session_is_asked_again_and_then_closed(opened, one):
     ask(one, True)
     assert ask(one, False) == {"a": 2}

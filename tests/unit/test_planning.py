@@ -1,19 +1,20 @@
 """The loop around the pure parts: what is asked of a host, in which order, and what becomes of the answers."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.apt import files as apt_files
-from provision.errors import RefusedError, UsageError
+from provision.errors import HostFailedError, RefusedError, UnreachableError, UsageError
 from provision.parts.candidates import Offer
-from provision.planning import plan_from_facts
+from provision.planning import failed_plan, plan_from_facts
 from tests.unit.cudahosts import real_rows
 from tests.unit.cudaoffers import OFFERS as CUDA_OFFERS
 from tests.unit.hosts import host
-from tests.unit.offers import OFFERS
+from tests.unit.offers import CUDA_URI, OFFERS
 
 ROLES = Path(__file__).parents[2] / "roles"
 DEFAULTS = {"nvidia_driver_branch": "580", "nvidia_driver_channel": "ubuntu"}
@@ -33,11 +34,13 @@ class FakeHost:
     """Answers as aptquery does and keeps what it was asked."""
 
     def __init__(self, offer, simulation, errors=()):
-        self.offer, self.simulation, self.errors, self.asked = offer, simulation, list(errors), []
+        self.offer, self.simulation, self.errors = offer, simulation, list(errors)
+        self.asked, self.args = [], {}
 
     def __call__(self, program, args):
         assert program == "apt.query"
         self.asked.append(args["op"])
+        self.args[args["op"]] = args
         if args["op"] == "offer":
             return {"workdir": "/tmp/w", "packages": rows(self.offer), "refreshed": True, "errors": self.errors}
         return self.simulation if args["op"] == "simulate" else {"removed": 1}
@@ -84,6 +87,64 @@ def test_what_a_ppa_has_is_no_package_of_the_archive(channel, offered, version):
     assert f"nvidia-dkms-580-open={version}" in plan.spec["apt"]["install"]
 
 
+@pytest.mark.parametrize(
+    ("mirrored", "wish", "status"),
+    [
+        (CUDA_URI, {}, "changes"),
+        ("http://mirror.test/cuda", {"nvidia_driver_repo_url": "http://mirror.test/cuda/"}, "changes"),
+        ("http://other.test/cuda", {"nvidia_driver_repo_url": "http://mirror.test/cuda/"}, "blocked"),
+    ],
+)
+def test_what_the_named_mirror_has_counts_and_nothing_else(mirrored, wish, status):
+    offer = Offer({n: [replace(c, uri=mirrored) for c in found] for n, found in OFFERS["cuda"].packages.items()})
+    wish = {"nvidia_driver_channel": "cuda", "nvidia_driver_branch": "595", **wish}
+    if "nvidia_driver_repo_url" in wish:
+        wish |= {"nvidia_driver_repo_key": "https://mirror.test/k", "nvidia_driver_repo_key_fingerprint": "AB" * 20}
+    plan = plan_from_facts("gpu01", host(["RTX 4090"]), FakeHost(offer, {**CHANGES, "changes": []}), wish)
+    assert plan.status == status, plan.blockers
+
+
+def test_a_question_names_what_its_sources_may_have_and_what_is_held():
+    def wanted(name, call):
+        return any(re.fullmatch(pattern, name) for pattern in call.args["offer"]["patterns"])
+
+    call = FakeHost(OFFERS["noble"], CHANGES)
+    plan = plan_from_facts("gpu01", host(["RTX 4090"]), call, DEFAULTS)
+    assert wanted("libnvidia-compute-580", call) and not wanted("cuda-nvcc-12-4", call)
+    asked = {item.split("=")[0] for item in plan.spec["apt"]["install"]}
+    assert asked and asked <= set(call.args["simulate"]["unhold"])
+    offer = Offer({**OFFERS["noble"].packages, **CUDA_OFFERS["jammy"].packages})
+    call = FakeHost(offer, CHANGES)
+    facts = host(["RTX 4090"], host={"os": {"version_id": "22.04"}})
+    plan_from_facts("gpu01", facts, call, {**DEFAULTS, "cuda_toolkit_versions": ["12.4"]})
+    assert wanted("libnvidia-compute-580", call) and wanted("cuda-nvcc-12-4", call)
+
+
+@pytest.mark.parametrize(("status", "blocked"), [("hi", True), ("rc", False), ("hn", False)])
+def test_only_what_is_installed_can_stay_behind(status, blocked):
+    """Configuration files of an older driver, or a hold on nothing, are no driver in two versions."""
+    row = {"libnvidia-extra-580": {"version": "580.95.05-0ubuntu0.24.04.1", "status": status}}
+    there = host(["RTX 4090"])
+    packages = {**there.packages, **type(there).model_validate({"packages": row}).packages}
+    there = there.model_copy(update={"packages": packages})
+    plan = plan_from_facts("gpu01", there, FakeHost(OFFERS["noble"], CHANGES), DEFAULTS)
+    assert (plan.status == "blocked") is blocked, plan.blockers
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (UnreachableError("connect.refused", "m"), "unreachable"),
+        (RefusedError("driver.not_offered", "m"), "blocked"),
+        (HostFailedError("host.read_failed", "m"), "failed"),
+    ],
+)
+def test_a_host_without_a_plan_says_why(error, status):
+    plan = failed_plan("gpu01", error)
+    assert (plan.status, plan.exit_code) == (status, error.exit_code)
+    assert [(issue.host, issue.code) for issue in plan.blockers] == [("gpu01", error.issue.code)]
+
+
 def test_a_host_that_has_it_all_is_not_asked():
     call = FakeHost(OFFERS["noble"], CHANGES)
     plan = plan_from_facts("gpu01", host(["RTX 4090"], "580 580.142 open signed"), call, DEFAULTS)
@@ -113,7 +174,7 @@ def test_what_apt_would_do_beyond_the_plan_is_refused():
     call = FakeHost(OFFERS["noble"], {**CHANGES, "changes": [*CHANGES["changes"], foreign]})
     plan = plan_from_facts("gpu01", host(["RTX 4090"]), call, DEFAULTS)
     assert plan.status == "blocked"
-    assert any("linux-image-generic" in issue.message for issue in plan.blockers)
+    assert any("linux-image-generic" in issue.message and issue.because for issue in plan.blockers)
 
 
 def test_a_repository_without_a_known_key_is_not_trusted():
@@ -159,7 +220,7 @@ def test_what_goes_before_the_transaction_is_no_part_of_its_expectation():
     wish = {"nvidia_driver_branch": "620", "nvidia_driver_channel": "cuda"}
     plan = plan_from_facts("gpu01", there, FakeHost(OFFERS["cuda"], {**CHANGES, "changes": changes}), wish)
     assert plan.spec["apt"]["before"]["remove"] == ["nvidia-driver-pinning-595"]
-    assert [change["name"] for change in plan.spec["apt"]["expect"]] == ["nvidia-open"]
+    assert plan.spec["apt"]["expect"] == [changes[-1]]
 
 
 # --- CUDA in the same plan --------------------------------------------------------------------------------------------

@@ -341,6 +341,13 @@ def test_l3_whatever_reloads_names_the_containers_that_it_robs(containers, varia
     assert all(name in told[0] for name in names)
 
 
+def test_l3_a_proxy_of_docker_reloads():
+    """Its file is a unit's, among other steps that are no reload."""
+    case = {"containers": ROBBED, "toolkit": "1.20.0"}
+    plan, told = reload_warnings(case, **WISH, container_toolkit_shm_size="8G", gpu_proxy_http="http://proxy.test:3128")
+    assert len({step.id for step in plan.steps}) > 1 and len(told) == 1, plan.warnings
+
+
 def test_l3_a_plan_that_does_not_reload_says_nothing():
     """A key of daemon.json is taken up without systemd."""
     case = {"containers": ROBBED, "toolkit": "1.20.0"}

@@ -63,6 +63,15 @@ def test_include_ends_with_its_file(tmp_path):
     assert target.resolve(Connection(address="gpu01")).port == 3
 
 
+@pytest.mark.parametrize("line", ["Include {0}/a.conf {0}/b.conf", "include = {0}/[ab].conf", "Include a.conf b.conf"])
+def test_what_is_included_counts_where_it_is_included(tmp_path, line):
+    (tmp_path / "a.conf").write_text("# Include {0}/c.conf\n\nPort 7\n")
+    (tmp_path / "b.conf").write_text("User admin\n")
+    (tmp_path / "config").write_text(f"Host gpu01\n  {line.format(tmp_path)}\n  Port 3\n")
+    found = target.resolve(Connection(address="gpu01"))
+    assert (found.port, found.user) == (7, "admin")
+
+
 @pytest.mark.parametrize(
     ("text", "want"),
     [("bastion", ("bastion", 22)), ("me@bastion:2222", ("bastion", 2222)), ("me@[fe80::1]:22", ("fe80::1", 22))],

@@ -19,6 +19,7 @@ from provision.rollout.agreed import beyond
 from provision.rollout.hooks import hooks_of
 from provision.rollout.options import RolloutOptions, parse, seconds
 from provision.rollout.state import DONE, HostState, Store, Where, find, new_state
+from provision.rollout.summary import duration
 from provision.rollout.waves import Kind, canaries, waves
 from provision.runs.engine import HostOutcome
 from tests.unit.rollouts import World, plan, session
@@ -42,11 +43,23 @@ def test_times(text, expected):
     assert seconds(text) == expected
 
 
+@pytest.mark.parametrize(("number", "expected"), CASES["told"].items())
+def test_how_a_time_is_told(number, expected):
+    assert duration(number) == expected
+
+
+NOTHING = {"canary": None, "batch": None, "max_failures": None, "wait": None}
+
+
+@pytest.mark.parametrize("case", CASES["parsed"], ids=name_of)
+def test_what_the_command_line_means(case):
+    assert parse(**{**NOTHING, **case["given"]}) == RolloutOptions(**case["options"])
+
+
 @pytest.mark.parametrize("case", CASES["refused"], ids=name_of)
 def test_what_cannot_be_meant_is_refused_with_a_way_out(case):
-    words = {"canary": None, "batch": None, "max_failures": None, "wait": None, **case}
     with pytest.raises(UsageError) as caught:
-        parse(**words)
+        parse(**{**NOTHING, **case})
     (value,) = case.values()
     assert value in caught.value.issue.message and caught.value.issue.hint
 
@@ -82,6 +95,21 @@ def test_stories(case):
     options = RolloutOptions(**case.get("options", {}))
     store, _, document = session(world, options, planned_ago=case.get("planned_ago", 0.0))
     check_story(case, world, store, document)
+
+
+@pytest.mark.parametrize(("batch", "told"), [(None, []), ("2", [1, 1, 2, 2]), ("1", [1, 1, 2, 2, 3, 3])])
+def test_waves_are_told_as_they_begin_and_end_where_there_is_more_than_one(batch, told):
+    _, rollout, _ = session(World({"a": "ok", "b": "ok", "c": "ok"}), RolloutOptions(batch=batch))
+    waves_told = [note for note in rollout.actions.notes if note.startswith("wave ")]
+    assert [int(note.split()[1]) for note in waves_told] == told
+    assert ["proven in 0 s" in note for note in waves_told] == [False, True] * (len(told) // 2)
+
+
+@pytest.mark.parametrize(("fate", "statuses"), [("ok", ["done", "done"]), ("stopped", ["stopped", "not_begun"])])
+def test_a_wave_that_was_cut_off_is_not_done(fate, statuses):
+    store, rollout, _ = session(World({"a": fate, "b": "ok"}), RolloutOptions(batch="1"))
+    assert rollout.interrupted is (fate == "stopped")
+    assert [wave.status for wave in store.state.waves] == statuses
 
 
 @pytest.mark.parametrize("case", CASES["killed"], ids=name_of)
