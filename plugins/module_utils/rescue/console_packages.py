@@ -15,7 +15,7 @@ from ansible_collections.gpu.provision.plugins.module_utils.apt import common as
 from ansible_collections.gpu.provision.plugins.module_utils.apt import query as apt_query
 from ansible_collections.gpu.provision.plugins.module_utils.apt import transaction as apt_transaction
 from ansible_collections.gpu.provision.plugins.module_utils.apt.common import AptError
-from ansible_collections.gpu.provision.plugins.module_utils.lib import driver_names, own_files, scratch
+from ansible_collections.gpu.provision.plugins.module_utils.lib import driver_names, host_tree, own_files, scratch
 from ansible_collections.gpu.provision.plugins.module_utils.rescue import common as rescue_common
 from ansible_collections.gpu.provision.plugins.module_utils.rescue import purge as rescue_purge
 from ansible_collections.gpu.provision.plugins.module_utils.rescue import snapshot as rescue_snapshot
@@ -276,7 +276,7 @@ def flavour(decisions, series, devices):
 
 def _sha256(path):
     digest = hashlib.sha256()
-    with open(path, "rb") as file:
+    with os.fdopen(host_tree.open_regular(path)[0], "rb") as file:
         for part in iter(lambda: file.read(1 << 20), b""):
             digest.update(part)
     return digest.hexdigest()
