@@ -193,6 +193,8 @@ def test_render_refuses_what_apt_cannot_read() -> None:
     good = {"name": "cuda", "uris": "https://nvidia.example/x/", "suites": "/"}
     assert "Signed-By: /etc/apt/keyrings/gpu-provision-cuda.gpg\n" in apt_sources.render(good)
     assert "Signed-By" not in apt_sources.render(good, signed_by=False)
+    assert "Architectures" not in apt_sources.render(good)
+    assert "Architectures: amd64 arm64\n" in apt_sources.render(good | {"architectures": "amd64 arm64"})
     for wrong in ({"uris": ""}, {"components": "main"}, {"suites": "noble"}, {"name": "../cuda"}, {"uris": "nowhere"}):
         with pytest.raises(AptError):
             apt_sources.render(good | wrong)

@@ -299,6 +299,7 @@ def test_apt_names_every_repository_of_a_version():
     }
     found = apt_query.versions_offered(tables, [{"Package": "p", "Version": "1"}], {})
     assert (found["p"][0]["uri"], found["p"][0]["also"]) == (CUDA_URI, [URI])
+    assert (found["p"][0]["size"], found["p"][0]["installed_size"]) == (0, 0), "a repository may leave sizes out"
 
 
 JOB = {"id": "7d64db074abf", "runtime": "docker", "pid": 99, "gpu": True, "name": "training"}
