@@ -24,7 +24,7 @@ def sources_path(name):
     return "/etc/apt/sources.list.d/gpu-provision-%s.sources" % name
 
 
-def keyring_path(name, armored=True):
+def keyring_path(name, armored):
     """Path of the key that Signed-By names; apt wants .asc for armored and .gpg for binary keys."""
     return "/etc/apt/keyrings/gpu-provision-%s.%s" % (name, "asc" if armored else "gpg")
 
