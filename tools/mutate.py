@@ -161,6 +161,10 @@ class _Finder(ast.NodeVisitor):
         if node.value:
             self.visit(node.value)
 
+    def visit_Subscript(self, node: ast.Subscript) -> None:
+        if not (isinstance(node.value, ast.Name) and node.value.id == "Literal"):
+            self.generic_visit(node)
+
     def visit_arg(self, node: ast.arg) -> None:
         return
 
