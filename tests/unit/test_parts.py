@@ -9,6 +9,9 @@ from types import SimpleNamespace
 import pytest
 from pydantic import BaseModel
 
+import provision.collection  # noqa: F401 - makes the collection importable
+from ansible_collections.gpu.provision.plugins.module_utils.apt import files as apt_files
+from ansible_collections.gpu.provision.plugins.module_utils.lib import driver_names
 from provision.catalog import load_catalog
 from provision.drift import judge_host
 from provision.errors import UsageError
@@ -95,7 +98,8 @@ class Exporter(Part[ExporterDecision, LockedExporter]):
     def plan(self, host, decision, source):
         packages = decision.target.packages if decision.target else {}
         if not packages:
-            return PartPlan({"start": False}, None, [])
+            apt = AptPart(unattended=list(self.unattended)) if decision.target else None
+            return PartPlan({"start": False}, apt, [])
         step = Step(id="packages", part=self.name, title=f"install {NAME}", because="asked for")
         apt = AptPart(install=[f"{name}={version}" for name, version in packages.items()])
         return PartPlan({"start": True}, apt, [step], f"exporter {self.config(host.desired).version}")
@@ -163,9 +167,10 @@ def test_it_is_planned():
     assert plan.spec["parts"]["metrics_exporter"] == {"start": True} and "metrics_exporter" in plan.spec["roles"]
     assert [(p.name, p.part, p.group) for p in plan.packages] == [(NAME, "exporter", "exporter")]
     assert plan.summary.endswith("exporter 1.2")
-    assert standing("gpu01", healthy(), VALUES)[1] == ["exporter"]
+    assert standing("gpu01", healthy(), VALUES, load_catalog())[1] == ["exporter"]
     assert plan_from_facts("gpu01", healthy(), offered("1.2"), VALUES, parts=["driver"]).status == "converged"
-    assert plan_from_facts("gpu01", having("1.2"), offered("1.2"), VALUES).status == "converged"
+    there = plan_from_facts("gpu01", having("1.2"), offered("1.2"), VALUES)
+    assert [step.id for step in there.steps] == ["sources"], "unattended-upgrades is to leave it alone"
 
 
 @pytest.mark.parametrize(("version", "level"), [("1.2", "pass"), ("1.1", "error")])
@@ -208,6 +213,16 @@ def test_it_is_compared(tmp_path):
     }
 
 
+def test_what_a_part_that_waits_for_apt_has_in_our_files_is_no_step():
+    """The driver's packages would change; that its names are kept from unattended-upgrades stays as it is."""
+    patterns = [*driver_names.UNATTENDED_PATTERNS, *Exporter.unattended]
+    facts = having("1.2")
+    facts.own_files[apt_files.UNATTENDED] = apt_files.sha256(apt_files.render_unattended(patterns))
+    facts.apt.blacklist[:] = patterns
+    plan, asking = standing("gpu01", facts, {**VALUES, "nvidia_driver_update": True}, load_catalog())
+    assert (asking, plan.steps) == (["driver"], [])
+
+
 def test_nothing_is_asked_of_a_part_that_is_not_planned_for():
     values = {
         "cuda_toolkit_versions": ["12.8"],
@@ -230,3 +245,17 @@ def test_variables_that_are_not_used_are_not_judged():
     assert odd.cuda.versions == ("12.8",)
     with pytest.raises(UsageError):
         _ = odd.proxy
+
+
+@pytest.mark.parametrize(
+    ("variable", "refresh"), [("miniconda_update", "if_stale"), ("nvidia_driver_update", "always"), ("x", "if_stale")]
+)
+def test_apts_lists_are_read_anew_for_packages_that_are_to_move(variable, refresh):
+    host, asked = offered("1.2"), []
+
+    def call(program, args):
+        asked.append(args)
+        return host(program, args)
+
+    plan_from_facts("gpu01", healthy(), call, {**VALUES, variable: True})
+    assert asked[0]["refresh"] == refresh
