@@ -22,7 +22,7 @@ demo: $(STAMP)  ## two simulated lab servers go from nothing to a verified drive
 test: export ROLES ?= nvidia_driver
 test: $(PARTS)  ## everything that must pass before a change lands
 
-docs: $(STAMP)  ## write the generated pages: READMEs of the roles, docs/checks.md, docs/schemas
+docs: $(STAMP)  ## write the generated pages: READMEs of the roles, docs/checks.md, docs/findings, docs/schemas
 	$(BIN)/python -m tools.docs
 
 unit: $(STAMP)  ## unit tests and the fast attacks: no root, no network
