@@ -39,6 +39,10 @@ def test_host(name, case, tmp_path):
         first = next(f for f in brokenhosts.flat(found.findings) if f.code == case["also"][0])
     for text in case.get("evidence", []):
         assert text in brokenhosts.words(first), said
+    for text in case.get("unsaid", []):
+        assert text not in brokenhosts.words(first), said
+    if "args" in case:
+        assert [repair.args for repair in first.repairs] == case["args"], said
     if "repairs" in case:
         assert [repair.action for repair in first.repairs] == case["repairs"], said
     for text in case.get("words", []):

@@ -9,8 +9,10 @@ import pytest
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.apt import files as apt_files
 from provision.errors import HostFailedError, RefusedError, UnreachableError, UsageError
+from provision.lib.findings import Check
 from provision.parts.candidates import Offer
 from provision.planning import failed_plan, plan_from_facts
+from provision.planning.verification import Look, select
 from tests.unit.cudahosts import real_rows
 from tests.unit.cudaoffers import OFFERS as CUDA_OFFERS
 from tests.unit.hosts import host
@@ -143,6 +145,28 @@ def test_a_host_without_a_plan_says_why(error, status):
     plan = failed_plan("gpu01", error)
     assert (plan.status, plan.exit_code) == (status, error.exit_code)
     assert [(issue.host, issue.code) for issue in plan.blockers] == [("gpu01", error.issue.code)]
+
+
+@pytest.mark.parametrize(
+    ("values", "only", "levels"),
+    [
+        ({}, (), {"driver.loaded": "warning", "gpu.ecc": "pass"}),
+        ({"gpu_verify_skip": ["driver.*"]}, (), {"driver.loaded": "skip", "gpu.ecc": "pass"}),
+        ({"gpu_verify_skip": ["driver.*"]}, ("driver.loaded",), {"driver.loaded": "warning"}),
+        ({"gpu_verify_strict": True}, (), {"driver.loaded": "error", "gpu.ecc": "pass"}),
+        (
+            {"gpu_verify_strict": True, "gpu_verify_skip": ["driver.loaded"]},
+            (),
+            {"driver.loaded": "skip", "gpu.ecc": "pass"},
+        ),
+    ],
+)
+def test_a_check_that_is_left_out_is_judged_where_it_is_asked_for_by_name(values, only, levels):
+    found = [
+        Check(code="driver.loaded", level="warning", message="m"),
+        Check(code="gpu.ecc", level="pass", message="m"),
+    ]
+    assert {check.code: check.level for check in select(found, values, Look(only=only))} == levels
 
 
 def test_a_host_that_has_it_all_is_not_asked():
