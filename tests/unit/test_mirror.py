@@ -126,28 +126,20 @@ def test_conda_takes_the_mirror_where_nothing_else_is_said():
     assert not own.installer_url
 
 
-class Kept(FakeHost):
-    """As a host of test_planning; keeps the arguments, too."""
-
-    def __call__(self, program, args):
-        self.args = [*getattr(self, "args", []), args]
-        return super().__call__(program, args)
-
-
 def planned(facts, **values):
-    call = Kept(OFFERS["noble"], CHANGES)
+    call = FakeHost(OFFERS["noble"], CHANGES)
     return plan_from_facts("gpu01", facts, call, {**DEFAULTS, **values}), call
 
 
 def test_a_plan_asks_the_mirror_alone_and_has_its_sources():
     plan, call = planned(host(["RTX 4090"]), gpu_mirror_url="http://m/gpu", gpu_mirror_key_fingerprint="AB" * 20)
-    asked = call.args[0]
+    asked = call.args["offer"]
     assert asked["alone"] and [spec["name"] for spec in asked["sources"]] == ["mirror"]
     assert plan.spec["apt"]["alone"]
     (written,) = plan.spec["apt"]["configure"]["repositories"]
     assert written["uris"] == "http://m/gpu/ubuntu/" and written["fingerprint"] == "AB" * 20
     plan, call = planned(host(["RTX 4090"]))
-    assert not plan.spec["apt"]["alone"] and "alone" not in call.args[0]
+    assert not plan.spec["apt"]["alone"] and "alone" not in call.args["offer"]
     assert not plan.spec["apt"]["configure"]["repositories"]
 
 
