@@ -187,6 +187,25 @@ def test_lists_are_refreshed_only_while_nothing_was_touched(
     assert (failed.value.code, len(done)) == ("apt.failed", updates)
 
 
+@pytest.mark.parametrize(
+    ("asked", "there", "updates"), [(True, None, 1), (True, "install ok installed", 0), (False, None, 0)]
+)
+def test_lists_are_refreshed_where_that_is_asked_for_and_packages_are_to_come(
+    monkeypatch: pytest.MonkeyPatch, asked: bool, there: str | None, updates: int
+) -> None:
+    done: list[str] = []
+    params = {"install": ["cuda-cccl-11-8=1-1"], "update_cache": asked}
+    transaction = apt_transaction._Task(params, False, "/nowhere")
+    now = host({"cuda-cccl-11-8": there} if there else {})
+    monkeypatch.setattr(apt_transaction.apt_common, "read_status", lambda: now)
+    monkeypatch.setattr(transaction, "_update", lambda: done.append("update"))
+    monkeypatch.setattr(transaction, "_is_done", lambda _: False)
+    for name in ("_take_turn", "_recover", "_wait", "_finish_packages", "_carry_out"):
+        monkeypatch.setattr(transaction, name, lambda: None)
+    transaction.run()
+    assert len(done) == updates
+
+
 def test_what_apt_must_unpack_again() -> None:
     """apt takes a package that dpkg only began to unpack for installed: nothing but --reinstall mends it."""
     packages = host(
