@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import argparse
 import ast
+import hashlib
 import json
 import os
-import random
 import shutil
 import subprocess
 import sys
@@ -193,12 +193,11 @@ def mutants_of(area: str, path: Path) -> Iterator[Mutant]:
 
 def chosen(seed: int, count: int) -> list[Mutant]:
     """count mutants: the same number of each area, as far as it has them, spread by the seed."""
-    dice = random.Random(seed)  # noqa: S311 - to be repeated, not to be secret
     pools = []
     for area, pattern in AREAS.items():
         pool = [mutant for path in sorted(ROOT.glob(pattern)) for mutant in mutants_of(area, path)]
-        dice.shuffle(pool)
-        pools.append(pool)
+        # An edit elsewhere leaves most of the choice as it was.
+        pools.append(sorted(pool, key=lambda mutant: hashlib.sha256(f"{seed} {mutant.name}".encode()).digest()))
     found: list[Mutant] = []
     while len(found) < count and any(pools):
         found += [pool.pop() for pool in pools if pool]
@@ -312,7 +311,7 @@ def main() -> int:
     total = Counter(result for _, result in counts.elements())
     for area in AREAS:
         print(f"{area}: " + ", ".join(f"{n} {result}" for (of, result), n in sorted(counts.items()) if of == area))
-    share = 100 * total["caught"] / max(1, len(rows))
+    share = 100 * total["caught"] / max(1, len(rows) - total["excused"])
     print(
         f"{len(rows)} mutants, {total['caught']} caught ({share:.0f} %), "
         + ", ".join(f"{n} {r}" for r, n in total.items() if r != "caught")
