@@ -27,8 +27,10 @@ from provision.lib.text import (
     Number,
     PackageName,
     Path,
-    PciId,
+    PciClass,
+    PciDevice,
     PciSlot,
+    PciSubsystem,
     Program,
     Release,
     UnitName,
@@ -78,10 +80,10 @@ class Gpu(Answer):
     # 0000:1b:00.0
     slot: PciSlot
     # PCI device id, 4 lower-case hex digits
-    device: PciId
+    device: PciDevice
     # "10de:16c1"
-    subsystem: PciId | None = None
-    pci_class: PciId = "0302"
+    subsystem: PciSubsystem | None = None
+    pci_class: PciClass = "0302"
     # kernel driver bound to it: nvidia, nouveau, nova_core, vfio-pci, None
     driver: Name | None = None
     numa_node: Number | None = None

@@ -42,9 +42,9 @@ def _line(value: object) -> object:
     return one_line(value) if isinstance(value, str) else value
 
 
-def _form(pattern: str, limit: int, why: str, *, empty_is_none: bool = False) -> StringConstraints:
-    """The form of a text; the empty text is one too, except of dpkg's: nothing is known."""
-    whole = f"^(?:{pattern}){'' if empty_is_none else '?'}$"
+def _form(pattern: str, limit: int, why: str, *, may_be_empty: bool = True) -> StringConstraints:
+    """The form of a text; the empty text is one too, where it means that nothing is known."""
+    whole = f"^(?:{pattern}){'?' if may_be_empty else ''}$"
     _WHY[whole] = why
     return StringConstraints(pattern=whole, max_length=limit)
 
@@ -64,12 +64,16 @@ Version = Annotated[str, _form(r"[A-Za-z0-9][A-Za-z0-9.+~:!_-]*", 128, "not a ve
 DebianVersion = Annotated[str, _form(r"(?:[0-9]+:)?[0-9][A-Za-z0-9.+~:-]*", 128, "not a version of dpkg")]
 # As dpkg accepts it (pkg_name_is_illegal), with its architecture where it has one.
 PackageName = Annotated[
-    str, _form(r"[A-Za-z0-9][A-Za-z0-9.+_-]*(?::[a-z0-9-]+)?", 128, "not a package name", empty_is_none=True)
+    str, _form(r"[A-Za-z0-9][A-Za-z0-9.+_-]*(?::[a-z0-9-]+)?", 128, "not a package name", may_be_empty=False)
 ]
 # Names of what programs call by one word: modules, drivers, runtimes, sonames, Python and conda packages, keys.
 Name = Annotated[str, _form(r"[\w.+@:/~=*-]+", 256, "not a name")]
-PciId = Annotated[str, _form(r"[0-9a-fA-F]{4}(?:[0-9a-fA-F]{2}|:[0-9a-fA-F]{4})?", 9, "not a PCI id")]
-PciSlot = Annotated[str, _form(r"(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]", 16, "not a PCI address")]
+# What a card is known by is never empty: the catalog is asked for the one, and cards are told apart by the other.
+PciDevice = Annotated[str, _form(r"[0-9a-fA-F]{4}", 4, "not a PCI device id", may_be_empty=False)]
+PciSubsystem = Annotated[str, _form(r"[0-9a-fA-F]{4}:[0-9a-fA-F]{4}", 9, "not a PCI subsystem id", may_be_empty=False)]
+PciClass = Annotated[str, _form(r"[0-9a-fA-F]{4}(?:[0-9a-fA-F]{2})?", 6, "not a PCI class", may_be_empty=False)]
+_SLOT = r"(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]"
+PciSlot = Annotated[str, _form(_SLOT, 16, "not a PCI address", may_be_empty=False)]
 KernelRelease = Annotated[str, _form(r"[A-Za-z0-9][A-Za-z0-9.+~:_@-]*", 64, "not a kernel release")]
 # useradd's names, and those of directories: DOMAIN\first last, user@example.com
 UserName = Annotated[str, _form(r"[\w.@$-](?:[\w.@\\+$' -]*[\w.@$-])?", 256, "not a user name")]
@@ -77,7 +81,7 @@ UnitName = Annotated[str, _form(r"[A-Za-z0-9:_.\\@-]+", 256, "not a unit name")]
 Arch = Annotated[str, _form(r"[a-z0-9_-]+", 32, "not an architecture")]
 Hash = Annotated[str, _form(r"[0-9A-Fa-f-]+", 128, "not a hash")]
 Release = Annotated[str, _form(r"[0-9A-Za-z][0-9A-Za-z._-]*", 32, "not a release")]
-DpkgStatus = Annotated[str, _form(r"[a-zA-Z]{2}[ a-zA-Z]?", 3, "not a state of dpkg", empty_is_none=True)]
+DpkgStatus = Annotated[str, _form(r"[a-zA-Z]{2}[ a-zA-Z]?", 3, "not a state of dpkg", may_be_empty=False)]
 Time = Annotated[str, _form(r"[0-9A-Za-z :.,+-]+", 64, "not a time")]
 Number = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 

@@ -78,6 +78,8 @@ ODD = [
     {"__ansible_unsafe": "x"},
 ]
 LEGAL = [
+    "10de:16c1",
+    "0302",
     "580.126.20",
     "1:2.0~rc1-0ubuntu1+b",
     "1!2.0",
@@ -295,6 +297,19 @@ def test_what_is_left_out_and_what_stays():
         "packages.odd.version: longer than 128 characters" in facts.refused and "gpus.2.slot: missing" in facts.refused
     )
     assert any(place.startswith("packages.?") for place in facts.refused), "a name that a host made up is not repeated"
+
+
+@pytest.mark.parametrize(
+    ("field", "word"), [("device", ""), ("device", "030200"), ("device", "10de:2330"), ("slot", "")]
+)
+def test_a_card_without_what_it_is_known_by_is_left_out_and_named(field, word):
+    raw = base()
+    cards = len(raw["gpus"])
+    raw["gpus"][0][field] = word
+    facts = Facts.of_host(raw)
+    assert len(facts.gpus) == cards - 1
+    assert any(line.startswith(f"gpus.0.{field}: ") for line in facts.unreadable)
+    assert scan.describe(facts)
 
 
 def test_a_flood_of_wrong_facts_is_told_briefly():
