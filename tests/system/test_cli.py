@@ -20,6 +20,7 @@ from provision.commands import scan as scan_command
 from provision.commands import verify as verify_command
 from provision.errors import HostFailedError, RefusedError, UnreachableError, UsageError
 from provision.facts import Facts
+from provision.lib.findings import Check
 from provision.parts.plan import HostPlan, PackageChange, Reason, Reboot, Step
 from tests.unit.hosts import host as facts_of
 
@@ -288,6 +289,7 @@ def test_scan_json_has_the_full_facts(capsys, fleet):
         "origin": None,
         "cuda": None,
         "summary": "connection refused",
+        "remarks": [],
         "facts": None,
     }
 
@@ -370,14 +372,8 @@ def test_a_value_that_cannot_be_used_is_64(capsys, monkeypatch, fleet):
 
 
 def verdict(status, **more):
-    return {
-        "id": "driver.versions",
-        "status": status,
-        "message": "m",
-        "evidence": ["e1", "e2"],
-        "hint": "do it",
-        **more,
-    }
+    said = {"id": "driver.versions", "status": status, "message": "m", "evidence": ["e1", "e2"], "hint": "do it"}
+    return Check.model_validate(said | more)
 
 
 @pytest.mark.parametrize(("status", "code"), [("pass", 0), ("warn", 0), ("fail", 3), ("skip", 0)])
