@@ -152,7 +152,14 @@ class _Finder(ast.NodeVisitor):
 
     visit_List = visit_Set = visit_Tuple
 
-    # What only types, exports or documents is no rule.
+    # How many lines are shown, and what only types, exports or documents, is no rule.
+    def visit_Slice(self, node: ast.Slice) -> None:
+        return
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        for part in node.body:
+            self.visit(part)
+
     def visit_Assign(self, node: ast.Assign) -> None:
         if [target.id for target in node.targets if isinstance(target, ast.Name)] != ["__all__"]:
             self.visit(node.value)
