@@ -172,7 +172,7 @@ def main():
 
 
 def as_configuration(params):
-    """The module's parameters, one repository, in the form of aptconfigure.apply."""
+    """The module's parameters, one repository, in the form of apt.configure.apply."""
     configuration = {name: params[name] for name in ("preferences", "unattended_blacklist")}
     repository = {name: value for name, value in params.items() if name not in configuration}
     return dict(configuration, repositories=[repository] if params["name"] else [])

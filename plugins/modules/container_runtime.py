@@ -8,9 +8,9 @@ DOCUMENTATION = r"""
 ---
 module: container_runtime
 short_description: Register NVIDIA's runtime with docker, containerd and podman, and lose nothing of what is configured
-version_added: "0.3.0"
+version_added: "0.1.0"
 description:
-  - Changes single keys of docker's C(daemon.json) in its text, after the daemon itself has judged the result, in one step,
+  - Changes single keys of docker's C(daemon.json) after the daemon itself has judged the result, in one step,
     with mode and owner kept and the old file saved.
   - What cannot be read is refused with line and column, and never overwritten. A key that is a flag of dockerd too is
     refused as well, since the daemon would not start.

@@ -8,7 +8,7 @@ DOCUMENTATION = r"""
 ---
 module: cuda_environment
 short_description: Files for shells, links and the loader's cache of a host with CUDA toolkits
-version_added: "0.2.0"
+version_added: "0.1.0"
 description:
   - Writes files in one step each, removes files of ours, has C(/usr/local/cuda) lead where it should through
     update-alternatives, and runs ldconfig where that is needed.

@@ -150,5 +150,5 @@ def record_of(text):
 
 
 def proven(answer):
-    """Return the proof that the lock in an answer of hostlock.acquire is stale, by what this machine knows; or None."""
+    """Return the proof that the lock in an answer of run.lock.acquire is stale, by what this machine knows; or None."""
     return run_lock.stale(answer["held"], None, run_lock.controller()) if answer["held"] else None

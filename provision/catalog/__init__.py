@@ -167,7 +167,9 @@ class Catalog(Files):
         rows = self.cuda_data.minor_version_compatibility
         major = int(cuda.split(".")[0]) if re.match(r"^\d+(\.\d+)*$", cuda) else None
         if major not in rows:
-            raise _unknown("cuda", "CUDA toolkit", cuda, [m.version for m in self.cuda_minors])
+            raise _unknown(
+                "cuda", "CUDA toolkit", cuda, [v for v in self.cuda_data.minors if int(v.split(".")[0]) in rows]
+            )
         return rows[major].min_driver
 
     def offers(self, branch: str | int, *, ubuntu: str) -> list[Offer]:

@@ -738,7 +738,7 @@ class Facts(Answer):
     containers: Containers = Containers()
     # /usr/local/cuda-13.0 -> version
     cuda_dirs: dict[Path, Version | None] = Field(default_factory=dict)
-    # text of the lock of runs; see hostlock
+    # text of the lock of runs; see run.lock
     run_lock: Line | None = None
     # What root would have seen; with ": " and a reason, what was there and cannot be used.
     unreadable: list[Line] = Field(default_factory=list)

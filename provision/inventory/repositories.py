@@ -94,7 +94,7 @@ class FleetMirror:
         return Mirror(f"{self.url}/{path}", self._key, self._wanted() or "", "gpu_mirror")
 
     def archive(self, facts: Facts, catalog: Catalog) -> dict[str, Any]:
-        """The part of the mirror that stands for Ubuntu's archive, as aptquery's SourceSpec."""
+        """The part of the mirror that stands for Ubuntu's archive, as apt.query's SourceSpec."""
         text, key_url = _load_key(self._key)
         spec: dict[str, Any] = {
             "name": ARCHIVE_NAME,
@@ -180,7 +180,7 @@ def agreed(first: Mirror, second: Mirror) -> Mirror:
 
 
 def source_spec(kind: str, mirror: Mirror, facts: Facts, catalog: Catalog) -> dict[str, Any]:
-    """Return a repository ("cuda", "ppa", …) as aptquery's SourceSpec.
+    """Return a repository ("cuda", "ppa", …) as apt.query's SourceSpec.
 
     Raises UsageError when the catalog has no such repository for this Ubuntu and none is given, and RefusedError when
     neither the catalog nor the inventory says by which key it is signed.

@@ -22,7 +22,7 @@ from provision.parts.plan import Reboot, Step
 class AptPart:
     """What one part of a plan asks of apt.
 
-    repositories: SourceSpecs of aptquery with the words of their reason; absent: names of our repositories that are no longer
+    repositories: SourceSpecs of apt.query with the words of their reason; absent: names of our repositories that are no longer
     wanted; omitted: entries of the host's sources that our
     own file replaces; old_keys: keyrings that apt trusts for every repository and that an old key goes from;
     preferences: text of our file; unattended: patterns that unattended-upgrades must leave alone; before: packages that

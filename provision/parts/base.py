@@ -133,7 +133,7 @@ class Part(Generic[D, L]):
         return None
 
     def plan(self, host: Host, decision: D, source: dict[str, Any] | None) -> PartPlan:
-        """What has to change. source: the repository of ``channel`` as aptquery's SourceSpec."""
+        """What has to change. source: the repository of ``channel`` as apt.query's SourceSpec."""
         raise NotImplementedError
 
     def owns(self, package: str) -> bool:

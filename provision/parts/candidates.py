@@ -96,7 +96,7 @@ class Offer:
 
     @classmethod
     def from_json(cls, data: dict[str, Any], keep: Any = None) -> Offer:
-        """Read aptquery's answer; keep(candidate) filters the repositories of a channel."""
+        """Read apt.query's answer; keep(candidate) filters the repositories of a channel."""
         packages: dict[str, list[Candidate]] = {}
         for name, rows in data["packages"].items():
             found = [

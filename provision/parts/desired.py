@@ -82,7 +82,7 @@ class Desired:
         return FleetMirror.from_vars(self.values)
 
     def source(self, kind: str, facts: Facts, catalog: Catalog) -> dict[str, Any]:
-        """Where a host takes a repository ("cuda", "ppa", "container_toolkit") from, as aptquery's SourceSpec.
+        """Where a host takes a repository ("cuda", "ppa", "container_toolkit") from, as apt.query's SourceSpec.
 
         Raises UsageError and RefusedError as source_spec does.
         """

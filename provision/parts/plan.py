@@ -66,7 +66,7 @@ class HostPlan(BaseModel):
     reboot: Reboot = Reboot()
     blockers: list[Issue] = Field(default_factory=list)
     warnings: list[Issue] = Field(default_factory=list)
-    # what the roles carry out; see resolve.DriverSpec
+    # what the roles carry out; see the parts' plans
     spec: dict[str, Any] = Field(default_factory=dict)
 
     @property

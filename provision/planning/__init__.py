@@ -302,6 +302,7 @@ class _Planner:
             self._apt_parts(wanted), host.facts, steps, desired.driver.lock_timeout, host.proxy, bool(desired.mirror)
         )
         decisions = [host.decisions[part.name] for part in registry.PARTS]
+        reboots = [plan.reboot for plan in plans.values() if plan.reboot]
         plan = HostPlan(
             host=self.name,
             status="converged",
@@ -309,7 +310,7 @@ class _Planner:
             summary="; ".join(filter(None, (plan.summary for plan in plans.values()))),
             decisions=[reason for one in decisions for reason in one.reasons],
             steps=_in_order([*([configure] if configure else []), *steps]),
-            reboot=next((plan.reboot for plan in plans.values() if plan.reboot), Reboot()),
+            reboot=next((reboot for reboot in reboots if reboot.needed), next(iter(reboots), Reboot())),
             blockers=[_on(self.name, issue) for one in decisions for issue in one.blockers],
             warnings=[_on(self.name, issue) for one in decisions for issue in one.warnings],
             spec={

@@ -50,6 +50,15 @@ def changed(folder: Path, *changes: tuple[str, str, str]) -> Catalog:
     return Catalog(folder)
 
 
+def test_a_minor_of_a_major_that_nothing_is_known_of_is_named() -> None:
+    data = CATALOG.cuda_data.model_copy(update={"minor_version_compatibility": {}})
+    bare = Catalog(FOLDER)
+    bare.__dict__["cuda_data"] = data
+    with pytest.raises(UsageError) as raised:
+        _ = bare.cuda_minors
+    assert raised.value.issue.code
+
+
 def test_what_a_new_ubuntu_still_lacks_is_named(tmp_path: Path) -> None:
     row = '  "28.04": {codename: zesty, kernel_ga: "8.0", standard_support_until: null, support: standard, gcc: "17"}'
     catalog = changed(tmp_path, ("ubuntu", '  "26.04": {codename: resolute,', row))

@@ -27,7 +27,7 @@ from provision.parts.check import check, failed, passed
 from provision.parts.decision import Notes
 from provision.parts.desired import Desired
 from provision.parts.locked import Locked, Versions
-from provision.parts.plan import Step
+from provision.parts.plan import Reboot, Step
 from provision.planning import plan_from_facts, standing
 from provision.planning.verification import expect_of
 from tests.unit.fleethosts import healthy
@@ -102,7 +102,8 @@ class Exporter(Part[ExporterDecision, LockedExporter]):
             return PartPlan({"start": False}, apt, [])
         step = Step(id="packages", part=self.name, title=f"install {NAME}", because="asked for")
         apt = AptPart(install=[f"{name}={version}" for name, version in packages.items()])
-        return PartPlan({"start": True}, apt, [step], f"exporter {self.config(host.desired).version}")
+        reboot = Reboot(needed=True, because=["the exporter asks for one"])
+        return PartPlan({"start": True}, apt, [step], f"exporter {self.config(host.desired).version}", reboot)
 
     def group_of(self, package):
         return "exporter" if package == NAME else ""
@@ -167,6 +168,7 @@ def test_it_is_planned():
     assert plan.spec["parts"]["metrics_exporter"] == {"start": True} and "metrics_exporter" in plan.spec["roles"]
     assert [(p.name, p.part, p.group) for p in plan.packages] == [(NAME, "exporter", "exporter")]
     assert plan.summary.endswith("exporter 1.2")
+    assert plan.reboot.because == ["the exporter asks for one"], "the driver's that needs none does not hide it"
     assert standing("gpu01", healthy(), VALUES, load_catalog())[1] == ["exporter"]
     assert plan_from_facts("gpu01", healthy(), offered("1.2"), VALUES, parts=["driver"]).status == "converged"
     there = plan_from_facts("gpu01", having("1.2"), offered("1.2"), VALUES)

@@ -84,7 +84,7 @@ _LOCKS = apt_common.DPKG_LOCKS + (apt_common.ARCHIVES + "/lock",)
 def run(params, check=False, log_dir=LOGS):
     """Bring packages and holds to what params ask for, and return what was done. Raises AptError.
 
-    params: configure (files to write first, see aptconfigure.apply), before ({"install", "remove"} in a transaction of
+    params: configure (files to write first, see apt.configure.apply), before ({"install", "remove"} in a transaction of
     its own first), install (["name=version"]), remove ([names]), expect ([changes] or None), family_version, hold,
     release, extra_hold, extra_release, update_cache, lock_timeout, timeout, own_uris, reserve_mib, environment (see
     proxies.within), alone (see aptalone); see the module apt_transaction. check: simulate only. Returns {"changed",

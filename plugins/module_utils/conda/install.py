@@ -223,7 +223,7 @@ class _Install(object):
         self.done.append(said)
 
     def fetch(self, state):
-        """Have the installer, and know that its unpacked size fits: the answer of condafetch, and ``kib``."""
+        """Have the installer, and know that its unpacked size fits: the answer of conda.fetch, and ``kib``."""
         try:
             fetched = conda_fetch.fetch(
                 self.params.get("url") or self.params["file"],

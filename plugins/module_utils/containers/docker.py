@@ -38,7 +38,7 @@ RELOAD_WAIT, START_WAIT = 10.0, 60.0
 
 
 class Docker(object):
-    """The system's daemon. policy: when_idle, always or never, for restarts. api(socket): dockerapi.Client."""
+    """The system's daemon. policy: when_idle, always or never, for restarts. api(socket): docker_api.Client."""
 
     name = title = "docker"
 
@@ -50,7 +50,7 @@ class Docker(object):
         self.file, self.gpus = None, False
 
     def ensure(self, wish):
-        """Bring daemon.json and the daemon to the wish (see daemonjson.wanted); everything is reported to the host."""
+        """Bring daemon.json and the daemon to the wish (see daemon_json.wanted); everything is reported to the host."""
         self.file = self._read()
         document = self._parse(self.file)
         self.gpus = bool(wish.get("runtime"))
@@ -382,7 +382,7 @@ class Docker(object):
 
 
 class UserDocker(Docker):
-    """The rootless daemon of a user. row: {uid, gid, home} of dockerhost.users. Files are read and written as the user."""
+    """The rootless daemon of a user. row: {uid, gid, home} of docker_host.users. Files are read and written as the user."""
 
     def __init__(self, host, policy, user, row, api=docker_api.Client, kill=os.kill):
         self.user, self.row = user, row

@@ -48,7 +48,7 @@ def elsewhere(tree, flags, keys):
 
 
 def differs(wish, info):
-    """True when a running daemon has another proxy than the wish's; info: of dockerapi, where passwords are masked."""
+    """True when a running daemon has another proxy than the wish's; info: of docker_api, where passwords are masked."""
     return bool(render(wish)) and any((wish.get(key) or "") != info.get("proxy", {}).get(key, "") for _, key in _NAMES)
 
 

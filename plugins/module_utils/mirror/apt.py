@@ -30,7 +30,7 @@ _TIMEOUT = 900
 def resolve(args):
     """Return what a mirror must hold for sets of packages. Raises AptError; nothing is written but a folder in /tmp.
 
-    args: codename, arch; sources: SourceSpecs of aptquery with ``path``, where the repository lies in the mirror; sets: lists
+    args: codename, arch; sources: SourceSpecs of apt.query with ``path``, where the repository lies in the mirror; sets: lists
     of ``name=version`` or ``name`` that must fit together on one host; base: [[name, version, arch, provides]] that hosts have
     of no repository; present: root of a mirror whose own packages count too, or None; environment: the proxy.
 

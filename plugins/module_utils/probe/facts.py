@@ -235,7 +235,7 @@ def _collect(tree, conda_prefixes):
         "cuda_dirs": cuda_dirs,
         "containers": part("containers", containers_probe.read, packages, gpu_users),
         "conda": part("conda", conda_probe.read, conda_prefixes),
-        # Of the run that has the host, see hostlock: an unchanged host is told, without a further call, of a run that has ended.
+        # Of the run that has the host, see run.lock: an unchanged host is told, without a further call, of a run that has ended.
         "run_lock": tree.read("/var/lib/provision/lock.json", 16384),
     }
 

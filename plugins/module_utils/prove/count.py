@@ -32,7 +32,7 @@ def unloadable(survey):
 
 
 def no_card(survey, bus, seen):
-    """Why no check can use a card, or None. survey, seen: Outcomes of provenvml.survey and provecuda.visible."""
+    """Why no check can use a card, or None. survey, seen: Outcomes of prove.nvml.survey and prove.cuda.visible."""
     if not survey.ok:
         said = survey.message or ""
         if unloadable(survey):

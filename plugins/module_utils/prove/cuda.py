@@ -206,7 +206,7 @@ def compute(args, say):
 
     args: {"uuid": for NVML's readings under load or None, "load_s": seconds of matrix work, "deep": bool,
     "deep_s": most seconds for memory, "lock": file that lets one card after another use the bus}. Returns
-    {"card", "cuda", "numbers", "wrong": [sentences], "load": samples of provenvml.Watch}.
+    {"card", "cuda", "numbers", "wrong": [sentences], "load": samples of prove.nvml.Watch}.
     """
     say("initialising the driver")
     driver = Driver()

@@ -102,7 +102,7 @@ def wanted(check, patterns):
 def units(cards):
     """What a CUDA program can use: [{"label", "uuid", "index", "cc", "name", "card_uuid"}], MIG instances apart.
 
-    cards: of provenvml.survey. A card in MIG mode computes through its instances only.
+    cards: of prove.nvml.survey. A card in MIG mode computes through its instances only.
     """
     found = []
     for card in cards:
@@ -467,5 +467,5 @@ class Proof(object):
         return indexes, {"count": len(cards), "ccs": ccs}, self.usable[1]
 
 
-# The script of an environment of ours that sets LD_LIBRARY_PATH (condamade.library_path_scripts).
+# The script of an environment of ours that sets LD_LIBRARY_PATH (conda.marker.library_path_scripts).
 ACTIVATION = "/etc/conda/activate.d/gpu-provision.sh"

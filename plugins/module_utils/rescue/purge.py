@@ -182,7 +182,7 @@ def _present(packages, wanted):
 
 
 def judge(changes, remove, allow=(), essential=(), running_kernel=None):
-    """Return the problems of apt's answer to a purge, as aptquery.judge does; an empty list means that it is exact.
+    """Return the problems of apt's answer to a purge, as apt.query.judge does; an empty list means that it is exact.
 
     Besides what every transaction is held to, nothing may be installed or moved, and nothing but remove and allow may go.
     """

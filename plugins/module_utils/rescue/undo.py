@@ -59,7 +59,7 @@ def plan(id=None):  # noqa: A002 - the word of the command line
     {"id", "made", "reason", "finished", "install": ["name=version"], "remove": [names], "purge": [names whose
     configuration goes too], "hold", "release": [names], "auto": [names to mark], "manual": [names], "files":
     [{"path", "action": restore | remove}], "left": [{"what", "why"}], "changes": apt's answer, "problems": [as
-    aptquery.judge], "nothing": bool}. Raises SnapshotError or AptError.
+    apt.query.judge], "nothing": bool}. Raises SnapshotError or AptError.
     """
     host = rescue_snapshot.Host()
     id_ = _target(host, id)

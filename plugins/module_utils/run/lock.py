@@ -16,7 +16,7 @@ THE RULE. A lock is stale, and the next run takes it over and says why, when one
    that no setting of the time moves, while the host has not rebooted; after a reboot the wall clock, or the time since.
 
 A reboot of the host proves nothing: runs reboot hosts. Nothing else makes a lock stale; --break-lock takes one all the same.
-dpkg's own lock is another thing: apttransaction waits for it, and for a transaction that a killed run has left behind.
+dpkg's own lock is another thing: apt.transaction waits for it, and for a transaction that a killed run has left behind.
 
 Standard library only, any Python from 3.8. Used on hosts, and on the controller for rules 1 and 2.
 """

@@ -18,7 +18,7 @@ from provision.parts.containers.desired import ContainersDecision, ContainersWis
 from provision.parts.decision import and_
 from provision.parts.driver.installed import is_cuda_uri
 
-# What apt is to be asked for, as aptquery's patterns.
+# What apt is to be asked for, as apt.query's patterns.
 PATTERNS = (r"docker\.io|podman|(nvidia-container|libnvidia-container).*",)
 REPOSITORY = "NVIDIA's container toolkit repository"
 # The package that owned /etc/docker/daemon.json, and the runtime that the toolkit took over.
@@ -26,7 +26,7 @@ REPOSITORY = "NVIDIA's container toolkit repository"
 # source: field report L7, NVIDIA's libnvidia-container release notes of 1.8.0
 _CGROUP_V2 = "1.8.0"
 _PLACE = re.compile(r"/(?:libnvidia-container|nvidia-docker|nvidia-container-runtime)/")
-# Entries of the host's sources that our own file replaces, as aptconfigure's legacy_uris (normalised, no slash behind).
+# Entries of the host's sources that our own file replaces, as apt.configure's legacy_uris (normalised, no slash behind).
 LEGACY_URIS = [r".*/(?:libnvidia-container|nvidia-docker|nvidia-container-runtime)(?:/.*)?$"]
 
 

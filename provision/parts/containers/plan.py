@@ -26,7 +26,7 @@ UNATTENDED = ("nvidia-container-", "libnvidia-container")
 def plan_containers(
     wish: ContainersWish, facts: Facts, decision: ContainersDecision, source: dict[str, Any] | None
 ) -> PartPlan:
-    """Return what has to change. source: the toolkit's repository as aptquery's SourceSpec."""
+    """Return what has to change. source: the toolkit's repository as apt.query's SourceSpec."""
     target, steps = decision.target, list[Step]()
     if target is None:
         return PartPlan({"runtimes": None}, None, steps)

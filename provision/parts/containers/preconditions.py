@@ -23,7 +23,7 @@ _KEY_OF = {"runtimes.nvidia": "runtimes", "runtimes.nvidia.path": "runtimes", "f
 
 
 def look(facts: Facts) -> dict[str, Any]:
-    """The docker of a host as dockerhost's functions take it."""
+    """The docker of a host as docker_host's functions take it."""
     docker = facts.containers.docker
     return {
         "engine": docker.engine,

@@ -27,7 +27,7 @@ UNATTENDED = ("cuda-(?!drivers)", "libcudnn", "libnccl")
 
 
 def plan_cuda(wish: CudaWish, facts: Facts, decision: CudaDecision, source: dict[str, Any] | None) -> PartPlan:
-    """Return what has to change for decided toolkits. source: NVIDIA's repository as aptquery's SourceSpec."""
+    """Return what has to change for decided toolkits. source: NVIDIA's repository as apt.query's SourceSpec."""
     target = decision.target
     steps: list[Step] = []
     if target is None:

@@ -46,7 +46,7 @@ from provision.parts.decision import Decision, and_, distinct
 
 __all__ = ["PATTERNS", "CudaDecision", "CudaTarget", "CudaWish", "resolve_cuda"]
 
-# What apt is to be asked for, as aptquery's patterns.
+# What apt is to be asked for, as apt.query's patterns.
 PATTERNS: tuple[str, ...] = cuda_names.PATTERNS
 
 

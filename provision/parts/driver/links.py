@@ -23,7 +23,7 @@ WORDS = {
 
 
 def way(pair: Row) -> str:
-    """The way between two cards, from a pair of provenvml.survey."""
+    """The way between two cards, from a pair of prove.nvml.survey."""
     if pair["nvlinks"]:
         return "nvlink"
     level = (pair["level"] or "").lower()

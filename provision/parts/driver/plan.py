@@ -57,7 +57,7 @@ def plan_driver(
 ) -> PartPlan:
     """Return what has to change for a decided driver.
 
-    source: the repository that the channel needs as aptquery's SourceSpec, None for the Ubuntu archive. nvidia_source:
+    source: the repository that the channel needs as apt.query's SourceSpec, None for the Ubuntu archive. nvidia_source:
     another part of the plan brings NVIDIA's repository to this host.
     """
     target = decision.target

@@ -1,6 +1,6 @@
 """Which driver a host should have: branch, version, flavour, build, channel, exact packages, each with its reason.
 
-The rules are design section 4. Pure: wish + facts + catalog + what apt offers in, a decision out. Where apt has to be
+Pure: wish + facts + catalog + what apt offers in, a decision out. Where apt has to be
 asked first the decision says so (``ask``), and the caller comes back with the answer.
 """
 
