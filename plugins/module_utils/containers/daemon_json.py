@@ -31,8 +31,8 @@ _TWICE = "make one of them: which of two counts is left to chance"
 # configuration file"). Keys that are not here are dockerd's to judge.
 _TYPES = {
     "bool": (
-        "debug experimental icc init ip-forward ip-masq iptables ip6tables ipv6 live-restore no-new- "
-        "privileges raw-logs selinux-enabled tls tlsverify userland-proxy"
+        "debug experimental icc init ip-forward ip-masq iptables ip6tables ipv6 live-restore "
+        "no-new-privileges raw-logs selinux-enabled tls tlsverify userland-proxy"
     ),
     "string": (
         "bip bridge cgroup-parent containerd data-root default-cgroupns-mode default-gateway default-ipc-mode "
