@@ -123,8 +123,12 @@ def test_from_the_console_without_network(command):
     held = holds(host)
     script = command.lab.folder / "console.py"
     command.run("rescue", "console", "--offline-script", "-o", str(script))
-    # Not by ssh: as a person would type it in from a stick.
-    host.run(["sh", "-c", f"cat >/root/rescue.py <<'EOF'\n{script.read_text()}EOF"])
+    # Not by ssh: as a stick would bring it, in pieces that fit into one command.
+    text = script.read_text()
+    for at in range(0, len(text), 65536):
+        host.run(
+            ["python3", "-c", "import sys; open('/root/rescue.py', 'a').write(sys.argv[1])", text[at : at + 65536]]
+        )
     said = host.run("python3 /root/rescue.py -y --debs /media/usb", check=False, timeout=300)
     assert said.rc == 0, said.stdout + said.stderr
     for code in ("dpkg.unfinished", "holds.not_installed", "kernel.no_module_for_next_boot"):
