@@ -27,12 +27,14 @@ def read(tree):
     A journal (``updates/0001``, …) is what an interrupted dpkg had not merged yet: its rows replace those of the file.
     """
     journal = ["%s/updates/%s" % (BASE, name) for name in tree.names(BASE + "/updates") if name.isdigit()]
+    text = tree.read(BASE + "/status") or ""
+    if journal:
+        text = apt_common.merged(text, [tree.read(file) or "" for file in journal])
     rows = {}
-    for file in [BASE + "/status"] + journal:
-        for fields in apt_common.parse_stanzas(tree.read(file) or "", _WANTED):
-            if "Package" in fields:
-                row = _row(fields)
-                rows[row["name"], row["arch"]] = row
+    for fields in apt_common.parse_stanzas(text, _WANTED):
+        if "Package" in fields:
+            row = _row(fields)
+            rows[row["name"], row["arch"]] = row
     return list(rows.values()), journal
 
 
