@@ -80,6 +80,7 @@ def headline(what: str, pair: Sequence[L | None], value: Callable[[L], str | Non
 class Part(Generic[D, L]):
     """One part of a host. name: of the plan's steps, of the lock's entries; role: carries it out, and begins its variables."""
 
+    # decide, plan and expect have no answer for "nothing", nor has entry where something is locked: those are the part's own.
     name: str
     role: str
     # "the driver", as drift calls it; "a driver", as something that is asked for

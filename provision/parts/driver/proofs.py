@@ -222,6 +222,10 @@ def slower_than_twins(computed: Sequence[Computed]) -> list[str]:
 
 # Pairs of one kind in one host differ by a few percent.
 PAIR_SHARE = 0.6
+_WRONG_PAIRS = (
+    "wrong or missing peer traffic: ACS, the IOMMU, an NVLink that is down (nvidia-smi nvlink -s) or fabric manager"
+)
+_SLOW_PAIRS = "slow pairs: an NVLink that is down (nvidia-smi nvlink -s), a PCIe link below its width, ACS or the IOMMU"
 
 
 def judge_peers(
@@ -278,26 +282,9 @@ def judge_peers(
             for rate, name in rows
             if rate < PAIR_SHARE * best and not any(line.startswith(name + ":") for line in slow + bad)
         ]
-    if bad:
-        return (
-            "fail",
-            "; ".join(bad[:4]),
-            bad + evidence + host_hints,
-            (
-                "wrong or missing peer traffic: ACS, the IOMMU, an NVLink that is down (nvidia-smi nvlink -s) or fabric manager"
-            ),
-            numbers,
-        )
-    if slow:
-        return (
-            "warn",
-            "; ".join(slow[:4]),
-            slow + evidence + host_hints,
-            (
-                "slow pairs: an NVLink that is down (nvidia-smi nvlink -s), a PCIe link below its width, ACS or the IOMMU"
-            ),
-            numbers,
-        )
+    for status, lines, hint in (("fail", bad, _WRONG_PAIRS), ("warn", slow, _SLOW_PAIRS)):
+        if lines:
+            return status, "; ".join(lines[:4]), lines + evidence + host_hints, hint, numbers
     rates = [row["gb_per_s"] for row in outcome.result["pairs"]]
     through = sum(1 for row in outcome.result["pairs"] if not row["access"])
     message = f"{len(rates)} pairs right, {min(rates):.1f} to {max(rates):.1f} GB/s"
