@@ -357,6 +357,17 @@ def test_what_dpkg_was_cut_off_at_is_put_in_again_whoever_it_belongs_to(host: Ro
     assert host.sh("dpkg --audit") == ""
 
 
+def test_what_dpkg_was_about_to_forget_goes_and_nobody_elses(root: Root, repo: Repo) -> None:
+    cut_off(root, repo, 3)
+    for name in ("nvidia-utils-535", "stranger"):
+        row = f"Package: {name}\nStatus: purge ok config-files\nArchitecture: amd64\nVersion: 1.0\n"
+        row += "Maintainer: nobody <root@localhost>\nDescription: gone\n"
+        root.write("/var/lib/dpkg/status", root.read("/var/lib/dpkg/status").rstrip("\n") + f"\n\n{row}\n")
+    goes_on(root)
+    assert "stranger pc" in root.sh("dpkg-query -W -f '${Package} ${db:Status-Abbrev}' stranger")
+    assert "nvidia-utils-535" not in root.read("/var/lib/dpkg/status")
+
+
 def test_after_a_power_cut_a_moved_repository_is_refused(root: Root, repo: Repo) -> None:
     cut_off(root, repo, 3)
     plan = root.module("apt_transaction", check=True, **SWITCH)["changes"]

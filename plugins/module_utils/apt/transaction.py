@@ -324,7 +324,8 @@ class _Task(object):
         before, cut_off = apt_common.read_status(), apt_common.interrupted() or self.recovered is not None
         if not cut_off and not any(package.unfinished for package in before):
             return
-        result = self._in_worker(self._configure_pending, apt_common.read_status())
+        rest = half_purged(before, self.remove)
+        result = self._in_worker(lambda log: self._configure_pending(rest, log), before)
         packages = apt_common.read_status()
         # Ours first: somebody else's may be in no repository any more.
         for lost in half_unpacked(packages, self.install, [*self.extra_hold, *self.remove]):
@@ -340,14 +341,17 @@ class _Task(object):
             broken = ", ".join(parse_dpkg_failure(self.unfinished)["packages"]) or "dpkg --configure -a"
             self.warnings.append("%s could not be finished before the change" % broken)
 
-    def _configure_pending(self, log):
+    def _configure_pending(self, rest, log):
         # Some versions of dpkg pass over held packages here; their holds come back with all others.
         native = apt_common.native_arch(apt_common.read_status())
         held = [p for p in apt_common.read_status() if p.unfinished and p.held]
         self._set_selections([(apt_common.selection_name(p, native), "install") for p in held])
-        argv = ["dpkg", "--force-confdef", "--force-confold", "--configure", "-a"]
-        result = apt_common.run(argv, self.timeout, log=log)
-        return {"rc": 1 if result.timed_out else result.rc, "text": result.out[-_TEXT:]}
+        calls = [["dpkg", "--force-confdef", "--force-confold", "--configure", "-a"]]
+        if rest:
+            calls.insert(0, ["dpkg", "--purge"] + rest)
+        results = [apt_common.run(argv, self.timeout, log=log) for argv in calls]
+        worst = next((result for result in results if result.timed_out or result.rc), results[-1])
+        return {"rc": 1 if worst.timed_out else worst.rc, "text": worst.out[-_TEXT:]}
 
     def _unpack_again(self, lost, packages, log):
         native = apt_common.native_arch(packages)
@@ -666,6 +670,21 @@ def half_unpacked(packages, install, others=()):
             own = p.name in asked or p.name in others or driver_names.is_driver_package(p.name)
             (ours if own else foreign).append("%s=%s" % (p.name, p.version))
     return [names for names in (ours, foreign) if names]
+
+
+def half_purged(packages, others=()):
+    """Names of the driver's and other packages that dpkg was cut off at just before it forgot them.
+
+    dpkg selects for purge what it removes and what leaves no configuration behind (removal_bulk in its remove.c).
+    """
+    native = apt_common.native_arch(packages)
+    return [
+        apt_common.selection_name(p, native)
+        for p in packages
+        if p.want == "purge"
+        and p.state == "config-files"
+        and (p.name in others or driver_names.is_driver_package(p.name))
+    ]
 
 
 def present_names(packages, wanted):
