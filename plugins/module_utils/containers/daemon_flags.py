@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import shlex
 
+from ansible_collections.gpu.provision.plugins.module_utils.containers import daemon_json
 from ansible_collections.gpu.provision.plugins.module_utils.lib.host_tree import integer
 
 UNIT = "docker.service"
@@ -276,3 +277,20 @@ def conflicts(flags, value):
 def runtimes_of(flags):
     """{name: path} of runtimes that flags register."""
     return dict(flag.value.partition("=")[::2] for flag in flags.of("runtimes"))
+
+
+def ungranted(wish, flags, value):
+    """The wish for a daemon.json (see daemon_json.wanted) without what a flag grants already. value: of the file."""
+    wish = dict(wish)
+    if wish.get("runtime") and runtimes_of(flags).get(daemon_json.RUNTIME) and "runtimes" not in value:
+        wish["runtime"] = False
+    default = [flag.value for flag in flags.of("default-runtime")]
+    if wish.get("default_runtime") and default[-1:] == [wish["default_runtime"]]:
+        wish["default_runtime"] = ""
+    size = [flag.value for flag in flags.of("default-shm-size")]
+    if wish.get("shm_size") and size and daemon_json.size_of(size[-1]) == daemon_json.size_of(wish["shm_size"]):
+        wish["shm_size"] = ""
+    option = daemon_json.CGROUP_DRIVER + str(wish.get("cgroup_driver"))
+    if wish.get("cgroup_driver") and option in [flag.value for flag in flags.of("exec-opts")]:
+        wish["cgroup_driver"] = ""
+    return wish

@@ -109,22 +109,10 @@ class Docker(object):
     # ---- flags beside the file
 
     def _by_flags(self, wish, document):
-        """The wish without what a flag of dockerd's grants already."""
-        wish = dict(wish)
-        path = daemon_flags.runtimes_of(self.flags).get(daemon_json.RUNTIME)
-        if wish.get("runtime") and path and "runtimes" not in document.value:
-            wish["runtime"] = False
+        left = daemon_flags.ungranted(wish, self.flags, document.value)
+        if wish.get("runtime") and not left["runtime"]:
             self.host.warn("the runtime is registered by a flag (%s)" % self.flags.of("runtimes")[0].place)
-        default = [flag.value for flag in self.flags.of("default-runtime")]
-        if wish.get("default_runtime") and default[-1:] == [wish["default_runtime"]]:
-            wish["default_runtime"] = ""
-        size = [flag.value for flag in self.flags.of("default-shm-size")]
-        if wish.get("shm_size") and size and daemon_json.size_of(size[-1]) == daemon_json.size_of(wish["shm_size"]):
-            wish["shm_size"] = ""
-        option = daemon_json.CGROUP_DRIVER + str(wish.get("cgroup_driver"))
-        if wish.get("cgroup_driver") and option in [flag.value for flag in self.flags.of("exec-opts")]:
-            wish["cgroup_driver"] = ""
-        return wish
+        return left
 
     def _no_conflict(self, value):
         found = daemon_flags.conflicts(self.flags, value)

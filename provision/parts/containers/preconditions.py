@@ -11,7 +11,7 @@ from ansible_collections.gpu.provision.plugins.module_utils.containers import fi
 from provision.catalog import Catalog
 from provision.catalog.versions import key
 from provision.errors import Issue
-from provision.facts import DaemonFile, DaemonFlag, Facts
+from provision.facts import DaemonFile, Facts
 from provision.parts.containers.desired import ContainersDecision, ContainersWish
 from provision.parts.decision import and_
 
@@ -85,28 +85,12 @@ def check_file(file: DaemonFile, whose: str, out: ContainersDecision) -> bool:
 
 
 def without_flags(wish: dict[str, Any], facts: Facts) -> dict[str, Any]:
-    """The wish for daemon.json less what a flag of dockerd's grants already; as the module does it."""
-    docker, wish = facts.containers.docker, dict(wish)
-    flags = _flags(docker.flags)
-    nvidia = daemon_flags.runtimes_of(flags).get(daemon_json.RUNTIME)
-    if wish["runtime"] and nvidia and "runtimes" not in docker.file.value:
-        wish["runtime"] = False
-    default = [flag.value for flag in flags.of("default-runtime")]
-    if wish["default_runtime"] and default[-1:] == [wish["default_runtime"]]:
-        wish["default_runtime"] = ""
-    size = [flag.value for flag in flags.of("default-shm-size")]
-    if wish["shm_size"] and size and daemon_json.size_of(size[-1]) == daemon_json.size_of(wish["shm_size"]):
-        wish["shm_size"] = ""
-    option = daemon_json.CGROUP_DRIVER + wish["cgroup_driver"]
-    if wish["cgroup_driver"] and option in [flag.value for flag in flags.of("exec-opts")]:
-        wish["cgroup_driver"] = ""
-    return wish
-
-
-def _flags(rows: list[DaemonFlag]) -> Any:
-    return daemon_flags.Flags(
-        None, daemon_flags.CONFIG, [daemon_flags.Flag(r.key, r.text, r.value, r.place) for r in rows]
-    )
+    """The wish for daemon.json less what a flag of dockerd's grants already."""
+    docker = facts.containers.docker
+    rows = [daemon_flags.Flag(row.key, row.text, row.value, row.place) for row in docker.flags]
+    flags = daemon_flags.Flags(None, docker.file.path, rows)
+    left: dict[str, Any] = daemon_flags.ungranted(wish, flags, docker.file.value)
+    return left
 
 
 def changes(wish: dict[str, Any], file: DaemonFile) -> list[str]:
