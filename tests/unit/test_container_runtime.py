@@ -298,7 +298,7 @@ def test_a_specification_of_the_driver_before_is_made_anew(tmp_path: Path) -> No
     result = host.apply(cdi=True)
     assert f"{containers_files.CTK} cdi generate --output=/etc/cdi/nvidia.yaml" in host.acts()
     assert any("names libraries of driver 550.163.01" in words for words in result["done"])
-    assert cdi_spec.verdict(host_tree.HostTree(str(tmp_path))) == ""
+    assert cdi_spec.outdated(host_tree.HostTree(str(tmp_path))) == []
 
 
 def test_a_card_that_nvidia_ctk_leaves_out_is_no_endless_change(tmp_path: Path) -> None:

@@ -126,13 +126,8 @@ def _write_specs(host):
     if not version:
         host.warn("no driver is loaded: the CDI specification is written when it is, by the unit")
         return
-    why = cdi_spec.verdict(tree)
-    if not why:
-        return
-    gpus, caps = cdi_spec.gpu_nodes(tree), cdi_spec.mig_nodes(tree)
-    specs = cdi_spec.read(tree)
-    paths = [spec["path"] for spec in specs if cdi_spec.stale(spec, version, gpus, caps)] or [cdi_spec.OUTPUT]
-    for path in paths:
+    outdated = cdi_spec.outdated(tree)
+    for path, _ in outdated:
         before = tree.read(path)
         host.command(
             [containers_files.CTK, "cdi", "generate", "--output=" + path],
@@ -142,12 +137,10 @@ def _write_specs(host):
         )
         # Of a card that nvidia-ctk leaves out there is nothing to say, however often it is asked.
         if host.check or tree.read(path) != before:
-            host.done.append("wrote %s for driver %s: %s" % (path, version, why))
-    left = (
-        []
-        if host.check
-        else [words for words in (cdi_spec.stale(spec, version) for spec in cdi_spec.read(tree)) if words]
-    )
+            host.done.append("wrote %s for driver %s: %s" % (path, version, outdated[0][1]))
+    if host.check or not outdated:
+        return
+    left = list(filter(None, (cdi_spec.stale(spec, version) for spec in cdi_spec.read(tree))))
     if left:
         host.fail(
             "containers.cdi",

@@ -101,16 +101,14 @@ def stale(spec, version, gpus=None, caps=None):
     return ""
 
 
-def verdict(tree):
-    """Why the host's specifications have to be made anew (words), or "": none there, or one that does not fit."""
-    version = driver(tree)
-    if not version:
-        return ""
-    specs = read(tree)
-    if not specs:
-        return "there is no CDI specification"
+def outdated(tree):
+    """[(path, why)] of the specifications that have to be made anew: those that do not fit, OUTPUT where there is none."""
+    version, specs = driver(tree), read(tree)
+    if version and not specs:
+        return [(OUTPUT, "there is no CDI specification")]
     gpus, caps = gpu_nodes(tree), mig_nodes(tree)
-    return next(filter(None, (stale(spec, version, gpus, caps) for spec in specs)), "")
+    found = [(spec["path"], stale(spec, version, gpus, caps)) for spec in specs]
+    return [(path, why) for path, why in found if why]
 
 
 def _numbers(numbers):

@@ -152,6 +152,13 @@ def started(tree, pid):
     return integer(fields[19]) if len(fields) > 19 else None
 
 
+def since_epoch(tree, ticks):
+    """The same in seconds since the epoch, or None. ticks: of started."""
+    boot = re.search(r"^btime ([0-9]{1,18})$", tree.read("/proc/stat") or "", re.M)
+    # Ticks are of 10 ms on every Linux that programs see (USER_HZ, proc(5)).
+    return None if ticks is None or boot is None else int(boot.group(1)) + ticks / 100.0
+
+
 def unit_words(tree, unit=UNIT):
     """[(word, place)] of the command that systemd starts: the last ExecStart that counts, its variables filled in."""
     return _expand(tree, _unit_lines(tree, unit))

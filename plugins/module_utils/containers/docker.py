@@ -219,7 +219,7 @@ class Docker(object):
             # it was started since, and reads its file at the start
             mark = {}
         info = self._info()
-        todo = set(keys) | set(mark.get("keys") or ()) | set(self.differs(wish, info))
+        todo = set(keys) | set(mark.get("keys") or ()) | set(differs(wish, info))
         if self.gpus and hook_is_newer(self.tree, self.flags.started):
             todo.add(GPUS)
         late = sorted(key for key in todo if key.startswith(AT_START))
@@ -231,19 +231,6 @@ class Docker(object):
         self.host.unmark(self.name)
         if late or left:
             self.host.mark(self.name, self.flags.started, late + left)
-
-    def differs(self, wish, info):
-        """Keys of which the daemon says something else than the file. The truth is what the daemon says."""
-        found = []
-        if wish.get("runtime") and daemon_json.RUNTIME not in info["runtimes"]:
-            found.append("runtimes")
-        if wish.get("default_runtime") and info["default_runtime"] != wish["default_runtime"]:
-            found.append("default-runtime")
-        if wish.get("cgroup_driver") and info["cgroup_driver"] not in ("", "none", wish["cgroup_driver"]):
-            found.append("exec-opts")
-        if wish.get("proxy") and docker_proxy.differs(wish["proxy"], info):
-            found.append(docker_proxy.KEY)
-        return found
 
     def _info(self):
         try:
@@ -265,7 +252,7 @@ class Docker(object):
         end = self.host.clock.time() + RELOAD_WAIT
         while True:
             self.host.clock.sleep(0.2)
-            left = [key for key in self.differs(wish, self._info()) if not key.startswith(AT_START)]
+            left = [key for key in differs(wish, self._info()) if not key.startswith(AT_START)]
             if not left or self.host.clock.time() > end:
                 return left
 
@@ -285,11 +272,11 @@ class Docker(object):
         answer = self._wait() if rc == 0 else None
         if answer is None:
             self._put_back((err or out).strip().splitlines())
-        differs = self.differs(wish, answer)
-        if differs:
+        other = differs(wish, answer)
+        if other:
             self.host.fail(
                 "containers.not_registered",
-                "%s was restarted and has other %s than it was given" % (self.title, ", ".join(differs)),
+                "%s was restarted and has other %s than it was given" % (self.title, ", ".join(other)),
                 "docker info shows what it has; it may read another file than %s" % self.config,
                 ["it lists %s; default %s" % (", ".join(sorted(answer["runtimes"])), answer["default_runtime"])],
             )
@@ -468,6 +455,20 @@ def _raise(error):
     raise OSError(0, error.message)
 
 
+def differs(wish, info):
+    """Keys of which a daemon (docker_api's info) says something else than the wish. The truth is what the daemon says."""
+    found = []
+    if wish.get("runtime") and daemon_json.RUNTIME not in info["runtimes"]:
+        found.append("runtimes")
+    if wish.get("default_runtime") and info["default_runtime"] != wish["default_runtime"]:
+        found.append("default-runtime")
+    if wish.get("cgroup_driver") and info["cgroup_driver"] not in ("", "none", wish["cgroup_driver"]):
+        found.append("exec-opts")
+    if wish.get("proxy") and docker_proxy.differs(wish["proxy"], info):
+        found.append(docker_proxy.KEY)
+    return found
+
+
 def judge(run, program, arguments, data, user=None):
     """What dockerd has against a file's bytes, with the flags that it is started with: "" when nothing, None when it
     cannot be asked.
@@ -514,11 +515,11 @@ def _ask(run, program, arguments, data, user, validates):
 def hook_is_newer(tree, started):
     """True when the toolkit was installed after dockerd was started (clock ticks since boot): it does not know --gpus."""
     found = tree.stat(HOOK)
-    boot = re.search(r"(?m)^btime ([0-9]{1,18})$", tree.read("/proc/stat") or "")
-    if found is None or started is None or boot is None:
+    since = daemon_flags.since_epoch(tree, started)
+    if found is None or since is None:
         return False
     first = installed_at(tree, "nvidia-container-toolkit")
-    return (found.st_ctime if first is None else first) > int(boot.group(1)) + started / os.sysconf("SC_CLK_TCK")
+    return (found.st_ctime if first is None else first) > since
 
 
 def installed_at(tree, package):

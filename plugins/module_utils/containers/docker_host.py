@@ -52,6 +52,15 @@ def users(tree):
     return found
 
 
+def members(tree, name):
+    """Members of a group by /etc/group, None where there is no such group."""
+    for line in (tree.read("/etc/group") or "").splitlines():
+        fields = line.split(":")
+        if fields[0] == name and len(fields) == 4:
+            return [member for member in fields[3].split(",") if member]
+    return None
+
+
 def refusal(found):
     """(message, because, hint) where the docker of this host cannot be configured; None where it can."""
     if found["engine"]:

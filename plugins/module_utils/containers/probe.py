@@ -127,7 +127,7 @@ def read_docker(tree, packages):
     flags = daemon_flags.read(tree) if found["engine"] else daemon_flags.Flags(None, daemon_flags.CONFIG, [])
     file = read_file(tree, flags.config)
     answer = _ask(tree, flags)
-    group = _group(tree, "docker")
+    group = docker_host.members(tree, "docker")
     conflicts = daemon_flags.conflicts(flags, dict.fromkeys(file["keys"]))
     return {
         "engine": found["engine"],
@@ -157,7 +157,7 @@ def read_docker(tree, packages):
         "info": answer,
         "proxy_elsewhere": docker_proxy.elsewhere(tree, flags, file["keys"]),
         "data_root": (answer or {}).get("data_root") or _data_root(tree, flags),
-        "group": group,
+        "group": group and group[:_MOST_ENTRIES],
     }
 
 
@@ -246,11 +246,8 @@ def _ask(tree, flags):
 def _is_newer(tree, flags):
     """True when daemon.json was written after dockerd started: it may not know it all. None where that is not known."""
     found = tree.stat(flags.config)
-    boot = re.search(r"^btime ([0-9]{1,18})$", tree.read("/proc/stat") or "", re.M)
-    if found is None or flags.started is None or not boot:
-        return None
-    # Ticks are of 10 ms on every Linux that programs see (USER_HZ, proc(5)).
-    return found.st_mtime > int(boot.group(1)) + flags.started / 100.0
+    since = daemon_flags.since_epoch(tree, flags.started)
+    return None if found is None or since is None else found.st_mtime > since
 
 
 def _hook_is_newer(tree, flags):
@@ -271,15 +268,6 @@ def _data_root(tree, flags):
         return "/var/lib/docker"
     root = value.get("data-root") or value.get("graph")
     return root if isinstance(root, str) and root.startswith("/") else "/var/lib/docker"
-
-
-def _group(tree, name):
-    """Members of a group by /etc/group, None where there is no such group."""
-    for line in (tree.read("/etc/group") or "").splitlines():
-        fields = line.split(":")
-        if fields[0] == name and len(fields) == 4:
-            return [member for member in fields[3].split(",") if member][:_MOST_ENTRIES]
-    return None
 
 
 # --- containerd, the toolkit, CDI --------------------------------------------------------------------------

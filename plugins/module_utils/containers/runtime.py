@@ -135,11 +135,7 @@ def _without_cgroups(host, docker):
 
 def _join_group(host, users):
     """Put accounts into the group docker; whoever is in it can become root."""
-    row = next(
-        (line.split(":") for line in (host.tree.read("/etc/group") or "").splitlines() if line.startswith("docker:")),
-        None,
-    )
-    members = row[3].split(",") if row and len(row) == 4 else []
+    members = docker_host.members(host.tree, "docker") or ()
     for user in users:
         if user not in members:
             host.command(

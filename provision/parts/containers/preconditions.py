@@ -203,16 +203,7 @@ def _cdi_row(catalog: Catalog) -> Any:
 def differs(wish: dict[str, Any], facts: Facts) -> list[str]:
     """Keys of which the running daemon says something else than is asked for: it did not take its file up."""
     info = facts.containers.docker.info
-    if info is None:
-        return []
-    found = []
-    if wish["runtime"] and daemon_json.RUNTIME not in info.runtimes:
-        found.append("runtimes")
-    if wish["default_runtime"] and info.default_runtime != wish["default_runtime"]:
-        found.append("default-runtime")
-    if wish["cgroup_driver"] and info.cgroup_driver not in ("", "none", wish["cgroup_driver"]):
-        found.append("exec-opts")
-    return found
+    return list(containers_docker.differs(wish, info.model_dump())) if info else []
 
 
 def own_file_is(facts: Facts, path: str, text: str) -> bool:
