@@ -13,6 +13,7 @@ from provision.diagnose.finding import Level, Repair
 from provision.diagnose.held import level_of, user, verdict
 from provision.diagnose.rule import Case, Found, rule
 from provision.parts.containers import checks as containers_checks
+from provision.parts.containers.packages import CGROUP_V2
 
 _SET = (
     "nvidia-container-toolkit",
@@ -185,7 +186,7 @@ def _toolkit_old(case: Case) -> Iterator[Found]:
     old = {
         name: row.version
         for name, row in rows.items()
-        if deb_version.compare(driver_names.upstream(row.version), containers_checks.CGROUP_V2) < 0
+        if deb_version.compare(driver_names.upstream(row.version), CGROUP_V2) < 0
     }
     if not old:
         return
@@ -209,7 +210,7 @@ def _toolkit_old(case: Case) -> Iterator[Found]:
         evidence,
         _mend(
             case,
-            f"the four packages from NVIDIA's repository, {containers_checks.CGROUP_V2} or newer; "
+            f"the four packages from NVIDIA's repository, {CGROUP_V2} or newer; "
             "a preference for that origin where a pin takes others",
         ),
     )
@@ -219,7 +220,7 @@ def _would_be_old(case: Case) -> Iterator[Found]:
     """Not installed, and what apt would take is too old: a pin keeps the distribution's own in front."""
     taken = candidate(case, "nvidia-container-toolkit")
     wanted = case.facts.containers.docker.engine or _managed(case)
-    if taken and wanted and deb_version.compare(driver_names.upstream(taken.version), containers_checks.CGROUP_V2) < 0:
+    if taken and wanted and deb_version.compare(driver_names.upstream(taken.version), CGROUP_V2) < 0:
         by = f" by {taken.pin.file}" if taken.pin else ""
         yield Found(
             f"apt would install container toolkit {driver_names.upstream(taken.version)}, which cannot work with cgroup v2",

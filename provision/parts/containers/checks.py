@@ -14,9 +14,8 @@ from ansible_collections.gpu.provision.plugins.module_utils.lib import deb_versi
 from provision.facts import Docker, Facts
 from provision.lib.findings import Check
 from provision.parts.check import Expect, check, failed, passed, skipped, warned
+from provision.parts.containers.packages import CGROUP_V2
 
-# First toolkit that works with cgroup v2.
-CGROUP_V2 = "1.8.0"
 # What docker gives a container that asks for nothing (source: docker's reference), and what several processes on several
 # cards need at least: NCCL alone takes some 10 MB a pair of cards and channel.
 SHM_DEFAULT, SHM_LEAST = "64M", 1 << 30

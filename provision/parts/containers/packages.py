@@ -21,10 +21,8 @@ from provision.parts.driver.installed import is_cuda_uri
 # What apt is to be asked for, as apt.query's patterns.
 PATTERNS = (r"docker\.io|podman|(nvidia-container|libnvidia-container).*",)
 REPOSITORY = "NVIDIA's container toolkit repository"
-# The package that owned /etc/docker/daemon.json, and the runtime that the toolkit took over.
-# Source: catalog/data/container_toolkit.yml, legacy.
-# source: field report L7, NVIDIA's libnvidia-container release notes of 1.8.0
-_CGROUP_V2 = "1.8.0"
+# First toolkit that works with cgroup v2 (source: NVIDIA's libnvidia-container release notes of 1.8.0).
+CGROUP_V2 = "1.8.0"
 _PLACE = re.compile(r"/(?:libnvidia-container|nvidia-docker|nvidia-container-runtime)/")
 # Entries of the host's sources that our own file replaces, as apt.configure's legacy_uris (normalised, no slash behind).
 LEGACY_URIS = [r".*/(?:libnvidia-container|nvidia-docker|nvidia-container-runtime)(?:/.*)?$"]
@@ -127,7 +125,7 @@ def limits(facts: Facts, catalog: Catalog, consumers: dict[str, str]) -> Limits:
     consumers: runtimes that read CDI specifications themselves, with their versions ("" not known). A toolkit from
     the catalog's ``toolkit_from`` on writes specifications that older ones cannot read.
     """
-    least = _CGROUP_V2 if facts.containers.cgroups == "v2" else ""
+    least = CGROUP_V2 if facts.containers.cgroups == "v2" else ""
     below, why = "", ""
     for row in catalog.container_toolkit.min_runtime_versions:
         late = [

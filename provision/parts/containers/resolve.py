@@ -363,13 +363,15 @@ class _Resolver:
         docker = self._docker(versions) if wish.docker else None
         for user in wish.rootless_users:
             self._user_docker(user, docker)
-        cdi = self._cdi(version)
+        cdi, because = self._wants_cdi(version)
+        if cdi is not None:
+            self._cdi(version, cdi)
         links = self._links()
         containerd = {"default_runtime": wish.default_runtime} if "containerd" in wish.runtimes else None
         if containerd is not None:
             self._containerd(containerd)
         if cdi is not None and not out.blockers:
-            out.reason("CDI", "kept current" if cdi else "not kept", self._cdi_because(version))
+            out.reason("CDI", "kept current" if cdi else "not kept", because)
         return {
             "docker": docker,
             "rootless": list(wish.rootless_users),
@@ -486,29 +488,23 @@ class _Resolver:
         since = self.catalog.container_toolkit.cdi.refresh.since
         return key(version) >= key(str(since))
 
-    def _wants_cdi(self, version: str) -> bool | None:
+    def _wants_cdi(self, version: str) -> tuple[bool | None, str]:
+        """(whether the CDI specification is to be kept current, why); None: nothing is done about it."""
         if self.wish.cdi != "auto":
-            return self.wish.cdi == "always"
-        return True if "podman" in self.wish.runtimes or self.wish.rootless_users or self._has_units(version) else None
-
-    def _cdi_because(self, version: str) -> str:
-        if self.wish.cdi != "auto":
-            return f"container_toolkit_cdi is {self.wish.cdi}"
+            return self.wish.cdi == "always", f"container_toolkit_cdi is {self.wish.cdi}"
         if "podman" in self.wish.runtimes:
-            return "podman takes GPUs by it"
+            return True, "podman takes GPUs by it"
         if self.wish.rootless_users:
-            return "a rootless docker takes GPUs by it"
-        return f"container toolkit {version} has units for it"
+            return True, "a rootless docker takes GPUs by it"
+        return (True, f"container toolkit {version} has units for it") if self._has_units(version) else (None, "")
 
-    def _cdi(self, version: str) -> bool | None:
-        wanted, have = self._wants_cdi(version), self.containers
-        if wanted is None:
-            return None
+    def _cdi(self, version: str, wanted: bool) -> None:
+        have = self.containers
         ours = hosts.own_cdi_files(self.facts)
         if not wanted:
             if ours:
                 self.todo.append("remove our units for the CDI specification")
-            return False
+            return
         units = have.cdi_units or ("toolkit" if self._has_units(version) else None)
         if units == "masked":
             self.out.warn(
@@ -526,7 +522,6 @@ class _Resolver:
             self.todo.append(f"make the CDI specification anew: {stale[0]}")
         elif not have.cdi and self.facts.module.loaded:
             self.todo.append("make the CDI specification")
-        return True
 
     def _links(self) -> bool:
         if not self.wish.device_links:
