@@ -18,7 +18,6 @@ from provision.errors import Issue
 from provision.facts import CondaPrefix, Facts
 from provision.parts.conda.addresses import unverified
 from provision.parts.conda.desired import CondaWish
-from provision.parts.plan import Reason
 
 if TYPE_CHECKING:
     from provision.parts.conda.resolve import CondaDecision
@@ -89,7 +88,7 @@ class _Prefix:
         system = self.managed and self.owner == wish.owner and path_is(self.path, wish.prefix)
         state = found.state if found else "absent"
         if not self.managed and state != "whole":
-            self.block(
+            self.out.block(
                 "conda.prefix_missing",
                 f"there is no conda in {self.path}",
                 [f"an environment names it as its prefix; it is {state}"],
@@ -115,23 +114,19 @@ class _Prefix:
                 action, installer, url = "", None, ""
                 self.because.clear()
             elif not installer.sha256 and unverified(url):
-                self.out.blockers.append(
-                    Issue(
-                        code="conda.unverified",
-                        message=f"the installer comes over http, and nothing verifies it: {url}",
-                        because=["it is run, so whoever is on the way there could run code on this host"],
-                        hint="miniconda_installer_sha256, an exact miniconda_version, or an address with https://",
-                    )
+                self.out.block(
+                    "conda.unverified",
+                    f"the installer comes over http, and nothing verifies it: {url}",
+                    ["it is run, so whoever is on the way there could run code on this host"],
+                    "miniconda_installer_sha256, an exact miniconda_version, or an address with https://",
                 )
                 return None
             elif installer.version == "latest":
-                self.out.warnings.append(
-                    Issue(
-                        code="conda.unpinned",
-                        message=f"{self.path}: the installer of the day is not pinned",
-                        because=["its content changes under its name, so no checksum can be held against it"],
-                        hint="an exact miniconda_version is checked by its sha256",
-                    )
+                self.out.warn(
+                    "conda.unpinned",
+                    f"{self.path}: the installer of the day is not pinned",
+                    ["its content changes under its name, so no checksum can be held against it"],
+                    "an exact miniconda_version is checked by its sha256",
                 )
         if installer:
             self._compare_checksum(installer)
@@ -168,9 +163,6 @@ class _Prefix:
             details=tuple(self.details),
         )
 
-    def block(self, code: str, message: str, because: Sequence[str], hint: str) -> None:
-        self.out.blockers.append(Issue(code=code, message=message, because=list(because), hint=hint))
-
     def _action(self, state: str) -> str | None:
         """What has to be done with what is there; None and a blocker where that is not allowed."""
         found = self.found
@@ -178,7 +170,7 @@ class _Prefix:
             self.because.append("it is not there")
             return "install"
         if state == "foreign":
-            self.block(
+            self.out.block(
                 "conda.prefix_foreign",
                 f"{self.path} holds something else than conda",
                 ["it is not ours to move or remove"],
@@ -193,7 +185,7 @@ class _Prefix:
             if self.wish.repair:
                 self.because.append(f"only part of it is there: {', '.join(missing)}")
                 return "repair"
-            self.block(
+            self.out.block(
                 "conda.prefix_partial",
                 f"{self.path} is only part of a conda",
                 missing,
@@ -211,13 +203,10 @@ class _Prefix:
                 return None
             return wish.channels
         if distribution in ("miniconda", "anaconda") and not wish.accept_tos:
-            self.out.reasons.append(
-                Reason(
-                    what="conda channels",
-                    value=f"{CONDA_FORGE} only",
-                    because="Anaconda's terms of service are not accepted (miniconda_accept_tos: false), "
-                    "so its channels are not used",
-                )
+            self.out.reason(
+                "conda channels",
+                f"{CONDA_FORGE} only",
+                "Anaconda's terms of service are not accepted (miniconda_accept_tos: false), so its channels are not used",
             )
             return (CONDA_FORGE,)
         return ("defaults",) if distribution in ("miniconda", "anaconda") else (CONDA_FORGE,)
@@ -239,7 +228,7 @@ class _Prefix:
         for user in mine:
             other = self.facts.conda.shell_init.get(user)
             if other is not None and other != self.path:
-                self.block(
+                self.out.block(
                     "conda.shell_init_other",
                     f"{user}'s .bashrc starts another conda: {other or 'unknown'}",
                     ["two of them in one shell are one too many"],
@@ -251,13 +240,11 @@ class _Prefix:
         """The owner's own checksum counts; that its maker's installer of that name has another one is said."""
         known = known_installer(installer.file, self.catalog, self.machine)
         if known and installer.sha256 and known.sha256 != installer.sha256:
-            self.out.warnings.append(
-                Issue(
-                    code="conda.installer_other",
-                    message=f"{installer.file} is not its maker's, by miniconda_installer_sha256",
-                    because=[f"the catalog knows it by sha256 {known.sha256}"],
-                    hint="leave miniconda_installer_sha256 out to take only what the catalog knows",
-                )
+            self.out.warn(
+                "conda.installer_other",
+                f"{installer.file} is not its maker's, by miniconda_installer_sha256",
+                [f"the catalog knows it by sha256 {known.sha256}"],
+                "leave miniconda_installer_sha256 out to take only what the catalog knows",
             )
 
     def _compare_version(self, existing: CondaPrefix) -> None:
@@ -265,13 +252,11 @@ class _Prefix:
         if not self.managed or wish.update or not wish.version or wish.version == "latest" or not existing.version:
             return
         if not same(existing.version, wish.version.split("-")[0]):
-            self.out.warnings.append(
-                Issue(
-                    code="conda.version_other",
-                    message=f"{self.path} has conda {existing.version}, {wish.version} is asked for",
-                    because=["what is whole is left as it is"],
-                    hint="miniconda_update: true updates what is older; newer is never replaced by older",
-                )
+            self.out.warn(
+                "conda.version_other",
+                f"{self.path} has conda {existing.version}, {wish.version} is asked for",
+                ["what is whole is left as it is"],
+                "miniconda_update: true updates what is older; newer is never replaced by older",
             )
 
     def _around(
@@ -297,9 +282,7 @@ class _Prefix:
             text = conda_common.render_profile(self.path, self.owner, self.wish.umask)
             if self.facts.own_files.get(conda_install.PROFILE) != apt_files.sha256(text):
                 found.append(f"write {conda_install.PROFILE}")
-        done = {u for u, p in self.facts.conda.shell_init.items() if p == self.path} | {
-            *_texts(record.get("shell_init"))
-        }
+        done = {user for user, path in self.facts.conda.shell_init.items() if path == self.path}
         found += [f"conda init for {user}" for user in init if user not in done]
         return found
 

@@ -29,7 +29,6 @@ from provision.parts.conda.suggest import HAS_WAY_OUT, nearest
 from provision.parts.conda.view import HostView, Recipe
 from provision.parts.decision import Decision, Notes
 from provision.parts.driver.installed import is_set_aside, library_version
-from provision.parts.plan import Reason
 
 # Installers refuse it, and nobody wants it emptied (constructor's header; the rest is common sense).
 _SYSTEM_FOLDERS = frozenset(
@@ -150,25 +149,22 @@ class _Resolver:
         for env in self.wish.environments:
             self._environment(env, by_path)
         # Two users' installations are decided for the same reason: it is told once.
-        told: list[Reason] = []
-        for reason in self.out.reasons:
-            told += [] if reason in told else [reason]
-        self.out.reasons = told
+        reasons = self.out.reasons
+        self.out.reasons = [reason for at, reason in enumerate(reasons) if reason not in reasons[:at]]
         return self.out
 
     # --- names and places ------------------------------------------------------------------------------------
-
-    def block(self, code: str, message: str, because: Sequence[str], hint: str) -> None:
-        self.out.block(code, message, list(because), hint)
 
     def _words(self) -> None:
         """Refuse names and paths that cannot be: nothing of them may reach a command."""
         wish = self.wish
         for user in (*wish.all_users, *wish.shell_init, wish.owner, *(e.user for e in wish.environments if e.user)):
             if not _USER.fullmatch(user):
-                self.block("conda.user_invalid", f"{user!r} is no name of a user", [], "write it as /etc/passwd has it")
+                self.out.block(
+                    "conda.user_invalid", f"{user!r} is no name of a user", [], "write it as /etc/passwd has it"
+                )
         if wish.group and not _USER.fullmatch(wish.group):
-            self.block(
+            self.out.block(
                 "conda.user_invalid", f"{wish.group!r} is no name of a group", [], "write it as /etc/group has it"
             )
         for variable, url in (
@@ -190,21 +186,21 @@ class _Resolver:
             self._address(f"file {env.file}", redact.text(text) != text, unverified_in_file(text))
         for env in wish.environments:
             if env.name in ("base", "root"):
-                self.block(
+                self.out.block(
                     "conda.name_invalid",
                     f"environment {env.name}: conda's own is called so",
                     [],
                     "take another name; the base is left to conda itself",
                 )
             elif env.name.lower() in ("true", "false"):
-                self.block(
+                self.out.block(
                     "conda.name_invalid",
                     f"an environment is called {env.name.lower()}",
                     ["no, off, yes and on without quotes are false or true in YAML"],
                     'write its name in quotes: name: "no"',
                 )
             elif not _NAME.fullmatch(env.name):
-                self.block(
+                self.out.block(
                     "conda.name_invalid",
                     f"environment {env.name!r}: no name for an environment",
                     ["letters, digits, and _ . + - inside"],
@@ -213,7 +209,7 @@ class _Resolver:
         listed = [(env.name, self.places[wish.prefix_of(env)]) for env in wish.environments]
         for (name, prefix), count in Counter(listed).items():
             if count > 1:
-                self.block(
+                self.out.block(
                     "conda.name_twice",
                     f"environment {name} is asked for {count} times in {prefix}",
                     [],
@@ -228,7 +224,7 @@ class _Resolver:
             *(("miniconda_shell_init", u) for u in wish.shell_init),
         ):
             if f"~{user}" in self.places.unknown:
-                self.block(
+                self.out.block(
                     "conda.user_unknown",
                     f"there is no user {user} on this host",
                     [f"named in {variable}"],
@@ -237,14 +233,14 @@ class _Resolver:
 
     def _address(self, variable: str, secret: bool, unverified: str | Literal[False]) -> None:
         if secret:
-            self.block(
+            self.out.block(
                 "conda.url_secret",
                 f"{variable} holds a password or token",
                 ["it would be in plans, logs and argv"],
                 "take it out; a .netrc of the owner on the host is read by conda and pip, and git goes over ssh with a deploy key",
             )
         elif unverified and not self.wish.allow_http:
-            self.block(
+            self.out.block(
                 "conda.unverified",
                 f"{variable}: nothing verifies what comes from {unverified}",
                 ["whoever is on the way there could put in code, which this host would run"],
@@ -275,7 +271,7 @@ class _Resolver:
             variable, "miniconda_prefix: /opt/miniconda3" if own else "take the key prefix out"
         )
         if re.match(r"~(/|$)", path):
-            self.block(
+            self.out.block(
                 "conda.prefix_invalid",
                 f"{path!r} does not say whose home is meant",
                 [f"it is the {variable}"],
@@ -283,27 +279,29 @@ class _Resolver:
             )
         elif asked in self.places.unknown:
             user = asked[1:].partition("/")[0]
-            self.block(
+            self.out.block(
                 "conda.user_unknown",
                 f"there is no user {user} on this host",
                 [f"{asked} is asked for"],
                 f"make the user first, or take {user} out of miniconda_users and the environments",
             )
         elif not path.startswith(("/", "~")) or re.search(r"[\0\n\r]|(^|/)\.\.?(/|$)", path):
-            self.block(
+            self.out.block(
                 "conda.prefix_invalid", f"{path!r} is not the whole path of a folder", [f"it is the {variable}"], other
             )
         elif " " in path:
-            self.block(
+            self.out.block(
                 "conda.prefix_space",
                 f"no conda can be installed in {path!r}",
                 ["its installer refuses a path with a space"],
                 other,
             )
         elif re.search(r"[^\w./+~@-]", path):
-            self.block("conda.prefix_invalid", f"{path!r} has signs that shells and installers trip over", [], other)
+            self.out.block(
+                "conda.prefix_invalid", f"{path!r} has signs that shells and installers trip over", [], other
+            )
         elif path in _SYSTEM_FOLDERS or path in self.facts.conda.homes.values() or path.startswith(_NOT_A_DISK):
-            self.block(
+            self.out.block(
                 "conda.prefix_unsafe",
                 f"{path} is a folder of the system or a home",
                 ["conda fills a folder of its own"],
@@ -334,14 +332,11 @@ class _Resolver:
 
     # --- environments ----------------------------------------------------------------------------------------
 
-    def _judge(self, env: EnvironmentWish, channels: Sequence[str]) -> EnvironmentJudge:
-        return EnvironmentJudge(env, self.host, self.catalog, self.wish, channels).run()
-
     def _environment(self, env: EnvironmentWish, prefixes: dict[str, CondaPrefix]) -> None:
         prefix = self.places[self.wish.prefix_of(env)]
         target = next((p for p in self.out.prefixes if p.path == prefix), None)
         channels = target.channels if target else ("conda-forge",)
-        judge = self._judge(env, channels)
+        judge = EnvironmentJudge(env, self.host, self.catalog, self.wish, channels).run()
         self._name_ways_out(env, judge)
         self.out.blockers += judge.blockers
         self.out.warnings += judge.warnings
@@ -408,7 +403,7 @@ class _Resolver:
         if found.unfinished:
             return "finish", "making it was cut off"
         if found.state == "foreign":
-            self.block(
+            self.out.block(
                 "conda.environment_foreign",
                 f"{found.path} holds something else than an environment",
                 ["it is not ours to move or remove"],
@@ -426,7 +421,7 @@ class _Resolver:
         if self.wish.rebuild:
             return "rebuild", "; ".join(other)
         who = "" if made_by_us(found) else ", and it was not made by us"
-        self.block(
+        self.out.block(
             "conda.environment_differs",
             f"environment {env.name} is other than asked for{who}",
             other,
