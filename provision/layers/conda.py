@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from provision.facts import CondaEnvironment, Facts
+from provision.parts.conda.state import framework
 
 _MOST = 12
-_FRAMEWORKS = {"torch": ("torch", "pytorch"), "tensorflow": ("tensorflow", "tensorflow-cpu"), "jax": ("jax",)}
 
 
 def conda_lines(facts: Facts) -> list[str]:
@@ -26,14 +26,8 @@ def conda_lines(facts: Facts) -> list[str]:
 
 def frameworks(env: CondaEnvironment) -> dict[str, str]:
     """Frameworks of an environment and their versions, by pip's name or by conda's."""
-    found: dict[str, str] = {}
-    for name, others in _FRAMEWORKS.items():
-        for other in others:
-            package = env.packages.get(other)
-            version = env.pip.get(other) or (package.version if package else None)
-            if version:
-                found.setdefault(name, version)
-    return found
+    found = {name: framework(env, name) for name in ("torch", "tensorflow", "jax")}
+    return {name: version for name, version in found.items() if version}
 
 
 def _line(env: CondaEnvironment) -> str:

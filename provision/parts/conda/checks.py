@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from provision.facts import CondaEnvironment, CondaPrefix, Facts
 from provision.lib.findings import Check
 from provision.parts.check import EnvironmentExpect, Expect, check, failed, passed, skipped, warned
+from provision.parts.conda.state import framework
 
 _GPU_NAME = re.compile(r"cuda|gpu|(^|[^a-z])cu[0-9]{2,3}", re.I)
 _DEFAULTS = re.compile(r"^(defaults|main|r|pkgs/(main|r))$|//repo\.anaconda\.com/pkgs/(main|r)/?$")
@@ -73,7 +74,7 @@ def _differs(item: EnvironmentExpect, env: CondaEnvironment) -> list[str]:
     """What of an environment is other than asked for, as far as names tell."""
     problems = []
     for name, version in sorted(item.frameworks.items()):
-        there = _framework(env, name)
+        there = framework(env, name)
         if there is None:
             problems.append(f"{name} is missing")
             continue
@@ -83,15 +84,6 @@ def _differs(item: EnvironmentExpect, env: CondaEnvironment) -> list[str]:
     if item.lib64 and not env.lib64:
         problems.append("lib64 is missing")
     return problems
-
-
-def _framework(env: CondaEnvironment, name: str) -> str | None:
-    """Version of a framework in an environment, by pip's name or by conda's; None when it is not there."""
-    for other in (name, f"{name}-cpu"):
-        if other in env.pip:
-            return env.pip[other]
-    package = env.packages.get({"torch": "pytorch"}.get(name, name))
-    return package.version if package else None
 
 
 def _begins(version: str, asked: str) -> bool:
@@ -204,7 +196,7 @@ def _of_prefix(prefix: CondaPrefix) -> str:
 def _of(env: CondaEnvironment) -> str:
     """An environment in a line: /opt/miniconda3/envs/x: python 3.11.9, torch 2.6.0+cu124, CUDA 12.4."""
     words = [f"python {env.python}"] if env.python else []
-    words += [f"{name} {v}" for name in ("torch", "tensorflow", "jax") for v in [_framework(env, name)] if v]
+    words += [f"{name} {v}" for name in ("torch", "tensorflow", "jax") for v in [framework(env, name)] if v]
     words += [f"CUDA {env.cuda}"] if env.cuda else []
     return f"{env.path}: {', '.join(words) or env.state}"
 

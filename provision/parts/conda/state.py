@@ -120,13 +120,8 @@ def _by_what_is_there(env: EnvironmentWish, recipe: Recipe, found: CondaEnvironm
     other = []
     if env.python and not same(env.python, found.python or ""):
         other.append(f"its Python is {found.python or 'none'}, {env.python} is asked for")
-    have = {
-        "torch": found.pip.get("torch") or _conda(found, "pytorch"),
-        "tensorflow": found.pip.get("tensorflow") or found.pip.get("tensorflow-cpu") or _conda(found, "tensorflow"),
-        "jax": found.pip.get("jax") or _conda(found, "jax"),
-    }
     for name, wanted in recipe.frameworks.items():
-        asked, there = getattr(env, name, "").split("+")[0] or wanted.split("+")[0], have.get(name)
+        asked, there = getattr(env, name, "").split("+")[0] or wanted.split("+")[0], framework(found, name)
         if not there or not same(asked, there.split("+")[0]):
             other.append(f"its {name} is {there or 'not there'}, {asked} is asked for")
     if (
@@ -136,13 +131,15 @@ def _by_what_is_there(env: EnvironmentWish, recipe: Recipe, found: CondaEnvironm
         and (not found.cuda or minor(found.cuda) != minor(recipe.cuda))
     ):
         other.append(f"its CUDA is {found.cuda or 'none'}, {recipe.cuda} is asked for")
-    if env.cudnn and not same(env.cudnn, _conda(found, "cudnn") or ""):
-        other.append(f"its cuDNN is {_conda(found, 'cudnn') or 'not there'}, {env.cudnn} is asked for")
+    cudnn = found.packages.get("cudnn")
+    if env.cudnn and not same(env.cudnn, cudnn.version if cudnn else ""):
+        other.append(f"its cuDNN is {cudnn.version if cudnn else 'not there'}, {env.cudnn} is asked for")
     if env.packages or env.pip or env.file:
         other.append("whether all that is asked for is in it cannot be told from outside")
     return other
 
 
-def _conda(found: CondaEnvironment, name: str) -> str | None:
-    package = found.packages.get(name)
-    return package.version if package else None
+def framework(env: CondaEnvironment, name: str) -> str | None:
+    """Version of a framework in an environment, by pip's name or by conda's; None when it is not there."""
+    package = env.packages.get({"torch": "pytorch"}.get(name, name))
+    return env.pip.get(name) or env.pip.get(f"{name}-cpu") or (package.version if package else None)
