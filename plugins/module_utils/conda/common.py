@@ -20,6 +20,7 @@ import subprocess
 import sys
 import time
 
+from ansible_collections.gpu.provision.plugins.module_utils.conda import read as conda_read
 from ansible_collections.gpu.provision.plugins.module_utils.lib import host_tree, outputs, own_files, redact
 
 SCHEMA = 1
@@ -316,16 +317,6 @@ def overwrite_text(path, text):
         file.write(text)
 
 
-def again(function, tries=5):
-    """Call a function until no other run comes between; returns what it returns."""
-    for _ in range(tries):
-        try:
-            return function()
-        except OtherRun:
-            continue
-    raise CondaError("conda.busy", "other runs are at work in the same place", hint="wait for them, and run again")
-
-
 def write_text(path, text):
     """Write a file in one step; an existing one keeps its rights."""
     mask = os.umask(0o022)
@@ -351,6 +342,50 @@ def render_profile(prefix, owner="root", umask="022"):
     return head + (
         'case ":$PATH:" in\n    *":%s/condabin:"*) ;;\n    *) PATH="$PATH:%s/condabin" ;;\nesac\n' % (prefix, prefix)
     )
+
+
+class Work(object):
+    """One run for what lies at a path, with our marker while it goes on. done and diff: what the module reports."""
+
+    def __init__(self, params, check, path, marker):
+        self.params, self.check, self.path, self.marker = params, check, path, marker
+        self.owner = Owner(params["owner"], params.get("group"))
+        self.umask = int(params.get("umask") or "022", 8)
+
+    def carry_out(self):
+        """Run until no other run comes between; returns what run returns. Raises CondaError."""
+        try:
+            for _ in range(5):
+                self.done, self.diff = [], []
+                try:
+                    return self.run()
+                except OtherRun:
+                    continue
+        except OSError as error:
+            raise not_writable(self.path, self.owner, error) from None
+        raise CondaError("conda.busy", "other runs are at work in the same place", hint="wait for them, and run again")
+
+    def as_owner(self, function, *args):
+        return as_owner(self.owner, self.umask, function, *args)
+
+    def note(self):
+        """What the marker says, or nothing."""
+        return conda_read.read_note(self.marker)
+
+    def put_marker(self, text):
+        """Begin, unless another run was faster."""
+        try:
+            self.as_owner(create_text, self.marker, text)
+        except FileExistsError:
+            raise OtherRun() from None
+
+    def show(self, path, before, after):
+        """Note a change for --diff."""
+        self.diff.append({"before_header": path, "after_header": path, "before": before, "after": after})
+
+
+def now():
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 # --- what went wrong

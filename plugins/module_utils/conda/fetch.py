@@ -41,7 +41,7 @@ _AGAIN = (408, 429, 500, 502, 503, 504)
 
 
 def fetch(source, folder, name, sha256):
-    """Have the file ``name`` in folder with this checksum, and return {"path", "sha256", "size", "fetched", "resumed"}.
+    """Have the file ``name`` in folder with this checksum, and return {"path", "sha256", "size"}.
 
     source: URL (https, http, file) or a path on this host; sha256: 64 hex digits, or empty for a file whose content
     moves (it is then fetched anew each time). folder must be one that only we write to: what is checked here is run
@@ -76,7 +76,7 @@ def fetch(source, folder, name, sha256):
 def _fetch(source, target, sha256):
     if sha256 and os.path.isfile(target):
         if checksum(target) == sha256:
-            return _answer(target, sha256, False, False)
+            return _answer(target, sha256)
         os.unlink(target)
     path = _local(source)
     resumed = _copy(path, target + ".part") if path else _download(source, target + ".part")
@@ -99,7 +99,7 @@ def _fetch(source, target, sha256):
     os.chmod(target + ".part", 0o644)
     own_files.rename(target + ".part", target)
     _forget(target + ".part")
-    return _answer(target, got, True, resumed)
+    return _answer(target, got)
 
 
 def checksum(path):
@@ -111,8 +111,8 @@ def checksum(path):
     return found.hexdigest()
 
 
-def _answer(path, digest, fetched, resumed):
-    return {"path": path, "sha256": digest, "size": os.path.getsize(path), "fetched": fetched, "resumed": resumed}
+def _answer(path, digest):
+    return {"path": path, "sha256": digest, "size": os.path.getsize(path)}
 
 
 def _local(source):

@@ -16,7 +16,6 @@ import os
 import pwd
 import re
 import shutil
-import time
 
 from ansible_collections.gpu.provision.plugins.module_utils.conda import common as conda_common
 from ansible_collections.gpu.provision.plugins.module_utils.conda import condarc
@@ -27,6 +26,7 @@ from ansible_collections.gpu.provision.plugins.module_utils.conda.common import 
     CondaError,
     Lock,
     Owner,
+    Work,
     read_text,
     write_text,
 )
@@ -47,11 +47,7 @@ def run(params, check=False):
     params: the options of the module conda_install. check: change nothing, say what would be. Returns {"changed",
     "done" (sentences), "diff", "state", "version", "warnings"}.
     """
-    install = _Install(params, check)
-    try:
-        return conda_common.again(install.run)
-    except OSError as error:
-        raise conda_common.not_writable(install.prefix, install.owner, error) from None
+    return _Install(params, check).carry_out()
 
 
 def check_prefix(prefix):
@@ -108,21 +104,13 @@ def decide(state, action, version):
 
 
 def header(path):
-    """What an installer says of itself: {"name", "version", "kib"} (kib: size when unpacked); None: it is none."""
+    """What an installer says of itself: {"kib"}, its size when unpacked or None; None for what is none."""
     with host_tree.open_file(path) as file:
         text = file.read(_HEADER).decode("utf-8", "replace")
     if not text.startswith("#!"):
         return None
-    found = {}
-    for key, pattern in (
-        ("name", r"^# NAME:\s*(\S+)"),
-        ("version", r"^# VER:\s*(\S+)"),
-        ("kib", r'^total_installation_size_kb="([0-9]{1,18})"'),
-    ):
-        match = re.search(pattern, text, re.M)
-        found[key] = match.group(1) if match else None
-    found["kib"] = int(found["kib"]) if found["kib"] else None
-    return found
+    match = re.search(r'^total_installation_size_kb="([0-9]{1,18})"', text, re.M)
+    return {"kib": int(match.group(1)) if match else None}
 
 
 def explain(result, prefix, installer, kept):
@@ -158,19 +146,16 @@ def explain(result, prefix, installer, kept):
     )
 
 
-class _Install(object):
+class _Install(Work):
     """One run: decide, install, then what lies around the prefix."""
 
     def __init__(self, params, check):
-        self.params, self.check = params, check
         self.prefix = conda_common.expand(params["prefix"])
         check_prefix(self.prefix)
-        self.owner = Owner(params["owner"], params.get("group"))
-        self.umask = int(params.get("umask") or "022", 8)
-        self.marker = self.prefix + "/" + conda_read.MARKER
+        Work.__init__(self, params, check, self.prefix, self.prefix + "/" + conda_read.MARKER)
 
     def run(self):
-        self.done, self.diff, self.warnings = [], [], []
+        self.warnings = []
         state = self.state()
         what = decide(state, self.params["action"], self.params.get("version") or "")
         if what:
@@ -193,21 +178,19 @@ class _Install(object):
     def state(self):
         return conda_read.prefix_state(self.prefix)
 
-    def as_owner(self, function, *args):
-        return conda_common.as_owner(self.owner, self.umask, function, *args)
-
     # --- the prefix itself
 
     def base(self, what, state):
         word = {"install": "installed", "finish": "finished", "repair": "repaired", "update": "updated"}[what]
         said = "%s %s %s at %s" % (word, self.params["distribution"], self.params.get("version") or "", self.prefix)
-        self.show(state)
+        asked = "whole %s\n" % (self.params.get("version") or "").rsplit("-", 1)[0]
+        self.show(self.prefix, "%s %s\n" % (state["state"], state["version"] or ""), asked)
         if self.check:
             self.done.append(said)
             return
         self.must_be_writable(state)
         if what == "finish":
-            with self.locked() as lock:
+            with Lock(self.marker, self.prefix) as lock:
                 state = self.state()
                 if not state["missing"] and not state["leftovers"] and self.works():
                     # An installer that went on alone came to its end after we had died.
@@ -248,12 +231,9 @@ class _Install(object):
         return fetched
 
     def begin(self, fetched, over):
-        """Put our marker into the prefix, unless another run was faster, and install under it."""
-        try:
-            self.as_owner(conda_common.create_text, self.marker, self.marker_text(fetched, over))
-        except FileExistsError:
-            raise conda_common.OtherRun() from None
-        with self.locked() as lock:
+        """Put our marker into the prefix, and install under it."""
+        self.put_marker(self.marker_text(fetched, over))
+        with Lock(self.marker, self.prefix) as lock:
             self.install(fetched, over, lock)
 
     def finish(self, state, lock):
@@ -271,23 +251,13 @@ class _Install(object):
             "installer": self.params["installer"],
             "sha256": fetched["sha256"],
             "fresh": not over,
-            "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "started": conda_common.now(),
         }
         if over:
             # Installers write their own .condarc over the one that is there, also with -u.
             kept = self.note().get("condarc")
             note["condarc"] = kept or self.as_owner(read_text, self.prefix + "/.condarc")
         return json.dumps(note) + "\n"
-
-    def show(self, state):
-        self.diff.append(
-            {
-                "before_header": self.prefix,
-                "after_header": self.prefix,
-                "before": "%s %s\n" % (state["state"], state["version"] or ""),
-                "after": "whole %s\n" % (self.params.get("version") or "").rsplit("-", 1)[0],
-            }
-        )
 
     def must_be_writable(self, state):
         """Have the folder of the prefix and a home that the installer can use, or say what is in the way."""
@@ -362,13 +332,6 @@ class _Install(object):
             raise explain(result, self.prefix, installer, kept)
         self.finished(fetched)
 
-    def locked(self):
-        return Lock(self.marker, self.prefix)
-
-    def note(self):
-        """What the marker says, or nothing."""
-        return conda_read.read_note(self.marker)
-
     def works(self):
         """True when the conda of the prefix answers."""
         try:
@@ -395,7 +358,7 @@ class _Install(object):
             "installer": old.get("installer") or self.params["installer"],
             "sha256": fetched["sha256"] if fetched else old.get("sha256"),
             "accept_tos": [],
-            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "time": conda_common.now(),
         }
         self.write_record(record)
         self.as_owner(os.unlink, self.marker)
@@ -497,14 +460,7 @@ class _Install(object):
         self.file_diff(path, before, after)
 
     def file_diff(self, path, before, after):
-        self.diff.append(
-            {
-                "before_header": path,
-                "after_header": path,
-                "before": redact.text(before or ""),
-                "after": redact.text(after),
-            }
-        )
+        self.show(path, redact.text(before or ""), redact.text(after))
 
 
 def _is_newer(version, state):

@@ -26,7 +26,7 @@ from ansible_collections.gpu.provision.plugins.module_utils.conda import run as 
 from ansible_collections.gpu.provision.plugins.module_utils.conda.common import (
     CondaError,
     Lock,
-    Owner,
+    Work,
     read_text,
     write_text,
 )
@@ -41,11 +41,7 @@ def run(params, check=False):
     params: the options of the module conda_environment. check: change nothing, say what would be. Returns {"changed",
     "done" (sentences), "diff", "path", "export" (folder of what was saved, or None)}.
     """
-    environment = _Environment(params, check)
-    try:
-        return conda_common.again(environment.run)
-    except OSError as error:
-        raise conda_common.not_writable(environment.path, environment.owner, error) from None
+    return _Environment(params, check).carry_out()
 
 
 def decide(state, action, params):
@@ -141,37 +137,28 @@ def with_channels(text, channels):
     return condarc.merge(text, {"channels": [*channels, "nodefaults"]}, "the environment file")
 
 
-class _Environment(object):
+class _Environment(Work):
     """One run: decide, make, prove, and what lies around it."""
 
     def __init__(self, params, check):
-        self.params, self.check = params, check
         check_name(params["name"])
         check_channels(params.get("channels") or ())
         self.prefix = conda_common.expand(params["prefix"])
-        self.path = "%s/envs/%s" % (self.prefix, params["name"])
+        path = "%s/envs/%s" % (self.prefix, params["name"])
+        Work.__init__(self, params, check, path, conda_read.environment_marker(path))
         self.aside = "%s/envs/.%s.before-rebuild" % (self.prefix, params["name"])
-        self.marker = conda_read.environment_marker(self.path)
         self.conda = self.prefix + "/bin/conda"
-        self.owner = Owner(params["owner"], params.get("group"))
-        self.umask = int(params.get("umask") or "022", 8)
         self.lock = None
 
     def run(self):
-        self.done, self.diff, self.export = [], [], None
+        self.export = None
         state = self.state()
         what = decide(state, self.params["action"], self.params)
         if what:
             self.must_have_conda()
             word = {"create": "made", "finish": "finished", "rebuild": "rebuilt"}[what]
-            self.diff.append(
-                {
-                    "before_header": self.path,
-                    "after_header": self.path,
-                    "before": conda_marker.describe(state["packages"], state["pip"]),
-                    "after": conda_marker.asked(self.params),
-                }
-            )
+            before = conda_marker.describe(state["packages"], state["pip"])
+            self.show(self.path, before, conda_marker.asked(self.params))
             if not self.check:
                 {"create": self.create, "finish": self.finish, "rebuild": self.rebuild}[what]()
             self.done.append("%s the environment %s" % (word, self.params["name"]))
@@ -189,12 +176,6 @@ class _Environment(object):
 
     def state(self):
         return conda_read.environment_state(self.path)
-
-    def note(self):
-        return conda_read.read_note(self.marker)
-
-    def as_owner(self, function, *args):
-        return conda_common.as_owner(self.owner, self.umask, function, *args)
 
     def must_have_conda(self):
         state = conda_read.prefix_state(self.prefix)["state"]
@@ -255,15 +236,12 @@ class _Environment(object):
 
     def mark(self, aside, moved):
         """Put our marker beside the place, or, once we hold it, say in it how far we are."""
-        note = json.dumps({"prefix": self.path, "started": _now(), "aside": aside, "moved": moved}) + "\n"
+        note = json.dumps({"prefix": self.path, "started": conda_common.now(), "aside": aside, "moved": moved}) + "\n"
         if moved:
             self.as_owner(conda_common.overwrite_text, self.marker, note)
             return
-        self.as_owner(_make_folder, os.path.dirname(self.path))
-        try:
-            self.as_owner(conda_common.create_text, self.marker, note)
-        except FileExistsError:
-            raise conda_common.OtherRun() from None
+        self.as_owner(os.makedirs, os.path.dirname(self.path), 0o777, True)
+        self.put_marker(note)
 
     def make(self):
         """Make the environment in an empty place, prove it and write its record; else the place is as it was before."""
@@ -354,7 +332,7 @@ class _Environment(object):
             "name": self.params["name"],
             "spec": spec,
             "digest": conda_environment.digest(self.path),
-            "time": _now(),
+            "time": conda_common.now(),
         }
         text = json.dumps(record, indent=1, sort_keys=True) + "\n"
         self.as_owner(write_text, self.path + "/" + conda_read.RECORD, text)
@@ -394,9 +372,9 @@ class _Environment(object):
             if before == text:
                 continue
             self.done.append("wrote " + path)
-            self.diff.append({"before_header": path, "after_header": path, "before": before or "", "after": text})
+            self.show(path, before or "", text)
             if not self.check:
-                self.as_owner(_make_folder, os.path.dirname(path))
+                self.as_owner(os.makedirs, os.path.dirname(path), 0o777, True)
                 self.as_owner(write_text, path, text)
 
     def lib64(self):
@@ -406,14 +384,6 @@ class _Environment(object):
         self.done.append("linked %s to lib" % link)
         if not self.check:
             self.as_owner(os.symlink, "lib", link)
-
-
-def _now():
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-
-
-def _make_folder(path):
-    os.makedirs(path, exist_ok=True)
 
 
 def _remove(path):

@@ -54,9 +54,9 @@ def prefix_state(prefix, tree=None):
 
     prefix: absolute path; tree: HostTree (None: this host). Returns a dict: state is ``absent``, ``empty`` (a folder
     with nothing in it), ``whole``, ``partial`` (an installer or an update that did not come to its end) or ``foreign``
-    (something else); ours: a marker or a record of ours is there; marked, fresh: that marker is there, and says that
-    nothing was there before; missing and leftovers (names of what makes it partial); version (of the package conda),
-    python, record (what we wrote when we made it, or None).
+    (something else); marked, fresh: a marker of ours is there, and says that nothing was there before; missing and
+    leftovers (names of what makes it partial); version (of the package conda), python, record (what we wrote when we made it,
+    or None).
     """
     tree = tree or HostTree()
     names = tree.names(prefix)
@@ -76,7 +76,6 @@ def prefix_state(prefix, tree=None):
         state = "partial" if missing or leftovers or marked else "whole"
     return {
         "state": state,
-        "ours": marked or record is not None,
         "marked": marked,
         "fresh": bool(read_note(prefix + "/" + MARKER, tree).get("fresh")) if marked else False,
         "missing": missing if state == "partial" else [],
@@ -102,13 +101,11 @@ def partial_because(state):
 def environment_state(env, tree=None):
     """Say what lies at the path of an environment, in the words of prefix_state.
 
-    marked: our marker says that making it was cut off; ours: we made it or began to; record: what we wrote when it was
-    done; aside: where an environment was moved that this one replaces, or None; packages: {name: {"version", "build"}}
-    of conda; pip: {name: version} of what has metadata in site-packages (names normalised), whoever installed it.
+    marked: our marker says that making it was cut off; record: what we wrote when it was done; packages: {name: {"version",
+    "build"}} of conda; pip: {name: version} of what has metadata in site-packages (names normalised), whoever installed it.
     """
     tree = tree or HostTree()
-    marker = environment_marker(env)
-    marked, record = tree.exists(marker), read_record(env, tree)
+    marked, record = tree.exists(environment_marker(env)), read_record(env, tree)
     packages = package_names(env, tree)
     python = packages.get("python", {}).get("version")
     history = tree.exists(env + "/conda-meta/history")
@@ -123,9 +120,7 @@ def environment_state(env, tree=None):
     return {
         "state": state,
         "marked": marked,
-        "ours": marked or record is not None,
         "record": record,
-        "aside": read_note(marker, tree).get("aside") if marked else None,
         "python": python,
         "packages": packages,
         "pip": distributions(env, tree, python),
