@@ -187,19 +187,8 @@ def read_prefix(tree, path, owners=None, homes=None):
         "owner": owner,
     }
     if state in ("foreign", "empty"):
-        found.update(
-            distribution="other",
-            version=None,
-            python=None,
-            channels=None,
-            condarcs={},
-            settings={},
-            asks_terms=False,
-            tos_accepted=[],
-            record=None,
-        )
         return found
-    packages = conda_read.package_names(path, tree)
+    packages = there["packages"]
     condarcs, settings = {}, {}
     home = (homes or {}).get(owner)
     for file in _condarcs(path, home):

@@ -55,8 +55,8 @@ def prefix_state(prefix, tree=None):
     prefix: absolute path; tree: HostTree (None: this host). Returns a dict: state is ``absent``, ``empty`` (a folder
     with nothing in it), ``whole``, ``partial`` (an installer or an update that did not come to its end) or ``foreign``
     (something else); marked, fresh: a marker of ours is there, and says that nothing was there before; missing and
-    leftovers (names of what makes it partial); version (of the package conda), python, record (what we wrote when we made it,
-    or None).
+    leftovers (names of what makes it partial); packages as environment_state has them; version (of conda), python, record
+    (what we wrote when we made it, or None).
     """
     tree = tree or HostTree()
     names = tree.names(prefix)
@@ -80,6 +80,7 @@ def prefix_state(prefix, tree=None):
         "fresh": bool(read_note(prefix + "/" + MARKER, tree).get("fresh")) if marked else False,
         "missing": missing if state == "partial" else [],
         "leftovers": leftovers,
+        "packages": packages,
         "version": packages.get("conda", {}).get("version"),
         "python": packages.get("python", {}).get("version"),
         "record": record,

@@ -40,7 +40,7 @@ RELOAD_WAIT, START_WAIT = 10.0, 60.0
 class Docker(object):
     """The system's daemon. policy: when_idle, always or never, for restarts. api(socket): docker_api.Client."""
 
-    name = title = "docker"
+    name = "docker"
 
     def __init__(self, host, policy, api=docker_api.Client, kill=os.kill):
         self.host, self.tree, self.policy, self.kill = host, host.tree, policy, kill
@@ -238,14 +238,14 @@ class Docker(object):
         except docker_api.DockerError as error:
             self.host.fail(
                 "containers.docker_silent",
-                "%s runs and does not answer" % self.title,
+                "%s runs and does not answer" % self.name,
                 "journalctl -b -u docker says why; systemctl restart docker",
                 [str(error)],
             )
 
     def _reload(self, wish):
         """Have the daemon read its file again; returns the keys that it then still has otherwise."""
-        self.host.done.append("had %s read %s again" % (self.title, self.config))
+        self.host.done.append("had %s read %s again" % (self.name, self.config))
         if self.host.check:
             return []
         self.kill(self.flags.pid, signal.SIGHUP)
@@ -260,12 +260,12 @@ class Docker(object):
         """Restart the daemon where nobody's containers end by that, or it is agreed to; False where it has to wait."""
         rows = [] if info["live_restore"] else self._running()
         if self.policy == "never" or (rows and self.policy != "always"):
-            self.host.restart_because.append("%s takes up %s at its start only" % (self.title, ", ".join(keys)))
+            self.host.restart_because.append("%s takes up %s at its start only" % (self.name, ", ".join(keys)))
             self.host.in_the_way += rows
             return False
         if docker_proxy.KEY in keys:
             self._read_units()
-        self.host.done.append("restarted " + self.title)
+        self.host.done.append("restarted " + self.name)
         if self.host.check:
             return True
         rc, out, err = self.host.run(self._restart_command(), 120.0)
@@ -276,7 +276,7 @@ class Docker(object):
         if other:
             self.host.fail(
                 "containers.not_registered",
-                "%s was restarted and has other %s than it was given" % (self.title, ", ".join(other)),
+                "%s was restarted and has other %s than it was given" % (self.name, ", ".join(other)),
                 "docker info shows what it has; it may read another file than %s" % self.config,
                 ["it lists %s; default %s" % (", ".join(sorted(answer["runtimes"])), answer["default_runtime"])],
             )
@@ -311,7 +311,7 @@ class Docker(object):
         self.host.unmark(self.name)
         self.host.fail(
             "containers.docker_down",
-            "%s did not start again" % self.title,
+            "%s did not start again" % self.name,
             "journalctl -b -u docker says why",
             [back] + because,
         )
@@ -325,7 +325,7 @@ class Docker(object):
         except docker_api.DockerError as error:
             self.host.fail(
                 "containers.docker_silent",
-                "%s does not say which containers run" % self.title,
+                "%s does not say which containers run" % self.name,
                 "docker ps should answer",
                 [str(error)],
             )
@@ -341,7 +341,7 @@ class Docker(object):
                 "journalctl -b -u docker says why",
             )
         elif self.host.done:
-            self.host.warn("%s does not run: it reads %s when it starts" % (self.title, self.config))
+            self.host.warn("%s does not run: it reads %s when it starts" % (self.name, self.config))
         self.host.unmark(self.name)
 
     def _failed(self):
@@ -361,7 +361,7 @@ class UserDocker(Docker):
 
     def __init__(self, host, policy, user, row, api=docker_api.Client, kill=os.kill):
         self.user, self.row = user, row
-        self.name, self.title = "docker of " + user, "docker of " + user
+        self.name = "docker of " + user
         Docker.__init__(self, host, policy, api, kill)
 
     def _read(self):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import provision.collection  # noqa: F401  (makes the collection importable)
+from ansible_collections.gpu.provision.plugins.module_utils.apt import files as apt_files
 from ansible_collections.gpu.provision.plugins.module_utils.containers import daemon_flags, daemon_json, docker_host
 from ansible_collections.gpu.provision.plugins.module_utils.containers import docker as containers_docker
-from ansible_collections.gpu.provision.plugins.module_utils.containers import files as containers_files
 from provision.catalog import Catalog
 from provision.catalog.versions import key
 from provision.errors import Issue
@@ -208,24 +208,7 @@ def differs(wish: dict[str, Any], facts: Facts) -> list[str]:
 
 def own_file_is(facts: Facts, path: str, text: str) -> bool:
     """True when a file of ours is as it should be."""
-    from ansible_collections.gpu.provision.plugins.module_utils.apt import files as apt_files
-
     return bool(facts.own_files.get(path) == apt_files.sha256(text))
-
-
-def link_rule(facts: Facts) -> bool:
-    """True when the rule for links in /dev/char is there."""
-    return own_file_is(facts, containers_files.UDEV_RULE, containers_files.UDEV_TEXT)
-
-
-def cdi_rules(facts: Facts) -> bool:
-    """True when our units for the specification are as they should be."""
-    return all(own_file_is(facts, path, text) for path, text in containers_files.CDI_UNITS.items())
-
-
-def own_cdi_files(facts: Facts) -> list[str]:
-    """Our units that are there."""
-    return [path for path in containers_files.CDI_UNITS if path in facts.own_files]
 
 
 def lost_at_reload(facts: Facts) -> Issue | None:

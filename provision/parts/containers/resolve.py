@@ -500,7 +500,8 @@ class _Resolver:
 
     def _cdi(self, version: str, wanted: bool) -> None:
         have = self.containers
-        ours = hosts.own_cdi_files(self.facts)
+        texts = containers_files.CDI_UNITS
+        ours = [path for path in texts if path in self.facts.own_files]
         if not wanted:
             if ours:
                 self.todo.append("remove our units for the CDI specification")
@@ -513,7 +514,8 @@ class _Resolver:
                 ["somebody forbade them on this host"],
                 "systemctl unmask nvidia-cdi-refresh.service nvidia-cdi-refresh.path",
             )
-        if units is None or (units == "ours" and not hosts.cdi_rules(self.facts)):
+        is_ours = all(hosts.own_file_is(self.facts, path, text) for path, text in texts.items())
+        if units is None or (units == "ours" and not is_ours):
             self.todo.append("write units that keep the CDI specification current")
         elif units == "toolkit" and ours:
             self.todo.append("remove our units: the toolkit has its own")
@@ -528,7 +530,7 @@ class _Resolver:
             if containers_files.UDEV_RULE in self.facts.own_files:
                 self.todo.append("remove our rule for links in /dev/char")
             return False
-        if not hosts.link_rule(self.facts):
+        if not hosts.own_file_is(self.facts, containers_files.UDEV_RULE, containers_files.UDEV_TEXT):
             self.todo.append("write the rule that links NVIDIA's devices in /dev/char")
         elif self.containers.device_links_missing:
             self.todo.append(f"link {and_(self.containers.device_links_missing[:4])} in /dev/char")
