@@ -13,7 +13,7 @@ import yaml
 _BUILD_CUDA = re.compile(r"cuda_?([0-9]+\.[0-9]+|[0-9]{3})")
 
 
-@dataclass(frozen=True)
+@dataclass
 class CondaFile:
     """kind: environment (YAML) or explicit (a list of URLs). torch, cuda, python, tensorflow: versions, or empty.
 
@@ -27,9 +27,32 @@ class CondaFile:
     tensorflow: str = ""
     cuda: str = ""
     cpu: bool = False
-    # torch is among the packages for pip
-    from_pip: bool = False
     error: str = ""
+
+    def add_conda(self, name: str, version: str, build: str) -> None:
+        if name == "python":
+            self.python = ".".join(version.split(".")[:2])
+        elif name == "pytorch":
+            self.torch = version
+            match = _BUILD_CUDA.search(build)
+            if match:
+                digits = match[1]
+                self.cuda = digits if "." in digits else f"{digits[:-1]}.{digits[-1]}"
+            self.cpu = self.cpu or "cpu" in build
+        elif name in ("pytorch-cuda", "cudatoolkit", "cuda-version") and version:
+            self.cuda = self.cuda or ".".join(version.split(".")[:2])
+        elif name in ("cpuonly", "pytorch-cpu"):
+            self.cpu = True
+
+    def add_pip(self, line: str) -> None:
+        match = re.match(r"^(torch|tensorflow)(?:\[[^\]]*\])?\s*==\s*([0-9][0-9.]*)(?:\+(\w+))?", line)
+        if match and match[1] == "tensorflow":
+            self.tensorflow = match[2].rstrip(".")
+        elif match:
+            self.torch = match[2].rstrip(".")
+            tag = re.fullmatch(r"cu([0-9]{2,3})([0-9])", match[3] or "")
+            self.cuda = f"{tag[1]}.{tag[2]}" if tag else self.cuda
+            self.cpu = self.cpu or (match[3] or "").startswith("cpu")
 
 
 def read_file(content: str) -> CondaFile:
@@ -48,14 +71,14 @@ def read_file(content: str) -> CondaFile:
             return CondaFile(error=f"of its dependencies {item!r} is neither a package nor a list of packages for pip")
     conda = [item for item in data["dependencies"] if isinstance(item, str)]
     pip = [line for item in data["dependencies"] if isinstance(item, dict) for line in item["pip"]]
-    found = _Found()
-    for item in conda:
-        found.conda(*_spec(item))
-    for line in pip:
-        found.pip(line)
     channels = tuple(str(channel) for channel in data.get("channels") or ())
     # Without a list conda takes its configured channels, and so does "nodefaults" only say what is left out.
-    return found.file("environment", tuple(c for c in channels if c != "nodefaults"))
+    found = CondaFile("environment", tuple(c for c in channels if c != "nodefaults"))
+    for item in conda:
+        found.add_conda(*_spec(item))
+    for line in pip:
+        found.add_pip(line)
+    return found
 
 
 def is_explicit(content: str) -> bool:
@@ -64,17 +87,18 @@ def is_explicit(content: str) -> bool:
 
 
 def _explicit(content: str) -> CondaFile:
-    found, channels = _Found(), []
+    found, channels = CondaFile("explicit"), []
     for line in content.splitlines():
         match = re.match(r"^(\S+)/(?:linux-\S+?|noarch)/([^/#\s]+)\.(?:conda|tar\.bz2)", line.strip())
         if match:
             channels.append(match[1])
             parts = match[2].rsplit("-", 2)
             if len(parts) == 3:
-                found.conda(*parts)
+                found.add_conda(*parts)
     if not channels:
         return CondaFile(error="an explicit list without packages for Linux")
-    return found.file("explicit", tuple(dict.fromkeys(channels)))
+    found.channels = tuple(dict.fromkeys(channels))
+    return found
 
 
 def _spec(text: str) -> tuple[str, str, str]:
@@ -84,39 +108,3 @@ def _spec(text: str) -> tuple[str, str, str]:
     plain = re.match(r"^[A-Za-z0-9_.-]+", name)
     exact = version.strip() if re.fullmatch(r"[0-9][0-9.]*", version.strip().rstrip(".*")) else ""
     return (plain[0].lower() if plain else ""), exact.rstrip(".*"), build.strip()
-
-
-class _Found:
-    """Collects what concerns the GPU."""
-
-    def __init__(self) -> None:
-        self.python = self.torch = self.tensorflow = self.cuda = ""
-        self.cpu = self.from_pip = False
-
-    def conda(self, name: str, version: str, build: str) -> None:
-        if name == "python":
-            self.python = ".".join(version.split(".")[:2])
-        elif name == "pytorch":
-            self.torch = version
-            match = _BUILD_CUDA.search(build)
-            if match:
-                digits = match[1]
-                self.cuda = digits if "." in digits else f"{digits[:-1]}.{digits[-1]}"
-            self.cpu = self.cpu or "cpu" in build
-        elif name in ("pytorch-cuda", "cudatoolkit", "cuda-version") and version:
-            self.cuda = self.cuda or ".".join(version.split(".")[:2])
-        elif name in ("cpuonly", "pytorch-cpu"):
-            self.cpu = True
-
-    def pip(self, line: str) -> None:
-        match = re.match(r"^(torch|tensorflow)(?:\[[^\]]*\])?\s*==\s*([0-9][0-9.]*)(?:\+(\w+))?", line)
-        if match and match[1] == "tensorflow":
-            self.tensorflow = match[2].rstrip(".")
-        elif match:
-            self.torch, self.from_pip = match[2].rstrip("."), True
-            tag = re.fullmatch(r"cu([0-9]{2,3})([0-9])", match[3] or "")
-            self.cuda = f"{tag[1]}.{tag[2]}" if tag else self.cuda
-            self.cpu = self.cpu or (match[3] or "").startswith("cpu")
-
-    def file(self, kind: str, channels: tuple[str, ...]) -> CondaFile:
-        return CondaFile(kind, channels, self.python, self.torch, self.tensorflow, self.cuda, self.cpu, self.from_pip)
