@@ -233,10 +233,11 @@ def _working(prefix):
 
 
 class Result(object):
-    """What a program left: rc (negative: the signal that ended it), text (output and errors, redacted), timed_out."""
+    """What a program left: rc, signal (that ended it or what it started, else 0), text (output and errors, redacted), timed_out."""
 
     def __init__(self, rc, text, timed_out):
         self.rc, self.text, self.timed_out = rc, text, timed_out
+        self.signal = abs(rc) % 128 if rc < 0 or rc in (137, 143) else 0
 
 
 def environment(owner, extra=None):

@@ -163,10 +163,10 @@ def explain(result, who, name, path, sources=()):
         )
     if conda_common.full_disk(result.text):
         return conda_common.disk_error(path, result.text)
-    if result.rc < 0 or result.rc in (137, 143):
+    if result.signal:
         return CondaError(
             "conda.killed",
-            "%s was ended by signal %d while it made %s" % (who, abs(result.rc) % 128, name),
+            "%s was ended by signal %d while it made %s" % (who, result.signal, name),
             lines,
             "run again: it is made anew then; dmesg says whether the kernel ran out of memory",
         )

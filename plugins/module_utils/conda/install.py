@@ -123,11 +123,10 @@ def explain(result, prefix, installer, kept):
         return CondaError(
             "conda.installer_slow", "%s did not end in time" % installer, lines, "is the disk slow or a network disk?"
         )
-    if result.rc < 0 or result.rc in (137, 143):
-        number = -result.rc if result.rc < 0 else result.rc - 128
+    if result.signal:
         return CondaError(
             "conda.installer_killed",
-            "%s was ended by signal %d" % (installer, number),
+            "%s was ended by signal %d" % (installer, result.signal),
             lines,
             "run again: it is finished then; dmesg says whether the kernel ran out of memory",
         )
@@ -325,9 +324,8 @@ class _Install(Work):
         if result.rc != 0 or state["missing"] or state["leftovers"] or not self.works():
             # the marker is ours, now
             result.text += "\n" + "\n".join(conda_read.partial_because(dict(state, marked=False)))
-            killed = result.rc < 0 or result.rc in (137, 143)
             kept = "what is there stays and is finished by the next run"
-            if not over and not killed and self.wipe(True):
+            if not over and not result.signal and self.wipe(True):
                 kept = "nothing was left at " + self.prefix
             raise explain(result, self.prefix, installer, kept)
         self.finished(fetched)

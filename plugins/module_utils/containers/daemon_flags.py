@@ -281,6 +281,17 @@ def conflicts(flags, value):
     return found
 
 
+def way_out(flag, config, new=False):
+    """What to do about a flag whose key is in the file too; new: it would be, once the wish is written."""
+    name, _, path = flag.value.partition("=")
+    if flag.key == "runtimes" and name != daemon_json.RUNTIME:
+        entry = '"runtimes": {"%s": {"path": "%s"}}' % (name, path)
+        return "move it into %s, %s, and out of %s" % (config, entry, flag.place)
+    if new:
+        return "move it from %s into %s; or leave container_toolkit's %s unset" % (flag.place, config, flag.key)
+    return "take %s out of %s: %s says it" % (flag.text, flag.place, config)
+
+
 def runtimes_of(flags):
     """{name: path} of runtimes that flags register."""
     return dict(flag.value.partition("=")[::2] for flag in flags.of("runtimes"))

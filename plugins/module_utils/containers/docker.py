@@ -119,19 +119,10 @@ class Docker(object):
         if not found:
             return
         key, flag = found[0]
-        hint = "take %s out of %s: %s says it" % (flag.text, flag.place, self.config)
-        if key == "runtimes" and flag.value.partition("=")[0] != daemon_json.RUNTIME:
-            name, _, path = flag.value.partition("=")
-            hint = 'move it into %s, "runtimes": {"%s": {"path": "%s"}}, and out of %s' % (
-                self.config,
-                name,
-                path,
-                flag.place,
-            )
         self.host.fail(
             "containers.flag_conflict",
             "%s is given by a flag of dockerd and in %s: it would not start" % (key, self.config),
-            hint,
+            daemon_flags.way_out(flag, self.config),
             ["%s: %s" % (one.place, one.text) for _, one in found] + ["%s was not changed" % self.config],
         )
 
@@ -145,12 +136,7 @@ class Docker(object):
         if said is None:
             self.host.warn("%s could not be asked what it thinks of %s" % (program, self.config))
         if said:
-            self.host.fail(
-                "containers.dockerd_refuses",
-                "dockerd would refuse %s: %s" % (self.config, said),
-                "mend what it names in %s, then run again" % self.config,
-                ["%s was not changed" % self.config],
-            )
+            self._dockerd_refuses("refuse %s: %s" % (self.config, said), "mend what it names in %s")
 
     def _may_start(self, value):
         """What dockerd from 24.0 on says at its start only, and not when it is asked (seen with 26.1)."""
@@ -163,12 +149,15 @@ class Docker(object):
         elif default not in known and "/" not in default and not default.startswith("io.containerd."):
             wrong = "default-runtime is %s, and no runtime of that name is registered" % default
         if wrong:
-            self.host.fail(
-                "containers.dockerd_refuses",
-                "dockerd would not start with %s: %s" % (self.config, wrong),
-                "mend it in %s, then run again" % self.config,
-                ["%s was not changed" % self.config],
-            )
+            self._dockerd_refuses("not start with %s: %s" % (self.config, wrong), "mend it in %s")
+
+    def _dockerd_refuses(self, would, hint):
+        self.host.fail(
+            "containers.dockerd_refuses",
+            "dockerd would " + would,
+            hint % self.config + ", then run again",
+            ["%s was not changed" % self.config],
+        )
 
     def _judge_as(self):
         return None

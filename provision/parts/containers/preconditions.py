@@ -122,19 +122,11 @@ def check_flags(keys: list[str], facts: Facts, out: ContainersDecision) -> None:
     first = both[0]
     new = first.key not in docker.file.keys
     says = "would be set" if new else "is set"
-    hint = f"take {first.text} out of {first.place}: {docker.file.path} says it"
-    if first.key == "runtimes" and first.value.partition("=")[0] != daemon_json.RUNTIME:
-        name, _, path = first.value.partition("=")
-        hint = (
-            f'move it into {docker.file.path}, "runtimes": {{"{name}": {{"path": "{path}"}}}}, and out of {first.place}'
-        )
-    elif new:
-        hint = f"move it from {first.place} into {docker.file.path}; or leave container_toolkit's {first.key} unset"
     out.block(
         "containers.flag_conflict",
         f"{first.key} {says} in {docker.file.path} and is a flag of dockerd: it would not start",
         [f"{flag.place}: {flag.text}" for flag in both[:6]],
-        hint,
+        daemon_flags.way_out(first, docker.file.path, new),
     )
 
 
