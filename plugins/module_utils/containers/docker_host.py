@@ -16,14 +16,13 @@ _FIRST_USER = 1000
 
 
 def look(tree):
-    """{engine, snap, podman, desktop: [users], rootless: {user: {home, uid, config, running}}, users: {name: home}}.
+    """{engine, snap, podman, desktop: [users], rootless: {user: {home, uid, gid, config, running}}}.
 
     engine: path of the system's dockerd, or None; snap: docker comes as a snap; podman: /usr/bin/docker is podman's.
     desktop: users whose docker command goes to Docker Desktop; rootless: users who have a daemon of their own.
     """
-    accounts = users(tree)
     desktop, rootless = [], {}
-    for name, row in accounts.items():
+    for name, row in users(tree).items():
         context = _context(tree, row["home"])
         if context.startswith("desktop"):
             desktop.append(name)
@@ -37,7 +36,6 @@ def look(tree):
         "podman": _is_podman(tree),
         "desktop": desktop,
         "rootless": rootless,
-        "users": {name: row["home"] for name, row in accounts.items()},
     }
 
 

@@ -278,7 +278,7 @@ class EnvironmentJudge(Frameworks):
         pip = [*self._pip, *env.pip]
         steps = list(self._wheels)
         if pip:
-            torch = [str(item) for step in self._wheels for item in _list(step["packages"])]
+            torch = [item for step in self._wheels for item in step["packages"]]
             # Named again, so that nothing that comes later moves it to another build.
             guards = torch + (["numpy<2"] if self._needs_old_numpy() else [])
             steps.append({"packages": guards + pip, "index_url": self.wish.pip_index_url, "extra_index_urls": []})
@@ -417,10 +417,6 @@ def _is_requirement(text: str) -> bool:
     except InvalidRequirement:
         return False
     return True
-
-
-def _list(value: object) -> list[object]:
-    return list(value) if isinstance(value, (list, tuple)) else []
 
 
 def _span(listed: Sequence[str]) -> str:

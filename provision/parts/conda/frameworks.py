@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
 from provision.catalog import Catalog, TorchRelease
 from provision.catalog.builds import Driver, choose_torch, of_tensorflow, of_toolkit, of_torch, torch_tags
@@ -39,7 +40,7 @@ class Frameworks:
         # packages of conda beside Python: cuDNN before CUDA before frameworks
         self._conda: list[str] = []
         # steps of pip with an index of their own
-        self._wheels: list[dict[str, object]] = []
+        self._wheels: list[dict[str, Any]] = []
         self._pip: list[str] = []
         self._frameworks: dict[str, str] = {}
         self._cudas: list[str] = []
