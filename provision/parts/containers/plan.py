@@ -5,6 +5,7 @@ Pure. The spec is exactly the arguments of the module container_runtime; the ste
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import provision.collection  # noqa: F401  (makes the collection importable)
@@ -58,39 +59,37 @@ def _summary(target: ContainersTarget) -> str:
     return f"container toolkit {target.version}" + (f" for {and_(words)}" if words else "")
 
 
+def _step(steps: list[Step], name: str, title: str, because: str, details: Sequence[str] = ()) -> None:
+    steps.append(Step(id=name, part="containers", title=title, because=because, details=list(details)))
+
+
 def _packages(target: ContainersTarget, steps: list[Step]) -> None:
     """Steps whose details are the packages that they bring; the one without details brings all others, dependencies too."""
     toolkit = [name for name in target.packages if name in target.names]
     if toolkit:
-        steps.append(
-            Step(
-                id="packages",
-                part="containers",
-                title=f"install NVIDIA's container toolkit {target.version}",
-                because="container_toolkit_runtimes is not empty, and its packages belong together at one version",
-                details=toolkit if target.installs else [],
-            )
+        _step(
+            steps,
+            "packages",
+            f"install NVIDIA's container toolkit {target.version}",
+            "container_toolkit_runtimes is not empty, and its packages belong together at one version",
+            toolkit if target.installs else [],
         )
     for runtime, package in (("docker", "docker.io"), ("podman", "podman")):
         if runtime in target.installs:
-            steps.append(
-                Step(
-                    id="packages",
-                    part="containers",
-                    title=f"install {package} {target.packages[package]}",
-                    because=f"container_toolkit_install_{runtime} is true",
-                    details=[] if runtime == target.installs[0] else [package],
-                )
+            _step(
+                steps,
+                "packages",
+                f"install {package} {target.packages[package]}",
+                f"container_toolkit_install_{runtime} is true",
+                [] if runtime == target.installs[0] else [package],
             )
     if target.remove:
-        steps.append(
-            Step(
-                id="packages",
-                part="containers",
-                title=f"remove {and_(list(target.remove))}",
-                because="the container toolkit replaced them (container_toolkit_remove_legacy)",
-                details=list(target.remove),
-            )
+        _step(
+            steps,
+            "packages",
+            f"remove {and_(list(target.remove))}",
+            "the container toolkit replaced them (container_toolkit_remove_legacy)",
+            target.remove,
         )
 
 
@@ -101,15 +100,7 @@ def _hold(wish: ContainersWish, facts: Facts, target: ContainersTarget, apt: Apt
         apt.extra_release = list(target.names)
         held = [name for name in here if rows[name].held]
         if held:
-            steps.append(
-                Step(
-                    id="hold",
-                    part="containers",
-                    title=f"release {len(held)} holds",
-                    because="container_toolkit_hold is false",
-                    details=held,
-                )
-            )
+            _step(steps, "hold", f"release {len(held)} holds", "container_toolkit_hold is false", held)
         return
     apt.extra_hold = list(target.names)
     loose = [name for name in here if not rows[name].held]
@@ -117,42 +108,33 @@ def _hold(wish: ContainersWish, facts: Facts, target: ContainersTarget, apt: Apt
     if loose or coming:
         title = "hold the toolkit's packages by their exact names" if coming else f"hold {len(loose)} packages"
         because = "an update must not move them apart, nor to a version that the runtimes cannot work with"
-        steps.append(Step(id="hold", part="containers", title=title, because=because, details=[] if coming else loose))
+        _step(steps, "hold", title, because, [] if coming else loose)
 
 
 def _runtimes(wish: ContainersWish, facts: Facts, target: ContainersTarget, steps: list[Step]) -> None:
     if target.todo:
         words = and_(list(target.runtimes)) or "rootless docker"
-        steps.append(
-            Step(
-                id="containers",
-                part="containers",
-                title=f"give GPUs to containers of {words}",
-                because="what is there is kept, one key is changed where one has to",
-                details=list(target.todo),
-            )
+        _step(
+            steps,
+            "containers",
+            f"give GPUs to containers of {words}",
+            "what is there is kept, one key is changed where one has to",
+            target.todo,
         )
     docker = facts.containers.docker
     if target.restart:
         waits = bool(target.disturbed) and wish.restart != "always" or wish.restart == "never"
         details = [f"would end {title}" if waits else f"ends {title}" for title in target.disturbed]
-        steps.append(
-            Step(
-                id="restart",
-                part="containers",
-                title="restart docker" + (", left to you (exit code 6)" if waits else ""),
-                because=target.restart,
-                details=details,
-            )
+        _step(
+            steps,
+            "restart",
+            "restart docker" + (", left to you (exit code 6)" if waits else ""),
+            target.restart,
+            details,
         )
     elif target.keys and docker.pid:
-        steps.append(
-            Step(
-                id="restart",
-                part="containers",
-                title="have docker read its file again",
-                because="it takes this up without a restart; containers go on",
-            )
+        _step(
+            steps, "restart", "have docker read its file again", "it takes this up without a restart; containers go on"
         )
 
 
