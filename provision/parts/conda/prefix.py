@@ -50,27 +50,13 @@ class PrefixTarget:
     details: tuple[str, ...] = ()
 
 
-def decide_prefix(
-    wish: CondaWish,
-    path: str,
-    owner: str,
-    found: CondaPrefix | None,
-    catalog: Catalog,
-    machine: str,
-    facts: Facts,
-    out: CondaDecision,
-    *,
-    managed: bool,
-) -> PrefixTarget | None:
-    """Decide one installation; blockers, warnings and reasons go to ``out``. None where it is refused.
+@dataclass
+class PrefixJudge:
+    """Decides one installation; blockers, warnings and reasons go to ``out``.
 
     managed: it is asked for itself, not only named by an environment as the place to be made in.
     """
-    return _Prefix(wish, path, owner, found, catalog, machine, facts, out, managed).decide()
 
-
-@dataclass
-class _Prefix:
     wish: CondaWish
     path: str
     owner: str
@@ -84,6 +70,7 @@ class _Prefix:
     details: list[str] = field(default_factory=list)
 
     def decide(self) -> PrefixTarget | None:
+        """The installation as it is to be; None where it is refused."""
         wish, found = self.wish, self.found
         system = self.managed and self.owner == wish.owner and path_is(self.path, wish.prefix)
         state = found.state if found else "absent"

@@ -23,7 +23,7 @@ from provision.facts import CondaEnvironment, CondaPrefix, Facts
 from provision.parts.conda.addresses import unverified, unverified_in_file
 from provision.parts.conda.desired import CondaWish, EnvironmentWish, Places, places
 from provision.parts.conda.environment import EnvironmentJudge
-from provision.parts.conda.prefix import PrefixTarget, decide_prefix, needs_terms, terms_issue
+from provision.parts.conda.prefix import PrefixJudge, PrefixTarget, needs_terms, terms_issue
 from provision.parts.conda.state import differences, made_by_us
 from provision.parts.conda.suggest import HAS_WAY_OUT, nearest
 from provision.parts.conda.view import HostView, Recipe
@@ -133,17 +133,9 @@ class _Resolver:
         self.out.wanted = list(owners)
         for path, owner in owners.items():
             found = by_path.get(path)
-            target = decide_prefix(
-                self.wish,
-                path,
-                owner,
-                found,
-                self.catalog,
-                self.host.machine,
-                self.facts,
-                self.out,
-                managed=path not in self._others(),
-            )
+            machine, managed = self.host.machine, path not in self._others()
+            judge = PrefixJudge(self.wish, path, owner, found, self.catalog, machine, self.facts, self.out, managed)
+            target = judge.decide()
             if target is not None:
                 self.out.prefixes.append(target)
         for env in self.wish.environments:
