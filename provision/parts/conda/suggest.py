@@ -71,27 +71,13 @@ def _changes(env: EnvironmentWish, catalog: Catalog) -> Iterator[Change]:
     versions, snakes = _versions(env, catalog), _pythons(env, catalog)
     name = "torch" if env.torch else "tensorflow" if env.tensorflow else ""
     if env.cuda:
-        for cuda in cudas:
-            yield {"cuda": cuda}
-    if env.python:
-        for python in snakes:
-            yield {"python": python}
-    for version in versions:
-        yield {name: version}
-    snakes = snakes[:3]
-    for cuda in cudas:
-        for python in snakes:
-            yield {"cuda": cuda, "python": python}
-    for version in versions:
-        for cuda in cudas:
-            yield {name: version, "cuda": cuda}
-    for version in versions:
-        for python in snakes:
-            yield {name: version, "python": python}
-    for version in versions:
-        for cuda in cudas:
-            for python in snakes:
-                yield {name: version, "cuda": cuda, "python": python}
+        yield from ({"cuda": cuda} for cuda in cudas)
+    yield from ({"python": python} for python in snakes)
+    yield from ({name: version} for version in versions)
+    values = {"cuda": cudas, "python": snakes[:3], name: versions}
+    for keys in (("cuda", "python"), (name, "cuda"), (name, "python"), (name, "cuda", "python")):
+        for chosen in itertools.product(*(values[key_] for key_ in keys)):
+            yield dict(zip(keys, chosen, strict=True))
 
 
 def _cudas(env: EnvironmentWish, catalog: Catalog) -> list[str]:
