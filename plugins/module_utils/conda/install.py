@@ -389,16 +389,8 @@ class _Install(Work):
                 continue
             said = "accepted the terms of %s, as miniconda_accept_tos says" % redact.text(channel)
             if not self.check:
-                argv = [
-                    self.prefix + "/bin/conda",
-                    "tos",
-                    "accept",
-                    "--system",
-                    "--override-channels",
-                    "--channel",
-                    channel,
-                ]
-                result = conda_run.run(argv, self.owner, self.umask, 300)
+                words = ["tos", "accept", "--system", "--override-channels", "--channel", channel]
+                result = conda_run.run([self.prefix + "/bin/conda", *words], self.owner, self.umask, 300)
                 if result.rc == 2 and "invalid choice" in result.text:
                     self.warnings.append("this conda has no terms plugin: it asks for no acceptance")
                     return

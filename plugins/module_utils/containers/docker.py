@@ -384,20 +384,8 @@ class UserDocker(Docker):
 
     def _restart_command(self):
         folder = "/run/user/%d" % self.row["uid"]
-        bus = "unix:path=%s/bus" % folder
-        return [
-            "runuser",
-            "-u",
-            self.user,
-            "--",
-            "env",
-            "XDG_RUNTIME_DIR=" + folder,
-            "DBUS_SESSION_BUS_ADDRESS=" + bus,
-            "systemctl",
-            "--user",
-            "restart",
-            "docker",
-        ]
+        names = ["XDG_RUNTIME_DIR=" + folder, "DBUS_SESSION_BUS_ADDRESS=unix:path=%s/bus" % folder]
+        return ["runuser", "-u", self.user, "--", "env"] + names + ["systemctl", "--user", "restart", "docker"]
 
     def _failed(self):
         return False

@@ -68,50 +68,35 @@ def judge(rc: int | None, text: str, where: str, gpus: int, seconds: float, evid
 
     gpus: how many the host has, 0 not known.
     """
-    numbers: dict[str, float] = {"start_s": round(seconds, 2)}
     seen = len(_GPU_LINE.findall(text)) if rc == 0 else 0
     lines = [line.rstrip() for line in text.splitlines() if line.strip()][-6:]
-    evidence = [*evidence, *lines]
+    status, message, hint = _said(rc, text, where, gpus, seen, lines)
+    numbers: dict[str, float] = {"start_s": round(seconds, 2)}
+    if seen:
+        numbers["gpus"] = seen
+    return status, message, [*evidence, *lines], hint, numbers
+
+
+def _said(
+    rc: int | None, text: str, where: str, gpus: int, seen: int, lines: Sequence[str]
+) -> tuple[str, str, str | None]:
+    """(status, message, hint) of one attempt; seen: GPUs in the container."""
     if rc is None:
-        return (
-            "fail",
-            f"{where} did not end in time",
-            evidence,
-            "see whether nvidia-smi answers on the host itself",
-            numbers,
-        )
+        return "fail", f"{where} did not end in time", "see whether nvidia-smi answers on the host itself"
     if rc != 0:
         for pattern, message, hint in FAILURES:
             if re.search(pattern, text):
-                return "fail", f"{where}: {message}", evidence, hint, numbers
+                return "fail", f"{where}: {message}", hint
         if re.search(r"No such image|image not known|manifest unknown|Unable to find image", text):
-            return "skip", f"{where}: the image is gone", evidence, None, numbers
+            return "skip", f"{where}: the image is gone", None
         last = lines[-1] if lines else f"exit code {rc}"
-        return (
-            "fail",
-            f"{where}: {last}",
-            evidence,
-            "see container.runtime, container.cdi and journalctl -u docker",
-            numbers,
-        )
+        return "fail", f"{where}: {last}", "see container.runtime, container.cdi and journalctl -u docker"
     if not seen:
-        return (
-            "fail",
-            f"{where}: the container sees no GPU",
-            evidence,
-            "see container.runtime and driver.devices",
-            numbers,
-        )
-    numbers["gpus"] = seen
+        return "fail", f"{where}: the container sees no GPU", "see container.runtime and driver.devices"
     if gpus and seen < gpus:
-        return (
-            "warn",
-            f"{where}: the container sees {seen} GPUs, the host has {gpus}",
-            evidence,
-            "see container.cdi: its specification may be older than the cards",
-            numbers,
-        )
-    return "pass", f"{where}: {seen} GPUs", evidence, None, numbers
+        what = f"{where}: the container sees {seen} GPUs, the host has {gpus}"
+        return "warn", what, "see container.cdi: its specification may be older than the cards"
+    return "pass", f"{where}: {seen} GPUs", None
 
 
 def _run(found: Row, bounds: Bounds) -> Told:
