@@ -13,6 +13,7 @@ from provision.parts.proof import outcome as outcome_of
 
 # status, message, evidence, hint
 _Said = tuple[str, str, list[str], str | None]
+_NOT_FOR_EVERYONE = "do not export that folder for everyone: cuda-select or a modulefile sets it where it is needed"
 
 
 def covers(architectures: Sequence[str], cc: str) -> str:
@@ -67,33 +68,7 @@ def judge_one(
     expected: {"count": cards that CUDA sees or None, "ccs": their compute capabilities}.
     """
     if not seen.ok:
-        if plain is not None and plain.ok:
-            path = culprit[0] if culprit else None
-            evidence = [seen.message, f"LD_LIBRARY_PATH={library_path}"]
-            if culprit:
-                evidence.append(f"with it: {path}; without: {culprit[1] or 'not loaded from there'}")
-            return (
-                "fail",
-                f"{framework} fails with the login's LD_LIBRARY_PATH and works without: shadowed library"
-                f"{f' {path}' if path else ''}",
-                evidence,
-                "do not export that folder for everyone: cuda-select or a modulefile sets it where it is needed",
-            )
-        code = prove_errors.code_in(seen.message or "")
-        if seen.status == "error" and code is None:
-            return (
-                "fail",
-                f"{framework} cannot be used: {seen.message.splitlines()[0]}",
-                seen.lines(),
-                ("install it again in that environment; see the error above"),
-            )
-        sentence, hint = prove_errors.ending(seen, framework)
-        return (
-            "fail",
-            sentence,
-            [seen.message] + seen.lines(),
-            hint or (prove_errors.explain(code)[1] if code else None),
-        )
+        return _fails(framework, seen, plain, library_path, culprit)
     found = seen.result
     more = [f"{title} {found[name]}" for title, name in (("cuDNN", "cudnn"), ("NCCL", "nccl")) if found[name]]
     evidence = [", ".join([f"{framework} {found['version']}", f"CUDA {found['cuda']}", *more])]
@@ -102,67 +77,75 @@ def judge_one(
         for name, path in sorted(found["libraries"].items())
         if re.match(r"lib(cudart|cudnn|nccl)[.-]", name)
     ]
-    label = f"{framework} {found['version']}"
+    status, message, hint = _uses(f"{framework} {found['version']}", found, plain, library_path, expected, evidence)
+    return status, message, evidence, hint
+
+
+def _fails(
+    framework: str, seen: Outcome, plain: Outcome | None, library_path: str, culprit: Sequence[str | None] | None
+) -> _Said:
+    if plain is not None and plain.ok:
+        path = culprit[0] if culprit else None
+        evidence = [seen.message, f"LD_LIBRARY_PATH={library_path}"]
+        if culprit:
+            evidence.append(f"with it: {path}; without: {culprit[1] or 'not loaded from there'}")
+        shadow = f"shadowed library{f' {path}' if path else ''}"
+        what = f"{framework} fails with the login's LD_LIBRARY_PATH and works without: {shadow}"
+        return "fail", what, evidence, _NOT_FOR_EVERYONE
+    code = prove_errors.code_in(seen.message or "")
+    if seen.status == "error" and code is None:
+        what = f"{framework} cannot be used: {seen.message.splitlines()[0]}"
+        return "fail", what, seen.lines(), "install it again in that environment; see the error above"
+    sentence, hint = prove_errors.ending(seen, framework)
+    return "fail", sentence, [seen.message] + seen.lines(), hint or (prove_errors.explain(code)[1] if code else None)
+
+
+def _uses(
+    label: str, found: Row, plain: Outcome | None, library_path: str, expected: Row, evidence: list[str]
+) -> tuple[str, str, str | None]:
+    """(status, message, hint) of a framework that can be imported; what it finds is added to evidence."""
     if found.get("hip"):
-        return "skip", f"{label} is built for AMD cards", evidence, None
+        return "skip", f"{label} is built for AMD cards", None
     if not found["cuda"]:
-        return (
-            "fail" if expected["count"] else "skip",
-            f"{label} is a build for the CPU only",
-            evidence,
-            "install the build for CUDA: a wheel with +cuXYZ, or conda's cuda build pinned by its build string",
-        )
+        hint = "install the build for CUDA: a wheel with +cuXYZ, or conda's cuda build pinned by its build string"
+        return "fail" if expected["count"] else "skip", f"{label} is a build for the CPU only", hint
     if plain is not None and not plain.ok:
-        return (
-            "fail",
-            f"{label} works only with the login's LD_LIBRARY_PATH",
-            evidence + [plain.message],
-            "cron, services and ssh commands do not have it: install the libraries that it lacks, or use ld.so.conf.d",
+        evidence.append(plain.message)
+        hint = (
+            "cron, services and ssh commands do not have it: install the libraries that it lacks, or use ld.so.conf.d"
         )
+        return "fail", f"{label} works only with the login's LD_LIBRARY_PATH", hint
     if not expected["count"]:
-        return ("skip", f"{label} for CUDA {found['cuda']} imports; there is no card to use", evidence, None)
+        return "skip", f"{label} for CUDA {found['cuda']} imports; there is no card to use", None
     if not found["available"] or not found["count"]:
         code = prove_errors.code_in(found["why"] or "")
-        said = [found["why"]] if found["why"] else []
-        sentence, hint = prove_errors.explain(code) if code else ("it sees no card", "see gpu.compute and gpu.count")
-        return "fail", f"{label}: {sentence}", evidence + said, hint
+        evidence += [found["why"]] if found["why"] else []
+        sentence, way = prove_errors.explain(code) if code else ("it sees no card", "see gpu.compute and gpu.count")
+        return "fail", f"{label}: {sentence}", way
     if found["count"] != expected["count"]:
-        return (
-            "fail",
-            f"{label} sees {found['count']} cards, CUDA {expected['count']}",
-            evidence,
-            "CUDA_VISIBLE_DEVICES, MIG and containers change what is seen: see gpu.count",
-        )
+        hint = "CUDA_VISIBLE_DEVICES, MIG and containers change what is seen: see gpu.count"
+        return "fail", f"{label} sees {found['count']} cards, CUDA {expected['count']}", hint
     wrong = [card for card in found["cards"] if card["wrong"]]
     if wrong:
         code = prove_errors.code_in(wrong[0]["wrong"])
-        hint = prove_errors.explain(code)[1] if code else "see gpu.compute"
         evidence += [f"card {card['index']}: {card['wrong']}" for card in wrong]
-        return ("fail", f"{label} computes wrong on {len(wrong)} of {len(found['cards'])}", evidence, hint)
+        hint = prove_errors.explain(code)[1] if code else "see gpu.compute"
+        return "fail", f"{label} computes wrong on {len(wrong)} of {len(found['cards'])}", hint
     lists = found["architectures"]
     bare = [cc for cc in expected["ccs"] if lists and covers(lists, cc) == "none"]
     if bare:
-        return (
-            "fail",
-            f"{label} is not compiled for compute capability {', '.join(bare)}",
-            evidence + [" ".join(lists)],
-            "take the build that is: provision compat --gpu NAME --torch X.Y names it",
-        )
+        evidence.append(" ".join(lists))
+        hint = "take the build that is: provision compat --gpu NAME --torch X.Y names it"
+        return "fail", f"{label} is not compiled for compute capability {', '.join(bare)}", hint
     jit = [cc for cc in expected["ccs"] if lists and covers(lists, cc) == "jit"]
     if jit:
         evidence.append(f"only PTX for {', '.join(jit)}: the first start of every kernel is slow")
-    if plain is not None:
-        taken = shadowed(library_path, found["libraries"], plain.result["libraries"])
-        if taken:
-            evidence += [f"{name}: with LD_LIBRARY_PATH {one}, without {other}" for name, one, other in taken]
-            return (
-                "warn",
-                f"{label} works, with {len(taken)} shadowed libraries from LD_LIBRARY_PATH",
-                evidence,
-                "do not export that folder for everyone: cuda-select or a modulefile sets it where it is needed",
-            )
-    done = len(found["cards"])
-    return ("pass", f"{label} for CUDA {found['cuda']}, right on {done} of {found['count']}", evidence, None)
+    taken = shadowed(library_path, found["libraries"], plain.result["libraries"]) if plain is not None else []
+    if taken:
+        evidence += [f"{name}: with LD_LIBRARY_PATH {one}, without {other}" for name, one, other in taken]
+        what = f"{label} works, with {len(taken)} shadowed libraries from LD_LIBRARY_PATH"
+        return "warn", what, _NOT_FOR_EVERYONE
+    return "pass", f"{label} for CUDA {found['cuda']}, right on {len(found['cards'])} of {found['count']}", None
 
 
 _GRAVITY = ("fail", "warn", "pass", "skip")
