@@ -354,22 +354,15 @@ class UserDocker(Docker):
         Docker.__init__(self, host, policy, api, kill)
 
     def _read(self):
-        found = self._as_user(_read_file, self.tree.real(self.config))
-        return containers_host.File(
-            found[0],
-            None if found[1] is None else found[1].encode("latin-1"),
-            found[2],
-            self.row["uid"],
-            self.row["gid"],
-        )
+        real, text, mode = self._as_user(_read_file, self.tree.real(self.config))
+        data = None if text is None else text.encode("latin-1")
+        return containers_host.File(real, data, mode, self.row["uid"], self.row["gid"])
 
     def _write(self, data):
-        self.host.show(self.config, self.file.data, data)
-        if not self.host.check:
-            if self.file.data is not None:
-                self.host.backups[self.config] = self.host.keep(self.config, self.file)
-            self._as_user(_write_file, vars(self.file), data.decode("latin-1"))
-        self.host.done.append("%s %s" % ("wrote" if self.file.data is None else "changed", self.config))
+        def write(path, old, data, failed):
+            self._as_user(containers_host.write_as, old.path, old, data, _raise)
+
+        self.host.replace(self.config, self.file, data, write)
 
     def _as_user(self, function, *args):
         try:
@@ -421,11 +414,6 @@ def _read_file(path):
         return [real, None, 0o644]
     data, found = host_tree.read_stat(real)
     return [real, data.decode("latin-1"), stat.S_IMODE(found.st_mode)]
-
-
-def _write_file(row, text):
-    old = containers_host.File(row["path"], row["data"], row["mode"])
-    containers_host.write_as(old.path, old, text.encode("latin-1"), _raise)
 
 
 def _raise(error):

@@ -74,13 +74,16 @@ class Host(object):
             self._file_error(own_files.FileError(path, "read", error))
         return File(real, data, stat.S_IMODE(found.st_mode), found.st_uid, found.st_gid)
 
-    def replace(self, path, old, data):
-        """Put data in the place of a File in one step, with its mode and owner; the old content is kept as a backup."""
+    def replace(self, path, old, data, write=None):
+        """Put data in the place of a File in one step, with its mode and owner; the old content is kept as a backup.
+
+        write: does that instead of write_as.
+        """
         self.show(path, old.data, data)
         if not self.check:
             if old.data is not None:
                 self.backups[path] = self.keep(path, old)
-            write_as(path, old, data, self._file_error)
+            (write or write_as)(path, old, data, self._file_error)
         self.done.append("%s %s" % ("wrote" if old.data is None else "changed", path))
 
     def keep(self, path, old):
