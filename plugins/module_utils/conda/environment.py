@@ -15,29 +15,9 @@ from ansible_collections.gpu.provision.plugins.module_utils.conda import read as
 from ansible_collections.gpu.provision.plugins.module_utils.lib import lazy_re
 from ansible_collections.gpu.provision.plugins.module_utils.lib.host_tree import HostTree
 
-_PACKAGES = frozenset(
-    [
-        "pytorch",
-        "pytorch-cuda",
-        "pytorch-gpu",
-        "pytorch-mutex",
-        "libtorch",
-        "cpuonly",
-        "cudatoolkit",
-        "cuda-version",
-        "cuda-cudart",
-        "cuda-toolkit",
-        "cuda-nvcc",
-        "cudnn",
-        "nccl",
-        "tensorflow",
-        "tensorflow-base",
-        "tensorflow-gpu",
-        "jax",
-        "jaxlib",
-        "numpy",
-        "mkl",
-    ]
+_PACKAGES = lazy_re.compile(
+    r"^(pytorch(-cuda|-gpu|-mutex)?|libtorch|cpuonly|cudatoolkit|cuda-(version|cudart|toolkit|nvcc)|cudnn|nccl"
+    r"|tensorflow(-base|-gpu)?|jax|jaxlib|numpy|mkl)\Z"
 )
 _PIP = lazy_re.compile(
     r"^(torch|torchvision|torchaudio|triton|tensorflow(-cpu|-gpu)?|jax|jaxlib|jax-cuda.*|numpy|nvidia-.*)$"
@@ -64,7 +44,7 @@ def environments_of(tree, prefix, owners):
 def read_environment(tree, path, prefix=None, owners=None):
     """Return facts.CondaEnvironment of a folder as a dict."""
     found = conda_read.environment_state(path, tree)
-    packages = {name: package for name, package in found["packages"].items() if name in _PACKAGES}
+    packages = {name: package for name, package in found["packages"].items() if _PACKAGES.match(name)}
     pip = {
         name: version
         for name, version in found["pip"].items()

@@ -18,21 +18,7 @@ from ansible_collections.gpu.provision.plugins.module_utils.conda import read as
 from ansible_collections.gpu.provision.plugins.module_utils.lib import lazy_re
 from ansible_collections.gpu.provision.plugins.module_utils.lib.host_tree import integer
 
-_HOME_NAMES = frozenset(
-    [
-        "miniconda3",
-        ".miniconda3",
-        "miniconda",
-        "miniforge3",
-        ".miniforge3",
-        "miniforge",
-        "anaconda3",
-        ".anaconda3",
-        "anaconda",
-        "mambaforge",
-        "conda",
-    ]
-)
+_HOME_NAME = lazy_re.compile(r"^(\.?(miniconda|miniforge|anaconda)3|miniconda|miniforge|anaconda|mambaforge|conda)\Z")
 _PARENTS = ("/opt", "/usr/local")
 # A home that does not answer would hold up the read of the whole host; asked for by name, it is looked at.
 _NETWORK = lazy_re.compile(
@@ -148,7 +134,7 @@ def _in_homes(tree, homes):
         "%s/%s" % (home, name)
         for _, home in homes
         for name in tree.names(home)
-        if name in _HOME_NAMES or (name.endswith("conda3") and len(name) < 20)
+        if _HOME_NAME.match(name) or (name.endswith("conda3") and len(name) < 20)
     ]
 
 

@@ -12,6 +12,7 @@ import re
 import shlex
 
 from ansible_collections.gpu.provision.plugins.module_utils.containers import daemon_json
+from ansible_collections.gpu.provision.plugins.module_utils.lib import lazy_re
 from ansible_collections.gpu.provision.plugins.module_utils.lib.host_tree import integer
 
 UNIT = "docker.service"
@@ -52,34 +53,10 @@ KEYS = {
     "node-generic-resource": "node-generic-resources",
 }
 _SHORT_WITH_VALUE = "HbGglps"
-_SWITCHES = frozenset(
-    [
-        "D",
-        "debug",
-        "experimental",
-        "icc",
-        "init",
-        "ip-forward",
-        "ip-masq",
-        "iptables",
-        "ip6tables",
-        "ipv6",
-        "live-restore",
-        "no-new-privileges",
-        "raw-logs",
-        "rootless",
-        "selinux-enabled",
-        "tls",
-        "tlsverify",
-        "userland-proxy",
-        "validate",
-        "cri-containerd",
-        "version",
-        "v",
-        "help",
-        "http-proxy-insecure",
-        "allow-direct-routing",
-    ]
+_SWITCH = lazy_re.compile(
+    r"(D|debug|experimental|icc|init|ip-forward|ip-masq|iptables|ip6tables|ipv6|live-restore|no-new-privileges|raw-logs"
+    r"|rootless|selinux-enabled|tls|tlsverify|userland-proxy|validate|cri-containerd|version|v|help|http-proxy-insecure"
+    r"|allow-direct-routing)\Z"
 )
 
 
@@ -264,7 +241,7 @@ def parse(words):
         text = word
         if not word.startswith("--") and len(name) > 1 and name[0] in _SHORT_WITH_VALUE and not equals:
             name, value = name[0], name[1:]
-        elif not equals and name not in _SWITCHES and at < len(words):
+        elif not equals and not _SWITCH.match(name) and at < len(words):
             value = words[at][0]
             text = "%s %s" % (word, value)
             at += 1

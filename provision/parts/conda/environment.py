@@ -26,16 +26,7 @@ _SPEC = re.compile(r"[A-Za-z0-9_*/.][\w.*+:/@=<>!~,|\[\]'\"#%?&^ -]*")
 # What pip takes beside requirements: a file on the host, an archive by its URL, a repository.
 _SOURCE = re.compile(r"(?:/|(?:git\+)?(?:https?|file|ssh)://)[^\s`$\\]+")
 _CHANNEL = re.compile(r"[A-Za-z0-9_/.][\w.+:/@=%~-]*")
-_FRAMEWORK_PACKAGES = (
-    "pytorch",
-    "torch",
-    "tensorflow",
-    "tensorflow-gpu",
-    "jax",
-    "jaxlib",
-    "cudatoolkit",
-    "cuda-version",
-)
+_FRAMEWORK_PACKAGE = re.compile(r"pytorch|torch|tensorflow(-gpu)?|jax|jaxlib|cudatoolkit|cuda-version")
 
 
 class EnvironmentJudge(Frameworks):
@@ -106,7 +97,7 @@ class EnvironmentJudge(Frameworks):
                 )
         for item in env.packages + env.pip:
             name = re.split(r"[^a-z0-9-]", item.strip().lower().rpartition("::")[2])[0]
-            if name in _FRAMEWORK_PACKAGES:
+            if _FRAMEWORK_PACKAGE.fullmatch(name):
                 self.warn(
                     "conda.unchecked_package",
                     f"{item} is not checked against the driver and the GPUs",

@@ -31,34 +31,9 @@ from provision.parts.decision import Decision, Notes
 from provision.parts.driver.installed import is_set_aside, library_version
 
 # Installers refuse it, and nobody wants it emptied (constructor's header; the rest is common sense).
-_SYSTEM_FOLDERS = frozenset(
-    [
-        "/",
-        "/bin",
-        "/boot",
-        "/dev",
-        "/etc",
-        "/home",
-        "/lib",
-        "/lib64",
-        "/media",
-        "/mnt",
-        "/opt",
-        "/proc",
-        "/root",
-        "/run",
-        "/sbin",
-        "/srv",
-        "/sys",
-        "/usr",
-        "/usr/bin",
-        "/usr/lib",
-        "/usr/local",
-        "/usr/local/bin",
-        "/usr/share",
-        "/var",
-        "/var/lib",
-    ]
+_SYSTEM_FOLDER = re.compile(
+    r"/|/(bin|boot|dev|etc|home|lib|lib64|media|mnt|opt|proc|root|run|sbin|srv|sys|usr|var)"
+    r"|/usr/(bin|lib|local|local/bin|share)|/var/lib"
 )
 _NOT_A_DISK = ("/boot/", "/dev/", "/proc/", "/sys/")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,99}")
@@ -292,7 +267,7 @@ class _Resolver:
             self.out.block(
                 "conda.prefix_invalid", f"{path!r} has signs that shells and installers trip over", [], other
             )
-        elif path in _SYSTEM_FOLDERS or path in self.facts.conda.homes.values() or path.startswith(_NOT_A_DISK):
+        elif _SYSTEM_FOLDER.fullmatch(path) or path in self.facts.conda.homes.values() or path.startswith(_NOT_A_DISK):
             self.out.block(
                 "conda.prefix_unsafe",
                 f"{path} is a folder of the system or a home",
