@@ -242,12 +242,7 @@ class _Resolver:
     def _rootless(self, user: str) -> None:
         row = next((row for row in self.containers.docker.rootless if row.user == user), None)
         if user not in self.containers.users:
-            self.out.block(
-                "containers.no_user",
-                f"there is no user {user} on this host",
-                ["container_toolkit_rootless_users lists it"],
-                "make the user first, or leave it out",
-            )
+            self._no_user(user, "container_toolkit_rootless_users")
         elif row is None:
             self.out.block(
                 "containers.no_rootless",
@@ -258,17 +253,16 @@ class _Resolver:
         else:
             hosts.check_file(row.file, f"docker of {user}", self.out)
 
+    def _no_user(self, user: str, variable: str) -> None:
+        words = f"there is no user {user} on this host"
+        self.out.block("containers.no_user", words, [f"{variable} lists it"], "make the user first, or leave it out")
+
     def _users(self) -> None:
         if not self.wish.docker:
             return
         for user in self.wish.docker_users:
             if user not in self.containers.users and user not in (self.containers.docker.group or ()):
-                self.out.block(
-                    "containers.no_user",
-                    f"there is no user {user} on this host",
-                    ["container_toolkit_docker_users lists it"],
-                    "make the user first, or leave it out",
-                )
+                self._no_user(user, "container_toolkit_docker_users")
 
     def _consumers(self, versions: dict[str, str]) -> dict[str, str]:
         """Runtimes that read CDI specifications themselves; docker with NVIDIA's runtime has that read them."""
@@ -283,14 +277,16 @@ class _Resolver:
         """{package: Debian version} of the runtimes that come, as far as apt was asked; adds their versions."""
         coming: dict[str, str] = {}
         offer = self.offers.get(ARCHIVE)
-        for runtime in self.fresh if offer else ():
+        if offer is None:
+            return coming
+        for runtime in self.fresh:
             package = {"docker": "docker.io"}.get(runtime, runtime)
-            candidate = next(iter(offer.versions(package)), None) if offer else None
+            candidate = next(iter(offer.versions(package)), None)
             if candidate is None:
                 self.out.block(
                     f"containers.no_{runtime}",
                     f"the Ubuntu archive of this host has no {package}",
-                    (offer.errors[:4] if offer else []) or ["apt finds no such package there"],
+                    offer.errors[:4] or ["apt finds no such package there"],
                     f"install {runtime} by hand, or enable the component universe of the archive",
                 )
                 continue
