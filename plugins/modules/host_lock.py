@@ -14,7 +14,7 @@ description:
   - Takes a lock on the host for this run of ansible-playbook, or gives it back. The command C(provision) honours the same lock.
   - Where another run holds it, the task fails with the code C(host.locked) and says whose it is, from where and since when.
   - The lock of a run that was killed is taken over, with the proof said. C(plugins/module_utils/run/lock.py) has the rule.
-  - With O(state=absent) the host also keeps a short record of what the play did, under C(/var/lib/provision/history).
+  - With O(state=absent) the host also keeps a short record of what the play did, under C(/var/lib/gpu-provision/history).
   - The variable C(gpu_provision_break_lock) takes the lock whoever has it.
 options:
   state:

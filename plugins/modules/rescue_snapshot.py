@@ -11,7 +11,7 @@ module: rescue_snapshot
 short_description: Snapshot of packages, holds, sources and files before a rescue
 version_added: "0.1.0"
 description:
-  - Writes a folder below C(/var/lib/provision/snapshots) that root alone can enter, with the versions, selections and holds of
+  - Writes a folder below C(/var/lib/gpu-provision/snapshots) that root alone can enter, with the versions, selections and holds of
     all packages, apt's configuration and keys, module options, and every file that the repairs name. Takes a second or two.
   - A run that was cut off within the last day is gone on with, in the same snapshot.
   - The newest ten are kept, and the one of an unfinished rescue whatever its age.
@@ -91,7 +91,7 @@ path:
   description: Its folder on the host.
   returned: take
   type: str
-  sample: /var/lib/provision/snapshots/20261128T093012Z-1f2e3d
+  sample: /var/lib/gpu-provision/snapshots/20261128T093012Z-1f2e3d
 resumed:
   description: True where an unfinished rescue is gone on with.
   returned: take

@@ -106,7 +106,7 @@ def of_hosts(fleet: Fleet, base: Path | None, talk: Talk | None = None, *, newes
         records, broken = _records(answer["runs"])
         broken += answer["unreadable"]
         if broken:
-            document.warnings.append(_unreadable(broken, "look into /var/lib/provision/history there", name))
+            document.warnings.append(_unreadable(broken, "look into /var/lib/gpu-provision/history there", name))
         document.hosts[name] = HostHistory(
             status="ok", runs=records, locked_by=answer["lock"]["held"], stale=answer["lock"]["stale"]
         )

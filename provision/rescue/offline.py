@@ -49,7 +49,7 @@ _HEAD = """\
 #
 # A driver that the inventory leaves to others, or that works and came from outside apt, is left alone: then only apt's
 # sources, holds, dpkg and the initramfs are mended. It stops as soon as the driver is right. What was there before is kept in
-# /var/lib/provision/snapshots; `provision rescue HOST --undo` goes back to it too, once the host can be reached. Its log is
+# /var/lib/gpu-provision/snapshots; `provision rescue HOST --undo` goes back to it too, once the host can be reached. Its log is
 # /var/log/gpu-provision/offline-*.log, and what apt and dpkg said is in apt-*.log beside it.
 # Exit codes: 0 right, or right from the next boot on; 1 a step failed; 3 still broken; 5 refused or declined; 64 wrong usage.
 #

@@ -88,7 +88,7 @@ def test_looks_and_changes_nothing(host: Root) -> None:
     assert "holds.not_installed" in said and "driver.missing" in said, said
     dry = run(host, "--dry-run", rc=0)
     assert "Nothing was changed." in dry
-    assert not (host.path / "var/lib/provision").exists() and not (host.path / "ran").exists()
+    assert not (host.path / "var/lib/gpu-provision").exists() and not (host.path / "ran").exists()
     assert host.read("/var/lib/dpkg/status") == before
 
 
@@ -132,7 +132,7 @@ def test_its_snapshot_is_one_that_undo_goes_back_to(host: Root) -> None:
     now = host.selections()
     assert (now.get("nvidia-utils-580"), now["lab-tool"]) == (f"hi {NEW}", "hi 1.0"), said
     id_ = host.module("rescue_snapshot", action="list")["snapshots"][0]["id"]
-    manifest = json.loads(host.read(f"/var/lib/provision/snapshots/{id_}/manifest.json"))
+    manifest = json.loads(host.read(f"/var/lib/gpu-provision/snapshots/{id_}/manifest.json"))
     entry = next(e for e in manifest["files"] if "odd" in e["path"])
     assert entry["path"] == '/etc/modprobe.d/it\'s "odd".conf' and entry["mode"] == 0o644
     assert host.module("rescue_snapshot", check=True, action="undo", id=id_)["left"] == []
@@ -191,7 +191,7 @@ def test_declined_means_untouched(host: Root) -> None:
     said = run(host, answers="n\nn\nn\n", rc=5)
     assert "left out" in said, said
     assert host.read("/var/lib/dpkg/status") == before
-    assert not (host.path / "var/lib/provision").exists()
+    assert not (host.path / "var/lib/gpu-provision").exists()
 
 
 def test_packages_from_a_stick(root: Root, repo: Repo) -> None:
@@ -255,7 +255,7 @@ def test_purge_takes_the_driver_alone(host: Root, repo: Repo) -> None:
     assert (host.path / "usr/lib/x86_64-linux-gnu/libnvidia-container.so.1").exists()
     ran = host.read("/ran").splitlines()
     assert ran[0] == "uninstall -s" and "update-initramfs -u -k all" in ran
-    kept = next(Path(host.path / "var/lib/provision/snapshots").glob("2*"))
+    kept = next(Path(host.path / "var/lib/gpu-provision/snapshots").glob("2*"))
     assert (kept / "files/etc/X11/xorg.conf").exists()
 
 

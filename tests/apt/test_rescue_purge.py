@@ -74,7 +74,7 @@ def test_takes_the_driver_and_nothing_else(field: Root) -> None:
     assert [name for name in field.selections() if "550" in name] == []
     assert any("postrm" in text for text in done["warnings"]), done["warnings"]
     kept = f"var/lib/dpkg/info/linux-modules-nvidia-550-open-{KERNEL}.postrm"
-    assert (field.path / f"var/lib/provision/snapshots/{done['snapshot']}/files/{kept}").exists()
+    assert (field.path / f"var/lib/gpu-provision/snapshots/{done['snapshot']}/files/{kept}").exists()
 
 
 def test_a_package_whose_removal_script_fails_goes_all_the_same(host: Root) -> None:
@@ -180,7 +180,7 @@ def test_a_run_file_goes_by_its_uninstaller_and_then_by_name(host: Root) -> None
     ):
         assert not (host.path / path).exists(), path
     assert (host.path / "usr/lib/x86_64-linux-gnu/libnvidia-container.so.1").exists()
-    kept = host.path / f"var/lib/provision/snapshots/{id_}/files"
+    kept = host.path / f"var/lib/gpu-provision/snapshots/{id_}/files"
     assert (kept / "etc/X11/xorg.conf").exists()
     assert (kept / "usr/lib/x86_64-linux-gnu/libcuda.so.470.103.01").read_text() == "stray\n"
     assert host.module("rescue_purge", snapshot=id_)["changed"] is False
@@ -211,5 +211,5 @@ def test_a_run_that_is_killed_is_finished_by_the_next(host: Root, moment: str) -
     assert not [name for name in host.selections() if "550" in name]
     assert not (host.path / "usr/lib/x86_64-linux-gnu/libcuda.so.470.103.01").exists()
     assert host.module("rescue_purge", snapshot=id_)["changed"] is False
-    manifest = json.loads(host.read(f"/var/lib/provision/snapshots/{id_}/manifest.json"))
+    manifest = json.loads(host.read(f"/var/lib/gpu-provision/snapshots/{id_}/manifest.json"))
     assert "/usr/lib/x86_64-linux-gnu/libcuda.so.470.103.01" in {entry["path"] for entry in manifest["files"]}

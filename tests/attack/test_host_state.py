@@ -384,7 +384,7 @@ def test_a_damaged_snapshot_is_put_aside_and_a_new_one_is_made(tmp_path: Path, h
     (tmp_path / "var/lib/dpkg/status").write_text("Package: dpkg\nStatus: install ok installed\nVersion: 1\n")
     root = str(tmp_path)
     first = rescue_snapshot.take("first", root=root)
-    folder = tmp_path / "var/lib/provision/snapshots" / first["id"]
+    folder = tmp_path / "var/lib/gpu-provision/snapshots" / first["id"]
     (folder / "manifest.json").unlink()
     how(folder / "manifest.json")
     assert [row["whole"] for row in rescue_snapshot.listing(root)] == [False]

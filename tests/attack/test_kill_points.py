@@ -77,7 +77,7 @@ def test_every_kind_of_loss_is_seen():
     assert lost(foreign={**HOST.foreign, path: "100644 0:0 aa 2"}) == {"foreign files"}, "rewritten with the same bytes"
     assert lost(etc={}) == {"files"}
     assert lost(etc={**HOST.etc, "etc/apt/apt.conf.d/x.new": "100644 0:0 aa"}) == {"files"}
-    assert lost(locks=["var/lib/provision/lock.json"]) == {"lock stays"}
+    assert lost(locks=["var/lib/gpu-provision/lock.json"]) == {"lock stays"}
     assert lost(damaged=["var/lib/gpu-provision/transaction.json"]) == {"own state"}
     assert lost(records=0) == {"no record"}
     assert lost(litter=["/tmp/gpu-provision-x"]) == {"left on the host"}

@@ -39,7 +39,7 @@ def dead():
 
 
 class Host:
-    """A host of this machine's kernel, with its own folder in the place of /var/lib/provision."""
+    """A host of this machine's kernel, with its own folder in the place of /var/lib/gpu-provision."""
 
     def __init__(self, folder):
         self.lock, self.history, self.calls = str(folder / "lock.json"), str(folder / "history"), []

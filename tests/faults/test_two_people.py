@@ -11,7 +11,7 @@ from tests.faults.conftest import driver_packages, holds
 
 pytestmark = pytest.mark.lab
 
-LOCK = "/var/lib/provision/lock.json"
+LOCK = "/var/lib/gpu-provision/lock.json"
 # Somebody at another machine, whose run is at work: nothing here can tell that it has ended.
 ELSEWHERE = {
     "schema": 1,
@@ -43,8 +43,8 @@ def lock(host):
 
 
 def records(host):
-    names = host.run("ls -r /var/lib/provision/history").stdout.split()
-    return [json.loads(host.run(f"cat /var/lib/provision/history/{name}").stdout) for name in names]
+    names = host.run("ls -r /var/lib/gpu-provision/history").stdout.split()
+    return [json.loads(host.run(f"cat /var/lib/gpu-provision/history/{name}").stdout) for name in names]
 
 
 def boot(host):
@@ -77,7 +77,7 @@ def put(host, **more):
     uptime = float(host.run("cat /proc/uptime").stdout.split()[0])
     now = {"renewed": time.time() - ago, "uptime": uptime - ago, "boot_id": boot(host)}
     text = json.dumps({**ELSEWHERE, **now, **more})
-    host.run(f"mkdir -p /var/lib/provision && printf %s {shlex.quote(text)} > {LOCK}")
+    host.run(f"mkdir -p /var/lib/gpu-provision && printf %s {shlex.quote(text)} > {LOCK}")
 
 
 def test_the_second_is_refused_and_the_third_takes_over_from_the_killed_one(fleet):

@@ -144,7 +144,7 @@ def test_which_inventory_it_was(tmp_path):
 
 
 class Host:
-    """A host with its own folder in the place of /var/lib/provision."""
+    """A host with its own folder in the place of /var/lib/gpu-provision."""
 
     def __init__(self, folder):
         self.lock, self.history = str(folder / "lock.json"), str(folder / "history")

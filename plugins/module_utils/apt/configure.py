@@ -19,9 +19,9 @@ from ansible_collections.gpu.provision.plugins.module_utils.apt import files as 
 from ansible_collections.gpu.provision.plugins.module_utils.apt import sources as apt_sources
 from ansible_collections.gpu.provision.plugins.module_utils.apt import trusted_keys
 from ansible_collections.gpu.provision.plugins.module_utils.apt.common import AptError
-from ansible_collections.gpu.provision.plugins.module_utils.lib import host_tree, own_files, redact
+from ansible_collections.gpu.provision.plugins.module_utils.lib import host_tree, own_files, own_state, redact
 
-BACKUP = "/var/lib/gpu-provision/backup"
+BACKUP = own_state.FOLDER + "/backup"
 # What a repository may say; missing ones take these.
 _DEFAULTS = {
     "state": "present",

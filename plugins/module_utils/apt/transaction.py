@@ -29,7 +29,7 @@ from ansible_collections.gpu.provision.plugins.module_utils.apt import sources a
 from ansible_collections.gpu.provision.plugins.module_utils.apt.common import AptError
 from ansible_collections.gpu.provision.plugins.module_utils.lib import driver_names, host_tree, own_files, own_state
 
-STATE = "/var/lib/gpu-provision"
+STATE = own_state.FOLDER
 JOURNAL = STATE + "/transaction.json"
 # The same once more, written before it and removed after it: what holds must come back is known though one is damaged.
 COPY = STATE + "/transaction-copy.json"
@@ -235,7 +235,8 @@ class _Task(object):
 
     def _take_turn(self):
         """One transaction a host: wait for a worker that an earlier, killed run left behind."""
-        _make_dir(STATE, 0o755)
+        own_state.make_folder(STATE)
+        own_state.move(STATE, self.warnings)
         self.lock_file = os.fdopen(own_state.open_lock(LOCK, self.warnings), "r+b")
         begun, look = time.monotonic(), _PATIENCE_S
         while True:

@@ -7,13 +7,15 @@ Runs on hosts: standard library only, any Python from 3.8.
 
 from __future__ import annotations
 
+from ansible_collections.gpu.provision.plugins.module_utils.lib import own_state
+
 UDEV_RULE = "/etc/udev/rules.d/71-gpu-provision-nvidia-dev-char.rules"
 CDI_SERVICE = "/etc/systemd/system/gpu-provision-cdi.service"
 CDI_PATH = "/etc/systemd/system/gpu-provision-cdi.path"
 WANTS = "/etc/systemd/system/multi-user.target.wants"
 PENDING = "/run/gpu-provision/container-runtime.json"
 MARKS = {str: {"started": (None, int, float, str), "keys": (None, [str])}}
-BACKUP = "/var/lib/gpu-provision/backup"
+BACKUP = own_state.FOLDER + "/backup"
 CTK = "/usr/bin/nvidia-ctk"
 # The toolkit's own units, from 1.18 on (source: deployments/systemd in NVIDIA's nvidia-container-toolkit).
 TOOLKIT_UNITS = ("nvidia-cdi-refresh.path", "nvidia-cdi-refresh.service")

@@ -5,10 +5,15 @@
 What counts is a regular file of a sane size with JSON of the shape that its writer gives. Anything else (empty, cut off, of
 another version, a folder or a link in its place) is damage: who changes the host puts it aside and goes on, who only reads says
 so. Standard library only, any Python from 3.8.
+
+All of it lies in FOLDER. Earlier versions kept the lock of runs, their records and the snapshots in OLDER: the first change of a
+host moves them (``move``), and until that is done every name is read where it lies (``place``, ``names``).
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import os
 import stat
@@ -16,6 +21,11 @@ import time
 
 from ansible_collections.gpu.provision.plugins.module_utils.lib import own_files
 
+FOLDER = "/var/lib/gpu-provision"
+OLDER = "/var/lib/provision"
+# What is ours in OLDER: other programs may use a folder of such a name too. Files are told by how their names begin.
+_FOLDERS = ("history", "snapshots")
+_FILES = ("lock.json", ".lock.json~", ".guard")
 MOST_BYTES = 16 << 20
 
 
@@ -120,6 +130,120 @@ def put_aside(damage):
 def write(path, data, mode=0o600):
     """Write a file of our state in one step, and have it on the disk. Raises ownfiles.FileError."""
     own_files.write(path, (json.dumps(data, sort_keys=True) + "\n").encode("ascii"), mode)
+
+
+def make_folder(folder):
+    """Make FOLDER (below any root), which everybody may read, whatever the umask. Raises ownfiles.FileError."""
+    try:
+        os.makedirs(folder, 0o755, exist_ok=True)
+        if stat.S_IMODE(os.stat(folder).st_mode) != 0o755:
+            os.chmod(folder, 0o755)  # noqa: S103 - anybody may read whose lock it is, and what was done
+    except OSError as error:
+        raise own_files.FileError(folder, "make", error) from None
+
+
+def places(path):
+    """Where a path in FOLDER may lie, in the order to look: there, where earlier versions had it, and there again.
+
+    Again, because it may be moved between two looks.
+    """
+    root, ours, rest = path.partition(FOLDER)
+    return [path, root + OLDER + rest, path] if ours and not _fault(root + OLDER) else [path]
+
+
+def place(path):
+    """Where a path in FOLDER lies; path itself where it is nowhere."""
+    return next((one for one in places(path) if os.path.lexists(one)), path)
+
+
+def names(folder):
+    """Sorted names in a folder in FOLDER, and in the same folder in OLDER. Raises OSError."""
+    found = set()
+    # The older one first: what is moved between the two looks is seen in the second.
+    for one in places(folder)[-2:]:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            found.update(os.listdir(one))
+    return sorted(found)
+
+
+def move(folder, told=None):
+    """Move what earlier versions kept in OLDER to folder (FOLDER below any root); nothing in it is replaced.
+
+    Raises ownfiles.FileError where folder cannot be made; what cannot be moved is no error, since it is read where it lies.
+    Every step is one system call, so that a name is in one of both places, or in both, whenever this is cut off; the next call
+    goes on. Of two names that differ the newer one counts and the older one stays. told: gets lines on what cannot be moved, and
+    on what is put aside because it is no folder of root's own; without it, that is left to a caller who can say it.
+    """
+    older = folder[: -len(FOLDER)] + OLDER
+    ours = folder.endswith(FOLDER) and any(os.path.lexists(os.path.join(older, name)) for name in _FOLDERS + _FILES)
+    if not ours or not _is_sound(older, told):
+        return
+    make_folder(folder)
+    try:
+        for name in sorted(os.listdir(older)):
+            path, new = os.path.join(older, name), os.path.join(folder, name)
+            if name in _FOLDERS and os.path.isdir(new) and _is_sound(path, told):
+                # Both have it: an earlier version was used again, or this was cut off.
+                for inner in sorted(os.listdir(path)):
+                    _move(os.path.join(path, inner), os.path.join(new, inner))
+                _remove_empty(path)
+            elif name.startswith(_FILES) or (name in _FOLDERS and not os.path.lexists(new) and _is_sound(path, told)):
+                _move(path, new)
+        _remove_empty(older)
+    except OSError as error:
+        # Gone: another process moves it too.
+        if told is not None and error.errno != errno.ENOENT:
+            told.append("%s is used where it is: it cannot be moved to %s (%s)" % (older, folder, error.strerror))
+
+
+def _move(old, new):
+    """Give a file or folder another name, unless there is something of that name."""
+    try:
+        if stat.S_ISDIR(os.lstat(old).st_mode):
+            if not os.path.lexists(new):
+                own_files.rename(old, new)
+            return
+        os.link(old, new, follow_symlinks=False)
+        own_files.sync_folder(os.path.dirname(new))
+    except FileExistsError:
+        # Locks for one call say nothing (their names begin with a dot).
+        if os.path.basename(old)[0] != "." and not os.path.samestat(os.lstat(old), os.lstat(new)):
+            return
+    except FileNotFoundError:
+        # Another process moves it too.
+        return
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(old)
+
+
+def _remove_empty(folder):
+    try:
+        os.rmdir(folder)
+        own_files.sync_folder(os.path.dirname(folder))
+    except OSError as error:
+        # What others keep there, and of two names that differ the older one, stays.
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
+            raise
+
+
+def _is_sound(folder, told):
+    why = _fault(folder)
+    if why and told is not None:
+        told.append(put_aside(Damaged(folder, why)))
+    return not why
+
+
+def _fault(folder):
+    """Why a path is no folder that only root (or who runs this) can write to; None where it is one, or nothing is there."""
+    try:
+        found = os.lstat(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    if not stat.S_ISDIR(found.st_mode):
+        return "it is a link" if stat.S_ISLNK(found.st_mode) else "it is no folder"
+    if found.st_uid not in (0, os.geteuid()) or found.st_mode & 0o022:
+        return "others than root can write to it"
+    return None
 
 
 def open_lock(path, told):

@@ -19,7 +19,14 @@ from ansible_collections.gpu.provision.plugins.module_utils.apt import conf as a
 from ansible_collections.gpu.provision.plugins.module_utils.conda import probe as conda_probe
 from ansible_collections.gpu.provision.plugins.module_utils.containers import probe as containers_probe
 from ansible_collections.gpu.provision.plugins.module_utils.cuda import probe as cuda_probe
-from ansible_collections.gpu.provision.plugins.module_utils.lib import deb_version, driver_names, kmod, lazy_re, redact
+from ansible_collections.gpu.provision.plugins.module_utils.lib import (
+    deb_version,
+    driver_names,
+    kmod,
+    lazy_re,
+    own_state,
+    redact,
+)
 from ansible_collections.gpu.provision.plugins.module_utils.lib.host_tree import HostTree, decimal, integer
 from ansible_collections.gpu.provision.plugins.module_utils.probe import boot, smi
 from ansible_collections.gpu.provision.plugins.module_utils.probe.gpu_users import read_gpu_users
@@ -236,7 +243,8 @@ def _collect(tree, conda_prefixes):
         "containers": part("containers", containers_probe.read, packages, gpu_users),
         "conda": part("conda", conda_probe.read, conda_prefixes),
         # Of the run that has the host, see run.lock: an unchanged host is told, without a further call, of a run that has ended.
-        "run_lock": tree.read("/var/lib/provision/lock.json", 16384),
+        "run_lock": tree.read(own_state.FOLDER + "/lock.json", 16384)
+        or tree.read(own_state.OLDER + "/lock.json", 16384),
     }
 
 

@@ -12,7 +12,7 @@ How rescue uses it::
 A second ``take`` after a run that was cut off goes on with the same snapshot: what undo must lead back to is the state
 before the first change. Its format is plain text, for people::
 
-    /var/lib/provision/snapshots/20261128T093012Z-1f2e3d/    0700
+    /var/lib/gpu-provision/snapshots/20261128T093012Z-1f2e3d/    0700
         unfinished       there until ``finish``
         packages.tsv     name, architecture, version, status (dpkg's three words) of every row of dpkg's status file
         extended_states  apt's own record of what was installed automatically
@@ -43,7 +43,7 @@ import time
 from ansible_collections.gpu.provision.plugins.module_utils.apt import common as apt_common
 from ansible_collections.gpu.provision.plugins.module_utils.lib import host_tree, openpgp, own_files, own_state
 
-SNAPSHOTS = "/var/lib/provision/snapshots"
+SNAPSHOTS = own_state.FOLDER + "/snapshots"
 SCHEMA = "provision/snapshot/1"
 NAME = re.compile(r"^[0-9]{8}T[0-9]{6}Z-[0-9a-f]{6}$")
 KEEP = 10
@@ -145,10 +145,11 @@ def take(reason, paths=(), root="/", resume=True, keep=KEEP, check=False, undo_o
     "bytes", "left_out": [{"path", "why"}],
     "pruned": [ids], "warnings": [lines]}. Raises SnapshotError. check: makes nothing.
     """
-    host, told = Host(root), []
+    host = Host(root)
+    told = host.told
     if not check:
         with host.lock():
-            told = host.put_damaged_aside()
+            told += host.put_damaged_aside()
     open_one = host.unfinished() if resume else None
     if open_one is not None:
         manifest = host.manifest(open_one)
@@ -293,19 +294,19 @@ class Host(object):
     def __init__(self, root="/"):
         self.root = "" if root == "/" else root.rstrip("/")
         self.folder = self.real(SNAPSHOTS)
+        # what was put aside before a change, in lines for people
+        self.told = []
 
     def real(self, path):
         return self.root + path
 
     def inside(self, id_, *parts):
-        return os.path.join(self.folder, id_, *parts)
+        return os.path.join(own_state.place(os.path.join(self.folder, id_)), *parts)
 
     def ids(self):
         """Names of all snapshot folders, oldest first, cut-off ones too."""
         try:
-            return sorted(name for name in os.listdir(self.folder) if NAME.match(name))
-        except FileNotFoundError:
-            return []
+            return [name for name in own_state.names(self.folder) if NAME.match(name)]
         except PermissionError:
             raise _not_root() from None
 
@@ -383,8 +384,10 @@ class Host(object):
     def make_folder(self):
         if os.geteuid() != 0 and not self.root:
             raise _not_root()
+        own_state.make_folder(os.path.dirname(self.folder))
+        own_state.move(os.path.dirname(self.folder), self.told)
         if not os.path.isdir(self.folder):
-            os.makedirs(self.folder, 0o755)
+            os.mkdir(self.folder, 0o700)
         os.chmod(self.folder, 0o700)
 
     def text(self, id_, *parts):

@@ -34,9 +34,8 @@ import time
 
 from ansible_collections.gpu.provision.plugins.module_utils.lib import own_files, own_state
 
-FOLDER = "/var/lib/provision"
-PATH = FOLDER + "/lock.json"
-_GUARD = FOLDER + "/.guard"
+PATH = own_state.FOLDER + "/lock.json"
+_GUARD = ".guard"
 # The name that the kernel gives the first pid namespace (PROC_PID_INIT_INO); in any other one, this is a container.
 _FIRST_NAMESPACE = "pid:[4026531836]"
 _MOST_ANCESTORS = 8
@@ -83,7 +82,7 @@ def acquire(holder, lease, over=None, force=False, path=PATH, check=False):
             replaced = have
         if not check:
             if replaced is not None and replaced.get("trouble"):
-                own_state.put_aside(own_state.Damaged(path, replaced["trouble"]))
+                own_state.put_aside(own_state.Damaged(own_state.place(path), replaced["trouble"]))
             record = dict(holder, schema=1, since=utc(time.time()), lease=lease)
             record["from"] = origin()
             if replaced is not None:
@@ -108,7 +107,7 @@ def admit(run, path=PATH):
     run: None for a play that takes no lock. A controller that slept for longer than its lease finds out here, before anything
     is touched. A host without a lock, or with a stale one, admits everybody.
     """
-    if not os.path.lexists(path):
+    if not os.path.lexists(own_state.place(path)):
         return
     with _guard(path):
         have = _read(path)
@@ -127,14 +126,15 @@ def admit(run, path=PATH):
 
 def release(run, path=PATH):
     """Give the lock back where the run still has it. Returns {"released": bool, "held": record of another run or None}."""
-    if not os.path.lexists(path):
+    if not os.path.lexists(own_state.place(path)):
         return {"released": False, "held": None}
     with _guard(path):
         have = _read(path)
         if have is None or have.get("run") != run:
             return {"released": False, "held": have}
+        own_state.move(os.path.dirname(path))
         try:
-            os.unlink(path)
+            os.unlink(own_state.place(path))
         except OSError as error:
             raise _unusable(path, error) from None
         return {"released": True, "held": None}
@@ -301,12 +301,9 @@ def _guard(path, check=False):
         return
     folder = os.path.dirname(path)
     try:
-        if not os.path.isdir(folder):
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(folder, 0o755)
-            os.chmod(folder, 0o755)  # noqa: S103 - whatever the umask: anybody may read whose lock it is
+        own_state.make_folder(folder)
         # What lay in its place says nothing: it is only there to be locked.
-        handle = own_state.open_lock(os.path.join(folder, os.path.basename(_GUARD)), [])
+        handle = own_state.open_lock(os.path.join(folder, _GUARD), [])
     except OSError as error:
         raise _unusable(path, error) from None
     except own_files.FileError as error:
@@ -332,11 +329,14 @@ def _guard(path, check=False):
 
 def _read(path):
     """The record, or None without one. What cannot be read as one is somebody's all the same: it is nobody's to take."""
-    try:
-        record = own_state.read(path, {"run": _is_name}, _MOST_BYTES)
-    except own_state.Damaged as damage:
-        return {"run": None, "trouble": "%s holds no record of a run: %s" % (path, damage.why)}
-    return None if record is None else sound(record)
+    for place in own_state.places(path):
+        try:
+            record = own_state.read(place, {"run": _is_name}, _MOST_BYTES)
+        except own_state.Damaged as damage:
+            return {"run": None, "trouble": "%s holds no record of a run: %s" % (place, damage.why)}
+        if record is not None:
+            return sound(record)
+    return None
 
 
 def _is_name(value):
@@ -373,6 +373,7 @@ def _is_text(value):
 
 def _write(path, record):
     try:
+        own_state.move(os.path.dirname(path))
         own_state.write(path, record, 0o644)
     except own_files.FileError as error:
         raise LockError("host.lock_unusable", error.message, hint=error.hint) from None

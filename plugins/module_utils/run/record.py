@@ -15,7 +15,7 @@ import os
 from ansible_collections.gpu.provision.plugins.module_utils.lib import lazy_re, own_files, own_state
 from ansible_collections.gpu.provision.plugins.module_utils.run import lock as run_lock
 
-FOLDER = run_lock.FOLDER + "/history"
+FOLDER = own_state.FOLDER + "/history"
 KEEP = 50
 _MOST_BYTES = 1 << 20
 _SHAPE = {"run": str}
@@ -63,10 +63,11 @@ def write(record, folder=FOLDER):
         raise ValueError("%r is no name of a run" % record.get("run"))
     # A line a key: short enough to keep, and a person with a pager finds the words.
     lines = ",\n".join("%s: %s" % (json.dumps(key), json.dumps(record[key])) for key in sorted(record))
+    own_state.move(os.path.dirname(folder))
     own_files.write(os.path.join(folder, record["run"] + ".json"), ("{\n%s\n}\n" % lines).encode("utf-8"))
-    for name in sorted(_files(folder))[:-KEEP]:
+    for name in _files(folder)[:-KEEP]:
         try:
-            os.unlink(os.path.join(folder, name))
+            os.unlink(own_state.place(os.path.join(folder, name)))
         except FileNotFoundError:
             # another run's record was written at this moment
             continue
@@ -77,16 +78,13 @@ def write(record, folder=FOLDER):
 def read(newest=None, folder=FOLDER):
     """Return {"runs": [records, newest first], "unreadable": [names]}; newest: so many of them at most."""
     runs, unreadable = [], []
-    for name in sorted(_files(folder), reverse=True)[:newest]:
+    for name in _files(folder)[::-1][:newest]:
         try:
-            runs.append(own_state.read(os.path.join(folder, name), _SHAPE, _MOST_BYTES))
+            runs.append(own_state.read(own_state.place(os.path.join(folder, name)), _SHAPE, _MOST_BYTES))
         except own_state.Damaged:
             unreadable.append(name)
     return {"runs": runs, "unreadable": unreadable}
 
 
 def _files(folder):
-    try:
-        return [name for name in os.listdir(folder) if _FILE.match(name)]
-    except (FileNotFoundError, NotADirectoryError):
-        return []
+    return [name for name in own_state.names(folder) if _FILE.match(name)]

@@ -227,7 +227,7 @@ class Harness:
         (folder / "row.json").write_text(json.dumps(row, indent=1))
         for name, run in runs.items():
             (folder / f"{name}.txt").write_text(f"exit {run.code}\n{run.out}\n{run.err}")
-        for path in ("var/lib/provision", "var/lib/gpu-provision", "var/log/gpu-provision", "var/log/dpkg.log"):
+        for path in ("var/lib/gpu-provision", "var/log/gpu-provision", "var/log/dpkg.log"):
             there = target.root / path
             if there.is_dir():
                 shutil.copytree(there, folder / "host" / path, symlinks=True)

@@ -82,8 +82,8 @@ class Host:
         ]
         said = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False).stdout
         audit, held, packages, smi, litter = said.split("==\n")
-        own = [root / "var/lib/provision", root / "var/lib/gpu-provision"]
-        files = [path for folder in own for path in sorted(folder.rglob("*.json")) if path.is_file()]
+        own = root / "var/lib/gpu-provision"
+        files = [path for path in sorted(own.rglob("*.json")) if path.is_file()]
         return cls(
             audit.strip(),
             frozenset(held.split()),
@@ -98,8 +98,8 @@ class Host:
                 if path.name in ("lock.json", "transaction.json", "purge.json")
             ],
             [str(path.relative_to(root)) for path in files if not _is_json(path)]
-            + [str(path.relative_to(root)) for folder in own for path in folder.rglob("*.damaged-*")],
-            len(list((root / "var/lib/provision/history").glob("*.json"))),
+            + [str(path.relative_to(root)) for path in own.rglob("*.damaged-*")],
+            len(list((own / "history").glob("*.json"))),
         )
 
 

@@ -17,11 +17,11 @@ from pathlib import Path
 VICTIMS = ("controller", "tree", "ssh", "apt", "power")
 # What is killed of a running change of packages: everything, apt and dpkg, the process that started them, dpkg alone.
 APT_PARTS = ("all", "programs", "worker", "dpkg")
-_STATE, _OWN = "var/lib/provision", "var/lib/gpu-provision"
+_OWN = "var/lib/gpu-provision"
 # Name of a phase: what stands on the host's disk from then on, as the folder and the beginning of the name of a file there.
 _MARKS = {
-    "lock": (_STATE, "lock.json"),
-    "snapshot": (f"{_STATE}/snapshots", ""),
+    "lock": (_OWN, "lock.json"),
+    "snapshot": (f"{_OWN}/snapshots", ""),
     "purge": (_OWN, "purge.json"),
     "source": ("etc/apt/sources.list.d", "gpu-provision"),
     "key": ("etc/apt/keyrings", "gpu-provision"),
@@ -33,7 +33,7 @@ _MARKS = {
     "daemon.json": ("etc/docker", "daemon.json"),
     "conda": ("opt/miniconda3", ""),
     "environment": ("opt/miniconda3/envs", ""),
-    "record": (f"{_STATE}/history", ""),
+    "record": (f"{_OWN}/history", ""),
 }
 _DPKG_LOG = "var/log/dpkg.log"
 # Its multiples, without the whole numbers, lie evenly between 0 and 1, however many there are.

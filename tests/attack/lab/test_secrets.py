@@ -65,7 +65,7 @@ COMMANDS = [
     ("init", "--from-inventory", "-o", "{output}", "--json"),
 ]
 # Where we, or apt on our behalf, write on a host.
-WRITTEN = "/var/log /var/lib/gpu-provision /var/lib/provision /var/cache/gpu-provision /tmp /var/tmp /run /root /etc/gpu-provision"
+WRITTEN = "/var/log /var/lib/gpu-provision /var/cache/gpu-provision /tmp /var/tmp /run /root /etc/gpu-provision"
 
 
 def found(text):
