@@ -497,7 +497,7 @@ _LOCKS: dict[str, Callable[[Path], Any]] = {
         if path.with_name("lock.json").write_text("{}")
         else None
     ),
-    "the snapshots'": lambda path: rescue_snapshot._Lock(str(path)).__enter__().__exit__(),
+    "the snapshots'": lambda path: own_state.locked(str(path), 60, AssertionError()).__enter__(),
     "the downloads'": lambda path: conda_fetch.fetch(__file__, str(path.parent), "copy", ""),
     "the pulling host's": lambda path: pull._alone(path.parent).__enter__(),
 }

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import json
 import os
 import stat
@@ -262,6 +263,30 @@ def open_lock(path, told):
     except OSError as error:
         raise own_files.FileError(path, "open", error) from None
     return handle
+
+
+@contextlib.contextmanager
+def locked(path, seconds, busy):
+    """Hold a lock file while a block runs: the kernel lets go of it with the process. Raises busy, and ownfiles.FileError.
+
+    seconds: how long another process may have it. What lay in its place says nothing: it is only there to be locked.
+    """
+    handle = open_lock(path, [])
+    try:
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError as error:
+                if error.errno not in (errno.EAGAIN, errno.EACCES):
+                    raise own_files.FileError(path, "lock", error) from None
+            if time.monotonic() > deadline:
+                raise busy
+            time.sleep(0.02)
+        yield
+    finally:
+        os.close(handle)
 
 
 def lock_holders(handle):

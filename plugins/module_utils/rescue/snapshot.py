@@ -30,8 +30,6 @@ Standard library only, any Python from 3.8.
 from __future__ import annotations
 
 import calendar
-import errno
-import fcntl
 import hashlib
 import json
 import os
@@ -379,7 +377,10 @@ class Host(object):
     def lock(self):
         """Hold the lock of the snapshots in a with statement; a second one waits."""
         self.make_folder()
-        return _Lock(os.path.join(self.folder, ".lock"))
+        busy = SnapshotError(
+            "snapshot.busy", "another rescue on this host holds the snapshots", hint="wait for it to end"
+        )
+        return own_state.locked(os.path.join(self.folder, ".lock"), 60, busy)
 
     def make_folder(self):
         if os.geteuid() != 0 and not self.root:
@@ -586,33 +587,6 @@ class Host(object):
             # A folder without manifest is somebody's that was cut off: this run holds the lock.
             shutil.rmtree(self.inside(id_))
         return gone
-
-
-class _Lock(object):
-    """A file lock for a with statement."""
-
-    def __init__(self, path):
-        self.path, self.file = path, None
-
-    def __enter__(self):
-        self.file = os.fdopen(own_state.open_lock(self.path, []), "r+b")
-        deadline = time.monotonic() + 60
-        while True:
-            try:
-                fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return self
-            except OSError as error:
-                if error.errno not in (errno.EAGAIN, errno.EACCES):
-                    raise
-            if time.monotonic() > deadline:
-                self.file.close()
-                raise SnapshotError(
-                    "snapshot.busy", "another rescue on this host holds the snapshots", hint="wait for it to end"
-                )
-            time.sleep(0.2)
-
-    def __exit__(self, *unused):
-        self.file.close()
 
 
 def _not_root():

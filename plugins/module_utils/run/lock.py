@@ -25,8 +25,6 @@ from __future__ import annotations
 
 import calendar
 import contextlib
-import errno
-import fcntl
 import hashlib
 import os
 import socket
@@ -35,7 +33,6 @@ import time
 from ansible_collections.gpu.provision.plugins.module_utils.lib import own_files, own_state
 
 PATH = own_state.FOLDER + "/lock.json"
-_GUARD = ".guard"
 # The name that the kernel gives the first pid namespace (PROC_PID_INIT_INO); in any other one, this is a container.
 _FIRST_NAMESPACE = "pid:[4026531836]"
 _MOST_ANCESTORS = 8
@@ -136,7 +133,7 @@ def release(run, path=PATH):
         try:
             os.unlink(own_state.place(path))
         except OSError as error:
-            raise _unusable(path, error) from None
+            raise _unusable(path, error.strerror) from None
         return {"released": True, "held": None}
 
 
@@ -300,31 +297,13 @@ def _guard(path, check=False):
         yield
         return
     folder = os.path.dirname(path)
+    busy = LockError("host.lock_busy", "another program keeps %s to itself" % folder, hint="fuser -v %s" % folder)
     try:
         own_state.make_folder(folder)
-        # What lay in its place says nothing: it is only there to be locked.
-        handle = own_state.open_lock(os.path.join(folder, _GUARD), [])
-    except OSError as error:
-        raise _unusable(path, error) from None
+        with own_state.locked(os.path.join(folder, ".guard"), _GUARD_SECONDS, busy):
+            yield
     except own_files.FileError as error:
-        raise _unusable(path, OSError(0, error.reason)) from None
-    try:
-        deadline = time.monotonic() + _GUARD_SECONDS
-        while True:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError as error:
-                if error.errno not in (errno.EAGAIN, errno.EACCES):
-                    raise _unusable(path, error) from None
-                if time.monotonic() > deadline:
-                    raise LockError(
-                        "host.lock_busy", "another program keeps %s to itself" % folder, hint="fuser -v %s" % folder
-                    ) from None
-            time.sleep(0.02)
-        yield
-    finally:
-        os.close(handle)
+        raise _unusable(path, error.reason) from None
 
 
 def _read(path):
@@ -379,7 +358,7 @@ def _write(path, record):
         raise LockError("host.lock_unusable", error.message, hint=error.hint) from None
 
 
-def _unusable(path, error):
+def _unusable(path, why):
     hint = (
         "become root (ansible_become: true)"
         if os.geteuid() != 0
@@ -389,9 +368,7 @@ def _unusable(path, error):
         )
     )
     return LockError(
-        "host.lock_unusable",
-        "the lock of runs in %s cannot be used: %s" % (os.path.dirname(path), error.strerror or error),
-        hint=hint,
+        "host.lock_unusable", "the lock of runs in %s cannot be used: %s" % (os.path.dirname(path), why), hint=hint
     )
 
 
