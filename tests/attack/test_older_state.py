@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -189,6 +190,61 @@ def test_cut_off_at_every_step(
         if whole:
             break
     assert at > 4
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_what_is_moved_between_two_looks_is_seen(place: Place, monkeypatch: pytest.MonkeyPatch, after: bool) -> None:
+    before = place.seen()
+    place.age()
+
+    def patch(module: Any, name: str) -> None:
+        real = getattr(module, name)
+
+        def call(*args: Any, **more: Any) -> Any:
+            monkeypatch.setattr(module, name, real)
+            if not after:
+                own_state.move(str(place.new))
+            try:
+                return real(*args, **more)
+            finally:
+                own_state.move(str(place.new))
+
+        monkeypatch.setattr(module, name, call)
+
+    patch(own_state, "read")
+    assert run_lock.read(place.lock)["held"] == before["lock"]
+    assert not place.old.exists()
+    place.age()
+    patch(os, "listdir")
+    assert run_record.read(folder=place.history) == before["runs"]
+    place.age()
+    patch(os, "listdir")
+    assert rescue_snapshot.listing(str(place.root)) == before["snapshots"]
+
+
+def test_moved_by_several_at_once(tmp_path: Path) -> None:
+    place = _both(tmp_path)
+    names = {f"2025010{number // 100}T0000{number % 100:02}Z-x.json" for number in range(200)}
+    for name in names:
+        (place.old / "history" / name).write_text("{}")
+    before = place.seen()
+    told: list[str] = []
+    gate = threading.Barrier(4)
+
+    def move() -> None:
+        gate.wait()
+        own_state.move(str(place.new), told)
+
+    threads = [threading.Thread(target=move) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    own_state.move(str(place.new), told)
+    assert place.seen() == before
+    assert names < set(own_state.names(place.history))
+    assert told == []
+    assert not place.old.exists() or list(place.old.iterdir()) == []
 
 
 def test_both_are_there(tmp_path: Path) -> None:
