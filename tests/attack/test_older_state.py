@@ -143,6 +143,27 @@ def test_the_lock_of_an_earlier_version_is_honoured_and_left(place: Place) -> No
     assert not place.old.exists()
 
 
+def test_given_back_after_a_cut_between_both_names(place: Place) -> None:
+    place.age()
+    place.new.mkdir()
+    os.link(place.old / "lock.json", place.new / "lock.json")
+    assert run_lock.renew(RUNS[1], place.lock)["kept"]
+    assert run_lock.release(RUNS[1], place.lock)["released"]
+    assert place.seen()["lock"] is None
+    assert not (place.old / "lock.json").exists()
+
+
+def test_a_damaged_lock_is_somebodys_where_it_lies(place: Place) -> None:
+    place.age()
+    (place.old / "lock.json").write_text("{")
+    answer = run_lock.acquire(HOLDER, 600, path=place.lock)
+    assert not answer["taken"]
+    assert str(place.old / "lock.json") in run_lock.words(answer["held"])
+    assert run_lock.acquire(HOLDER, 600, force=True, path=place.lock)["taken"]
+    assert [path.name[:18] for path in place.new.glob("lock.json.*")] == ["lock.json.damaged-"]
+    assert place.seen()["lock"]["run"] == RUNS[1]
+
+
 class Cut(BaseException):
     """The power."""
 
