@@ -80,15 +80,20 @@ def run(
     return said
 
 
+def names_of_state(host: Root) -> list[Path]:
+    """What the host keeps of runs: its setup made transactions, and no snapshot."""
+    return sorted((host.path / "var/lib/gpu-provision").rglob("*"))
+
+
 def test_looks_and_changes_nothing(host: Root) -> None:
     machine(host)
     hold_absent(host, "libnvidia-gl-570")
-    before = host.read("/var/lib/dpkg/status")
+    before, state = host.read("/var/lib/dpkg/status"), names_of_state(host)
     said = run(host, "--look", rc=3)
     assert "holds.not_installed" in said and "driver.missing" in said, said
     dry = run(host, "--dry-run", rc=0)
     assert "Nothing was changed." in dry
-    assert not (host.path / "var/lib/gpu-provision").exists() and not (host.path / "ran").exists()
+    assert names_of_state(host) == state and not (host.path / "ran").exists()
     assert host.read("/var/lib/dpkg/status") == before
 
 
@@ -187,11 +192,11 @@ def test_a_damaged_file_touches_nothing(host: Root) -> None:
 def test_declined_means_untouched(host: Root) -> None:
     machine(host)
     hold_absent(host, "libnvidia-gl-570")
-    before = host.read("/var/lib/dpkg/status")
+    before, state = host.read("/var/lib/dpkg/status"), names_of_state(host)
     said = run(host, answers="n\nn\nn\n", rc=5)
     assert "left out" in said, said
     assert host.read("/var/lib/dpkg/status") == before
-    assert not (host.path / "var/lib/gpu-provision").exists()
+    assert names_of_state(host) == state
 
 
 def test_packages_from_a_stick(root: Root, repo: Repo) -> None:
