@@ -11,6 +11,7 @@ from pydantic import Field
 from provision.lib.text import (
     Answer,
     AnyPath,
+    DebianVersion,
     Hash,
     KernelRelease,
     Line,
@@ -300,11 +301,27 @@ class FileSystem(Answer):
     read_only: bool = False
 
 
+class UnfinishedChange(Answer):
+    """A change of packages by our own transaction that was cut off or failed, and that no later one has finished."""
+
+    started: Line = ""
+    log: Path | None = None
+    # name=version
+    install: list[Line] = Field(default_factory=list)
+    remove: list[PackageName] = Field(default_factory=list)
+    # on hold at its end: the driver's packages, and others
+    hold: bool = False
+    extra_hold: list[PackageName] = Field(default_factory=list)
+    # version of those of them that are installed
+    there: dict[PackageName, DebianVersion] = Field(default_factory=dict)
+
+
 class AptTrouble(Answer):
     """Keys, lists, logs and locks of apt and dpkg, beyond facts.Apt."""
 
     holds: list[Hold] = Field(default_factory=list)
     unfinished: list[Unfinished] = Field(default_factory=list)
+    change: UnfinishedChange | None = None
     journal: list[Line] = Field(default_factory=list)
     unmet: list[Unmet] = Field(default_factory=list)
     transactions: list[Transaction] = Field(default_factory=list)

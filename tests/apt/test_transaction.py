@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from ansible_collections.gpu.provision.plugins.module_utils.apt import common as apt_common
+from ansible_collections.gpu.provision.plugins.module_utils.apt.transaction import UNFINISHED
 
 from .packages import NEW, OLD, driver, names, pinned
 from .rootfs import Repo, Root, cut_power, kill_session
@@ -294,6 +295,7 @@ def cut_off(root: Root, repo: Repo, point: int, *, removal: bool = False) -> Non
     cut_power(root)
     process.communicate()
     (root.path / "cut").unlink()
+    assert json.loads(root.read(UNFINISHED))["install"] == SWITCH["install"]
 
 
 def goes_on(root: Root) -> None:
@@ -309,6 +311,7 @@ def goes_on(root: Root) -> None:
     assert root.sh("dpkg --audit") == ""
     words = "an earlier run was cut off; its packages were configured first"
     assert any(words in text for text in result["warnings"]), result["warnings"]
+    assert not (root.path / UNFINISHED.lstrip("/")).exists()
     assert root.module("apt_transaction", **SWITCH, expect=[])["changed"] is False
 
 

@@ -88,6 +88,13 @@ def unfinished(rows):
     ]
 
 
+def versions(rows, names):
+    """{name: version} of those of the names that are installed as a whole."""
+    arch = native(rows)
+    there = {title(row, arch): row["version"] for row in rows if row["state"] in _ON_DISK}
+    return {name: there[name] for name in names if name in there}
+
+
 def unmet(rows):
     """[{name, version, needs, found}]: packages on the disk whose dependencies nothing on the disk meets.
 

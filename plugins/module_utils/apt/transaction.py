@@ -35,6 +35,8 @@ JOURNAL = STATE + "/transaction.json"
 COPY = STATE + "/transaction-copy.json"
 LOCK = STATE + "/transaction.lock"
 RESULT = STATE + "/transaction-result.json"
+# What a change of packages is to bring, as long as it has not: diagnose says that it was cut off or failed.
+UNFINISHED = STATE + "/unfinished.json"
 LOGS = "/var/log/gpu-provision"
 
 _JOURNAL = {
@@ -48,6 +50,7 @@ _JOURNAL = {
     "log": (None, str),
     "pid": (None, int),
 }
+_UNFINISHED = ("schema", "started", "log", "install", "remove", "hold", "extra_hold")
 _RESULT = (
     {"error": {"code": str, "message": str, "because": (None, [str]), "hint": (None, str)}},
     {"moved": True},
@@ -166,6 +169,8 @@ class _Task(object):
     def run(self):
         before = apt_common.read_status()
         if self._is_done(before) and not os.path.lexists(JOURNAL):
+            if not self.check:
+                self._forget_unfinished()
             return self._result(before, before, [])
         if self.check:
             return self._preview(before)
@@ -200,6 +205,7 @@ class _Task(object):
             packages = apt_common.read_status()
             stamp = _stamp()
             if self._is_done(packages):
+                self._forget_unfinished()
                 return
             changes = self._simulate(packages)
             if self._change(packages, changes, stamp):
@@ -215,6 +221,11 @@ class _Task(object):
             and not self._selections(packages)
             and not apt_common.interrupted()
         )
+
+    def _forget_unfinished(self):
+        """A change is done: what an earlier one began and has not finished is over too."""
+        if (self.install or self.remove) and os.path.lexists(UNFINISHED):
+            _forget(UNFINISHED)
 
     def _preview(self, before):
         changes = []
@@ -300,7 +311,7 @@ class _Task(object):
                 )
             told[-1] += "; " + how
         held = restore_holds(journal, packages, self._set_selections)
-        _forget_journal()
+        _forget(JOURNAL, COPY)
         self.warnings += told
         self.recovered = {"started": journal.get("started"), "log": journal.get("log"), "held": held}
 
@@ -323,9 +334,9 @@ class _Task(object):
     def _finish_packages(self):
         """Finish what dpkg left half-done. A failure is not the end: the transaction may replace the culprit."""
         before, cut_off = apt_common.read_status(), apt_common.interrupted() or self.recovered is not None
-        if not cut_off and not any(package.unfinished for package in before):
-            return
         rest = half_purged(before, self.remove)
+        if not cut_off and not rest and not any(package.unfinished for package in before):
+            return
         result = self._in_worker(lambda log: self._configure_pending(rest, log), before)
         packages = apt_common.read_status()
         # Ours first: somebody else's may be in no repository any more.
@@ -496,7 +507,7 @@ class _Task(object):
             result = apt_common.run(argv, self.timeout, log=log)
             return {"rc": result.rc, "timed_out": result.timed_out, "text": result.out[-_TEXT:]}
 
-        result = self._in_worker(work, packages)
+        result = self._in_worker(work, packages, whole=True)
         if result.get("moved"):
             return False
         if result["rc"] != 0:
@@ -516,10 +527,10 @@ class _Task(object):
 
     # -- the worker
 
-    def _in_worker(self, work, packages):
+    def _in_worker(self, work, packages, whole=False):
         """Call work(log) in a detached process, then hold again there; returns what work returned.
 
-        The journal stands as long as holds are lifted.
+        The journal stands as long as holds are lifted, UNFINISHED until work that does the whole change ends well.
         """
         journal = {
             "schema": 1,
@@ -541,6 +552,8 @@ class _Task(object):
             try:
                 for path in (COPY, JOURNAL):
                     own_state.write(path, dict(journal, pid=os.getpid()))
+                if whole:
+                    own_state.write(UNFINISHED, {key: journal[key] for key in _UNFINISHED})
                 result = work(log)
             except own_files.FileError as error:
                 result = {"error": {"code": "apt.state", "message": error.message, "hint": error.hint}}
@@ -551,7 +564,7 @@ class _Task(object):
                 result = {"error": {"code": "apt.worker", "message": traceback.format_exc()}}
             try:
                 result["held"] = restore_holds(journal, apt_common.read_status(), self._set_selections)
-                _forget_journal()
+                _forget(JOURNAL, COPY, *([UNFINISHED] if whole and not result.get("rc", 1) else []))
             except AptError as error:
                 # The journal stays: the next run holds again.
                 result["error"] = error.as_dict()
@@ -1095,8 +1108,8 @@ def _make_dir(path, mode):
         raise own_files.FileError(path, "make", error) from None
 
 
-def _forget_journal():
-    for path in (JOURNAL, COPY):
+def _forget(*paths):
+    for path in paths:
         if os.path.lexists(path):
             os.unlink(path)
     own_files.sync_folder(STATE)

@@ -14,7 +14,7 @@ from ansible_collections.gpu.provision.plugins.module_utils.apt import common as
 from ansible_collections.gpu.provision.plugins.module_utils.apt import conf as apt_conf
 from ansible_collections.gpu.provision.plugins.module_utils.apt import dpkg_logs, dpkg_state
 from ansible_collections.gpu.provision.plugins.module_utils.apt import lists as apt_lists
-from ansible_collections.gpu.provision.plugins.module_utils.lib import lazy_re, proxies
+from ansible_collections.gpu.provision.plugins.module_utils.lib import lazy_re, own_state, proxies
 from ansible_collections.gpu.provision.plugins.module_utils.lib.host_tree import decimal, integer
 
 _SETTINGS = lazy_re.compile(
@@ -42,6 +42,7 @@ def read(tree, facts):
     return {
         "holds": dpkg_state.holds(rows),
         "unfinished": _unfinished(tree, rows),
+        "change": _change(tree, rows),
         "journal": journal,
         "unmet": dpkg_state.unmet(rows),
         "transactions": dpkg_logs.transactions(dpkg_logs.history(tree)),
@@ -73,6 +74,20 @@ def _unfinished(tree, rows):
             since=since.get(name), action=last.get("action"), reason=last.get("reason"), context=last.get("context", [])
         )
     return found
+
+
+_CHANGE = {"started": str, "log": str, "install": [str], "remove": [str], "hold": bool, "extra_hold": [str]}
+
+
+def _change(tree, rows):
+    """What apt_transaction wrote down of a change that has not come to its end, with what is there of it; or None."""
+    text = tree.read(own_state.FOLDER + "/unfinished.json")
+    try:
+        found = own_state.parse((text or "").encode(), _CHANGE, "unfinished.json")
+    except own_state.Damaged:
+        return None
+    names = [item.partition("=")[0] for item in found["install"]] + found["remove"] + found["extra_hold"]
+    return dict({key: found[key] for key in _CHANGE}, there=dpkg_state.versions(rows, names))
 
 
 def _settings(tree):

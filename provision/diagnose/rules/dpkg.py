@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from ansible_collections.gpu.provision.plugins.module_utils.lib import driver_names
 from provision.diagnose import queries
@@ -50,6 +50,39 @@ def _words(row: Unfinished) -> Iterator[str]:
         yield f"{row.name}: {line}"
 
 
+@rule("dpkg.change_unfinished")
+def _change(case: Case) -> Iterator[Found]:
+    """A change of ours that failed or was cut off, as far as something of it is not so."""
+    change = apt(case).change
+    if change is None:
+        return
+    wanted = dict(item.partition("=")[::2] for item in change.install)
+    missing = [f"{n}={v}" for n, v in wanted.items() if n not in change.there or v not in ("", change.there[n])]
+    left = [name for name in change.remove if name in change.there]
+    held = [*change.extra_hold, *(name for name in wanted if change.hold and driver_names.is_driver_package(name))]
+    on_hold = {row.name for row in apt(case).holds}
+    loose = [name for name in held if name in change.there and name not in on_hold]
+    evidence = [f"not installed: {', '.join(missing)}"] if missing else []
+    evidence += [f"not removed: {', '.join(left)}"] if left else []
+    evidence += [f"not on hold: {', '.join(loose)}"] if loose else []
+    if not evidence:
+        return
+    since = f", begun {change.started}" if change.started else ""
+    parts = [part for part, has in _PARTS.items() if any(has(name) for name in (*wanted, *change.remove))]
+    yield Found(
+        f"a change of packages by gpu-provision{since}, did not come to its end",
+        [*evidence, *([f"its log: {change.log}"] if change.log else [])],
+        queries.apply("finish it: install what the inventory asks for", *parts),
+        level=None if "driver" not in parts or case.driver_managed else "warning",
+    )
+
+
+# part -> whether a package is one of it
+_PARTS: dict[str, Callable[[str], object]] = {
+    "driver": driver_names.is_driver_package,
+    "cuda": re.compile(r"cuda-|libcudnn|libnccl").match,
+    "containers": re.compile(r"(?:lib)?nvidia-container").match,
+}
 _PAIRED = re.compile(r"libnccl-dev$|libcudnn[0-9]+-(?:dev|headers)(?:-cuda-[0-9]+)?$")
 
 

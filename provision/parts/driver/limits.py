@@ -12,6 +12,7 @@ from ansible_collections.gpu.provision.plugins.module_utils.lib import driver_na
 from provision.catalog import Branch, Gpu
 from provision.errors import UsageError
 from provision.parts.decision import CHANNELS, and_, cuda_key, distinct
+from provision.parts.driver.removed import removed_driver
 
 if TYPE_CHECKING:
     from provision.parts.driver.resolve import Resolver
@@ -31,7 +32,8 @@ class DriverLimits:
         outside = list(runfile.traces)
         if runfile.uninstaller and runfile.uninstaller not in outside:
             outside.insert(0, runfile.uninstaller)
-        if not packages and self.facts.module.loaded:
+        # What is only loaded still of a driver that apt removed is nobody else's.
+        if not packages and self.facts.module.loaded and not removed_driver(self.facts):
             outside.append(f"loaded module {self.facts.module.loaded.version}, and no driver package is installed")
         if not outside:
             return

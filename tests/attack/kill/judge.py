@@ -32,6 +32,8 @@ _RESTLESS = (
     "etc/resolv.conf",
     "etc/mtab",
     "etc/ld.so.cache",
+    # docker makes itself a key where it starts for the first time
+    "etc/docker/key.json",
     "etc/ssh",
     "etc/shadow",
     "etc/gshadow",
@@ -95,7 +97,7 @@ class Host:
             [
                 str(path.relative_to(root))
                 for path in files
-                if path.name in ("lock.json", "transaction.json", "purge.json")
+                if path.name in ("lock.json", "transaction.json", "unfinished.json", "purge.json")
             ],
             [str(path.relative_to(root)) for path in files if not _is_json(path)]
             + [str(path.relative_to(root)) for path in own.rglob("*.damaged-*")],

@@ -36,7 +36,7 @@ _BASE = {
 # Kernels of DGX systems, the container toolkit: what is only called after NVIDIA. Small packages of the real names.
 _NAMESAKES = (
     "for n in linux-image-6.8.0-1010-nvidia nvidia-container-toolkit libnvidia-container1; do mkdir -p /tmp/p/DEBIAN; "
-    "printf 'Package: %s\\nVersion: 1.0-1\\nArchitecture: amd64\\nMaintainer: x <x@example.org>\\nDescription: x\\n' $n "
+    "printf 'Package: %s\\nVersion: 1.18.0-1\\nArchitecture: amd64\\nMaintainer: x <x@example.org>\\nDescription: x\\n' $n "
     ">/tmp/p/DEBIAN/control; dpkg-deb -b /tmp/p /tmp/p.deb >/dev/null; dpkg -i /tmp/p.deb; rm -r /tmp/p /tmp/p.deb; done"
 )
 # A purge by pattern took the driver, its holds on nothing stay, and nothing blocks nouveau any more.
