@@ -200,7 +200,7 @@ def main():
     wanted = {"offer": _OFFER, "simulate": _SIMULATE, "cleanup": _CLEANUP}[operation]
     args = {name: module.params[name] for name in wanted}
     try:
-        result = apt_query.main(dict(args, op=operation))
+        result = apt_query.main(dict(args, op=operation), session=False)
     except AptError as error:
         module.fail_json(msg=error.message, **error.as_dict())
     module.exit_json(changed=False, result=result)

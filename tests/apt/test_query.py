@@ -146,3 +146,25 @@ def test_wrong_fingerprint_and_unsafe_workdir(root: Root, repo: Repo, other_key:
     gone = root.module("apt_query", op="simulate", workdir="/etc")
     assert (gone["failed"], gone["code"]) == (True, "apt.workdir_gone")
     assert (root.path / "etc/os-release").exists()
+
+
+# What the fast read does on a host: the caller goes away after an offer, or the host's own process is killed.
+SESSION = """
+import os, sys
+sys.path.insert(0, "/opt/test")
+from ansible_collections.gpu.provision.plugins.module_utils.apt import query
+print(query.main({"op": "offer", "patterns": ["lab-tool"]})["workdir"], flush=True)
+if sys.argv[1:] == ["killed"]:
+    os.kill(os.getpid(), 9)
+"""
+
+
+def test_the_folder_of_an_offer_goes_with_the_session_that_asked_for_it(root: Root, repo: Repo) -> None:
+    root.write("/session.py", SESSION)
+    ended = root.sh("python3 /session.py").strip()
+    assert ended.startswith("/tmp/gpu-provision-apt-")
+    assert not (root.path / ended.lstrip("/")).exists()
+    killed = root.sh("python3 /session.py killed", check=False).split()[0]
+    assert (root.path / killed.lstrip("/")).is_dir()
+    root.sh("python3 /session.py")
+    assert not list((root.path / "tmp").glob("gpu-provision-apt-*"))

@@ -8,6 +8,7 @@ standard library only, any Python from 3.8.
 
 from __future__ import annotations
 
+import atexit
 import io
 import os
 import re
@@ -21,7 +22,13 @@ from ansible_collections.gpu.provision.plugins.module_utils.apt import conf as a
 from ansible_collections.gpu.provision.plugins.module_utils.apt import files as apt_files
 from ansible_collections.gpu.provision.plugins.module_utils.apt import sources as apt_sources
 from ansible_collections.gpu.provision.plugins.module_utils.apt.common import AptError
-from ansible_collections.gpu.provision.plugins.module_utils.lib import deb_version, driver_names, host_tree, proxies
+from ansible_collections.gpu.provision.plugins.module_utils.lib import (
+    deb_version,
+    driver_names,
+    host_tree,
+    proxies,
+    scratch,
+)
 
 _WORKDIR = "gpu-provision-apt-"
 # package names on one command line
@@ -56,12 +63,19 @@ _DESKTOP = re.compile(
 )
 
 
-def main(args):
-    """Entry of the fast read: args["op"] is ``offer``, ``simulate`` or ``cleanup``; see those. Raises AptError."""
+def main(args, session=True):
+    """Entry of the fast read: args["op"] is ``offer``, ``simulate`` or ``cleanup``; see those. Raises AptError.
+
+    session: this process answers all three, so that the folder of an offer ends with it.
+    """
     args = dict(args)
     operation = args.pop("op", None)
     if operation == "offer":
-        return offer(**args)
+        answer = offer(**args, session=session)
+        if session:
+            # Where the caller is gone before it asks for more, nobody else takes the folder away.
+            atexit.register(scratch.remove, answer["workdir"])
+        return answer
     if operation == "simulate":
         return simulate(**args)
     if operation == "cleanup":
@@ -73,7 +87,15 @@ def main(args):
 
 
 def offer(
-    sources=(), omit=(), patterns=(), refresh="if_stale", max_age_s=21600, timeout=300, environment=None, alone=False
+    sources=(),
+    omit=(),
+    patterns=(),
+    refresh="if_stale",
+    max_age_s=21600,
+    timeout=300,
+    environment=None,
+    alone=False,
+    session=False,
 ):
     """Return what the repositories offer, with our sources added to the host's own.
 
@@ -82,13 +104,14 @@ def offer(
     sources to leave out. patterns: regular expressions that names must match from start to end. refresh:
     ``if_stale`` fetches lists older than max_age_s and those of new sources; the host's own lists are used
     otherwise, and unchanged ones are not fetched again. environment: the proxy (see proxies.within), for the keys' downloads
-    and for apt, where it goes before the host's own configuration. alone: the host's own sources do not count.
+    and for apt, where it goes before the host's own configuration. alone: the host's own sources do not count. session: see
+    main.
 
     Returns {"workdir", "packages": {name: [version dicts, newest first]}, "refreshed", "errors": [text],
     "problems": [what parse_update_errors says]}. ``simulate`` takes the workdir over and removes it.
     """
     _clean_old_workdirs()
-    work = tempfile.mkdtemp(prefix=_WORKDIR)
+    work = scratch.make("apt") if session else tempfile.mkdtemp(prefix=_WORKDIR)
     try:
         os.chmod(work, 0o755)  # noqa: S103 - apt's _apt user reads keys and lists here
         with proxy(environment):
@@ -432,7 +455,7 @@ def simulate(
     that count as not there, as if they had been purged.
     """
     own = workdir is None
-    work = tempfile.mkdtemp(prefix=_WORKDIR) if own else _checked_workdir(workdir)
+    work = scratch.make("apt") if own else _checked_workdir(workdir)
     try:
         status = apt_common.status_text()
         _write(os.path.join(work, "status"), without_packages(without_holds(status, unhold), gone))
