@@ -54,9 +54,9 @@ class ActionModule(ActionBase):
         import_provision()
         from provision.catalog import load_catalog
         from provision.errors import ProvisionError
-        from provision.rescue.host import limits_of, look
         from provision.rescue.model import History
         from provision.rescue.orders import left_words, orders, record
+        from provision.rescue.session import limits_of, look
 
         args = self._task.args
         host = task_vars["inventory_hostname"]

@@ -14,7 +14,7 @@ from ansible.template import Templar
 _MODULES = {
     "probe.facts": ("gpu.provision.gpu_facts", "gpu_facts"),
     "apt.query": ("gpu.provision.apt_query", "result"),
-    "probe.diagnostics": ("gpu.provision.gpu_trouble", "gpu_trouble"),
+    "probe.diagnostics": ("gpu.provision.gpu_diagnostics", "gpu_diagnostics"),
 }
 _PLAN = ("gpu.provision.host_plan", "host_plan")
 # What roles report to the play, and no wish: see tasks/reboot.yml of nvidia_driver and gpu_rescue, and container_toolkit.

@@ -16,7 +16,7 @@ from provision.drift import Item, judge_host, metrics
 from provision.drift.peers import Peer, compare, peer_of
 from provision.errors import Exit, ProvisionError
 from provision.inventory import Host
-from provision.lock.hold import find, path_of
+from provision.lock.pin import find, path_of
 from provision.planning import read_facts
 from provision.runs.fleet import Fleet, Silent, Talk, ask_all
 

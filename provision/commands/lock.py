@@ -19,9 +19,9 @@ from provision.facts import Facts, Package, Source
 from provision.inventory import Host
 from provision.lib import files
 from provision.lock.compare import Change, changes
-from provision.lock.hold import path_of
 from provision.lock.make import Entry, Seen, entry, kind_of, make
 from provision.lock.model import NAME, VARIABLE, WRITE_HINT, Lock, LockedGroup, dump, load, save
+from provision.lock.pin import path_of
 from provision.parts import checks
 from provision.parts.plan import HostPlan
 from provision.parts.registry import by_name, in_locks, roles

@@ -22,13 +22,13 @@ from provision.diagnose.finding import Cause
 from provision.errors import Exit, Issue, ProvisionError, UsageError
 from provision.inventory import Host
 from provision.lib import own_state
-from provision.lock.hold import path_of
+from provision.lock.pin import path_of
 from provision.remote import Session
-from provision.rescue.host import Look, Mode, limits_of, look
 from provision.rescue.model import History, OfflineDocument, OfflineHost, RescuedHost, RescueDocument, RescueStep
 from provision.rescue.offline import known_of, offline_script
 from provision.rescue.orders import orders, record
 from provision.rescue.rounds import Limits, next_level, to_mend
+from provision.rescue.session import Look, Mode, limits_of, look
 from provision.rescue.touched import configured, touched
 from provision.runs import engine, history
 from provision.runs.engine import Event, HostOutcome

@@ -29,8 +29,8 @@ from provision.compat.answer import (
 )
 from provision.compat.judge import Judge, Left
 from provision.compat.messages import Clash
+from provision.compat.request import parse
 from provision.compat.warnings import Warnings
-from provision.compat.wish import parse
 
 
 def compat(wishes: Wishes, catalog: Catalog, *, today: date | None = None) -> CompatAnswer:

@@ -12,7 +12,7 @@ from provision.catalog.builds import Build, Driver, of_tensorflow, of_toolkit, o
 from provision.catalog.models.base import Flavour
 from provision.catalog.versions import key, minor, same
 from provision.compat.answer import Nearest
-from provision.compat.wish import Wish, Wished, parse_one
+from provision.compat.request import Wish, Wished, parse_one
 from provision.lib.suggest import suggest
 
 # The processor whose wheels are meant; no wish says another.

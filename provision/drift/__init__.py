@@ -14,8 +14,8 @@ from provision.drift.inventory import against_inventory
 from provision.drift.item import Item, without_echoes
 from provision.drift.locked import against_lock
 from provision.facts import Facts
-from provision.lock.hold import find, lock_of
 from provision.lock.model import HostLock, Lock
+from provision.lock.pin import find, lock_of
 
 __all__ = ["Item", "judge_host"]
 

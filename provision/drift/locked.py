@@ -11,8 +11,8 @@ from ansible_collections.gpu.provision.plugins.module_utils.lib import deb_versi
 from provision.catalog import Catalog
 from provision.drift.item import Item
 from provision.facts import Facts
-from provision.lock.hold import hold
 from provision.lock.model import HostLock
+from provision.lock.pin import hold
 from provision.parts.locked import several
 from provision.parts.registry import roles
 

@@ -19,7 +19,7 @@ from provision.errors import Issue, ProvisionError
 from provision.facts import Facts
 from provision.inventory.repositories import ARCHIVE_NAME
 from provision.lib.text import answered
-from provision.lock import hold as locked
+from provision.lock import pin as locked
 from provision.parts import registry
 from provision.parts.apt import AptPart, combine, kept
 from provision.parts.base import Host
@@ -44,7 +44,7 @@ def plan_host(
     """Plan one host.
 
     values: effective role variables (variables.effective), with ``inventory_dir``; a lock beside the inventory is held
-    (lock.hold.path_of). parts: which of registry.roles() to plan for; held: which of them to hold to the lock; None: all. Raises
+    (lock.pin.path_of). parts: which of registry.roles() to plan for; held: which of them to hold to the lock; None: all. Raises
     UnreachableError or HostFailedError from ``call`` and UsageError for values, or a lock, that cannot be used.
     """
     return plan_from_facts(name, read_facts(call, values), call, values, catalog, parts, held)

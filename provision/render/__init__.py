@@ -24,7 +24,7 @@ from provision.documents import (
 from provision.errors import Issue
 from provision.render.base import Text, console, indented, put
 from provision.render.progress import Progress
-from provision.render.words import clean, hosts_in_words, plural, same_issues, size, task_words
+from provision.render.text import clean, hosts_in_words, plural, same_issues, size, task_words
 
 __all__ = ["Progress", "Renderer", "clean", "plural", "size"]
 

@@ -12,7 +12,7 @@ from rich.padding import Padding
 from rich.segment import Segment, Segments
 from rich.table import Table
 
-from provision.render.words import STATUS_WORDS, STYLES, clean, hosts_in_words
+from provision.render.text import STATUS_WORDS, STYLES, clean, hosts_in_words
 
 # A pipe has no width; wide enough that hardly anything is folded.
 _PIPE_WIDTH = 160

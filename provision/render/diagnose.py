@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from provision.commands.diagnose import DiagnosedHost, DiagnoseDocument, ExplainDocument, ExplainedCode
 from provision.diagnose.finding import Cause
 from provision.render.base import Text, columns, headline, indented, text
-from provision.render.words import count_words, grouped, plural
+from provision.render.text import count_words, grouped, plural
 
 _WORDS = (
     ("broken", "broken"),

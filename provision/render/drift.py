@@ -10,7 +10,7 @@ from rich.table import Table
 from provision.commands.drift import DriftDocument, DriftedHost
 from provision.drift.item import Item
 from provision.render.base import Text, columns, headline, stacked, text
-from provision.render.words import STYLES, count_words, grouped, hosts_in_words, plural
+from provision.render.text import STYLES, count_words, grouped, hosts_in_words, plural
 
 _COUNTED = (
     ("drifted", "drifted"),

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from provision.documents import EnvsDocument, EnvsHost, EnvsRow
 from provision.render.base import Text, columns, headline
-from provision.render.words import grouped, plural, size
+from provision.render.text import grouped, plural, size
 
 _TABLE_WIDTH = 90
 _TITLES = ("name", "path", "python", "framework", "CUDA", "size", "notes")

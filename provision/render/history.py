@@ -9,7 +9,7 @@ from rich.table import Table
 
 from provision.commands.history import HistoryDocument, HostHistory
 from provision.render.base import Text, columns, headline, indented
-from provision.render.words import STATUS_WORDS, STYLES, grouped, listed, plural
+from provision.render.text import STATUS_WORDS, STYLES, grouped, listed, plural
 from provision.runs.history import HostRecord, InventoryState, Judged, LockState, Run, changed_in_words
 
 _STATES = {"done": "green", "failed": "bold red", "cut off": "yellow", "at work": "cyan"}

@@ -8,7 +8,7 @@ from rich.console import RenderableType
 
 from provision.documents import InitDocument, InitGroup
 from provision.render.base import Text, columns
-from provision.render.words import hosts_in_words, listed
+from provision.render.text import hosts_in_words, listed
 
 
 def view(document: InitDocument) -> Iterable[RenderableType]:

@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from provision.commands.lock import LockDocument
 from provision.lock.compare import Change
 from provision.render.base import Text, indented, text
-from provision.render.words import hosts_in_words, listed, plural
+from provision.render.text import hosts_in_words, listed, plural
 
 _SHOWN = 4
 

@@ -8,7 +8,7 @@ from rich.console import RenderableType
 
 from provision.commands.mirror import MirrorDocument
 from provision.render.base import Text, indented, text
-from provision.render.words import plural, size
+from provision.render.text import plural, size
 
 
 def view(document: MirrorDocument, verbosity: int) -> Iterable[RenderableType]:

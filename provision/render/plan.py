@@ -10,7 +10,7 @@ from provision.documents import PlanDocument
 from provision.errors import Issue
 from provision.parts.plan import HostPlan, PackageChange, Reason, Step
 from provision.render.base import Text, columns, headline, indented, text
-from provision.render.words import count_words, grouped, listed, plural, size, unnamed
+from provision.render.text import count_words, grouped, listed, plural, size, unnamed
 
 _ORDER = (
     ("changes", "to change"),

@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.table import Table
 
 from provision.render.base import Text, put
-from provision.render.words import clean, hosts_in_words, plural, task_words
+from provision.render.text import clean, hosts_in_words, plural, task_words
 
 _STYLES = {"failed": "red", "unread": "red", "ok": "green", "changed": "", "waiting": "dim"}
 

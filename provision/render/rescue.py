@@ -11,7 +11,7 @@ from provision.parts.plan import PackageChange, Step
 from provision.render.base import Text, columns, headline, indented, text
 from provision.render.plan import package_line
 from provision.render.results import counted
-from provision.render.words import clean, count_words, grouped, listed, plural, task_words
+from provision.render.text import clean, count_words, grouped, listed, plural, task_words
 from provision.rescue.model import OfflineDocument, RescuedHost, RescueDocument, RescueStep, Round
 
 _STATUSES = (

@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from provision.documents import AppliedHost, ApplyDocument, VerifyDocument
 from provision.lib.findings import Check
 from provision.render.base import Text, columns, headline, indented, text
-from provision.render.words import STYLES, count_words, grouped, hosts_in_words, plural, task_words
+from provision.render.text import STYLES, count_words, grouped, hosts_in_words, plural, task_words
 
 _VERIFIED = (
     ("pass", "passed"),

@@ -11,7 +11,7 @@ from rich.table import Table
 from provision.documents import ScanDocument, ScannedHost
 from provision.layers.driver import layers
 from provision.render.base import Text, columns, headline, stacked
-from provision.render.words import grouped, hosts_in_words, unnamed
+from provision.render.text import grouped, hosts_in_words, unnamed
 
 # Below this width a table of hosts becomes blocks of lines.
 _TABLE_WIDTH = 90

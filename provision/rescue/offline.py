@@ -24,7 +24,7 @@ from provision import __version__
 from provision.catalog import load_catalog
 from provision.errors import UsageError
 from provision.lib.text import one_line
-from provision.lock import hold
+from provision.lock import pin
 from provision.parts.desired import Desired
 from provision.parts.driver.plan import MODPROBE_PATH, MODPROBE_TEXT
 from provision.remote import bundle
@@ -114,7 +114,7 @@ def known_of(host: str, values: Mapping[str, Any], runs: Path | None = None) -> 
 
     runs: the folder of runs (engine.runs_folder). Raises LockError for a lock that cannot be used.
     """
-    found = hold.find(values)
+    found = pin.find(values)
     listed = found[0].for_host(host, found[1]) if found else None
     if listed is not None and listed.group.driver is not None:
         locked = listed.group.driver

@@ -7,9 +7,9 @@ from typing import Any
 
 from provision.diagnose.finding import Diagnosis
 from provision.errors import Issue
-from provision.rescue.host import environment_of, roles_of
 from provision.rescue.model import History, Round
 from provision.rescue.rounds import Limits, next_level, to_mend
+from provision.rescue.session import environment_of, roles_of
 
 # Carried out by tasks of their own, not by the module rescue_step.
 _NOT_STEPS = ("reboot", "apply", "realign", "purge", "undo")

@@ -19,7 +19,7 @@ import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.plugin_utils import runlock, runrecord
 from provision.errors import Exit, Issue, UsageError
 from provision.lib import own_state
-from provision.lock.hold import path_of
+from provision.lock.pin import path_of
 from provision.rollout.observers import Seam
 from provision.rollout.state import FILE as STATE
 from provision.rollout.state import RunState

@@ -13,8 +13,8 @@ from provision.facts import Facts
 from provision.inventory import Connection, Host, Inventory
 from provision.lib.findings import Check
 from provision.render import Renderer
-from provision.rescue.host import Look
 from provision.rescue.rounds import next_round
+from provision.rescue.session import Look
 from provision.runs import engine
 from provision.runs.engine import HostOutcome, RunResult
 from provision.runs.fleet import Fleet

@@ -13,9 +13,9 @@ from provision.parts.candidates import Offer
 from provision.parts.cuda.resolve import CudaDecision, CudaTarget, CudaWish, resolve_cuda
 from provision.parts.decision import Decision, DriverWish
 from provision.parts.driver.resolve import resolve_driver
-from tests.unit.cudaoffers import OFFERS, real
+from tests.unit.candidates import OFFERS as DRIVER_OFFERS
+from tests.unit.cudacandidates import OFFERS, real
 from tests.unit.hosts import host
-from tests.unit.offers import OFFERS as DRIVER_OFFERS
 
 TODAY = date(2026, 11, 28)
 ABSENT: dict[str, Offer] = {}

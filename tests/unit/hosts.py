@@ -6,7 +6,7 @@ from typing import Any
 
 from provision.catalog import load_catalog
 from provision.facts import Facts
-from tests.unit.offers import KERNELS, OFFERS
+from tests.unit.candidates import KERNELS, OFFERS
 
 # PCI ids by the names that the cases use: typed here, so that a wrong catalog fails.
 IDS = {

@@ -6,7 +6,7 @@ import pytest
 
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.lib import cuda_names, driver_names
-from tests.unit.cudaoffers import OFFERS, real
+from tests.unit.cudacandidates import OFFERS, real
 
 
 @pytest.mark.parametrize(

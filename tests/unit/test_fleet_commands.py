@@ -14,15 +14,15 @@ from provision.cli.base import Settings
 from provision.cli.schemas import schemas
 from provision.commands import drift, lock
 from provision.errors import HostFailedError, UnreachableError, UsageError
-from provision.lock.hold import find
 from provision.lock.model import NAME, LockError, load
+from provision.lock.pin import find
 from provision.render import Renderer
 from provision.render import drift as drift_view
 from provision.render import lock as lock_view
 from provision.render.base import put
+from tests.unit.candidates import OFFERS
 from tests.unit.fakefleet import fake_fleet
 from tests.unit.fleethosts import changed, healthy
-from tests.unit.offers import OFFERS
 from tests.unit.test_lock import BOTH
 from tests.unit.test_planning import rows
 

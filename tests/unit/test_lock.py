@@ -8,13 +8,13 @@ import yaml
 
 from provision.errors import UsageError
 from provision.lock.compare import changes
-from provision.lock.hold import alike, find, hold, not_offered, path_of
 from provision.lock.make import make
 from provision.lock.model import NAME, VARIABLE, HostLock, Lock, LockedHost, LockError, dump, load, parse, save
+from provision.lock.pin import alike, find, hold, not_offered, path_of
 from provision.parts.candidates import Offer
 from provision.planning import plan_from_facts
+from tests.unit.candidates import OFFERS, archive, signed
 from tests.unit.fleethosts import changed, entry_of, healthy, lock_of_hosts
-from tests.unit.offers import OFFERS, archive, signed
 from tests.unit.test_planning import CHANGES, FakeHost
 
 CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/lock.yml").read_text())

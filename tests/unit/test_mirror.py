@@ -33,8 +33,8 @@ from provision.mirror.serve import address, server
 from provision.mirror.store import Store, here
 from provision.parts.desired import Desired
 from provision.planning import plan_from_facts
+from tests.unit.candidates import OFFERS
 from tests.unit.hosts import host
-from tests.unit.offers import OFFERS
 from tests.unit.test_planning import CHANGES, DEFAULTS, FakeHost
 
 CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/mirror.yml").read_text())

@@ -13,8 +13,8 @@ from provision.parts.decision import DriverWish
 from provision.parts.driver.plan import plan_driver
 from provision.parts.driver.resolve import resolve_driver
 from tests.unit import ownfiles
+from tests.unit.candidates import CUDA_URI, OFFERS
 from tests.unit.hosts import host
-from tests.unit.offers import CUDA_URI, OFFERS
 
 CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/plan.yml").read_text())
 

@@ -13,10 +13,10 @@ from provision.lib.findings import Check
 from provision.parts.candidates import Offer
 from provision.planning import failed_plan, plan_from_facts
 from provision.planning.verification import Look, select
+from tests.unit.candidates import CUDA_URI, OFFERS
+from tests.unit.cudacandidates import OFFERS as CUDA_OFFERS
 from tests.unit.cudahosts import real_rows
-from tests.unit.cudaoffers import OFFERS as CUDA_OFFERS
 from tests.unit.hosts import host
-from tests.unit.offers import CUDA_URI, OFFERS
 
 ROLES = Path(__file__).parents[2] / "roles"
 DEFAULTS = {"nvidia_driver_branch": "580", "nvidia_driver_channel": "ubuntu"}

@@ -21,8 +21,8 @@ from provision.inventory import Host, variables
 from provision.inventory.proxy import HostProxy
 from provision.parts.apt import AptPart, combine
 from provision.planning import plan_from_facts
+from tests.unit.candidates import OFFERS
 from tests.unit.hosts import host
-from tests.unit.offers import OFFERS
 from tests.unit.test_planning import CHANGES, FakeHost
 
 CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/proxy.yml").read_text())

@@ -14,7 +14,7 @@ from provision.lib.findings import Check
 from provision.parts.plan import HostPlan, PackageChange, Reason, Step
 from provision.render import Progress, Renderer, size
 from provision.render.results import folded
-from provision.render.words import hosts_in_words
+from provision.render.text import hosts_in_words
 
 LONG = "a reason that goes on for quite some time so that it has to be folded on every small terminal " * 2
 

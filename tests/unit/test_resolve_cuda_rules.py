@@ -13,8 +13,8 @@ from ansible_collections.gpu.provision.plugins.module_utils.lib import cuda_name
 from provision.parts.candidates import relations
 from provision.parts.cuda.resolve import PATTERNS, CudaWish
 from provision.parts.decision import Decision, DriverWish
+from tests.unit.cudacandidates import OFFERS
 from tests.unit.cudahosts import apply, driver_of, resolved
-from tests.unit.cudaoffers import OFFERS
 from tests.unit.hosts import host
 
 VERSIONS = (

@@ -9,8 +9,8 @@ import yaml
 from provision.catalog import load_catalog
 from provision.parts.decision import DriverWish
 from provision.parts.driver.resolve import resolve_driver
+from tests.unit.candidates import OFFERS
 from tests.unit.hosts import host
-from tests.unit.offers import OFFERS
 
 CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/driver.yml").read_text())
 TODAY = date(2026, 11, 28)

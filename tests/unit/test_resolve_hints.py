@@ -12,8 +12,8 @@ from provision.catalog import load_catalog
 from provision.parts.decision import DriverWish
 from provision.parts.driver.resolve import resolve_driver
 from tests.sample import turn
+from tests.unit.candidates import OFFERS
 from tests.unit.hosts import host
-from tests.unit.offers import OFFERS
 
 TODAY = date(2026, 11, 28)
 GPUS = [

@@ -4,7 +4,7 @@
 
 The one call of ``provision diagnose``. ``collect`` returns the probe's dict with one more key, ``trouble``: {"boot",
 "apt", "user"}, in the shape of provision.facts.diagnostics.Trouble. Nothing is changed. Files are read; the few programs that
-are started (boottrouble.py says which) are given up after seconds. Standard library only, Python 3.8 and later.
+are started (boot_diagnostics.py says which) are given up after seconds. Standard library only, Python 3.8 and later.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from provision.diagnose import queries
+from provision.diagnose.checks import level_of, user, verdict
 from provision.diagnose.finding import Repair
-from provision.diagnose.held import level_of, user, verdict
 from provision.diagnose.rule import Case, Found, rule
 from provision.parts.conda import checks as conda_checks
 

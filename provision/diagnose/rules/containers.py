@@ -9,8 +9,8 @@ from ansible_collections.gpu.provision.plugins.module_utils.containers import da
 from ansible_collections.gpu.provision.plugins.module_utils.lib import deb_version, driver_names
 from provision.diagnose import queries
 from provision.diagnose.candidates import candidate
+from provision.diagnose.checks import level_of, user, verdict
 from provision.diagnose.finding import Level, Repair
-from provision.diagnose.held import level_of, user, verdict
 from provision.diagnose.rule import Case, Found, rule
 from provision.parts.containers import checks as containers_checks
 from provision.parts.containers.packages import CGROUP_V2

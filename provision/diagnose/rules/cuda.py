@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from ansible_collections.gpu.provision.plugins.module_utils.lib import deb_version, driver_names
 from provision.diagnose import queries
 from provision.diagnose.candidates import apt
+from provision.diagnose.checks import level_of, user, verdict
 from provision.diagnose.finding import Level, Repair
-from provision.diagnose.held import level_of, user, verdict
 from provision.diagnose.rule import Case, Found, rule
 from provision.facts import Cuda, CudaLibrary, ShellLine
 from provision.facts.diagnostics import Bundled

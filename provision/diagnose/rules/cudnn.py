@@ -9,7 +9,7 @@ from functools import partial
 from ansible_collections.gpu.provision.plugins.module_utils.lib import cuda_names
 from provision.diagnose import queries
 from provision.diagnose.candidates import candidate, moves
-from provision.diagnose.held import user
+from provision.diagnose.checks import user
 from provision.diagnose.rule import Case, Found, rule
 from provision.diagnose.rules.cuda import shadowing
 from provision.parts.cuda import checks as cuda_checks

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from provision.diagnose import queries
 from provision.diagnose.candidates import apt
-from provision.diagnose.held import user
+from provision.diagnose.checks import user
 from provision.diagnose.rule import Case, Found, rule
 
 

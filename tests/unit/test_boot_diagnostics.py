@@ -12,7 +12,7 @@ from ansible_collections.gpu.provision.plugins.module_utils.probe import boot_di
 from ansible_collections.gpu.provision.plugins.module_utils.probe import diagnostics as probe_diagnostics
 from tests.unit import trees
 
-TABLE = yaml.safe_load((Path(__file__).parents[1] / "cases/boottrouble.yml").read_text(encoding="utf-8"))
+TABLE = yaml.safe_load((Path(__file__).parents[1] / "cases/boot_diagnostics.yml").read_text(encoding="utf-8"))
 PROBED = {"host": {"systemd": True, "container": None}}
 
 

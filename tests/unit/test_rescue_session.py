@@ -10,7 +10,7 @@ from provision.errors import Issue
 from provision.facts.diagnostics import Trouble
 from provision.parts.plan import HostPlan, Reboot, Step
 from provision.parts.registry import roles
-from provision.rescue import host as rescue
+from provision.rescue import session as rescue
 from provision.rescue.model import History
 from provision.rescue.rounds import Limits
 from tests.unit.hosts import host

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 ---
-module: gpu_trouble
+module: gpu_diagnostics
 short_description: Read a GPU host that may be broken
 version_added: "0.1.0"
 description:
@@ -34,12 +34,12 @@ author: the gpu-provision founders (@gpu-provision)
 
 EXAMPLES = r"""
 - name: Read what is wrong
-  gpu.provision.gpu_trouble:
+  gpu.provision.gpu_diagnostics:
   register: read
 """
 
 RETURN = r"""
-gpu_trouble:
+gpu_diagnostics:
   description: The facts of gpu_facts, with C(trouble).
   returned: success
   type: dict
@@ -62,7 +62,7 @@ def main():
     read = probe_diagnostics.collect(
         smi_timeout=module.params["smi_timeout"], conda_prefixes=module.params["conda_prefixes"]
     )
-    module.exit_json(changed=False, gpu_trouble=read)
+    module.exit_json(changed=False, gpu_diagnostics=read)
 
 
 if __name__ == "__main__":
